@@ -1,0 +1,64 @@
+# The targets a person needs; `make help` lists them. Everything lives in .venv beside this file.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+# Whatever of these changes makes the next run install again (and rebuild the native core).
+SETUP_INPUTS := pyproject.toml setup.py tools/setup_env.sh $(wildcard src/*.c src/*.h)
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+.PHONY: help setup demo test lint format style typecheck imports pytest conformance vulkan-packages lavapipe-backports clean distclean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
+		printf '%-28s %s\n' "$$target" "$$text"; done
+
+$(STAMP): $(SETUP_INPUTS)
+	@PYTHON="$(PYTHON)" sh tools/setup_env.sh $(VENV)
+	@touch $@
+
+setup: $(STAMP) ## create .venv and install Mansard with everything to develop it
+
+demo: $(STAMP) ## compile a sentence encoder for the devices present and run it
+	@$(BIN)/mansard demo $(DEMO_ARGS)
+
+test: $(STAMP) vulkan-packages ## every check: format, lint, types, import rules, tests
+	$(MAKE) --keep-going lint
+	$(MAKE) pytest
+
+lint: format style typecheck imports ## format, lint, types and import rules, without the tests
+
+format: $(STAMP)
+	$(BIN)/ruff format --check .
+
+style: $(STAMP)
+	$(BIN)/ruff check .
+
+typecheck: $(STAMP)
+	$(BIN)/mypy
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+pytest: $(STAMP)
+	$(BIN)/python -m pytest --durations=15 $(PYTEST_ARGS)
+
+conformance: $(STAMP) vulkan-packages ## the driver conformance suite alone
+	$(BIN)/python -m pytest tests/drivers --durations=10 $(PYTEST_ARGS)
+
+vulkan-packages:
+	@sh tools/vulkan_packages.sh
+
+lavapipe-backports: ## a newer software Vulkan driver from the distribution's backports (Debian, root)
+	@sh tools/lavapipe_backports.sh
+
+clean: ## remove what builds and checks leave behind
+	rm -rf build dist *.egg-info mansard/*.so .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find mansard tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f $(STAMP)
+
+distclean: clean ## clean, and remove .venv
+	rm -rf $(VENV)

@@ -1,0 +1,90 @@
+"""Compile a trained model once and run it on everything a chip has: CPU, GPU and NPU, at the same time.
+
+    import mansard
+    model = mansard.compile(torch_module, example_inputs)
+    y = model(x)
+
+Names are loaded when they are first used: importing the package costs milliseconds, and neither the
+compiler nor any framework is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from mansard.errors import (
+    ArtifactError,
+    CodegenError,
+    CompileError,
+    DeviceError,
+    DeviceLostError,
+    DeviceUnavailableError,
+    ExecutionError,
+    ImportModelError,
+    InputError,
+    MansardError,
+    OutOfMemoryError,
+    PlacementError,
+    ShapeContractError,
+    TargetMismatchError,
+    UnsupportedOpError,
+    VerificationError,
+    WaitTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from mansard.api import Explanation, Model, compile, devices, load  # noqa: A004
+    from mansard.dims import Dim
+    from mansard.placement import Placement
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArtifactError",
+    "CodegenError",
+    "CompileError",
+    "DeviceError",
+    "DeviceLostError",
+    "DeviceUnavailableError",
+    "Dim",
+    "ExecutionError",
+    "Explanation",
+    "ImportModelError",
+    "InputError",
+    "MansardError",
+    "Model",
+    "OutOfMemoryError",
+    "Placement",
+    "PlacementError",
+    "ShapeContractError",
+    "TargetMismatchError",
+    "UnsupportedOpError",
+    "VerificationError",
+    "WaitTimeoutError",
+    "compile",
+    "devices",
+    "load",
+]
+
+_LAZY = {
+    "Dim": "mansard.dims",
+    "Explanation": "mansard.api",
+    "Model": "mansard.api",
+    "Placement": "mansard.placement",
+    "compile": "mansard.api",
+    "devices": "mansard.api",
+    "load": "mansard.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'mansard' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

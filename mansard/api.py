@@ -1,0 +1,276 @@
+"""What users call: `compile`, `load`, `devices`, and the `Model` that the first two give."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from mansard import dims
+from mansard.artifact.plan import Decision, Plan, TensorSpec
+from mansard.artifact.resources import MemoryResources, Resources, Verify, read_artifact, write_artifact
+from mansard.errors import CompileError
+from mansard.hal import DeviceInfo
+from mansard.hal import registry as _registry
+from mansard.runtime.binding import Devices
+from mansard.runtime.calls import Stats
+from mansard.runtime.profile import Profile
+from mansard.runtime.session import MemoryRow, Session, dispatch_counts
+from mansard.runtime.tensors import Array, to_torch
+
+if TYPE_CHECKING:
+    from mansard.placement import Placement
+
+Progress = Callable[[str, int, int], None]
+"""Called with (step, done, total)."""
+Dump = Callable[[str, str], None]
+"""Called with (step, the IR after it as text)."""
+
+
+def compile(  # noqa: A001  # the name users expect, always used as mansard.compile
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    devices: str | Sequence[str] | None = None,
+    target: str | Sequence[str] | None = None,
+    dynamic_shapes: Any = None,
+    placement: Placement | None = None,
+    objective: str | None = None,
+    fallback: str | None = None,
+    progress: Progress | None = None,
+    dump: Dump | None = None,
+    **frontend: Any,
+) -> Model:
+    """Compile a model and bind it to the devices of this machine.
+
+    ``model`` is a torch module or exported program, or whatever else an installed frontend reads;
+    ``example_inputs`` are tensors of the shapes to compile for. ``devices`` names devices present here
+    (``cpu``, ``vulkan``, ``vulkan:1``), ``target`` targets that need not be (``cpu:x86-64-v3``); without
+    either, the model is compiled for the CPU and every GPU present that is one in hardware.
+    ``dynamic_shapes`` tells which axes vary: ``{input: {axis: mansard.Dim(...)}}``.
+    ``placement`` says how dispatches are spread, ``objective`` and ``fallback`` are its most wanted
+    fields; further keywords go to the frontend. ``progress(step, done, total)`` is called as steps
+    start, ``dump(step, text)`` with the IR after each.
+
+    The model runs from memory; `Model.save` writes it to a file. When a target is not present, the
+    model can be saved but not called. Raises errors under CompileError.
+    """
+    if dynamic_shapes is not None:
+        frontend["dynamic_shapes"] = dynamic_shapes
+    try:
+        from mansard import compiler
+
+        options = compiler.CompileOptions(
+            targets=(*_texts(devices), *_texts(target)) or _default_devices(),
+            placement=_placement(placement, objective, fallback),
+            progress=progress,
+            dump=dump,
+        )
+        compiled = compiler.compile_model(model, example_inputs, options=options, **frontend)
+    except ImportError as error:
+        if (error.name or "").startswith("mansard"):
+            raise
+        raise CompileError(
+            f"compiling needs a package that is not installed ({error.name}): pip install 'mansard[compile]'"
+        ) from error
+    return Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights))
+
+
+def load(
+    path: str | os.PathLike[str],
+    devices: Devices = None,
+    *,
+    verify: Verify = "full",
+    max_in_flight: int = 4,
+) -> Model:
+    """Open a model that `Model.save` or ``mansard compile`` wrote, and bind it to devices.
+
+    ``devices`` says which devices take the places of those the model was compiled for: names such as
+    ``["vulkan:1"]``, each taking the place of its driver, or a mapping ``{"vulkan": "vulkan:1"}``; places
+    not named get the first device that can run the code.
+    ``verify="code"`` skips the weights' hashes. ``max_in_flight`` bounds how many calls run at a time.
+
+    Raises ArtifactError for a file that is truncated, altered, foreign or too new, before anything of
+    it is used, and TargetMismatchError naming target and devices present when no device fits.
+    """
+    plan, resources = read_artifact(path, verify)
+    model = Model(plan, resources, devices, max_in_flight=max_in_flight)
+    model.bind()
+    return model
+
+
+def devices() -> list[DeviceInfo]:
+    """Every device of every installed driver, those that cannot be used with the reasons."""
+    return _registry.devices()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why each dispatch runs where it runs. ``str()`` gives a table."""
+
+    rows: tuple[Decision, ...]
+    totals: Mapping[str, int]
+    """Dispatches by device."""
+
+    def __str__(self) -> str:
+        cells = [("dispatch", "device", "reason", "predicted")]
+        for row in self.rows:
+            costs = ", ".join(f"{name} {_cost(cost)}" for name, cost in row.costs.items())
+            cells.append((row.dispatch, row.device, row.reason, costs))
+        widths = [max(len(row[column]) for row in cells) for column in range(3)]
+        lines = [
+            "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]])
+            for row in cells
+        ]
+        counts = ", ".join(f"{name}: {count}" for name, count in self.totals.items())
+        return "\n".join([*(line.rstrip() for line in lines), f"dispatches by device: {counts}"])
+
+
+class Model:
+    """A compiled model. Call it with NumPy arrays, torch tensors or anything with ``__dlpack__``.
+
+    Torch tensors in give torch tensors out, everything else NumPy arrays; one output comes bare,
+    several as a tuple in the model's order. A model may be called from several threads at once.
+    It is a context manager; `close` frees its memory.
+    """
+
+    def __init__(
+        self, plan: Plan, resources: Resources, devices: Devices = None, *, max_in_flight: int = 4
+    ) -> None:
+        self.plan = plan
+        self._resources = resources
+        self._devices = devices
+        self._max_in_flight = max_in_flight
+        self._session: Session | None = None
+        self._binding = threading.Lock()
+
+    def __call__(self, *inputs: object, timeout: float | None = None, **named: object) -> Any:
+        """Run the model and return its output, or a tuple of them.
+
+        Raises InputError and ShapeContractError (naming the input, the dim and the contract), the
+        original error of a device that failed, and WaitTimeoutError after ``timeout`` seconds.
+        """
+        session = self.bind()
+        prepared = session.signature.prepare(inputs, named)
+        return _results(session.run(prepared, timeout), prepared.torch)
+
+    async def run_async(self, *inputs: object, **named: object) -> Any:
+        """Like calling, for asyncio: several calls run at once, and the event loop is not blocked.
+
+        Leave input arrays unchanged until the result is there: they may be read in place.
+        """
+        session = self.bind()
+        prepared = session.signature.prepare(inputs, named)
+        return _results(await session.run_async(prepared), prepared.torch)
+
+    def profile(self, *inputs: object, **named: object) -> Profile:
+        """Run once and report the device times of every dispatch."""
+        session = self.bind()
+        return session.profile(session.signature.prepare(inputs, named))
+
+    def explain(self) -> Explanation:
+        """Which device runs each dispatch, and why."""
+        return Explanation(self.plan.decisions, dispatch_counts(self.plan))
+
+    def save(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> None:
+        """Write the model as one file, which `load` opens. ``progress`` gets (bytes done, bytes in all)."""
+        write_artifact(path, self.plan, self._resources, progress)
+
+    def bind(self) -> Session:
+        """The model's session, made when first needed.
+
+        Raises TargetMismatchError when a device the model was compiled for is not present.
+        """
+        if self._session is None:
+            with self._binding:  # threads may make the first call together
+                if self._session is None:
+                    self._session = Session(
+                        self.plan, self._resources, self._devices, max_in_flight=self._max_in_flight
+                    )
+        return self._session
+
+    def reset_states(self) -> None:
+        """Give every state (such as a KV cache) its initial contents."""
+        self.bind().reset_states()
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Name, element type and shape of every input, in call order."""
+        return self.plan.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Name, element type and shape of every output."""
+        return self.plan.outputs
+
+    @property
+    def dims(self) -> tuple[dims.Dim, ...]:
+        """The dims that vary, with their contracts."""
+        return self.plan.dims
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of calls, contexts and copies so far."""
+        return self.bind().stats
+
+    def memory(self) -> list[MemoryRow]:
+        """What memory the model holds, by use and device."""
+        return self.bind().memory()
+
+    def close(self) -> None:
+        """Wait for running calls and free the model's memory. Closing twice is allowed."""
+        if self._session is not None:
+            self._session.close()
+        self._resources.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        devices = ", ".join(device.name for device in self.plan.devices)
+        return f"<mansard.Model {self.plan.name!r} for {devices}>"
+
+
+def _results(arrays: Sequence[Array], torch: bool) -> Any:
+    values = tuple(to_torch(array) for array in arrays) if torch else tuple(arrays)
+    return values[0] if len(values) == 1 else values
+
+
+def _cost(cost: float | str) -> str:
+    return f"{cost:.3g} ms" if isinstance(cost, float) else cost
+
+
+def _texts(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    if names is None:
+        return ()
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _default_devices() -> tuple[str, ...]:
+    """The first hardware device of each driver; the CPU always."""
+    found = {"cpu": "cpu"}
+    for info in _registry.devices():
+        if info.supported and info.kind not in ("software", "simulated"):
+            found.setdefault(info.driver, info.id)
+    return tuple(found.values())
+
+
+def _placement(placement: Placement | None, objective: str | None, fallback: str | None) -> Placement:
+    import dataclasses
+
+    from mansard.placement import Placement as Wish
+
+    given = {"objective": objective, "fallback": fallback}
+    changes = {name: value for name, value in given.items() if value is not None}
+    return dataclasses.replace(placement or Wish(), **changes)  # type: ignore[arg-type]

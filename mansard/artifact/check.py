@@ -1,0 +1,100 @@
+"""Checks that a plan is sound before anything is built from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from graphlib import CycleError, TopologicalSorter
+
+from mansard.artifact.plan import DevicePlan, DispatchStep, Plan, Step, TransferStep
+from mansard.errors import ArtifactError
+
+KINDS = ("input", "output", "constant", "transient", "state")
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise ArtifactError when a reference of the plan points nowhere or its segments wait in a circle."""
+    ids = [value.id for value in plan.values]
+    known = set(ids)
+    if len(known) != len(ids):
+        raise ArtifactError("the plan uses a value id twice")
+    for value in plan.values:
+        where = f"value {value.id} ({value.name})"
+        if value.kind not in KINDS:
+            raise ArtifactError(f"{where} is of unknown kind {value.kind!r}")
+        _in_range(value.device, len(plan.devices), f"device slot of {where}")
+        if value.weight is not None:
+            _in_range(value.weight, len(plan.weights), f"weight of {where}")
+        elif value.kind == "constant":
+            raise ArtifactError(f"{where} is a constant without a weight")
+    specs = [(f"input {s.name!r}", s.value) for s in plan.inputs]
+    specs += [(f"output {s.name!r}", s.value) for s in plan.outputs]
+    specs += [(f"assert {a.message!r}", a.value) for a in plan.asserts]
+    specs += [("a state", value) for pair in plan.states for value in pair]
+    for what, value_id in specs:
+        _known(value_id, known, what)
+    _check_inputs(plan)
+    for device in plan.devices:
+        _check_device(plan, device, known)
+    _check_waits(plan)
+
+
+def _check_inputs(plan: Plan) -> None:
+    kinds = {value.id: value.kind for value in plan.values}
+    for spec in plan.inputs:
+        if kinds[spec.value] != "input":
+            raise ArtifactError(f"input {spec.name!r} is bound to a value of kind {kinds[spec.value]}")
+    named = {spec.value for spec in plan.inputs}
+    for value in plan.values:
+        if value.kind == "input" and value.id not in named:
+            raise ArtifactError(f"value {value.id} ({value.name}) is of kind input but no input names it")
+
+
+def _check_device(plan: Plan, device: DevicePlan, known: set[int]) -> None:
+    for segment in device.segments:
+        for slot, number in segment.wait:
+            _in_range(slot, len(plan.devices), "device slot of a wait")
+            _in_range(number, len(plan.devices[slot].segments), "segment of a wait")
+        for step in segment.steps:
+            _check_step(device, step, known)
+
+
+def _check_step(device: DevicePlan, step: Step, known: set[int]) -> None:
+    if isinstance(step, TransferStep):
+        _known(step.source, known, f"source of {step.label}")
+        _known(step.target, known, f"target of {step.label}")
+    elif isinstance(step, DispatchStep):
+        what = f"dispatch {step.label!r}"
+        _in_range(step.executable, len(device.executables), f"executable of {what}")
+        kernels = {k[0]: k for k in device.executables[step.executable].kernels}
+        if step.entry not in kernels:
+            raise ArtifactError(f"{what} names the missing kernel {step.entry!r}")
+        _, bindings, params, _, _ = kernels[step.entry]
+        if (len(step.bindings), len(step.params)) != (bindings, params):
+            raise ArtifactError(
+                f"{what} passes {len(step.bindings)} buffers and {len(step.params)} params; "
+                f"kernel {step.entry!r} takes {bindings} and {params}"
+            )
+        for binding in step.bindings:
+            _known(binding.value, known, f"a binding of {what}")
+
+
+def _check_waits(plan: Plan) -> None:
+    graph: dict[tuple[int, int], Iterable[tuple[int, int]]] = {}
+    for slot, device in enumerate(plan.devices):
+        for number, segment in enumerate(device.segments):
+            before = [(slot, number - 1)] if number else []
+            graph[slot, number] = [*segment.wait, *before]
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise ArtifactError(f"segments wait on each other in a circle: {error.args[1]}") from error
+
+
+def _known(value: int, known: set[int], what: str) -> None:
+    if value not in known:
+        raise ArtifactError(f"{what} names the missing value {value}")
+
+
+def _in_range(index: int, count: int, what: str) -> None:
+    if not 0 <= index < count:
+        raise ArtifactError(f"{what} is {index}; the plan has {count}")

@@ -1,0 +1,184 @@
+"""The plan: everything the runtime needs to run a model, as plain data.
+
+The compiler writes it, the artifact stores it as JSON, the runtime reads it. Sizes, offsets, grids and
+params are ints or dim expressions; the runtime evaluates them once per set of input shapes, records
+command buffers, and replays them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mansard.dims import Dim, DimLike
+from mansard.dtypes import DType
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of the model, in call order. ``value`` is its `ValueSpec` id."""
+
+    name: str
+    dtype: DType
+    shape: tuple[DimLike, ...]
+    value: int
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """Constant data: ``entry`` names the tensor in the artifact's weights file."""
+
+    entry: str
+    dtype: DType
+    shape: tuple[int, ...]
+    source: str = ""
+    """The parameter's name in the user's model, for reports."""
+
+
+@dataclass(frozen=True)
+class ValueSpec:
+    """A dense buffer the plan names.
+
+    ``kind`` is input, output, constant, transient or state. ``device`` is the device slot whose
+    kernels use it; a value used on several devices has one ValueSpec per device, joined by
+    `TransferStep` (constants simply have one per device). ``shared`` asks for host-visible
+    memory (it crosses devices). ``first`` and ``last`` are the *epochs* of its device's queue (counted
+    up at every barrier and segment) between which a transient must stay intact, inclusive; uses by
+    other devices are already accounted for. Two transients may share memory when their epochs do not
+    overlap: a barrier is then between them.
+    """
+
+    id: int
+    name: str
+    kind: str
+    device: int
+    bytes: DimLike
+    weight: int | None = None
+    shared: bool = False
+    first: int = 0
+    last: int = 0
+
+
+@dataclass(frozen=True)
+class BindingSpec:
+    """A kernel argument: a value and a byte offset into it."""
+
+    value: int
+    offset: DimLike = 0
+
+
+@dataclass(frozen=True)
+class DispatchStep:
+    """Run a kernel. ``executable`` indexes `DevicePlan.executables`."""
+
+    executable: int
+    entry: str
+    bindings: tuple[BindingSpec, ...]
+    params: tuple[DimLike, ...]
+    grid: tuple[DimLike, DimLike, DimLike]
+    label: str
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class TransferStep:
+    """Make ``target`` (on this device) hold what ``source`` (on another) holds.
+
+    When both devices can use one memory the runtime gives both values the same memory and nothing
+    is copied; otherwise this device, or the one named by ``executor``, copies ``bytes``.
+    """
+
+    source: int
+    target: int
+    bytes: DimLike
+    label: str = "transfer"
+
+
+@dataclass(frozen=True)
+class BarrierStep:
+    """Order the steps before it, and their writes, before the steps after it."""
+
+
+Step = DispatchStep | TransferStep | BarrierStep
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps of one queue between async boundaries: one batch of the queue's only submission.
+
+    ``wait`` lists (device slot, segment number) that must have completed.
+    """
+
+    wait: tuple[tuple[int, int], ...]
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class ExecutableRef:
+    """A compiled blob in the artifact: ``entry`` is its file, the rest mirrors ExecutableSpec."""
+
+    entry: str
+    format: str
+    target: str
+    requires: tuple[str, ...]
+    kernels: tuple[tuple[str, int, int, tuple[int, int, int], int], ...]
+    """name, bindings, params, workgroup, code offset of each entry point."""
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """One device slot: what to look for, what to load, what to run."""
+
+    name: str
+    """The name the user compiled for, such as ``cpu`` or ``vulkan``."""
+    driver: str
+    target: str
+    executables: tuple[ExecutableRef, ...]
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True)
+class AssertSpec:
+    """A bool value checked on the host when the call ends."""
+
+    value: int
+    message: str
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Why a dispatch runs where it runs (`mansard explain`).
+
+    ``costs`` maps each device name to its predicted milliseconds, or to the reason it was refused.
+    """
+
+    dispatch: str
+    ops: str
+    device: str
+    reason: str
+    costs: Mapping[str, float | str] = field(default_factory=dict)
+    bytes: DimLike = 0
+    operations: DimLike = 0
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A compiled model."""
+
+    name: str
+    dims: tuple[Dim, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    values: tuple[ValueSpec, ...]
+    weights: tuple[WeightSpec, ...]
+    devices: tuple[DevicePlan, ...]
+    states: tuple[tuple[int, int], ...] = ()
+    """(value on entry, value on exit) of each state; equal ids mean updated in place."""
+    asserts: tuple[AssertSpec, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    info: Mapping[str, str] = field(default_factory=dict)
+    """Versions and options of the compilation, for people."""

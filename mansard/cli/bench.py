@@ -1,0 +1,74 @@
+"""``mansard bench``: how long a compiled model takes here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mansard.cli.models import ArtifactArgument, DeviceOption, InputOption, gather_inputs, open_model
+from mansard.cli.output import JsonOption, Output, milliseconds
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def bench(
+    artifact: ArtifactArgument,
+    input_: InputOption = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Timed calls.")] = 20,
+    warmup: Annotated[int, typer.Option("--warmup", min=0, help="Calls before the timed ones.")] = 3,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Time a compiled model: wall time of whole calls, and busy time of each device.
+
+    Inputs that are not given are made up: random floats, zeros otherwise, of the smallest shape allowed.
+    """
+    with Output(as_json) as out:
+        model = open_model(artifact, device)
+        inputs = gather_inputs(model.plan, input_, fill=True)
+        for _ in range(warmup):
+            model(*inputs)
+        times = []
+        for _ in range(runs):
+            begin = time.perf_counter_ns()
+            model(*inputs)
+            times.append((time.perf_counter_ns() - begin) / 1e6)
+        profile = model.profile(*inputs)
+        figures = statistics(times)
+        out.show(
+            f"{runs} calls: "
+            + ", ".join(f"{key.removesuffix('_ms')} {milliseconds(value)}" for key, value in figures.items())
+        )
+        out.show(device_table(profile.devices))
+        out.result({"runs": runs, "warmup": warmup, **figures, "devices": profile.devices})
+
+
+def statistics(times: Sequence[float]) -> dict[str, float]:
+    """Median, 95th percentile (nearest rank), minimum and mean of times in milliseconds."""
+    ordered = sorted(times)
+    count = len(ordered)
+    middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    rank = -(-95 * count // 100)  # ceil(0.95 n), counted from 1
+    return {
+        "median_ms": middle,
+        "p95_ms": ordered[rank - 1],
+        "min_ms": ordered[0],
+        "mean_ms": sum(ordered) / count,
+    }
+
+
+def device_table(devices: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Dispatches and busy time of one profiled call, by device."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("device")
+    table.add_column("dispatches", justify="right")
+    table.add_column("busy", justify="right")
+    for name, figures in devices.items():
+        table.add_row(name, str(figures["dispatches"]), milliseconds(figures["busy_ms"]))
+    return table

@@ -1,0 +1,124 @@
+"""``mansard compile``: a model file into an artifact."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mansard.cli.explain import totals, totals_table
+from mansard.cli.models import signature
+from mansard.cli.output import JsonOption, Output, si
+from mansard.cli.progress import progress_bar
+from mansard.cli.sources import read_source
+from mansard.cli.specs import parse_dynamic, parse_pins, parse_tensor
+
+
+def compile_(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="An exported PyTorch program (.pt2), MLIR (.mlir), or FILE.py:FUNCTION, which returns "
+            "(module, example inputs) or (module, example inputs, dynamic shapes).",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="ARTIFACT", help="The file to write.")],
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device", metavar="DEVICE", help="Compile for a device present: cpu, vulkan, vulkan:1. Repeat."
+        ),
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            metavar="TARGET",
+            help="Compile for a target, present or not: cpu:x86-64-v3. Repeat.",
+        ),
+    ] = None,
+    input_: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="[NAME=]TENSOR", help="An example input, in order: 1x3x224x224xf32."),
+    ] = None,
+    dynamic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dynamic",
+            metavar="NAME:AXIS=[SYMBOL:]MIN..MAX[/MULTIPLE]",
+            help="Let an axis of an input vary: ids:1=seq:1..512. Repeat.",
+        ),
+    ] = None,
+    fallback: Annotated[
+        str, typer.Option(help="Where ops go that no device named can run: cpu, or error to refuse them.")
+    ] = "cpu",
+    objective: Annotated[
+        str, typer.Option(help="What placement optimises: latency or throughput.")
+    ] = "latency",
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pin",
+            metavar="PATTERN=DEVICE",
+            help="Run dispatches whose name, ops or source place match on a device: 'contraction*=vulkan'. "
+            "Repeat; the first match wins.",
+        ),
+    ] = None,
+    min_share: Annotated[
+        float, typer.Option(help="The least fraction of the dispatches for every device: 0 to 0.5.")
+    ] = 0.0,
+    dump: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write the IR before and after every step that changes it."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compile a model into one artifact file."""
+    import mansard
+
+    given = [parse_tensor(text) for text in input_ or ()]
+    shapes = parse_dynamic(dynamic or ())
+    with Output(as_json) as out:
+        source = read_source(model, given, shapes)
+        begin = time.monotonic()
+        with progress_bar() as progress:
+            compiled = mansard.compile(
+                **source,
+                devices=device or None,
+                target=target or None,
+                placement=mansard.Placement(objective, parse_pins(pin or ()), min_share, fallback),
+                progress=progress,
+                dump=_dumper(dump) if dump else None,
+            )
+            compiled.save(output, progress=lambda done, total: progress("write", done, total))
+        seconds = time.monotonic() - begin
+        size = output.stat().st_size
+        plan = compiled.plan
+        out.show(totals_table(plan.decisions))
+        out.show(f"inputs: {signature(plan)}")
+        out.show(f"{output}: {si(size, 'B')}, compiled in {seconds:.1f} s")
+        out.result(
+            {
+                "artifact": str(output),
+                "bytes": size,
+                "compile_s": seconds,
+                "inputs": signature(plan),
+                "devices": totals(plan.decisions),
+            }
+        )
+
+
+def _dumper(folder: Path) -> Callable[[str, str], None]:
+    """Writes each step's text to a numbered file of the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = itertools.count()
+
+    def write(step: str, text: str) -> None:
+        (folder / f"{next(numbers):03}-{step}.txt").write_text(text + "\n", encoding="utf-8")
+
+    return write

@@ -1,0 +1,107 @@
+"""Loading a model and giving it inputs, as `run`, `bench` and `trace` do."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mansard import dims
+from mansard.cli.specs import Array, TensorArgument, TensorType, parse_tensor, random_array
+
+if TYPE_CHECKING:
+    from mansard.api import Model
+    from mansard.artifact.plan import Plan, TensorSpec
+
+ArtifactArgument = Annotated[
+    Path, typer.Argument(metavar="ARTIFACT", help="A file made by `mansard compile`.")
+]
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="[NAME=]TENSOR",
+        help="An input: SHAPExDTYPE[=VALUE] (a number, a comma list or `random`) or @FILE.npy. Repeat in "
+        "call order, or name them.",
+    ),
+]
+DeviceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device", metavar="DEVICE", help="A device to use, such as cpu, vulkan or vulkan:1. Repeat."
+    ),
+]
+
+
+def open_model(path: Path, devices: Sequence[str] | None) -> Model:
+    """Load an artifact on the devices named, or on those it was compiled for."""
+    import mansard
+
+    return mansard.load(path, devices=list(devices) if devices else None)
+
+
+def gather_inputs(plan: Plan, texts: Sequence[str] | None, *, fill: bool) -> list[Array]:
+    """The arrays of a call, in order.
+
+    ``fill`` makes up the inputs that are not given: random floats and zeros otherwise, of the
+    smallest shape the model takes. Raises typer.BadParameter for a missing, doubled or unknown input.
+    """
+    arguments = [parse_tensor(text) for text in texts or ()]
+    given = assign([spec.name for spec in plan.inputs], arguments)
+    missing = [spec.name for spec in plan.inputs if spec.name not in given]
+    if missing and not fill:
+        raise typer.BadParameter(
+            f"missing --input for {', '.join(missing)}; the model takes {signature(plan)}"
+        )
+    arrays = []
+    for spec in plan.inputs:
+        seed = zlib.crc32(spec.name.encode())
+        arrays.append(given[spec.name].load(seed) if spec.name in given else make_up(spec, seed))
+    return arrays
+
+
+def assign(names: Sequence[str], arguments: Sequence[TensorArgument]) -> dict[str, TensorArgument]:
+    """Arguments by input name; unnamed ones take the names no argument claims, in order."""
+    claimed = {argument.name for argument in arguments if argument.name}
+    if unknown := claimed - set(names):
+        raise typer.BadParameter(f"no input named {', '.join(sorted(unknown))}; inputs: {', '.join(names)}")
+    free = iter([name for name in names if name not in claimed])
+    given: dict[str, TensorArgument] = {}
+    for argument in arguments:
+        name = argument.name or next(free, None)
+        if name is None:
+            raise typer.BadParameter(f"{len(arguments)} inputs given; the model takes {len(names)}")
+        if name in given:
+            raise typer.BadParameter(f"input {name!r} is given twice")
+        given[name] = argument
+    return given
+
+
+def signature(plan: Plan) -> str:
+    """The model's inputs in the syntax of ``--input``, dims with their ranges."""
+    ranges = [
+        f"{dim.name} = {dim.min}..{dim.max}" + (f"/{dim.multiple}" if dim.multiple > 1 else "")
+        for dim in plan.dims
+    ]
+    shown = ", ".join(describe(spec) for spec in plan.inputs)
+    return shown + (f" where {', '.join(ranges)}" if ranges else "")
+
+
+def describe(spec: TensorSpec) -> str:
+    """One input or output: ``x=1x3xseqxf32``."""
+    return f"{spec.name}=" + "x".join([*map(str, spec.shape), spec.dtype.value])
+
+
+def make_up(spec: TensorSpec, seed: int) -> Array:
+    """An input of the smallest shape the contract allows."""
+    smallest = {dim.name: -(-max(dim.min, 1) // dim.multiple) * dim.multiple for dim in _symbols(spec)}
+    kind = TensorType(tuple(dims.evaluate(size, smallest) for size in spec.shape), spec.dtype)
+    # Zeros are the one index every table has.
+    return random_array(kind, seed) if spec.dtype.is_float else TensorArgument("", kind, "").load()
+
+
+def _symbols(spec: TensorSpec) -> list[dims.Dim]:
+    return [symbol for size in spec.shape if isinstance(size, dims.Expr) for symbol in size.symbols()]

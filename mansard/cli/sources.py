@@ -1,0 +1,112 @@
+"""What a MODEL argument names, as keywords of `mansard.compile`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from mansard.cli.specs import TensorArgument
+from mansard.dims import Dim
+
+Dynamic = Mapping[str, Mapping[int, Dim]]
+"""Dims that vary, by input and axis."""
+Keywords = dict[str, Any]
+
+
+def read_source(text: str, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
+    """The model and what is said of its inputs; raises typer.BadParameter when ``text`` names none."""
+    path, _, function = text.rpartition(":")
+    if path.endswith(".py"):
+        return _from_function(_load_function(Path(path), function), text, inputs, dynamic)
+    file = Path(text)
+    reader = _READERS.get(file.suffix)
+    if reader is None:
+        known = ", ".join([*_READERS, "FILE.py:FUNCTION"])
+        raise typer.BadParameter(f"{text!r} is not a model Mansard reads; it reads {known}")
+    if not file.is_file():
+        raise typer.BadParameter(f"there is no file {text}")
+    return reader(file, inputs, dynamic)
+
+
+def _from_exported(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
+    if inputs or dynamic:
+        raise typer.BadParameter(
+            f"{path} states its inputs and what varies; --input and --dynamic were for torch.export.export"
+        )
+    return {"model": path}
+
+
+def _from_mlir(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
+    """``--input`` names arguments and gives their ranks, ``--dynamic`` the ranges of ``?`` sizes."""
+    names = [argument.name or f"arg{number}" for number, argument in enumerate(inputs)]
+    ranks = {
+        name: len(argument.type.shape)
+        for name, argument in zip(names, inputs, strict=True)
+        if argument.type is not None
+    }
+    keywords: Keywords = {"model": path}
+    if names:
+        keywords["input_names"] = names
+    if dynamic:
+        if unknown := [name for name in dynamic if name not in ranks]:
+            raise typer.BadParameter(f"--dynamic {unknown[0]} needs --input {unknown[0]}=SHAPExDTYPE")
+        keywords["dims"] = {
+            name: [axes.get(axis) for axis in range(ranks[name])] for name, axes in dynamic.items()
+        }
+    return keywords
+
+
+_READERS: dict[str, Callable[[Path, Sequence[TensorArgument], Dynamic], Keywords]] = {
+    ".pt2": _from_exported,
+    ".mlir": _from_mlir,
+}
+
+
+def _from_function(
+    function: Callable[[], Any], text: str, inputs: Sequence[TensorArgument], dynamic: Dynamic
+) -> Keywords:
+    """A module with examples: those of the command line, or else those the function returns."""
+    result = function()
+    if not isinstance(result, Sequence) or len(result) not in (2, 3):
+        raise typer.BadParameter(
+            f"{text} must return (module, example inputs) or (module, example inputs, dynamic shapes)"
+        )
+    examples = tuple(_to_torch(argument) for argument in inputs) or tuple(result[1])
+    shapes = dynamic if dynamic else (result[2] if len(result) == 3 else None)
+    return {"model": result[0], "example_inputs": examples, "dynamic_shapes": shapes}
+
+
+def _to_torch(argument: TensorArgument) -> Any:
+    """The example as a torch tensor, which is what a torch module takes."""
+    from mansard.errors import ImportModelError
+
+    try:
+        import torch  # noqa: F401  # to_torch below expects it to be there
+    except ImportError:
+        raise ImportModelError(
+            "compiling a torch module needs PyTorch: pip install 'mansard[torch]'"
+        ) from None
+    from mansard.runtime.tensors import to_torch
+
+    return to_torch(argument.load())
+
+
+def _load_function(path: Path, name: str) -> Callable[[], Any]:
+    """The function of a Python file. The file is run: it is the user's own program."""
+    if not path.is_file():
+        raise typer.BadParameter(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # the suffix is .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    sys.path.insert(0, str(path.parent.resolve()))  # as for `python FILE.py`: its neighbours import
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise typer.BadParameter(f"{path} has no function {name!r}")
+    return function  # type: ignore[no-any-return]

@@ -1,0 +1,59 @@
+"""The compiler half of a backend: what `mansard.targets` entry points name."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard.codegen.kernel import Kernel
+from mansard.dtypes import DType
+from mansard.hal.executable import ExecutableSpec
+
+
+@dataclass(frozen=True)
+class KernelTarget:
+    """What a schedule needs to know of a target to make a kernel for it."""
+
+    name: str
+    """The whole target, such as ``cpu:x86_64+avx2`` or ``vulkan:1.3``."""
+    vector_bits: int
+    """SIMD register width of a CPU; 0 where lanes are invocations (a GPU)."""
+    index: DType
+    """Default type of index arithmetic."""
+    workgroup_invocations: int
+    """Invocations to use in a workgroup (1 on a CPU)."""
+    shared_memory_bytes: int
+    features: frozenset[str] = frozenset()
+    resident_invocations: int = 1 << 12
+    """Invocations a GPU should be given at least: about half of what it holds at a time."""
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether workgroups have many invocations."""
+        return self.vector_bits == 0
+
+    def lanes(self, dtype: DType) -> int:
+        """Vector lanes for an element type (1 on a GPU)."""
+        return max(1, self.vector_bits // dtype.bits) if self.vector_bits else 1
+
+
+class Backend(abc.ABC):
+    """Turns kernels into executables for one family of targets. ``name`` is the driver's name."""
+
+    name: str
+
+    @abc.abstractmethod
+    def parse_target(self, text: str) -> KernelTarget:
+        """Understand ``cpu``, ``cpu:NAME+feature`` …; raises CodegenError naming what is known.
+
+        The bare driver name means the device at hand (CPU) or a safe baseline (GPU).
+        """
+
+    @abc.abstractmethod
+    def compile(self, kernels: Sequence[Kernel], target: KernelTarget) -> list[ExecutableSpec]:
+        """Executables that together hold every kernel, by name, each once."""
+
+    @abc.abstractmethod
+    def emit_text(self, kernels: Sequence[Kernel], target: KernelTarget) -> str:
+        """The kernels in readable low-level form (LLVM IR, SPIR-V assembly), for dumps."""

@@ -1,0 +1,263 @@
+"""Evaluating scalar bodies into kernel IR at a point, or along a vector, of a loop nest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from mansard import dims
+from mansard.codegen import math
+from mansard.codegen.kernel import KernelBuilder, KValue
+from mansard.codegen.nest import Nest, Root
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+from mansard.ir.ops import Generic
+from mansard.ir.scalar import (
+    COMPARE,
+    Apply,
+    Arg,
+    Bitcast,
+    Cast,
+    Const,
+    DimValue,
+    Gather,
+    Index,
+    Scalar,
+    walk,
+)
+from mansard.ir.types import Linear, Value
+
+_DIRECT_BINARY = frozenset({"add", "sub", "mul", "min", "max", "and", "or", "xor", "shl", "shr"})
+_DIRECT_UNARY = frozenset({"neg", "abs", "sqrt", "floor", "ceil", "round", "trunc", "not"})
+_NARROW = frozenset({DType.F16, DType.BF16, DType.F8})
+
+
+def register_dtype(dtype: DType) -> DType:
+    """The type a value is computed in: narrow floats are computed in f32."""
+    return DType.F32 if dtype in _NARROW else dtype
+
+
+def _literal(node: Const) -> float | int | bool:
+    """The value of a literal; one of a narrow float type is rounded to it."""
+    if node.dtype in _NARROW:
+        return float(np.asarray(node.value, dtype=node.dtype.numpy))
+    return node.value
+
+
+class Params:
+    """The dim expressions a kernel receives as params, each once."""
+
+    def __init__(self) -> None:
+        self.values: list[DimLike] = []
+
+    def index(self, value: DimLike) -> int:
+        """The param that holds ``value``."""
+        if value not in self.values:
+            self.values.append(value)
+        return self.values.index(value)
+
+
+class Evaluator:
+    """Emits reads, bodies and stores of one nest into a builder.
+
+    ``bind`` gives loops their values; with ``vector`` set, that loop stands for ``lanes`` consecutive
+    iterations. Values already computed are reused inside the scope that computed them.
+    """
+
+    def __init__(self, nest: Nest, builder: KernelBuilder, params: Params) -> None:
+        self.nest = nest
+        self.b = builder
+        self.params = params
+        self.binding_of: dict[Value, int] = {}
+        for i, value in enumerate(nest.buffers):
+            self.binding_of.setdefault(value, i)
+        self.loops: dict[int, KValue] = {}
+        self.vector: tuple[int, int] | None = None  # loop, lanes
+        self.reduced: dict[Generic, KValue] = {}
+        self._cache: dict[object, KValue] = {}
+        self._dims: dict[DimLike, KValue] = {}
+
+    # Scopes ---------------------------------------------------------------------------------
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is computed and bound inside is forgotten afterwards."""
+        saved = (dict(self.loops), self.vector, dict(self.reduced), dict(self._cache))
+        try:
+            yield
+        finally:
+            self.loops, self.vector, self.reduced, self._cache = saved
+
+    def bind(self, group: Sequence[int], value: KValue) -> None:
+        """Set the value of a group of loops that run as one (the innermost carries it)."""
+        for loop in group[:-1]:
+            self.loops[loop] = self.b.idx(0)
+        self.loops[group[-1]] = value
+
+    # Index arithmetic -------------------------------------------------------------------------
+    def dim(self, value: DimLike) -> KValue:
+        """A dim expression as an index value."""
+        if isinstance(value, int):
+            return self.b.idx(value)
+        return self.b.param(self.params.index(value))
+
+    def linear(self, position: Linear) -> tuple[KValue, DimLike]:
+        """The scalar part of a position, and its coefficient along the vector loop."""
+        b = self.b
+        along: DimLike = 0
+        result = self.dim(position.offset)
+        for loop, coefficient in position.terms:
+            if self.vector is not None and loop == self.vector[0]:
+                along = coefficient
+            if dims.is_one(self.nest.extents[loop]):
+                continue
+            result = b.add(result, b.mul(self.loops[loop], self.dim(coefficient)))
+        return result, along
+
+    def lanes_of(self, position: Linear) -> KValue:
+        """A position as one index value per lane (scalar when it does not vary)."""
+        base, along = self.linear(position)
+        if self.vector is None or along == 0:
+            return base
+        steps = self.b.mul(self.b.iota(self.vector[1]), self.dim(along))
+        return self.b.add(base, steps)
+
+    # Reads and writes -------------------------------------------------------------------------
+    def load(self, value: Value, address: Linear) -> KValue:
+        """Read a buffer; a vector when the address varies along the vector loop."""
+        memory = self.b.bindings[self.binding_of[value]]
+        base, along = self.linear(address)
+        if self.vector is None or along == 0:
+            return self._widen(self.b.load(memory, base))
+        lanes = self.vector[1]
+        if dims.is_one(along):
+            return self._widen(self.b.load(memory, base, lanes))
+        if along == 2 and lanes > 1 and lanes % 2 == 0:
+            # Two plain loads and a shuffle: several times faster than a gather. Nothing past the
+            # last lane's own element is read.
+            second = self.b.load(memory, self.b.add(base, self.b.idx(lanes - 1)), lanes)
+            evens = (*range(0, lanes, 2), *range(lanes + 1, 2 * lanes, 2))
+            return self._widen(self.b.shuffle(self.b.load(memory, base, lanes), second, evens))
+        return self._widen(self.b.load(memory, self.lanes_of(address)))
+
+    def store(self, value: Value, address: Linear, data: KValue) -> None:
+        """Write a buffer; all lanes when the address varies along the vector loop."""
+        memory = self.b.bindings[self.nest.buffers.index(value)]
+        data = self.narrow(data, value.type.dtype)
+        base, along = self.linear(address)
+        if self.vector is None or along == 0:
+            self.b.store(memory, base, data)
+        elif dims.is_one(along):
+            self.b.store(memory, base, self.b.splat(data, self.vector[1]))
+        else:
+            self.b.store(memory, self.lanes_of(address), self.b.splat(data, self.vector[1]))
+
+    def _widen(self, value: KValue) -> KValue:
+        return self.b.cast(value, register_dtype(value.type.dtype))
+
+    def narrow(self, value: KValue, dtype: DType) -> KValue:
+        """A register value as it is stored in memory of ``dtype``."""
+        return self.b.cast(value, dtype)
+
+    # Bodies -----------------------------------------------------------------------------------
+    def root(self, root: Root) -> KValue:
+        """A root's body at the bound loops."""
+        return self.body(root.op, root.index)
+
+    def value(self, value: Value, index: Sequence[Linear]) -> KValue:
+        """Any value of the nest at an index."""
+        base, where = self.nest.locate(value, index)
+        key = (base, where, self._bound(where))
+        if key in self._cache:
+            return self._cache[key]
+        if isinstance(where, Linear):
+            result = self.load(base, where)
+        else:
+            op = self.nest.producers[base]
+            assert isinstance(op, Generic)
+            if op.combiner is not None:
+                if op not in self.reduced:
+                    raise CodegenError(f"{base} is read before it is reduced")
+                return self.reduced[op]
+            result = self.body(op, where)
+        self._cache[key] = result
+        return result
+
+    def _bound(self, where: Linear | Sequence[Linear]) -> tuple[object, ...]:
+        """What the loops in an index are bound to: part of the identity of a computed value."""
+        positions = (where,) if isinstance(where, Linear) else where
+        used = sorted({loop for p in positions for loop, _ in p.terms})
+        vector = self.vector if self.vector is not None and self.vector[0] in used else None
+        return (vector, *(self.loops[loop].id for loop in used if loop in self.loops))
+
+    def body(self, op: Generic, index: Sequence[Linear]) -> KValue:
+        """An op's scalar body with its dims at ``index``."""
+        done: dict[int, KValue] = {}
+        for node in walk(op.body):
+            done[id(node)] = self._node(op, node, index, done)
+        return done[id(op.body)]
+
+    def _node(self, op: Generic, node: Scalar, index: Sequence[Linear], done: dict[int, KValue]) -> KValue:
+        b = self.b
+        match node:
+            case Arg():
+                return self.value(op.inputs[node.index], self.nest.operand_index(op, node.index, index))
+            case Const():
+                return b.const(_literal(node), register_dtype(node.dtype))
+            case Index():
+                return b.cast(self.lanes_of(index[node.dim]), DType.I64)
+            case DimValue():
+                return b.cast(self.dim(node.value), DType.I64)
+            case Gather():
+                return self._gather(op, node, [done[id(k)] for k in node.indices])
+            case Apply():
+                return self._apply(node, [done[id(k)] for k in node.args])
+            case Cast():
+                value = b.cast(done[id(node.arg)], register_dtype(node.dtype))
+                if node.dtype in _NARROW:  # rounding to the narrow type is part of the meaning
+                    value = b.cast(b.cast(value, node.dtype), DType.F32)
+                return value
+            case Bitcast():
+                return self._bitcast(node, done[id(node.arg)])
+
+    def _bitcast(self, node: Bitcast, value: KValue) -> KValue:
+        if node.arg.dtype in _NARROW or node.dtype in _NARROW:
+            narrow = self.narrow(value, node.arg.dtype)
+            return self._widen(self.b.bitcast(narrow, node.dtype))
+        return self.b.bitcast(value, node.dtype)
+
+    def _gather(self, op: Generic, node: Gather, indices: Sequence[KValue]) -> KValue:
+        b = self.b
+        value = op.inputs[node.operand]
+        buffer = self.nest.buffer(value)
+        flat: KValue | None = None
+        for position, extent in zip(indices, value.type.shape, strict=True):
+            low = b.const(0, DType.I64)
+            high = b.cast(self.dim(dims.add(extent, -1)), DType.I64)
+            clamped = b.cast(b.binary("max", b.binary("min", position, high), low), b.index)
+            flat = clamped if flat is None else b.add(b.mul(flat, self.dim(extent)), clamped)
+        memory = b.bindings[self.binding_of[buffer]]
+        return self._widen(b.load(memory, flat if flat is not None else b.idx(0)))
+
+    def _apply(self, node: Apply, args: Sequence[KValue]) -> KValue:
+        b = self.b
+        if node.op == "select":
+            return b.select(*args)
+        if node.op in COMPARE:
+            return b.compare(node.op, *args)
+        dtype = args[0].type.dtype
+        if node.op in _DIRECT_BINARY or (node.op == "div" and dtype.is_float):
+            return b.binary(node.op, *args)
+        if node.op in _DIRECT_UNARY:
+            return b.unary(node.op, *args)
+        lanes = max(a.type.lanes for a in args)
+        return math.apply(b, node.op, [b.splat(a, lanes) for a in args])
+
+    def part(self, root: Root, node: Scalar) -> KValue:
+        """One subtree of a root's body at the bound loops."""
+        done: dict[int, KValue] = {}
+        for child in walk(node):
+            done[id(child)] = self._node(root.op, child, root.index, done)
+        return done[id(node)]

@@ -1,0 +1,288 @@
+"""Builds kernels: typed helpers that append instructions and fold trivial ones on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mansard.codegen.kernel.ir import Binding, Block, For, If, Inst, Kernel, KType, KValue, Memory, Shared
+from mansard.dtypes import DType
+
+_COMMUTATIVE_ZERO = ("add", "or", "xor")
+
+
+@dataclass
+class Loop:
+    """An open loop: its index, the carried values inside, and its results once closed."""
+
+    index: KValue
+    carried: tuple[KValue, ...]
+    yields: tuple[KValue, ...] | None = None
+    results: tuple[KValue, ...] = ()
+
+    def yield_(self, *values: KValue) -> None:
+        """Set the values carried into the next iteration."""
+        self.yields = values
+
+
+class KernelBuilder:
+    """Appends to a current block. Every method that takes operands checks their types."""
+
+    def __init__(
+        self,
+        name: str,
+        bindings: Sequence[tuple[DType, bool]],
+        params: int,
+        *,
+        workgroup: tuple[int, int, int] = (1, 1, 1),
+        index: DType = DType.I64,
+        first_id: int = 0,
+    ) -> None:
+        self.name = name
+        self.bindings = tuple(Binding(i, dtype, w) for i, (dtype, w) in enumerate(bindings))
+        self.params = params
+        self.workgroup = workgroup
+        self.index = index
+        self._shared: list[Shared] = []
+        self._block = Block()
+        self._root = self._block
+        self._next = first_id
+        self._exact = False
+        self._constants: dict[int, float | int | bool] = {}
+
+    # Values ---------------------------------------------------------------------------------
+    def _new(self, type_: KType) -> KValue:
+        self._next += 1
+        return KValue(self._next - 1, type_)
+
+    def inst(self, op: str, args: Sequence[KValue], type_: KType | None, **attrs: object) -> KValue:
+        """Append any instruction; for one without a result the returned value is not to be used."""
+        result = self._new(type_) if type_ is not None else None
+        self._block.nodes.append(Inst(op, tuple(args), result, dict(attrs)))
+        return result if result is not None else KValue(-1, KType(DType.BOOL))
+
+    def constant_value(self, value: KValue) -> float | int | bool | None:
+        """The literal behind a value, if it is one."""
+        return self._constants.get(value.id)
+
+    def const(self, value: float | int | bool, dtype: DType, lanes: int = 1) -> KValue:
+        """A literal (a splat when ``lanes`` > 1)."""
+        result = self.inst("const", (), KType(dtype, lanes), value=value)
+        self._constants[result.id] = value
+        return result
+
+    def idx(self, value: int) -> KValue:
+        """An index literal."""
+        return self.const(value, self.index)
+
+    def param(self, index: int) -> KValue:
+        """Param ``index`` as an index value."""
+        return self.inst("param", (), KType(self.index), index=index)
+
+    def workgroup_id(self, axis: int) -> KValue:
+        """The workgroup's coordinate."""
+        return self.inst("workgroup_id", (), KType(self.index), axis=axis)
+
+    def local_id(self, axis: int) -> KValue:
+        """The invocation's coordinate in its workgroup."""
+        return self.inst("local_id", (), KType(self.index), axis=axis)
+
+    # Memory ---------------------------------------------------------------------------------
+    def shared(self, dtype: DType, size: int) -> Shared:
+        """Allocate workgroup memory of ``size`` elements."""
+        self._shared.append(Shared(len(self._shared), dtype, size))
+        return self._shared[-1]
+
+    def load(self, memory: Memory, index: KValue, lanes: int = 1) -> KValue:
+        """Load ``lanes`` consecutive elements, or one per lane of a vector index."""
+        lanes = index.type.lanes if index.type.lanes > 1 else lanes
+        return self.inst("load", (index,), KType(memory.dtype, lanes), memory=memory)
+
+    def store(self, memory: Memory, index: KValue, value: KValue) -> None:
+        """Store all lanes of ``value`` to consecutive elements, or to those of a vector index."""
+        self.inst("store", (index, value), None, memory=memory)
+
+    def atomic(self, memory: Memory, index: KValue, value: KValue, combiner: str) -> None:
+        """Combine atomically into one element."""
+        self.inst("atomic", (index, value), None, memory=memory, combiner=combiner)
+
+    def barrier(self) -> None:
+        """Workgroup barrier."""
+        self.inst("barrier", (), None)
+
+    # Arithmetic -----------------------------------------------------------------------------
+    def match(self, a: KValue, b: KValue) -> tuple[KValue, KValue]:
+        """Splat a scalar operand to the other's lanes."""
+        lanes = max(a.type.lanes, b.type.lanes)
+        return self.splat(a, lanes), self.splat(b, lanes)
+
+    def binary(self, op: str, a: KValue, b: KValue) -> KValue:
+        """Any two-operand arithmetic instruction; scalars are splatted to match."""
+        assert a.type.dtype == b.type.dtype, (op, a.type, b.type)
+        folded = self._fold(op, a, b)
+        if folded is not None:
+            return folded
+        if self._exact and a.type.dtype.is_float and op in ("add", "sub", "mul"):
+            return self.exact(op, a, b)
+        a, b = self.match(a, b)
+        return self.inst(op, (a, b), a.type)
+
+    def _fold(self, op: str, a: KValue, b: KValue) -> KValue | None:
+        if not a.type.dtype.is_int:
+            return None
+        x, y = self._constants.get(a.id), self._constants.get(b.id)
+        lanes = max(a.type.lanes, b.type.lanes)
+        if x is not None and y is not None and op in ("add", "sub", "mul"):
+            value = {"add": int(x) + int(y), "sub": int(x) - int(y), "mul": int(x) * int(y)}[op]
+            if -(2**31) <= value < 2**31:
+                return self.const(value, a.type.dtype, lanes)
+        if y == 0 and op in (*_COMMUTATIVE_ZERO, "sub", "shl", "shr"):
+            return self.splat(a, lanes)
+        if x == 0 and op in _COMMUTATIVE_ZERO:
+            return self.splat(b, lanes)
+        if op == "mul" and 0 in (x, y):
+            return self.const(0, a.type.dtype, lanes)
+        if op in ("mul", "div") and y == 1:
+            return self.splat(a, lanes)
+        if op == "mul" and x == 1:
+            return self.splat(b, lanes)
+        return None
+
+    def add(self, a: KValue, b: KValue) -> KValue:
+        """``a + b``."""
+        return self.binary("add", a, b)
+
+    def sub(self, a: KValue, b: KValue) -> KValue:
+        """``a - b``."""
+        return self.binary("sub", a, b)
+
+    def mul(self, a: KValue, b: KValue) -> KValue:
+        """``a * b``."""
+        return self.binary("mul", a, b)
+
+    def exact(self, op: str, a: KValue, b: KValue) -> KValue:
+        """add, sub or mul on floats that is rounded by itself, never merged with another."""
+        a, b = self.match(a, b)
+        return self.inst(op, (a, b), a.type, exact=True)
+
+    @contextmanager
+    def exactly(self) -> Iterator[None]:
+        """Inside, every add, sub and mul on floats is `exact`."""
+        before, self._exact = self._exact, True
+        try:
+            yield
+        finally:
+            self._exact = before
+
+    def fma(self, a: KValue, b: KValue, c: KValue, *, exact: bool = False) -> KValue:
+        """``a * b + c`` on floats; ``exact`` keeps compilers from factoring it with others."""
+        lanes = max(v.type.lanes for v in (a, b, c))
+        args = [self.splat(v, lanes) for v in (a, b, c)]
+        return self.inst("fma", args, args[0].type, **({"exact": True} if exact else {}))
+
+    def unary(self, op: str, a: KValue) -> KValue:
+        """neg, abs, sqrt, floor, ceil, round, trunc, not."""
+        return self.inst(op, (a,), a.type)
+
+    def compare(self, op: str, a: KValue, b: KValue) -> KValue:
+        """eq, ne, lt, le, gt, ge."""
+        assert a.type.dtype == b.type.dtype, (op, a.type, b.type)
+        a, b = self.match(a, b)
+        return self.inst(op, (a, b), KType(DType.BOOL, a.type.lanes))
+
+    def select(self, condition: KValue, a: KValue, b: KValue) -> KValue:
+        """``a`` where the condition holds, else ``b``."""
+        assert a.type.dtype == b.type.dtype, (a.type, b.type)
+        lanes = max(v.type.lanes for v in (condition, a, b))
+        a, b = self.splat(a, lanes), self.splat(b, lanes)
+        return self.inst("select", (condition, a, b), a.type)
+
+    def cast(self, a: KValue, dtype: DType) -> KValue:
+        """Numeric conversion; nothing when the type is the same."""
+        if a.type.dtype == dtype:
+            return a
+        value = self._constants.get(a.id)
+        if value is not None and a.type.dtype.is_int and dtype.is_int and abs(int(value)) < 2**7:
+            return self.const(value, dtype, a.type.lanes)
+        return self.inst("cast", (a,), KType(dtype, a.type.lanes))
+
+    def bitcast(self, a: KValue, dtype: DType) -> KValue:
+        """The same bits as another type."""
+        return a if a.type.dtype == dtype else self.inst("bitcast", (a,), KType(dtype, a.type.lanes))
+
+    def splat(self, a: KValue, lanes: int) -> KValue:
+        """A scalar in every lane; nothing when the lanes match."""
+        if a.type.lanes == lanes:
+            return a
+        assert a.type.lanes == 1, (a.type, lanes)
+        value = self._constants.get(a.id)
+        if value is not None:
+            return self.const(value, a.type.dtype, lanes)
+        return self.inst("splat", (a,), a.type.with_lanes(lanes))
+
+    def extract(self, a: KValue, lane: int) -> KValue:
+        """One lane of a vector."""
+        return a if a.type.lanes == 1 else self.inst("extract", (a,), KType(a.type.dtype), lane=lane)
+
+    def insert(self, a: KValue, scalar: KValue, lane: int) -> KValue:
+        """The vector with one lane replaced."""
+        return self.inst("insert", (a, scalar), a.type, lane=lane)
+
+    def shuffle(self, a: KValue, b: KValue, lanes: Sequence[int]) -> KValue:
+        """Lanes picked from two vectors of one type, those of ``b`` counted on from those of ``a``."""
+        return self.inst("shuffle", (a, b), a.type.with_lanes(len(lanes)), lanes=tuple(lanes))
+
+    def iota(self, lanes: int, dtype: DType | None = None) -> KValue:
+        """0, 1, 2 … (a scalar 0 for one lane)."""
+        dtype = dtype or self.index
+        return self.const(0, dtype) if lanes == 1 else self.inst("iota", (), KType(dtype, lanes))
+
+    def reduce(self, combiner: str, a: KValue) -> KValue:
+        """All lanes of a vector combined."""
+        return a if a.type.lanes == 1 else self.inst("reduce", (a,), KType(a.type.dtype), combiner=combiner)
+
+    # Control flow ---------------------------------------------------------------------------
+    @contextmanager
+    def for_(
+        self,
+        lower: KValue | int,
+        upper: KValue | int,
+        step: KValue | int = 1,
+        inits: Sequence[KValue] = (),
+        unroll: int = 1,
+    ) -> Iterator[Loop]:
+        """A counted loop. Inside, set the carried values with ``loop.yield_``; ``loop.results`` after."""
+        lo, hi, st = (self.idx(v) if isinstance(v, int) else v for v in (lower, upper, step))
+        index = self._new(KType(self.index))
+        carried = tuple(self._new(v.type) for v in inits)
+        loop = Loop(index, carried)
+        outer, body = self._block, Block()
+        self._block = body
+        try:
+            yield loop
+        finally:
+            self._block = outer
+        yields = loop.yields if loop.yields is not None else carried
+        assert [v.type for v in yields] == [v.type for v in inits], "carried types must not change"
+        loop.results = tuple(self._new(v.type) for v in inits)
+        outer.nodes.append(
+            For(lo, hi, st, index, tuple(inits), carried, body, tuple(yields), loop.results, unroll)
+        )
+
+    @contextmanager
+    def if_(self, condition: KValue) -> Iterator[None]:
+        """Run the nodes inside only when the scalar condition holds."""
+        outer, then = self._block, Block()
+        self._block = then
+        try:
+            yield
+        finally:
+            self._block = outer
+        outer.nodes.append(If(condition, then, Block()))
+
+    def build(self) -> Kernel:
+        """The finished kernel."""
+        return Kernel(
+            self.name, self.bindings, self.params, self.workgroup, tuple(self._shared), self._root, self.index
+        )

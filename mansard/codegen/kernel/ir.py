@@ -1,0 +1,178 @@
+"""The data of kernel IR.
+
+A kernel is one function run by every invocation of a workgroup grid. On a CPU a workgroup is one
+invocation and vectors (`KType.lanes` > 1) are the SIMD; on a GPU lanes are invocations and values are
+scalars or short vectors. Control flow is structured (`For`, `If`); everything else is an `Inst`.
+
+Instructions (``op``; args; result) — this table is the contract of the emitters:
+
+=================  ==========================================================================
+const              attrs value; any type (a vector constant is a splat of one value)
+param              attrs index; word ``index`` of the params, truncated to the result's int type
+workgroup_id       attrs axis (0..2); int
+local_id           attrs axis; int (0 on a CPU)
+load               [index]; attrs memory: Binding or Shared. Scalar index: ``lanes`` consecutive
+                   elements; vector index: one element per lane (gather). attrs aligned: bool says
+                   a vector load's address is a multiple of its size
+store              [index, value]; attrs memory; as load (vector index: scatter, lanes in order)
+add sub mul        float or int, wrapping; float attrs exact: bool says that the instruction must
+                   not be merged with others: no contraction, no algebra
+div                float IEEE; int truncating (the divisor is never 0)
+rem                int, truncating; float: exact fmod
+neg abs            float or signed int
+min max            float: NaN if either is NaN; int by signedness
+fma                [a, b, c] float a*b+c; may round once or twice; attrs exact: bool as above
+sqrt floor ceil    float; round is half to even
+round trunc
+and or xor not     int or bool
+shl shr            int; shr is arithmetic on signed types; the amount is below the width
+eq ne lt le gt ge  to bool; float: ordered, but ne is unordered
+select             [cond, a, b]; cond has the lanes of the result or is scalar bool
+cast               numeric conversion: float<->float, int->float, int->int (wrap or extend by the
+                   source's signedness), float->int truncating and saturating (NaN: 0), bool->any
+                   (0/1), any->bool (!= 0)
+bitcast            same width per lane
+splat              [scalar] to ``lanes``
+extract            [vector]; attrs lane
+insert             [vector, scalar]; attrs lane
+shuffle            [a, b]; attrs lanes: for each lane of the result, a lane of a followed by b
+iota               0, 1, 2 … as int lanes
+reduce             [vector]; attrs combiner: add mul min max and or; any association
+subgroup_reduce    [scalar]; attrs combiner; over the active invocations of the subgroup
+atomic             [index, value]; attrs memory, combiner: add min max (int or f32 add); no result
+barrier            workgroup barrier, shared memory visible
+=================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from mansard.dtypes import DType
+
+
+@dataclass(frozen=True)
+class KType:
+    """A register type: element type and vector lanes (1: scalar). bool is one bit in a register."""
+
+    dtype: DType
+    lanes: int = 1
+
+    def with_lanes(self, lanes: int) -> KType:
+        """The same element type with other lanes."""
+        return KType(self.dtype, lanes)
+
+    def __str__(self) -> str:
+        return self.dtype.value if self.lanes == 1 else f"{self.dtype.value}<{self.lanes}>"
+
+
+@dataclass(frozen=True, eq=False)
+class KValue:
+    """An SSA register."""
+
+    id: int
+    type: KType
+
+    def __str__(self) -> str:
+        return f"%{self.id}"
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A buffer argument: element type in memory (bool is one byte) and whether it is written."""
+
+    index: int
+    dtype: DType
+    writable: bool
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Memory of one workgroup. On a CPU: memory of one invocation, on its stack."""
+
+    index: int
+    dtype: DType
+    size: int
+
+
+Memory = Union[Binding, Shared]
+
+
+@dataclass(frozen=True, eq=False)
+class Inst:
+    """One instruction; ``result`` is None for store, atomic and barrier."""
+
+    op: str
+    args: tuple[KValue, ...]
+    result: KValue | None
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class For:
+    """``for index in range(lower, upper, step)`` with carried values; step is positive.
+
+    ``carried`` are the block arguments, ``inits`` their first values, ``yields`` the next ones,
+    ``results`` the values after the loop. ``unroll`` is a hint.
+    """
+
+    lower: KValue
+    upper: KValue
+    step: KValue
+    index: KValue
+    inits: tuple[KValue, ...]
+    carried: tuple[KValue, ...]
+    body: Block
+    yields: tuple[KValue, ...]
+    results: tuple[KValue, ...]
+    unroll: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class If:
+    """Run ``then`` when the scalar bool holds, else ``otherwise``; no results."""
+
+    condition: KValue
+    then: Block
+    otherwise: Block
+
+
+Node = Union[Inst, For, If]
+
+
+@dataclass(eq=False)
+class Block:
+    """Nodes in execution order."""
+
+    nodes: list[Node] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Node]:
+        """Every node, outer before inner."""
+        for node in self.nodes:
+            yield node
+            if isinstance(node, For):
+                yield from node.body.walk()
+            elif isinstance(node, If):
+                yield from node.then.walk()
+                yield from node.otherwise.walk()
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A finished kernel. ``workgroup`` is (1, 1, 1) on a CPU."""
+
+    name: str
+    bindings: tuple[Binding, ...]
+    params: int
+    workgroup: tuple[int, int, int]
+    shared: tuple[Shared, ...]
+    body: Block
+    index: DType
+    """I32 or I64: the type of index arithmetic."""
+
+    def __str__(self) -> str:
+        from mansard.codegen.kernel.printer import print_kernel
+
+        return print_kernel(self)

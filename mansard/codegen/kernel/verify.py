@@ -1,0 +1,312 @@
+"""Checks a kernel against the instruction table of `mansard.codegen.kernel.ir`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mansard.codegen.kernel.ir import Binding, Block, For, If, Inst, Kernel, KType, KValue, Shared
+from mansard.codegen.kernel.printer import print_inst
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+
+ARITHMETIC_FLOATS = frozenset({DType.F32, DType.F64})
+"""Floats with arithmetic; narrower ones are storage, and are cast to f32 first."""
+
+COMBINERS = frozenset({"add", "mul", "min", "max", "and", "or"})
+ATOMIC_COMBINERS = frozenset({"add", "min", "max"})
+
+
+class _Verifier:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.scopes: list[set[int]] = [set()]
+        self.defined: set[int] = set()
+        self.where = ""
+
+    def fail(self, message: str) -> None:
+        place = f" in {self.where!r}" if self.where else ""
+        raise CodegenError(f"kernel {self.kernel.name!r}: {message}{place}")
+
+    def require(self, condition: bool, message: str) -> None:
+        if not condition:
+            self.fail(message)
+
+    def define(self, values: Iterable[KValue]) -> None:
+        for value in values:
+            self.require(value.id not in self.defined, f"{value} is defined twice")
+            self.require(value.type.lanes >= 1, f"{value} has {value.type.lanes} lanes")
+            self.defined.add(value.id)
+            self.scopes[-1].add(value.id)
+
+    def use(self, values: Iterable[KValue]) -> None:
+        for value in values:
+            known = any(value.id in scope for scope in self.scopes)
+            self.require(known, f"{value} is used where it is not defined")
+
+    def block(self, block: Block) -> None:
+        for node in block.nodes:
+            if isinstance(node, Inst):
+                self.inst(node)
+            elif isinstance(node, For):
+                self.loop(node)
+            else:
+                self.branch(node)
+
+    def loop(self, node: For) -> None:
+        self.where = f"for {node.index}"
+        bounds = (node.lower, node.upper, node.step)
+        self.use((*bounds, *node.inits))
+        types = {v.type for v in (*bounds, node.index)}
+        self.require(len(types) == 1, "loop bounds, step and index differ in type")
+        self.require(_is_scalar_int(node.index.type), "the loop index is not a scalar int")
+        expected = [v.type for v in node.inits]
+        self.scopes.append(set())
+        self.define((node.index, *node.carried))
+        self.block(node.body)
+        self.where = f"for {node.index}"
+        self.use(node.yields)
+        self.scopes.pop()
+        self.define(node.results)
+        for what, group in (("carried", node.carried), ("yields", node.yields), ("results", node.results)):
+            self.require([v.type for v in group] == expected, f"types of {what} differ from the inits")
+
+    def branch(self, node: If) -> None:
+        self.where = f"if {node.condition}"
+        self.use((node.condition,))
+        self.require(node.condition.type == KType(DType.BOOL), "the condition is not a scalar bool")
+        for side in (node.then, node.otherwise):
+            self.scopes.append(set())
+            self.block(side)
+            self.scopes.pop()
+
+    def inst(self, inst: Inst) -> None:
+        self.where = print_inst(inst)
+        self.require(inst.op in _RULES, f"unknown instruction {inst.op!r}")
+        self.use(inst.args)
+        count, has_result, rule = _RULES[inst.op]
+        self.require(len(inst.args) == count, f"{inst.op} takes {count} arguments, not {len(inst.args)}")
+        self.require((inst.result is not None) == has_result, "result missing or not expected")
+        rule(self, inst)
+        if inst.result is not None:
+            self.define((inst.result,))
+
+    def result(self, inst: Inst) -> KType:
+        if inst.result is None:
+            raise CodegenError(f"kernel {self.kernel.name!r}: {inst.op} has no result")
+        return inst.result.type
+
+    def memory(self, inst: Inst) -> Binding | Shared:
+        memory = inst.attrs.get("memory")
+        if isinstance(memory, Binding):
+            self.require(memory in self.kernel.bindings, "the binding is not one of this kernel")
+            return memory
+        if isinstance(memory, Shared):
+            self.require(memory in self.kernel.shared, "the shared memory is not of this kernel")
+            return memory
+        raise CodegenError(f"kernel {self.kernel.name!r}: {inst.op} without memory in {self.where!r}")
+
+
+def _is_scalar_int(type_: KType) -> bool:
+    return type_.lanes == 1 and type_.dtype in (DType.I32, DType.I64)
+
+
+def _const(v: _Verifier, inst: Inst) -> None:
+    v.result(inst)
+    v.require("value" in inst.attrs, "const without value")
+
+
+def _axis(v: _Verifier, inst: Inst) -> None:
+    v.require(_is_scalar_int(v.result(inst)), "the result is not a scalar i32 or i64")
+    v.require(inst.attrs.get("axis") in (0, 1, 2), "axis is not 0, 1 or 2")
+
+
+def _param(v: _Verifier, inst: Inst) -> None:
+    type_ = v.result(inst)
+    v.require(type_.dtype.is_int and type_.lanes == 1, "the result is not a scalar int")
+    v.require(inst.attrs.get("index") in range(v.kernel.params), "no such param")
+
+
+def _access(v: _Verifier, inst: Inst, value: KType) -> None:
+    memory, index = v.memory(inst), inst.args[0].type
+    v.require(value.dtype == memory.dtype, f"the memory holds {memory.dtype.value}")
+    v.require(index.dtype in (DType.I32, DType.I64), "the index is not i32 or i64")
+    v.require(index.lanes in (1, value.lanes), "the index has other lanes than the value")
+
+
+def _load(v: _Verifier, inst: Inst) -> None:
+    _access(v, inst, v.result(inst))
+
+
+def _store(v: _Verifier, inst: Inst) -> None:
+    _access(v, inst, inst.args[1].type)
+    memory = v.memory(inst)
+    v.require(isinstance(memory, Shared) or memory.writable, "the binding is not writable")
+
+
+def _atomic(v: _Verifier, inst: Inst) -> None:
+    _store(v, inst)
+    value, combiner = inst.args[1].type, inst.attrs.get("combiner")
+    v.require(combiner in ATOMIC_COMBINERS, f"atomic combiner {combiner!r}")
+    fits = value.dtype in (DType.I32, DType.I64) or (value.dtype == DType.F32 and combiner == "add")
+    v.require(fits and value.lanes == 1, f"no atomic {combiner} on {value}")
+
+
+def _same(v: _Verifier, inst: Inst) -> KType:
+    type_ = v.result(inst)
+    v.require(all(a.type == type_ for a in inst.args), "operand and result types differ")
+    return type_
+
+
+def _computes(v: _Verifier, type_: KType) -> None:
+    if type_.dtype.is_float and type_.dtype not in ARITHMETIC_FLOATS:
+        v.fail(f"no arithmetic on {type_.dtype.value}: cast to f32 first")
+
+
+def _number(v: _Verifier, inst: Inst) -> None:
+    type_ = _same(v, inst)
+    v.require(type_.dtype is not DType.BOOL, "arithmetic on bool")
+    _computes(v, type_)
+
+
+def _signed(v: _Verifier, inst: Inst) -> None:
+    _number(v, inst)
+    v.require(v.result(inst).dtype.is_signed, "the type is unsigned")
+
+
+def _float(v: _Verifier, inst: Inst) -> None:
+    type_ = _same(v, inst)
+    v.require(type_.dtype.is_float, "the type is not a float")
+    _computes(v, type_)
+
+
+def _bits(v: _Verifier, inst: Inst) -> None:
+    v.require(not _same(v, inst).dtype.is_float, "bit operation on a float")
+
+
+def _shift(v: _Verifier, inst: Inst) -> None:
+    v.require(_same(v, inst).dtype.is_int, "shift of a type that is not an int")
+
+
+def _compare(v: _Verifier, inst: Inst) -> None:
+    left, right = (a.type for a in inst.args)
+    v.require(left == right, "operand types differ")
+    v.require(v.result(inst) == KType(DType.BOOL, left.lanes), "the result is not bool of these lanes")
+    _computes(v, left)
+
+
+def _select(v: _Verifier, inst: Inst) -> None:
+    condition, left, right = (a.type for a in inst.args)
+    v.require(left == right == v.result(inst), "operand and result types differ")
+    v.require(condition.dtype is DType.BOOL, "the condition is not bool")
+    v.require(condition.lanes in (1, left.lanes), "the condition has other lanes")
+
+
+def _cast(v: _Verifier, inst: Inst) -> None:
+    v.require(inst.args[0].type.lanes == v.result(inst).lanes, "lanes change")
+
+
+def _bitcast(v: _Verifier, inst: Inst) -> None:
+    source, target = inst.args[0].type, v.result(inst)
+    v.require(source.lanes == target.lanes, "lanes change")
+    same = source.dtype.bits == target.dtype.bits and DType.BOOL not in (source.dtype, target.dtype)
+    v.require(same, "width changes")
+
+
+def _splat(v: _Verifier, inst: Inst) -> None:
+    v.require(inst.args[0].type == v.result(inst).with_lanes(1), "the operand is not a scalar of this type")
+
+
+def _lane(v: _Verifier, inst: Inst) -> None:
+    lane = inst.attrs.get("lane")
+    v.require(isinstance(lane, int) and 0 <= lane < inst.args[0].type.lanes, "no such lane")
+
+
+def _extract(v: _Verifier, inst: Inst) -> None:
+    v.require(v.result(inst) == inst.args[0].type.with_lanes(1), "the result is not one element")
+    _lane(v, inst)
+
+
+def _insert(v: _Verifier, inst: Inst) -> None:
+    vector, scalar = (a.type for a in inst.args)
+    v.require(v.result(inst) == vector and scalar == vector.with_lanes(1), "types do not match")
+    _lane(v, inst)
+
+
+def _shuffle(v: _Verifier, inst: Inst) -> None:
+    a, b = (x.type for x in inst.args)
+    lanes = inst.attrs.get("lanes", ())
+    v.require(a == b and v.result(inst) == a.with_lanes(len(lanes)), "types do not match")
+    v.require(all(0 <= lane < 2 * a.lanes for lane in lanes), f"lanes {lanes} of two vectors of {a.lanes}")
+
+
+def _iota(v: _Verifier, inst: Inst) -> None:
+    v.require(v.result(inst).dtype.is_int, "iota of a type that is not an int")
+
+
+def _combine(v: _Verifier, inst: Inst) -> None:
+    type_, combiner = inst.args[0].type, inst.attrs.get("combiner")
+    v.require(combiner in COMBINERS, f"combiner {combiner!r}")
+    v.require(v.result(inst) == type_.with_lanes(1), "the result is not one element")
+    if combiner in ("and", "or"):
+        v.require(not type_.dtype.is_float, "bit operation on a float")
+    else:
+        v.require(type_.dtype is not DType.BOOL, "arithmetic on bool")
+        _computes(v, type_)
+
+
+def _subgroup(v: _Verifier, inst: Inst) -> None:
+    v.require(inst.args[0].type.lanes == 1, "subgroup_reduce of a vector")
+    _combine(v, inst)
+
+
+def _nothing(v: _Verifier, inst: Inst) -> None:
+    pass
+
+
+_Rule = Callable[[_Verifier, Inst], None]
+
+_RULES: dict[str, tuple[int, bool, _Rule]] = {
+    "const": (0, True, _const),
+    "param": (0, True, _param),
+    "workgroup_id": (0, True, _axis),
+    "local_id": (0, True, _axis),
+    "load": (1, True, _load),
+    "store": (2, False, _store),
+    "select": (3, True, _select),
+    "cast": (1, True, _cast),
+    "bitcast": (1, True, _bitcast),
+    "splat": (1, True, _splat),
+    "extract": (1, True, _extract),
+    "insert": (2, True, _insert),
+    "shuffle": (2, True, _shuffle),
+    "iota": (0, True, _iota),
+    "reduce": (1, True, _combine),
+    "subgroup_reduce": (1, True, _subgroup),
+    "atomic": (2, False, _atomic),
+    "barrier": (0, False, _nothing),
+    "fma": (3, True, _float),
+    **dict.fromkeys(("add", "sub", "mul", "div", "rem", "min", "max"), (2, True, _number)),
+    **dict.fromkeys(("neg", "abs"), (1, True, _signed)),
+    **dict.fromkeys(("sqrt", "floor", "ceil", "round", "trunc"), (1, True, _float)),
+    **dict.fromkeys(("and", "or", "xor"), (2, True, _bits)),
+    "not": (1, True, _bits),
+    **dict.fromkeys(("shl", "shr"), (2, True, _shift)),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), (2, True, _compare)),
+}
+
+INSTRUCTIONS = frozenset(_RULES)
+"""The names of all instructions."""
+
+
+def verify(kernel: Kernel) -> None:
+    """Check SSA scoping, operand and result types, and loop-carried types.
+
+    Raises:
+        CodegenError: naming the kernel, the instruction and the rule it breaks.
+    """
+    verifier = _Verifier(kernel)
+    verifier.require(kernel.index in (DType.I32, DType.I64), "the index type is not i32 or i64")
+    memories: list[Binding | Shared] = [*kernel.bindings, *kernel.shared]
+    packed = [m for m in memories if m.dtype.bits < 8]
+    verifier.require(not packed, "packed i4 and u4 memory is accessed as u8")
+    verifier.block(kernel.body)

@@ -1,0 +1,59 @@
+"""Which schedule a dispatch gets on a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.nest import Nest
+from mansard.codegen.schedules import cpu_contraction, cpu_map, cpu_rows, gpu, special
+from mansard.codegen.schedules.base import Scheduled, estimate
+from mansard.codegen.schedules.reduce import ARG
+from mansard.ir.ops import Generic, Reshape
+from mansard.passes.dispatch import Dispatch, is_contraction
+
+NestSchedule = Callable[[Nest, KernelTarget, str], Scheduled]
+
+
+def schedule(dispatch: Dispatch, target: KernelTarget, name: str) -> Scheduled:
+    """The kernel of a dispatch for a target, under the given entry-point name."""
+    if not all(isinstance(op, (Generic, Reshape)) for op in dispatch.ops):
+        return special.schedule(dispatch, target, name)
+    nest = Nest(dispatch)
+    return choose(nest, target)(nest, target, name)
+
+
+def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
+    """The schedule for a loop nest: by its reductions, and by how reads lie in memory."""
+    reductions = [r for r in nest.roots if r.reduces]
+    if not reductions:
+        return gpu.schedule_map if target.is_gpu else cpu_map.schedule
+    tiled = cpu_contraction.applies(nest) and (is_contraction(reductions[0].op) or not _rows_contiguous(nest))
+    if not target.is_gpu:
+        return cpu_contraction.schedule if tiled else cpu_rows.schedule
+    if tiled and not _dot_like(nest):
+        return gpu.schedule_contraction
+    longest = max(estimate(nest.total(r.inner)) for r in nest.roots)
+    if any(r.op.combiner in ARG for r in reductions) or longest <= gpu.SERIAL_INNER:
+        return gpu.schedule_serial_rows
+    return gpu.schedule_rows
+
+
+def _rows_contiguous(nest: Nest) -> bool:
+    """Whether the reduction's innermost loop walks its operands contiguously."""
+    (root,) = (r for r in nest.roots if r.reduces)
+    groups = nest.collapsed(root.inner, nest.positions(root))
+    if not groups:
+        return True
+    loop = groups[-1][-1]
+    strides = [dict(r.address.terms).get(loop, 0) for r in nest.reads(root) if r.address is not None]
+    return all(s in (0, 1) for s in strides) and 1 in strides
+
+
+def _dot_like(nest: Nest) -> bool:
+    """Few outputs over long contiguous dot products (a matrix-vector product)."""
+    (root,) = (r for r in nest.roots if r.reduces)
+    shape = cpu_contraction.analyse(nest, root)
+    rows = estimate(nest.total(shape.row)) if shape.row else 1
+    return shape.form == "dot" and rows <= 4 and not dims.is_one(nest.total(root.inner))

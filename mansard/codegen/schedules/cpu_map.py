@@ -1,0 +1,51 @@
+"""CPU schedule of elementwise dispatches: blocks of rows, vectors along the innermost loop."""
+
+from __future__ import annotations
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.nest import Nest
+from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
+from mansard.dtypes import DType
+
+BLOCK = 8192
+"""Elements of one task: a few microseconds of work, so that a handful of cores balance."""
+
+
+def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
+    """One task is up to `BLOCK` elements of a row, or several short rows."""
+    frame = Frame(nest, target, name)
+    b, ev = frame.b, frame.ev
+    positions = [p for root in nest.roots for p in nest.positions(root)]
+    groups = nest.collapsed(range(nest.domain), positions)
+
+    def emit() -> None:
+        for root in nest.roots:
+            ev.store(root.op.output, nest.store_address(root), ev.root(root))
+
+    if not groups:
+        emit()
+        return frame.finish((1, 1, 1))
+    *outer, inner = groups
+    extent = nest.total(inner)
+    lanes = choose_lanes(extent, target.lanes(DType.F32))
+    overlap = dims.bounds(extent)[0] >= lanes
+    blocks = dims.ceildiv(extent, BLOCK)
+    rows = nest.total([loop for group in outer for loop in group])
+    rows_per_task = max(1, BLOCK // min(estimate(extent), BLOCK))
+    lower = b.mul(b.workgroup_id(0), b.idx(BLOCK)) if blocks != 1 else b.idx(0)
+    size = ev.dim(extent)
+    upper = frame.minimum(b.add(lower, b.idx(BLOCK)), size) if blocks != 1 else size
+
+    def row() -> None:
+        frame.vector_loop(inner, lower, upper, lanes, divides(extent, lanes), overlap, emit)
+
+    if not outer:
+        row()
+        return frame.finish((blocks, 1, 1))
+    first = b.mul(b.workgroup_id(1), b.idx(rows_per_task))
+    last = frame.minimum(b.add(first, b.idx(rows_per_task)), ev.dim(rows))
+    with b.for_(first, last) as loop, ev.scope():
+        frame.bind_flat(outer, loop.index)
+        row()
+    return frame.finish((blocks, dims.ceildiv(rows, rows_per_task), 1))

@@ -1,0 +1,194 @@
+"""Schedules of the ops that are no loop nests: scan, sort, scatter.
+
+Each runs one invocation per independent line of elements, in order, on any device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.evaluate import Params, register_dtype
+from mansard.codegen.kernel import KernelBuilder, KValue
+from mansard.codegen.math import neutral
+from mansard.codegen.schedules.base import MAX_GRID, Grid, Scheduled, index_dtype
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+from mansard.ir.ops import Op, Reshape, Scan, Scatter, Sort
+from mansard.ir.types import Value
+from mansard.passes.dispatch import Dispatch
+
+GPU_WORKGROUP = 64
+
+
+class _Lines:
+    """A kernel that runs ``emit(line)`` for each of ``count`` independent lines."""
+
+    def __init__(self, dispatch: Dispatch, target: KernelTarget, name: str) -> None:
+        self.values = (*dispatch.inputs, *dispatch.outputs)
+        self.params = Params()
+        self.target = target
+        width = min(GPU_WORKGROUP, target.workgroup_invocations) if target.is_gpu else 1
+        self.width = width
+        outputs = set(dispatch.outputs)
+        self.b = KernelBuilder(
+            name,
+            [(v.type.dtype, v in outputs) for v in self.values],
+            0,
+            workgroup=(width, 1, 1),
+            index=index_dtype(dispatch, target),
+        )
+
+    def dim(self, value: DimLike) -> KValue:
+        return self.b.idx(value) if isinstance(value, int) else self.b.param(self.params.index(value))
+
+    def load(self, value: Value, index: KValue) -> KValue:
+        memory = self.b.bindings[self.values.index(value)]
+        loaded = self.b.load(memory, index)
+        return self.b.cast(loaded, register_dtype(loaded.type.dtype))
+
+    def store(self, value: Value, index: KValue, data: KValue) -> None:
+        memory = self.b.bindings[self.values.index(value)]
+        self.b.store(memory, index, self.b.cast(data, value.type.dtype))
+
+    def run(self, count: DimLike, emit: Callable[[KValue], None]) -> Scheduled:
+        b = self.b
+        if self.width == 1:
+            emit(b.workgroup_id(0))
+            grid: Grid = (count, 1, 1)
+        else:
+            groups = dims.minimum(dims.ceildiv(count, self.width), MAX_GRID)
+            start = b.add(b.mul(b.workgroup_id(0), b.idx(self.width)), b.local_id(0))
+            with b.for_(start, self.dim(count), self.dim(dims.mul(groups, self.width))) as loop:
+                emit(loop.index)
+            grid = (groups, 1, 1)
+        b.params = len(self.params.values)
+        return Scheduled(b.build(), tuple(self.params.values), grid)
+
+
+def schedule(dispatch: Dispatch, target: KernelTarget, name: str) -> Scheduled:
+    """The kernel of a dispatch that holds one Scan, Sort or Scatter."""
+    (op,) = (op for op in dispatch.ops if not isinstance(op, Reshape))
+    bases = {op.output: op.inputs[0] for op in dispatch.ops if isinstance(op, Reshape)}
+
+    def base(value: Value) -> Value:
+        while value in bases:
+            value = bases[value]
+        return value
+
+    lines = _Lines(dispatch, target, name)
+    makers: dict[type[Op], Callable[..., Scheduled]] = {Scan: _scan, Sort: _sort, Scatter: _scatter}
+    if type(op) not in makers:
+        raise CodegenError(f"no schedule for op {op.name!r}")
+    return makers[type(op)](lines, op, base)
+
+
+def _line_base(lines: _Lines, line: KValue, inner: DimLike, length: DimLike) -> KValue:
+    """Position of a line's first element: lines run along an axis of ``length`` with stride ``inner``."""
+    b = lines.b
+    if dims.is_one(inner):
+        return b.mul(line, lines.dim(length))
+    size = lines.dim(inner)
+    outer = b.binary("div", line, size)
+    return b.add(b.mul(outer, lines.dim(dims.mul(inner, length))), b.binary("rem", line, size))
+
+
+def _scan(lines: _Lines, op: Scan, base: Callable[[Value], Value]) -> Scheduled:
+    b, source, target = lines.b, base(op.inputs[0]), op.output
+    shape = op.inputs[0].type.shape
+    length, inner = shape[op.axis], dims.product(shape[op.axis + 1 :])
+    outer = dims.product(shape[: op.axis])
+    dtype = register_dtype(source.type.dtype)
+
+    def line(number: KValue) -> None:
+        first = _line_base(lines, number, inner, length)
+        start = b.const(neutral(op.combiner, dtype), dtype)
+        with b.for_(b.idx(0), lines.dim(length), inits=[start]) as loop:
+            place = b.add(first, b.mul(loop.index, lines.dim(inner)))
+            total = b.binary(op.combiner, loop.carried[0], lines.load(source, place))
+            lines.store(target, place, total if op.inclusive else loop.carried[0])
+            loop.yield_(total)
+
+    return lines.run(dims.mul(outer, inner), line)
+
+
+def _sort(lines: _Lines, op: Sort, base: Callable[[Value], Value]) -> Scheduled:
+    """Each element counts those before it and goes to that place: stable, and independent per element."""
+    b, source = lines.b, base(op.inputs[0])
+    values, order = op.outputs
+    shape = op.inputs[0].type.shape
+    length, inner = shape[op.axis], dims.product(shape[op.axis + 1 :])
+    kept = values.type.shape[op.axis]
+    is_float = register_dtype(source.type.dtype).is_float
+
+    def precedes(x: KValue, y: KValue) -> KValue:
+        """Whether x sorts strictly before y; NaN is the largest."""
+        if x.type.dtype == DType.BOOL:
+            x, y = b.cast(x, DType.I32), b.cast(y, DType.I32)
+        small, large = (y, x) if op.descending else (x, y)
+        result = b.compare("lt", small, large)
+        if not is_float:
+            return result
+        large_nan = b.binary("and", b.compare("ne", large, large), b.compare("eq", small, small))
+        return b.binary("or", result, large_nan)
+
+    def element(number: KValue) -> None:
+        # number runs over (outer, position, inner) in memory order: it is the element's own address.
+        size = lines.dim(inner)
+        position = b.binary("rem", b.binary("div", number, size), lines.dim(length))
+        first = b.sub(number, b.mul(position, size))
+        mine = lines.load(source, number)
+        with b.for_(b.idx(0), lines.dim(length), inits=[b.idx(0)]) as loop:
+            other = lines.load(source, b.add(first, b.mul(loop.index, size)))
+            tie = b.binary(
+                "and", b.compare("lt", loop.index, position), b.unary("not", precedes(mine, other))
+            )
+            before = b.binary("or", precedes(other, mine), tie)
+            loop.yield_(b.add(loop.carried[0], b.cast(before, b.index)))
+        rank = loop.results[0]
+        with b.if_(b.compare("lt", rank, lines.dim(kept))):
+            line = b.binary("div", number, lines.dim(dims.mul(inner, length)))
+            start = b.add(b.mul(line, lines.dim(dims.mul(inner, kept))), b.binary("rem", number, size))
+            place = b.add(start, b.mul(rank, size))
+            lines.store(values, place, mine)
+            lines.store(order, place, b.cast(position, DType.I64))
+
+    return lines.run(op.inputs[0].type.elements, element)
+
+
+def _scatter(lines: _Lines, op: Scatter, base: Callable[[Value], Value]) -> Scheduled:
+    """One line per element of the target's inner slice: copies its column, then applies the rows in order."""
+    b = lines.b
+    target, indices, updates = (base(v) for v in op.inputs)
+    shape = op.inputs[0].type.shape
+    rows, keys = op.inputs[1].type.shape
+    assert isinstance(keys, int)
+    outer, inner = dims.product(shape[:keys]), dims.product(shape[keys:])
+
+    def line(number: KValue) -> None:
+        with b.for_(b.idx(0), lines.dim(outer)) as copy:
+            place = b.add(b.mul(copy.index, lines.dim(inner)), number)
+            lines.store(op.output, place, lines.load(target, place))
+        with b.for_(b.idx(0), lines.dim(rows)) as row:
+            inside = b.const(True, DType.BOOL)
+            flat = b.idx(0)
+            for k in range(keys):
+                key = lines.load(indices, b.add(b.mul(row.index, b.idx(keys)), b.idx(k)))
+                extent = b.cast(lines.dim(shape[k]), DType.I64)
+                valid = b.binary(
+                    "and",
+                    b.compare("ge", key, b.const(0, DType.I64)),
+                    b.compare("lt", key, extent),
+                )
+                inside = b.binary("and", inside, valid)
+                flat = b.add(b.mul(flat, lines.dim(shape[k])), b.cast(key, b.index))
+            with b.if_(inside):
+                place = b.add(b.mul(flat, lines.dim(inner)), number)
+                update = lines.load(updates, b.add(b.mul(row.index, lines.dim(inner)), number))
+                if op.combiner is not None:
+                    update = b.binary(op.combiner, lines.load(op.output, place), update)
+                lines.store(op.output, place, update)
+
+    return lines.run(inner, line)

@@ -1,0 +1,168 @@
+"""A SPIR-V module under construction: sections, and types and constants that exist once."""
+
+from __future__ import annotations
+
+import struct
+from typing import Union
+
+from mansard.codegen.spirv.words import (
+    CAPABILITIES,
+    DECORATION,
+    GL_COMPUTE,
+    GLSL,
+    GLSL450,
+    LOCAL_SIZE,
+    PHYSICAL_64,
+    PRESERVE_NAN,
+    STORAGE,
+    Id,
+    Instruction,
+    Operand,
+    encode,
+)
+
+_Key = tuple[str, Union[Id, None], tuple[Operand, ...]]
+
+
+class Module:
+    """Holds one compute entry point. ``capabilities`` grows with what is used."""
+
+    def __init__(self) -> None:
+        self.capabilities = {"Shader", "PhysicalStorageBufferAddresses", "Int64"}
+        self._next = 1
+        self._decorations: list[Instruction] = []
+        self._globals: list[Instruction] = []
+        self._known: dict[_Key, Id] = {}
+        self._interface: list[Id] = []
+        self.glsl = self.id()
+
+    def preserve_nan(self) -> None:
+        """Forbid drivers to drop NaN, infinities or the sign of zero in f32 arithmetic.
+
+        Without it a driver may turn ``a < b ? a : b`` into a minimum that ignores NaN, and NVIDIA's does.
+        """
+        self.capabilities.add("SignedZeroInfNanPreserve")
+
+    def id(self) -> Id:
+        """A fresh id."""
+        self._next += 1
+        return Id(self._next - 1)
+
+    def declare(self, op: str, type_: Id | None, *operands: Operand) -> Id:
+        """A type, constant or other global, made once for equal operands."""
+        key = (op, type_, operands)
+        if key not in self._known:
+            self._known[key] = self.id()
+            self._globals.append(Instruction(op, type_, self._known[key], operands))
+        return self._known[key]
+
+    def decorate(self, target: Id, decoration: str, *operands: int) -> None:
+        """Decorate an id."""
+        self._decorations.append(
+            Instruction("OpDecorate", None, None, (target, DECORATION[decoration], *operands))
+        )
+
+    def decorate_member(self, struct_: Id, member: int, decoration: str, *operands: int) -> None:
+        """Decorate a member of a struct."""
+        words: tuple[Operand, ...] = (struct_, member, DECORATION[decoration], *operands)
+        self._decorations.append(Instruction("OpMemberDecorate", None, None, words))
+
+    # Types ----------------------------------------------------------------------------------
+    def bool_type(self) -> Id:
+        """The type of conditions."""
+        return self.declare("OpTypeBool", None)
+
+    def int_type(self, bits: int) -> Id:
+        """An integer; operations choose the signedness."""
+        if bits == 16:
+            self.capabilities.add("StorageBuffer16BitAccess")
+        if bits == 8:
+            self.capabilities.add("StorageBuffer8BitAccess")
+        return self.declare("OpTypeInt", None, bits, 0)
+
+    def float_type(self, bits: int) -> Id:
+        """A float; f16 only for memory and conversions unless Float16 is asked for."""
+        if bits == 64:
+            self.capabilities.add("Float64")
+        if bits == 16:
+            self.capabilities.add("StorageBuffer16BitAccess")
+        return self.declare("OpTypeFloat", None, bits)
+
+    def vector_type(self, scalar: Id, lanes: int) -> Id:
+        """``scalar`` itself, or a vector of it."""
+        return scalar if lanes == 1 else self.declare("OpTypeVector", None, scalar, lanes)
+
+    def pointer_type(self, storage: str, pointee: Id) -> Id:
+        """A pointer type."""
+        return self.declare("OpTypePointer", None, STORAGE[storage], pointee)
+
+    # Constants ------------------------------------------------------------------------------
+    def int_constant(self, value: int, bits: int = 32) -> Id:
+        """An integer literal, wrapped to its width."""
+        words = [value & 0xFFFFFFFF] if bits == 32 else [value & 0xFFFFFFFF, (value >> 32) & 0xFFFFFFFF]
+        return self.declare("OpConstant", self.int_type(bits), *words)
+
+    def float_constant(self, value: float, bits: int = 32) -> Id:
+        """An f32 or f64 literal."""
+        raw = struct.pack("<f" if bits == 32 else "<d", value)
+        return self.declare("OpConstant", self.float_type(bits), *struct.unpack(f"<{bits // 32}I", raw))
+
+    def half_constant(self, bits: int) -> Id:
+        """An f16 literal by its code."""
+        return self.declare("OpConstant", self.float_type(16), bits)
+
+    def bool_constant(self, value: bool) -> Id:
+        """true or false."""
+        return self.declare("OpConstantTrue" if value else "OpConstantFalse", self.bool_type())
+
+    def splat(self, constant: Id, scalar: Id, lanes: int) -> Id:
+        """A constant in every lane."""
+        if lanes == 1:
+            return constant
+        vector = self.vector_type(scalar, lanes)
+        return self.declare("OpConstantComposite", vector, *[constant] * lanes)
+
+    # Variables ------------------------------------------------------------------------------
+    def variable(self, storage: str, pointee: Id) -> Id:
+        """A module variable, listed in the entry point's interface."""
+        result = self.id()
+        pointer = self.pointer_type(storage, pointee)
+        self._globals.append(Instruction("OpVariable", pointer, result, (STORAGE[storage],)))
+        self._interface.append(result)
+        return result
+
+    def finish(
+        self, name: str, main: Id, workgroup: tuple[int, int, int], body: list[Instruction]
+    ) -> list[Instruction]:
+        """Every instruction of the module, in the order the specification asks for."""
+        void = self.declare("OpTypeVoid", None)
+        signature = self.declare("OpTypeFunction", None, void)
+        capabilities = [
+            Instruction("OpCapability", None, None, (CAPABILITIES[c],))
+            for c in sorted(self.capabilities & CAPABILITIES.keys())
+        ]
+        modes = []
+        if "SignedZeroInfNanPreserve" in self.capabilities:
+            modes.append(Instruction("OpExecutionMode", None, None, (main, PRESERVE_NAN, 32)))
+        return [
+            *capabilities,
+            Instruction("OpExtInstImport", None, self.glsl, ("GLSL.std.450",)),
+            Instruction("OpMemoryModel", None, None, (PHYSICAL_64, GLSL450)),
+            Instruction("OpEntryPoint", None, None, (GL_COMPUTE, main, name, *self._interface)),
+            Instruction("OpExecutionMode", None, None, (main, LOCAL_SIZE, *workgroup)),
+            *modes,
+            *self._decorations,
+            *self._globals,
+            Instruction("OpFunction", void, main, (0, signature)),
+            *body,
+            Instruction("OpFunctionEnd", None, None, ()),
+        ]
+
+    def encode(self, instructions: list[Instruction]) -> bytes:
+        """The binary."""
+        return encode(instructions, self._next)
+
+
+def glsl_number(name: str) -> int:
+    """The number of an instruction of GLSL.std.450."""
+    return GLSL[name]

@@ -1,0 +1,1 @@
+"""The host CPU: kernels of machine code on a pool of native threads."""

@@ -1,0 +1,89 @@
+"""The host's CPU as a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.drivers.cpu import memory
+from mansard.drivers.cpu.commands import CpuCommandBuffer
+from mansard.drivers.cpu.executable import FORMAT, CpuExecutable
+from mansard.drivers.cpu.host import HostCpu, memory_bytes
+from mansard.drivers.cpu.memory import CpuBuffer
+from mansard.errors import DeviceError
+from mansard.hal import native
+from mansard.hal.buffer import Buffer, MemoryKind
+from mansard.hal.commands import Command
+from mansard.hal.device import Batch, Capabilities, CommandBuffer, Device, DeviceInfo
+from mansard.hal.executable import Executable, ExecutableSpec
+from mansard.hal.queue import Entry, Queue, QueueStats, slot_addresses
+
+
+class CpuDevice(Device):
+    """Runs batches one after another, each command on all threads of the native worker pool."""
+
+    def __init__(self, info: DeviceInfo, cpu: HostCpu, threads: int) -> None:
+        """``threads`` counts every thread that computes."""
+        self.info = info
+        self.threads = threads
+        self.capabilities = Capabilities(
+            formats=(FORMAT,),
+            unified_memory=True,
+            late_binding=True,
+            import_host=True,
+            import_alignment=1,
+            max_allocation=memory_bytes(),
+            max_workgroup_invocations=1,
+            shared_memory_bytes=0,
+            features=cpu.features,
+        )
+        self._cpu = cpu
+        self._queue = Queue(native.check_handle(native.core.mn_cpu_queue_create(info.id.encode(), threads)))
+
+    def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
+        """A zeroed buffer at a page boundary; raises OutOfMemoryError."""
+        return memory.allocate(size, kind, label, self.capabilities.max_allocation)
+
+    def import_host(self, array: npt.NDArray[np.generic], label: str = "") -> Buffer:
+        """A buffer over a C-contiguous array; the memory may be read-only if no kernel writes it."""
+        if not array.flags.c_contiguous:
+            raise DeviceError(f"{label or 'array'}: only C-contiguous arrays can be imported")
+        return CpuBuffer(array.ctypes.data, array.nbytes, MemoryKind.SHARED, owner=array)
+
+    def import_buffer(self, buffer: Buffer, label: str = "") -> Buffer | None:
+        """A buffer over another device's buffer, or None when the host cannot see that memory."""
+        if buffer.host_pointer is None:
+            return None
+        return CpuBuffer(buffer.host_pointer, buffer.size, MemoryKind.SHARED, owner=buffer)
+
+    def load(self, spec: ExecutableSpec) -> Executable:
+        """Load machine code; raises TargetMismatchError naming the architecture or features missing."""
+        return CpuExecutable(spec, self._cpu)
+
+    def record(self, commands: Sequence[Command], *, profile: bool = False) -> CommandBuffer:
+        """Record commands for any number of later submissions."""
+        return CpuCommandBuffer(commands, profile)
+
+    def submit(self, batches: Sequence[Batch]) -> None:
+        """Hand over batches in one call to the native core and return at once."""
+        self._queue.submit([_entry(batch) for batch in batches])
+
+    def stats(self) -> QueueStats:
+        """Batches so far, and the time during which the CPU was busy with them."""
+        return self._queue.stats()
+
+    def close(self) -> None:
+        """Wait for what runs, fail what still waits, end the threads."""
+        self._queue.close()
+
+
+def _entry(batch: Batch) -> Entry:
+    commands = batch.commands
+    if not isinstance(commands, CpuCommandBuffer):
+        raise DeviceError("the command buffer was not recorded by the cpu device")
+    commands.check_open()
+    bound = commands.check_bindings(batch.bindings)
+    slots = slot_addresses(batch.bindings) if bound else ()
+    return Entry(commands.handle, (commands.kept, bound), batch.wait, batch.signal, slots)

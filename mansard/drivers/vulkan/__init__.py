@@ -1,0 +1,1 @@
+"""Vulkan 1.3: any GPU with a conformant driver, and lavapipe where there is none."""

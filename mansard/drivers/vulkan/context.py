@@ -1,0 +1,86 @@
+"""An open VkDevice with its commands and the decisions it was opened by."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.loader import Instance, string_array
+from mansard.drivers.vulkan.plan import DevicePlan
+from mansard.drivers.vulkan.snapshot import EXTERNAL_MEMORY_HOST, FEATURE_STRUCTS, Snapshot, feature_names
+
+BUFFER_USAGE = (
+    vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
+    | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
+    | vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
+    | vk.VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT
+)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the parts of the driver share: handles, commands, snapshot and plan of one open device."""
+
+    instance: Instance
+    physical: int
+    handle: int
+    queue: int
+    commands: vk.DeviceCommands
+    snapshot: Snapshot
+    plan: DevicePlan
+    can_import_host: bool
+
+
+def open_context(instance: Instance, physical: int, snapshot: Snapshot, plan: DevicePlan) -> Context:
+    """Create the VkDevice the plan describes; raises DeviceError."""
+    priority = ctypes.c_float(1.0)
+    queue_info = vk.VkDeviceQueueCreateInfo(
+        queueFamilyIndex=plan.queue_family, queueCount=1, pQueuePriorities=ctypes.pointer(priority)
+    )
+    info = vk.VkDeviceCreateInfo(
+        queueCreateInfoCount=1,
+        pQueueCreateInfos=ctypes.pointer(queue_info),
+        enabledExtensionCount=len(plan.extensions),
+        ppEnabledExtensionNames=string_array(list(plan.extensions)),
+    )
+    vk.chain(info, _enable(plan.enabled))
+    handle = instance.create_device(physical, info)
+    commands = instance.device_commands(handle)
+    queue = ctypes.c_void_p()
+    commands.vkGetDeviceQueue(handle, plan.queue_family, 0, ctypes.byref(queue))
+    return Context(
+        instance=instance,
+        physical=physical,
+        handle=handle,
+        queue=queue.value or 0,
+        commands=commands,
+        snapshot=snapshot,
+        plan=plan,
+        can_import_host=EXTERNAL_MEMORY_HOST in plan.extensions and _importable(instance, physical),
+    )
+
+
+def _enable(names: Iterable[str]) -> vk.VkPhysicalDeviceFeatures2:
+    """A chain of feature structs with the named members set."""
+    head = vk.VkPhysicalDeviceFeatures2()
+    structs = [kind() for kind in FEATURE_STRUCTS]
+    holders = {name: struct for struct in (head.features, *structs) for name in feature_names(struct)}
+    for name in names:
+        setattr(holders[name], name, 1)
+    chain: vk.VkPhysicalDeviceFeatures2 = vk.chain(head, *structs)
+    return chain
+
+
+def _importable(instance: Instance, physical: int) -> bool:
+    """Whether buffers as we create them can lie in imported host memory."""
+    info = vk.VkPhysicalDeviceExternalBufferInfo(
+        usage=BUFFER_USAGE, handleType=vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
+    )
+    found = vk.VkExternalBufferProperties()
+    instance.commands.vkGetPhysicalDeviceExternalBufferProperties(
+        physical, ctypes.byref(info), ctypes.byref(found)
+    )
+    features = found.externalMemoryProperties.externalMemoryFeatures
+    return bool(features & vk.VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT)

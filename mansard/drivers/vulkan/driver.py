@@ -1,0 +1,119 @@
+"""The Vulkan driver: lists physical devices and opens those that meet the baseline."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard.drivers.vulkan.loader import Instance, LoaderError
+from mansard.drivers.vulkan.plan import DevicePlan, describe_heaps, describe_kind, make_plan, version_text
+from mansard.drivers.vulkan.snapshot import Snapshot, read_snapshot
+from mansard.errors import DeviceError, DeviceUnavailableError
+from mansard.hal.device import Device, DeviceInfo, Driver
+
+TARGET = "vulkan:1.3"
+VALIDATION_VARIABLE = "MANSARD_VULKAN_VALIDATION"
+_KIND_ORDER = ("discrete", "integrated", "virtual", "", "software")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A physical device with all that was decided about it."""
+
+    physical: int
+    snapshot: Snapshot
+    plan: DevicePlan
+
+
+class VulkanDriver(Driver):
+    """Lists and opens Vulkan devices. The instance is made on first use and kept.
+
+    Usable devices come first, then by kind: discrete, integrated, virtual, software; so ``vulkan``
+    names the device most users want. ``validation`` (default: the environment variable
+    ``MANSARD_VULKAN_VALIDATION``) turns the validation layer on.
+    """
+
+    name = "vulkan"
+
+    def __init__(self, *, validation: bool | None = None) -> None:
+        self._validation = validation
+        self._lock = threading.Lock()
+        self._instance: Instance | None = None
+        self._candidates: tuple[Candidate, ...] = ()
+        self._infos: tuple[DeviceInfo, ...] = ()
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """Every physical device; one entry with reasons when there is no loader, driver or device."""
+        with self._lock:
+            if not self._infos:
+                self._infos = self._list()
+            return self._infos
+
+    def open(self, info: DeviceInfo) -> Device:
+        """Open a listed device; raises DeviceUnavailableError when it is below the baseline."""
+        infos = self.devices()
+        if not 0 <= info.index < len(infos):
+            raise DeviceUnavailableError(f"no Vulkan device {info.index}; there are {len(infos)}")
+        listed = infos[info.index]
+        if listed.reasons:
+            raise DeviceUnavailableError(
+                f"{listed.id} ({listed.name}) cannot be used: {'; '.join(listed.reasons)}"
+            )
+        assert self._instance is not None, "a supported device was listed without an instance"
+        # Listing devices needs neither the native core nor the rest of the driver.
+        from mansard.drivers.vulkan.device import VulkanDevice
+
+        return VulkanDevice(self._instance, self._candidates[info.index], listed)
+
+    def validation_messages(self, *, clear: bool = False) -> list[str]:
+        """What the validation layer has reported so far; empty without validation."""
+        return [] if self._instance is None else self._instance.messages(clear=clear)
+
+    def _list(self) -> tuple[DeviceInfo, ...]:
+        try:
+            if self._instance is None:
+                self._instance = Instance(validation=self._wants_validation())
+            found = [self._candidate(handle) for handle in self._instance.physical_devices()]
+        except (LoaderError, DeviceError) as error:
+            return (_absent(str(error)),)
+        if not found:
+            return (_absent("no Vulkan device is present"),)
+        found.sort(key=lambda c: (bool(c.plan.reasons), _KIND_ORDER.index(describe_kind(c.snapshot))))
+        self._candidates = tuple(found)
+        return tuple(_describe(index, candidate) for index, candidate in enumerate(found))
+
+    def _candidate(self, physical: int) -> Candidate:
+        assert self._instance is not None
+        snapshot = read_snapshot(self._instance.commands, physical)
+        return Candidate(physical, snapshot, make_plan(snapshot))
+
+    def _wants_validation(self) -> bool:
+        if self._validation is not None:
+            return self._validation
+        return os.environ.get(VALIDATION_VARIABLE, "") not in ("", "0")
+
+
+def _absent(reason: str) -> DeviceInfo:
+    return DeviceInfo("vulkan", 0, "no Vulkan device", TARGET, reasons=(reason,))
+
+
+def _describe(index: int, candidate: Candidate) -> DeviceInfo:
+    snapshot, plan = candidate.snapshot, candidate.plan
+    return DeviceInfo(
+        driver="vulkan",
+        index=index,
+        name=snapshot.name,
+        target=TARGET,
+        reasons=plan.reasons,
+        api_version=version_text(snapshot.api_version),
+        driver_version=snapshot.driver or str(snapshot.driver_version),
+        kind=describe_kind(snapshot),
+        heaps=describe_heaps(snapshot),
+        features=plan.features,
+        limits=plan.limits,
+    )
+
+
+DRIVER = VulkanDriver()

@@ -1,0 +1,188 @@
+"""SPIR-V modules as compute pipelines."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.cache import PipelineCache
+from mansard.drivers.vulkan.context import Context
+from mansard.drivers.vulkan.plan import DevicePlan
+from mansard.drivers.vulkan.results import check
+from mansard.drivers.vulkan.spirv import entry_points
+from mansard.errors import ArtifactError, DeviceError, TargetMismatchError
+from mansard.hal.executable import EntryPoint, Executable, ExecutableSpec
+
+_LIMIT = re.compile(r"(\w+)\s*>=\s*(\d+)")
+
+
+def unmet_requirements(spec: ExecutableSpec, plan: DevicePlan) -> list[str]:
+    """What an executable needs and the device lacks, each as a sentence part; empty when it fits.
+
+    A requirement is a named feature (``float16``) or a limit (``workgroup_invocations>=256``).
+    """
+    missing = []
+    for requirement in spec.requires:
+        limit = _LIMIT.fullmatch(requirement)
+        if limit is None:
+            if requirement not in plan.feature_names:
+                missing.append(f"needs {requirement}, which the device lacks")
+        elif plan.limits.get(limit[1], 0) < int(limit[2]):
+            missing.append(
+                f"needs {requirement}, the device has {plan.limits.get(limit[1], 'no such limit')}"
+            )
+    for entry in spec.entries:
+        x, y, z = entry.workgroup
+        if x * y * z > plan.limits["workgroup_invocations"]:
+            missing.append(f"{entry.name} has workgroups of {x * y * z}, the device's limit is "
+                           f"{plan.limits['workgroup_invocations']}")  # fmt: skip
+    return missing
+
+
+class Pipeline:
+    """One entry point, ready to be dispatched."""
+
+    def __init__(self, handle: int, layout: int, entry: EntryPoint) -> None:
+        self.handle = handle
+        self.layout = layout
+        self.entry = entry
+
+
+class VulkanExecutable(Executable):
+    """A shader module's pipelines. They are destroyed once no command buffer holds them any more."""
+
+    def __init__(
+        self, loader: ExecutableLoader, spec: ExecutableSpec, pipelines: dict[str, Pipeline]
+    ) -> None:
+        self.loader = loader
+        self.spec = spec
+        self.entries = {entry.name: entry for entry in spec.entries}
+        self.pipelines = pipelines
+        handles = [pipeline.handle for pipeline in pipelines.values()]
+        self._finalizer = weakref.finalize(self, loader.release, handles)
+        self._finalizer.atexit = False
+
+    def close(self) -> None:
+        """Unload the code. Closing twice is allowed; nothing that uses it may be in flight."""
+        self._finalizer()
+        self.pipelines = {}
+
+
+class ExecutableLoader:
+    """Makes the executables of one device. Thread-safe."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._layouts: dict[int, int] = {}
+        self._live: set[int] = set()
+        self._cache = PipelineCache(context)
+        self._closed = False
+
+    def load(self, spec: ExecutableSpec) -> VulkanExecutable:
+        """Check a spec against the device and make its pipelines.
+
+        Raises TargetMismatchError for a foreign format or an unmet requirement, ArtifactError for code
+        that is no SPIR-V or lacks an entry point, DeviceError when the driver refuses it.
+        """
+        if spec.format != "spirv":
+            raise TargetMismatchError(f"a Vulkan device loads 'spirv', not {spec.format!r}")
+        missing = unmet_requirements(spec, self._context.plan)
+        if missing:
+            raise TargetMismatchError(f"the executable for {spec.target} {'; '.join(missing)}")
+        code = bytes(spec.code)
+        absent = {entry.name for entry in spec.entries} - entry_points(code)
+        if absent:
+            raise ArtifactError(f"the SPIR-V module has no entry point {', '.join(sorted(absent))}")
+        if self._closed:
+            raise DeviceError("the Vulkan device is closed")
+        pipelines = self._pipelines(code, spec.entries) if spec.entries else {}
+        self._cache.save()
+        return VulkanExecutable(self, spec, pipelines)
+
+    def release(self, handles: list[int]) -> None:
+        """Destroy pipelines; also called by the garbage collector, hence without a lock."""
+        for handle in handles:
+            try:
+                self._live.remove(handle)  # Atomic: whoever removes the handle destroys it, once.
+            except KeyError:
+                continue
+            self._context.commands.vkDestroyPipeline(self._context.handle, handle, None)
+
+    def close(self) -> None:
+        """Destroy what is left."""
+        self.release(list(self._live))
+        self._closed = True
+        for layout in self._layouts.values():
+            self._context.commands.vkDestroyPipelineLayout(self._context.handle, layout, None)
+        self._cache.close()
+
+    def _pipelines(self, code: bytes, entries: tuple[EntryPoint, ...]) -> dict[str, Pipeline]:
+        commands, device = self._context.commands, self._context.handle
+        words = (ctypes.c_uint32 * (len(code) // 4)).from_buffer_copy(code)
+        info = vk.VkShaderModuleCreateInfo(codeSize=len(code), pCode=words)
+        module = _created(
+            lambda out: commands.vkCreateShaderModule(device, ctypes.byref(info), None, out), "loading SPIR-V"
+        )
+        try:
+            return self._compile(module, entries)
+        finally:
+            commands.vkDestroyShaderModule(device, module, None)
+
+    def _compile(self, module: int, entries: tuple[EntryPoint, ...]) -> dict[str, Pipeline]:
+        layouts = [self._layout(entry) for entry in entries]
+        infos = (vk.VkComputePipelineCreateInfo * len(entries))(
+            *(_pipeline_info(module, entry, layout) for entry, layout in zip(entries, layouts, strict=True))
+        )
+        handles = (ctypes.c_uint64 * len(entries))()
+        result = self._context.commands.vkCreateComputePipelines(
+            self._context.handle, self._cache.handle, len(entries), infos, None, handles
+        )
+        self._live.update(handle for handle in handles if handle)
+        try:
+            check(result, f"compiling {', '.join(entry.name for entry in entries)}")
+        except DeviceError:
+            self.release([handle for handle in handles if handle])
+            raise
+        return {
+            entry.name: Pipeline(handle, layout, entry)
+            for entry, handle, layout in zip(entries, handles, layouts, strict=True)
+        }
+
+    def _layout(self, entry: EntryPoint) -> int:
+        """The pipeline layout for an entry's push constants; entries of equal size share one."""
+        size = entry.table_words * 8 if entry.table_in_push_constants else 8
+        with self._lock:
+            if size not in self._layouts:
+                self._layouts[size] = self._create_layout(size)
+            return self._layouts[size]
+
+    def _create_layout(self, size: int) -> int:
+        constants = vk.VkPushConstantRange(stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT, offset=0, size=size)
+        info = vk.VkPipelineLayoutCreateInfo(
+            pushConstantRangeCount=1 if size else 0, pPushConstantRanges=ctypes.pointer(constants)
+        )
+        commands, device = self._context.commands, self._context.handle
+        return _created(
+            lambda out: commands.vkCreatePipelineLayout(device, ctypes.byref(info), None, out),
+            "creating a pipeline layout",
+        )
+
+
+def _pipeline_info(module: int, entry: EntryPoint, layout: int) -> Any:
+    stage = vk.VkPipelineShaderStageCreateInfo(
+        stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=module, pName=entry.name.encode()
+    )
+    return vk.VkComputePipelineCreateInfo(stage=stage, layout=layout, basePipelineIndex=-1)
+
+
+def _created(call: Callable[[Any], int], doing: str) -> int:
+    """The handle a vkCreate... call writes to its last argument."""
+    handle = ctypes.c_uint64()
+    check(call(ctypes.byref(handle)), doing)
+    return handle.value

@@ -1,0 +1,118 @@
+"""All exceptions raised by Mansard, in one tree.
+
+MansardError
+├── CompileError                 a model could not be turned into an artifact
+│   ├── ImportModelError         the frontend could not read the model
+│   ├── UnsupportedOpError       an op has no lowering (names op, place, what is supported)
+│   ├── VerificationError        an IR broke its own rules (a Mansard defect or bad hand-written IR)
+│   ├── PlacementError           no device may run a dispatch, or fallback="error" refused one
+│   └── CodegenError             a kernel could not be generated or was rejected by a tool
+├── ArtifactError                a file is truncated, altered, foreign or of another version
+│   └── TargetMismatchError      no present device matches a target of the artifact
+├── InputError                   a call's inputs do not fit the model's signature
+│   └── ShapeContractError       a dim is outside its range or divisor
+├── DeviceError                  a device or driver reported a failure
+│   ├── DeviceUnavailableError   no such device, or it is below the baseline (with reasons)
+│   ├── OutOfMemoryError         an allocation did not fit
+│   ├── DeviceLostError          the device stopped answering
+│   └── ExecutionError           a submission failed; carried by its timeline point
+└── WaitTimeoutError             a timeline point was not reached in time
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArtifactError",
+    "CodegenError",
+    "CompileError",
+    "DeviceError",
+    "DeviceLostError",
+    "DeviceUnavailableError",
+    "ExecutionError",
+    "ImportModelError",
+    "InputError",
+    "MansardError",
+    "OutOfMemoryError",
+    "PlacementError",
+    "ShapeContractError",
+    "TargetMismatchError",
+    "UnsupportedOpError",
+    "VerificationError",
+    "WaitTimeoutError",
+]
+
+
+class MansardError(Exception):
+    """Base of every error raised by Mansard."""
+
+
+class CompileError(MansardError):
+    """A model could not be compiled."""
+
+
+class ImportModelError(CompileError):
+    """A frontend could not read the model it was given."""
+
+
+class UnsupportedOpError(CompileError):
+    """An op of the model has no lowering.
+
+    ``op`` is the op's name, ``location`` where it stands in the user's model (may be empty).
+    """
+
+    def __init__(self, op: str, location: str = "", detail: str = "") -> None:
+        self.op, self.location, self.detail = op, location, detail
+        where = f" at {location}" if location else ""
+        super().__init__(f"unsupported op {op!r}{where}" + (f": {detail}" if detail else ""))
+
+
+class VerificationError(CompileError):
+    """An IR violates its own rules."""
+
+
+class PlacementError(CompileError):
+    """No allowed device can run a dispatch."""
+
+
+class CodegenError(CompileError):
+    """A kernel could not be generated."""
+
+
+class ArtifactError(MansardError):
+    """An artifact file cannot be used."""
+
+
+class TargetMismatchError(ArtifactError):
+    """No present device matches a target the artifact was compiled for."""
+
+
+class InputError(MansardError):
+    """The inputs of a call do not fit the model's signature."""
+
+
+class ShapeContractError(InputError):
+    """A dim of an input is outside the contract stated when the model was compiled."""
+
+
+class DeviceError(MansardError):
+    """A device or its driver reported a failure."""
+
+
+class DeviceUnavailableError(DeviceError):
+    """A requested device is absent or below the baseline; the message gives the reasons."""
+
+
+class OutOfMemoryError(DeviceError, MemoryError):
+    """A device allocation did not fit."""
+
+
+class DeviceLostError(DeviceError):
+    """The device stopped answering; everything submitted to it fails with this error."""
+
+
+class ExecutionError(DeviceError):
+    """A submission failed while running."""
+
+
+class WaitTimeoutError(MansardError, TimeoutError):
+    """A timeline point was not reached in time; names the point, expected and seen values."""

@@ -1,0 +1,70 @@
+"""What an import leaves behind is removed here: dead ops, unused constants, sorts longer than needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mansard.ir.graph import Graph
+from mansard.ir.ops import Assert, Op, Slice, Sort
+from mansard.ir.types import TensorType, Value
+
+
+def clean(graph: Graph) -> Graph:
+    """The graph without dead ops and constants, with sorts cut to what is read of them."""
+    return _prune(_limit_sorts(_prune(graph)))
+
+
+def _prune(graph: Graph) -> Graph:
+    live = set(graph.live_outs())
+    kept: list[Op] = []
+    for op in reversed(graph.ops):
+        if isinstance(op, Assert) or any(v in live for v in op.outputs):
+            kept.append(op)
+            live.update(op.inputs)
+    constants = {v: c for v, c in graph.constants.items() if v in live}
+    return replace(graph, ops=tuple(reversed(kept)), constants=constants)
+
+
+def _limit_sorts(graph: Graph) -> Graph:
+    """A sort of which only the first ``n`` entries are sliced off keeps only those::
+
+    %v, %i = sort(x); slice(%v)[0:n]; slice(%i)[0:n]    ->    %v, %i = sort(x, limit=n)
+    """
+    users = graph.users()
+    live = graph.live_outs()
+    renamed: dict[Value, Value] = {}
+    ops: list[Op] = []
+    for op in graph.ops:
+        if any(v in renamed for v in op.outputs):
+            continue  # a slice that the shorter sort replaced
+        limit = _limit_of(op, users, live) if isinstance(op, Sort) else None
+        if limit is not None and isinstance(op, Sort):
+            op = _limited(op, limit, users, renamed)
+        ops.append(replace(op, inputs=tuple(renamed.get(v, v) for v in op.inputs)))
+    return graph.with_ops(ops, renamed)
+
+
+def _limit_of(op: Sort, users: dict[Value, list[Op]], live: frozenset[Value]) -> int | None:
+    if any(v in live for v in op.outputs):
+        return None
+    sizes = set()
+    for user in (u for v in op.outputs for u in users.get(v, [])):
+        if not (isinstance(user, Slice) and all(o == 0 for o in user.offsets) and set(user.strides) == {1}):
+            return None
+        before, after = user.inputs[0].type.shape, user.output.type.shape
+        if any(a != b for i, (a, b) in enumerate(zip(before, after, strict=True)) if i != op.axis):
+            return None
+        sizes.add(after[op.axis])
+    (size,) = sizes if len(sizes) == 1 else (None,)
+    return size if isinstance(size, int) else None
+
+
+def _limited(op: Sort, limit: int, users: dict[Value, list[Op]], renamed: dict[Value, Value]) -> Sort:
+    outputs = []
+    for value in op.outputs:
+        shape = tuple(limit if i == op.axis else d for i, d in enumerate(value.type.shape))
+        short = Value(value.name, TensorType(shape, value.type.dtype))
+        outputs.append(short)
+        for user in users.get(value, []):
+            renamed[user.outputs[0]] = short
+    return replace(op, outputs=tuple(outputs), limit=limit)

@@ -1,0 +1,127 @@
+"""Ops rewritten before torch-mlir sees them: those it lacks, and those it lowers wrongly.
+
+Each rule has the op's own signature and says in a comment why it is here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Rule = Callable[..., Any]
+
+
+def decomposition_table() -> dict[Any, Rule]:
+    """torch-mlir's own table, with attention kept whole, and the rules below."""
+    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
+
+    table = {
+        op: rule for op, rule in get_decomposition_table().items() if "scaled_dot_product" not in str(op)
+    }
+    aten = torch.ops.aten
+    table.update(
+        {
+            aten.var.correction: _var,
+            aten.var_mean.correction: _var_mean,
+            aten.gelu.default: _gelu,
+            aten.erfc.default: lambda x: 1 - torch.erf(x),
+            aten.isfinite.default: lambda x: (x == x) & (x.abs() != math.inf),  # noqa: PLR0124
+            aten.signbit.default: _signbit,
+            aten.copysign.Tensor: lambda a, b: torch.where(_signbit(b), -a.abs(), a.abs()),
+            aten.hypot.default: lambda a, b: torch.sqrt(a * a + b * b),
+            aten.fmax.default: lambda a, b: _number_extreme(a, b, torch.maximum),
+            aten.fmin.default: lambda a, b: _number_extreme(a, b, torch.minimum),
+            aten._cdist_forward.default: _cdist,
+            aten.constant_pad_nd.default: _constant_pad,
+        }
+    )
+    return table
+
+
+def _var_mean(
+    x: torch.Tensor,
+    dim: list[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two passes in the input's precision (f32 for halves); torch-mlir's own rule computes in f64."""
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    axes = list(range(x.dim())) if not dim else [d % max(x.dim(), 1) for d in dim]
+    mean = wide.mean(axes, keepdim=True)
+    distance = wide - mean
+    count: Any = 1
+    for axis in axes:
+        count = count * x.shape[axis]
+    total = (distance * distance).sum(axes, keepdim=keepdim)
+    divisor = count - (1 if correction is None else correction)
+    if isinstance(divisor, (int, float)):
+        divisor = max(divisor, 0)
+    variance = total / divisor
+    return variance.to(x.dtype), (mean if keepdim else mean.squeeze(axes)).to(x.dtype)
+
+
+def _var(
+    x: torch.Tensor,
+    dim: list[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> torch.Tensor:
+    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
+def _gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
+    """torch-mlir's tanh form has constants of three digits. Halves are computed in f32, as PyTorch does."""
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide * wide * wide)
+        result = 0.5 * wide * (1 + torch.tanh(inner))
+    else:
+        result = 0.5 * wide * (1 + torch.erf(wide * math.sqrt(0.5)))
+    return result.to(x.dtype)
+
+
+def _signbit(x: torch.Tensor) -> torch.Tensor:
+    """True for negative zero too. Integers have none."""
+    if not x.dtype.is_floating_point:
+        return x < 0
+    return (x < 0) | ((x == 0) & (1 / x < 0))
+
+
+def _number_extreme(a: torch.Tensor, b: torch.Tensor, extreme: Rule) -> torch.Tensor:
+    """``fmax`` and ``fmin``: NaN only where both are NaN. torch-mlir's rule does not broadcast."""
+    if not a.dtype.is_floating_point:
+        return extreme(a, b)
+    both = extreme(a, b)
+    return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, both))
+
+
+def _cdist(a: torch.Tensor, b: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
+    """Distances of all pairs of rows."""
+    distance = (a.unsqueeze(-2) - b.unsqueeze(-3)).abs()
+    if p == 0:
+        return (distance != 0).to(a.dtype).sum(-1)
+    if p == 1:
+        return distance.sum(-1)
+    if p == math.inf:
+        return distance.amax(-1)
+    if p == 2:
+        return (distance * distance).sum(-1).sqrt()
+    return distance.pow(p).sum(-1).pow(1 / p)
+
+
+def _constant_pad(x: torch.Tensor, pad: list[int], value: float = 0) -> Any:
+    """Negative padding as slices: torch-mlir drops a padding whose amounts sum to zero."""
+    if not any(isinstance(p, int) and p < 0 for p in pad):
+        return NotImplemented
+    for i in range(len(pad) // 2):
+        axis = x.dim() - 1 - i
+        low, high = (max(0, -p) for p in pad[2 * i : 2 * i + 2])
+        if low or high:
+            x = x.narrow(axis, low, x.shape[axis] - low - high)
+    kept = [max(0, p) for p in pad]
+    return torch.constant_pad_nd(x, kept, value) if any(kept) else x.clone()

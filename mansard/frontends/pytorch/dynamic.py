@@ -1,0 +1,85 @@
+"""``dynamic_shapes`` of users: made complete, in torch's dims, and matched with the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from mansard.dims import INT_MAX, Dim
+from mansard.errors import ImportModelError
+
+DimNames = Mapping[tuple[int, int], Any]
+"""The user's ``torch.export.Dim`` for (number of the flattened input, axis)."""
+
+
+def torch_shapes(dynamic_shapes: Any, bound: Mapping[str, Any]) -> Any:
+    """``dynamic_shapes`` as ``torch.export`` wants it: every input named, every dim one of torch.
+
+    ``bound`` are the example inputs by parameter name; inputs the user left out are static.
+    """
+    if isinstance(dynamic_shapes, Mapping):
+        unknown = [name for name in dynamic_shapes if name not in bound]
+        if unknown:
+            raise ImportModelError(
+                f"dynamic_shapes names {unknown[0]!r}; the inputs are {', '.join(bound) or 'none'}"
+            )
+        dynamic_shapes = {name: dynamic_shapes.get(name) for name in bound}
+    return _torch_dims(dynamic_shapes, {})
+
+
+def _torch_dims(spec: Any, known: dict[str, Any]) -> Any:
+    """``dynamic_shapes`` with every `mansard.dims.Dim` replaced by a ``torch.export.Dim``.
+
+    A dim of multiples of 16 becomes ``16 * seq_by_16``.
+    """
+    if isinstance(spec, Mapping):
+        return {key: _torch_dims(item, known) for key, item in spec.items()}
+    if isinstance(spec, (list, tuple)):
+        return type(spec)(_torch_dims(item, known) for item in spec)
+    if not isinstance(spec, Dim):
+        return spec
+    if spec.name not in known:
+        m = spec.multiple
+        name = spec.name if m == 1 else f"{spec.name}_by_{m}"
+        high = None if spec.max >= INT_MAX else spec.max // m
+        base = torch.export.Dim(name, min=-(-spec.min // m), max=high)
+        known[spec.name] = base if m == 1 else m * base
+    return known[spec.name]
+
+
+def dims_by_input(bound: Mapping[str, Any], inputs: Any, dynamic_shapes: Any) -> DimNames:
+    """Which named dim the user gave for which input; ``inputs`` in the order of the program's inputs."""
+    if not dynamic_shapes:
+        return {}
+    by_tensor: dict[int, Any] = {}
+    if isinstance(dynamic_shapes, Mapping):
+        for name, value in bound.items():
+            _match(value, dynamic_shapes.get(name), by_tensor)
+    else:
+        for value, spec in zip(bound.values(), dynamic_shapes, strict=False):
+            _match(value, spec, by_tensor)
+    found = {}
+    for number, leaf in enumerate(pytree.tree_leaves(inputs)):
+        spec = by_tensor.get(id(leaf)) or {}
+        items = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
+        for axis, dim in items:
+            if hasattr(dim, "__name__"):  # a Dim or one derived from it, not a hint such as Dim.AUTO
+                found[(number, axis % leaf.dim())] = dim
+    return found
+
+
+def _match(value: Any, spec: Any, found: dict[int, Any]) -> None:
+    """Pair each tensor of a nested input with its entry of ``dynamic_shapes``."""
+    if spec is None:
+        return
+    if isinstance(value, torch.Tensor):
+        found[id(value)] = spec
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _match(item, spec.get(key) if isinstance(spec, Mapping) else None, found)
+    elif isinstance(value, (list, tuple)):
+        for item, inner in zip(value, spec, strict=False):
+            _match(item, inner, found)

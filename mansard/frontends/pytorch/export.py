@@ -1,0 +1,132 @@
+"""Getting an ``ExportedProgram`` and bringing it to the ops that torch-mlir lowers."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+from mansard.errors import ImportModelError
+from mansard.frontends.pytorch.decompositions import decomposition_table
+from mansard.frontends.pytorch.dynamic import DimNames, dims_by_input, torch_shapes
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Drop what torch's own machinery prints and warns of: what matters is in its exceptions."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+@contextlib.contextmanager
+def _eval_mode(module: torch.nn.Module) -> Iterator[None]:
+    """The module in eval mode (no dropout, stored batch statistics); flags are put back after."""
+    flags = [(m, m.training) for m in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for m, flag in flags:
+            m.training = flag
+
+
+def load_program(path: Path) -> torch.export.ExportedProgram:
+    """A saved program. Raises ImportModelError for a file that is not one."""
+    if not path.exists():
+        raise ImportModelError(f"no such file: {path}")
+    try:
+        with quiet():
+            return torch.export.load(path)
+    except Exception as error:
+        raise ImportModelError(f"{path} is not a program saved by torch.export.save: {error}") from error
+
+
+def export_module(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+) -> tuple[torch.export.ExportedProgram, DimNames]:
+    """Export a module; also says which ``Dim`` the user gave for which input dim."""
+    args, kwargs = _distinct((args, kwargs))
+    bound = _bind(module, args, kwargs)
+    dynamic_shapes = torch_shapes(dynamic_shapes, bound)
+    try:
+        with quiet(), _eval_mode(module), torch.no_grad():
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+            if _has_aliased_constants(program):
+                program = torch.export.export(
+                    module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True
+                )
+    except Exception as error:
+        raise ImportModelError(
+            f"torch.export cannot export {type(module).__name__}: {_reason(error)}"
+        ) from error
+    return program, dims_by_input(bound, (args, kwargs), dynamic_shapes)
+
+
+def _bind(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The example inputs by the names of ``forward``'s parameters."""
+    try:
+        return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise ImportModelError(f"the example inputs do not fit {type(module).__name__}: {error}") from error
+
+
+def _has_aliased_constants(program: torch.export.ExportedProgram) -> bool:
+    """Whether a tensor was taken for a constant although it is a buffer as well.
+
+    That happens to a buffer which the module reaches through a plain object too (a cache class). Only
+    the strict mode of torch.export, slower by far, sees that both are one.
+    """
+    held = {_memory(t) for t in program.state_dict.values() if t.numel()}
+    buffers = {s.target for s in program.graph_signature.input_specs if s.kind is InputKind.BUFFER}
+    tensors = {n: t for n, t in program.constants.items() if isinstance(t, torch.Tensor) and t.numel()}
+    held |= {_memory(t) for n, t in tensors.items() if n in buffers}
+    return any(_memory(t) in held for n, t in tensors.items() if n not in buffers)
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    """What two views of one memory have in common."""
+    return id(tensor) if tensor.is_meta else tensor.untyped_storage().data_ptr()
+
+
+def _distinct(inputs: Any) -> Any:
+    """The inputs with a tensor that stands in two places copied: torch.export would merge the two."""
+    leaves, spec = pytree.tree_flatten(inputs)
+    seen: set[int] = set()
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            leaves[i] = leaf.clone() if id(leaf) in seen else leaf
+            seen.add(id(leaf))
+    return pytree.tree_unflatten(leaves, spec)
+
+
+def _reason(error: Exception) -> str:
+    """What torch.export says, without its advice on debugging it: the first paragraph and the place."""
+    text = str(error)
+    place = re.search(r'(File "[^"]+", line \d+, in \w+)\n *(.*)', text.partition("raised this error")[2])
+    where = f" ({place.group(1)}: {place.group(2)})" if place else ""
+    return f"{type(error).__name__}: {text.strip().split(chr(10) * 2)[0]}{where}"
+
+
+def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program in the ops that torch-mlir lowers; attention stays whole."""
+    try:
+        with quiet(), torch.no_grad():
+            return program.run_decompositions(decomposition_table())
+    except Exception as error:
+        raise ImportModelError(f"the exported program cannot be decomposed: {error}") from error

@@ -1,0 +1,117 @@
+"""From a torch.fx graph to linalg-on-tensors MLIR, through torch-mlir's importer and pipelines."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from mansard.errors import ImportModelError, UnsupportedOpError
+from mansard.frontends.linalg import mlir
+from mansard.frontends.pytorch.export import quiet
+from mansard.frontends.pytorch.places import place_of
+from mansard.frontends.pytorch.rewrites import rewrite
+from mansard.frontends.pytorch.signature import Signature
+from mansard.frontends.pytorch.support import SUPPORTED
+
+_WHOLE_OPS = "aten.scaled_dot_product_attention,aten.flatten.using_ints,aten.unflatten.int"
+"""Ops the torch backend pipeline must not decompose: attention has kernels of its own, and the other two
+say which dims a view merges or splits."""
+_TO_BACKEND = (
+    "func.func(torch-match-quantized-custom-ops), "
+    f"torchdynamo-export-to-torch-backend-pipeline{{backend-legal-ops={_WHOLE_OPS}}}"
+)
+_TO_LINALG = "torch-backend-to-linalg-on-tensors-backend-pipeline"
+_CHECKS = (
+    "_assert_scalar", "_assert_async", "_assert_tensor_metadata", "sym_constrain_range",
+    "sym_constrain_range_for_size",
+)  # fmt: skip
+"""Checks that torch.export records; what they check is in the dims' contracts."""
+
+
+def lower_to_linalg(graph: torch.fx.Graph, signature: Signature) -> Any:
+    """The graph as an MLIR module with one function ``main`` of ``signature``'s arguments and results.
+
+    Raises UnsupportedOpError naming the torch op and its place in the model.
+    """
+    from torch_mlir.extras.fx_importer import FxImporter
+
+    _tidy(graph, signature)
+    with quiet():
+        rewrite(graph)
+    context = mlir.new_context()
+    importer = FxImporter(context=context)
+    importer._cc = _located_cache(context)
+    try:
+        with quiet():
+            importer.import_stateless_graph(graph, func_name="main")
+    except Exception as error:
+        raise _import_failure(graph, error) from error
+    module = importer.module
+    for pipeline in (_TO_BACKEND, _TO_LINALG):
+        try:
+            mlir.run_pipeline(module, pipeline)
+        except mlir.PipelineError as error:
+            raise _lowering_failure(error) from error
+    return module
+
+
+def _tidy(graph: torch.fx.Graph, signature: Signature) -> None:
+    """Keep only the wanted results, and no placeholder that is not an argument."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and any(f".{c}." in f".{node.target}." for c in _CHECKS):
+            graph.erase_node(node)
+    (output,) = (n for n in graph.nodes if n.op == "output")
+    output.args = (signature.results,)
+    graph.eliminate_dead_code()
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and node.name in signature.dropped:
+            graph.erase_node(node)
+
+
+def _located_cache(context: Any) -> Any:
+    """torch-mlir's per-context cache, giving each op the place of its node as its location's name."""
+    from torch_mlir import ir
+    from torch_mlir.extras.fx_importer import ContextCache
+
+    class LocatedCache(ContextCache):  # type: ignore[misc]
+        __slots__ = ()
+
+        def get_node_location(self, node: Any) -> Any:
+            place = place_of(node)
+            return ir.Location.name(place, context=context) if place else None
+
+    return LocatedCache(context)
+
+
+def _import_failure(graph: torch.fx.Graph, error: Exception) -> Exception:
+    text = str(error)
+    for candidate in graph.nodes:
+        if candidate.op == "call_function" and str(candidate.target) in text:
+            return UnsupportedOpError(
+                str(candidate.target), place_of(candidate), f"{text.splitlines()[0]}; {SUPPORTED}"
+            )
+    return ImportModelError(f"torch-mlir cannot import the exported graph: {type(error).__name__}: {text}")
+
+
+_HINT = "torch-mlir has no lowering for this op, or not for these operand types and attributes"
+
+
+def _lowering_failure(error: mlir.PipelineError) -> Exception:
+    for diagnostic in error.diagnostics:
+        name = _op_name(diagnostic)
+        if name:
+            reason = diagnostic.message.splitlines()[0].split(": %")[0]
+            return UnsupportedOpError(name, diagnostic.location, f"{_HINT} ({reason}); {SUPPORTED}")
+    first = error.diagnostics[0]
+    return ImportModelError(f"torch-mlir cannot lower the model at {first.location}: {first.message}")
+
+
+def _op_name(diagnostic: mlir.Diagnostic) -> str:
+    """The torch op a diagnostic is about: quoted in the message, or named by a ``torch.operator``."""
+    operator = re.search(r'name = "torch\.([\w.]+)"', diagnostic.message + diagnostic.notes)
+    if operator:
+        return operator.group(1)
+    quoted = re.search(r"'torch\.([\w.]+)'", diagnostic.message)
+    return quoted.group(1) if quoted else ""

@@ -1,0 +1,25 @@
+"""Places in the user's model, for locations and errors."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_TORCH = Path(torch.__file__).parent
+
+
+def place_of(node: Any) -> str:
+    """Where a node stands in the model: module path, file and line, as far as they are known."""
+    modules = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(modules[-1][0]) if modules else ""
+    path = re.sub(r"^L\['self'\]\.?|^L__self___?", "", path)
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    frames = [f for f in frames if not f[0].startswith("<")]  # generated code
+    own = [f for f in frames if not Path(f[0]).is_relative_to(_TORCH)] or frames
+    line = f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
+    if path and line:
+        return f"{path} ({line})"
+    return path or line

@@ -1,0 +1,210 @@
+"""Graph rewrites around torch-mlir's limits that a decomposition cannot express."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from mansard.errors import UnsupportedOpError
+from mansard.frontends.pytorch.places import place_of
+from mansard.frontends.pytorch.support import SUPPORTED
+
+aten = torch.ops.aten
+_BYTES = (torch.uint8, torch.int8)
+_MOVES = frozenset({
+    "view", "reshape", "permute", "transpose", "t", "expand", "slice", "select", "cat", "stack", "unsqueeze",
+    "squeeze", "clone", "alias", "detach", "index", "gather", "index_select", "embedding", "flip", "repeat",
+    "split", "split_with_sizes", "unbind", "where", "convert_element_type", "_to_copy", "copy", "scatter",
+    "index_put", "_unsafe_index_put", "_unsafe_view", "as_strided", "constant_pad_nd", "lift_fresh_copy",
+    "sym_size", "full_like", "zeros_like", "ones_like", "empty_like", "slice_scatter", "select_scatter",
+    "view_copy", "expand_copy", "permute_copy", "unfold",
+})  # fmt: skip
+"""Ops that only move elements: the sign of their type does not matter."""
+
+
+_VIEWS = frozenset({"view", "_unsafe_view", "reshape", "view_copy"})
+
+
+def rewrite(graph: torch.fx.Graph) -> None:
+    """Apply every rewrite in place.
+
+    Raises UnsupportedOpError for what no rewrite helps: random and complex numbers, and shapes that
+    depend on the content of a tensor.
+    """
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        _reject(node)
+        if node.target is aten.scaled_dot_product_attention.default:
+            _attention_rank(graph, node)
+        elif _packet(node.target) in _VIEWS:
+            _view_by_groups(graph, node)
+        elif _packet(node.target) not in _MOVES and any(map(_is_byte, node.all_input_nodes)):
+            _widen_bytes(graph, node)
+
+
+def _reject(node: Any) -> None:
+    reason = ""
+    values = torch.utils._pytree.tree_leaves(_value(node))
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    attention = node.target is aten.scaled_dot_product_attention.default
+    dropout = [*node.args[4:5], node.kwargs.get("dropout_p", 0.0)][0] if attention else 1.0
+    if torch.Tag.nondeterministic_seeded in node.target.tags and dropout > 0:
+        reason = "random numbers are not supported; pass them as an input"
+    elif any(v.is_complex() for v in tensors):
+        reason = "complex numbers are not supported"
+    elif any(free_unbacked_symbols(v) for v in tensors):
+        reason = "a shape that depends on the content of a tensor is not supported"
+    if reason:
+        raise UnsupportedOpError(
+            str(node.target).removesuffix(".default"), place_of(node), f"{reason}; {SUPPORTED}"
+        )
+
+
+def _packet(target: Any) -> str:
+    return str(target.overloadpacket.__name__)
+
+
+def _value(node: Any) -> Any:
+    return node.meta.get("val")
+
+
+def _is_byte(node: Any) -> bool:
+    value = _value(node)
+    return isinstance(value, torch.Tensor) and value.dtype in _BYTES
+
+
+class _Inserter:
+    """Adds calls before a node, with the node's place in the model and their results' metadata."""
+
+    def __init__(self, graph: torch.fx.Graph, like: Any) -> None:
+        self.graph, self.like = graph, like
+
+    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A new call node."""
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta = {k: v for k, v in self.like.meta.items() if k in ("stack_trace", "nn_module_stack")}
+        values = torch.fx.node.map_arg((args, kwargs), _value)
+        with torch.no_grad():
+            node.meta["val"] = target(*values[0], **values[1])
+        return node
+
+
+def _widen_bytes(graph: torch.fx.Graph, node: Any) -> None:
+    """Compute on 8-bit integers in 32 bits.
+
+    torch-mlir extends uint8 by sign in comparisons and sums, and crashes on an 8-bit tensor with a
+    Python number. A result of 8 bits wraps as it would have.
+    """
+    value = _value(node)
+    if not isinstance(value, torch.Tensor):
+        return
+    wide: dict[Any, Any] = {}
+    with graph.inserting_before(node):
+        inserter = _Inserter(graph, node)
+        for source in node.all_input_nodes:
+            if _is_byte(source):
+                wide[source] = inserter.call(
+                    torch.ops.prims.convert_element_type.default, source, torch.int32
+                )
+        args = torch.fx.node.map_arg(node.args, lambda n: wide.get(n, n))
+        kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: wide.get(n, n))
+        kwargs = {k: torch.int32 if v in _BYTES else v for k, v in kwargs.items()}
+        result = inserter.call(node.target, *args, **kwargs)
+        if _value(result).dtype is not value.dtype:
+            result = inserter.call(torch.ops.prims.convert_element_type.default, result, value.dtype)
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+
+
+def _attention_rank(graph: torch.fx.Graph, node: Any) -> None:
+    """Bring attention to (batch, heads, length, depth): torch-mlir takes no other rank with a mask."""
+    names = ("query", "key", "value", "attn_mask")
+    given = {
+        **dict(zip(names, node.args, strict=False)),
+        **{k: v for k, v in node.kwargs.items() if k in names},
+    }
+    rank = _value(node).dim()
+    mask = given.get("attn_mask")
+    if rank > 4 or (rank == 4 and (mask is None or _value(mask).dim() == 4)):
+        return
+    with graph.inserting_before(node):
+        inserter = _Inserter(graph, node)
+        raised = {name: _raised(inserter, x) for name, x in given.items() if x is not None}
+        rest = {k: v for k, v in node.kwargs.items() if k not in names}
+        rest |= dict(zip(("dropout_p", "is_causal"), node.args[4:], strict=False))
+        operands = [raised.get(name) for name in names]
+        result = inserter.call(node.target, *operands, **rest)
+        for _ in range(4 - rank):
+            result = inserter.call(aten.squeeze.dim, result, 0)
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+
+
+def _raised(inserter: _Inserter, x: Any) -> Any:
+    while _value(x).dim() < 4:
+        x = inserter.call(aten.unsqueeze.default, x, 0)
+    return x
+
+
+def _view_by_groups(graph: torch.fx.Graph, node: Any) -> None:
+    """Say which dims a view merges and splits, where sizes are not all known.
+
+    torch-mlir guesses it from the known sizes: ``(b, s, 384) -> (b*s, 384)`` it reads as ``b`` kept and
+    ``s`` being 1.
+    """
+    source, sizes = node.args[0], node.args[1]
+    groups = _groups(_value(source).shape, _value(node).shape)
+    if groups is None or all(len(group) <= 1 for pair in groups for group in pair):
+        return
+    if sum(not isinstance(d, int) for d in (*_value(source).shape, *_value(node).shape)) < 3:
+        return  # a single unknown size leaves torch-mlir nothing to guess
+    with graph.inserting_before(node):
+        inserter = _Inserter(graph, node)
+        result, position = source, 0
+        for merged, split in groups:
+            if len(merged) > 1:
+                last = position + len(merged) - 1
+                result = inserter.call(aten.flatten.using_ints, result, position, last)
+            if len(split) > 1:
+                result = inserter.call(aten.unflatten.int, result, position, [sizes[i] for i in split])
+            position += max(1, len(split))
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+
+
+def _groups(before: Any, after: Any) -> list[tuple[list[int], list[int]]] | None:
+    """Runs of dims of two shapes with equal products, left to right; None when there is no such pairing.
+
+    Every run has at least one dim on each side.
+    """
+    left, right = ([_expression(d) for d in shape] for shape in (before, after))
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(left) and j < len(right):
+        merged, split = [i], [j]
+        a, b = left[i], right[j]
+        i, j = i + 1, j + 1
+        while a != b:
+            if i < len(left) and (j >= len(right) or sympy.denom(sympy.cancel(b / a)) == 1):
+                a, i = a * left[i], i + 1
+                merged.append(i - 1)
+            elif j < len(right):
+                b, j = b * right[j], j + 1
+                split.append(j - 1)
+            else:
+                return None
+        groups.append((merged, split))
+    # What is left over are dims of size 1: they go with the last run.
+    if groups:
+        groups[-1][0].extend(range(i, len(left)))
+        groups[-1][1].extend(range(j, len(right)))
+    return groups
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)

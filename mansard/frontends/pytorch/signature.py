@@ -1,0 +1,187 @@
+"""What the arguments and results of an exported program are, in Mansard's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.errors import ImportModelError, UnsupportedOpError
+from mansard.frontends.linalg import Argument
+from mansard.frontends.pytorch.dynamic import DimNames
+from mansard.frontends.pytorch.symbols import SymbolTable
+from mansard.frontends.pytorch.weights import constant_of, dtype_of, identity
+from mansard.ir.types import Constant
+
+
+@dataclass(frozen=True)
+class Signature:
+    """``arguments`` and results of the function; ``dropped`` are placeholders that are no arguments.
+
+    ``results`` are the graph's outputs to keep, in order: (node, is an output of the model).
+    ``updates`` maps a result's number to the state it updates.
+    """
+
+    arguments: tuple[Argument, ...]
+    dropped: frozenset[str]
+    results: tuple[Any, ...]
+    output_names: tuple[str, ...]
+    output_dtypes: tuple[DType, ...]
+    updates: Mapping[int, str]
+
+
+def read_signature(
+    program: torch.export.ExportedProgram, dim_names: DimNames, input_names: Sequence[str] | None
+) -> Signature:
+    """The signature of a decomposed program."""
+    placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+    inputs = _Inputs(program, placeholders, dim_names, input_names)
+    arguments = inputs.arguments()
+    mutated = _mutations(program)
+    arguments = [replace(a, state=a.name in mutated.values()) for a in arguments]
+    results, names, dtypes, updates = _results(program, mutated)
+    return Signature(
+        tuple(arguments), frozenset(inputs.dropped), tuple(results), tuple(names), tuple(dtypes), updates
+    )
+
+
+def _mutations(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """Output name to the buffer it becomes. Raises UnsupportedOpError for inputs written in place."""
+    found = {}
+    for spec in program.graph_signature.output_specs:
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            found[spec.arg.name] = str(spec.target)
+        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+            raise UnsupportedOpError(
+                "input mutation",
+                "",
+                f"the model writes into its input {spec.target!r}; pass a copy, or a buffer",
+            )
+        elif spec.kind is OutputKind.PARAMETER_MUTATION:
+            raise UnsupportedOpError(
+                "parameter mutation", "", f"the model changes its parameter {spec.target!r} while it runs"
+            )
+    return found
+
+
+class _Inputs:
+    """Reads the input specs of a program."""
+
+    def __init__(
+        self,
+        program: torch.export.ExportedProgram,
+        placeholders: Mapping[str, Any],
+        dim_names: DimNames,
+        input_names: Sequence[str] | None,
+    ) -> None:
+        self.program, self.placeholders = program, placeholders
+        self.names = list(input_names) if input_names is not None else None
+        self.dropped: set[str] = set()
+        self.constants: dict[tuple[Any, ...], Constant] = {}
+        user = [s for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
+        shapes = [self._shape(s.arg.name) for s in user]
+        labels = [s.arg.name for s in user]
+        self.symbols = SymbolTable(program.range_constraints, shapes, labels, dim_names)
+
+    def arguments(self) -> list[Argument]:
+        """One Argument for each placeholder that stays."""
+        result = []
+        count = 0
+        for spec in self.program.graph_signature.input_specs:
+            name = spec.arg.name
+            if spec.kind is InputKind.USER_INPUT:
+                value = self.placeholders[name].meta.get("val")
+                if isinstance(value, torch.Tensor):
+                    result.append(self._input(name, value, count))
+                    count += 1
+                else:
+                    self._drop_number(name, value)
+            elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+                result.append(self._weight(name, str(spec.target)))
+            else:
+                raise UnsupportedOpError(str(spec.kind), "", f"input {name!r} is not a tensor")
+        if self.names is not None and len(self.names) != count:
+            raise ImportModelError(f"{len(self.names)} input names for {count} tensor inputs")
+        return result
+
+    def _shape(self, name: str) -> tuple[Any, ...]:
+        value = self.placeholders[name].meta.get("val") if name in self.placeholders else None
+        return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+
+    def _input(self, name: str, value: torch.Tensor, number: int) -> Argument:
+        shape: tuple[DimLike, ...] = tuple(self.symbols.dim(d) for d in value.shape)
+        wanted = self.names[number] if self.names is not None and number < len(self.names) else name
+        return Argument(wanted, shape, dtype_of(value.dtype, f"input {wanted!r}"))
+
+    def _drop_number(self, name: str, value: Any) -> None:
+        node = self.placeholders.get(name)
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise ImportModelError(
+                f"input {name!r} is a number that varies; pass it as a tensor, or leave it out of "
+                "dynamic_shapes to fix it at its example value"
+            )
+        if node is not None and node.users:
+            node.replace_all_uses_with(value)  # numbers are fixed at their example values
+        self.dropped.add(name)
+
+    def _weight(self, name: str, target: str) -> Argument:
+        tensor = self._tensor(target)
+        key = identity(tensor)
+        if key not in self.constants:
+            self.constants[key] = constant_of(tensor, target)
+        shape = tuple(int(d) for d in tensor.shape)
+        return Argument(target, shape, dtype_of(tensor.dtype, f"parameter {target!r}"), self.constants[key])
+
+    def _tensor(self, target: str) -> torch.Tensor:
+        for held in (self.program.state_dict, self.program.constants):
+            if target in held and isinstance(held[target], torch.Tensor):
+                return held[target]
+        raise ImportModelError(f"the program has no tensor for {target!r}")
+
+
+def _results(
+    program: torch.export.ExportedProgram, mutated: Mapping[str, str]
+) -> tuple[list[Any], list[str], list[DType], dict[int, str]]:
+    (output,) = (n for n in program.graph.nodes if n.op == "output")
+    paths = iter(_output_paths(program))
+    results: list[Any] = []
+    names: list[str] = []
+    dtypes: list[DType] = []
+    updates: dict[int, str] = {}
+    for node, spec in zip(output.args[0], program.graph_signature.output_specs, strict=True):
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            updates[len(results)] = mutated[spec.arg.name]
+            results.append(node)
+            continue
+        path = next(paths)
+        if not isinstance(node, torch.fx.Node):
+            continue  # None, or a number that was fixed at export
+        value = node.meta["val"]
+        results.append(node)
+        names.append(path)
+        dtypes.append(
+            dtype_of(value.dtype, f"output {path!r}") if isinstance(value, torch.Tensor) else DType.I64
+        )
+    return results, names, dtypes, updates
+
+
+def _output_paths(program: torch.export.ExportedProgram) -> list[str]:
+    """A name for each flattened output: its keys in the model's output, joined by dots."""
+    spec = program.call_spec.out_spec
+    numbered = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    flat, _ = pytree.tree_flatten_with_path(numbered)
+    paths = [".".join(_key_text(k) for k in path) for path, _ in flat]
+    return [f"output_{p}" if p[:1].isdigit() else p or "output" for p in paths]
+
+
+def _key_text(key: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)

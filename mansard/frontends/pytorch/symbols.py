@@ -1,0 +1,113 @@
+"""Symbolic sizes of torch as dim expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mansard import dims
+from mansard.dims import Dim, DimLike
+from mansard.errors import ImportModelError
+from mansard.frontends.pytorch.dynamic import DimNames
+
+UNBOUNDED_MAX = 2**31 - 1
+"""The upper bound of a dim that the user left open."""
+
+
+class SymbolTable:
+    """Names and ranges of a program's size symbols.
+
+    A symbol is called after the user's ``Dim``; else after the input dim that states it first
+    (``ids_dim1``). Its range is the user's, else torch's; the lower end is at least 1.
+    """
+
+    def __init__(
+        self,
+        ranges: Mapping[Any, Any],
+        shapes: Sequence[Sequence[Any]],
+        labels: Sequence[str],
+        dim_names: DimNames,
+    ) -> None:
+        self.dims: dict[Any, DimLike] = {}
+        taken: set[str] = set()
+        for number, shape in enumerate(shapes):
+            for axis, size in enumerate(shape):
+                for symbol in sorted(_free_symbols(size), key=str):
+                    if symbol not in self.dims:
+                        given = _root(dim_names.get((number, axis)))
+                        name = given.__name__ if given is not None else f"{labels[number]}_dim{axis}"
+                        self.dims[symbol] = _symbol(_unused(name, taken), given, ranges.get(symbol))
+
+    def dim(self, size: Any) -> DimLike:
+        """A size of an input as a dim expression."""
+        if isinstance(size, torch.SymInt):
+            return self._convert(size.node.expr)
+        return int(size)
+
+    def _convert(self, expression: Any) -> DimLike:
+        if expression.is_Symbol:
+            if expression not in self.dims:
+                raise ImportModelError(f"the size {expression} is stated by no input")
+            return self.dims[expression]
+        if expression.is_Integer:
+            return int(expression)
+        parts = [self._convert(a) for a in expression.args]
+        if expression.is_Add:
+            return dims.add(*parts)
+        if expression.is_Mul:
+            return dims.product(parts)
+        if expression.is_Pow and isinstance(parts[1], int) and parts[1] >= 0:
+            return dims.product([parts[0]] * parts[1])
+        function = _FUNCTIONS.get(type(expression).__name__)
+        if function is None:
+            raise ImportModelError(f"the input size {expression} is not supported")
+        result = parts[0]
+        for part in parts[1:]:
+            result = function(result, part)
+        return result
+
+
+_FUNCTIONS = {
+    "FloorDiv": dims.floordiv, "CleanDiv": dims.floordiv, "Mod": dims.mod, "PythonMod": dims.mod,
+    "Max": dims.maximum, "Min": dims.minimum,
+}  # fmt: skip
+
+
+def _free_symbols(size: Any) -> set[Any]:
+    return set(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else set()
+
+
+def _root(given: Any) -> Any:
+    """The ``Dim`` that a derived dim such as ``16 * k`` is made of; None for hints without a name."""
+    while given is not None and hasattr(given, "root"):
+        given = given.root
+    return given if given is not None and hasattr(given, "__name__") else None
+
+
+def _symbol(name: str, given: Any, known: Any) -> DimLike:
+    low = getattr(given, "min", None)
+    high = getattr(given, "max", None)
+    if known is not None:
+        low = known.lower if low is None else low
+        high = known.upper if high is None else high
+    return dims.symbol(Dim(name, max(1, _integer(low, 1)), _integer(high, UNBOUNDED_MAX)))
+
+
+def _integer(bound: Any, default: int) -> int:
+    """A bound as an int; ``default`` for none and for infinity."""
+    if bound is None or str(bound) in ("oo", "int_oo", "inf"):
+        return default
+    return min(int(bound), UNBOUNDED_MAX)
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    base = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    base = base if base[:1].isalpha() or base[:1] == "_" else f"dim_{base}"
+    candidate, i = base, 0
+    while candidate in taken:
+        i += 1
+        candidate = f"{base}_{i}"
+    taken.add(candidate)
+    return candidate

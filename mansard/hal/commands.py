@@ -1,0 +1,72 @@
+"""What a command buffer is recorded from: plain data, the same for every device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Union
+
+from mansard.hal.buffer import Buffer
+from mansard.hal.executable import Executable
+
+
+@dataclass(frozen=True)
+class BindingSlot:
+    """A buffer named at submission instead of at recording (see `Batch.bindings`).
+
+    Only devices with ``capabilities.late_binding`` accept slots.
+    """
+
+    index: int
+
+
+@dataclass(frozen=True)
+class BufferRef:
+    """A byte range of a buffer, or of whatever buffer a slot is bound to at submission."""
+
+    buffer: Buffer | BindingSlot
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """Run ``grid`` workgroups of one kernel. ``label`` names the row in profiles and traces."""
+
+    executable: Executable
+    entry: str
+    bindings: tuple[BufferRef, ...]
+    params: tuple[int, ...]
+    grid: tuple[int, int, int]
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copy ``size`` bytes between two buffers the device can reach; ranges must not overlap."""
+
+    source: BufferRef
+    target: BufferRef
+    size: int
+    label: str = "copy"
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Fill ``size`` bytes (a multiple of 4) with a 32-bit pattern."""
+
+    target: BufferRef
+    size: int
+    pattern: int = 0
+    label: str = "fill"
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """All earlier commands of this buffer finish, and their writes are visible, before later ones start.
+
+    Between two barriers commands are independent and may run at once.
+    """
+
+    label: str = field(default="barrier")
+
+
+Command = Union[Dispatch, Copy, Fill, Barrier]

@@ -1,0 +1,186 @@
+"""The contract of drivers and devices."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.hal.buffer import Buffer, MemoryKind
+from mansard.hal.commands import Command
+from mansard.hal.executable import Executable, ExecutableSpec
+from mansard.hal.semaphore import Point
+
+
+@dataclass(frozen=True)
+class MemoryHeap:
+    """One pool of physical memory."""
+
+    size: int
+    device_local: bool
+    host_visible: bool
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a device can do, declared once; nothing is probed by name or ``hasattr``."""
+
+    formats: tuple[str, ...]
+    """Executable formats it loads, best first."""
+    unified_memory: bool
+    """Host and device share physical memory: SHARED buffers are as fast as DEVICE ones."""
+    late_binding: bool
+    """Accepts BindingSlot in recorded commands."""
+    import_host: bool
+    """`Device.import_host` shares memory instead of raising."""
+    import_alignment: int
+    """Bytes to which imported host pointers and sizes must be aligned."""
+    max_allocation: int
+    """Largest single buffer in bytes."""
+    max_workgroup_invocations: int
+    shared_memory_bytes: int
+    """On-chip memory of one workgroup (0: none)."""
+    features: frozenset[str] = frozenset()
+    """Named abilities kernels and executables may require: CPU features (``avx512f``), or
+    ``int64``, ``float16``, ``float64`` ... on a GPU."""
+    profiling: bool = True
+    """Reports the device time of every command."""
+    simulated: bool = False
+    """Does not compute; results are undefined (the null driver)."""
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A device as listed by its driver, usable or not."""
+
+    driver: str
+    index: int
+    name: str
+    """Product name, such as ``AMD EPYC`` or ``NVIDIA H200``."""
+    target: str
+    """The target to compile for (``cpu:x86_64+...``, ``vulkan:1.3``)."""
+    reasons: tuple[str, ...] = ()
+    """Why the device is below the baseline; empty when it can be used."""
+    api_version: str = ""
+    driver_version: str = ""
+    kind: str = ""
+    """cpu, discrete, integrated, virtual, software or simulated."""
+    heaps: tuple[MemoryHeap, ...] = ()
+    features: Mapping[str, bool] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def supported(self) -> bool:
+        """Whether the device can be opened."""
+        return not self.reasons
+
+    @property
+    def id(self) -> str:
+        """The name used on the command line: ``vulkan`` for the first, ``vulkan:1`` for the second."""
+        return self.driver if self.index == 0 else f"{self.driver}:{self.index}"
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """Device time of one command of the last completed run of a command buffer.
+
+    Times are nanoseconds of the host's monotonic clock (``time.monotonic_ns``), converted where
+    the device has a clock of its own.
+    """
+
+    label: str
+    start_ns: int
+    end_ns: int
+
+
+class CommandBuffer(abc.ABC):
+    """A recorded, reusable list of commands. Not to be submitted again before its last run ended."""
+
+    @abc.abstractmethod
+    def profile(self) -> Sequence[ProfileRow]:
+        """One row per dispatch, copy and fill of the last completed run, in order.
+
+        Empty unless recorded with ``profile=True`` on a device that can profile.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release what the recording holds. Closing twice is allowed."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One unit of submission: run ``commands`` once every ``wait`` point is reached, then signal.
+
+    ``bindings`` names the buffers of the commands' BindingSlots for this run. If a wait point
+    failed, the commands do not run and every signal point fails with the same error; if the
+    commands fail, every signal point fails with the error of that failure.
+    """
+
+    commands: CommandBuffer
+    wait: tuple[Point, ...] = ()
+    signal: tuple[Point, ...] = ()
+    bindings: Mapping[int, Buffer] = field(default_factory=dict)
+
+
+class Device(abc.ABC):
+    """An open device. All methods may be called from any thread."""
+
+    info: DeviceInfo
+    capabilities: Capabilities
+
+    @abc.abstractmethod
+    def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
+        """A new buffer of ``size`` bytes, aligned to at least 256; raises OutOfMemoryError."""
+
+    @abc.abstractmethod
+    def import_host(self, array: npt.NDArray[np.generic], label: str = "") -> Buffer:
+        """A buffer over the array's own memory, without a copy; it keeps the array alive.
+
+        Raises DeviceError when the device cannot (see ``capabilities.import_host`` and
+        ``import_alignment``).
+        """
+
+    @abc.abstractmethod
+    def import_buffer(self, buffer: Buffer, label: str = "") -> Buffer | None:
+        """A buffer of this device over another device's buffer, or None when memory is not shared."""
+
+    @abc.abstractmethod
+    def load(self, spec: ExecutableSpec) -> Executable:
+        """Load compiled kernels; raises TargetMismatchError when the device lacks a requirement."""
+
+    @abc.abstractmethod
+    def record(self, commands: Sequence[Command], *, profile: bool = False) -> CommandBuffer:
+        """Record commands for any number of later submissions."""
+
+    @abc.abstractmethod
+    def submit(self, batches: Sequence[Batch]) -> None:
+        """Hand over batches and return at once; never waits for the device or for a wait point.
+
+        Batches are ordered by their points alone: a batch whose points are not reached does not
+        hold back another.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Wait for what runs, fail what still waits, and release the device."""
+
+
+class Driver(abc.ABC):
+    """The entry of a backend's runtime half: lists devices and opens them."""
+
+    name: str
+
+    @abc.abstractmethod
+    def devices(self) -> Sequence[DeviceInfo]:
+        """Every device found, also those below the baseline, with the reasons.
+
+        A missing driver library or instance is one DeviceInfo with reasons, not an exception.
+        """
+
+    @abc.abstractmethod
+    def open(self, info: DeviceInfo) -> Device:
+        """Open one device; raises DeviceUnavailableError with the reasons when it is unsupported."""

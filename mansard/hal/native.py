@@ -1,0 +1,309 @@
+"""The native core, called through ctypes, so that no call holds the interpreter lock.
+
+Signatures mirror ``src/mansard_core.h``, which documents every function. This module declares them
+once, and turns the core's codes into exceptions and exceptions into its statuses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import itertools
+import threading
+from types import TracebackType
+
+from mansard.errors import (
+    DeviceError,
+    DeviceLostError,
+    DeviceUnavailableError,
+    ExecutionError,
+    InputError,
+    MansardError,
+    OutOfMemoryError,
+    WaitTimeoutError,
+)
+
+OK, TIMEOUT, CLOSED, INVALID = 0, 1, 2, 3
+FAILED, DEVICE, UNAVAILABLE, OUT_OF_MEMORY, DEVICE_LOST, EXECUTION, INPUT, WAIT_TIMEOUT = range(16, 24)
+PENDING, REACHED, POISONED = 0, 1, 2
+QUEUE_THREAD, QUEUE_INLINE, QUEUE_PULL = 0, 1, 2
+CPU_DISPATCH, CPU_COPY, CPU_FILL, CPU_BARRIER = 0, 1, 2, 3
+FOREVER = 2**64 - 1
+
+
+class PointStruct(ctypes.Structure):
+    """``mn_point``."""
+
+    _fields_ = (("timeline", ctypes.c_void_p), ("value", ctypes.c_uint64))
+
+
+class SubmissionStruct(ctypes.Structure):
+    """``mn_submission``."""
+
+    _fields_ = (
+        ("waits", ctypes.POINTER(PointStruct)),
+        ("signals", ctypes.POINTER(PointStruct)),
+        ("slots", ctypes.POINTER(ctypes.c_uint64)),
+        ("work", ctypes.c_void_p),
+        ("token", ctypes.c_uint64),
+        ("wait_count", ctypes.c_uint32),
+        ("signal_count", ctypes.c_uint32),
+        ("slot_count", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    )
+
+
+class RecordStruct(ctypes.Structure):
+    """``mn_record``."""
+
+    _fields_ = (
+        ("token", ctypes.c_uint64),
+        ("submit_ns", ctypes.c_uint64),
+        ("ready_ns", ctypes.c_uint64),
+        ("start_ns", ctypes.c_uint64),
+        ("end_ns", ctypes.c_uint64),
+    )
+
+
+class StatsStruct(ctypes.Structure):
+    """``mn_queue_stats``."""
+
+    _fields_ = (
+        ("submitted", ctypes.c_uint64),
+        ("completed", ctypes.c_uint64),
+        ("failed", ctypes.c_uint64),
+        ("waiting", ctypes.c_uint64),
+        ("running", ctypes.c_uint64),
+        ("busy_ns", ctypes.c_uint64),
+    )
+
+
+class QueueOptionsStruct(ctypes.Structure):
+    """``mn_queue_options``; only pull mode is created from Python, so callbacks stay null."""
+
+    _fields_ = (
+        ("label", ctypes.c_char_p),
+        ("mode", ctypes.c_int),
+        ("reserved", ctypes.c_int),
+        ("execute", ctypes.c_void_p),
+        ("native_wait", ctypes.c_void_p),
+        ("retain_work", ctypes.c_void_p),
+        ("release_work", ctypes.c_void_p),
+        ("release_context", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+    )
+
+
+class CpuCommandStruct(ctypes.Structure):
+    """``mn_cpu_command``."""
+
+    _fields_ = (
+        ("kernel", ctypes.c_void_p),
+        ("size", ctypes.c_uint64),
+        ("op", ctypes.c_uint32),
+        ("table", ctypes.c_uint32),
+        ("grid", ctypes.c_uint32 * 3),
+        ("pattern", ctypes.c_uint32),
+    )
+
+
+class CpuRelocStruct(ctypes.Structure):
+    """``mn_cpu_reloc``."""
+
+    _fields_ = (("word", ctypes.c_uint32), ("slot", ctypes.c_uint32), ("offset", ctypes.c_uint64))
+
+
+_ptr, _int, _u32, _u64, _text = (
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_uint32,
+    ctypes.c_uint64,
+    ctypes.c_char_p,
+)
+_size, _bool = ctypes.c_size_t, ctypes.c_bool
+_out_ptr, _out_u64, _out_u32 = ctypes.POINTER(_ptr), ctypes.POINTER(_u64), ctypes.POINTER(_u32)
+
+# name: (result, arguments)
+_SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
+    "mn_status_create": (_ptr, (_int, _text, _u64)),
+    "mn_status_release": (None, (_ptr,)),
+    "mn_status_code": (_int, (_ptr,)),
+    "mn_status_message": (_text, (_ptr,)),
+    "mn_status_token": (_u64, (_ptr,)),
+    "mn_status_take_released": (_size, (_out_u64, _size)),
+    "mn_last_message": (_text, ()),
+    "mn_now": (_u64, ()),
+    "mn_timeline_create": (_ptr, (_text, _u64)),
+    "mn_timeline_release": (None, (_ptr,)),
+    "mn_timeline_value": (_u64, (_ptr,)),
+    "mn_timeline_signal": (None, (_ptr, _u64)),
+    "mn_timeline_fail_status": (None, (_ptr, _u64, _ptr)),
+    "mn_timeline_query": (_int, (_ptr, _u64, _out_ptr)),
+    "mn_timeline_wait": (_int, (_ptr, _u64, _u64, _out_ptr)),
+    "mn_queue_create": (_ptr, (ctypes.POINTER(QueueOptionsStruct),)),
+    "mn_queue_release": (None, (_ptr,)),
+    "mn_queue_submit": (_int, (_ptr, ctypes.POINTER(SubmissionStruct), _u32)),
+    "mn_queue_pop": (_int, (_ptr, _u64, _out_ptr)),
+    "mn_queue_close": (_int, (_ptr, _u64)),
+    "mn_queue_poison": (None, (_ptr, _ptr)),
+    "mn_queue_get_stats": (None, (_ptr, ctypes.POINTER(StatsStruct))),
+    "mn_queue_retired": (_size, (_ptr, _out_u64, _size)),
+    "mn_queue_records": (_size, (_ptr, ctypes.POINTER(RecordStruct), _size)),
+    "mn_batch_token": (_u64, (_ptr,)),
+    "mn_batch_set_times": (None, (_ptr, _u64, _u64)),
+    "mn_batch_finish": (None, (_ptr, _ptr)),
+    "mn_completion_create": (_ptr, ()),
+    "mn_completion_release": (None, (_ptr,)),
+    "mn_completion_add": (_int, (_ptr, _ptr, _u64, _u64)),
+    "mn_completion_next": (_int, (_ptr, _u64, _out_u64, _u32, _out_u32)),
+    "mn_completion_close": (None, (_ptr,)),
+    "mn_default_threads": (_int, ()),
+    "mn_pool_create": (_ptr, (_int,)),
+    "mn_pool_release": (None, (_ptr,)),
+    "mn_pool_run": (None, (_ptr, _ptr, _out_u64, _out_u32)),
+    "mn_cpu_list_create": (
+        _ptr,
+        (
+            ctypes.POINTER(CpuCommandStruct),
+            _u32,
+            _out_u64,
+            _u32,
+            ctypes.POINTER(CpuRelocStruct),
+            _u32,
+            _bool,
+        ),
+    ),
+    "mn_cpu_list_release": (None, (_ptr,)),
+    "mn_cpu_list_times": (_size, (_ptr, _out_u64, _size)),
+    "mn_cpu_queue_create": (_ptr, (_text, _int)),
+    "mn_memory_map": (_int, (_u64, _out_u64)),
+    "mn_memory_unmap": (None, (_u64, _u64)),
+    "mn_code_map": (_int, (_ptr, _u64, _out_u64)),
+    "mn_code_map_file": (_int, (_int, _u64, _u64, _out_u64)),
+    "mn_code_unmap": (None, (_u64, _u64)),
+}
+
+
+def load_library() -> ctypes.CDLL:
+    """The shared object of the core; a driver with C functions of its own declares them on it."""
+    path = importlib.import_module("mansard._core").__file__
+    assert path is not None, "an extension module has a file"
+    return ctypes.CDLL(path)
+
+
+def _declare() -> ctypes.CDLL:
+    library = load_library()
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+core = _declare()
+
+# ---- codes and exceptions ------------------------------------------------------------------------
+
+# Most special first: an exception gets the code of the first class it is an instance of.
+_CLASSES: tuple[tuple[int, type[MansardError]], ...] = (
+    (UNAVAILABLE, DeviceUnavailableError),
+    (OUT_OF_MEMORY, OutOfMemoryError),
+    (DEVICE_LOST, DeviceLostError),
+    (EXECUTION, ExecutionError),
+    (DEVICE, DeviceError),
+    (INPUT, InputError),
+    (WAIT_TIMEOUT, WaitTimeoutError),
+    (FAILED, MansardError),
+)
+_CLASS_OF_CODE: dict[int, type[MansardError]] = {**dict(_CLASSES), CLOSED: DeviceError, INVALID: DeviceError}
+
+
+def code_of(error: MansardError) -> int:
+    """The core's code for an exception; a class the core does not know counts as its nearest base."""
+    return next(code for code, cls in _CLASSES if isinstance(error, cls))
+
+
+def exception_of(code: int, message: str) -> MansardError:
+    """The exception for a code of the core."""
+    return _CLASS_OF_CODE.get(code, MansardError)(message)
+
+
+def last_message() -> str:
+    """Why the last call of this thread failed."""
+    return _decode(core.mn_last_message())
+
+
+def check(code: int) -> None:
+    """Raise what a failed call reports; call it right after the call, on the same thread."""
+    if code != OK:
+        raise exception_of(code, last_message())
+
+
+def check_handle(handle: int | None, code: int = DEVICE) -> int:
+    """A handle the core made; raises an exception of ``code`` when it is null."""
+    if not handle:
+        raise exception_of(code, last_message())
+    return handle
+
+
+def encode(text: str) -> bytes:
+    """Text for the core; what UTF-8 cannot express is replaced."""
+    return text.encode(errors="replace")
+
+
+def _decode(text: bytes | None) -> str:
+    return (text or b"").decode(errors="replace")
+
+
+# ---- statuses ------------------------------------------------------------------------------------
+
+# Exceptions that travel through the core, by token. The core names the tokens whose statuses are gone.
+# An exception may hold, through its traceback, the very semaphore that holds its status; the oldest
+# are therefore dropped, and their points raise an equal exception made from code and message.
+_TRAVELLING_MAX = 1024
+_travelling: dict[int, tuple[MansardError, TracebackType | None]] = {}
+_tokens = itertools.count(1)
+_registry_lock = threading.Lock()
+
+
+def _forget_released() -> None:
+    tokens = (ctypes.c_uint64 * 64)()
+    while count := core.mn_status_take_released(tokens, len(tokens)):
+        for token in tokens[:count]:
+            _travelling.pop(token, None)
+
+
+class Status:
+    """A reference to a failure of the core, made from an exception or received from a call."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    @classmethod
+    def of(cls, error: MansardError) -> Status:
+        """A status that carries this very exception to whoever waits for the point it poisons."""
+        with _registry_lock:
+            _forget_released()
+            token = next(_tokens)
+            _travelling[token] = (error, error.__traceback__)
+            if len(_travelling) > _TRAVELLING_MAX:
+                del _travelling[next(iter(_travelling))]
+        return cls(core.mn_status_create(code_of(error), encode(str(error)), token))
+
+    def exception(self) -> MansardError:
+        """The exception this status was made from, else one that fits its code."""
+        original = _travelling.get(core.mn_status_token(self.handle))
+        if original is not None:
+            # Each raise adds frames to the traceback; begin again from where the error came from.
+            return original[0].with_traceback(original[1])
+        return exception_of(core.mn_status_code(self.handle), _decode(core.mn_status_message(self.handle)))
+
+    def __del__(self) -> None:
+        core.mn_status_release(self.handle)
+
+
+def travelling_errors() -> int:
+    """How many exceptions points of the core still refer to; for tests of leaks."""
+    with _registry_lock:
+        _forget_released()
+        return len(_travelling)

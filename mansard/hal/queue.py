@@ -1,0 +1,191 @@
+"""Submission queues on the native core: what every driver's ``submit`` is made of."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from mansard.errors import MansardError
+from mansard.hal import native
+from mansard.hal.buffer import Buffer
+from mansard.hal.semaphore import Point
+
+_SLICE_NS = 50_000_000
+
+
+@dataclass(frozen=True)
+class QueueStats:
+    """What a queue has done so far. Counts are batches; ``busy_ns`` is the time at least one ran."""
+
+    submitted: int
+    completed: int
+    failed: int
+    waiting: int
+    running: int
+    busy_ns: int
+
+
+@dataclass(frozen=True)
+class QueueRecord:
+    """Times of one finished batch on ``time.monotonic_ns``'s clock; start = end = 0: it never ran."""
+
+    token: int
+    submit_ns: int
+    ready_ns: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A batch in the form the core takes.
+
+    ``work`` is the pointer the executor receives (0 in pull mode), ``keep`` is kept alive until the
+    batch is done, ``slots`` are the addresses of the binding slots by index (0: not bound).
+    """
+
+    work: int
+    keep: object
+    wait: Sequence[Point] = ()
+    signal: Sequence[Point] = ()
+    slots: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A batch taken from a queue in pull mode; to be finished exactly once (`Queue.finish`)."""
+
+    handle: int
+    keep: object
+
+
+class Queue:
+    """An event-driven queue of the native core; every method may be called from any thread.
+
+    A batch becomes ready when its waits are complete and never holds back another. When a wait
+    failed it does not run, and its signals fail with the same error. ``Queue`` keeps what a batch
+    uses alive until the batch is done.
+    """
+
+    def __init__(self, handle: int) -> None:
+        """Take over one reference to an ``mn_queue``."""
+        self.handle = handle
+        self._held: dict[int, object] = {}
+        self._tokens = itertools.count(1)
+        self._retired = ctypes.c_uint64 * 256
+
+    @classmethod
+    def pulled(cls, label: str) -> Queue:
+        """A queue whose ready batches a thread of the driver takes with `pop`."""
+        options = native.QueueOptionsStruct(label=native.encode(label), mode=native.QUEUE_PULL)
+        return cls(native.check_handle(native.core.mn_queue_create(ctypes.byref(options))))
+
+    def submit(self, entries: Sequence[Entry]) -> None:
+        """Hand over batches in one call, all or none; raises DeviceError when the queue is closed."""
+        self._drop_retired()
+        tokens = [next(self._tokens) for _ in entries]
+        submissions = (native.SubmissionStruct * len(entries))(
+            *(_submission(entry, token) for entry, token in zip(entries, tokens, strict=True))
+        )
+        self._held.update(zip(tokens, (entry.keep for entry in entries), strict=True))
+        code = native.core.mn_queue_submit(self.handle, submissions, len(entries))
+        if code != native.OK:
+            for token in tokens:
+                self._held.pop(token, None)
+            native.check(code)
+
+    def pop(self, timeout: float) -> Job | None:
+        """Pull mode: the next ready batch, None after ``timeout`` seconds; EOFError once closed and empty."""
+        batch = ctypes.c_void_p()
+        code = native.core.mn_queue_pop(self.handle, int(timeout * 1e9), ctypes.byref(batch))
+        if code == native.CLOSED:
+            raise EOFError("the queue is closed")
+        if batch.value is None:
+            return None
+        return Job(batch.value, self._held[native.core.mn_batch_token(batch)])
+
+    def finish(self, job: Job, error: MansardError | None = None) -> None:
+        """Complete a popped batch: signal its points, or fail them with ``error``."""
+        status = native.Status.of(error) if error is not None else None
+        native.core.mn_batch_finish(job.handle, status.handle if status else None)
+
+    def poison(self, error: MansardError) -> None:
+        """The device is lost: fail what waits and what will be submitted."""
+        status = native.Status.of(error)
+        native.core.mn_queue_poison(self.handle, status.handle)
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Fail what still waits, and wait for what runs; False when it still runs after ``timeout``.
+
+        May be called again. Not to be called by the thread that executes the queue's work.
+        """
+        deadline = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
+        while True:
+            left = _SLICE_NS if deadline is None else max(0, deadline - time.monotonic_ns())
+            code = native.core.mn_queue_close(self.handle, min(left, _SLICE_NS))
+            if code == native.OK:
+                self._drop_retired()
+                return True
+            if code != native.TIMEOUT:
+                native.check(code)
+            if left == 0:
+                return False
+
+    def stats(self) -> QueueStats:
+        """Counters and busy time up to now."""
+        stats = native.StatsStruct()
+        native.core.mn_queue_get_stats(self.handle, ctypes.byref(stats))
+        return QueueStats(**{f.name: getattr(stats, f.name) for f in fields(QueueStats)})
+
+    def records(self, limit: int = 256) -> list[QueueRecord]:
+        """The most recent finished batches, oldest first; the core keeps 256."""
+        records = (native.RecordStruct * limit)()
+        count = native.core.mn_queue_records(self.handle, records, limit)
+        names = [f.name for f in fields(QueueRecord)]
+        return [QueueRecord(**{name: getattr(r, name) for name in names}) for r in records[:count]]
+
+    def _drop_retired(self) -> None:
+        tokens = self._retired()
+        while count := native.core.mn_queue_retired(self.handle, tokens, len(tokens)):
+            for token in tokens[:count]:
+                self._held.pop(token, None)
+
+    # At interpreter exit this module may be gone before its last object: the default keeps the function.
+    def __del__(self, release: Callable[[int], None] = native.core.mn_queue_release) -> None:
+        if handle := self.__dict__.get("handle"):
+            release(handle)
+
+
+def slot_addresses(bindings: Mapping[int, Buffer]) -> list[int]:
+    """The addresses of `Batch.bindings` by slot index; 0 where a slot is not bound."""
+    if not bindings:
+        return []
+    slots = [0] * (max(bindings) + 1)
+    for index, buffer in bindings.items():
+        slots[index] = buffer.address
+    return slots
+
+
+def _points(points: Sequence[Point]) -> ctypes.Array[native.PointStruct] | None:
+    if not points:
+        return None
+    return (native.PointStruct * len(points))(
+        *(native.PointStruct(p.semaphore.handle, p.value) for p in points)
+    )
+
+
+def _submission(entry: Entry, token: int) -> native.SubmissionStruct:
+    # ctypes keeps the arrays alive through the struct's fields.
+    return native.SubmissionStruct(
+        waits=_points(entry.wait),
+        signals=_points(entry.signal),
+        slots=(ctypes.c_uint64 * len(entry.slots))(*entry.slots) if entry.slots else None,
+        work=entry.work or None,
+        token=token,
+        wait_count=len(entry.wait),
+        signal_count=len(entry.signal),
+        slot_count=len(entry.slots),
+    )

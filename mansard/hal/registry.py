@@ -1,0 +1,83 @@
+"""Drivers by name, found through the entry-point group ``mansard.drivers``."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import threading
+
+from mansard.errors import DeviceUnavailableError, MansardError
+from mansard.hal.device import Device, DeviceInfo, Driver
+
+GROUP = "mansard.drivers"
+
+
+@functools.cache
+def drivers() -> dict[str, Driver]:
+    """Every installed driver by name; each entry point names one `Driver` object.
+
+    A plug-in that cannot be imported raises MansardError naming it: a broken driver is not hidden.
+    """
+    found: dict[str, Driver] = {}
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        try:
+            driver = entry.load()
+        except Exception as error:
+            raise MansardError(
+                f"driver plug-in {entry.name!r} ({entry.value}) failed to load: {error}"
+            ) from error
+        if not isinstance(driver, Driver):
+            raise MansardError(
+                f"driver plug-in {entry.name!r} ({entry.value}) is not a mansard.hal.Driver object"
+            )
+        found[driver.name] = driver
+    return found
+
+
+def devices() -> list[DeviceInfo]:
+    """Every device of every driver, unsupported ones with their reasons; simulated ones last."""
+    infos = [info for driver in drivers().values() for info in driver.devices()]
+    order = {"cpu": 0, "vulkan": 1}
+    return sorted(infos, key=lambda i: (i.kind == "simulated", order.get(i.driver, 2), i.driver, i.index))
+
+
+_open: dict[str, Device] = {}
+_lock = threading.Lock()
+
+
+def open_device(name: str) -> Device:
+    """The open device called ``name`` (``cpu``, ``vulkan``, ``vulkan:1``); opened once per process.
+
+    Raises DeviceUnavailableError naming what is present when there is no such device, or the
+    reasons when it is below the baseline.
+    """
+    driver_name, _, index_text = name.partition(":")
+    index = int(index_text) if index_text.isdigit() else 0
+    key = driver_name if index == 0 else f"{driver_name}:{index}"
+    with _lock:
+        if key in _open:
+            return _open[key]
+        driver = drivers().get(driver_name)
+        if driver is None:
+            raise DeviceUnavailableError(
+                f"no driver named {driver_name!r}; installed: {', '.join(sorted(drivers()))}"
+            )
+        infos = {info.index: info for info in driver.devices()}
+        if index not in infos:
+            present = ", ".join(i.id for i in infos.values()) or "none"
+            raise DeviceUnavailableError(f"no device {name!r}; devices of driver {driver_name!r}: {present}")
+        info = infos[index]
+        if not info.supported:
+            raise DeviceUnavailableError(
+                f"device {name!r} ({info.name}) cannot be used: " + "; ".join(info.reasons)
+            )
+        _open[key] = driver.open(info)
+        return _open[key]
+
+
+def forget_device(name: str) -> None:
+    """Drop a lost device so that the next `open_device` opens it anew."""
+    with _lock:
+        device = _open.pop(name, None)
+    if device is not None:
+        device.close()

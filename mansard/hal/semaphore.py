@@ -1,0 +1,110 @@
+"""Timeline semaphores on the native core."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mansard.errors import DeviceError, MansardError, WaitTimeoutError
+from mansard.hal import native
+
+# A wait returns to the interpreter this often, so that Ctrl-C is answered.
+_SLICE_NS = 50_000_000
+
+
+class Semaphore:
+    """A 64-bit counter that only rises; the one way devices and the host order work.
+
+    Any device may wait on any semaphore; the native core delivers points across drivers. A point
+    is *pending*, *reached* or *failed*. Failure belongs to single points: work signalled at other
+    values of the same semaphore is not affected, and a point below a failed one stays pending until
+    it is signalled itself.
+
+    Signalling a value completes every point below it, so work that may end out of order needs a
+    semaphore of its own.
+    """
+
+    def __init__(self, label: str = "") -> None:
+        self.label = label
+        self.handle: int = native.check_handle(
+            native.core.mn_timeline_create(native.encode(label), 0), native.OUT_OF_MEMORY
+        )
+        """The ``mn_timeline`` of the native core."""
+
+    @property
+    def value(self) -> int:
+        """The highest value completed so far (failed points count as completed)."""
+        return int(native.core.mn_timeline_value(self.handle))
+
+    def signal(self, value: int) -> None:
+        """Complete every point up to ``value`` from the host."""
+        native.core.mn_timeline_signal(self.handle, _checked(value))
+
+    def fail(self, value: int, error: MansardError) -> None:
+        """Poison the point ``value``; its waiters raise ``error``."""
+        status = native.Status.of(error)
+        native.core.mn_timeline_fail_status(self.handle, _checked(value), status.handle)
+
+    def __repr__(self) -> str:
+        return f"<Semaphore {self.label or hex(self.handle)} at {self.value}>"
+
+    # At interpreter exit this module may be gone before its last object: the default keeps the function.
+    def __del__(self, release: Callable[[int], None] = native.core.mn_timeline_release) -> None:
+        # Absent when the constructor failed.
+        if handle := self.__dict__.get("handle"):
+            release(handle)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value on a semaphore's timeline."""
+
+    semaphore: Semaphore
+    value: int
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until the point is complete, outside the interpreter lock.
+
+        Raises the original error when the point failed, WaitTimeoutError (naming the point, the
+        value expected and the value seen) after ``timeout`` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
+        status = ctypes.c_void_p()
+        while True:
+            left = _SLICE_NS if deadline is None else max(0, deadline - time.monotonic_ns())
+            code = native.core.mn_timeline_wait(
+                self.semaphore.handle, self.value, min(left, _SLICE_NS), ctypes.byref(status)
+            )
+            if code == native.OK:
+                return
+            if code != native.TIMEOUT:
+                raise native.Status(_handle(status)).exception()
+            if left <= _SLICE_NS and deadline is not None and time.monotonic_ns() >= deadline:
+                raise WaitTimeoutError(
+                    f"semaphore {self.semaphore.label or 'without a label'}: value {self.value} was not "
+                    f"reached within {timeout:g} s; the value seen is {self.semaphore.value}"
+                )
+
+    def done(self) -> bool:
+        """Whether the point is complete (reached or failed), without blocking."""
+        state = native.core.mn_timeline_query(self.semaphore.handle, self.value, None)
+        return bool(state != native.PENDING)
+
+    def error(self) -> MansardError | None:
+        """The error of a failed point, else None."""
+        status = ctypes.c_void_p()
+        state = native.core.mn_timeline_query(self.semaphore.handle, self.value, ctypes.byref(status))
+        return native.Status(_handle(status)).exception() if state == native.POISONED else None
+
+
+def _checked(value: int) -> int:
+    if not 0 <= value < 2**64:
+        raise DeviceError(f"a point's value must be in 0 ... 2**64 - 1, not {value}")
+    return value
+
+
+def _handle(status: ctypes.c_void_p) -> int:
+    assert status.value is not None, "a failed point has a status"
+    return status.value

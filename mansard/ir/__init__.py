@@ -1,0 +1,43 @@
+"""The Graph IR: a small SSA op set over typed tensors with symbolic dims.
+
+``types`` and ``scalar`` are the vocabulary, ``ops`` the op set, ``graph`` holds a program,
+``verify`` states its rules, ``printer`` shows it, ``interpreter`` says what it means.
+"""
+
+from mansard.ir.graph import Graph, GraphBuilder
+from mansard.ir.ops import (
+    Assert,
+    Attention,
+    Concat,
+    Generic,
+    Op,
+    Pad,
+    Reshape,
+    Scan,
+    Scatter,
+    Slice,
+    Sort,
+)
+from mansard.ir.types import Constant, IndexMap, Linear, Location, TensorType, Value
+
+__all__ = [
+    "Assert",
+    "Attention",
+    "Concat",
+    "Constant",
+    "Generic",
+    "Graph",
+    "GraphBuilder",
+    "IndexMap",
+    "Linear",
+    "Location",
+    "Op",
+    "Pad",
+    "Reshape",
+    "Scan",
+    "Scatter",
+    "Slice",
+    "Sort",
+    "TensorType",
+    "Value",
+]

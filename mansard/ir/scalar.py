@@ -1,0 +1,179 @@
+"""Scalar bodies: the element-wise program inside a `Generic`.
+
+A body is an expression tree of frozen nodes (shared subtrees are the same object). The op names in
+`OPS` are the whole vocabulary; semantics are those of the reference interpreter:
+
+* ``div``, ``rem`` on integers truncate towards zero, ``floordiv`` rounds down; a zero divisor gives 0.
+* ``min``, ``max`` propagate NaN (IEEE 754-2019 minimum and maximum).
+* ``round`` is half to even; ``shr`` is arithmetic on signed, logical on unsigned integers.
+* comparisons give bool; ``ne`` is true for NaN operands, the others false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Union
+
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+
+UNARY = frozenset({
+    "neg", "abs", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "sin", "cos",
+    "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "floor", "ceil", "round", "trunc", "not",
+    "sign", "isnan", "isinf",
+})  # fmt: skip
+BINARY = frozenset({
+    "add", "sub", "mul", "div", "floordiv", "rem", "pow", "min", "max", "atan2", "and", "or", "xor",
+    "shl", "shr",
+})  # fmt: skip
+COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+OPS = UNARY | BINARY | COMPARE | {"select"}
+
+
+@dataclass(frozen=True)
+class Arg:
+    """The element of operand ``index``, read through the operand's index map."""
+
+    index: int
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Const:
+    """A literal."""
+
+    value: float | int | bool
+    dtype: DType
+
+    def __eq__(self, other: object) -> bool:
+        # repr tells 0.0 from -0.0 and makes NaN equal to itself.
+        return isinstance(other, Const) and (repr(self.value), self.dtype) == (repr(other.value), other.dtype)
+
+    def __hash__(self) -> int:
+        return hash((repr(self.value), self.dtype))
+
+
+@dataclass(frozen=True)
+class Index:
+    """The value of iteration dim ``dim``, as i64."""
+
+    dim: int
+    dtype: DType = DType.I64
+
+
+@dataclass(frozen=True)
+class DimValue:
+    """The value of a dim expression, as i64."""
+
+    value: DimLike
+    dtype: DType = DType.I64
+
+
+@dataclass(frozen=True)
+class Gather:
+    """The element of operand ``operand`` at computed ``indices`` (i64, one per operand dim).
+
+    Indices are clamped into the operand's shape, so that no input can read outside a buffer. The
+    operand's index map is None.
+    """
+
+    operand: int
+    indices: tuple[Scalar, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Apply:
+    """An op of `OPS` on scalars. For ``select`` the arguments are condition, then, else."""
+
+    op: str
+    args: tuple[Scalar, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Conversion to another type: floats to integers truncate and saturate, NaN gives 0;
+    to bool is ``!= 0``; integers wrap."""
+
+    arg: Scalar
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Bitcast:
+    """The same bits as another type of the same width."""
+
+    arg: Scalar
+    dtype: DType
+
+
+Scalar = Union[Arg, Const, Index, DimValue, Gather, Apply, Cast, Bitcast]
+
+
+def children(node: Scalar) -> tuple[Scalar, ...]:
+    """The direct operands of a node."""
+    if isinstance(node, Apply):
+        return node.args
+    if isinstance(node, Gather):
+        return node.indices
+    if isinstance(node, (Cast, Bitcast)):
+        return (node.arg,)
+    return ()
+
+
+def with_children(node: Scalar, new: tuple[Scalar, ...]) -> Scalar:
+    """The node with its direct operands replaced."""
+    if isinstance(node, Apply):
+        return Apply(node.op, new, node.dtype)
+    if isinstance(node, Gather):
+        return Gather(node.operand, new, node.dtype)
+    if isinstance(node, Cast):
+        return Cast(new[0], node.dtype)
+    if isinstance(node, Bitcast):
+        return Bitcast(new[0], node.dtype)
+    return node
+
+
+def walk(root: Scalar) -> Iterator[Scalar]:
+    """Every distinct node, operands before users."""
+    seen: set[int] = set()
+    stack: list[tuple[Scalar, bool]] = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            yield node
+            continue
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        stack.append((node, True))
+        stack.extend((child, False) for child in reversed(children(node)))
+
+
+def rewrite(root: Scalar, leaf: Rewriter) -> Scalar:
+    """Rebuild bottom-up: ``leaf(node)`` gets each node after its operands were rebuilt."""
+    done: dict[int, Scalar] = {}
+    for node in walk(root):
+        kids = children(node)
+        new = tuple(done[id(k)] for k in kids)
+        rebuilt = node if all(a is b for a, b in zip(kids, new, strict=True)) else with_children(node, new)
+        done[id(node)] = leaf(rebuilt)
+    return done[id(root)]
+
+
+from collections.abc import Callable  # noqa: E402  (the alias below needs Scalar)
+
+Rewriter = Callable[[Scalar], Scalar]
+
+
+def count_ops(root: Scalar) -> int:
+    """Number of distinct Apply and Cast nodes: the arithmetic of one element."""
+    return sum(isinstance(n, (Apply, Cast)) for n in walk(root))
+
+
+def operands(root: Scalar) -> frozenset[int]:
+    """Indices of the operands the body reads, by Arg or Gather."""
+    found = {n.index for n in walk(root) if isinstance(n, Arg)}
+    return frozenset(found | {n.operand for n in walk(root) if isinstance(n, Gather)})

@@ -1,0 +1,1 @@
+"""Passes over the Graph IR, each ``Graph -> Graph``, and fusion into dispatches."""

@@ -1,0 +1,101 @@
+"""Operand lists of ops: renaming, tidying and recognising copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from mansard.ir.ops import Generic, Op
+from mansard.ir.scalar import Apply, Arg, Gather, Scalar, count_ops, rewrite, walk
+from mansard.ir.types import IndexMap, Value
+
+AnyOp = TypeVar("AnyOp", bound=Op)
+
+
+_HEAVY = frozenset({
+    "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "sin", "cos", "tan", "tanh",
+    "sinh", "cosh", "asin", "acos", "atan", "atan2", "pow",
+})  # fmt: skip
+
+
+def is_light(body: Scalar, limit: int) -> bool:
+    """Whether computing ``body`` again costs less than reading it: few ops, none of them a function."""
+    if count_ops(body) > limit:
+        return False
+    return not any(isinstance(n, Apply) and n.op in _HEAVY for n in walk(body))
+
+
+def renamed(op: AnyOp, names: Mapping[Value, Value]) -> AnyOp:
+    """``op`` with its operands replaced by ``names``; the same op when none is."""
+    if not any(v in names for v in op.inputs):
+        return op
+    return replace(op, inputs=tuple(names.get(v, v) for v in op.inputs))
+
+
+def is_copy(op: Op | None) -> bool:
+    """Whether ``op`` is a Generic that only moves elements of its one operand by an index map."""
+    return (
+        isinstance(op, Generic)
+        and op.combiner is None
+        and isinstance(op.body, Arg)
+        and op.maps[op.body.index] is not None
+    )
+
+
+def copied(op: Generic) -> tuple[Value, IndexMap]:
+    """The operand and index map of a copy."""
+    assert isinstance(op.body, Arg)
+    index_map = op.maps[op.body.index]
+    assert index_map is not None
+    return op.inputs[op.body.index], index_map
+
+
+def tidy(op: Generic) -> Generic:
+    """``op`` with each operand listed once for each way it is read, in the order of first use.
+
+    Before: ``(x, y, x) maps (d0), (d0), (d0) {arg0 + arg2}``   After: ``(x) maps (d0) {arg0 + arg0}``.
+    Operands that are gathered have no map. Returns ``op`` itself when it is tidy.
+    """
+    inputs: list[Value] = []
+    maps: list[IndexMap | None] = []
+    places: dict[tuple[Value, IndexMap | None], int] = {}
+
+    def place(index: int, index_map: IndexMap | None) -> int:
+        key = (op.inputs[index], index_map)
+        if key not in places:
+            places[key] = len(inputs)
+            inputs.append(key[0])
+            maps.append(index_map)
+        return places[key]
+
+    for node in walk(op.body):
+        if isinstance(node, Arg):
+            place(node.index, op.maps[node.index])
+        elif isinstance(node, Gather):
+            place(node.operand, None)
+
+    def leaf(node: Scalar) -> Scalar:
+        if isinstance(node, Arg):
+            new = place(node.index, op.maps[node.index])
+            return node if new == node.index else Arg(new, node.dtype)
+        if isinstance(node, Gather):
+            new = place(node.operand, None)
+            return node if new == node.operand else Gather(new, node.indices, node.dtype)
+        return node
+
+    if tuple(inputs) == op.inputs and tuple(maps) == op.maps:
+        return op
+    return replace(op, inputs=tuple(inputs), maps=tuple(maps), body=rewrite(op.body, leaf))
+
+
+def with_body(op: Generic, body: Scalar) -> Generic:
+    """``op`` with another body over its operands, tidied; ``op`` itself when the body is its own."""
+    return op if body is op.body else tidy(replace(op, body=body))
+
+
+def with_reads(
+    op: Generic, inputs: Sequence[Value], maps: Sequence[IndexMap | None], body: Scalar
+) -> Generic:
+    """``op`` over other operands and another body, tidied."""
+    return tidy(replace(op, inputs=tuple(inputs), maps=tuple(maps), body=body))

@@ -1,0 +1,91 @@
+"""Structural identity of bodies and ops: two things with one key compute the same.
+
+Bodies are graphs with shared nodes, so plain ``==`` and ``hash`` (which follow every path) could
+take exponential time; keys number each distinct node once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from mansard.ir.ops import Assert, Attention, Concat, Generic, Op, Pad, Reshape, Scan, Scatter, Slice, Sort
+from mansard.ir.scalar import (
+    Apply,
+    Arg,
+    Bitcast,
+    Cast,
+    Const,
+    DimValue,
+    Gather,
+    Index,
+    Scalar,
+    children,
+    walk,
+    with_children,
+)
+
+
+def share(root: Scalar) -> Scalar:
+    """The body with equal subtrees made one object; ``root`` itself when there are none."""
+    table: dict[Hashable, Scalar] = {}
+    done: dict[int, Scalar] = {}
+    for node in walk(root):
+        kids = children(node)
+        new = tuple(done[id(k)] for k in kids)
+        rebuilt = node if all(a is b for a, b in zip(kids, new, strict=True)) else with_children(node, new)
+        done[id(node)] = table.setdefault((_label(node), tuple(map(id, new))), rebuilt)
+    return done[id(root)]
+
+
+def body_key(root: Scalar) -> Hashable:
+    """A key that two bodies share exactly when they are equal."""
+    numbers: dict[Hashable, int] = {}
+    done: dict[int, int] = {}
+    for node in walk(root):
+        entry = (_label(node), tuple(done[id(k)] for k in children(node)))
+        done[id(node)] = numbers.setdefault(entry, len(numbers))
+    return tuple(numbers)
+
+
+def attributes(op: Op) -> Hashable:
+    """Everything that decides an op's results but its operands."""
+    types = tuple(v.type for v in op.outputs)
+    match op:
+        case Generic():
+            return op.name, types, op.extents, op.maps, op.combiner, body_key(op.body)
+        case Slice():
+            return op.name, types, op.offsets, op.strides
+        case Concat():
+            return op.name, types, op.axis
+        case Pad():
+            return op.name, types, op.low, op.high, repr(op.value)
+        case Sort():
+            return op.name, types, op.axis, op.descending, op.limit
+        case Scan():
+            return op.name, types, op.axis, op.combiner, op.inclusive
+        case Attention():
+            return op.name, types, op.scale, op.causal
+        case Scatter():
+            return op.name, types, op.combiner
+        case Assert():
+            return op.name, op.message
+        case Reshape():
+            return op.name, types
+        case _:
+            # An op unknown here is only equal to itself.
+            return op.name, types, id(op)
+
+
+def _label(node: Scalar) -> Hashable:
+    """What tells a node from others with the same operands."""
+    match node:
+        case Apply():
+            return "apply", node.op, node.dtype
+        case Cast():
+            return "cast", node.dtype
+        case Bitcast():
+            return "bitcast", node.dtype
+        case Gather():
+            return "gather", node.operand, node.dtype
+        case Arg() | Const() | Index() | DimValue():
+            return node

@@ -1,0 +1,89 @@
+"""The cost of a dispatch on a device: max(bytes / bandwidth, operations / rate) + launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.dims import DimLike
+from mansard.ir.ops import Generic, Op, Reshape, Sort
+from mansard.ir.scalar import Apply, Cast, Gather, walk
+from mansard.ir.types import Value
+from mansard.passes.dispatch import Dispatch
+from mansard.passes.fuse import HEAVY
+from mansard.targets.profile import DeviceProfile
+
+HEAVY_OPERATIONS = 12
+"""Operations of one exp, erf …: the length of their polynomials."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a dispatch does, symbolic in the model's dims."""
+
+    bytes: DimLike
+    operations: DimLike
+    dtype: str
+
+
+def work_of(dispatch: Dispatch) -> Work:
+    """Bytes to read and write once, and arithmetic operations."""
+    moved: DimLike = 0
+    gathered = _gathered(dispatch)
+    for value in dispatch.inputs:
+        # A table that is only indexed is read where it is indexed, not as a whole.
+        size = dims.product(dispatch.domain) if value in gathered else value.type.elements
+        moved = dims.add(moved, dims.mul(size, max(1, value.type.dtype.bits // 8)))
+    for value in dispatch.outputs:
+        moved = dims.add(moved, value.type.bytes)
+    operations: DimLike = 0
+    for op in dispatch.ops:
+        operations = dims.add(operations, _operations(op))
+    floats = [v.type.dtype.value for v in dispatch.outputs if v.type.dtype.is_float]
+    return Work(moved, operations, floats[0] if floats else dispatch.outputs[0].type.dtype.value)
+
+
+def _gathered(dispatch: Dispatch) -> set[Value]:
+    found = set()
+    for op in dispatch.ops:
+        if isinstance(op, Generic):
+            found |= {op.inputs[n.operand] for n in walk(op.body) if isinstance(n, Gather)}
+    return found
+
+
+def _operations(op: Op) -> DimLike:
+    if isinstance(op, Reshape):
+        return 0
+    if isinstance(op, Generic):
+        each = sum(
+            HEAVY_OPERATIONS if isinstance(n, Apply) and n.op in HEAVY else 1
+            for n in walk(op.body)
+            if isinstance(n, (Apply, Cast))
+        )
+        return dims.mul(dims.product(op.extents), each + (op.combiner is not None))
+    if isinstance(op, Sort):
+        shape = op.inputs[0].type.shape
+        return dims.mul(dims.mul(op.inputs[0].type.elements, shape[op.axis]), 4)
+    return dims.mul(sum_elements(op), 2)
+
+
+def sum_elements(op: Op) -> DimLike:
+    """Elements of all operands of an op."""
+    return dims.add(0, *(v.type.elements for v in op.inputs))
+
+
+def seconds(work: Work, profile: DeviceProfile) -> float:
+    """Predicted time of a dispatch on a device."""
+    moved = dims.representative(work.bytes)
+    bandwidth = profile.cache_bandwidth if moved <= profile.cache_bytes else profile.bandwidth
+    return (
+        max(moved / bandwidth, dims.representative(work.operations) / profile.rate(work.dtype))
+        + profile.launch
+    )
+
+
+def transfer_seconds(size: int, source: DeviceProfile, target: DeviceProfile) -> float:
+    """Predicted time to hand ``size`` bytes from one device to another."""
+    handoff = source.link.handoff_seconds
+    copied = [p for p in (source, target) if not p.unified]
+    return handoff + sum(size / p.link.bytes_per_second for p in copied)

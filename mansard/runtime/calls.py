@@ -1,0 +1,250 @@
+"""The life of a call: a permit, a context, submission, completion, result; blocking or awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass, field
+
+from mansard.errors import MansardError, OutOfMemoryError
+from mansard.hal import ProfileRow
+from mansard.runtime.completion import completions
+from mansard.runtime.context import Context, Machine
+from mansard.runtime.pool import Gate, IdleContexts, Key
+from mansard.runtime.tensors import Array, Prepared
+
+
+@dataclass
+class Stats:
+    """Counts since the session was made."""
+
+    calls: int = 0
+    """Calls that gave a result."""
+    contexts: int = 0
+    """Contexts recorded: one per set of shapes, and per call in flight at the same time."""
+    device_copies: int = 0
+    device_bytes: int = 0
+    """Copies made by device queues during calls."""
+    host_copies: int = 0
+    host_bytes: int = 0
+    """Copies made by the host during calls: inputs and outputs that a device cannot use in place."""
+    uploaded_bytes: int = 0
+    """Weights copied to device memory when the session was made."""
+
+
+@dataclass
+class _Call:
+    """A call that holds a permit."""
+
+    prepared: Prepared
+    idle: IdleContexts
+    profile: bool = False
+    context: Context = field(init=False)
+
+    @property
+    def key(self) -> Key:
+        """What contexts of equal shapes have in common."""
+        return tuple(sorted(self.prepared.dims.items()))
+
+
+class Calls:
+    """Runs calls on a machine, at most ``max_in_flight`` at a time."""
+
+    def __init__(self, machine: Machine, max_in_flight: int, max_idle: int) -> None:
+        self.stats = Stats()
+        self._machine = machine
+        self._gate = Gate(max_in_flight)
+        self._idle, self._profiled = IdleContexts(max_idle), IdleContexts(1)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def run(self, prepared: Prepared, timeout: float | None) -> list[Array]:
+        """See `Session.run`."""
+        return self._run(_Call(prepared, self._idle), timeout)
+
+    def profile(self, prepared: Prepared) -> tuple[list[list[ProfileRow]], float]:
+        """Device times by slot, and the seconds from submission to completion."""
+        call = _Call(prepared, self._profiled, profile=True)
+        start = time.perf_counter()
+        self._begin_blocking(call)
+        self._await(call, None)
+        wall = time.perf_counter() - start
+        rows = call.context.profile()
+        self._finish(call)
+        return rows, wall
+
+    async def run_async(self, prepared: Prepared) -> list[Array]:
+        """See `Session.run_async`."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Array]] = loop.create_future()
+        call = _Call(prepared, self._idle)
+
+        def deliver(result: list[Array], error: BaseException | None) -> None:
+            try:
+                loop.call_soon_threadsafe(_resolve, future, result, error)
+            except RuntimeError:
+                return  # the loop was closed: nobody waits any more
+
+        def begin() -> None:
+            if future.cancelled():
+                self._gate.leave()
+                return
+            try:
+                self._start(call)
+            except Exception as error:
+                deliver([], error)
+            else:
+                completions().when(call.context.finals(), end)
+
+        def end() -> None:
+            try:
+                deliver(self._finish(call), None)
+            except Exception as error:
+                deliver([], error)
+
+        self._check_open()
+        self._gate.enter(begin)
+        return await future
+
+    def exclusive(self) -> Exclusive:
+        """A context manager within which no call runs."""
+        return Exclusive(self._gate)
+
+    def contexts(self) -> list[Context]:
+        """Idle contexts, for reports."""
+        return [*self._idle.contexts(), *self._profiled.contexts()]
+
+    def close(self) -> None:
+        """Wait for running calls and free every context; later calls raise MansardError."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        with self.exclusive():
+            self._idle.clear()
+            self._profiled.clear()
+
+    # Steps of a call -------------------------------------------------------------------------------
+
+    def _run(self, call: _Call, timeout: float | None) -> list[Array]:
+        self._begin_blocking(call)
+        self._await(call, timeout)
+        return self._finish(call)
+
+    def _begin_blocking(self, call: _Call) -> None:
+        self._check_open()
+        self._gate.wait()
+        self._start(call)
+
+    def _start(self, call: _Call) -> None:
+        """Find a context and submit. On failure the permit is given back."""
+        try:
+            self._check_open()
+            context = call.idle.take(call.key)
+            call.context = self._build(call) if context is None else context
+        except BaseException:
+            self._gate.leave()
+            raise
+        try:
+            call.context.start(call.prepared.arrays)
+        except BaseException:
+            self._abandon(call)
+            raise
+
+    def _build(self, call: _Call) -> Context:
+        context: Context | None = None
+        try:
+            context = self._record(call)
+        except OutOfMemoryError:
+            if self._idle.clear() + self._profiled.clear() == 0:
+                raise
+        # Outside the handler: the error's traceback would hold on to what was allocated.
+        context = context or self._record(call)
+        with self._lock:
+            self.stats.contexts += 1
+        return context
+
+    def _record(self, call: _Call) -> Context:
+        return Context(self._machine, call.prepared.dims, profile=call.profile)
+
+    def _await(self, call: _Call, timeout: float | None) -> None:
+        """Wait until every device is done with the call, also when one of them failed."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            for point in call.context.finals():
+                try:
+                    point.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                except MansardError:
+                    if not point.done():
+                        raise  # not in time; errors of the point itself are raised by finish()
+        except BaseException:
+            self._abandon(call)
+            raise
+
+    def _finish(self, call: _Call) -> list[Array]:
+        """The outputs of a call that every device is done with; frees its context and permit."""
+        context = call.context
+        try:
+            results = context.finish()
+            call.idle.give(call.key, context)
+        except BaseException:
+            context.close()
+            raise
+        else:
+            self._count(call)
+            return results
+        finally:
+            self._gate.leave()
+
+    def _abandon(self, call: _Call) -> None:
+        """Let a call that nobody waits for end in the background; its context is not used again."""
+
+        def end() -> None:
+            try:
+                call.context.close()
+            finally:
+                self._gate.leave()
+
+        completions().when(call.context.finals(), end)
+
+    def _count(self, call: _Call) -> None:
+        context, copied = call.context, call.prepared.copied
+        with self._lock:
+            stats = self.stats
+            stats.calls += 1
+            stats.device_copies += context.copies
+            stats.device_bytes += context.copied_bytes
+            stats.host_copies += context.host_copies + copied[0]
+            stats.host_bytes += context.host_bytes + copied[1]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise MansardError("the model is closed")
+
+
+class Exclusive:
+    """Holds every permit of a gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._held = 0
+
+    def __enter__(self) -> None:
+        for _ in range(self._gate.permits):
+            self._gate.wait()
+            self._held += 1
+
+    def __exit__(self, *error: object) -> None:
+        for _ in range(self._held):
+            self._gate.leave()
+        self._held = 0
+
+
+def _resolve(future: asyncio.Future[list[Array]], result: list[Array], error: BaseException | None) -> None:
+    if future.done():  # cancelled meanwhile
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,85 @@
+"""One thread per process that calls back when timeline points complete."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mansard.hal import Point, native
+
+Callback = Callable[[], None]
+
+_TOKENS_AT_ONCE = 64
+_log = logging.getLogger("mansard")
+
+
+@dataclass
+class _Watch:
+    """Points somebody waits for. The points keep their semaphores alive."""
+
+    points: Sequence[Point]
+    missing: int
+    callback: Callback
+
+
+class Completions:
+    """Calls back once all of a set of points are complete, reached or failed."""
+
+    def __init__(self) -> None:
+        self._handle = native.check_handle(native.core.mn_completion_create(), native.OUT_OF_MEMORY)
+        self._watches: dict[int, _Watch] = {}
+        self._tokens = itertools.count(1)
+        self._lock = threading.Lock()
+        # A daemon, asleep in the core: nothing to stop when the process ends.
+        threading.Thread(target=self._run, name="mansard completions", daemon=True).start()
+
+    def when(self, points: Sequence[Point], callback: Callback) -> None:
+        """Call ``callback`` on the completion thread when every point is complete. Never blocks.
+
+        Without points the callback is called at once, by the caller.
+        """
+        if not points:
+            callback()
+            return
+        token = next(self._tokens)
+        with self._lock:
+            self._watches[token] = _Watch(points, len(points), callback)
+        for point in points:
+            native.check(
+                native.core.mn_completion_add(self._handle, point.semaphore.handle, point.value, token)
+            )
+
+    def _run(self) -> None:
+        tokens = (ctypes.c_uint64 * _TOKENS_AT_ONCE)()
+        count = ctypes.c_uint32()
+        while True:
+            code = native.core.mn_completion_next(
+                self._handle, native.FOREVER, tokens, _TOKENS_AT_ONCE, ctypes.byref(count)
+            )
+            if code == native.CLOSED:
+                return
+            for token in tokens[: count.value] if code == native.OK else ():
+                self._delivered(token)
+
+    def _delivered(self, token: int) -> None:
+        with self._lock:
+            watch = self._watches[token]
+            watch.missing -= 1
+            if watch.missing:
+                return
+            del self._watches[token]
+        try:
+            watch.callback()
+        except Exception:  # the thread serves every session of the process
+            _log.exception("a completion callback failed")
+
+
+@functools.cache
+def completions() -> Completions:
+    """The process's completion thread."""
+    return Completions()

@@ -1,0 +1,191 @@
+"""Weights on devices: in place where the device can use the host's memory, else uploaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.artifact.plan import Plan, WeightSpec
+from mansard.artifact.resources import Resources, WeightBlock
+from mansard.artifact.weights import weight_bytes
+from mansard.errors import DeviceError
+from mansard.hal import Batch, Buffer, BufferRef, Copy, Device, MemoryKind, Point, Semaphore
+from mansard.runtime.arena import ALIGNMENT
+from mansard.runtime.binding import BoundSlot
+from mansard.runtime.layout import Layout, Links
+
+STAGING_BYTES = 32 << 20
+# Kernels count on no more than the alignment of an element; NumPy gives 16 to every array.
+WEIGHT_ALIGNMENT = 16
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class ConstantRow:
+    """One range of memory with weights, for the memory ledger."""
+
+    slot: int
+    bytes: int
+    how: str
+    """mapped (the host's own memory), uploaded, or shared (another device's copy)."""
+
+
+class Constants:
+    """The weights of a session: (slot, weight number) to the buffer and offset kernels read."""
+
+    def __init__(
+        self, plan: Plan, layout: Layout, slots: Sequence[BoundSlot], links: Links, resources: Resources
+    ) -> None:
+        self.rows: list[ConstantRow] = []
+        self.uploaded_bytes = 0
+        self._places: dict[tuple[int, int], tuple[Buffer, int]] = {}
+        self._buffers: list[Buffer] = []
+        self._slots, self._links, self._resources = slots, links, resources
+        self._weights = plan.weights
+        wanted: dict[int, dict[int, WeightSpec]] = {}
+        for store in layout.stores:
+            if store.role == "constant":
+                wanted.setdefault(store.home, {})[store.source] = plan.weights[store.source]
+        # Devices that may need copies come first: those that share their memory then use these copies.
+        for slot in sorted(wanted, key=lambda s: slots[s].device.capabilities.late_binding):
+            self._place(slot, wanted[slot])
+
+    def place(self, slot: int, weight: int) -> tuple[Buffer, int]:
+        """Where a slot's kernels read a weight."""
+        return self._places[slot, weight]
+
+    def read(self, weight: int) -> Bytes:
+        """The host's bytes of a weight."""
+        return self._resources.load(self._weights[weight])
+
+    def close(self) -> None:
+        """Free the copies and let go of the host's memory."""
+        for buffer in reversed(self._buffers):
+            buffer.close()
+        self._buffers, self._places = [], {}
+
+    def _place(self, slot: int, wanted: dict[int, WeightSpec]) -> None:
+        rest = {n: spec for n, spec in wanted.items() if not self._borrow(slot, n, spec)}
+        numbers = {spec.entry: number for number, spec in rest.items()}
+        left: dict[int, WeightSpec] = {}
+        for block in self._resources.blocks(list(rest.values())):
+            buffer = self._import(slot, block)
+            for entry, offset in block.offsets.items():
+                if buffer is None:
+                    left[numbers[entry]] = rest[numbers[entry]]
+                else:
+                    self._places[slot, numbers[entry]] = (buffer, offset)
+        for group in self._groups(slot, left):
+            self._upload(slot, group)
+
+    def _borrow(self, slot: int, number: int, spec: WeightSpec) -> bool:
+        """Use the copy of a device whose memory this one shares, if there is one."""
+        for other in range(len(self._slots)):
+            place = self._places.get((other, number))
+            if place is None or place[0].kind is not MemoryKind.SHARED or not self._links.reach[other][slot]:
+                continue
+            if not (self._links.unified[slot] and self._links.unified[other]):
+                continue
+            if self._slots[other].device is self._slots[slot].device:
+                self._places[slot, number] = place
+                return True
+            if not any(row.slot == other and row.how == "uploaded" for row in self.rows):
+                continue  # the host's own memory: better imported directly
+            imported = self._slots[slot].device.import_buffer(place[0], f"weight {spec.entry}")
+            if imported is not None:
+                self._buffers.append(imported)
+                self._places[slot, number] = (imported, place[1])
+                self.rows.append(ConstantRow(slot, weight_bytes(spec), "shared"))
+                return True
+        return False
+
+    def _import(self, slot: int, block: WeightBlock) -> Buffer | None:
+        device = self._slots[slot].device
+        capabilities = device.capabilities
+        if not (capabilities.import_host and capabilities.unified_memory) or block.data.size == 0:
+            return None
+        alignment = max(capabilities.import_alignment, WEIGHT_ALIGNMENT)
+        size = block.data.size
+        if block.data.ctypes.data % alignment or size % capabilities.import_alignment:
+            return None
+        try:
+            buffer = device.import_host(block.data, "weights")
+        except DeviceError:
+            return None  # a driver may refuse some memory; a copy always works
+        self._buffers.append(buffer)
+        self.rows.append(ConstantRow(slot, size, "mapped"))
+        return buffer
+
+    def _groups(self, slot: int, weights: dict[int, WeightSpec]) -> list[dict[int, WeightSpec]]:
+        """Weights that go into one allocation, within the device's limit."""
+        limit = self._slots[slot].device.capabilities.max_allocation
+        groups: list[dict[int, WeightSpec]] = []
+        filled = limit + 1
+        for number, spec in weights.items():
+            size = -(-weight_bytes(spec) // ALIGNMENT) * ALIGNMENT
+            if filled + size > limit:
+                groups.append({})
+                filled = 0
+            groups[-1][number] = spec
+            filled += size
+        return groups
+
+    def _upload(self, slot: int, weights: dict[int, WeightSpec]) -> None:
+        device, total = self._slots[slot].device, 0
+        offsets = {}
+        for number, spec in weights.items():
+            offsets[number] = total
+            total += -(-weight_bytes(spec) // ALIGNMENT) * ALIGNMENT
+        kind = MemoryKind.SHARED if device.capabilities.unified_memory else MemoryKind.DEVICE
+        buffer = device.allocate(max(total, ALIGNMENT), kind, "weights")
+        self._buffers.append(buffer)
+        parts = [(offsets[n], self._resources.load(spec)) for n, spec in weights.items()]
+        upload(device, buffer, parts, 0, total)
+        self.uploaded_bytes += total
+        self.rows.append(ConstantRow(slot, total, "uploaded"))
+        for number, offset in offsets.items():
+            self._places[slot, number] = (buffer, offset)
+
+
+def upload(
+    device: Device, target: Buffer, parts: Sequence[tuple[int, Bytes]], first: int, total: int
+) -> None:
+    """Copy host bytes to their offsets in a buffer, all within ``first`` to ``first + total``.
+
+    A buffer the host cannot see is filled by the device, through two staging buffers. Blocks.
+    """
+    if total == 0:
+        return
+    if target.host_pointer is not None:
+        _fill(target.view(), parts, 0, target.size)
+        return
+    size = min(STAGING_BYTES, total)
+    staging = [device.allocate(size, MemoryKind.SHARED, "staging") for _ in range(2)]
+    semaphore = Semaphore("weights upload")
+    recorded = []
+    for count, start in enumerate(range(first, first + total, size)):
+        if count >= 2:
+            Point(semaphore, count - 1).wait()  # the copy that last used this half is done
+        half, end = staging[count % 2], min(start + size, first + total)
+        _fill(half.view(), parts, start, end)
+        commands = device.record([Copy(BufferRef(half), BufferRef(target, start), end - start, "weights")])
+        recorded.append(commands)
+        before = (Point(semaphore, count),) if count else ()
+        device.submit([Batch(commands, before, (Point(semaphore, count + 1),))])
+    Point(semaphore, len(recorded)).wait()
+    for commands in recorded:
+        commands.close()
+    for half in staging:
+        half.close()
+
+
+def _fill(view: Bytes, parts: Sequence[tuple[int, Bytes]], start: int, end: int) -> None:
+    """Put what parts hold of the range ``start`` to ``end`` into a view of that range."""
+    for offset, data in parts:
+        low, high = max(offset, start), min(offset + data.size, end)
+        if low < high:
+            view[low - start : high - start] = data[low - offset : high - offset]

@@ -1,0 +1,234 @@
+"""One set of buffers and recorded commands for one set of input shapes: what a call runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard import dims
+from mansard.artifact.plan import Plan, TensorSpec
+from mansard.dtypes import from_numpy
+from mansard.errors import ExecutionError, MansardError
+from mansard.hal import Batch, Buffer, MemoryKind, Point, ProfileRow, Semaphore
+from mansard.runtime.binding import BoundSlot
+from mansard.runtime.constants import Constants
+from mansard.runtime.layout import Layout, Store
+from mansard.runtime.memory import TINY, Memory, Place
+from mansard.runtime.recording import RecordedBatch, Recorder
+from mansard.runtime.tensors import Array, empty
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What contexts of a session have in common."""
+
+    plan: Plan
+    slots: Sequence[BoundSlot]
+    layout: Layout
+    constants: Constants
+    states: Memory
+
+
+class Context:
+    """Buffers, command buffers and timelines for one shape. Runs one call at a time.
+
+    ``copies`` and ``copied_bytes`` count what device queues copy in every call, ``host_copies`` and
+    ``host_bytes`` what the host copied for the last call.
+    """
+
+    def __init__(self, machine: Machine, sizes: Mapping[str, int], *, profile: bool = False) -> None:
+        self.machine = machine
+        self.dims = dict(sizes)
+        self._bytes = {v.id: dims.evaluate(v.bytes, sizes) for v in machine.plan.values}
+        self._shapes = [tuple(dims.evaluate(d, sizes) for d in s.shape) for s in machine.plan.outputs]
+        self.memory = Memory(machine.slots)
+        try:
+            self._allocate()
+            recorder = Recorder(machine.plan, machine.layout, machine.slots, self.place, self._bytes, sizes)
+            self._batches = recorder.record(profile=profile)
+        except BaseException:
+            self.memory.close()
+            raise
+        self.copies, self.copied_bytes = recorder.copies, recorder.copied_bytes
+        self._tiny: dict[int, Buffer] = {}
+        self._semaphores = [Semaphore(f"{slot.name} timeline") for slot in machine.slots]
+        self._bases = [0] * len(machine.slots)
+        self._arrays: Sequence[Array] = ()
+        self._results: dict[int, Array] = {}
+        self._imported: list[Buffer] = []
+        self.host_copies = 0
+        self.host_bytes = 0
+
+    def _allocate(self) -> None:
+        stores = [store for store in self.machine.layout.stores if store.role == "arena"]
+        sizes = {store: max(self._bytes[value.id] for value in store.values) for store in stores}
+        self.memory.allocate(stores, sizes, "arena")
+
+    def place(self, store: Store, slot: int) -> Place | None:
+        """Where a slot's commands find a store; None for the caller's arrays."""
+        if store.role == "argument":
+            return None
+        if store.role == "constant":
+            return self.machine.constants.place(slot, store.source)
+        memory = self.machine.states if store.role == "state" else self.memory
+        return memory.place(store, slot)
+
+    # A call --------------------------------------------------------------------------------------
+
+    def start(self, arrays: Sequence[Array]) -> None:
+        """Hand a call to the devices; returns without waiting.
+
+        When a device refuses its batches, every point of the call is completed all the same, so that
+        what was submitted elsewhere ends, and the error is raised.
+        """
+        self._arrays, self._results = arrays, {}
+        self.host_copies = self.host_bytes = 0
+        self._fill_inputs(arrays)
+        bound = [self._arguments(slot) for slot in range(len(self._batches))]
+        for slot, recorded in enumerate(self._batches):
+            batches = [self._batch(slot, n, batch, bound[slot]) for n, batch in enumerate(recorded)]
+            if not batches:
+                continue
+            try:
+                self.machine.slots[slot].device.submit(batches)
+            except Exception as error:
+                ours = error if isinstance(error, MansardError) else ExecutionError(f"submission: {error}")
+                self._fail_from(slot, ours)
+                self._advance()
+                raise
+        self._advance()
+
+    def finals(self) -> list[Point]:
+        """The points at which the last call started is over: the last one of every device."""
+        return [
+            Point(semaphore, base)
+            for semaphore, base, batches in zip(self._semaphores, self._bases, self._batches, strict=True)
+            if batches
+        ]
+
+    def finish(self) -> list[Array]:
+        """The outputs of a completed call, as new arrays.
+
+        Raises the error of a failed point, or ExecutionError when an assert of the model does not hold.
+        """
+        try:
+            for point in self.finals():
+                error = point.error()
+                if error is not None:
+                    raise error
+            self._check_asserts()
+            return [self._output(number, spec) for number, spec in enumerate(self.machine.plan.outputs)]
+        finally:
+            self._let_go()
+
+    def profile(self) -> list[list[ProfileRow]]:
+        """The device times of the last completed call, by slot."""
+        return [[row for batch in batches for row in batch.commands.profile()] for batches in self._batches]
+
+    def close(self) -> None:
+        """Free the recordings and buffers; no call may be running."""
+        for batches in self._batches:
+            for batch in batches:
+                batch.commands.close()
+        for buffer in self._tiny.values():
+            buffer.close()
+        self._let_go()
+        self.memory.close()
+
+    # Parts of a call -----------------------------------------------------------------------------
+
+    def _batch(self, slot: int, number: int, batch: RecordedBatch, bound: Mapping[int, Buffer]) -> Batch:
+        waits = tuple(Point(self._semaphores[s], self._bases[s] + n + 1) for s, n in batch.wait)
+        signal = (Point(self._semaphores[slot], self._bases[slot] + number + 1),)
+        return Batch(batch.commands, waits, signal, {i: bound[i] for i in batch.arguments})
+
+    def _advance(self) -> None:
+        for slot, batches in enumerate(self._batches):
+            self._bases[slot] += len(batches)
+
+    def _fail_from(self, slot: int, error: MansardError) -> None:
+        for later in range(slot, len(self._batches)):
+            for number in range(len(self._batches[later])):
+                self._semaphores[later].fail(self._bases[later] + number + 1, error)
+
+    def _fill_inputs(self, arrays: Sequence[Array]) -> None:
+        for array, stores in zip(arrays, self.machine.layout.uploads, strict=True):
+            for store in stores:
+                self.memory.view(store, array.nbytes)[:] = array.reshape(-1).view(np.uint8)
+                self._count(array.nbytes)
+
+    def _arguments(self, slot: int) -> dict[int, Buffer]:
+        """The caller's arrays, as buffers of the slot's device, by argument number."""
+        bound: dict[int, Buffer] = {}
+        arguments = self.machine.layout.arguments(slot)
+        for index, store in enumerate(arguments):
+            array = self._output_array(store.source) if store.output else self._arrays[store.source]
+            bound[index] = self._bind(slot, array)
+        return bound
+
+    def _bind(self, slot: int, array: Array) -> Buffer:
+        device = self.machine.slots[slot].device
+        if array.nbytes == 0:
+            if slot not in self._tiny:
+                self._tiny[slot] = device.allocate(TINY, MemoryKind.SHARED, "no elements")
+            return self._tiny[slot]
+        alignment = device.capabilities.import_alignment
+        if alignment > 1 and array.ctypes.data % alignment:
+            aligned = empty(array.shape, from_numpy(array.dtype), alignment)
+            aligned[...] = array
+            self._count(array.nbytes)
+            array = aligned
+        buffer = device.import_host(array)
+        self._imported.append(buffer)
+        return buffer
+
+    def _output_array(self, number: int) -> Array:
+        if number not in self._results:
+            spec = self.machine.plan.outputs[number]
+            slot = self.machine.layout.of_value[spec.value].home
+            alignment = self.machine.slots[slot].device.capabilities.import_alignment
+            self._results[number] = empty(self._shapes[number], spec.dtype, alignment)
+        return self._results[number]
+
+    def _check_asserts(self) -> None:
+        for check in self.machine.plan.asserts:
+            if not self._read(check.value).all():
+                where = f" (at {check.location})" if check.location else ""
+                raise ExecutionError(f"{check.message}{where}")
+
+    def _read(self, value: int) -> Bytes:
+        """The host's view of an output or assert value after a call."""
+        store = self.machine.layout.readbacks[value]
+        size = self._bytes[value]
+        if store.role == "argument":
+            array = self._results[store.source] if store.output else self._arrays[store.source]
+            return array.reshape(-1).view(np.uint8)[:size]
+        if store.role == "constant":
+            return self.machine.constants.read(store.source)[:size]
+        memory = self.machine.states if store.role == "state" else self.memory
+        return memory.view(store, size)
+
+    def _output(self, number: int, spec: TensorSpec) -> Array:
+        store = self.machine.layout.readbacks[spec.value]
+        if store.role == "argument" and store.output and store.source == number:
+            return self._results[number]
+        shape = self._shapes[number]
+        result = np.empty(shape, dtype=spec.dtype.numpy)
+        result.reshape(-1).view(np.uint8)[:] = self._read(spec.value)[: result.nbytes]
+        self._count(result.nbytes)
+        return result
+
+    def _let_go(self) -> None:
+        """Drop the caller's arrays."""
+        for buffer in self._imported:
+            buffer.close()
+        self._arrays, self._results, self._imported = (), {}, []
+
+    def _count(self, size: int) -> None:
+        self.host_copies += 1
+        self.host_bytes += size

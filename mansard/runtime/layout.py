@@ -1,0 +1,362 @@
+"""Where every value of a plan lives, and which copies that takes: decided before any device is asked.
+
+A *store* is one range of memory that a set of device slots can use; values that share memory share a
+store. The decisions follow from the plan, from which devices share the host's memory, and from which
+of them can use each other's buffers (`Links`); they hold for every shape.
+
+ - Inputs and outputs of a late-binding device are the caller's arrays (*argument* stores).
+ - Other devices read inputs from, and write outputs to, host-visible memory; a device with memory of
+   its own does so through a copy at the start or the end of its work.
+ - A transfer between devices that share memory costs nothing: both values get one store. Otherwise
+   the device with memory of its own copies, from or to memory that both can use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mansard.artifact.plan import DispatchStep, Plan, TransferStep, ValueSpec
+from mansard.errors import ArtifactError, DeviceError
+from mansard.hal import MemoryKind
+from mansard.runtime.arena import FOREVER
+
+
+@dataclass(frozen=True)
+class Links:
+    """What the bound devices can do with each other's memory, by device slot."""
+
+    names: tuple[str, ...]
+    unified: tuple[bool, ...]
+    late_binding: tuple[bool, ...]
+    reach: tuple[tuple[bool, ...], ...]
+    """``reach[a][b]``: slot b can use host-visible buffers that slot a allocated."""
+
+
+@dataclass(eq=False)
+class Store:
+    """One range of memory. ``first`` and ``last`` are epochs of the queue of slot ``home``."""
+
+    role: str
+    """arena (memory of the call), argument (the caller's array), constant or state."""
+    home: int
+    members: set[int]
+    """The slots whose commands use it."""
+    values: list[ValueSpec]
+    first: int = 0
+    last: int = FOREVER
+    host_visible: bool = False
+    source: int = -1
+    """argument: the number of the input, or of the output when ``output``; constant: the weight."""
+    output: bool = False
+    allocator: int = -1
+
+    @property
+    def kind(self) -> MemoryKind:
+        """The memory it needs."""
+        shared = self.host_visible or len(self.members) > 1
+        return MemoryKind.SHARED if shared else MemoryKind.DEVICE
+
+    def keep(self) -> None:
+        """Let no other value use the memory during a call."""
+        self.first, self.last = 0, FOREVER
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """Copy the bytes of ``value`` between two stores, by a device's own queue."""
+
+    source: Store
+    target: Store
+    value: ValueSpec
+    label: str
+
+
+@dataclass
+class Layout:
+    """The decisions."""
+
+    stores: list[Store] = field(default_factory=list)
+    of_value: dict[int, Store] = field(default_factory=dict)
+    uploads: list[list[Store]] = field(default_factory=list)
+    """For every input of the model, the stores the host fills at the start of a call."""
+    readbacks: dict[int, Store] = field(default_factory=dict)
+    """The store from which the host reads a value (an output or an assert) at the end of a call."""
+    before: dict[tuple[int, int], list[CopyPlan]] = field(default_factory=dict)
+    after: dict[tuple[int, int], list[CopyPlan]] = field(default_factory=dict)
+    """Copies at the start and the end of (slot, segment)."""
+    transfers: dict[tuple[int, int], CopyPlan | None] = field(default_factory=dict)
+    """What a transfer step (source value, target value) does: a copy, or nothing."""
+
+    def arguments(self, slot: int) -> list[Store]:
+        """The caller's arrays that a slot's commands name, by argument number."""
+        return [store for store in self.stores if store.role == "argument" and store.home == slot]
+
+
+def lay_out(plan: Plan, links: Links) -> Layout:
+    """Decide. Raises ArtifactError for a plan that cannot be laid out, DeviceError when two devices
+    that exchange data share no memory at all.
+    """
+    return _Planner(plan, links).run()
+
+
+class _Planner:
+    def __init__(self, plan: Plan, links: Links) -> None:
+        self.plan, self.links, self.layout = plan, links, Layout()
+        self.values = {value.id: value for value in plan.values}
+        self.uses = _segments_by_value(plan)
+        self.moves = _ordered_transfers(plan)
+
+    def run(self) -> Layout:
+        self.layout.uploads = [[] for _ in self.plan.inputs]
+        self._place_states()
+        self._place_sources()
+        self._place_rest()
+        for slot, number, step in self.moves:
+            self._place_transfer(slot, number, step)
+        for spec in self.plan.outputs:
+            self._place_readback(spec.value)
+        for check in self.plan.asserts:
+            self._place_readback(check.value)
+        for store in self.layout.stores:
+            store.allocator = self._allocator(store.members, store.home)
+        return self.layout
+
+    # Stores -------------------------------------------------------------------------------------
+
+    def _new(self, role: str, value: ValueSpec, slot: int | None = None) -> Store:
+        home = value.device if slot is None else slot
+        store = Store(role, home, {home}, [value])
+        self.layout.stores.append(store)
+        return store
+
+    def _place_states(self) -> None:
+        after = {exit_: entry for entry, exit_ in self.plan.states if exit_ != entry}
+        for entry, _ in self.plan.states:
+            if not isinstance(self.values[entry].bytes, int):
+                raise ArtifactError(f"state {self.values[entry].name!r} has no fixed size")
+            self.layout.of_value[entry] = self._new("state", self.values[entry])
+        for exit_, entry in after.items():
+            if self.values[exit_].device != self.values[entry].device:
+                raise ArtifactError(f"state {self.values[entry].name!r} changes its device during a call")
+        for value in self.plan.values:
+            if value.kind == "state" and value.id not in self.layout.of_value and value.id not in after:
+                raise ArtifactError(f"value {value.id} ({value.name}) is of kind state but no state names it")
+
+    def _place_sources(self) -> None:
+        """Inputs and constants, with the copies of them that transfers would make on other devices.
+
+        These are filled from the host's original on every device, so that no device waits for another.
+        """
+        origin: dict[int, tuple[str, int]] = {}
+        for number, spec in enumerate(self.plan.inputs):
+            origin[spec.value] = ("input", number)
+        for value in self.plan.values:
+            if value.kind == "constant" and value.weight is not None:
+                origin[value.id] = ("weight", value.weight)
+        for _, _, step in self.moves:
+            if step.source in origin:
+                origin[step.target] = origin[step.source]
+                self.layout.transfers[step.source, step.target] = None
+        groups: dict[tuple[str, int, int], list[ValueSpec]] = {}
+        for value_id, (what, number) in origin.items():
+            value = self.values[value_id]
+            groups.setdefault((what, number, value.device), []).append(value)
+        for (what, number, _), values in groups.items():
+            if what == "input":
+                store = self._place_input(values, number)
+            else:
+                store = self._new("constant", values[0])
+                store.source = number
+            for value in values:
+                self.layout.of_value[value.id] = store
+
+    def _place_input(self, values: list[ValueSpec], number: int) -> Store:
+        """The store of an input on one device, where it may go by several ids."""
+        value, slot = values[0], values[0].device
+        if self.links.late_binding[slot]:
+            store = self._new("argument", value)
+            store.source = number
+            return store
+        landing = self._new("arena", value)
+        landing.host_visible = True
+        self.layout.uploads[number].append(landing)
+        used = [n for v in values for s, n in self.uses.get(v.id, ()) if s == slot]
+        if self.links.unified[slot] or not used:
+            return landing
+        name = self.plan.inputs[number].name
+        store = self._new("arena", value)
+        self._copy(self.layout.before, (slot, min(used)), CopyPlan(landing, store, value, f"upload {name}"))
+        return store
+
+    def _place_rest(self) -> None:
+        moved = {value for _, _, step in self.moves for value in (step.source, step.target)}
+        moved |= {check.value for check in self.plan.asserts}
+        outputs = [spec.value for spec in self.plan.outputs]
+        for value in self.plan.values:
+            if value.id in self.layout.of_value:
+                continue
+            late = self.links.late_binding[value.device]
+            if value.kind == "output" and value.id in outputs and late and value.id not in moved:
+                store = self._new("argument", value)
+                store.source, store.output = outputs.index(value.id), True
+            else:
+                store = self._new("arena", value)
+                store.host_visible = value.shared and self.links.unified[value.device]
+                if value.kind == "transient":
+                    store.first, store.last = value.first, value.last
+            self.layout.of_value[value.id] = store
+        for entry, exit_ in self.plan.states:
+            if exit_ != entry and self.layout.of_value[exit_].role == "arena":
+                self.layout.of_value[exit_].keep()
+
+    # Transfers ----------------------------------------------------------------------------------
+
+    def _place_transfer(self, slot: int, number: int, step: TransferStep) -> None:
+        key = (step.source, step.target)
+        if key in self.layout.transfers:
+            return
+        if any(target == step.target for _, target in self.layout.transfers):
+            raise ArtifactError(f"value {step.target} is the target of two transfers")
+        source, target = self.values[step.source], self.values[step.target]
+        if target.device != slot:
+            raise ArtifactError(f"transfer {step.label!r} fills a value of another device")
+        self.layout.transfers[key] = self._join(source, target, number)
+
+    def _join(self, source: ValueSpec, target: ValueSpec, number: int) -> CopyPlan | None:
+        """Give two values one store or find the copies between theirs; the step's own copy is returned."""
+        a, b = source.device, target.device
+        here, there = self.layout.of_value[source.id], self.layout.of_value[target.id]
+        unified = self.links.unified
+        label = f"transfer {source.name}"
+        if here is there:
+            return None
+        if unified[a] and unified[b] and there.role == "arena" and self._fits(here.members | there.members):
+            self._merge(here, there)
+            return None
+        if a == b:
+            return CopyPlan(here, there, target, label)
+        if unified[a] and self._fits(here.members | {b}):
+            here.members.add(b)
+            return CopyPlan(here, there, target, label)
+        end = (a, self._producer(source, target.device, number))
+        if unified[b] and there.role == "arena" and self._fits(there.members | {a}):
+            there.members.add(a)
+            there.keep()
+            self._copy(self.layout.after, end, CopyPlan(here, there, target, label))
+            return None
+        if not self._fits({a, b}):
+            names = f"{self.links.names[a]} and {self.links.names[b]}"
+            raise DeviceError(f"{label}: devices {names} can use no common memory")
+        middle = self._new("arena", target, a)
+        middle.members.add(b)
+        self._copy(self.layout.after, end, CopyPlan(here, middle, target, label))
+        return CopyPlan(middle, there, target, label)
+
+    def _merge(self, here: Store, there: Store) -> None:
+        here.members |= there.members
+        here.values += there.values
+        if there.last == FOREVER and here.role == "arena":
+            here.keep()
+        here.host_visible |= there.host_visible
+        self.layout.stores.remove(there)
+        for value_id, store in self.layout.of_value.items():
+            if store is there:
+                self.layout.of_value[value_id] = here
+
+    def _producer(self, source: ValueSpec, consumer: int, number: int) -> int:
+        """The segment at whose end the source is complete: its last use before the consumer starts."""
+        slot = source.device
+        waited = [
+            segment
+            for earlier in self.plan.devices[consumer].segments[: number + 1]
+            for waited_slot, segment in earlier.wait
+            if waited_slot == slot
+        ]
+        limit = max(waited, default=-1)
+        used = [n for s, n in self.uses.get(source.id, ()) if s == slot and n <= limit]
+        if not used:
+            raise ArtifactError(
+                f"value {source.id} ({source.name}) is transferred to {self.links.names[consumer]} "
+                "before any segment it waits for has made it"
+            )
+        return max(used)
+
+    # The host's ends ------------------------------------------------------------------------------
+
+    def _place_readback(self, value_id: int) -> None:
+        store, value = self.layout.of_value[value_id], self.values[value_id]
+        if value_id in self.layout.readbacks:
+            return
+        if store.role in ("argument", "constant"):
+            self.layout.readbacks[value_id] = store
+            return
+        if store.role == "arena":
+            store.keep()
+        if self.links.unified[store.home] or store.kind is MemoryKind.SHARED:
+            store.host_visible = True
+            self.layout.readbacks[value_id] = store
+            return
+        used = [n for s, n in self.uses.get(value_id, ()) if s == value.device]
+        if not used:
+            raise ArtifactError(f"output value {value_id} ({value.name}) is never computed")
+        landing = self._new("arena", value)
+        landing.host_visible = True
+        end = (value.device, max(used))
+        self._copy(self.layout.after, end, CopyPlan(store, landing, value, f"download {value.name}"))
+        self.layout.readbacks[value_id] = landing
+
+    # Memory that several slots can use --------------------------------------------------------------
+
+    def _fits(self, members: set[int]) -> bool:
+        return any(all(self.links.reach[x][m] for m in members) for x in members)
+
+    def _allocator(self, members: set[int], home: int) -> int:
+        """The slot that allocates for all members; a device with buffers of its own kind goes first."""
+        able = [x for x in sorted(members) if all(self.links.reach[x][m] for m in members)]
+        bound = [x for x in able if not self.links.late_binding[x]]
+        if home in able and (home in bound or not bound):
+            return home
+        return (bound or able)[0]
+
+    def _copy(
+        self, place: dict[tuple[int, int], list[CopyPlan]], where: tuple[int, int], copy: CopyPlan
+    ) -> None:
+        place.setdefault(where, []).append(copy)
+
+
+def _ordered_transfers(plan: Plan) -> list[tuple[int, int, TransferStep]]:
+    """Every transfer with its slot and segment, those that feed other transfers first."""
+    pending = [
+        (slot, number, step)
+        for slot, device in enumerate(plan.devices)
+        for number, segment in enumerate(device.segments)
+        for step in segment.steps
+        if isinstance(step, TransferStep)
+    ]
+    ordered: list[tuple[int, int, TransferStep]] = []
+    while pending:
+        targets = {step.target for _, _, step in pending}
+        ready = [move for move in pending if move[2].source not in targets]
+        if not ready:
+            raise ArtifactError("transfers feed each other in a circle")
+        ordered += ready
+        pending = [move for move in pending if move[2].source in targets]
+    return ordered
+
+
+def _segments_by_value(plan: Plan) -> dict[int, set[tuple[int, int]]]:
+    """The (slot, segment) pairs whose steps name each value."""
+    uses: dict[int, set[tuple[int, int]]] = {}
+    for slot, device in enumerate(plan.devices):
+        for number, segment in enumerate(device.segments):
+            for step in segment.steps:
+                for value in _named(step):
+                    uses.setdefault(value, set()).add((slot, number))
+    return uses
+
+
+def _named(step: object) -> Sequence[int]:
+    if isinstance(step, DispatchStep):
+        return [binding.value for binding in step.bindings]
+    return [step.target] if isinstance(step, TransferStep) else []

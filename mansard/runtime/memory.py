@@ -1,0 +1,98 @@
+"""Memory for stores: arenas allocated by one device and imported by the others that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.errors import MansardError
+from mansard.hal import Buffer, MemoryKind
+from mansard.runtime.arena import Lease, plan_arena
+from mansard.runtime.binding import BoundSlot
+from mansard.runtime.layout import Store
+
+Bytes = npt.NDArray[np.uint8]
+Place = tuple[Buffer, int]
+
+TINY = 64  # bytes of an arena without contents: no device allocates nothing
+
+
+class Memory:
+    """Buffers for stores: allocated by one slot, imported by the other members."""
+
+    def __init__(self, slots: Sequence[BoundSlot]) -> None:
+        self._slots = slots
+        self._buffers: list[Buffer] = []
+        self._places: dict[tuple[Store, int], Place] = {}
+        self._owners: dict[Store, Place] = {}
+        self._views: dict[Store, Bytes] = {}
+        self.rows: list[tuple[int, MemoryKind, int]] = []
+        """(slot, kind, bytes) of every allocation."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes allocated, on all devices together."""
+        return sum(size for _, _, size in self.rows)
+
+    def allocate(self, stores: Sequence[Store], sizes: Mapping[Store, int], label: str) -> None:
+        """Give memory to stores; those of one slot, kind and set of members share an arena."""
+        groups: dict[tuple[int, int, MemoryKind, frozenset[int]], list[Store]] = {}
+        for store in stores:
+            key = (store.home, store.allocator, store.kind, frozenset(store.members))
+            groups.setdefault(key, []).append(store)
+        for (_, allocator, kind, members), group in groups.items():
+            self._allocate_group(group, sizes, allocator, kind, members, label)
+
+    def place(self, store: Store, slot: int) -> Place:
+        """Buffer and offset of a store as a slot's commands name it."""
+        return self._places[store, slot]
+
+    def view(self, store: Store, size: int) -> Bytes:
+        """The host's view of a store's first ``size`` bytes."""
+        buffer, offset = self._owners[store]
+        if store not in self._views:
+            self._views[store] = buffer.view()[offset:]
+        return self._views[store][:size]
+
+    def close(self) -> None:
+        """Free everything."""
+        self._views = {}
+        for buffer in reversed(self._buffers):
+            buffer.close()
+        self._buffers, self._places, self._owners = [], {}, {}
+
+    def _allocate_group(
+        self,
+        group: Sequence[Store],
+        sizes: Mapping[Store, int],
+        allocator: int,
+        kind: MemoryKind,
+        members: frozenset[int],
+        label: str,
+    ) -> None:
+        arena = plan_arena([Lease(sizes[store], store.first, store.last) for store in group])
+        device = self._slots[allocator].device
+        if arena.size > device.capabilities.max_allocation and len(group) > 1:
+            half = len(group) // 2
+            for part in (group[:half], group[half:]):
+                self._allocate_group(part, sizes, allocator, kind, members, label)
+            return
+        buffer = device.allocate(max(arena.size, TINY), kind, label)
+        self._buffers.append(buffer)
+        self.rows.append((allocator, kind, buffer.size))
+        for slot in members:
+            seen = buffer if slot == allocator else self._import(slot, allocator, buffer, label)
+            for store, offset in zip(group, arena.offsets, strict=True):
+                self._places[store, slot] = (seen, offset)
+                self._owners[store] = (buffer, offset)
+
+    def _import(self, slot: int, allocator: int, buffer: Buffer, label: str) -> Buffer:
+        if self._slots[slot].device is self._slots[allocator].device:
+            return buffer
+        imported = self._slots[slot].device.import_buffer(buffer, label)
+        if imported is None:  # the probe of the links said otherwise
+            raise MansardError(f"{self._slots[slot].name} cannot use memory of {self._slots[allocator].name}")
+        self._buffers.append(imported)
+        return imported

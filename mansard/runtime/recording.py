@@ -1,0 +1,151 @@
+"""From the steps of a plan to recorded command buffers, for one set of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.artifact.plan import BarrierStep, BindingSpec, DispatchStep, Plan, Segment, TransferStep
+from mansard.errors import ArtifactError
+from mansard.hal import (
+    Barrier,
+    BindingSlot,
+    Buffer,
+    BufferRef,
+    Command,
+    CommandBuffer,
+    Copy,
+    Dispatch,
+)
+from mansard.runtime.binding import BoundSlot
+from mansard.runtime.layout import CopyPlan, Layout, Store
+
+PlaceOf = Callable[[Store, int], tuple[Buffer, int] | None]
+
+
+@dataclass(frozen=True)
+class RecordedBatch:
+    """A recorded segment: its commands, what it waits for, and the arguments it names."""
+
+    commands: CommandBuffer
+    wait: tuple[tuple[int, int], ...]
+    arguments: tuple[int, ...]
+
+
+class Recorder:
+    """Records every segment of a plan once; counts the copies that a call then makes."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        layout: Layout,
+        slots: Sequence[BoundSlot],
+        place: PlaceOf,
+        sizes: Mapping[int, int],
+        symbols: Mapping[str, int],
+    ) -> None:
+        self._plan, self._layout, self._slots = plan, layout, slots
+        self._place, self._bytes, self._symbols = place, sizes, symbols
+        self._numbers = [
+            {store: index for index, store in enumerate(layout.arguments(slot))} for slot in range(len(slots))
+        ]
+        self.copies = 0
+        self.copied_bytes = 0
+
+    def record(self, *, profile: bool) -> list[list[RecordedBatch]]:
+        """The batches of every slot, in order."""
+        batches = [
+            [self._segment(slot, n, segment, profile) for n, segment in enumerate(device.segments)]
+            for slot, device in enumerate(self._plan.devices)
+        ]
+        counts = [len(b) for b in batches]
+        for slot in range(len(batches)):
+            batches[slot] += self._commit_states(slot, counts, profile)
+        return batches
+
+    def _segment(self, slot: int, number: int, segment: Segment, profile: bool) -> RecordedBatch:
+        commands: list[Command] = []
+        for copy in self._layout.before.get((slot, number), ()):
+            commands += self._copy(slot, copy)
+        if commands:
+            commands.append(Barrier())
+        for step in segment.steps:
+            commands += self._step(slot, step)
+        for index, copy in enumerate(self._layout.after.get((slot, number), ())):
+            commands += [*([Barrier()] if index == 0 else []), *self._copy(slot, copy)]
+        # Segments of one queue run in order: lifetimes are counted in its steps.
+        before = ((slot, number - 1),) if number else ()
+        return self._batch(slot, commands, tuple(dict.fromkeys((*segment.wait, *before))), profile)
+
+    def _commit_states(self, slot: int, counts: Sequence[int], profile: bool) -> list[RecordedBatch]:
+        """New contents of states move to their place when every device is done with the old ones."""
+        commands: list[Command] = []
+        for entry, exit_ in self._plan.states:
+            target, source = self._layout.of_value[entry], self._layout.of_value[exit_]
+            if target is not source and target.home == slot:
+                value = next(v for v in self._plan.values if v.id == entry)
+                commands += self._copy(slot, CopyPlan(source, target, value, f"keep {value.name}"))
+        if not commands:
+            return []
+        wait = tuple((s, n - 1) for s, n in enumerate(counts) if n)
+        return [self._batch(slot, commands, wait, profile)]
+
+    def _batch(
+        self, slot: int, commands: Sequence[Command], wait: tuple[tuple[int, int], ...], profile: bool
+    ) -> RecordedBatch:
+        recorded = self._slots[slot].device.record(commands, profile=profile)
+        return RecordedBatch(recorded, wait, tuple(sorted(_arguments(commands))))
+
+    def _step(self, slot: int, step: object) -> list[Command]:
+        if isinstance(step, BarrierStep):
+            return [Barrier()]
+        if isinstance(step, TransferStep):
+            copy = self._layout.transfers[step.source, step.target]
+            return [] if copy is None else [Barrier(), *self._copy(slot, copy), Barrier()]
+        if not isinstance(step, DispatchStep):
+            raise ArtifactError(f"the plan has an unknown step {type(step).__name__}")
+        grid = [dims.evaluate(d, self._symbols) for d in step.grid]
+        if min(grid) <= 0:
+            return []  # nothing to do for these sizes
+        bindings = tuple(self._binding(slot, binding, step) for binding in step.bindings)
+        params = tuple(dims.evaluate(p, self._symbols) for p in step.params)
+        executable = self._slots[slot].executables[step.executable]
+        return [Dispatch(executable, step.entry, bindings, params, (grid[0], grid[1], grid[2]), step.label)]
+
+    def _binding(self, slot: int, binding: BindingSpec, step: DispatchStep) -> BufferRef:
+        offset = dims.evaluate(binding.offset, self._symbols)
+        if not 0 <= offset <= self._bytes[binding.value]:
+            raise ArtifactError(f"{step.label}: offset {offset} lies outside value {binding.value}")
+        store = self._layout.of_value[binding.value]
+        if slot not in store.members:
+            raise ArtifactError(f"{step.label}: value {binding.value} belongs to another device")
+        return self._reference(slot, store, offset)
+
+    def _reference(self, slot: int, store: Store, offset: int = 0) -> BufferRef:
+        place = self._place(store, slot)
+        if place is None:
+            return BufferRef(BindingSlot(self._numbers[slot][store]), offset)
+        return BufferRef(place[0], place[1] + offset)
+
+    def _copy(self, slot: int, copy: CopyPlan) -> list[Command]:
+        size = self._bytes[copy.value.id]
+        if size == 0:
+            return []
+        self.copies += 1
+        self.copied_bytes += size
+        source = self._reference(slot, copy.source)
+        return [Copy(source, self._reference(slot, copy.target), size, copy.label)]
+
+
+def _arguments(commands: Sequence[Command]) -> set[int]:
+    """The argument numbers that commands name."""
+    found: set[int] = set()
+    for command in commands:
+        references: tuple[BufferRef, ...] = ()
+        if isinstance(command, Dispatch):
+            references = command.bindings
+        elif isinstance(command, Copy):
+            references = (command.source, command.target)
+        found |= {r.buffer.index for r in references if isinstance(r.buffer, BindingSlot)}
+    return found

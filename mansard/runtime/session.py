@@ -1,0 +1,147 @@
+"""A plan bound to devices, ready to be called from any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard.artifact.check import check_plan
+from mansard.artifact.plan import DispatchStep, Plan
+from mansard.artifact.resources import Resources
+from mansard.hal import Batch, BufferRef, Fill, Point, Semaphore
+from mansard.runtime.binding import BoundSlot, Devices, bind, probe_links
+from mansard.runtime.calls import Calls, Stats
+from mansard.runtime.constants import Constants, upload
+from mansard.runtime.context import Machine
+from mansard.runtime.layout import Store, lay_out
+from mansard.runtime.memory import Memory
+from mansard.runtime.profile import DeviceProfile, Profile
+from mansard.runtime.tensors import Array, Prepared, Signature
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """One use of memory: what for (weights, states, arenas), the device, how or which kind, bytes."""
+
+    what: str
+    device: str
+    kind: str
+    bytes: int
+
+
+class Session:
+    """A plan on its devices. Safe to call from several threads at once.
+
+    ``max_in_flight`` calls run at a time, each on a context of its own; further calls queue in order
+    of arrival. Models with states run one call at a time. Up to ``max_idle`` contexts are kept for
+    shapes that come again.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        resources: Resources,
+        devices: Devices = None,
+        *,
+        max_in_flight: int = 4,
+        max_idle: int = 16,
+    ) -> None:
+        check_plan(plan)
+        self.plan = plan
+        self.signature = Signature(plan.inputs, plan.dims)
+        self.slots: Sequence[BoundSlot] = bind(plan, resources, devices)
+        self.links = probe_links(self.slots)
+        self.layout = lay_out(plan, self.links)
+        self._constants = Constants(plan, self.layout, self.slots, self.links, resources)
+        self._states = Memory(self.slots)
+        stores = [store for store in self.layout.stores if store.role == "state"]
+        self._states.allocate(stores, {store: _state_bytes(store) for store in stores}, "states")
+        machine = Machine(plan, self.slots, self.layout, self._constants, self._states)
+        self._calls = Calls(machine, 1 if plan.states else max_in_flight, max_idle)
+        self._calls.stats.uploaded_bytes = self._constants.uploaded_bytes
+        self.reset_states()
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of calls, contexts and copies."""
+        return self._calls.stats
+
+    def run(self, prepared: Prepared, timeout: float | None = None) -> list[Array]:
+        """The outputs for inputs prepared by ``signature``, as new arrays.
+
+        Blocks outside the interpreter lock. Raises the original error of a device that failed,
+        ExecutionError when an assert of the model does not hold, and WaitTimeoutError after
+        ``timeout`` seconds (the call then ends in the background).
+        """
+        return self._calls.run(prepared, timeout)
+
+    async def run_async(self, prepared: Prepared) -> list[Array]:
+        """Like `run`, without blocking the event loop.
+
+        Input arrays may be read in place: leave them unchanged until the result is there. Cancelling
+        the wait does not stop the devices; the call ends in the background and its result is dropped.
+        """
+        return await self._calls.run_async(prepared)
+
+    def profile(self, prepared: Prepared) -> Profile:
+        """Run once with device times. It runs on recordings of its own, kept for the last shape."""
+        rows, wall = self._calls.profile(prepared)
+        devices = (
+            DeviceProfile(slot.plan.name, slot.name, tuple(times))
+            for slot, times in zip(self.slots, rows, strict=True)
+        )
+        return Profile(tuple(devices), wall * 1e3, dispatch_counts(self.plan))
+
+    def reset_states(self) -> None:
+        """Give every state its initial contents: its weight where it has one, else zeros."""
+        stores = [store for store in self.layout.stores if store.role == "state"]
+        if not stores:
+            return
+        with self._calls.exclusive():
+            for store in stores:
+                self._reset(store)
+
+    def memory(self) -> list[MemoryRow]:
+        """The memory the session holds now; buffers of running calls are not counted."""
+        names = [slot.name for slot in self.slots]
+        rows = [MemoryRow("weights", names[r.slot], r.how, r.bytes) for r in self._constants.rows]
+        rows += [MemoryRow("states", names[s], kind.value, n) for s, kind, n in self._states.rows]
+        for context in self._calls.contexts():
+            rows += [MemoryRow("arena", names[s], kind.value, n) for s, kind, n in context.memory.rows]
+        return rows
+
+    def close(self) -> None:
+        """Wait for running calls and free everything but the devices, which other sessions may use."""
+        self._calls.close()
+        self._states.close()
+        self._constants.close()
+        for slot in self.slots:
+            for executable in slot.executables:
+                executable.close()
+
+    def _reset(self, store: Store) -> None:
+        size, slot = _state_bytes(store), store.allocator
+        buffer, offset = self._states.place(store, slot)
+        weight = next((v.weight for v in store.values if v.weight is not None), None)
+        if weight is not None:
+            upload(self.slots[slot].device, buffer, [(offset, self._constants.read(weight))], offset, size)
+        elif buffer.host_pointer is not None:
+            buffer.view()[offset : offset + size] = 0
+        else:
+            device, done = self.slots[slot].device, Point(Semaphore("reset"), 1)
+            commands = device.record([Fill(BufferRef(buffer, offset), -(-size // 4) * 4)])
+            device.submit([Batch(commands, (), (done,))])
+            done.wait()
+            commands.close()
+
+
+def dispatch_counts(plan: Plan) -> dict[str, int]:
+    """How many dispatches each device slot of a plan has, by slot name."""
+    return {
+        device.name: sum(isinstance(step, DispatchStep) for s in device.segments for step in s.steps)
+        for device in plan.devices
+    }
+
+
+def _state_bytes(store: Store) -> int:
+    return max(value.bytes for value in store.values if isinstance(value.bytes, int))

@@ -1,0 +1,77 @@
+"""Device profiles: the rates behind the cost model."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mansard.errors import PlacementError
+
+
+@dataclass(frozen=True)
+class LinkProfile:
+    """Moving data between a device's memory and the host's."""
+
+    bytes_per_second: float
+    handoff_seconds: float
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """What a device can do per second. All times in seconds, sizes in bytes."""
+
+    name: str
+    bandwidth: float
+    cache_bandwidth: float
+    cache_bytes: int
+    rates: Mapping[str, float]
+    launch: float
+    link: LinkProfile
+    unified: bool
+
+    def rate(self, dtype: str) -> float:
+        """Operations per second for an element type (the f32 rate when it is not listed)."""
+        return self.rates.get(dtype, self.rates["f32"])
+
+
+@functools.cache
+def _data() -> Mapping[str, Any]:
+    text = importlib.resources.files("mansard.targets").joinpath("data/profiles.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+def default_profile(driver: str, kind: str) -> DeviceProfile:
+    """The shipped profile of a kind of device: ``cpu``, or ``vulkan`` with a DeviceInfo.kind.
+
+    Drivers without a shipped profile of their own get that of a simulated device.
+    """
+    key = driver if driver in _data() else f"{driver}-{kind or 'integrated'}"
+    if key == "vulkan-virtual":
+        key = "vulkan-discrete"
+    if key not in _data():
+        key = "simulated"
+    raw = _data()[key]
+    scale = float(len(os.sched_getaffinity(0))) if raw["per_core"] else 1.0
+    return profile_from(key, raw, scale, unified=key not in ("vulkan-discrete", "simulated"))
+
+
+def profile_from(name: str, raw: Mapping[str, Any], scale: float, *, unified: bool) -> DeviceProfile:
+    """A profile from its TOML table; raises PlacementError naming a missing key."""
+    try:
+        return DeviceProfile(
+            name=name,
+            bandwidth=raw["bandwidth"] * scale,
+            cache_bandwidth=raw["cache_bandwidth"] * scale,
+            cache_bytes=raw["cache_bytes"],
+            rates={k: v * scale for k, v in raw["rates"].items()},
+            launch=raw["launch"],
+            link=LinkProfile(raw["link"], raw["handoff"]),
+            unified=unified,
+        )
+    except KeyError as error:
+        raise PlacementError(f"device profile {name!r} lacks {error.args[0]!r}") from error

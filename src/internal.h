@@ -1,0 +1,38 @@
+/* What the files of the core share and no driver needs. */
+#ifndef MANSARD_INTERNAL_H
+#define MANSARD_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "mansard_core.h"
+
+/* Run `waiter->run` on this thread as soon as no other callback is running on it. */
+void mn_defer(mn_waiter *waiter);
+
+/* Callbacks deferred between enter and leave run in the outermost leave. */
+bool mn_defer_enter(void);
+void mn_defer_leave(bool outermost);
+
+/* A condition variable that measures time with CLOCK_MONOTONIC. */
+void mn_cond_init(pthread_cond_t *cond);
+
+/* Wait until mn_now() reaches `deadline_ns` (MN_FOREVER: without end). False when it has passed. */
+bool mn_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns);
+
+/* The deadline of a timeout that starts now. */
+uint64_t mn_deadline(uint64_t timeout_ns);
+
+/* End the process: the core cannot go on, and going on would hang or corrupt. */
+_Noreturn void mn_fatal(const char *message);
+
+static inline void mn_spin_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+#endif

@@ -1,0 +1,346 @@
+/* The native core of Mansard: timelines, queues, the CPU executor, executable memory.
+ *
+ * Everything here is plain C11 and POSIX threads. Python reaches it through ctypes, so no call holds
+ * the interpreter lock; drivers written in C include this header.
+ *
+ * Rules that hold everywhere
+ *  - Every object is reference counted: create returns one reference, retain adds one, release drops one.
+ *  - Functions return an `mn_code` unless they cannot fail. `mn_last_message()` explains the last
+ *    failure of the calling thread. Out-parameters are written only as documented.
+ *  - Times are nanoseconds of CLOCK_MONOTONIC; a timeout of MN_FOREVER never expires, 0 only looks.
+ *  - Callbacks (continuations, executors) run with no lock held, never nested: work that becomes
+ *    runnable inside a callback is appended to a list of the calling thread and run when the
+ *    callback has returned, so chains of any length use a bounded stack.
+ *
+ * Lock order (outer first; a thread never takes a lock to the left of one it holds)
+ *    queue.lock  ->  completion.lock  ->  timeline.lock
+ * Timelines and queues never hold two; pool locks are leaves.
+ */
+#ifndef MANSARD_CORE_H
+#define MANSARD_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MN_API __attribute__((visibility("default")))
+#define MN_FOREVER UINT64_MAX
+
+/* ---- codes and statuses (status.c) ------------------------------------------------------------ */
+
+typedef enum mn_code {
+    MN_OK = 0,
+    /* Answers that are not failures of a point. */
+    MN_TIMEOUT = 1, /* not complete in time */
+    MN_CLOSED = 2,  /* the queue or completion queue was closed */
+    MN_INVALID = 3, /* an argument is wrong; a defect of the caller */
+    /* Failures; each has its class in mansard/errors.py. */
+    MN_FAILED = 16,         /* MansardError */
+    MN_DEVICE = 17,         /* DeviceError */
+    MN_UNAVAILABLE = 18,    /* DeviceUnavailableError */
+    MN_OUT_OF_MEMORY = 19,  /* OutOfMemoryError */
+    MN_DEVICE_LOST = 20,    /* DeviceLostError */
+    MN_EXECUTION = 21,      /* ExecutionError */
+    MN_INPUT = 22,          /* InputError */
+    MN_WAIT_TIMEOUT = 23,   /* WaitTimeoutError */
+} mn_code;
+
+/* Why a point failed: immutable, shared by every point the failure spreads to. */
+typedef struct mn_status mn_status;
+
+/* A status with one reference, never NULL. `message` is copied. `token` is 0, or names an object of the
+ * caller's (the Python exception); see mn_status_take_released. */
+MN_API mn_status *mn_status_create(int code, const char *message, uint64_t token);
+MN_API mn_status *mn_status_retain(mn_status *status); /* NULL is passed through */
+MN_API void mn_status_release(mn_status *status);      /* NULL is allowed */
+MN_API int mn_status_code(const mn_status *status);    /* MN_OK for NULL */
+MN_API const char *mn_status_message(const mn_status *status);
+MN_API uint64_t mn_status_token(const mn_status *status);
+
+/* Tokens of statuses that no longer exist, each once, so that their owner can drop what they name.
+ * Writes up to `capacity` tokens, returns how many. */
+MN_API size_t mn_status_take_released(uint64_t *tokens, size_t capacity);
+
+/* Why the last call of this thread failed; never NULL, valid until the thread's next failure. */
+MN_API const char *mn_last_message(void);
+
+/* Set mn_last_message (printf style) and return `code`; for drivers in C. */
+MN_API int mn_error(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+MN_API uint64_t mn_now(void); /* CLOCK_MONOTONIC in nanoseconds */
+
+/* ---- timelines (timeline.c) ------------------------------------------------------------------- */
+
+/* A 64-bit counter that only rises. A point is a value on it.
+ *
+ *    signal(v)  every point <= v that has not failed is reached.
+ *    fail(v)    the point v, and only v, is failed. Lower points that are pending stay pending: the
+ *               work that signals them may still be running. A failure recorded for a point that a
+ *               higher signal already completed is kept too, so that it is seen. The first failure
+ *               of a point wins.
+ *
+ * Because signal(v) completes everything below v, work that may finish out of order needs a timeline
+ * of its own.
+ */
+typedef struct mn_timeline mn_timeline;
+
+typedef enum mn_state { MN_PENDING = 0, MN_REACHED = 1, MN_POISONED = 2 } mn_state;
+
+typedef struct mn_point {
+    mn_timeline *timeline;
+    uint64_t value;
+} mn_point;
+
+/* `label` is copied and names the timeline in messages. */
+MN_API mn_timeline *mn_timeline_create(const char *label, uint64_t initial);
+MN_API mn_timeline *mn_timeline_retain(mn_timeline *timeline);
+MN_API void mn_timeline_release(mn_timeline *timeline);
+MN_API const char *mn_timeline_label(const mn_timeline *timeline);
+
+/* The highest value completed, failed points included. */
+MN_API uint64_t mn_timeline_value(mn_timeline *timeline);
+
+/* Complete every point up to `value`; no effect when it is not above the current one. */
+MN_API void mn_timeline_signal(mn_timeline *timeline, uint64_t value);
+
+/* Fail the point; the timeline takes its own reference to `status`. */
+MN_API void mn_timeline_fail_status(mn_timeline *timeline, uint64_t value, mn_status *status);
+MN_API void mn_timeline_fail(mn_timeline *timeline, uint64_t value, int code, const char *message);
+
+/* The state of a point. When it is poisoned and `status` is not NULL, *status receives a reference. */
+MN_API mn_state mn_timeline_query(mn_timeline *timeline, uint64_t value, mn_status **status);
+
+/* Block until the point is complete. MN_OK: reached. MN_TIMEOUT: still pending. MN_FAILED: the point
+ * failed, and *status (when not NULL) receives a reference to the reason. */
+MN_API int mn_timeline_wait(mn_timeline *timeline, uint64_t value, uint64_t timeout_ns, mn_status **status);
+
+/* A continuation: `run` is called once when the point completes, with the reason when it failed
+ * (borrowed) or NULL. The caller owns the memory, sets `run`, and keeps it valid until `run` was
+ * called or the waiter was cancelled; the other fields belong to the core. */
+typedef struct mn_waiter mn_waiter;
+struct mn_waiter {
+    void (*run)(mn_waiter *waiter, mn_status *status);
+    mn_timeline *timeline;
+    uint64_t value;
+    mn_status *status;
+    mn_waiter *next;
+    mn_waiter **link; /* non-NULL while registered with the timeline */
+};
+
+/* Call `waiter->run` when the point completes; at once (see the header's rules) when it is complete. */
+MN_API void mn_timeline_when(mn_timeline *timeline, uint64_t value, mn_waiter *waiter);
+
+/* Withdraw a waiter. True: it will not run. False: it has run or is about to. */
+MN_API bool mn_timeline_cancel(mn_waiter *waiter);
+
+/* ---- queues (queue.c) ------------------------------------------------------------------------- */
+
+/* A queue turns submissions into work that is ready to run. A batch becomes ready when all its waits
+ * are complete; a batch that waits does not hold back others. When one of the waits failed, the batch
+ * is not run and all its signals fail with the same status. It fails only when *all* its waits are
+ * complete, so that a completed point always means: nothing that led to it is still running.
+ */
+typedef struct mn_queue mn_queue;
+typedef struct mn_batch mn_batch;
+
+typedef enum mn_queue_mode {
+    MN_QUEUE_THREAD = 0, /* `execute` is called on a thread of the queue, one batch at a time */
+    MN_QUEUE_INLINE = 1, /* `execute` is called by whichever thread made the batch ready; it must not
+                            block, and batches may overlap */
+    MN_QUEUE_PULL = 2,   /* somebody calls mn_queue_pop */
+} mn_queue_mode;
+
+typedef struct mn_queue_options {
+    const char *label; /* copied; names the device in messages */
+    int mode;          /* mn_queue_mode */
+    int reserved;
+    /* Start the batch's work. Exactly one mn_batch_complete (or mn_batch_finish) must follow, during
+     * the call or later, from any thread. Unused in pull mode. */
+    void (*execute)(void *context, mn_batch *batch);
+    /* Optional. Whether the executor itself orders the batch after `point` on the device (a timeline
+     * semaphore of the same API whose signalling work was already submitted). Such points are not
+     * waited for by the core; the executor reads them with mn_batch_native_waits. When one of them
+     * has failed by the time the batch completes, the batch's signals fail with its status.
+     * Called by the submitting thread with no lock held, after the earlier batches of the same
+     * submission were handed to `execute` where they could be. */
+    bool (*native_wait)(void *context, const mn_point *point);
+    /* Optional. Called when a batch takes hold of its work and when it is done with it. */
+    void (*retain_work)(void *work);
+    void (*release_work)(void *work);
+    /* Optional. Called with `context` when the last reference to the queue is gone. */
+    void (*release_context)(void *context);
+    void *context;
+} mn_queue_options;
+
+typedef struct mn_submission {
+    const mn_point *waits;
+    const mn_point *signals;
+    const uint64_t *slots; /* addresses of the binding slots, by index; copied */
+    void *work;            /* what to run: opaque to the queue */
+    uint64_t token;        /* the caller's name for the batch; see mn_queue_retired */
+    uint32_t wait_count;
+    uint32_t signal_count;
+    uint32_t slot_count;
+    uint32_t reserved;
+} mn_submission;
+
+/* One finished batch; all times on CLOCK_MONOTONIC. A batch that was never run has start = end = 0. */
+typedef struct mn_record {
+    uint64_t token;
+    uint64_t submit_ns;
+    uint64_t ready_ns;
+    uint64_t start_ns;
+    uint64_t end_ns;
+} mn_record;
+
+typedef struct mn_queue_stats {
+    uint64_t submitted; /* batches */
+    uint64_t completed; /* batches that are done, failed ones included */
+    uint64_t failed;
+    uint64_t waiting;   /* batches with pending waits */
+    uint64_t running;   /* batches started and not complete */
+    uint64_t busy_ns;   /* time during which at least one batch ran, up to now */
+} mn_queue_stats;
+
+/* NULL on failure (see mn_last_message). Close a queue before releasing the last reference to it: an
+ * open queue of mode MN_QUEUE_THREAD is held by its thread. */
+MN_API mn_queue *mn_queue_create(const mn_queue_options *options);
+MN_API mn_queue *mn_queue_retain(mn_queue *queue);
+MN_API void mn_queue_release(mn_queue *queue);
+
+/* Hand over batches; never blocks on a point or on the device. All or nothing: on MN_CLOSED or
+ * MN_OUT_OF_MEMORY no batch was taken. In inline mode ready batches are executed before it returns. */
+MN_API int mn_queue_submit(mn_queue *queue, const mn_submission *submissions, uint32_t count);
+
+/* Pull mode: the next ready batch, oldest first. MN_TIMEOUT, or MN_CLOSED when the queue was closed
+ * and nothing is left. The batch stays valid until it is completed. */
+MN_API int mn_queue_pop(mn_queue *queue, uint64_t timeout_ns, mn_batch **batch);
+
+/* Stop taking batches, fail those that still wait (the message names the queue and the point), run
+ * those that are ready, and wait up to `timeout_ns` for what runs. MN_TIMEOUT when something still
+ * runs; may be called again. Not to be called from `execute` or a continuation. */
+MN_API int mn_queue_close(mn_queue *queue, uint64_t timeout_ns);
+
+/* Fail with `status` what waits and what is ready but not started, now and in future submissions: the
+ * device is lost. Batches that run must still be completed by the executor. */
+MN_API void mn_queue_poison(mn_queue *queue, mn_status *status);
+
+MN_API void mn_queue_get_stats(mn_queue *queue, mn_queue_stats *stats);
+
+/* Tokens of batches completed since the last call, in order of completion, up to `capacity`: the
+ * moment to drop what those batches used. Returns how many were written. Token 0 is not reported. */
+MN_API size_t mn_queue_retired(mn_queue *queue, uint64_t *tokens, size_t capacity);
+
+/* The most recent finished batches, oldest first, up to `capacity` (the queue keeps the last 256). */
+MN_API size_t mn_queue_records(mn_queue *queue, mn_record *records, size_t capacity);
+
+/* For executors; valid until the batch is completed. */
+MN_API void *mn_batch_work(const mn_batch *batch);
+MN_API uint64_t mn_batch_token(const mn_batch *batch);
+MN_API const uint64_t *mn_batch_slots(const mn_batch *batch, uint32_t *count);
+MN_API const mn_point *mn_batch_native_waits(const mn_batch *batch, uint32_t *count);
+MN_API const mn_point *mn_batch_signals(const mn_batch *batch, uint32_t *count);
+/* Replace the times of the record with the device's own (already on CLOCK_MONOTONIC). */
+MN_API void mn_batch_set_times(mn_batch *batch, uint64_t start_ns, uint64_t end_ns);
+
+/* The batch is done: signal its points (MN_OK) or fail them. The batch is gone afterwards. */
+MN_API void mn_batch_complete(mn_batch *batch, int code, const char *message);
+MN_API void mn_batch_finish(mn_batch *batch, mn_status *status); /* NULL: success; borrowed */
+
+/* ---- completion queues (completion.c) --------------------------------------------------------- */
+
+/* Lets one thread wait for any of many points. */
+typedef struct mn_completion mn_completion;
+
+MN_API mn_completion *mn_completion_create(void);
+MN_API void mn_completion_release(mn_completion *completion); /* withdraws what is still pending */
+
+/* Deliver `token` once the point is complete (reached or failed). */
+MN_API int mn_completion_add(mn_completion *completion, mn_timeline *timeline, uint64_t value, uint64_t token);
+
+/* Wait for tokens: writes 1..capacity of them to `tokens` and how many to *count. MN_TIMEOUT when there
+ * were none in time; MN_CLOSED when closed and all delivered tokens were taken. */
+MN_API int mn_completion_next(mn_completion *completion, uint64_t timeout_ns, uint64_t *tokens, uint32_t capacity,
+                              uint32_t *count);
+
+/* Wake every mn_completion_next for good. */
+MN_API void mn_completion_close(mn_completion *completion);
+
+/* ---- worker pool (pool.c) --------------------------------------------------------------------- */
+
+/* Threads that share the workgroups of one dispatch after another. The calling thread takes part.
+ * Between dispatches a worker spins for MN_POOL_SPIN_NS, then sleeps. */
+typedef struct mn_pool mn_pool;
+
+#define MN_POOL_SPIN_NS 30000u
+
+/* A CPU kernel: runs the workgroups begin <= i < end of the linear grid (x fastest). */
+typedef void (*mn_kernel)(const uint64_t *table, const uint32_t grid[3], int64_t begin, int64_t end);
+
+/* The CPUs this process may use, or MANSARD_NUM_THREADS when it is set; 0 with mn_last_message when
+ * that variable is not a positive number. */
+MN_API int mn_default_threads(void);
+
+/* `threads` counts the caller too; 1 makes no thread at all. NULL on failure. */
+MN_API mn_pool *mn_pool_create(int threads);
+MN_API void mn_pool_release(mn_pool *pool); /* ends the threads; no dispatch may be running */
+MN_API int mn_pool_threads(const mn_pool *pool);
+
+/* Run the whole grid and return when every workgroup is done. Calls from several threads take turns. */
+MN_API void mn_pool_run(mn_pool *pool, mn_kernel kernel, const uint64_t *table, const uint32_t grid[3]);
+
+/* ---- CPU command lists (cpu_exec.c) ----------------------------------------------------------- */
+
+typedef struct mn_cpu_list mn_cpu_list;
+
+typedef enum mn_cpu_op { MN_CPU_DISPATCH = 0, MN_CPU_COPY = 1, MN_CPU_FILL = 2, MN_CPU_BARRIER = 3 } mn_cpu_op;
+
+/* A command. All addresses live in the list's words, so that relocations treat them alike:
+ *    dispatch  words[table ...] is the kernel's argument table
+ *    copy      words[table] is the source, words[table + 1] the target, `size` bytes
+ *    fill      words[table] is the target, `size` bytes of the 32-bit `pattern`
+ *    barrier   nothing: commands run in order */
+typedef struct mn_cpu_command {
+    const void *kernel; /* mn_kernel */
+    uint64_t size;
+    uint32_t op; /* mn_cpu_op */
+    uint32_t table;
+    uint32_t grid[3];
+    uint32_t pattern;
+} mn_cpu_command;
+
+/* words[word] = address of the slot + offset, when the batch starts. */
+typedef struct mn_cpu_reloc {
+    uint32_t word;
+    uint32_t slot;
+    uint64_t offset;
+} mn_cpu_reloc;
+
+/* A list with its own copy of everything. With `profile`, every run notes each command's times. */
+MN_API mn_cpu_list *mn_cpu_list_create(const mn_cpu_command *commands, uint32_t command_count,
+                                       const uint64_t *words, uint32_t word_count, const mn_cpu_reloc *relocs,
+                                       uint32_t reloc_count, bool profile);
+MN_API void mn_cpu_list_retain(mn_cpu_list *list);
+MN_API void mn_cpu_list_release(mn_cpu_list *list);
+
+/* Times of the last completed run: start and end of each command, 2 * command_count numbers.
+ * Returns how many numbers were written; 0 before the first run or without `profile`. */
+MN_API size_t mn_cpu_list_times(mn_cpu_list *list, uint64_t *times, size_t capacity);
+
+/* A queue of mode MN_QUEUE_THREAD whose work is mn_cpu_list; it takes its own pool of `threads`
+ * (0: mn_default_threads). NULL on failure. */
+MN_API mn_queue *mn_cpu_queue_create(const char *label, int threads);
+
+/* ---- memory (memory.c) ------------------------------------------------------------------------ */
+
+/* Zeroed, page-aligned memory (2 MiB aligned and in huge pages where large). */
+MN_API int mn_memory_map(uint64_t size, uint64_t *address);
+MN_API void mn_memory_unmap(uint64_t address, uint64_t size);
+
+/* Read-execute memory holding a copy of `bytes`: written first, then sealed; never both. */
+MN_API int mn_code_map(const void *bytes, uint64_t size, uint64_t *address);
+/* The same straight from a file; `offset` must be a multiple of the page size. */
+MN_API int mn_code_map_file(int fd, uint64_t offset, uint64_t size, uint64_t *address);
+MN_API void mn_code_unmap(uint64_t address, uint64_t size);
+
+#endif

@@ -1,0 +1,356 @@
+/* Queues: which batch may run, who runs it, and what was run. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "queue.h"
+
+static void *queue_thread(void *argument);
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+static bool start_thread(mn_queue *queue) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    queue->thread_running = true;
+    mn_queue_retain(queue);
+    int reason = pthread_create(&thread, &attributes, queue_thread, queue);
+    pthread_attr_destroy(&attributes);
+    if (reason == 0) return true;
+    mn_error(MN_DEVICE, "cannot start the thread of queue %s: %s", queue->label, strerror(reason));
+    queue->options.release_context = NULL; /* the caller keeps what it handed in vain */
+    queue->thread_running = false;
+    mn_queue_release(queue);
+    return false;
+}
+
+mn_queue *mn_queue_create(const mn_queue_options *options) {
+    if (options->mode < MN_QUEUE_THREAD || options->mode > MN_QUEUE_PULL ||
+        (options->mode != MN_QUEUE_PULL && !options->execute)) {
+        mn_error(MN_INVALID, "a queue needs a known mode, and an executor unless it is pulled from");
+        return NULL;
+    }
+    mn_queue *queue = calloc(1, sizeof *queue);
+    if (!queue) {
+        mn_error(MN_OUT_OF_MEMORY, "cannot allocate a queue");
+        return NULL;
+    }
+    atomic_init(&queue->refs, 1);
+    queue->options = *options;
+    snprintf(queue->label, sizeof queue->label, "%s", options->label ? options->label : "");
+    queue->options.label = queue->label;
+    pthread_mutex_init(&queue->lock, NULL);
+    mn_cond_init(&queue->work);
+    mn_cond_init(&queue->idle);
+    if (options->mode == MN_QUEUE_THREAD && !start_thread(queue)) {
+        mn_queue_release(queue);
+        return NULL;
+    }
+    return queue;
+}
+
+mn_queue *mn_queue_retain(mn_queue *queue) {
+    atomic_fetch_add_explicit(&queue->refs, 1, memory_order_relaxed);
+    return queue;
+}
+
+void mn_queue_release(mn_queue *queue) {
+    if (!queue || atomic_fetch_sub_explicit(&queue->refs, 1, memory_order_acq_rel) != 1) return;
+    mn_status_release(queue->poison);
+    free(queue->retired);
+    pthread_cond_destroy(&queue->idle);
+    pthread_cond_destroy(&queue->work);
+    pthread_mutex_destroy(&queue->lock);
+    if (queue->options.release_context) queue->options.release_context(queue->options.context);
+    free(queue);
+}
+
+/* ---- lists (under queue->lock) ---------------------------------------------------------------- */
+
+static void link_waiting(mn_queue *queue, mn_batch *batch) {
+    batch->state = BATCH_WAITING;
+    batch->previous = NULL;
+    batch->next = queue->waiting;
+    if (batch->next) batch->next->previous = batch;
+    queue->waiting = batch;
+    queue->stats.waiting++;
+}
+
+static void unlink_waiting(mn_queue *queue, mn_batch *batch) {
+    if (batch->previous)
+        batch->previous->next = batch->next;
+    else
+        queue->waiting = batch->next;
+    if (batch->next) batch->next->previous = batch->previous;
+    queue->stats.waiting--;
+}
+
+static void push_ready(mn_queue *queue, mn_batch *batch) {
+    batch->state = BATCH_READY;
+    batch->next = NULL;
+    if (queue->ready)
+        queue->ready_last->next = batch;
+    else
+        queue->ready = batch;
+    queue->ready_last = batch;
+    atomic_fetch_add_explicit(&queue->ready_count, 1, memory_order_release);
+}
+
+static mn_batch *pop_ready(mn_queue *queue) {
+    mn_batch *batch = queue->ready;
+    queue->ready = batch->next;
+    atomic_fetch_sub_explicit(&queue->ready_count, 1, memory_order_relaxed);
+    return batch;
+}
+
+static void note_start(mn_queue *queue, mn_batch *batch) {
+    batch->state = BATCH_RUNNING;
+    batch->record.start_ns = mn_now();
+    if (queue->stats.running++ == 0) queue->busy_since = batch->record.start_ns;
+}
+
+/* ---- submission ------------------------------------------------------------------------------- */
+
+/* Room to report every batch that is not yet done, so that finishing one needs no memory. */
+static bool reserve_retired(mn_queue *queue, uint32_t count) {
+    size_t needed = queue->retired_count + queue->live + count;
+    if (needed <= queue->retired_capacity) return true;
+    uint64_t *retired = realloc(queue->retired, 2 * needed * sizeof *retired);
+    if (!retired) return false;
+    queue->retired = retired;
+    queue->retired_capacity = 2 * needed;
+    return true;
+}
+
+/* The queue and the submitter both reach the batches, so the submitter keeps an array of its own. */
+static int enlist(mn_queue *queue, mn_batch *batches, mn_batch **list, uint32_t count) {
+    pthread_mutex_lock(&queue->lock);
+    if (queue->closed) {
+        pthread_mutex_unlock(&queue->lock);
+        return mn_error(MN_CLOSED, "device %s is closed", queue->label);
+    }
+    if (!reserve_retired(queue, count)) {
+        pthread_mutex_unlock(&queue->lock);
+        return mn_error(MN_OUT_OF_MEMORY, "cannot queue %u batches", count);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        mn_batch *batch = batches;
+        batches = batch->next;
+        list[i] = batch;
+        if (queue->poison) atomic_store(&batch->failure, mn_status_retain(queue->poison));
+        link_waiting(queue, batch);
+    }
+    queue->live += count;
+    queue->stats.submitted += count;
+    pthread_mutex_unlock(&queue->lock);
+    return MN_OK;
+}
+
+int mn_queue_submit(mn_queue *queue, const mn_submission *submissions, uint32_t count) {
+    if (count == 0) return MN_OK;
+    mn_batch *few[16];
+    mn_batch **list = count <= 16 ? few : malloc(count * sizeof *list);
+    mn_batch *batches = list ? mn_batches_create(queue, submissions, count) : NULL;
+    int code = batches ? enlist(queue, batches, list, count)
+                       : mn_error(MN_OUT_OF_MEMORY, "cannot allocate %u batches", count);
+    if (code == MN_OK) {
+        bool outermost = mn_defer_enter();
+        for (uint32_t i = 0; i < count; i++) mn_batch_arm(list[i]);
+        mn_defer_leave(outermost);
+    } else {
+        mn_batches_discard(batches);
+    }
+    if (list != few) free(list);
+    return code;
+}
+
+void mn_queue_ready(mn_batch *batch) {
+    mn_queue *queue = batch->queue;
+    bool execute = false, failed = false;
+    pthread_mutex_lock(&queue->lock);
+    /* Otherwise close or poison withdrew it. */
+    if (batch->state == BATCH_WAITING) {
+        unlink_waiting(queue, batch);
+        batch->record.ready_ns = mn_now();
+        failed = atomic_load(&batch->failure) != NULL;
+        execute = !failed && queue->options.mode == MN_QUEUE_INLINE;
+        if (failed) {
+            batch->state = BATCH_WITHDRAWN;
+        } else if (execute) {
+            note_start(queue, batch);
+        } else {
+            push_ready(queue, batch);
+            pthread_cond_signal(&queue->work);
+        }
+    }
+    pthread_mutex_unlock(&queue->lock);
+    if (failed) mn_batch_finish(batch, atomic_load(&batch->failure));
+    if (execute) queue->options.execute(queue->options.context, batch);
+}
+
+/* ---- running ---------------------------------------------------------------------------------- */
+
+static void spin_for_work(mn_queue *queue) {
+    uint64_t until = mn_now() + MN_POOL_SPIN_NS;
+    while (atomic_load_explicit(&queue->ready_count, memory_order_acquire) == 0 && mn_now() < until)
+        for (int i = 0; i < 16; i++) mn_spin_pause();
+}
+
+int mn_queue_pop(mn_queue *queue, uint64_t timeout_ns, mn_batch **batch) {
+    uint64_t deadline = mn_deadline(timeout_ns);
+    bool in_time = timeout_ns > 0;
+    *batch = NULL;
+    pthread_mutex_lock(&queue->lock);
+    while (!queue->ready && !queue->closed && in_time)
+        in_time = mn_cond_wait_until(&queue->work, &queue->lock, deadline);
+    if (queue->ready) {
+        *batch = pop_ready(queue);
+        note_start(queue, *batch);
+    }
+    bool closed = queue->closed;
+    pthread_mutex_unlock(&queue->lock);
+    return *batch ? MN_OK : closed ? MN_CLOSED : MN_TIMEOUT;
+}
+
+static void *queue_thread(void *argument) {
+    mn_queue *queue = argument;
+    mn_batch *batch;
+    char name[16];
+    snprintf(name, sizeof name, "mn-%.12s", queue->label);
+    prctl(PR_SET_NAME, name);
+    while (mn_queue_pop(queue, MN_FOREVER, &batch) == MN_OK) {
+        queue->options.execute(queue->options.context, batch);
+        spin_for_work(queue); /* the next step of a chain is often only microseconds away */
+    }
+    pthread_mutex_lock(&queue->lock);
+    queue->thread_running = false;
+    pthread_cond_broadcast(&queue->idle);
+    pthread_mutex_unlock(&queue->lock);
+    mn_queue_release(queue);
+    return NULL;
+}
+
+/* ---- accounting ------------------------------------------------------------------------------- */
+
+static void note_busy(mn_queue *queue, const mn_batch *batch, uint64_t now) {
+    if (--queue->stats.running == 0) queue->stats.busy_ns += now - queue->busy_since;
+    if (!batch->device_times) return;
+    uint64_t from = batch->record.start_ns, until = batch->record.end_ns;
+    if (from < queue->device_busy_until) from = queue->device_busy_until;
+    if (until > from) queue->device_busy_ns += until - from;
+    if (until > queue->device_busy_until) queue->device_busy_until = until;
+}
+
+void mn_queue_note_end(mn_batch *batch, bool failed) {
+    mn_queue *queue = batch->queue;
+    pthread_mutex_lock(&queue->lock);
+    if (batch->state == BATCH_RUNNING) {
+        uint64_t now = mn_now();
+        note_busy(queue, batch, now);
+        if (!batch->device_times) batch->record.end_ns = now;
+    }
+    batch->state = BATCH_DONE;
+    queue->stats.completed++;
+    queue->stats.failed += failed;
+    queue->records[queue->record_count++ % MN_RECORDS] = batch->record;
+    if (batch->record.token) queue->retired[queue->retired_count++] = batch->record.token;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void mn_queue_note_gone(mn_queue *queue) {
+    pthread_mutex_lock(&queue->lock);
+    if (--queue->live == 0) pthread_cond_broadcast(&queue->idle);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void mn_queue_get_stats(mn_queue *queue, mn_queue_stats *stats) {
+    pthread_mutex_lock(&queue->lock);
+    *stats = queue->stats;
+    if (queue->device_busy_ns)
+        stats->busy_ns = queue->device_busy_ns;
+    else if (queue->stats.running)
+        stats->busy_ns += mn_now() - queue->busy_since;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+size_t mn_queue_retired(mn_queue *queue, uint64_t *tokens, size_t capacity) {
+    pthread_mutex_lock(&queue->lock);
+    size_t count = queue->retired_count < capacity ? queue->retired_count : capacity;
+    if (count) {
+        queue->retired_count -= count;
+        memcpy(tokens, queue->retired, count * sizeof *tokens);
+        memmove(queue->retired, queue->retired + count, queue->retired_count * sizeof *tokens);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return count;
+}
+
+size_t mn_queue_records(mn_queue *queue, mn_record *records, size_t capacity) {
+    pthread_mutex_lock(&queue->lock);
+    uint64_t end = queue->record_count;
+    uint64_t kept = end < MN_RECORDS ? end : MN_RECORDS;
+    size_t count = kept < capacity ? kept : capacity;
+    for (size_t i = 0; i < count; i++) records[i] = queue->records[(end - count + i) % MN_RECORDS];
+    pthread_mutex_unlock(&queue->lock);
+    return count;
+}
+
+/* ---- the end ---------------------------------------------------------------------------------- */
+
+static mn_batch *take_waiting(mn_queue *queue) {
+    pthread_mutex_lock(&queue->lock);
+    mn_batch *batch = queue->waiting;
+    if (batch) {
+        unlink_waiting(queue, batch);
+        batch->state = BATCH_WITHDRAWN;
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return batch;
+}
+
+static mn_batch *take_ready(mn_queue *queue) {
+    pthread_mutex_lock(&queue->lock);
+    mn_batch *batch = queue->ready ? pop_ready(queue) : NULL;
+    if (batch) batch->state = BATCH_WITHDRAWN;
+    pthread_mutex_unlock(&queue->lock);
+    return batch;
+}
+
+static void withdraw_waiting(mn_queue *queue, mn_status *status) {
+    mn_batch *batch;
+    while ((batch = take_waiting(queue))) mn_batch_withdraw(batch, status);
+}
+
+void mn_queue_poison(mn_queue *queue, mn_status *status) {
+    mn_batch *batch;
+    bool outermost = mn_defer_enter();
+    pthread_mutex_lock(&queue->lock);
+    if (!queue->poison) queue->poison = mn_status_retain(status);
+    pthread_mutex_unlock(&queue->lock);
+    withdraw_waiting(queue, status);
+    while ((batch = take_ready(queue))) mn_batch_withdraw(batch, status);
+    mn_defer_leave(outermost);
+}
+
+int mn_queue_close(mn_queue *queue, uint64_t timeout_ns) {
+    uint64_t deadline = mn_deadline(timeout_ns);
+    pthread_mutex_lock(&queue->lock);
+    queue->closed = true;
+    pthread_cond_broadcast(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
+    bool outermost = mn_defer_enter();
+    withdraw_waiting(queue, NULL);
+    mn_defer_leave(outermost);
+    bool in_time = true;
+    pthread_mutex_lock(&queue->lock);
+    while ((queue->live || queue->thread_running) && in_time)
+        in_time = mn_cond_wait_until(&queue->idle, &queue->lock, deadline);
+    uint64_t live = queue->live;
+    bool done = live == 0 && !queue->thread_running;
+    pthread_mutex_unlock(&queue->lock);
+    if (done) return MN_OK;
+    return mn_error(MN_TIMEOUT, "device %s still runs %llu batches", queue->label, (unsigned long long)live);
+}

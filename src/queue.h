@@ -1,0 +1,87 @@
+/* The insides of queues and batches, shared by queue.c and batch.c. */
+#ifndef MANSARD_QUEUE_H
+#define MANSARD_QUEUE_H
+
+#include "internal.h"
+
+#define MN_RECORDS 256
+
+typedef enum batch_state {
+    BATCH_WAITING,   /* on the queue's waiting list */
+    BATCH_READY,     /* on the queue's ready list */
+    BATCH_RUNNING,   /* with the executor */
+    BATCH_WITHDRAWN, /* failed by close or poison while it waited */
+    BATCH_DONE,
+} batch_state;
+
+typedef struct batch_wait {
+    mn_waiter waiter; /* first: a waiter is its wait */
+    mn_batch *batch;
+} batch_wait;
+
+/* References: one of the queue until the batch is done, one of the submitter until every wait is
+ * registered, one per registered waiter. */
+struct mn_batch {
+    mn_queue *queue;
+    atomic_int refs;
+    atomic_uint pending;          /* waits not complete, plus the submitter's guard */
+    _Atomic(mn_status *) failure; /* of the first failed wait */
+    batch_state state;            /* under queue->lock */
+    mn_batch *next, *previous;    /* waiting list; ready list (next only); submission list */
+    void *work;
+    mn_record record;
+    bool device_times; /* the executor set start and end */
+    uint32_t wait_count, native_count, signal_count, slot_count;
+    batch_wait *waits;
+    mn_point *native_waits; /* those of `waits` that are left to the device; borrowed */
+    mn_point *signals;
+    uint64_t *slots;
+};
+
+struct mn_queue {
+    atomic_int refs;
+    mn_queue_options options;
+    pthread_mutex_t lock;
+    pthread_cond_t work;        /* ready work, or closed */
+    pthread_cond_t idle;        /* live or thread_running fell */
+    bool closed;
+    bool thread_running;
+    mn_status *poison;
+    mn_batch *waiting;
+    mn_batch *ready, *ready_last;
+    atomic_uint ready_count;    /* so that the queue's thread may look without the lock */
+    uint64_t live;              /* batches whose signals are not done */
+    mn_queue_stats stats;
+    uint64_t busy_since;
+    uint64_t device_busy_ns, device_busy_until; /* from device times, where executors give them */
+    uint64_t *retired;
+    size_t retired_count, retired_capacity;
+    mn_record records[MN_RECORDS];
+    uint64_t record_count;
+    char label[64];
+};
+
+/* batch.c */
+
+/* Batches linked by `next`, not yet known to the queue; NULL when memory is exhausted. */
+mn_batch *mn_batches_create(mn_queue *queue, const mn_submission *submissions, uint32_t count);
+void mn_batches_discard(mn_batch *batches);
+
+/* Register the waits, in the order of submission, so that a batch may be left to follow an earlier one
+ * of the same call; the batch becomes ready (mn_queue_ready) when the last is complete. */
+void mn_batch_arm(mn_batch *batch);
+void mn_batch_release(mn_batch *batch);
+
+/* Fail a withdrawn batch and forget its waits. `status` NULL: because the queue is closed. */
+void mn_batch_withdraw(mn_batch *batch, mn_status *status);
+
+/* queue.c */
+
+/* Every wait of the batch is complete. */
+void mn_queue_ready(mn_batch *batch);
+
+/* Account for a batch that ends, before its points are signalled, and after. */
+void mn_queue_note_end(mn_batch *batch, bool failed);
+void mn_queue_note_gone(mn_queue *queue);
+
+#endif

@@ -1,0 +1,482 @@
+/* The Vulkan driver's part outside the interpreter: submission, completion, validation messages.
+ *
+ * A mn_vk_queue joins a VkQueue to a mn_queue in inline mode. Whichever thread makes a batch ready
+ * calls vkQueueSubmit2 with the batch's command buffer (its `work`) and a signal of the next value of
+ * the device's timeline semaphore; one watcher thread waits for those values in order and completes
+ * the batches. Work on one VkQueue ends in the order of its signals, so the oldest entry is always the
+ * next to complete.
+ *
+ * No Vulkan header is needed: the few structs are declared here, the commands come as pointers.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "mansard_core.h"
+
+/* ---- the Vulkan declarations used here (Vulkan 1.3; handles of 64-bit platforms) ---------------- */
+
+typedef struct vk_semaphore_submit {
+    int32_t type;
+    const void *next;
+    uint64_t semaphore;
+    uint64_t value;
+    uint64_t stages;
+    uint32_t device_index;
+} vk_semaphore_submit;
+
+typedef struct vk_command_buffer_submit {
+    int32_t type;
+    const void *next;
+    void *command_buffer;
+    uint32_t device_mask;
+} vk_command_buffer_submit;
+
+typedef struct vk_submit2 {
+    int32_t type;
+    const void *next;
+    uint32_t flags;
+    uint32_t wait_count;
+    const vk_semaphore_submit *waits;
+    uint32_t command_buffer_count;
+    const vk_command_buffer_submit *command_buffers;
+    uint32_t signal_count;
+    const vk_semaphore_submit *signals;
+} vk_submit2;
+
+typedef struct vk_semaphore_wait {
+    int32_t type;
+    const void *next;
+    uint32_t flags;
+    uint32_t count;
+    const uint64_t *semaphores;
+    const uint64_t *values;
+} vk_semaphore_wait;
+
+typedef struct vk_message {
+    int32_t type;
+    const void *next;
+    uint32_t flags;
+    const char *id_name;
+    int32_t id;
+    const char *text;
+    /* more follows */
+} vk_message;
+
+enum {
+    VK_SUCCESS = 0,
+    VK_TIMEOUT = 2,
+    VK_ERROR_OUT_OF_HOST_MEMORY = -1,
+    VK_ERROR_OUT_OF_DEVICE_MEMORY = -2,
+    VK_ERROR_INITIALIZATION_FAILED = -3,
+    VK_ERROR_DEVICE_LOST = -4,
+    VK_ERROR_UNKNOWN = -13,
+    TYPE_SEMAPHORE_WAIT_INFO = 1000207004,
+    TYPE_SUBMIT_INFO_2 = 1000314004,
+    TYPE_SEMAPHORE_SUBMIT_INFO = 1000314005,
+    TYPE_COMMAND_BUFFER_SUBMIT_INFO = 1000314006,
+};
+#define STAGE_ALL_COMMANDS 0x10000u
+
+typedef int32_t (*vk_queue_submit2)(void *queue, uint32_t count, const vk_submit2 *submits, uint64_t fence);
+typedef int32_t (*vk_wait_semaphores)(void *device, const vk_semaphore_wait *info, uint64_t timeout);
+typedef int32_t (*vk_get_counter)(void *device, uint64_t semaphore, uint64_t *value);
+
+static const char *result_name(int32_t result) {
+    switch (result) {
+    case VK_ERROR_OUT_OF_HOST_MEMORY: return "VK_ERROR_OUT_OF_HOST_MEMORY";
+    case VK_ERROR_OUT_OF_DEVICE_MEMORY: return "VK_ERROR_OUT_OF_DEVICE_MEMORY";
+    case VK_ERROR_INITIALIZATION_FAILED: return "VK_ERROR_INITIALIZATION_FAILED";
+    case VK_ERROR_DEVICE_LOST: return "VK_ERROR_DEVICE_LOST";
+    case VK_ERROR_UNKNOWN: return "VK_ERROR_UNKNOWN";
+    default: return "a failure without a name here";
+    }
+}
+
+static int result_code(int32_t result) {
+    switch (result) {
+    case VK_ERROR_OUT_OF_HOST_MEMORY:
+    case VK_ERROR_OUT_OF_DEVICE_MEMORY: return MN_OUT_OF_MEMORY;
+    case VK_ERROR_DEVICE_LOST: return MN_DEVICE_LOST;
+    default: return MN_EXECUTION;
+    }
+}
+
+/* ---- the queue ---------------------------------------------------------------------------------- */
+
+typedef struct mn_vk_options {
+    const char *label;
+    void *device;       /* VkDevice */
+    void *queue;        /* VkQueue, used by nobody else */
+    uint64_t semaphore; /* a timeline VkSemaphore at 0, used by nobody else */
+    uint64_t spin_ns;   /* how long the watcher looks for an end before it sleeps */
+    vk_queue_submit2 submit;
+    vk_wait_semaphores wait;
+    vk_get_counter counter;
+} mn_vk_options;
+
+/* A submission the device has and has not completed. */
+typedef struct entry {
+    struct entry *next;
+    mn_batch *batch;
+    uint64_t value;
+    bool held; /* injected hang: not to be completed before it is let go */
+} entry;
+
+typedef struct mn_vk_queue {
+    mn_vk_options vk;
+    mn_queue *core;
+    pthread_t watcher;
+    /* Guards all that follows and the VkQueue. Never held while a callback of the core may run. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    entry *oldest, *newest;
+    uint64_t value; /* last value given to a submission */
+    int32_t loss;   /* the VkResult that lost the device, or VK_SUCCESS */
+    bool stopping;
+    bool abandoned; /* the process ends: nothing is completed any more */
+    /* Debug facility: what to do to a coming submission. */
+    uint64_t inject_after;
+    int32_t inject_result;
+    bool inject_hold, inject_armed;
+} mn_vk_queue;
+
+/* How long the watcher sleeps in one call: bounds how late it notices that it should stop. */
+#define WATCH_NS 100000000u
+/* How long work may go on after the device was reported lost before its batches are failed anyway. */
+#define LOSS_NS 1000000000u
+
+/* The value of the running submission that signals `point`; 0 when there is none. Lock held. */
+static uint64_t value_of_point(const mn_vk_queue *queue, const mn_point *point) {
+    for (const entry *e = queue->oldest; e; e = e->next) {
+        uint32_t count = 0;
+        const mn_point *signals = mn_batch_signals(e->batch, &count);
+        for (uint32_t i = 0; i < count; i++)
+            if (signals[i].timeline == point->timeline && signals[i].value == point->value) return e->value;
+    }
+    return 0;
+}
+
+/* The core asks whether the device itself orders work after a point: it does when the work that
+ * signals the point was submitted to the same VkQueue. */
+static bool native_wait(void *context, const mn_point *point) {
+    mn_vk_queue *queue = context;
+    pthread_mutex_lock(&queue->lock);
+    bool native = value_of_point(queue, point) != 0;
+    pthread_mutex_unlock(&queue->lock);
+    return native;
+}
+
+/* The newest of the running submissions a batch must follow; 0 for none. Lock held. */
+static uint64_t value_to_follow(const mn_vk_queue *queue, mn_batch *batch) {
+    uint32_t count = 0;
+    const mn_point *points = mn_batch_native_waits(batch, &count);
+    uint64_t follow = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t value = value_of_point(queue, &points[i]);
+        if (value > follow) follow = value;
+    }
+    return follow;
+}
+
+static int32_t submit(mn_vk_queue *queue, mn_batch *batch, uint64_t value) {
+    uint64_t follow = value_to_follow(queue, batch);
+    vk_semaphore_submit wait = {.type = TYPE_SEMAPHORE_SUBMIT_INFO,
+                                .semaphore = queue->vk.semaphore,
+                                .value = follow,
+                                .stages = STAGE_ALL_COMMANDS};
+    vk_semaphore_submit signal = wait;
+    signal.value = value;
+    vk_command_buffer_submit work = {.type = TYPE_COMMAND_BUFFER_SUBMIT_INFO,
+                                     .command_buffer = mn_batch_work(batch)};
+    vk_submit2 info = {.type = TYPE_SUBMIT_INFO_2,
+                       .wait_count = follow ? 1 : 0,
+                       .waits = &wait,
+                       .command_buffer_count = work.command_buffer ? 1 : 0,
+                       .command_buffers = &work,
+                       .signal_count = 1,
+                       .signals = &signal};
+    return queue->vk.submit(queue->vk.queue, 1, &info, 0);
+}
+
+/* Whether the injection falls due with this submission. Lock held. */
+static bool injected(mn_vk_queue *queue) {
+    if (!queue->inject_armed) return false;
+    if (queue->inject_after > 0) {
+        queue->inject_after--;
+        return false;
+    }
+    queue->inject_armed = false;
+    return true;
+}
+
+static void execute(void *context, mn_batch *batch) {
+    mn_vk_queue *queue = context;
+    entry *e = calloc(1, sizeof *e);
+    if (!e) {
+        mn_batch_complete(batch, MN_OUT_OF_MEMORY, "no host memory for a submission");
+        return;
+    }
+    pthread_mutex_lock(&queue->lock);
+    bool due = injected(queue);
+    int32_t result = queue->loss;
+    bool lost = result != VK_SUCCESS;
+    if (result == VK_SUCCESS && due && !queue->inject_hold) result = queue->inject_result;
+    if (result == VK_SUCCESS) result = submit(queue, batch, queue->value + 1);
+    if (result == VK_SUCCESS) {
+        *e = (entry){.batch = batch, .value = ++queue->value, .held = due && queue->inject_hold};
+        *(queue->oldest ? &queue->newest->next : &queue->oldest) = e;
+        queue->newest = e;
+        pthread_cond_broadcast(&queue->changed);
+    } else if (result == VK_ERROR_DEVICE_LOST) {
+        queue->loss = result;
+        pthread_cond_broadcast(&queue->changed);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    if (result == VK_SUCCESS) return;
+    free(e);
+    char message[160];
+    snprintf(message, sizeof message, "%s: vkQueueSubmit2 failed: %s (VkResult %d)", queue->vk.label,
+             result_name(result), (int)result);
+    mn_batch_complete(batch, lost ? MN_DEVICE_LOST : result_code(result), message);
+}
+
+/* ---- the watcher -------------------------------------------------------------------------------- */
+
+/* Take the entries up to `value` from the queue, stopping at one that is held. Lock held. */
+static entry *take_until(mn_vk_queue *queue, uint64_t value) {
+    entry *taken = NULL, **end = &taken;
+    while (queue->oldest && queue->oldest->value <= value && (!queue->oldest->held || queue->stopping)) {
+        *end = queue->oldest;
+        queue->oldest = queue->oldest->next;
+        end = &(*end)->next;
+    }
+    *end = NULL;
+    return taken;
+}
+
+static void complete_all(entry *e, int code, const char *message) {
+    while (e) {
+        entry *next = e->next;
+        mn_batch_complete(e->batch, code, message);
+        free(e);
+        e = next;
+    }
+}
+
+/* Look at the counter for a while: work that ends within microseconds is seen sooner than by sleeping. */
+static bool spin_for(mn_vk_queue *queue, uint64_t value) {
+    uint64_t until = mn_now() + queue->vk.spin_ns, reached = 0;
+    while (mn_now() < until) {
+        if (queue->vk.counter(queue->vk.device, queue->vk.semaphore, &reached) != VK_SUCCESS) return false;
+        if (reached >= value) return true;
+    }
+    return false;
+}
+
+static int32_t wait_for(mn_vk_queue *queue, uint64_t value, uint64_t timeout) {
+    vk_semaphore_wait info = {.type = TYPE_SEMAPHORE_WAIT_INFO,
+                              .count = 1,
+                              .semaphores = &queue->vk.semaphore,
+                              .values = &value};
+    return queue->vk.wait(queue->vk.device, &info, timeout);
+}
+
+/* The device is lost: all that runs or waits fails, and so does everything submitted later. Called and
+ * returns with the lock held. */
+static void handle_loss(mn_vk_queue *queue) {
+    char message[160];
+    int32_t loss = queue->loss;
+    uint64_t last = queue->oldest ? queue->newest->value : 0;
+    pthread_mutex_unlock(&queue->lock);
+    snprintf(message, sizeof message, "%s: the device is lost: %s (VkResult %d)", queue->vk.label,
+             result_name(loss), (int)loss);
+    /* Buffers are freed once their batches are complete, so a device that still works gets the chance
+     * to end them; one that is really lost returns at once. */
+    if (last) wait_for(queue, last, LOSS_NS);
+    mn_status *status = mn_status_create(MN_DEVICE_LOST, message, 0);
+    if (status) mn_queue_poison(queue->core, status);
+    mn_status_release(status);
+    pthread_mutex_lock(&queue->lock);
+    entry *all = queue->oldest;
+    queue->oldest = queue->newest = NULL;
+    pthread_mutex_unlock(&queue->lock);
+    complete_all(all, MN_DEVICE_LOST, message);
+    pthread_mutex_lock(&queue->lock);
+}
+
+static bool blocked(const mn_vk_queue *queue) { return queue->oldest && queue->oldest->held && !queue->stopping; }
+
+static void *watch(void *context) {
+    mn_vk_queue *queue = context;
+    bool poisoned = false;
+    pthread_mutex_lock(&queue->lock);
+    while (!queue->abandoned) {
+        if (queue->loss != VK_SUCCESS && (!poisoned || queue->oldest)) {
+            handle_loss(queue);
+            poisoned = true;
+            continue;
+        }
+        if (!queue->oldest || blocked(queue)) {
+            if (queue->stopping && !queue->oldest) break;
+            pthread_cond_wait(&queue->changed, &queue->lock);
+            continue;
+        }
+        uint64_t value = queue->oldest->value;
+        pthread_mutex_unlock(&queue->lock);
+        int32_t result = spin_for(queue, value) ? VK_SUCCESS : wait_for(queue, value, WATCH_NS);
+        if (result == VK_SUCCESS) result = queue->vk.counter(queue->vk.device, queue->vk.semaphore, &value);
+        pthread_mutex_lock(&queue->lock);
+        entry *done = result == VK_SUCCESS ? take_until(queue, value) : NULL;
+        if (result < 0) queue->loss = result;
+        pthread_mutex_unlock(&queue->lock);
+        complete_all(done, MN_OK, NULL);
+        pthread_mutex_lock(&queue->lock);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return NULL;
+}
+
+/* ---- what Python calls -------------------------------------------------------------------------- */
+
+/* The core's queue is gone, and with it every batch. */
+static void free_queue(void *context) {
+    mn_vk_queue *queue = context;
+    pthread_cond_destroy(&queue->changed);
+    pthread_mutex_destroy(&queue->lock);
+    free((char *)queue->vk.label);
+    free(queue);
+}
+
+/* NULL on failure (see mn_last_message). */
+MN_API mn_vk_queue *mn_vk_queue_create(const mn_vk_options *options) {
+    mn_vk_queue *queue = calloc(1, sizeof *queue);
+    char *label = strdup(options->label);
+    if (!queue || !label) {
+        free(queue);
+        free(label);
+        mn_error(MN_OUT_OF_MEMORY, "no host memory for a Vulkan queue");
+        return NULL;
+    }
+    queue->vk = *options;
+    queue->vk.label = label;
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_cond_init(&queue->changed, NULL);
+    mn_queue_options core = {.label = label,
+                             .mode = MN_QUEUE_INLINE,
+                             .execute = execute,
+                             .native_wait = native_wait,
+                             .release_context = free_queue,
+                             .context = queue};
+    queue->core = mn_queue_create(&core);
+    if (!queue->core) {
+        free_queue(queue);
+        return NULL;
+    }
+    if (pthread_create(&queue->watcher, NULL, watch, queue) != 0) {
+        mn_error(MN_DEVICE, "the watcher thread of %s could not be started", label);
+        mn_queue_release(queue->core);
+        return NULL;
+    }
+    return queue;
+}
+
+/* The queue to submit to; it lives as long as the mn_vk_queue. */
+MN_API mn_queue *mn_vk_queue_core(mn_vk_queue *queue) { return queue->core; }
+
+/* End the watcher. The core queue must be closed first, so that nothing runs. */
+MN_API void mn_vk_queue_release(mn_vk_queue *queue) {
+    pthread_mutex_lock(&queue->lock);
+    queue->stopping = true;
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+    pthread_join(queue->watcher, NULL);
+    mn_queue_release(queue->core);
+}
+
+/* The process ends while work may still run: end the watcher, so that no thread of ours is inside the
+ * driver when its library is torn down. What runs is never completed. */
+MN_API void mn_vk_queue_abandon(mn_vk_queue *queue) {
+    pthread_mutex_lock(&queue->lock);
+    queue->abandoned = true;
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+    pthread_join(queue->watcher, NULL);
+}
+
+/* Debug facility: after `after` more submissions one fails with `result` without reaching the device. */
+MN_API void mn_vk_queue_inject_failure(mn_vk_queue *queue, uint64_t after, int32_t result) {
+    pthread_mutex_lock(&queue->lock);
+    queue->inject_after = after;
+    queue->inject_result = result;
+    queue->inject_hold = false;
+    queue->inject_armed = true;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* Debug facility: after `after` more submissions one runs, but is not completed until let go. */
+MN_API void mn_vk_queue_inject_hang(mn_vk_queue *queue, uint64_t after) {
+    pthread_mutex_lock(&queue->lock);
+    queue->inject_after = after;
+    queue->inject_hold = true;
+    queue->inject_armed = true;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* Debug facility: let held submissions complete, and disarm what was injected. */
+MN_API void mn_vk_queue_let_go(mn_vk_queue *queue) {
+    pthread_mutex_lock(&queue->lock);
+    queue->inject_armed = false;
+    for (entry *e = queue->oldest; e; e = e->next) e->held = false;
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* ---- validation messages ------------------------------------------------------------------------ */
+
+/* Messages of the validation layer, each ended by a zero byte. Collected here because the layer may
+ * speak on any thread, also on one that holds a lock another thread wants under the interpreter lock. */
+static struct {
+    pthread_mutex_t lock;
+    char *text;
+    size_t size, capacity;
+} messages = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+#define MESSAGES_MAX (1u << 20)
+
+static void append_message(const char *name, const char *text) {
+    size_t needed = strlen(name) + strlen(text) + 3;
+    if (messages.size + needed > MESSAGES_MAX) return;
+    if (messages.size + needed > messages.capacity) {
+        size_t capacity = 2 * (messages.size + needed);
+        char *grown = realloc(messages.text, capacity);
+        if (!grown) return;
+        messages.text = grown;
+        messages.capacity = capacity;
+    }
+    messages.size += (size_t)sprintf(messages.text + messages.size, "%s: %s", name, text) + 1;
+}
+
+/* A PFN_vkDebugUtilsMessengerCallbackEXT. */
+MN_API uint32_t mn_vk_message_callback(uint32_t severity, uint32_t types, const vk_message *message, void *user) {
+    (void)severity, (void)types, (void)user;
+    pthread_mutex_lock(&messages.lock);
+    append_message(message->id_name ? message->id_name : "", message->text ? message->text : "");
+    pthread_mutex_unlock(&messages.lock);
+    return 0;
+}
+
+/* Copy the messages to `out` when they fit into `capacity` bytes; returns their size. With `clear` they
+ * are forgotten once copied. */
+MN_API size_t mn_vk_messages(char *out, size_t capacity, bool clear) {
+    pthread_mutex_lock(&messages.lock);
+    size_t size = messages.size;
+    if (size <= capacity && size > 0) {
+        memcpy(out, messages.text, size);
+        if (clear) messages.size = 0;
+    }
+    pthread_mutex_unlock(&messages.lock);
+    return size;
+}

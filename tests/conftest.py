@@ -1,0 +1,88 @@
+"""What every test shares: a software Vulkan driver where there is no GPU, and the rule on skips.
+
+The environment is set before any test module is imported, since drivers read it once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+_VULKAN_FOLDERS = (Path("/etc/vulkan"), Path("/usr/local/share/vulkan"), Path("/usr/share/vulkan"))
+
+
+def _find(folder: str, pattern: str) -> Path | None:
+    """The first Vulkan manifest of that name in the places the loader looks at."""
+    for base in _VULKAN_FOLDERS:
+        for path in sorted((base / folder).glob(pattern)):
+            return path
+    return None
+
+
+def _has_gpu() -> bool:
+    """Whether the kernel offers a GPU node (DRM render node, or NVIDIA's own)."""
+    dev = Path("/dev")
+    return any(dev.glob("dri/renderD*")) or any(dev.glob("nvidia[0-9]*"))
+
+
+def _prepare_environment() -> None:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    named = any(name in os.environ for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"))
+    lavapipe = _find("icd.d", "lvp_icd*.json")
+    if not named and lavapipe is not None and not _has_gpu():
+        # Only the software driver: the others would load, find no device and print about it.
+        # Loaders before 1.3.207 know only the second name.
+        os.environ["VK_DRIVER_FILES"] = os.environ["VK_ICD_FILENAMES"] = str(lavapipe)
+    if _find("explicit_layer.d", "*khronos_validation*.json") is not None:
+        os.environ.setdefault("MANSARD_VULKAN_VALIDATION", "1")
+
+
+_prepare_environment()
+
+
+def _in_ci() -> bool:
+    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def _skip_reason(longrepr: object) -> str:
+    return str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI a Vulkan test that skips itself fails: a gate that tests nothing must not be green."""
+    report = yield
+    expected = hasattr(report, "wasxfail")
+    if _in_ci() and report.skipped and not expected and item.get_closest_marker("vulkan"):
+        report.outcome = "failed"
+        report.longrepr = f"a Vulkan test may not be skipped in CI: {_skip_reason(report.longrepr)}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole module of Vulkan tests that skips itself while it is imported."""
+    report = yield
+    skipped_module = report.outcome == "skipped" and isinstance(collector, pytest.Module)
+    if _in_ci() and skipped_module and "mark.vulkan" in collector.path.read_text(encoding="utf-8"):
+        report.outcome = "failed"
+        report.longrepr = f"Vulkan tests may not be skipped in CI: {_skip_reason(report.longrepr)}"
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _validation_layer_is_silent(request: pytest.FixtureRequest) -> Generator[None]:
+    """After a Vulkan test the validation layer, where it is installed, has nothing to report."""
+    yield
+    if request.node.get_closest_marker("vulkan") is None:
+        return
+    from mansard.hal import registry
+
+    driver = registry.drivers()["vulkan"]
+    messages = driver.validation_messages(clear=True)  # type: ignore[attr-defined]
+    assert not messages, messages

@@ -1,0 +1,23 @@
+"""What every driver must do, written once.
+
+A driver joins with an adapter and a class::
+
+    class TestMine(Conformance):
+        adapter = MyAdapter()
+
+A test that needs a device to compute carries `computes`, and is skipped with the reason on a device
+that declares ``capabilities.simulated``. For other capabilities both answers are tested: a device that
+declares late binding must bind late, and one that does not must refuse it.
+"""
+
+from conformance.adapter import KERNELS, Adapter, computes
+from conformance.commands import CommandTests
+from conformance.memory import MemoryTests
+from conformance.order import OrderTests
+
+
+class Conformance(MemoryTests, CommandTests, OrderTests):
+    """The whole suite."""
+
+
+__all__ = ["KERNELS", "Adapter", "Conformance", "computes"]

@@ -1,0 +1,79 @@
+"""Runs graphs compiled for one device, for comparison with the reference interpreter."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.api import Model
+from mansard.artifact.plan import Plan
+from mansard.artifact.resources import MemoryResources
+from mansard.compiler import CompileOptions, compile_graph
+from mansard.ir import Graph
+from mansard.ir.interpreter import interpret
+from mansard.placement import Placement
+
+Arrays = list[npt.NDArray[np.generic]]
+
+
+def compiled(graph: Graph, *devices: str, placement: Placement | None = None) -> Model:
+    """A model of the graph for devices; what a device cannot run is an error, not a fallback."""
+    wish = placement or Placement(fallback="error")
+    result = compile_graph(graph, CompileOptions(targets=devices, placement=wish))
+    validate_spirv(result.plan, result.executables)
+    return Model(result.plan, MemoryResources(result.executables, result.weights))
+
+
+def validate_spirv(plan: Plan, executables: Mapping[str, bytes]) -> None:
+    """Every SPIR-V module of a plan passes spirv-val; in CI the tool must be there."""
+    tool = shutil.which("spirv-val")
+    modules = [executables[e.entry] for d in plan.devices for e in d.executables if e.format == "spirv"]
+    if tool is None:
+        assert not modules or os.environ.get("CI", "") != "true", "spirv-val is not installed"
+        return
+    for module in modules:
+        command = [tool, "--target-env", "vulkan1.3", "-"]
+        checked = subprocess.run(command, input=module, capture_output=True, check=False)
+        assert checked.returncode == 0, checked.stderr.decode()
+
+
+def run(graph: Graph, inputs: Sequence[npt.NDArray[np.generic]], *devices: str) -> Arrays:
+    """The outputs of one call."""
+    with compiled(graph, *devices) as model:
+        return outputs(model, inputs)
+
+
+def outputs(model: Model, inputs: Sequence[npt.NDArray[np.generic]]) -> Arrays:
+    """The outputs of a call, always as a list."""
+    result = model(*inputs)
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def check(
+    graph: Graph,
+    inputs: Sequence[npt.NDArray[np.generic]],
+    *devices: str,
+    rtol: float = 1e-5,
+    atol: float = 1e-5,
+) -> None:
+    """Compare a call with the interpreter; ``atol`` is relative to the largest expected magnitude."""
+    compare(run(graph, inputs, *devices), interpret(graph, inputs), rtol, atol)
+
+
+def compare(found: Arrays, expected: Arrays, rtol: float = 1e-5, atol: float = 1e-5) -> None:
+    """Equal shapes, element types and values; integers and bools exactly."""
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        if b.dtype.kind in "iub":
+            np.testing.assert_array_equal(a, b)
+            continue
+        wide = b.astype(np.float64)
+        finite = np.abs(wide[np.isfinite(wide)])
+        scale = float(finite.max()) if finite.size else 0.0
+        np.testing.assert_allclose(a.astype(np.float64), wide, rtol=rtol, atol=atol * max(scale, 1e-30))

@@ -1,0 +1,24 @@
+"""The cpu driver in the conformance suite."""
+
+from __future__ import annotations
+
+import cpu_kernels
+from conformance import Adapter, Conformance
+
+from mansard.drivers.cpu.driver import DRIVER
+from mansard.hal import Device, ExecutableSpec
+
+
+class CpuAdapter(Adapter):
+    def open(self) -> Device:
+        return DRIVER.open(DRIVER.devices()[0])
+
+    def spec(self, name: str) -> ExecutableSpec:
+        return cpu_kernels.spec(name)
+
+    def grid(self, name: str, count: int) -> tuple[int, int, int]:
+        return cpu_kernels.groups(name, count)
+
+
+class TestCpu(Conformance):
+    adapter = CpuAdapter()

@@ -1,0 +1,108 @@
+"""The generated binding against the registry and the C headers it came from, where they are installed."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mansard.drivers.vulkan import vk
+
+ROOT = Path(__file__).resolve().parents[2]
+REGISTRY = Path("/usr/share/vulkan/registry/vk.xml")
+HEADER = Path("/usr/include/vulkan/vulkan_core.h")
+
+STRUCTS = {
+    name: value
+    for name, value in vars(vk).items()
+    if name.startswith("Vk") and isinstance(value, type) and issubclass(value, ctypes.Structure)
+}
+
+
+def generator() -> Any:
+    spec = importlib.util.spec_from_file_location("gen_vulkan", ROOT / "tools" / "gen_vulkan.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gen_vulkan"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_importing_loads_no_vulkan_library() -> None:
+    code = (
+        "import mansard.drivers.vulkan.vk, pathlib, sys; "
+        "maps = pathlib.Path('/proc/self/maps'); "
+        "sys.exit(maps.exists() and 'libvulkan' in maps.read_text())"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_chain_links_and_keeps_the_structs() -> None:
+    second = vk.VkPhysicalDeviceVulkan13Features()
+    head = vk.chain(vk.VkPhysicalDeviceFeatures2(), vk.VkPhysicalDeviceVulkan12Features(), second)
+    assert head.sType == vk.VkPhysicalDeviceFeatures2.STYPE
+    following = vk.VkPhysicalDeviceVulkan12Features.from_address(head.pNext)
+    assert following.sType == vk.VkPhysicalDeviceVulkan12Features.STYPE
+    assert following.pNext == ctypes.addressof(second)
+
+
+def test_a_missing_core_command_is_an_error_and_a_missing_extension_is_not() -> None:
+    with pytest.raises(LookupError, match="vkDestroyDevice"):
+        vk.DeviceCommands(lambda name: None)
+    optional = vk.DeviceCommands.OPTIONAL
+    assert "vkGetMemoryHostPointerPropertiesEXT" in optional
+    commands = vk.DeviceCommands(lambda name: None if name in optional else 1)
+    assert not set(vars(commands)) & optional
+
+
+@pytest.mark.skipif(not REGISTRY.exists(), reason=f"{REGISTRY} is not installed")
+def test_a_name_the_registry_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = generator()
+    monkeypatch.setattr(module, "COMMANDS", ("vkNoSuchCommand",))
+    with pytest.raises(module.RegistryError, match="vkNoSuchCommand"):
+        module.generate(REGISTRY)
+
+
+@pytest.mark.skipif(not REGISTRY.exists(), reason=f"{REGISTRY} is not installed")
+def test_a_struct_needed_by_value_must_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = generator()
+    monkeypatch.setattr(module, "STRUCTS", ("VkPhysicalDeviceMemoryProperties",))
+    with pytest.raises(module.RegistryError, match="VkMemoryType"):
+        module.generate(REGISTRY)
+
+
+@pytest.mark.skipif(not REGISTRY.exists(), reason=f"{REGISTRY} is not installed")
+def test_the_checked_in_file_is_what_the_generator_writes() -> None:
+    fresh = generator().generate(REGISTRY)
+    checked_in = Path(str(vk.__file__)).read_text()
+    # Another registry version may carry more results; the rest must not differ.
+    version = "(registry version "
+    if fresh.split(version)[1].split(")")[0] != checked_in.split(version)[1].split(")")[0]:
+        pytest.skip("another version of the registry is installed")
+    assert fresh == checked_in
+
+
+@pytest.mark.skipif(not HEADER.exists() or not shutil.which("cc"), reason="no C compiler or Vulkan headers")
+def test_layout_of_every_struct_is_the_compilers(tmp_path: Path) -> None:
+    expected = {name: ctypes.sizeof(struct) for name, struct in STRUCTS.items()}
+    lines = [f'printf("{name} %zu\\n", sizeof({name}));' for name in STRUCTS]
+    for name, struct in STRUCTS.items():
+        for field, *_ in struct._fields_:
+            expected[f"{name}.{field}"] = getattr(struct, field).offset
+            lines.append(f'printf("{name}.{field} %zu\\n", offsetof({name}, {field}));')
+    source = tmp_path / "layout.c"
+    source.write_text(
+        "#include <stddef.h>\n#include <stdio.h>\n#include <vulkan/vulkan.h>\n"
+        "int main(void) {" + "\n".join(lines) + "return 0; }\n"
+    )
+    subprocess.run(["cc", str(source), "-o", str(tmp_path / "layout")], check=True)
+    printed = subprocess.run([str(tmp_path / "layout")], check=True, capture_output=True, text=True).stdout
+    actual = {name: int(value) for name, value in (line.split() for line in printed.splitlines())}
+    assert actual == expected
+    assert len(expected) > 500

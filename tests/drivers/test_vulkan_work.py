@@ -1,0 +1,369 @@
+"""Recording, submission and failures of the Vulkan driver, with the validation layer listening."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import vulkan_kernels as kernels
+import vulkan_support as support
+
+from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.device import VulkanDevice
+from mansard.errors import (
+    DeviceError,
+    DeviceLostError,
+    ExecutionError,
+    OutOfMemoryError,
+    WaitTimeoutError,
+)
+from mansard.hal import (
+    Barrier,
+    Batch,
+    BindingSlot,
+    BufferRef,
+    Copy,
+    Dispatch,
+    Fill,
+    MemoryKind,
+    Point,
+    Semaphore,
+    native,
+)
+
+pytestmark = pytest.mark.vulkan
+SHARED, DEVICE = MemoryKind.SHARED, MemoryKind.DEVICE
+
+
+@pytest.fixture(autouse=True)
+def cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def device(cache_directory: Path) -> Iterator[VulkanDevice]:
+    yield from support.device_of_a_test()
+
+
+# ---- recording -----------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_recorded(device: VulkanDevice) -> None:
+    buffer = device.allocate(1024, SHARED)
+    good = support.fill_index(device, buffer, 10, 1, 1)
+    ref, slot = BufferRef(buffer), BufferRef(BindingSlot(0))
+    limit = device.info.limits["workgroup_count_y"]
+    cases = [
+        (Fill(slot, 4), "when recording"),
+        (Fill(ref, 1028), "not within"),
+        (Fill(BufferRef(buffer, -4), 4), "not within"),
+        (Fill(ref, 6), "multiples of 4"),
+        (Copy(ref, BufferRef(buffer, 1000), 100), "not within"),
+        (Dispatch(good.executable, "fill_index", (), (1, 2, 3), (1, 1, 1)), "takes 1 buffers and 3"),
+        (Dispatch(good.executable, "fill_index", (ref,), (1, 2), (1, 1, 1)), "takes 1 buffers and 3"),
+        (Dispatch(good.executable, "other", (ref,), (1, 2, 3), (1, 1, 1)), "no entry point 'other'"),
+        (
+            Dispatch(good.executable, "fill_index", (ref,), (1, 2, 3), (1, limit + 1, 1)),
+            f"{limit} .maxComputeWorkGroupCount",
+        ),
+    ]
+    for command, message in cases:
+        with pytest.raises(DeviceError, match=message):
+            device.record([command])  # type: ignore[list-item]
+    buffer.close()
+    with pytest.raises(DeviceError, match="closed"):
+        device.record([good])
+
+
+def test_empty_commands(device: VulkanDevice) -> None:
+    buffer = device.allocate(64, SHARED)
+    buffer.view()[:] = 9
+    ref = BufferRef(buffer)
+    nothing = support.fill_index(device, buffer, 0, 1, 1)
+    assert nothing.grid == (0, 1, 1)
+    support.run(device, Fill(ref, 0), Copy(ref, BufferRef(buffer, 32), 0), nothing)
+    support.run(device)
+    assert (buffer.view() == 9).all()
+
+
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_profiles_are_in_host_time(device: VulkanDevice, calibrated: bool) -> None:
+    if not device.capabilities.profiling:
+        pytest.skip("the device has no timestamps")
+    clock = device._clock
+    if calibrated and not clock._calibrated:
+        pytest.skip("the device has no calibrated timestamps")
+    clock._calibrated = calibrated
+    buffer = device.allocate(1 << 20, SHARED)
+    commands = [
+        support.spin(device, buffer, 200),
+        Barrier(),
+        Fill(BufferRef(buffer), 1 << 20),
+        Barrier(),
+        support.spin(device, buffer, 1),
+    ]
+    recorded = device.record(commands, profile=True)
+    assert recorded.profile() == []
+    done = Semaphore("profile")
+    for run in (1, 2):
+        begin = time.monotonic_ns()
+        device.submit([Batch(recorded, signal=(Point(done, run),))])
+        Point(done, run).wait(support.TIMEOUT)
+        end = time.monotonic_ns()
+        rows = recorded.profile()
+        assert [row.label for row in rows] == ["spin", "fill", "spin"]
+        times = [time for row in rows for time in (row.start_ns, row.end_ns)]
+        assert times == sorted(times)
+        slack = 2_000_000  # the two clocks agree to within that
+        assert begin - slack <= times[0]
+        assert times[-1] <= end + slack
+        assert rows[0].end_ns - rows[0].start_ns > rows[1].end_ns - rows[1].start_ns
+    recorded.close()
+    assert recorded.profile() == []
+
+
+def test_without_profile_there_are_no_rows(device: VulkanDevice) -> None:
+    buffer = device.allocate(64, SHARED)
+    recorded = device.record([Fill(BufferRef(buffer), 64)])
+    done = Point(Semaphore(), 1)
+    device.submit([Batch(recorded, signal=(done,))])
+    done.wait(support.TIMEOUT)
+    assert recorded.profile() == []
+
+
+@pytest.mark.parametrize("size", [64 * 1024, 5 * 16384 + 12, 3 * 1024 * 1024 + 5, 40_000])
+@pytest.mark.parametrize("offset", [0, 16, 4])
+def test_copies_within_device_memory(device: VulkanDevice, size: int, offset: int) -> None:
+    encoder = device._recorder._encoder
+    encoder.copies_by_kernel = True
+    total = size + 64
+    data = np.random.default_rng(size + offset).integers(0, 255, total).astype(np.uint8)
+    source, target = device.allocate(total), device.allocate(total)
+    shared = device.allocate(total, SHARED)
+    shared.view()[:] = data
+    whole = BufferRef(shared)
+    support.run(
+        device,
+        Copy(whole, BufferRef(source), total),
+        Fill(BufferRef(target), total // 4 * 4, 0xEEEEEEEE),
+        Copy(BufferRef(source, 32), BufferRef(target, offset), size),
+        Copy(BufferRef(target), whole, total // 4 * 4),
+    )
+    np.testing.assert_array_equal(shared.view()[offset : offset + size], data[32 : 32 + size])
+    assert (shared.view()[:offset] == 0xEE).all()
+    assert (shared.view()[offset + size : total // 4 * 4] == 0xEE).all()
+    by_kernel = size >= 64 * 1024 and offset % 16 == 0
+    assert (encoder._copier is not None) == by_kernel
+
+
+# ---- submission ----------------------------------------------------------------------------------
+
+
+def test_submit_does_not_wait_for_the_device(device: VulkanDevice) -> None:
+    buffer = device.allocate(64, SHARED)
+    recorded = device.record([support.spin(device, buffer, 3000)])
+    done = Point(Semaphore(), 1)
+    begin = time.perf_counter()
+    device.submit([Batch(recorded, signal=(done,))])
+    submitted = time.perf_counter() - begin
+    assert not done.done()
+    done.wait(support.TIMEOUT)
+    assert submitted < (time.perf_counter() - begin) / 2
+
+
+def test_a_chain_on_one_device_needs_no_host(device: VulkanDevice) -> None:
+    """Each batch waits for the one before and must see its writes."""
+    n, steps = 1000, 50
+    first, second = (device.allocate(4 * n, SHARED) for _ in range(2))
+    first.view()[:] = 0
+    one = device.allocate(4 * n, SHARED)
+    one.view().view(np.float32)[:] = 1
+    executable = device.load(kernels.spec(kernels.ADD))
+
+    def step(source: object, target: object) -> Dispatch:
+        refs = (BufferRef(source), BufferRef(one), BufferRef(target))  # type: ignore[arg-type]
+        return Dispatch(executable, "add", refs, (n,), kernels.groups(n))
+
+    forth, back = device.record([step(first, second)]), device.record([step(second, first)])
+    timeline = Semaphore("chain")
+    for number in range(1, steps + 1):
+        batch = Batch(
+            forth if number % 2 else back, (Point(timeline, number - 1),), (Point(timeline, number),)
+        )
+        if number > 2:
+            # A recording must not be submitted again before its last run ended.
+            Point(timeline, number - 2).wait(support.TIMEOUT)
+        device.submit([batch])
+    Point(timeline, steps).wait(support.TIMEOUT)
+    assert (first.view().view(np.float32) == steps).all()
+
+
+def test_a_batch_whose_producer_runs_is_handed_on_at_once(device: VulkanDevice) -> None:
+    """Work that waits for work of the same device is ordered by the device, not by a round trip."""
+    semaphore = Semaphore("chain")
+    device.inject(hang=True)
+    first, second = Point(semaphore, 1), Point(semaphore, 2)
+    device.submit([empty_batch(device, first), empty_batch(device, second, first)])
+    stats = native.StatsStruct()
+    native.core.mn_queue_get_stats(device._queue._core, ctypes.byref(stats))
+    assert (stats.running, stats.waiting) == (2, 0)
+    assert semaphore.value == 0
+    device.let_go()
+    second.wait(support.TIMEOUT)
+
+
+def test_recordings_live_until_their_run_ends(device: VulkanDevice) -> None:
+    buffer = device.allocate(64, SHARED)
+    done = Semaphore()
+    recorded = device.record([support.spin(device, buffer, 500)])
+    device.submit([Batch(recorded, signal=(Point(done, 1),))])
+    recorded.close()
+    with pytest.raises(DeviceError, match="closed"):
+        device.submit([Batch(recorded)])
+    device.submit([Batch(device.record([support.spin(device, buffer, 500)]), signal=(Point(done, 2),))])
+    gc.collect()
+    Point(done, 2).wait(support.TIMEOUT)
+
+
+def test_batches_of_other_devices_are_refused(device: VulkanDevice) -> None:
+    other = support.open_vulkan()
+    with pytest.raises(DeviceError, match="another device"):
+        device.submit([Batch(other.record([]))])
+    buffer = device.allocate(64)
+    with pytest.raises(DeviceError, match="when recording"):
+        device.submit([Batch(device.record([]), bindings={0: buffer})])
+    other.close()
+
+
+def test_two_devices_wait_for_each_other(device: VulkanDevice) -> None:
+    other = support.open_vulkan()
+    semaphore = Semaphore("between")
+    mine, yours = device.allocate(64, SHARED), other.allocate(64, SHARED)
+    other.submit(
+        [Batch(other.record([Fill(BufferRef(yours), 64, 2)]), (Point(semaphore, 2),), (Point(semaphore, 3),))]
+    )
+    device.submit(
+        [Batch(device.record([Fill(BufferRef(mine), 64, 1)]), (Point(semaphore, 1),), (Point(semaphore, 2),))]
+    )
+    assert semaphore.value == 0
+    semaphore.signal(1)
+    Point(semaphore, 3).wait(support.TIMEOUT)
+    assert (mine.view().view(np.int32) == 1).all()
+    assert (yours.view().view(np.int32) == 2).all()
+    other.close()
+
+
+# ---- failures ------------------------------------------------------------------------------------
+
+
+def empty_batch(device: VulkanDevice, signal: Point, *wait: Point) -> Batch:
+    return Batch(device.record([]), wait, (signal,))
+
+
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [
+        (vk.VK_ERROR_OUT_OF_DEVICE_MEMORY, OutOfMemoryError),
+        (vk.VK_ERROR_UNKNOWN, ExecutionError),
+        (vk.VK_ERROR_DEVICE_LOST, DeviceLostError),
+    ],
+)
+def test_a_submission_that_fails(device: VulkanDevice, result: int, kind: type[DeviceError]) -> None:
+    points = [Point(Semaphore(f"s{i}"), 1) for i in range(4)]
+    device.inject(result=result, after=1)
+    device.submit([empty_batch(device, points[0])])
+    points[0].wait(support.TIMEOUT)
+    device.submit([empty_batch(device, points[1]), empty_batch(device, points[2], points[1])])
+    for point in points[1:3]:
+        with pytest.raises(kind, match=vk.RESULT_NAMES[result]):
+            point.wait(support.TIMEOUT)
+    device.submit([empty_batch(device, points[3])])
+    if kind is DeviceLostError:
+        with pytest.raises(DeviceLostError):
+            points[3].wait(support.TIMEOUT)
+    else:
+        points[3].wait(support.TIMEOUT)
+
+
+def test_a_lost_device_fails_everything_in_flight(device: VulkanDevice) -> None:
+    names = ("runs", "waits", "loses", "later")
+    runs, waits, loses, later = (Point(Semaphore(name), 1) for name in names)
+    never = Point(Semaphore("never"), 1)
+    device.inject(hang=True)
+    device.submit([empty_batch(device, runs), empty_batch(device, waits, never)])
+    device.inject(result=vk.VK_ERROR_DEVICE_LOST)
+    device.submit([empty_batch(device, loses)])
+    for point in (loses, runs):
+        with pytest.raises(DeviceLostError, match="VK_ERROR_DEVICE_LOST"):
+            point.wait(support.TIMEOUT)
+    device.submit([empty_batch(device, later)])
+    with pytest.raises(DeviceLostError):
+        later.wait(support.TIMEOUT)
+    never.semaphore.signal(1)
+    with pytest.raises(DeviceLostError):
+        waits.wait(support.TIMEOUT)
+
+
+def test_a_hang_is_a_timeout_that_names_the_point(device: VulkanDevice) -> None:
+    point = Point(Semaphore("the answer"), 1)
+    device.inject(hang=True)
+    device.submit([empty_batch(device, point)])
+    with pytest.raises(WaitTimeoutError, match="the answer"):
+        point.wait(0.05)
+    assert not point.done()
+    device.let_go()
+    point.wait(support.TIMEOUT)
+
+
+def test_closing_ends_a_hang_and_fails_what_waits() -> None:
+    device = support.open_vulkan()
+    hangs, waits = Point(Semaphore("hangs"), 1), Point(Semaphore("waits"), 1)
+    never = Point(Semaphore("never"), 1)
+    device.inject(hang=True)
+    device.submit([empty_batch(device, hangs), empty_batch(device, waits, never)])
+    device.close()
+    hangs.wait(0)
+    with pytest.raises(DeviceError, match="never"):
+        waits.wait(0)
+    support.assert_no_validation_messages()
+
+
+def test_closing_waits_for_what_runs() -> None:
+    device = support.open_vulkan()
+    buffer = device.allocate(64, SHARED)
+    done = Point(Semaphore(), 1)
+    device.submit([Batch(device.record([support.spin(device, buffer, 1000)]), signal=(done,))])
+    device.close()
+    done.wait(0)
+    support.assert_no_validation_messages()
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_the_process_may_end_while_work_runs(closes: bool) -> None:
+    """Also when somebody closes the device as the very last act."""
+    support.usable_device()
+    code = (
+        "import atexit, sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "device = None\n"
+        f"if {closes}: atexit.register(lambda: device.close())\n"  # registered first, called last
+        "import vulkan_support as support\n"
+        "from mansard.hal import Batch, MemoryKind, Point, Semaphore\n"
+        "device = support.open_vulkan()\n"
+        "out = device.allocate(64, MemoryKind.SHARED)\n"
+        "work = device.record([support.spin(device, out, 4000)])\n"
+        "device.submit([Batch(work, signal=(Point(Semaphore(), 1),))])\n"
+        "print('submitted')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "submitted"), done.stderr

@@ -1,0 +1,102 @@
+"""What Vulkan tests share: a driver with the validation layer on, and small helpers."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+import vulkan_kernels as kernels
+
+from mansard.drivers.vulkan.device import VulkanDevice
+from mansard.drivers.vulkan.driver import VulkanDriver
+from mansard.drivers.vulkan.loader import VALIDATION_LAYER
+from mansard.hal import (
+    Barrier,
+    Batch,
+    Buffer,
+    BufferRef,
+    Command,
+    Device,
+    DeviceInfo,
+    Dispatch,
+    Point,
+    Semaphore,
+)
+
+TIMEOUT = 60.0
+"""Seconds after which a point that should be reached counts as lost; generous for slow machines."""
+
+
+@functools.cache
+def validating_driver() -> VulkanDriver:
+    """A driver with the validation layer on where that layer is installed."""
+    driver = VulkanDriver(validation=True)
+    if any(VALIDATION_LAYER in reason for info in driver.devices() for reason in info.reasons):
+        driver = VulkanDriver(validation=False)
+    return driver
+
+
+def usable_device() -> DeviceInfo:
+    """The device to test on; skips when there is none, and fails instead where CI asks for one."""
+    infos = validating_driver().devices()
+    usable = [info for info in infos if info.supported]
+    if usable:
+        return usable[0]
+    reason = "no Vulkan 1.3 device: " + "; ".join(reason for info in infos for reason in info.reasons)
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def open_vulkan() -> VulkanDevice:
+    """A newly opened device."""
+    device = validating_driver().open(usable_device())
+    assert isinstance(device, VulkanDevice)
+    return device
+
+
+def assert_no_validation_messages() -> None:
+    """Fails with what the validation layer reported since the last time."""
+    messages = validating_driver().validation_messages(clear=True)
+    assert messages == []
+
+
+def device_of_a_test() -> Iterator[VulkanDevice]:
+    """A device of its own for each test: closing it must leave nothing behind."""
+    opened = open_vulkan()
+    yield opened
+    opened.close()
+    gc.collect()
+    assert_no_validation_messages()
+
+
+def fill_index(device: VulkanDevice, buffer: Buffer, n: int, a: int, b: int) -> Dispatch:
+    """buffer[i] = i * a + b for i < n."""
+    executable = device.load(kernels.spec(kernels.FILL_INDEX))
+    return Dispatch(executable, "fill_index", (BufferRef(buffer),), (n, a, b), kernels.groups(n))
+
+
+def spin(device: VulkanDevice, buffer: Buffer, groups: int) -> Dispatch:
+    """Work that takes long: proportional to ``groups`` on a processor, and long in itself on a GPU."""
+    executable = device.load(kernels.spec(kernels.SPIN))
+    steps = 60_000 if device.info.kind == "software" else 2_000_000
+    return Dispatch(executable, "spin", (BufferRef(buffer),), (steps,), (groups, 1, 1), "spin")
+
+
+def run(device: Device, *commands: Command) -> None:
+    """Run commands one after another and wait for them."""
+    separated = [step for command in commands for step in (command, Barrier())]
+    done = Point(Semaphore("test"), 1)
+    recorded = device.record(separated)
+    device.submit([Batch(recorded, signal=(done,))])
+    done.wait(TIMEOUT)
+    recorded.close()
+
+
+def has_spirv_val() -> bool:
+    """Whether SPIR-V can be validated here."""
+    return shutil.which("spirv-val") is not None

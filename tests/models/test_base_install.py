@@ -1,0 +1,77 @@
+"""An artifact runs where only the base install is: no torch, no MLIR, no LLVM."""
+
+import json
+import os
+import subprocess
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import zoo
+
+import mansard
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """The interpreter of a fresh environment with the base install."""
+    folder = tmp_path_factory.mktemp("base")
+    source = folder / "source"
+    source.mkdir()
+    names = subprocess.run(
+        ["git", "ls-files", "mansard", "src", "pyproject.toml", "setup.py", "README.md", "LICENSE"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.split()  # fmt: skip
+    for name in names:
+        target = source / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / name).read_bytes())
+    venv.create(folder / "venv", with_pip=True)
+    found = folder / "venv" / "bin" / "python"
+    subprocess.run([found, "-m", "pip", "install", "-q", str(source)], check=True, cwd=folder)
+    return found
+
+
+def run(python, *words, cwd):
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONWARNINGS")}
+    return subprocess.run([python, *words], cwd=cwd, env=clean, capture_output=True, text=True, check=False)
+
+
+def test_an_artifact_runs_with_the_base_install(python, tmp_path):
+    model = zoo.mobilenet(size=96, width=0.35)
+    with mansard.compile(model.module, model.args, devices="cpu") as compiled:
+        compiled.save(tmp_path / "m.mansard")
+    np.save(tmp_path / "x.npy", model.args[0].numpy())
+    command = ["-m", "mansard", "run", "m.mansard", "--input", "@x.npy", "--output", "@y.npy", "--json"]
+    result = run(python, *command, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    json.loads(result.stdout)
+    with torch.no_grad():
+        expected = model.module(*model.args).numpy()
+    found = np.load(tmp_path / "y.npy")
+    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def test_the_compiler_is_missing_with_a_clear_error(python, tmp_path):
+    (tmp_path / "m.mlir").write_text("module {}")
+    code = "import mansard\ntry:\n mansard.compile('m.mlir')\nexcept mansard.CompileError as e: print(e)"
+    result = run(python, "-c", code, cwd=tmp_path)
+    assert "pip install 'mansard[compile]'" in result.stdout, result.stderr
+
+
+def test_importing_is_quick_and_pulls_in_no_compiler(python, tmp_path):
+    code = (
+        "import sys, time; t = time.perf_counter(); import mansard; print(time.perf_counter() - t);"
+        "heavy = ('torch', 'torch_mlir', 'llvmlite', 'elftools');"
+        "print([m for m in sys.modules if m.split('.')[0] in heavy])"
+    )
+    times = []
+    for _ in range(5):
+        seconds, heavy = run(python, "-c", code, cwd=tmp_path).stdout.split("\n")[:2]
+        assert heavy == "[]"
+        times.append(float(seconds))
+    assert min(times) < 0.3

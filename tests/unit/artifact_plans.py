@@ -1,0 +1,91 @@
+"""Small hand-written plans for the tests of artifacts and the runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mansard import dims
+from mansard.artifact.plan import (
+    AssertSpec,
+    BarrierStep,
+    BindingSpec,
+    Decision,
+    DevicePlan,
+    DispatchStep,
+    ExecutableRef,
+    Plan,
+    Segment,
+    TensorSpec,
+    TransferStep,
+    ValueSpec,
+    WeightSpec,
+)
+from mansard.artifact.resources import MemoryResources
+from mansard.dims import Dim
+from mansard.dtypes import DType
+
+
+def two_device_plan() -> Plan:
+    """Every class and field of the plan at least once."""
+    n = Dim("n", 1, 64, 4)
+    size = dims.symbol(n)
+    half = dims.floordiv(size, 8)
+    executable = ExecutableRef(
+        "kernels/0.bin", "cpu-image", "cpu:x86_64", ("avx2",), (("k", 2, 1, (1, 1, 1), 16),)
+    )
+    other = ExecutableRef("kernels/1.spv", "spirv", "vulkan:1.3", (), (("m", 2, 0, (64, 1, 1), 0),))
+    dispatch = DispatchStep(
+        0, "k", (BindingSpec(0), BindingSpec(2, dims.mul(half, 4))), (size,), (half, 1, 1), "double", "m.py:3"
+    )
+    after = DispatchStep(0, "m", (BindingSpec(3), BindingSpec(4)), (), (1, 1, 1), "gpu part")
+    return Plan(
+        name="demo",
+        dims=(n,),
+        inputs=(TensorSpec("x", DType.F32, (size, 3), 0),),
+        outputs=(TensorSpec("y", DType.BF16, (half,), 4),),
+        values=(
+            ValueSpec(0, "x", "input", 0, dims.mul(size, 12)),
+            ValueSpec(1, "w", "constant", 0, 24, weight=0),
+            ValueSpec(2, "t", "transient", 0, dims.mul(size, 4), shared=True, first=0, last=1),
+            ValueSpec(3, "t'", "transient", 1, dims.mul(size, 4), first=0, last=2),
+            ValueSpec(4, "y", "output", 1, dims.mul(half, 2)),
+        ),
+        weights=(
+            WeightSpec("w", DType.F32, (2, 3), "layer.weight"),
+            WeightSpec("b", DType.BF16, (3,)),
+            WeightSpec("q", DType.I4, (5,)),
+            WeightSpec("none", DType.I64, (0,)),
+        ),
+        devices=(
+            DevicePlan("cpu", "cpu", "cpu:x86_64", (executable,), (Segment((), (dispatch, BarrierStep())),)),
+            DevicePlan(
+                "vulkan",
+                "vulkan",
+                "vulkan:1.3",
+                (other,),
+                (Segment(((0, 0),), (TransferStep(2, 3, dims.mul(size, 4)), BarrierStep(), after)),),
+            ),
+        ),
+        states=((2, 2),),
+        asserts=(AssertSpec(2, "must hold", "m.py:9"),),
+        decisions=(
+            Decision("d0", "matmul", "cpu", "faster", {"cpu": 0.5, "vulkan": "no int4"}, size, 7, "m.py:3"),
+        ),
+        info={"mansard": "0.1.0"},
+    )
+
+
+def resources_for(plan: Plan) -> MemoryResources:
+    """Blobs and weights with distinct contents for any plan."""
+    blobs = {
+        ref.entry: f"code of {ref.entry}".encode() * 300
+        for device in plan.devices
+        for ref in device.executables
+    }
+    return MemoryResources(blobs, [(spec, lambda spec=spec: weight_array(spec)) for spec in plan.weights])
+
+
+def weight_array(spec: WeightSpec) -> np.ndarray:
+    """Deterministic contents of a weight."""
+    count = int(np.prod(spec.shape))
+    return (np.arange(count) % 7 - 3).astype(spec.dtype.numpy).reshape(spec.shape)

@@ -1,0 +1,261 @@
+"""A device in Python for tests of the runtime: strict about memory, with any mix of abilities.
+
+Kernels are Python functions over NumPy views. Memory a device was not given (another device's buffer,
+host memory of a device with memory of its own) is refused, so that a missing copy or import fails.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from mansard.errors import DeviceError, ExecutionError, MansardError, OutOfMemoryError
+from mansard.hal import (
+    Barrier,
+    Batch,
+    BindingSlot,
+    Buffer,
+    BufferRef,
+    Capabilities,
+    Command,
+    CommandBuffer,
+    Copy,
+    Device,
+    DeviceInfo,
+    Dispatch,
+    EntryPoint,
+    Executable,
+    ExecutableSpec,
+    Fill,
+    MemoryKind,
+    ProfileRow,
+)
+from mansard.hal.queue import Entry, Queue
+
+FORMAT = "python"
+Kernel = Callable[..., None]
+KERNELS: dict[str, Kernel] = {}
+
+
+def kernel(function: Kernel) -> Kernel:
+    """Register ``function(buffers, params)``; buffers are byte views."""
+    KERNELS[function.__name__] = function
+    return function
+
+
+def floats(view: np.ndarray, count: int) -> np.ndarray:
+    return view[: count * 4].view(np.float32)
+
+
+@kernel
+def scale(buffers, params):
+    count, factor = params
+    floats(buffers[1], count)[:] = floats(buffers[0], count) * factor
+
+
+@kernel
+def add(buffers, params):
+    (count,) = params
+    floats(buffers[2], count)[:] = floats(buffers[0], count) + floats(buffers[1], count)
+
+
+@kernel
+def is_positive(buffers, params):
+    buffers[1][0] = bool((floats(buffers[0], params[0]) > 0).all())
+
+
+@kernel
+def explode(buffers, params):
+    raise ExecutionError("the kernel exploded")
+
+
+class FakeBuffer(Buffer):
+    def __init__(self, device: FakeDevice, data: np.ndarray, kind: MemoryKind, visible: bool) -> None:
+        self.device, self.data, self.kind = device, data, kind
+        self.size = data.size
+        self.address = data.ctypes.data
+        self.host_pointer = self.address if visible else None
+        self.closed = False
+        device.live += 1
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.device.live -= 1
+
+
+class FakeExecutable(Executable):
+    def __init__(self, spec: ExecutableSpec) -> None:
+        self.spec = spec
+        self.entries: Mapping[str, EntryPoint] = {entry.name: entry for entry in spec.entries}
+
+    def close(self) -> None:
+        pass
+
+
+class FakeCommands(CommandBuffer):
+    def __init__(self, commands: Sequence[Command], profile: bool) -> None:
+        self.commands, self.keep_rows = list(commands), profile
+        self.rows: list[ProfileRow] = []
+        self.running = False
+
+    def profile(self) -> Sequence[ProfileRow]:
+        return self.rows
+
+    def close(self) -> None:
+        assert not self.running, "closed while running"
+
+
+class FakeDevice(Device):
+    """``reaches``: drivers whose buffers it can import; host memory of ``cpu``-like devices included."""
+
+    def __init__(
+        self,
+        name: str = "cpu",
+        *,
+        unified: bool = True,
+        late_binding: bool = True,
+        import_host: bool = True,
+        reaches: Sequence[str] | None = None,
+        alignment: int = 1,
+        max_allocation: int = 1 << 30,
+    ) -> None:
+        driver, _, index = name.partition(":")
+        self.info = DeviceInfo(driver, int(index or 0), f"fake {name}", f"{driver}:fake")
+        self.capabilities = Capabilities(
+            formats=(FORMAT,),
+            unified_memory=unified,
+            late_binding=late_binding,
+            import_host=import_host,
+            import_alignment=alignment,
+            max_allocation=max_allocation,
+            max_workgroup_invocations=1,
+            shared_memory_bytes=0,
+        )
+        self.reaches = reaches
+        self.live = 0
+        self.log: list[str] = []
+        self.submissions = 0
+        self.refuse_submissions: MansardError | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.queue = Queue.pulled(f"{name} queue")
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
+        if size > self.capabilities.max_allocation:
+            raise OutOfMemoryError(f"{size} bytes do not fit")
+        assert size > 0
+        raw = np.full(size + 256, 0xCD, dtype=np.uint8)  # reading it before writing shows
+        start = -raw.ctypes.data % 256
+        visible = kind is MemoryKind.SHARED or self.capabilities.unified_memory
+        return FakeBuffer(self, raw[start : start + size], kind, visible)
+
+    def import_host(self, array: np.ndarray, label: str = "") -> Buffer:
+        if not self.capabilities.import_host or array.ctypes.data % self.capabilities.import_alignment:
+            raise DeviceError("cannot import this")
+        data = array.reshape(-1).view(np.uint8)
+        assert np.shares_memory(data, array)
+        return FakeBuffer(self, data, MemoryKind.SHARED, True)
+
+    def import_buffer(self, buffer: Buffer, label: str = "") -> Buffer | None:
+        assert isinstance(buffer, FakeBuffer)
+        if buffer.host_pointer is None:
+            return None
+        if self.reaches is not None and buffer.device.info.driver not in self.reaches:
+            return None
+        return FakeBuffer(self, buffer.data, MemoryKind.SHARED, True)
+
+    def load(self, spec: ExecutableSpec) -> Executable:
+        return FakeExecutable(spec)
+
+    def record(self, commands: Sequence[Command], *, profile: bool = False) -> CommandBuffer:
+        for command in commands:
+            for reference in _references(command):
+                if isinstance(reference.buffer, BindingSlot):
+                    assert self.capabilities.late_binding
+                else:
+                    self._own(reference.buffer)
+        return FakeCommands(commands, profile)
+
+    def submit(self, batches: Sequence[Batch]) -> None:
+        self.submissions += 1
+        if self.refuse_submissions is not None:
+            raise self.refuse_submissions
+        self.queue.submit([Entry(0, batch, batch.wait, batch.signal) for batch in batches])
+
+    def close(self) -> None:
+        self.gate.set()
+        self.queue.close()
+        self._thread.join()
+
+    def _own(self, buffer: Buffer) -> FakeBuffer:
+        assert isinstance(buffer, FakeBuffer)
+        assert buffer.device is self, f"{self.info.id} was given memory of {buffer.device.info.id}"
+        assert not buffer.closed, "a closed buffer is used"
+        return buffer
+
+    def _run(self) -> None:
+        while True:
+            try:
+                job = self.queue.pop(0.05)
+            except EOFError:
+                return
+            if job is None:
+                continue
+            self.gate.wait()
+            try:
+                self._execute(job.keep)
+            except MansardError as error:
+                self.queue.finish(job, error)
+            except Exception as error:
+                self.queue.finish(job, ExecutionError(f"{type(error).__name__}: {error}"))
+            else:
+                self.queue.finish(job)
+
+    def _execute(self, batch: Batch) -> None:
+        commands = batch.commands
+        assert isinstance(commands, FakeCommands)
+        assert not commands.running
+        commands.running, commands.rows = True, []
+        try:
+            for command in commands.commands:
+                start = time.monotonic_ns()
+                self._execute_one(command, batch.bindings)
+                if commands.keep_rows and not isinstance(command, Barrier):
+                    commands.rows.append(ProfileRow(command.label, start, time.monotonic_ns()))
+        finally:
+            commands.running = False
+
+    def _execute_one(self, command: Command, bindings: Mapping[int, Buffer]) -> None:
+        views = [self._view(reference, bindings) for reference in _references(command)]
+        if isinstance(command, Dispatch):
+            self.log.append(command.label)
+            KERNELS[command.entry](views, command.params)
+        elif isinstance(command, Copy):
+            self.log.append(command.label)
+            views[1][: command.size] = views[0][: command.size]
+        elif isinstance(command, Fill):
+            views[0][: command.size].view(np.uint32)[:] = command.pattern
+
+    def _view(self, reference: BufferRef, bindings: Mapping[int, Buffer]) -> np.ndarray:
+        slot = reference.buffer
+        buffer = bindings[slot.index] if isinstance(slot, BindingSlot) else slot
+        return self._own(buffer).data[reference.offset :]
+
+
+def _references(command: Command) -> Sequence[BufferRef]:
+    if isinstance(command, Dispatch):
+        return command.bindings
+    if isinstance(command, Copy):
+        return (command.source, command.target)
+    return (command.target,) if isinstance(command, Fill) else ()
+
+
+def gpu_options(kind: str) -> dict:
+    """unified: shares the host's memory; discrete: has memory of its own."""
+    return {"unified": kind == "unified", "late_binding": False, "import_host": kind == "unified"}

@@ -1,0 +1,121 @@
+"""Small graphs used by several tests, and a generator of random ones."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from mansard.dtypes import DType
+from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Linear, Value
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
+
+F32 = DType.F32
+
+
+def maps(*indices: int | None) -> IndexMap:
+    return IndexMap.of_dims(indices)
+
+
+def op(name: str, *args) -> Apply:
+    return Apply(name, tuple(args), args[-1].dtype)
+
+
+A0, A1 = Arg(0, F32), Arg(1, F32)
+
+
+def matmul(b: GraphBuilder, x: Value, w: Value, *, transposed: bool = False) -> Value:
+    """x (M, K) times w (K, N), or (N, K) transposed."""
+    (m, k), n = x.type.shape, w.type.shape[0 if transposed else 1]
+    second = maps(1, 2) if transposed else maps(2, 1)
+    return b.generic([x, w], [maps(0, 2), second], (m, n, k), op("mul", A0, A1), reduced=1, combiner="add")
+
+
+def unary(b: GraphBuilder, name: str, x: Value) -> Value:
+    identity = IndexMap.identity(x.type.rank)
+    return b.generic([x], [identity], x.type.shape, op(name, A0))
+
+
+def binary(b: GraphBuilder, name: str, x: Value, y: Value) -> Value:
+    """Elementwise; y may have fewer (trailing) dims."""
+    rank = x.type.rank
+    offset = rank - y.type.rank
+    second = IndexMap(tuple(Linear.dim(offset + i) for i in range(y.type.rank)))
+    return b.generic([x, y], [IndexMap.identity(rank), second], x.type.shape, op(name, A0, A1))
+
+
+def softmax(b: GraphBuilder, x: Value) -> Value:
+    rank, shape = x.type.rank, x.type.shape
+    full, row = IndexMap.identity(rank), IndexMap.identity(rank - 1)
+    top = b.generic([x], [full], shape, A0, reduced=1, combiner="max")
+    e = b.generic([x, top], [full, row], shape, op("exp", op("sub", A0, A1)))
+    total = b.generic([e], [full], shape, A0, reduced=1, combiner="add")
+    return b.generic([e, total], [full, row], shape, op("div", A0, A1))
+
+
+def layer_norm(b: GraphBuilder, x: Value, gamma: Value, beta: Value) -> Value:
+    rank, shape = x.type.rank, x.type.shape
+    full, row, last = IndexMap.identity(rank), IndexMap.identity(rank - 1), maps(rank - 1)
+    count = Const(float(shape[-1]), F32)
+    total = b.generic([x], [full], shape, A0, reduced=1, combiner="add")
+    mean = b.generic([total], [row], shape[:-1], op("div", A0, count))
+    centred = b.generic([x, mean], [full, row], shape, op("sub", A0, A1))
+    squares = b.generic([centred], [full], shape, op("mul", A0, A0), reduced=1, combiner="add")
+    scale = b.generic(
+        [squares], [row], shape[:-1], op("rsqrt", op("add", op("div", A0, count), Const(1e-5, F32)))
+    )
+    normal = b.generic([centred, scale], [full, row], shape, op("mul", A0, A1))
+    scaled = b.generic([normal, gamma], [full, last], shape, op("mul", A0, A1))
+    return b.generic([scaled, beta], [full, last], shape, op("add", A0, A1))
+
+
+@st.composite
+def random_graphs(draw) -> Graph:
+    """A graph of a few ops over small f32 tensors: maps, reductions, contractions, reshapes, gathers."""
+    b = GraphBuilder("random")
+    extent = st.integers(1, 9)
+    values = [b.input(f"x{i}", (draw(extent), draw(extent)), F32) for i in range(2)]
+    for _ in range(draw(st.integers(1, 8))):
+        x = draw(st.sampled_from(values))
+        kind = draw(
+            st.sampled_from(["unary", "binary", "reduce", "row", "matmul", "reshape", "transpose", "shift"])
+        )
+        values.append(_grow(draw, b, x, values, kind))
+    keep = draw(st.integers(1, min(3, len(values))))
+    return b.build(values[-keep:])
+
+
+def _grow(draw, b: GraphBuilder, x: Value, values: list[Value], kind: str) -> Value:
+    rank, shape = x.type.rank, x.type.shape
+    full = IndexMap.identity(rank)
+    if kind == "binary":
+        same = [v for v in values if v.type == x.type]
+        return binary(b, draw(st.sampled_from(["add", "sub", "mul", "max"])), x, draw(st.sampled_from(same)))
+    if kind == "reduce":
+        combiner = draw(st.sampled_from(["add", "max", "min"]))
+        total = b.generic([x], [full], shape, A0, reduced=1, combiner=combiner)
+        row = IndexMap.identity(rank - 1)
+        return b.generic([x, total], [full, row], shape, op("sub", A0, A1))
+    if kind == "row" and rank > 1:
+        reduced = b.generic([x], [full], shape, A0, reduced=1, combiner="add")
+        return b.reshape(reduced, (*shape[:-1], 1))
+    if kind == "matmul" and rank == 2:
+        w = b.constant("w", Constant.of(_weight(int(shape[1]), 5)), (shape[1], 5), F32)
+        return matmul(b, x, w)
+    if kind == "reshape":
+        total = 1
+        for d in shape:
+            total *= int(d)
+        divisor = draw(st.sampled_from([d for d in range(1, total + 1) if total % d == 0]))
+        return b.reshape(x, (divisor, total // divisor))
+    if kind == "transpose" and rank == 2:
+        return b.generic([x], [maps(1, 0)], tuple(reversed(shape)), op("neg", A0))
+    if kind == "shift" and rank == 2:
+        moved = op("add", Index(1), Const(1, DType.I64))
+        gather = Gather(0, (Index(0), moved), F32)
+        return b.generic([x], [None], shape, op("add", gather, Cast(Index(0), F32)))
+    return unary(b, draw(st.sampled_from(["neg", "abs", "floor"])), x)
+
+
+def _weight(rows: int, columns: int):
+    import numpy as np
+
+    return ((np.arange(rows * columns).reshape(rows, columns) * 7) % 11 - 5).astype(np.float32) / 4

@@ -1,0 +1,190 @@
+/* Drives the native core from many threads; meant to be built with a sanitizer.
+ *
+ * Three queues, one of each mode, get batches that wait on random points of a set of timelines and
+ * signal others; some points are failed. Every batch signals a point of its own, which must complete,
+ * and must be poisoned exactly if one of the batch's waits was. Meanwhile a completion queue counts
+ * completions and a pool sums numbers. At the end a queue is closed with work waiting.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mansard_core.h"
+
+#define BATCHES 3000
+#define SUBMITTERS 3
+#define CHECK(condition)                                                                  \
+    do {                                                                                  \
+        if (!(condition)) {                                                               \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);               \
+            abort();                                                                      \
+        }                                                                                 \
+    } while (0)
+
+static mn_timeline *own[SUBMITTERS][BATCHES]; /* one timeline per batch */
+static mn_timeline *gates[8];                 /* signalled or failed by the host */
+static mn_queue *queues[3];
+static mn_completion *completion;
+
+static void execute(void *context, mn_batch *batch) {
+    (void)context;
+    mn_batch_complete(batch, MN_OK, "");
+}
+
+static void *pull(void *argument) {
+    mn_batch *batch;
+    int code;
+    while ((code = mn_queue_pop(argument, MN_FOREVER, &batch)) == MN_OK) mn_batch_complete(batch, MN_OK, "");
+    CHECK(code == MN_CLOSED);
+    return NULL;
+}
+
+static void *submit(void *argument) {
+    int me = (int)(intptr_t)argument;
+    unsigned seed = 1234u + (unsigned)me;
+    for (int i = 0; i < BATCHES; i++) {
+        mn_point waits[3];
+        uint32_t count = 0;
+        for (int k = 0; k < 2 && i > 0; k++)
+            waits[count++] = (mn_point){own[me][rand_r(&seed) % i], 1};
+        if (rand_r(&seed) % 4 == 0) waits[count++] = (mn_point){gates[rand_r(&seed) % 8], 1};
+        mn_point signal = {own[me][i], 1};
+        mn_submission one = {.waits = waits, .wait_count = count, .signals = &signal, .signal_count = 1,
+                             .token = (uint64_t)i + 1};
+        /* Some points are watched before their batch exists, some after. */
+        if (i % 2) CHECK(mn_completion_add(completion, own[me][i], 1, 1) == MN_OK);
+        CHECK(mn_queue_submit(queues[rand_r(&seed) % 3], &one, 1) == MN_OK);
+        if (i % 2 == 0) CHECK(mn_completion_add(completion, own[me][i], 1, 1) == MN_OK);
+    }
+    return NULL;
+}
+
+static void *open_gates(void *argument) {
+    (void)argument;
+    for (int i = 0; i < 8; i++) {
+        struct timespec pause = {.tv_nsec = 2000000};
+        nanosleep(&pause, NULL);
+        if (i == 5)
+            mn_timeline_fail(gates[i], 1, MN_EXECUTION, "gate 5");
+        else
+            mn_timeline_signal(gates[i], 1);
+    }
+    return NULL;
+}
+
+static void *drain(void *argument) {
+    (void)argument;
+    uint64_t tokens[64];
+    uint32_t count, total = 0;
+    while (total < SUBMITTERS * BATCHES) {
+        CHECK(mn_completion_next(completion, 60000000000u, tokens, 64, &count) == MN_OK);
+        total += count;
+    }
+    CHECK(mn_completion_next(completion, 0, tokens, 64, &count) == MN_TIMEOUT);
+    return NULL;
+}
+
+/* table: where to add, one 64-bit sum per workgroup */
+static void sum_kernel(const uint64_t *table, const uint32_t grid[3], int64_t begin, int64_t end) {
+    (void)grid;
+    for (int64_t i = begin; i < end; i++) ((uint64_t *)(uintptr_t)table[0])[i] += table[1];
+}
+
+static void *use_pool(void *argument) {
+    mn_pool *pool = argument;
+    static uint64_t shared_sums[2][257];
+    static int next;
+    uint64_t *sums = shared_sums[__atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)];
+    for (uint64_t round = 1; round <= 2000; round++) {
+        uint32_t grid[3] = {(uint32_t)(round % 257) + 1, 1, 1};
+        uint64_t table[2] = {(uintptr_t)sums, round};
+        mn_pool_run(pool, sum_kernel, table, grid);
+    }
+    for (int i = 0; i < 257; i++) {
+        uint64_t expected = 0;
+        for (uint64_t round = 1; round <= 2000; round++)
+            if ((int)(round % 257) >= i) expected += round;
+        CHECK(sums[i] == expected);
+    }
+    return NULL;
+}
+
+static mn_queue *make_queue(int mode) {
+    mn_queue_options options = {.label = "stress", .mode = mode, .execute = execute};
+    mn_queue *queue = mn_queue_create(&options);
+    CHECK(queue);
+    return queue;
+}
+
+static void check_results(void) {
+    int failed = 0;
+    for (int t = 0; t < SUBMITTERS; t++)
+        for (int i = 0; i < BATCHES; i++) {
+            mn_status *status = NULL;
+            int code = mn_timeline_wait(own[t][i], 1, 60000000000u, &status);
+            CHECK(code == MN_OK || code == MN_FAILED);
+            if (code == MN_FAILED) CHECK(!strcmp(mn_status_message(status), "gate 5"));
+            failed += code == MN_FAILED;
+            mn_status_release(status);
+        }
+    CHECK(failed > 0);
+    uint64_t counted = 0;
+    for (int i = 0; i < 3; i++) {
+        mn_queue_stats stats;
+        mn_queue_get_stats(queues[i], &stats);
+        CHECK(stats.completed == stats.submitted && stats.waiting == 0 && stats.running == 0);
+        counted += stats.failed;
+    }
+    CHECK(counted == (uint64_t)failed);
+}
+
+static void close_with_waiting_work(void) {
+    mn_timeline *never = mn_timeline_create("never", 0), *result = mn_timeline_create("result", 0);
+    mn_queue *queue = make_queue(MN_QUEUE_THREAD);
+    for (uint64_t i = 1; i <= 50; i++) {
+        mn_point wait = {never, 1}, signal = {result, i};
+        mn_submission one = {.waits = &wait, .wait_count = 1, .signals = &signal, .signal_count = 1};
+        CHECK(mn_queue_submit(queue, &one, 1) == MN_OK);
+    }
+    CHECK(mn_queue_close(queue, MN_FOREVER) == MN_OK);
+    for (uint64_t i = 1; i <= 50; i++) CHECK(mn_timeline_query(result, i, NULL) == MN_POISONED);
+    mn_queue_release(queue);
+    mn_timeline_signal(never, 1);
+    mn_timeline_release(never);
+    mn_timeline_release(result);
+}
+
+int main(void) {
+    pthread_t threads[SUBMITTERS + 5];
+    int count = 0;
+    mn_pool *pool = mn_pool_create(3);
+    CHECK(pool);
+    for (int i = 0; i < 3; i++) queues[i] = make_queue(i);
+    for (int i = 0; i < 8; i++) gates[i] = mn_timeline_create("gate", 0);
+    for (int t = 0; t < SUBMITTERS; t++)
+        for (int i = 0; i < BATCHES; i++) own[t][i] = mn_timeline_create("own", 0);
+    completion = mn_completion_create();
+    for (int t = 0; t < SUBMITTERS; t++) pthread_create(&threads[count++], NULL, submit, (void *)(intptr_t)t);
+    pthread_create(&threads[count++], NULL, open_gates, NULL);
+    pthread_create(&threads[count++], NULL, drain, NULL);
+    pthread_create(&threads[count++], NULL, use_pool, pool);
+    pthread_create(&threads[count++], NULL, use_pool, pool);
+    pthread_t puller;
+    pthread_create(&puller, NULL, pull, queues[MN_QUEUE_PULL]);
+    for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
+    check_results();
+    for (int i = 0; i < 3; i++) {
+        CHECK(mn_queue_close(queues[i], MN_FOREVER) == MN_OK);
+        if (i == MN_QUEUE_PULL) pthread_join(puller, NULL);
+        mn_queue_release(queues[i]);
+    }
+    close_with_waiting_work();
+    mn_completion_release(completion);
+    for (int i = 0; i < 8; i++) mn_timeline_release(gates[i]);
+    for (int t = 0; t < SUBMITTERS; t++)
+        for (int i = 0; i < BATCHES; i++) mn_timeline_release(own[t][i]);
+    mn_pool_release(pool);
+    puts("done");
+    return 0;
+}

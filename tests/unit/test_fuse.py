@@ -1,0 +1,94 @@
+"""Fusion: what is grouped, what is not, and that no op is lost or reordered."""
+
+from graphs import A0, F32, binary, layer_norm, maps, matmul, op, random_graphs, softmax, unary
+from hypothesis import given, settings
+
+from mansard import dims
+from mansard.dims import Dim
+from mansard.ir import GraphBuilder, Reshape
+from mansard.passes.fuse import fuse
+
+
+def names(graph):
+    return [d.name for d in fuse(graph).dispatches]
+
+
+def test_linear_with_bias_activation_and_residual_is_one_dispatch():
+    b = GraphBuilder()
+    x, w, bias = b.input("x", (2, 8, 16), F32), b.input("w", (16, 32), F32), b.input("b", (32,), F32)
+    residual = b.input("r", (2, 8, 32), F32)
+    y = matmul(b, b.reshape(x, (16, 16)), w)
+    y = unary(b, "erf", binary(b, "add", y, bias))
+    y = binary(b, "add", b.reshape(y, (2, 8, 32)), residual)
+    (dispatch,) = fuse(b.build([y])).dispatches
+    assert dispatch.domain == (2, 8, 32)
+    assert len(dispatch.inputs) == 4 and len(dispatch.outputs) == 1
+
+
+def test_softmax_and_layer_norm_are_one_dispatch_each():
+    s = dims.symbol(Dim("s", 1, 512))
+    b = GraphBuilder()
+    x = b.input("x", (4, s, 64), F32)
+    gamma, beta = b.input("g", (64,), F32), b.input("b", (64,), F32)
+    assert names(b.build([softmax(b, x)])) == ["rows"]
+    b = GraphBuilder()
+    x = b.input("x", (4, s, 64), F32)
+    gamma, beta = b.input("g", (64,), F32), b.input("b", (64,), F32)
+    assert names(b.build([layer_norm(b, x, gamma, beta)])) == ["rows"]
+
+
+def test_a_matmul_does_not_swallow_heavy_producers():
+    b = GraphBuilder()
+    x, w = b.input("x", (64, 64), F32), b.input("w", (64, 64), F32)
+    graph = b.build([matmul(b, unary(b, "exp", x), w)])
+    assert len(fuse(graph).dispatches) == 2
+
+
+def test_a_value_read_across_points_is_stored():
+    b = GraphBuilder()
+    x = b.input("x", (8, 8), F32)
+    y = unary(b, "exp", x)
+    z = b.generic([y, y], [maps(0, 1), maps(1, 0)], (8, 8), op("add", A0, op("neg", A0)))
+    graph = b.build([z])
+    assert len(fuse(graph).dispatches) == 2
+
+
+def test_joining_may_not_make_a_cycle():
+    # c reads a's group directly and, through the reduction r, something that depends on it.
+    b = GraphBuilder()
+    x, w = b.input("x", (8, 8), F32), b.input("w", (8, 8), F32)
+    a = matmul(b, x, w)
+    r = matmul(b, a, w)
+    c = binary(b, "add", a, r)
+    graph = b.build([c])
+    found = fuse(graph).dispatches
+    assert len(found) == 2
+    assert c in found[1].outputs
+
+
+def test_outputs_get_buffers_of_their_own():
+    b = GraphBuilder()
+    x = b.input("x", (4,), F32)
+    y = unary(b, "neg", x)
+    graph = b.build([x, y, y, b.reshape(y, (2, 2))], output_names=("a", "b", "c", "d"))
+    fused = fuse(graph)
+    bases = [fused.base(v) for v in fused.graph.outputs]
+    assert len(set(bases)) == 4
+    made = {v for d in fused.dispatches for v in d.outputs}
+    assert set(bases) <= made
+
+
+@settings(max_examples=60, deadline=None)
+@given(random_graphs())
+def test_every_op_is_in_one_dispatch_and_producers_come_first(graph):
+    fused = fuse(graph)
+    computed = [o for d in fused.dispatches for o in d.ops if not isinstance(o, Reshape)]
+    wanted = [o for o in fused.graph.ops if not isinstance(o, Reshape)]
+    live = {fused.base(v) for v in fused.graph.live_outs()}
+    assert set(computed) == set(wanted)
+    assert len(computed) == len(set(computed))
+    known = set(fused.graph.inputs) | set(fused.graph.constants)
+    for dispatch in fused.dispatches:
+        assert set(dispatch.inputs) <= known
+        known |= set(dispatch.outputs)
+    assert live <= known

@@ -1,0 +1,87 @@
+"""Refinement and collapsing of loops, checked against plain index arithmetic."""
+
+import itertools
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mansard import dims
+from mansard.dims import Dim
+from mansard.ir.types import Linear
+from mansard.passes.loops import collapse, delinearize, linearize, refine, strides
+
+shapes = st.lists(st.integers(1, 6), min_size=1, max_size=5)
+
+
+@given(shapes, st.data())
+def test_refinement_groups_into_both_shapes(shape, data):
+    cuts = data.draw(st.lists(st.booleans(), min_size=len(shape), max_size=len(shape)))
+    merged = []
+    for extent, cut in zip(shape, cuts, strict=True):
+        if merged and not cut:
+            merged[-1] *= extent
+        else:
+            merged.append(extent)
+    found = refine(shape, merged)
+    assert found is not None
+    assert math.prod(found) == math.prod(shape)
+    for other in (shape, merged):
+        bounds = set(itertools.accumulate(found, lambda a, b: a * b, initial=1))
+        assert set(itertools.accumulate((d for d in other), lambda a, b: a * b, initial=1)) <= bounds
+
+
+def test_shapes_without_a_common_refinement():
+    assert refine((6, 4), (4, 6)) is None
+    assert refine((6, 4), (2, 3, 4)) == (2, 3, 4)
+
+
+def test_symbolic_refinement():
+    s = dims.symbol(Dim("s", 1, 512))
+    assert refine((s, 2048), (1, s, 16, 128)) == (s, 16, 128)
+    assert refine((dims.mul(s, 2),), (2, s)) == (2, s)
+
+
+@given(shapes, st.data())
+def test_delinearize_inverts_linearize(shape, data):
+    cuts = data.draw(st.lists(st.booleans(), min_size=len(shape), max_size=len(shape)))
+    merged = []
+    for extent, cut in zip(shape, cuts, strict=True):
+        if merged and not cut:
+            merged[-1] *= extent
+        else:
+            merged.append(extent)
+    loops = [Linear.dim(i) for i in range(len(shape))]
+    found = delinearize(linearize(loops, shape), shape, merged)
+    assert found is not None
+    for point in np.ndindex(*shape):
+        index = tuple(sum(c * point[d] for d, c in f.terms) + f.offset for f in found)
+        assert np.ravel_multi_index(index, merged) == np.ravel_multi_index(point, shape)
+
+
+def test_an_index_that_would_carry_has_no_plain_form():
+    # One loop over 6 elements crosses rows of a (3, 2) shape.
+    assert delinearize(Linear.dim(0), (6,), (3, 2)) is None
+    # An offset may push a loop over the end of a row.
+    assert delinearize(Linear.dim(0, 1, 1), (2,), (3, 2)) is None
+
+
+def test_collapse_needs_every_address_to_agree():
+    row_major = linearize([Linear.dim(0), Linear.dim(1)], (4, 8))
+    assert collapse((4, 8), [row_major]) == [[0, 1]]
+    assert collapse((4, 8), [row_major, Linear.dim(1)]) == [[0], [1]]
+
+
+def test_strides():
+    assert strides((2, 3, 4)) == (12, 4, 1)
+
+
+def test_loops_a_read_ignores_collapse():
+    row_major = linearize([Linear.dim(0), Linear.dim(1)], (4, 8))
+    assert collapse((4, 8), [row_major, Linear()]) == [[0, 1]]
+
+
+def test_an_index_that_runs_backwards_has_no_plain_form():
+    # 3 - d0 over 3 values in a (2, 3) shape crosses rows: 1*3+0, 0*3+2, 0*3+1.
+    assert delinearize(Linear.dim(0, -1, 3), (3,), (2, 3)) is None

@@ -1,0 +1,209 @@
+"""Queues and completion queues of the native core, without a device."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+import time
+import weakref
+
+import pytest
+
+from mansard.errors import DeviceError, DeviceLostError, ExecutionError
+from mansard.hal import Point, Semaphore, native
+from mansard.hal.queue import Entry, Queue
+
+
+class Thing:
+    """Something a batch keeps alive."""
+
+
+def points(count: int) -> list[Point]:
+    return [Point(Semaphore(f"point {i}"), 1) for i in range(count)]
+
+
+def test_pull_hands_out_ready_batches_in_order() -> None:
+    queue, gate, signal = Queue.pulled("pull"), Point(Semaphore(), 1), points(3)
+    queue.submit([Entry(0, "late", [gate], [signal[0]])])
+    queue.submit([Entry(0, "first", [], [signal[1]]), Entry(0, "second", [], [signal[2]])])
+    jobs = [queue.pop(1), queue.pop(1)]
+    assert [job.keep for job in jobs if job] == ["first", "second"]
+    assert queue.pop(0) is None
+    gate.semaphore.signal(1)
+    late = queue.pop(1)
+    assert late is not None
+    assert late.keep == "late"
+    for job in (*jobs, late):
+        assert job is not None
+        queue.finish(job)
+    assert all(point.done() for point in signal)
+    assert queue.close(1)
+    with pytest.raises(EOFError):
+        queue.pop(0)
+
+
+def test_finishing_with_an_error_fails_the_points() -> None:
+    queue, (done,) = Queue.pulled("fail"), points(1)
+    queue.submit([Entry(0, None, [], [done])])
+    job = queue.pop(1)
+    assert job is not None
+    error = ExecutionError("broken")
+    queue.finish(job, error)
+    assert done.error() is error
+    assert queue.stats().failed == 1
+    queue.close()
+
+
+def test_a_batch_keeps_what_it_uses_until_it_is_done() -> None:
+    queue, gate = Queue.pulled("keep"), Point(Semaphore(), 1)
+    thing = Thing()
+    alive = weakref.ref(thing)
+    queue.submit([Entry(0, thing, [gate], [])])
+    del thing
+    gc.collect()
+    assert alive() is not None
+    gate.semaphore.signal(1)
+    job = queue.pop(1)
+    assert job is not None
+    queue.finish(job)
+    del job
+    queue.submit([])
+    assert alive() is None
+    queue.close()
+
+
+def test_a_batch_outlives_its_semaphores() -> None:
+    queue = Queue.pulled("outlive")
+    gate, done = points(2)
+    queue.submit([Entry(0, None, [gate], [done])])
+    gate.semaphore.signal(1)
+    del gate, done
+    gc.collect()
+    job = queue.pop(1)
+    assert job is not None
+    queue.finish(job)
+    queue.close()
+
+
+def test_close_waits_for_what_runs_and_fails_what_waits() -> None:
+    queue = Queue.pulled("closing")
+    gate, running, waiting = points(3)
+    queue.submit([Entry(0, None, [], [running]), Entry(0, None, [gate], [waiting])])
+    job = queue.pop(1)
+    assert job is not None
+    assert not queue.close(0.05)
+    with pytest.raises(
+        ExecutionError, match=r"closing was closed while .*point 1 of semaphore point 0 \(now at 0\)"
+    ):
+        waiting.wait(1)
+    with pytest.raises(DeviceError, match="closing is closed"):
+        queue.submit([Entry(0, None)])
+    queue.finish(job)
+    running.wait(1)
+    assert queue.close(1)
+
+
+def test_close_runs_what_is_ready() -> None:
+    queue, (done,) = Queue.pulled("ready"), points(1)
+    queue.submit([Entry(0, None, [], [done])])
+    closer = threading.Thread(target=queue.close)
+    closer.start()
+    time.sleep(0.02)
+    job = queue.pop(1)
+    assert job is not None
+    queue.finish(job)
+    closer.join(10)
+    assert not closer.is_alive()
+    done.wait(0)
+
+
+def test_poison_fails_everything() -> None:
+    queue = Queue.pulled("lost")
+    gate, waiting, ready, later = points(4)
+    queue.submit([Entry(0, None, [gate], [waiting]), Entry(0, None, [], [ready])])
+    lost = DeviceLostError("gone")
+    queue.poison(lost)
+    queue.submit([Entry(0, None, [], [later])])
+    assert [p.error() for p in (waiting, ready, later)] == [lost] * 3
+    assert queue.pop(0) is None
+    assert queue.close(1)
+
+
+def test_stats_and_records() -> None:
+    queue, gate = Queue.pulled("stats"), Point(Semaphore(), 1)
+    queue.submit([Entry(0, None), Entry(0, None, [gate])])
+    assert (queue.stats().submitted, queue.stats().waiting) == (2, 1)
+    job = queue.pop(1)
+    assert job is not None
+    time.sleep(0.02)
+    assert queue.stats().busy_ns > 15_000_000
+    queue.finish(job)
+    busy = queue.stats().busy_ns
+    time.sleep(0.01)
+    assert queue.stats().busy_ns == busy
+    (record,) = queue.records()
+    assert record.submit_ns <= record.ready_ns <= record.start_ns < record.end_ns
+    assert record.end_ns - record.start_ns <= busy
+    gate.semaphore.fail(1, ExecutionError("x"))
+    assert queue.records()[1].start_ns == 0
+    assert [r.token for r in queue.records(1)] == [2]
+    assert queue.stats().failed == 1
+    queue.close()
+
+
+def test_a_chain_of_ten_thousand_uses_a_bounded_stack() -> None:
+    queue, timeline = Queue.pulled("deep"), Semaphore("deep")
+    entries = [
+        Entry(0, None, [Point(timeline, i)], [Point(timeline, i + 1)]) for i in reversed(range(1, 10_001))
+    ]
+    queue.submit(entries)
+    error = ExecutionError("first of many")
+    timeline.fail(1, error)
+    assert Point(timeline, 10_001).error() is error
+    assert queue.close(5)
+
+
+class Completion:
+    """The completion queue of the core, for tests."""
+
+    def __init__(self) -> None:
+        self.handle = native.check_handle(native.core.mn_completion_create())
+
+    def add(self, point: Point, token: int) -> None:
+        native.check(native.core.mn_completion_add(self.handle, point.semaphore.handle, point.value, token))
+
+    def next(self, timeout: float, capacity: int = 8) -> tuple[int, list[int]]:
+        tokens, count = (ctypes.c_uint64 * capacity)(), ctypes.c_uint32()
+        code = native.core.mn_completion_next(
+            self.handle, int(timeout * 1e9), tokens, capacity, ctypes.byref(count)
+        )
+        return code, tokens[: count.value]
+
+
+def test_completion_queue_delivers_reached_and_failed_points() -> None:
+    completion, (a, b, c) = Completion(), points(3)
+    for token, point in enumerate((a, b, c), start=10):
+        completion.add(point, token)
+    assert completion.next(0) == (native.TIMEOUT, [])
+    b.semaphore.signal(1)
+    a.semaphore.fail(1, ExecutionError("x"))
+    assert completion.next(0, capacity=1) == (native.OK, [11])
+    assert completion.next(0) == (native.OK, [10])
+    completion.add(b, 99)
+    assert completion.next(0) == (native.OK, [99])
+    threading.Timer(0.02, c.semaphore.signal, (1,)).start()
+    assert completion.next(10) == (native.OK, [12])
+    native.core.mn_completion_release(completion.handle)
+
+
+def test_completion_queue_closes_and_withdraws() -> None:
+    completion, (a, b) = Completion(), points(2)
+    completion.add(a, 1)
+    completion.add(b, 2)
+    a.semaphore.signal(1)
+    threading.Timer(0.02, native.core.mn_completion_close, (completion.handle,)).start()
+    assert completion.next(10) == (native.OK, [1])
+    assert completion.next(10) == (native.CLOSED, [])
+    native.core.mn_completion_release(completion.handle)
+    b.semaphore.signal(1)

@@ -1,0 +1,32 @@
+"""The native core under many threads, watched by sanitizers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("batch", "completion", "cpu_exec", "memory", "pool", "queue", "status", "timeline")
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler to build the stress program with")
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_stress(sanitizer: str, tmp_path: Path) -> None:
+    program = tmp_path / "stress"
+    built = subprocess.run(
+        [
+            str(COMPILER), "-std=gnu11", "-g", "-O1", f"-fsanitize={sanitizer}", "-pthread", "-w",
+            f"-I{ROOT / 'src'}", str(ROOT / "tests/unit/native_stress.c"),
+            *(str(ROOT / "src" / f"{name}.c") for name in SOURCES), "-o", str(program),
+        ],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if built.returncode != 0 and "cannot find -l" in built.stderr:
+        pytest.skip(f"the compiler lacks its {sanitizer} sanitizer")
+    assert built.returncode == 0, built.stderr
+    run = subprocess.run([str(program)], capture_output=True, text=True, timeout=120, check=False)
+    assert (run.returncode, run.stdout) == (0, "done\n"), run.stderr[-4000:]

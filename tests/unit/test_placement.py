@@ -1,0 +1,151 @@
+"""Placement: costs, pins, refusals, reasons, objectives."""
+
+import itertools
+
+import pytest
+from graphs import F32, binary, matmul, unary
+
+from mansard.errors import PlacementError
+from mansard.ir import GraphBuilder
+from mansard.passes.fuse import fuse
+from mansard.placement import DeviceSlot, Placement, place, work_of
+from mansard.placement.cost import seconds
+from mansard.targets.profile import DeviceProfile, LinkProfile, default_profile
+
+
+def device(name, rate=1e9, *, launch=0.0, handoff=0.0, refuses=lambda d: None, fallback=False, unified=True):
+    link = LinkProfile(1e9, handoff)
+    profile = DeviceProfile(name, 1e12, 1e12, 0, {"f32": rate}, launch, link, unified)
+    return DeviceSlot(name, profile, refuses, fallback)
+
+
+def chain(length=6, size=64):
+    """Matmuls one after another: each a dispatch of 2 * size**3 operations."""
+    b = GraphBuilder()
+    x, w = b.input("x", (size, size), F32), b.input("w", (size, size), F32)
+    for _ in range(length):
+        x = unary(b, "exp", matmul(b, x, w))
+    return fuse(b.build([x]))
+
+
+def devices_of(result, graph):
+    return [result.decisions[i].device for i in range(len(graph.dispatches))]
+
+
+def test_work_counts_bytes_once_and_operations_of_the_whole_space():
+    (dispatch,) = chain(1).dispatches
+    work = work_of(dispatch)
+    assert work.bytes == 3 * 64 * 64 * 4
+    # A multiply and an add per point of the product, and one exp per output.
+    assert work.operations == 2 * 64**3 + 12 * 64 * 64
+
+
+def test_cost_is_the_larger_of_memory_and_arithmetic():
+    (dispatch,) = chain(1).dispatches
+    work = work_of(dispatch)
+    slow_memory = DeviceProfile("m", 1e6, 1e6, 0, {"f32": 1e15}, 1e-6, LinkProfile(1, 0), True)
+    slow_units = DeviceProfile("u", 1e15, 1e15, 0, {"f32": 1e6}, 1e-6, LinkProfile(1, 0), True)
+    assert seconds(work, slow_memory) == pytest.approx(work.bytes / 1e6 + 1e-6)
+    assert seconds(work, slow_units) == pytest.approx(work.operations / 1e6 + 1e-6)
+
+
+def test_the_faster_device_wins_and_says_so():
+    graph = chain()
+    result = place(graph, [device("slow", 1e9), device("fast", 1e12)], Placement())
+    assert set(devices_of(result, graph)) == {"fast"}
+    decision = result.decisions[0]
+    assert decision.reason == "fastest"
+    assert decision.costs["fast"] < decision.costs["slow"]
+
+
+def test_handing_over_may_cost_more_than_it_saves():
+    graph = chain(3)
+    third = graph.dispatches[1]
+    other = device("a", 1e9, handoff=1.0, refuses=lambda d: None)
+    quick = device("b", 2e9, handoff=1.0, refuses=lambda d: "not here" if d is not third else None)
+    result = place(graph, [other, quick], Placement())
+    assert devices_of(result, graph) == ["a", "a", "a"]
+    assert "handing over costs more than b saves" in result.decisions[1].reason
+
+
+def test_pins_by_name_and_pattern():
+    graph = chain(4)
+    slots = [device("cpu", 1e12), device("gpu", 1e9)]
+    result = place(graph, slots, Placement(pins=(("contraction_2", "gpu"),)))
+    assert devices_of(result, graph) == ["cpu", "cpu", "gpu", "cpu"]
+    assert result.decisions[2].reason == "pinned by 'contraction_2'"
+    result = place(graph, slots, Placement(pins=(("*contraction*", "gpu"),)))
+    assert set(devices_of(result, graph)) == {"gpu"}
+    with pytest.raises(PlacementError, match="pinned to 'npu', but the devices are cpu, gpu"):
+        place(graph, slots, Placement(pins=(("*", "npu"),)))
+
+
+def test_unsupported_dispatches_fall_back_with_the_reason_or_refuse():
+    graph = chain(2)
+    bad = graph.dispatches[1]
+    gpu = device("gpu", refuses=lambda d: "f64 needs float64" if d is bad else None)
+    cpu = device("cpu", 1e3, fallback=True)
+    result = place(graph, [gpu, cpu], Placement())
+    assert devices_of(result, graph) == ["gpu", "cpu"]
+    assert result.decisions[1].reason == "fallback: gpu: f64 needs float64"
+    with pytest.raises(PlacementError, match=r"'contraction_1'.*forbids the CPU.*gpu: f64 needs float64"):
+        place(graph, [gpu, cpu], Placement(fallback="error"))
+    with pytest.raises(PlacementError, match="which cannot run it: f64 needs float64"):
+        place(graph, [gpu, cpu], Placement(pins=(("contraction_1", "gpu"),)))
+
+
+def test_no_device_at_all():
+    graph = chain(1)
+    with pytest.raises(PlacementError, match="no device can run it"):
+        place(graph, [device("gpu", refuses=lambda d: "too old")], Placement())
+
+
+def test_throughput_balances_stages_by_rate():
+    graph = chain(9)
+    result = place(graph, [device("a", 2e9), device("b", 1e9)], Placement(objective="throughput"))
+    labels = devices_of(result, graph)
+    assert labels.count("a") == 6 and labels.count("b") == 3
+    assert sum(x != y for x, y in itertools.pairwise(labels)) == 1
+
+
+def test_least_share_of_every_device():
+    graph = chain(9)
+    result = place(graph, [device("a", 1e12), device("b", 1e9)], Placement(min_share=1 / 3))
+    assert devices_of(result, graph).count("b") == 3
+    stubborn = device("b", 1e9, refuses=lambda d: "no")
+    with pytest.raises(PlacementError, match="min_share"):
+        place(graph, [device("a"), stubborn], Placement(min_share=1 / 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "speed"}, "objective 'speed' is not one of latency, throughput"),
+        ({"fallback": "maybe"}, "fallback 'maybe'"),
+        ({"min_share": 0.9}, "min_share"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(PlacementError, match=message):
+        Placement(**options)
+
+
+def test_a_shared_producer_is_moved_once():
+    b = GraphBuilder()
+    x, w = b.input("x", (64, 64), F32), b.input("w", (64, 64), F32)
+    a = matmul(b, x, w)
+    graph = fuse(b.build([binary(b, "add", matmul(b, a, w), x), binary(b, "sub", matmul(b, a, x), w)]))
+    result = place(graph, [device("a"), device("b")], Placement(pins=(("contraction", "a"), ("*", "b"))))
+    assert devices_of(result, graph) == ["a", "b", "b"]
+
+
+def test_shipped_profiles_exist_for_every_kind():
+    for driver, kind in (
+        ("cpu", ""),
+        ("vulkan", "software"),
+        ("vulkan", "discrete"),
+        ("vulkan", "integrated"),
+    ):
+        profile = default_profile(driver, kind)
+        assert profile.rate("f32") > 0 and profile.bandwidth > 0
+    assert default_profile("npu", "").name == "simulated"

@@ -1,0 +1,286 @@
+"""Decisions about Vulkan devices, on made-up snapshots: no device and no Vulkan loader needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+
+from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.plan import (
+    BASELINE_FEATURES,
+    describe_capabilities,
+    describe_heaps,
+    describe_kind,
+    make_plan,
+    max_allocation,
+    pick_memory,
+    version_text,
+)
+from mansard.drivers.vulkan.snapshot import Heap, MemoryType, QueueFamily, Snapshot
+
+GIB = 1 << 30
+LOCAL = vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
+MAPPED = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+CACHED = vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
+LAZY = vk.VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT
+PROTECTED = vk.VK_MEMORY_PROPERTY_PROTECTED_BIT
+LOCAL_HEAP = vk.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT
+GRAPHICS = vk.VK_QUEUE_GRAPHICS_BIT
+COMPUTE = vk.VK_QUEUE_COMPUTE_BIT
+TRANSFER = vk.VK_QUEUE_TRANSFER_BIT
+
+LIMITS = {
+    "maxComputeWorkGroupInvocations": 1024,
+    "maxComputeSharedMemorySize": 48 * 1024,
+    "maxPushConstantsSize": 256,
+    "subgroupSize": 32,
+    "minSubgroupSize": 32,
+    "maxSubgroupSize": 32,
+    "subgroupSupportedStages": vk.VK_SHADER_STAGE_COMPUTE_BIT,
+    "subgroupSupportedOperations": vk.VK_SUBGROUP_FEATURE_BASIC_BIT | vk.VK_SUBGROUP_FEATURE_ARITHMETIC_BIT,
+    "maxMemoryAllocationSize": 4 * GIB,
+    "maxBufferSize": 8 * GIB,
+    "minImportedHostPointerAlignment": 4096,
+    **{f"maxComputeWorkGroupCount.{axis}": 65535 for axis in range(3)},
+    **{f"maxComputeWorkGroupSize.{axis}": 1024 for axis in range(3)},
+}
+
+DISCRETE = Snapshot(
+    name="Discrete GPU",
+    device_type=vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU,
+    api_version=1 << 22 | 4 << 12 | 303,
+    driver_version=580,
+    driver="NVIDIA 580.65",
+    driver_id=vk.VK_DRIVER_ID_NVIDIA_PROPRIETARY,
+    vendor_id=0x10DE,
+    device_id=0x2335,
+    cache_uuid=bytes(16),
+    device_uuid=bytes(range(16)),
+    timestamp_period=1.0,
+    features=frozenset(
+        {*BASELINE_FEATURES, "hostQueryReset", "shaderFloat16", "shaderFloat64", "geometryShader"}
+    ),
+    limits=LIMITS,
+    extensions=frozenset({"VK_EXT_external_memory_host", "VK_EXT_memory_budget", "VK_KHR_swapchain"}),
+    queue_families=(
+        QueueFamily(GRAPHICS | COMPUTE | TRANSFER, 16, 64),
+        QueueFamily(TRANSFER, 2, 64),
+        QueueFamily(COMPUTE | TRANSFER, 8, 64),
+    ),
+    # The order NVIDIA drivers report: system memory, video memory, then the mapped window.
+    memory_types=(
+        MemoryType(1, 0),
+        MemoryType(0, LOCAL),
+        MemoryType(1, MAPPED),
+        MemoryType(1, MAPPED | CACHED),
+        MemoryType(2, LOCAL | MAPPED),
+    ),
+    heaps=(Heap(140 * GIB, LOCAL_HEAP), Heap(96 * GIB, 0), Heap(GIB // 4, LOCAL_HEAP)),
+)
+INTEGRATED = dataclasses.replace(
+    DISCRETE,
+    name="Integrated GPU",
+    device_type=vk.VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU,
+    queue_families=(QueueFamily(GRAPHICS | COMPUTE | TRANSFER, 1, 36),),
+    # An APU: a carve-out and the rest of memory; the same DRAM, but only the second is cached.
+    memory_types=(
+        MemoryType(1, LOCAL),
+        MemoryType(1, LOCAL | LAZY),
+        MemoryType(1, LOCAL | MAPPED),
+        MemoryType(0, MAPPED | CACHED),
+        MemoryType(1, LOCAL | PROTECTED),
+    ),
+    heaps=(Heap(16 * GIB, 0), Heap(8 * GIB, LOCAL_HEAP)),
+)
+LAVAPIPE = dataclasses.replace(
+    DISCRETE,
+    name="llvmpipe",
+    device_type=vk.VK_PHYSICAL_DEVICE_TYPE_CPU,
+    driver_id=vk.VK_DRIVER_ID_MESA_LLVMPIPE,
+    driver="llvmpipe Mesa 22.3.6 (LLVM 15.0.6)",
+    api_version=1 << 22 | 3 << 12 | 230,
+    queue_families=(QueueFamily(GRAPHICS | COMPUTE | TRANSFER, 1, 64),),
+    memory_types=(MemoryType(0, LOCAL | MAPPED | CACHED),),
+    heaps=(Heap(2 * GIB, LOCAL_HEAP),),
+    limits={**LIMITS, "subgroupSize": 8, "maxMemoryAllocationSize": 2 * GIB, "maxBufferSize": 4 * GIB - 1},
+)
+
+
+def flags(snapshot: Snapshot, index: int) -> int:
+    return snapshot.memory_types[index].flags
+
+
+def test_discrete_device() -> None:
+    plan = make_plan(DISCRETE)
+    assert plan.reasons == ()
+    assert plan.queue_family == 2, "the family without graphics"
+    assert plan.timestamp_bits == 64
+    assert not plan.unified
+    assert plan.device_memory == (1, 4), "video memory first, the small mapped window last, nothing else"
+    assert plan.shared_memory == (3, 2, 4), "cached host memory, host memory, then the window"
+
+
+def test_discrete_device_with_all_memory_mapped_is_not_unified() -> None:
+    types = (MemoryType(1, MAPPED | CACHED), MemoryType(0, LOCAL), MemoryType(0, LOCAL | MAPPED))
+    plan = make_plan(dataclasses.replace(DISCRETE, memory_types=types))
+    assert not plan.unified
+    assert plan.device_memory[0] == 1
+    assert plan.shared_memory[0] == 0
+
+
+def test_integrated_device() -> None:
+    plan = make_plan(INTEGRATED)
+    assert plan.reasons == ()
+    assert plan.unified
+    assert plan.queue_family == 0
+    assert plan.timestamp_bits == 36
+    assert plan.device_memory == (2, 0), "mapped first; lazily allocated and protected memory never"
+    assert plan.shared_memory == (3, 2), "cached before uncached: the host reads it"
+
+
+def test_lavapipe() -> None:
+    plan = make_plan(LAVAPIPE)
+    assert plan.reasons == ()
+    assert plan.unified
+    assert plan.device_memory == plan.shared_memory == (0,)
+    assert describe_kind(LAVAPIPE) == "software"
+    assert plan.limits["subgroup_size"] == 8
+    assert plan.limits["max_allocation"] == 2 * GIB
+
+
+def test_a_device_of_an_old_version_is_listed_with_that_one_reason() -> None:
+    old = dataclasses.replace(DISCRETE, api_version=1 << 22 | 1 << 12 | 182, features=frozenset())
+    assert make_plan(old).reasons == ("Vulkan 1.1.182; 1.3 or newer is needed",)
+
+
+@pytest.mark.parametrize("feature", BASELINE_FEATURES)
+def test_a_missing_baseline_feature_is_a_reason(feature: str) -> None:
+    without = dataclasses.replace(DISCRETE, features=DISCRETE.features - {feature})
+    assert make_plan(without).reasons == (f"feature {feature} is missing",)
+
+
+def test_all_missing_features_are_named() -> None:
+    reasons = make_plan(dataclasses.replace(DISCRETE, features=frozenset())).reasons
+    assert [name for name in BASELINE_FEATURES if not any(name in reason for reason in reasons)] == []
+
+
+def test_no_compute_queue() -> None:
+    families = (QueueFamily(GRAPHICS | TRANSFER, 1, 64), QueueFamily(COMPUTE, 0, 64))
+    plan = make_plan(dataclasses.replace(DISCRETE, queue_families=families))
+    assert plan.reasons == ("no queue family can run compute work",)
+
+
+def test_no_shared_memory() -> None:
+    plan = make_plan(dataclasses.replace(DISCRETE, memory_types=(MemoryType(0, LOCAL),)))
+    assert plan.reasons == ("no memory type is both visible to the host and coherent",)
+
+
+def test_virtual_device_is_unified_when_all_its_memory_is_local() -> None:
+    virtual = dataclasses.replace(LAVAPIPE, device_type=vk.VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU)
+    assert make_plan(virtual).unified
+    split = dataclasses.replace(virtual, heaps=(Heap(2 * GIB, LOCAL_HEAP), Heap(2 * GIB, 0)))
+    assert not make_plan(split).unified
+
+
+@pytest.mark.parametrize("snapshot", [DISCRETE, INTEGRATED, LAVAPIPE], ids=lambda s: s.name)
+def test_memory_keeps_its_promises_in_any_order_of_types(snapshot: Snapshot) -> None:
+    for types in itertools.permutations(snapshot.memory_types):
+        changed = dataclasses.replace(snapshot, memory_types=types)
+        plan = make_plan(changed)
+        assert all(flags(changed, i) & LOCAL for i in plan.device_memory)
+        assert all(flags(changed, i) & MAPPED == MAPPED for i in plan.shared_memory)
+        assert not any(
+            flags(changed, i) & (LAZY | PROTECTED) for i in plan.device_memory + plan.shared_memory
+        )
+        # The best type does not depend on the order in which the driver lists them.
+        assert flags(changed, plan.device_memory[0]) == flags(snapshot, make_plan(snapshot).device_memory[0])
+        assert flags(changed, plan.shared_memory[0]) == flags(snapshot, make_plan(snapshot).shared_memory[0])
+
+
+def test_only_known_features_and_extensions_are_enabled() -> None:
+    plan = make_plan(DISCRETE)
+    assert plan.enabled == {*BASELINE_FEATURES, "hostQueryReset", "shaderFloat16", "shaderFloat64"}
+    assert plan.extensions == ("VK_EXT_external_memory_host", "VK_EXT_memory_budget")
+
+
+def test_named_features() -> None:
+    plan = make_plan(DISCRETE)
+    assert {"int64", "float16", "float64", "subgroup_arithmetic"} <= plan.feature_names
+    assert not plan.features["int8"]
+    assert not plan.features["subgroup_shuffle"]
+    assert plan.feature_names.isdisjoint({"int8", "subgroup_shuffle"})
+
+
+def test_subgroup_operations_outside_compute_do_not_count() -> None:
+    limits = {**LIMITS, "subgroupSupportedStages": 0}
+    assert not make_plan(dataclasses.replace(DISCRETE, limits=limits)).features["subgroup_arithmetic"]
+
+
+def test_a_feature_of_two_parts_needs_both() -> None:
+    half = dataclasses.replace(DISCRETE, features=DISCRETE.features | {"vulkanMemoryModelDeviceScope"})
+    assert not make_plan(half).features["memory_model_device_scope"]
+    whole = dataclasses.replace(half, features=half.features | {"vulkanMemoryModel"})
+    assert make_plan(whole).features["memory_model_device_scope"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"maxMemoryAllocationSize": 5, "maxBufferSize": 7}, 5),
+        ({"maxMemoryAllocationSize": 7, "maxBufferSize": 5}, 5),
+        ({}, GIB),
+    ],
+)
+def test_max_allocation(limits: dict[str, int], expected: int) -> None:
+    assert max_allocation(dataclasses.replace(DISCRETE, limits=limits, driver_id=0)) == expected
+
+
+def test_nvidia_allocates_what_the_heap_holds() -> None:
+    assert max_allocation(DISCRETE) == 8 * GIB
+    assert max_allocation(dataclasses.replace(DISCRETE, limits={"maxBufferSize": 1 << 40})) == 140 * GIB
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "driver", "limited"),
+    [
+        (LAVAPIPE, "llvmpipe Mesa 22.3.6 (LLVM 15.0.6)", True),
+        (LAVAPIPE, "llvmpipe Mesa 25.0.7-2~bpo12+1 (LLVM 15.0.6)", False),
+        (LAVAPIPE, "llvmpipe of unknown age", True),
+        (DISCRETE, "NVIDIA 580.65", False),
+    ],
+)
+def test_only_old_llvmpipe_cuts_loops(snapshot: Snapshot, driver: str, limited: bool) -> None:
+    limit = make_plan(dataclasses.replace(snapshot, driver=driver)).limits["loop_iterations"]
+    assert limit == 65535 if limited else limit > 1 << 60
+
+
+def test_pick_memory_respects_the_resource() -> None:
+    assert pick_memory((3, 2, 4), 0b11111) == 3
+    assert pick_memory((3, 2, 4), 0b10100) == 2
+    assert pick_memory((3, 2, 4), 0b00011) is None
+
+
+def test_heaps_say_who_sees_them() -> None:
+    found = [(h.device_local, h.host_visible) for h in describe_heaps(DISCRETE)]
+    assert found == [(True, False), (False, True), (True, True)]
+
+
+def test_capabilities_follow_the_plan() -> None:
+    capabilities = describe_capabilities(DISCRETE, make_plan(DISCRETE), import_host=True)
+    expected: dict[str, Any] = {
+        "formats": ("spirv",), "unified_memory": False, "late_binding": False, "import_host": True,
+        "import_alignment": 4096, "max_allocation": 8 * GIB, "max_workgroup_invocations": 1024,
+        "shared_memory_bytes": 48 * 1024, "profiling": True,
+    }  # fmt: skip
+    assert {name: getattr(capabilities, name) for name in expected} == expected
+    deaf = dataclasses.replace(DISCRETE, features=DISCRETE.features - {"hostQueryReset"})
+    assert not describe_capabilities(deaf, make_plan(deaf), import_host=True).profiling
+    blind = dataclasses.replace(DISCRETE, queue_families=(QueueFamily(COMPUTE, 1, 0),))
+    assert not describe_capabilities(blind, make_plan(blind), import_host=True).profiling
+
+
+def test_version_text() -> None:
+    assert version_text(1 << 22 | 3 << 12 | 230) == "1.3.230"
