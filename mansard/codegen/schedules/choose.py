@@ -1,14 +1,16 @@
-"""Which schedule a dispatch gets on a target."""
+"""Which schedule a dispatch gets on a target, and what can be tuned about it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.nest import Nest
-from mansard.codegen.schedules import cpu_contraction, cpu_map, cpu_rows, gpu, special
+from mansard.codegen.schedules import contraction, cpu_contraction, cpu_map, cpu_rows, gpu, special
 from mansard.codegen.schedules.base import Scheduled, estimate
+from mansard.codegen.schedules.parameters import Parameters
 from mansard.codegen.schedules.reduce import ARG
 from mansard.ir.ops import Generic, Reshape
 from mansard.passes.dispatch import Dispatch, is_contraction
@@ -16,12 +18,47 @@ from mansard.passes.dispatch import Dispatch, is_contraction
 NestSchedule = Callable[[Nest, KernelTarget, str], Scheduled]
 
 
-def schedule(dispatch: Dispatch, target: KernelTarget, name: str) -> Scheduled:
-    """The kernel of a dispatch for a target, under the given entry-point name."""
+@dataclass(frozen=True)
+class Tunable:
+    """A schedule with parameters: which there are to try for a nest (the default first), and the kernel
+    for some (None: for the default)."""
+
+    candidates: Callable[[Nest, KernelTarget], Sequence[Parameters]]
+    schedule: Callable[[Nest, KernelTarget, str, Parameters | None], Scheduled]
+
+
+TUNABLE: dict[NestSchedule, Tunable] = {
+    cpu_contraction.schedule: Tunable(cpu_contraction.candidates, cpu_contraction.schedule),
+}
+"""What a schedule that has parameters offers, by the schedule `choose` gives."""
+
+
+def schedule(
+    dispatch: Dispatch, target: KernelTarget, name: str, parameters: Parameters | None = None
+) -> Scheduled:
+    """The kernel of a dispatch for a target, under the given entry-point name.
+
+    ``parameters`` are one of `candidates`; None stands for the first, the default.
+    """
     if not all(isinstance(op, (Generic, Reshape)) for op in dispatch.ops):
         return special.schedule(dispatch, target, name)
     nest = Nest(dispatch)
-    return choose(nest, target)(nest, target, name)
+    chosen = choose(nest, target)
+    tunable = TUNABLE.get(chosen)
+    return tunable.schedule(nest, target, name, parameters) if tunable else chosen(nest, target, name)
+
+
+def candidates(dispatch: Dispatch, target: KernelTarget) -> Sequence[Parameters]:
+    """Parameters `schedule` takes for a dispatch, all giving the same results; the default first.
+
+    One empty Parameters where there is nothing to choose. Order matters to a search that runs out of
+    time: what is likely to be good comes early.
+    """
+    if not all(isinstance(op, (Generic, Reshape)) for op in dispatch.ops):
+        return (Parameters(),)
+    nest = Nest(dispatch)
+    tunable = TUNABLE.get(choose(nest, target))
+    return tunable.candidates(nest, target) if tunable else (Parameters(),)
 
 
 def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
@@ -29,7 +66,7 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
     reductions = [r for r in nest.roots if r.reduces]
     if not reductions:
         return gpu.schedule_map if target.is_gpu else cpu_map.schedule
-    tiled = cpu_contraction.applies(nest) and (is_contraction(reductions[0].op) or not _rows_contiguous(nest))
+    tiled = contraction.applies(nest) and (is_contraction(reductions[0].op) or not _rows_contiguous(nest))
     if not target.is_gpu:
         return cpu_contraction.schedule if tiled else cpu_rows.schedule
     if tiled and not _dot_like(nest):
@@ -54,6 +91,6 @@ def _rows_contiguous(nest: Nest) -> bool:
 def _dot_like(nest: Nest) -> bool:
     """Few outputs over long contiguous dot products (a matrix-vector product)."""
     (root,) = (r for r in nest.roots if r.reduces)
-    shape = cpu_contraction.analyse(nest, root)
+    shape = contraction.analyse(nest, root)
     rows = estimate(nest.total(shape.row)) if shape.row else 1
     return shape.form == "dot" and rows <= 4 and not dims.is_one(nest.total(root.inner))

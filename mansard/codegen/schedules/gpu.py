@@ -15,7 +15,7 @@ from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.nest import Nest, Root
 from mansard.codegen.schedules import reduce
 from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, divides, estimate
-from mansard.codegen.schedules.cpu_contraction import Group, analyse
+from mansard.codegen.schedules.contraction import Group, analyse
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
