@@ -17,6 +17,7 @@ from mansard.codegen.nest import Nest, Root
 from mansard.codegen.schedules import cpu_dot, reduce
 from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.contraction import Group, Shape, analyse, fit_tile
+from mansard.codegen.schedules.parameters import Parameters
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
@@ -42,14 +43,47 @@ def default_tile(nest: Nest, shape: Shape, target: KernelTarget) -> Tile:
     return Tile(rows, columns, lanes)
 
 
-def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
-    """One task computes one register tile (all of its reduced dims)."""
+def _registers(target: KernelTarget) -> int:
+    """Vector registers: 32 with AVX-512 or AArch64, else 16."""
+    return 32 if target.vector_bits >= 512 or "neon" in target.features else 16
+
+
+_TILE_SIZES = (1, 2, 3, 4, 6, 8, 12, 14)
+
+
+def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
+    """Register tiles to try: ``rows`` and ``columns`` of `Tile`, the default first."""
+    (root,) = (r for r in nest.roots if r.reduces)
+    shape = analyse(nest, root)
+    if shape.form == "dot":
+        return [Parameters()]
+    default = default_tile(nest, shape, target)
+    rows_total = estimate(nest.total(shape.row), 64) if shape.row else 1
+    columns_total = estimate(nest.total(shape.column), 64) if shape.column else 1
+    vectors = -(-columns_total // default.lanes)
+    # Accumulators, one loaded vector per column and one broadcast: more would spill.
+    others = [
+        Parameters.of(rows=rows, columns=columns)
+        for rows in _TILE_SIZES
+        for columns in _TILE_SIZES
+        if rows <= rows_total and columns <= vectors and (rows + 1) * columns < _registers(target)
+    ]
+    # Large tiles reuse more of what they load.
+    others.sort(key=lambda p: -p["rows"] * p["columns"])
+    return list(dict.fromkeys([Parameters.of(rows=default.rows, columns=default.columns), *others]))
+
+
+def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
+    """One task computes one register tile (all of its reduced dims); ``parameters`` as in `candidates`."""
     (root,) = (r for r in nest.roots if r.reduces)
     shape = analyse(nest, root)
     if shape.form == "dot":
         return cpu_dot.schedule(nest, target, name)
     frame = Frame(nest, target, name)
-    return _Contraction(frame, root, shape, default_tile(nest, shape, target)).run()
+    tile = default_tile(nest, shape, target)
+    if parameters:
+        tile = replace(tile, rows=parameters["rows"], columns=parameters["columns"])
+    return _Contraction(frame, root, shape, tile).run()
 
 
 class _Contraction:
