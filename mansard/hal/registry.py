@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
+import importlib
 import threading
 
 from mansard.errors import DeviceUnavailableError, MansardError
+from mansard.hal import discovery
 from mansard.hal.device import Device, DeviceInfo, Driver
 
 GROUP = "mansard.drivers"
 
 
 @functools.cache
-def drivers() -> dict[str, Driver]:
-    """Every installed driver by name; each entry point names one `Driver` object.
+def driver(name: str) -> Driver | None:
+    """One driver; None when it is not installed. Other drivers are not even imported.
 
     A plug-in that cannot be imported raises MansardError naming it: a broken driver is not hidden.
     """
-    found: dict[str, Driver] = {}
-    for entry in importlib.metadata.entry_points(group=GROUP):
-        try:
-            driver = entry.load()
-        except Exception as error:
-            raise MansardError(
-                f"driver plug-in {entry.name!r} ({entry.value}) failed to load: {error}"
-            ) from error
-        if not isinstance(driver, Driver):
-            raise MansardError(
-                f"driver plug-in {entry.name!r} ({entry.value}) is not a mansard.hal.Driver object"
-            )
-        found[driver.name] = driver
+    value = discovery.find(GROUP, name)
+    return None if value is None else _load(name, value)
+
+
+@functools.cache
+def drivers() -> dict[str, Driver]:
+    """Every installed driver by name; each entry point names one `Driver` object.
+
+    Raises what `driver` raises.
+    """
+    import importlib.metadata
+
+    names = dict.fromkeys(entry.name for entry in importlib.metadata.entry_points(group=GROUP))
+    return {found.name: found for found in map(driver, names) if found is not None}
+
+
+def _load(name: str, value: str) -> Driver:
+    module, _, attribute = value.partition(":")
+    try:
+        found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+    except Exception as error:
+        raise MansardError(f"driver plug-in {name!r} ({value}) failed to load: {error}") from error
+    if not isinstance(found, Driver):
+        raise MansardError(f"driver plug-in {name!r} ({value}) is not a mansard.hal.Driver object")
     return found
 
 
-def devices() -> list[DeviceInfo]:
-    """Every device of every driver, unsupported ones with their reasons; simulated ones last."""
-    infos = [info for driver in drivers().values() for info in driver.devices()]
+def devices(name: str | None = None) -> list[DeviceInfo]:
+    """Every device of one driver or of all, unsupported ones with their reasons; simulated ones last."""
+    chosen = drivers().values() if name is None else filter(None, (driver(name),))
+    infos = [info for each in chosen for info in each.devices()]
     order = {"cpu": 0, "vulkan": 1}
     return sorted(infos, key=lambda i: (i.kind == "simulated", order.get(i.driver, 2), i.driver, i.index))
 
@@ -57,12 +70,12 @@ def open_device(name: str) -> Device:
     with _lock:
         if key in _open:
             return _open[key]
-        driver = drivers().get(driver_name)
-        if driver is None:
+        found = driver(driver_name)
+        if found is None:
             raise DeviceUnavailableError(
                 f"no driver named {driver_name!r}; installed: {', '.join(sorted(drivers()))}"
             )
-        infos = {info.index: info for info in driver.devices()}
+        infos = {info.index: info for info in found.devices()}
         if index not in infos:
             present = ", ".join(i.id for i in infos.values()) or "none"
             raise DeviceUnavailableError(f"no device {name!r}; devices of driver {driver_name!r}: {present}")
@@ -71,7 +84,7 @@ def open_device(name: str) -> Device:
             raise DeviceUnavailableError(
                 f"device {name!r} ({info.name}) cannot be used: " + "; ".join(info.reasons)
             )
-        _open[key] = driver.open(info)
+        _open[key] = found.open(info)
         return _open[key]
 
 

@@ -97,7 +97,7 @@ def _bind_slot(slot: DevicePlan, resources: Resources, choice: DeviceChoice | No
     if choice is not None:
         device = open_device(choice) if isinstance(choice, str) else choice
         return BoundSlot(slot, device, _load_all(slot, device, resources))
-    candidates = [info for info in present_devices() if info.driver == slot.driver]
+    candidates = present_devices(slot.driver)
     reasons = []
     for info in candidates:
         if not info.supported:
