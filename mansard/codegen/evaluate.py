@@ -75,6 +75,9 @@ class Evaluator:
         for i, value in enumerate(nest.buffers):
             self.binding_of.setdefault(value, i)
         self.loops: dict[int, KValue] = {}
+        self.shifts: dict[int, int] = {}
+        self.inside = False
+        """Set by a schedule that visits only points at which padded reads stay inside."""
         self.vector: tuple[int, int] | None = None  # loop, lanes
         self.reduced: dict[Generic, KValue] = {}
         self._cache: dict[object, KValue] = {}
@@ -84,17 +87,23 @@ class Evaluator:
     @contextmanager
     def scope(self) -> Iterator[None]:
         """What is computed and bound inside is forgotten afterwards."""
-        saved = (dict(self.loops), self.vector, dict(self.reduced), dict(self._cache))
+        saved = (dict(self.loops), dict(self.shifts), self.vector, dict(self.reduced), dict(self._cache))
         try:
             yield
         finally:
-            self.loops, self.vector, self.reduced, self._cache = saved
+            self.loops, self.shifts, self.vector, self.reduced, self._cache = saved
 
-    def bind(self, group: Sequence[int], value: KValue) -> None:
-        """Set the value of a group of loops that run as one (the innermost carries it)."""
+    def bind(self, group: Sequence[int], value: KValue, shift: int = 0) -> None:
+        """Set a group of loops that run as one (the innermost carries it) to ``value + shift``.
+
+        Points of an unrolled loop that share a value and differ in the shift share their addresses'
+        arithmetic, and reads of equal addresses are one read.
+        """
         for loop in group[:-1]:
             self.loops[loop] = self.b.idx(0)
+            self.shifts[loop] = 0
         self.loops[group[-1]] = value
+        self.shifts[group[-1]] = shift
 
     # Index arithmetic -------------------------------------------------------------------------
     def dim(self, value: DimLike) -> KValue:
@@ -105,16 +114,43 @@ class Evaluator:
 
     def linear(self, position: Linear) -> tuple[KValue, DimLike]:
         """The scalar part of a position, and its coefficient along the vector loop."""
-        b = self.b
+        moving, offset, along = self._terms(position)
+        key = ("sum", *((value.id, coefficient) for value, coefficient in moving))
+        if key not in self._cache:
+            self._cache[key] = self._sum(moving)
+        return self.b.add(self._cache[key], self.dim(offset)), along
+
+    def _sum(self, moving: Sequence[tuple[KValue, DimLike]]) -> KValue:
+        total = self.b.idx(0)
+        for value, coefficient in moving:
+            total = self.b.add(total, self.b.mul(value, self.dim(coefficient)))
+        return total
+
+    def _terms(self, position: Linear) -> tuple[list[tuple[KValue, DimLike]], DimLike, DimLike]:
+        """A position as loop values with their coefficients, the known rest, and the coefficient along
+        the vector loop."""
+        moving: list[tuple[KValue, DimLike]] = []
         along: DimLike = 0
-        result = self.dim(position.offset)
+        offset = position.offset
         for loop, coefficient in position.terms:
             if self.vector is not None and loop == self.vector[0]:
                 along = coefficient
             if dims.is_one(self.nest.extents[loop]):
                 continue
-            result = b.add(result, b.mul(self.loops[loop], self.dim(coefficient)))
-        return result, along
+            value, known = self.loops[loop], self.shifts.get(loop, 0)
+            literal = self.b.constant_value(value)
+            if literal is None:
+                moving.append((value, coefficient))
+            else:
+                known += int(literal)
+            offset = dims.add(offset, dims.mul(coefficient, known))
+        return moving, offset, along
+
+    def _place(self, position: Linear) -> tuple[object, ...]:
+        """What decides the value of a position at the bound loops."""
+        moving, offset, along = self._terms(position)
+        vector = self.vector if along != 0 else None
+        return (vector, along, offset, *((value.id, coefficient) for value, coefficient in moving))
 
     def lanes_of(self, position: Linear) -> KValue:
         """A position as one index value per lane (scalar when it does not vary)."""
@@ -169,7 +205,10 @@ class Evaluator:
     def value(self, value: Value, index: Sequence[Linear]) -> KValue:
         """Any value of the nest at an index."""
         base, where = self.nest.locate(value, index)
-        key = (base, where, self._bound(where))
+        if isinstance(where, Linear):
+            key: tuple[object, ...] = (base, self._place(where))
+        else:
+            key = (base, where, *map(self._place, where))
         if key in self._cache:
             return self._cache[key]
         if isinstance(where, Linear):
@@ -185,12 +224,42 @@ class Evaluator:
         self._cache[key] = result
         return result
 
-    def _bound(self, where: Linear | Sequence[Linear]) -> tuple[object, ...]:
-        """What the loops in an index are bound to: part of the identity of a computed value."""
-        positions = (where,) if isinstance(where, Linear) else where
-        used = sorted({loop for p in positions for loop, _ in p.terms})
-        vector = self.vector if self.vector is not None and self.vector[0] in used else None
-        return (vector, *(self.loops[loop].id for loop in used if loop in self.loops))
+    def _padded(self, op: Generic, operand: int, index: Sequence[Linear]) -> KValue:
+        """A read that gives the map's fill value where it lies outside the operand."""
+        b, index_map = self.b, op.maps[operand]
+        assert index_map is not None and index_map.fill is not None
+        value, where = op.inputs[operand], self.nest.operand_index(op, operand, index)
+        guards = self.nest.guards(op, operand, index)
+        if self.inside or not guards:
+            return self.value(value, where)
+        base, address = self.nest.locate(value, where)
+        if not isinstance(address, Linear):
+            raise CodegenError(
+                f"dispatch {self.nest.dispatch.name}: padded read of {value}, which is not stored"
+            )
+        ok: KValue | None = None
+        for at, extent in guards:
+            place = self.lanes_of(at)
+            low = b.compare("ge", place, b.splat(b.idx(0), place.type.lanes))
+            high = b.compare("lt", place, b.splat(self.dim(extent), place.type.lanes))
+            for test in (low, high):
+                ok = test if ok is None else b.binary("and", ok, test)
+        assert ok is not None
+        memory = b.bindings[self.binding_of[base]]
+        start, along = self.linear(address)
+        lanes = self.vector[1] if self.vector is not None and along != 0 else 1
+        if ok.type.lanes > 1:
+            place = b.splat(self.lanes_of(address), ok.type.lanes)
+            data = b.load(memory, b.select(ok, place, b.splat(b.idx(0), ok.type.lanes)))
+        elif lanes == 1 or dims.is_one(along):
+            data = b.load(memory, b.select(ok, start, b.idx(0)), lanes)
+        else:
+            data = b.load(
+                memory, b.select(b.splat(ok, lanes), self.lanes_of(address), b.splat(b.idx(0), lanes))
+            )
+        data = self._widen(data)
+        fill = b.const(index_map.fill, data.type.dtype)
+        return b.select(b.splat(ok, data.type.lanes), data, b.splat(fill, data.type.lanes))
 
     def body(self, op: Generic, index: Sequence[Linear]) -> KValue:
         """An op's scalar body with its dims at ``index``."""
@@ -202,6 +271,8 @@ class Evaluator:
     def _node(self, op: Generic, node: Scalar, index: Sequence[Linear], done: dict[int, KValue]) -> KValue:
         b = self.b
         match node:
+            case Arg() if (reads := op.maps[node.index]) is not None and reads.fill is not None:
+                return self._padded(op, node.index, index)
             case Arg():
                 return self.value(op.inputs[node.index], self.nest.operand_index(op, node.index, index))
             case Const():

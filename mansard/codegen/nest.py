@@ -38,12 +38,20 @@ class Root:
         return self.op.combiner is not None
 
 
+Guard = tuple[Linear, DimLike]
+"""A coordinate over the loops, and the extent it has to stay below."""
+
+
 @dataclass(frozen=True)
 class Read:
-    """A read of a buffer at a flat ``address``, or at a computed place (None)."""
+    """A read of a buffer at a flat ``address``, or at a computed place (None).
+
+    ``guards`` are the coordinates that may lie outside their extents, where the read gives a fill value.
+    """
 
     value: Value
     address: Linear | None
+    guards: tuple[Guard, ...] = ()
 
 
 class Nest:
@@ -106,6 +114,25 @@ class Nest:
         assert index_map is not None
         return tuple(r.compose(index) for r in index_map.results)
 
+    def guards(self, op: Generic, operand: int, index: Sequence[Linear]) -> tuple[Guard, ...]:
+        """The coordinates of a padded operand that may lie outside it; none for other operands."""
+        index_map = op.maps[operand]
+        if index_map is None or index_map.fill is None:
+            return ()
+        pairs = zip(self.operand_index(op, operand, index), op.inputs[operand].type.shape, strict=True)
+        return tuple((at, extent) for at, extent in pairs if not self._surely_inside(at, extent))
+
+    def _surely_inside(self, at: Linear, extent: DimLike) -> bool:
+        low = high = at.offset
+        for loop, coefficient in at.terms:
+            reach = dims.mul(coefficient, dims.add(self.extents[loop], -1))
+            if dims.bounds(coefficient)[0] >= 0:
+                high = dims.add(high, reach)
+            else:
+                low = dims.add(low, reach)
+        room = dims.add(extent, dims.mul(high, -1))
+        return dims.bounds(low)[0] >= 0 and dims.bounds(room)[0] >= 1
+
     def through_reshape(self, op: Reshape, index: Sequence[Linear]) -> tuple[Linear, ...]:
         """The index into the reshape's input for an index into its result."""
         source = op.inputs[0].type.shape
@@ -144,18 +171,23 @@ class Nest:
         seen.add(key)
         for node in walk(op.body):
             if isinstance(node, Arg):
-                self._collect_value(
-                    op.inputs[node.index], self.operand_index(op, node.index, index), found, seen
-                )
+                where = self.operand_index(op, node.index, index)
+                guards = self.guards(op, node.index, index)
+                self._collect_value(op.inputs[node.index], where, guards, found, seen)
             elif isinstance(node, Gather):
                 found.append(Read(self.buffer(op.inputs[node.operand]), None))
 
     def _collect_value(
-        self, value: Value, index: tuple[Linear, ...], found: list[Read], seen: set[object]
+        self,
+        value: Value,
+        index: tuple[Linear, ...],
+        guards: tuple[Guard, ...],
+        found: list[Read],
+        seen: set[object],
     ) -> None:
         base, where = self.locate(value, index)
         if isinstance(where, Linear):
-            found.append(Read(base, where))
+            found.append(Read(base, where, guards))
             return
         op = self.producers[base]
         assert isinstance(op, Generic)
@@ -171,8 +203,10 @@ class Nest:
         return value
 
     def positions(self, root: Root) -> list[Linear]:
-        """Everything whose value depends on the loops: read addresses, index uses and the store."""
-        out = [r.address for r in self.reads(root) if r.address is not None]
+        """Everything whose value depends on the loops: reads, guards, index uses, the store."""
+        reads = self.reads(root)
+        out = [r.address for r in reads if r.address is not None]
+        out.extend(at for r in reads for at, _ in r.guards)
         self._index_uses(root.op, root.index, out, set())
         if root.stores:
             out.append(self.store_address(root))

@@ -78,24 +78,32 @@ class _Evaluation:
     def _view(self, array: Array, index_map: IndexMap) -> Array:
         """``array`` with one axis for each iteration dim, read as the map says, without a copy."""
         used = [0] * len(self.extents)
-        strides = [0] * len(self.extents)
+        steps: list[tuple[int, int, int]] = []
         start: list[int] = []
         for axis, result in enumerate(index_map.results):
             low = high = dims.evaluate(result.offset, self.symbols)
-            start.append(low)
+            first = low
             for d, coefficient in result.terms:
                 c = dims.evaluate(coefficient, self.symbols)
                 reach = c * (self.extents[d] - 1)
                 low, high = low + min(reach, 0), high + max(reach, 0)
-                strides[d] += c * array.strides[axis]
+                steps.append((d, c, axis))
                 used[d] = 1
-            if low < 0 or high >= array.shape[axis]:
+            outside = max(0, -low), max(0, high + 1 - array.shape[axis])
+            start.append(first + outside[0])
+            if any(outside) and index_map.fill is not None:
+                widths = [outside if a == axis else (0, 0) for a in range(array.ndim)]
+                array = np.pad(array, widths, constant_values=index_map.fill)
+            elif any(outside):
                 raise VerificationError(
                     f"op generic ({self.op.output}): map {index_map} reads {low} to {high} "
                     f"of a dim of {array.shape[axis]}"
                 )
         shape = [e if u else 1 for e, u in zip(self.extents, used, strict=True)]
         base = array[tuple(slice(s, None) for s in start)]
+        strides = [0] * len(self.extents)
+        for d, c, axis in steps:
+            strides[d] += c * array.strides[axis]
         return np.lib.stride_tricks.as_strided(base, shape, strides, writeable=False)
 
     def evaluate(self, root: Scalar, box: Box) -> Array:

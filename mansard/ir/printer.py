@@ -143,7 +143,8 @@ def _one(op: Generic, node: Scalar, kids: list[str]) -> str:
         case Arg():
             index_map = op.maps[node.index]
             inside = ", ".join(map(str, index_map.results)) if index_map is not None else "?"
-            return f"{op.inputs[node.index]}[{inside}]"
+            fill = "" if index_map is None or index_map.fill is None else f" else {index_map.fill}"
+            return f"{op.inputs[node.index]}[{inside}{fill}]"
         case Const():
             return str(node.value).lower() if isinstance(node.value, bool) else repr(node.value)
         case Index():

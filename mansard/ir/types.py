@@ -140,9 +140,13 @@ class Linear:
 
 @dataclass(frozen=True)
 class IndexMap:
-    """How an operand is read: one `Linear` per operand dim, over the op's iteration dims."""
+    """How an operand is read: one `Linear` per operand dim, over the op's iteration dims.
+
+    With ``fill``, an index may lie outside the operand and reads that value there (a padded window).
+    """
 
     results: tuple[Linear, ...] = field(default=())
+    fill: float | int | bool | None = None
 
     @staticmethod
     def identity(rank: int) -> IndexMap:
@@ -156,7 +160,7 @@ class IndexMap:
 
     def compose(self, inner: Sequence[Linear]) -> IndexMap:
         """The map with each iteration dim replaced."""
-        return IndexMap(tuple(r.compose(inner) for r in self.results))
+        return IndexMap(tuple(r.compose(inner) for r in self.results), self.fill)
 
     @property
     def plain_dims(self) -> tuple[int | None, ...] | None:
@@ -172,4 +176,5 @@ class IndexMap:
         return tuple(out)
 
     def __str__(self) -> str:
-        return "(" + ", ".join(str(r) for r in self.results) + ")"
+        fill = "" if self.fill is None else f" else {self.fill}"
+        return "(" + ", ".join(str(r) for r in self.results) + ")" + fill

@@ -245,7 +245,7 @@ class _Verifier:
                     high = dims.add(high, reach)
                 elif dims.bounds(c)[1] <= 0:
                     low = dims.add(low, reach)
-            if not empty:
+            if not empty and index_map.fill is None:
                 self.inside(f"map {index_map} of {value}", low, high, extent)
 
     def _combiner(self, op: Generic) -> None:

@@ -69,7 +69,7 @@ def _compose(op: Generic, producers: Mapping[Value, Op]) -> Generic:
     maps: list[IndexMap | None] = list(op.maps)
     changed = False
     for i, index_map in enumerate(op.maps):
-        if index_map is None:
+        if index_map is None or index_map.fill is not None:
             continue
         found = source_of(op.inputs[i], index_map, producers, op)
         if found is not None:

@@ -106,9 +106,10 @@ def _base(value: Value, producers: dict[Value, Op]) -> Value:
 
 
 def flat_read(op: Generic, operand: int) -> Linear | None:
-    """The flat position operand ``operand`` is read at, over the op's iteration dims; None for gathers."""
+    """The flat position operand ``operand`` is read at, over the op's iteration dims; None for gathers
+    and for reads that may lie outside."""
     index_map = op.maps[operand]
-    if index_map is None:
+    if index_map is None or index_map.fill is not None:
         return None
     flat = linearize(index_map.results, op.inputs[operand].type.shape)
     return Linear(tuple(t for t in flat.terms if not dims.is_one(op.extents[t[0]])), flat.offset)
@@ -308,7 +309,8 @@ class _Fusion:
             for i, value in enumerate(op.inputs):
                 if self.base(value) not in own:
                     continue
-                if not isinstance(op, Generic) or value is not self.base(value) or op.maps[i] is None:
+                reads_map = op.maps[i] if isinstance(op, Generic) else None
+                if value is not self.base(value) or reads_map is None or reads_map.fill is not None:
                     return False
                 reads += 1
         cost = sum(_cost(op) for op in group.ops if isinstance(op, Generic))

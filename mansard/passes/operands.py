@@ -35,12 +35,10 @@ def renamed(op: AnyOp, names: Mapping[Value, Value]) -> AnyOp:
 
 def is_copy(op: Op | None) -> bool:
     """Whether ``op`` is a Generic that only moves elements of its one operand by an index map."""
-    return (
-        isinstance(op, Generic)
-        and op.combiner is None
-        and isinstance(op.body, Arg)
-        and op.maps[op.body.index] is not None
-    )
+    if not isinstance(op, Generic) or op.combiner is not None or not isinstance(op.body, Arg):
+        return False
+    index_map = op.maps[op.body.index]
+    return index_map is not None and index_map.fill is None
 
 
 def copied(op: Generic) -> tuple[Value, IndexMap]:
