@@ -24,6 +24,7 @@ from mansard.ir.types import Value
 from mansard.passes.dispatch import Dispatch, DispatchGraph
 from mansard.passes.fuse import fuse
 from mansard.passes.layout import lay_out_weights
+from mansard.passes.packing import Panels, mark_packable
 from mansard.passes.pipeline import CANONICAL, run_passes
 from mansard.placement import Placement, place
 from mansard.schedule.build import DeviceTarget, KernelRef, build_plan
@@ -32,6 +33,7 @@ Progress = Callable[[str, int, int], None]
 """Called with the step's name, the work done and the work in all."""
 Dump = Callable[[str, str], None]
 """Called with a step's name and the IR after it, as text."""
+_Load = Callable[[], npt.NDArray[np.generic]]
 
 
 @dataclass(frozen=True)
@@ -114,15 +116,15 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
     with steps.step("simplify"):
         graph = run_passes(graph, (*CANONICAL, lay_out_weights), dump=options.dump)
     with steps.step("fuse"):
-        dispatches = fuse(graph)
+        dispatches = mark_packable(fuse(graph))
         steps.dump("fuse", lambda: print_dispatches(dispatches))
     with steps.step("place"):
         placed = place(dispatches, [t.slot for t in targets], options.placement)
         targets, device_of = _drop_unused(targets, placed.device)
     with steps.step("kernels"):
-        kernels, refs, blobs = _kernels(dispatches, device_of, targets, options)
+        kernels, refs, blobs, packed = _kernels(dispatches, device_of, targets, options)
     with steps.step("schedule"):
-        weights = _weights(dispatches)
+        weights = _weights(dispatches, packed)
         plan = build_plan(
             dispatches,
             device_of,
@@ -150,8 +152,9 @@ def _kernels(
     device_of: Mapping[Dispatch, int],
     targets: Sequence[CompileTarget],
     options: CompileOptions,
-) -> tuple[dict[Dispatch, KernelRef], list[tuple[ExecutableRef, ...]], dict[str, bytes]]:
-    """Generate each distinct kernel once per device and compile it."""
+) -> tuple[dict[Dispatch, KernelRef], list[tuple[ExecutableRef, ...]], dict[str, bytes], dict[Value, Panels]]:
+    """Generate each distinct kernel once per device and compile it; with the constants they want packed."""
+    packed: dict[Value, Panels] = {}
     refs: list[tuple[ExecutableRef, ...]] = []
     blobs: dict[str, bytes] = {}
     result: dict[Dispatch, KernelRef] = {}
@@ -172,7 +175,8 @@ def _kernels(
             kernel = scheduled[name_of[dispatch]]
             name = kernel.kernel.name
             result[dispatch] = KernelRef(places[name], name, kernel.params, kernel.grid)
-    return result, refs, blobs
+            packed.update({dispatch.inputs[i]: panels for i, panels in kernel.packed.items()})
+    return result, refs, blobs, packed
 
 
 def _schedule_unique(
@@ -202,12 +206,10 @@ def _backend_compile(
     return backend.compile(kernels, target)
 
 
-def _weights(
-    graph: DispatchGraph,
-) -> dict[Value, tuple[WeightSpec, Callable[[], npt.NDArray[np.generic]]]]:
-    """Constants that dispatches read, each under a unique entry name."""
+def _weights(graph: DispatchGraph, packed: Mapping[Value, Panels]) -> dict[Value, tuple[WeightSpec, _Load]]:
+    """Constants that dispatches read, each under a unique entry name and in the form they read."""
     used = dict.fromkeys(v for d in graph.dispatches for v in d.inputs if v in graph.graph.constants)
-    out: dict[Value, tuple[WeightSpec, Callable[[], npt.NDArray[np.generic]]]] = {}
+    out: dict[Value, tuple[WeightSpec, _Load]] = {}
     for value in used:
         shape = []
         for extent in value.type.shape:
@@ -215,9 +217,15 @@ def _weights(
                 raise CompileError(f"constant {value.name!r} has a symbolic dim {extent}")
             shape.append(extent)
         constant = graph.graph.constants[value]
-        spec = WeightSpec(value.name, value.type.dtype, tuple(shape), constant.key)
-        out[value] = (spec, constant.load)
+        load = constant.load
+        if value in packed:
+            shape, load = list(packed[value].shape), _packing(packed[value], load)
+        out[value] = (WeightSpec(value.name, value.type.dtype, tuple(shape), constant.key), load)
     return out
+
+
+def _packing(panels: Panels, load: _Load) -> _Load:
+    return lambda: panels.pack(load())
 
 
 def print_dispatches(graph: DispatchGraph) -> str:

@@ -26,6 +26,7 @@ def dispatch_key(dispatch: Dispatch) -> str:
     parts = [f"[{', '.join(str(d) for d in dispatch.domain)}]"]
     parts.append(" ".join(number(v) for v in dispatch.inputs))
     parts.append(" ".join(number(v) for v in dispatch.outputs))
+    parts.append(" ".join(sorted(number(v) for v in dispatch.packable)))
     for op in dispatch.ops:
         attributes: dict[str, Any] = {
             f.name: getattr(op, f.name) for f in dataclasses.fields(op) if f.name not in _SKIPPED

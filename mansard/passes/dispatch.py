@@ -26,6 +26,8 @@ class Dispatch:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     domain: tuple[DimLike, ...]
+    packable: frozenset[Value] = frozenset()
+    """Inputs that are constants nothing else reads: the schedule may choose their layout in memory."""
 
     @property
     def location(self) -> str:

@@ -6,6 +6,7 @@ another device is needed. Segments of one queue run in order; between queues onl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -307,12 +308,19 @@ class _Builder:
             spec.value.name,
             spec.kind,
             spec.device,
-            spec.value.type.bytes,
+            self._bytes(spec),
             spec.weight,
             spec.shared,
             spec.first or 0,
             last,
         )
+
+    def _bytes(self, spec: _Spec) -> DimLike:
+        """Bytes of a value in memory: a constant may be packed."""
+        if spec.kind != "constant":
+            return spec.value.type.bytes
+        weight = self.weights[spec.value]
+        return (math.prod(weight.shape) * weight.dtype.bits + 7) // 8
 
     def _last_read(self, value: Value, device: int, segment: int) -> int:
         """The last segment of ``device`` that uses its view of the value."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
@@ -13,6 +13,7 @@ from mansard.codegen.nest import Nest
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.passes.dispatch import Dispatch
+from mansard.passes.packing import Panels
 
 Grid = tuple[DimLike, DimLike, DimLike]
 MAX_GRID = 65535
@@ -26,6 +27,8 @@ class Scheduled:
     kernel: Kernel
     params: tuple[DimLike, ...]
     grid: Grid
+    packed: Mapping[int, Panels] = field(default_factory=dict)
+    """Layout the kernel expects of inputs (by position) that the dispatch lets it pack."""
 
 
 def index_dtype(dispatch: Dispatch, target: KernelTarget) -> DType:
