@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mansard.codegen.llvm import riscv
+from mansard.codegen.llvm.riscv import Relocation
 from mansard.errors import CodegenError
 
 _ALLOC, _WRITE = 0x2, 0x1  # sh_flags
 _CODE = 0x4
 _PAGE = 4096
+_RISCV = "EM_RISCV"
 
 
 @dataclass
@@ -46,16 +49,21 @@ def link(data: bytes) -> Image:
 
     elf = ELFFile(io.BytesIO(data))
     machine = elf["e_machine"]
-    if machine not in _PATCHES:
-        raise CodegenError(f"no linker for {machine} code yet; known: {', '.join(_PATCHES)}")
+    if machine not in _PATCHES and machine != _RISCV:
+        raise CodegenError(f"no linker for {machine} code yet; known: {', '.join(_PATCHES)}, {_RISCV}")
     symbols = elf.get_section_by_name(".symtab")
     _check_symbols(symbols)
     layout = _lay_out(elf)
+    relocations: list[Relocation] = []
     for section in elf.iter_sections():
         if section["sh_type"] == "SHT_RELA" and section["sh_info"] in layout.offsets:
-            _relocate(section, symbols, layout, machine)
+            relocations += _resolved(section, symbols, layout)
         elif section["sh_type"] == "SHT_REL" and section["sh_info"] in layout.offsets:
             raise CodegenError(f"relocations without addend in {section.name}")
+    if machine == _RISCV:
+        riscv.relocate(layout.blob, relocations)
+    else:
+        _relocate(layout.blob, relocations, machine)
     functions = {
         symbol.name: layout.offsets[symbol["st_shndx"]] + symbol["st_value"]
         for symbol in symbols.iter_symbols()
@@ -90,19 +98,24 @@ def _lay_out(elf: Any) -> _Layout:
     return layout
 
 
-def _relocate(section: Any, symbols: Any, layout: _Layout, machine: str) -> None:
+def _resolved(section: Any, symbols: Any, layout: _Layout) -> Iterator[Relocation]:
+    """The relocations of a section, with places and targets in the image."""
     base = layout.offsets[section["sh_info"]]
     for relocation in section.iter_relocations():
         symbol = symbols.get_symbol(relocation["r_info_sym"])
         home = symbol["st_shndx"]
-        if home not in layout.offsets:
+        if home not in layout.offsets and relocation["r_info_sym"]:
             raise CodegenError(f"relocation against {symbol.name!r} in a section that is not loaded")
-        target = layout.offsets[home] + symbol["st_value"] + relocation["r_addend"]
-        patch = _PATCHES[machine].get(relocation["r_info_type"])
+        target = layout.offsets.get(home, 0) + symbol["st_value"] + relocation["r_addend"]
+        yield Relocation(base + relocation["r_offset"], relocation["r_info_type"], target)
+
+
+def _relocate(blob: bytearray, relocations: Sequence[Relocation], machine: str) -> None:
+    for r in relocations:
+        patch = _PATCHES[machine].get(r.kind)
         if patch is None:
-            raise CodegenError(f"relocation type {relocation['r_info_type']} of {machine} in {section.name}")
-        place = base + relocation["r_offset"]
-        patch(layout.blob, place, target, target - place)
+            raise CodegenError(f"relocation type {r.kind} of {machine}")
+        patch(blob, r.place, r.target, r.target - r.place)
 
 
 def _fits(value: int, bits: int, what: str) -> int:

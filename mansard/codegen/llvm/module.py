@@ -59,7 +59,12 @@ def _machine(target: CpuTarget) -> Any:
         llvm = _initialize()
     found = llvm.Target.from_triple(target.triple)
     return found.create_target_machine(
-        cpu=target.llvm_cpu, features=target.llvm_features, opt=2, reloc="pic", codemodel="small"
+        cpu=target.llvm_cpu,
+        features=target.llvm_features,
+        opt=2,
+        reloc="pic",
+        codemodel=target.code_model,
+        abiname=target.llvm_abi,
     )
 
 

@@ -1,76 +1,32 @@
 """CPU targets: what ``cpu``, ``cpu:x86-64-v3`` and ``cpu:znver4+avx512fp16`` mean.
 
-Features carry LLVM's names. Only the features listed here are ever given to LLVM, so that
-`CpuTarget.features` is exactly what the generated code may use.
+Features carry LLVM's names. Only the features listed in `mansard.targets.features` are ever given to
+LLVM, so that `CpuTarget.features` is exactly what the generated code may use.
+
+Vectors have a fixed width. SVE is used through its NEON part, and RVV through the VLEN that the target
+guarantees (its ``zvl*b`` feature): code for VLEN 256 runs on CPUs with longer registers too.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 
 from mansard.codegen.backend import KernelTarget
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
+from mansard.targets.cpus import Cpu, known_cpus
+from mansard.targets.features import ARCHITECTURES, FEATURES, closure, without
 
-_V1 = ("sse2",)
-_V2 = (*_V1, "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt")
-_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
-_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-_ICE = (*_V4, "avx512vnni", "avx512vbmi", "avx512ifma", "avx512bitalg", "avx512vpopcntdq", "avx512vbmi2")
-
-_X86_FEATURES = frozenset((
-    *_ICE, "avx512bf16", "avx512fp16", "avxvnni", "avxifma", "avxneconvert",
-    "avxvnniint8", "avxvnniint16",
-))  # fmt: skip
-_ARM_FEATURES = frozenset(("neon", "fullfp16", "dotprod", "bf16", "i8mm", "sve", "sve2", "lse"))
-_RISCV_FEATURES = frozenset(("m", "a", "f", "d", "c", "v", "zvfh", "zba", "zbb"))
-
-_FEATURES = {"x86_64": _X86_FEATURES, "aarch64": _ARM_FEATURES, "riscv64": _RISCV_FEATURES}
-
-_IMPLIES = {
-    "sse3": ("sse2",), "ssse3": ("sse3",), "sse4.1": ("ssse3",), "sse4.2": ("sse4.1",), "avx": ("sse4.2",),
-    "avx2": ("avx",), "f16c": ("avx",), "fma": ("avx",), "avx512f": ("avx2", "f16c", "fma"),
-    "avxvnni": ("avx2",), "avxifma": ("avx2",), "avxneconvert": ("avx2",), "avxvnniint8": ("avx2",),
-    "avxvnniint16": ("avx2",), "avx512fp16": ("avx512bw", "avx512vl", "avx512dq"),
-    "avx512bf16": ("avx512bw",), "fullfp16": ("neon",), "dotprod": ("neon",), "bf16": ("neon",),
-    "i8mm": ("neon",), "sve": ("fullfp16",), "sve2": ("sve",), "d": ("f",),
-}  # fmt: skip
-
-_BASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    # spelling: (architecture, LLVM name to tune for, features)
-    "x86_64": ("x86_64", "generic", _V1),
-    "x86-64": ("x86_64", "generic", _V1),
-    "x86-64-v2": ("x86_64", "generic", _V2),
-    "x86-64-v3": ("x86_64", "generic", _V3),
-    "x86-64-v4": ("x86_64", "generic", _V4),
-    "haswell": ("x86_64", "haswell", _V3),
-    "broadwell": ("x86_64", "broadwell", _V3),
-    "skylake": ("x86_64", "skylake", _V3),
-    "alderlake": ("x86_64", "alderlake", (*_V3, "avxvnni")),
-    "znver1": ("x86_64", "znver1", _V3),
-    "znver2": ("x86_64", "znver2", _V3),
-    "znver3": ("x86_64", "znver3", _V3),
-    "skylake-avx512": ("x86_64", "skylake-avx512", _V4),
-    "cascadelake": ("x86_64", "cascadelake", (*_V4, "avx512vnni")),
-    "icelake-server": ("x86_64", "icelake-server", _ICE),
-    "sapphirerapids": ("x86_64", "sapphirerapids", (*_ICE, "avx512bf16", "avx512fp16", "avxvnni")),
-    "znver4": ("x86_64", "znver4", (*_ICE, "avx512bf16")),
-    "znver5": ("x86_64", "znver5", (*_ICE, "avx512bf16", "avxvnni")),
-    "aarch64": ("aarch64", "generic", ("neon",)),
-    "cortex-a76": ("aarch64", "cortex-a76", ("neon", "fullfp16", "dotprod", "lse")),
-    "neoverse-n1": ("aarch64", "neoverse-n1", ("neon", "fullfp16", "dotprod", "lse")),
-    "neoverse-v1": ("aarch64", "neoverse-v1", ("neon", "fullfp16", "dotprod", "bf16", "i8mm", "lse")),
-    "apple-m1": ("aarch64", "apple-m1", ("neon", "fullfp16", "dotprod", "lse")),
-    "riscv64": ("riscv64", "generic", ("m", "a", "f", "d", "c")),
-}
-
-_TRIPLES = {
-    "x86_64": "x86_64-unknown-linux-gnu",
-    "aarch64": "aarch64-unknown-linux-gnu",
-    "riscv64": "riscv64-unknown-linux-gnu",
-}
+_TRIPLES = {arch: f"{arch}-unknown-linux-gnu" for arch in ARCHITECTURES}
 _LLVM_BASE = {"x86_64": "x86-64", "aarch64": "generic", "riscv64": "generic-rv64"}
+_LLVM_ABI = {"x86_64": "", "aarch64": "", "riscv64": "lp64d"}
+_CODE_MODEL = {"x86_64": "small", "aarch64": "small", "riscv64": "medium"}
+"""LLVM's ``medium`` is RISC-V's medany: addresses relative to the program counter."""
+_OTHER_SYSTEMS = re.compile(r"windows|win32|win64|msvc|mingw|darwin|macos|ios\b", re.IGNORECASE)
+_SCALAR_BITS = 64
+"""Vectors on CPUs without a vector unit: two f32 that LLVM takes apart, for two chains of operations."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +52,20 @@ class CpuTarget:
         return _LLVM_BASE[self.arch]
 
     @property
+    def llvm_abi(self) -> str:
+        """LLVM's name of the calling convention; empty for the architecture's only one."""
+        return _LLVM_ABI[self.arch]
+
+    @property
+    def code_model(self) -> str:
+        """LLVM's code model for images of up to 2 GiB at any address."""
+        return _CODE_MODEL[self.arch]
+
+    @property
     def llvm_features(self) -> str:
-        """LLVM's feature string."""
-        return ",".join(f"+{f}" for f in sorted(self.features))
+        """LLVM's feature string; linker relaxation is off, since images are linked here."""
+        features = [f"+{f}" for f in sorted(self.features)]
+        return ",".join(features + (["-relax"] if self.arch == "riscv64" else []))
 
     @property
     def executable_target(self) -> str:
@@ -108,11 +75,18 @@ class CpuTarget:
     @property
     def vector_bits(self) -> int:
         """Width of the SIMD registers kernels are made for."""
-        return 512 if "avx512f" in self.features else 256 if "avx2" in self.features else 128
+        if self.arch == "x86_64":
+            return 512 if "avx512f" in self.features else 256 if "avx2" in self.features else 128
+        if self.arch == "riscv64":
+            lengths = [int(f[3:-1]) for f in self.features if re.fullmatch(r"zvl\d+b", f)]
+            return min(max(lengths), 512) if lengths else _SCALAR_BITS
+        return 128
 
     @property
     def has_f16_conversion(self) -> bool:
-        """Whether f16 <-> f32 is an instruction."""
+        """Whether f16 <-> f32 is an instruction, of scalars and of vectors."""
+        if self.arch == "riscv64":
+            return "zfhmin" in self.features and ("v" not in self.features or "zvfhmin" in self.features)
         return self.arch == "aarch64" or "f16c" in self.features
 
     @property
@@ -122,11 +96,16 @@ class CpuTarget:
 
     @property
     def has_rounding(self) -> bool:
-        """Whether floor, ceil, trunc and round are instructions."""
-        return self.arch == "aarch64" or "sse4.1" in self.features
+        """Whether floor, ceil, trunc and round are instructions, or short sequences of them."""
+        return self.arch != "x86_64" or "sse4.1" in self.features
 
     def kernel_target(self) -> KernelTarget:
-        """What schedules see of this target."""
+        """What schedules see of this target.
+
+        ``features`` has LLVM's names, among them those of element types: ``avx512vnni``, ``avxvnni``,
+        ``avx512bf16``, ``avx512fp16`` on x86-64, ``dotprod``, ``i8mm``, ``bf16``, ``fullfp16`` on
+        AArch64, ``zvfh``, ``zvfbfmin``, ``zvfbfwma`` on RISC-V.
+        """
         return KernelTarget(
             name=self.name,
             vector_bits=self.vector_bits,
@@ -141,72 +120,68 @@ def parse(text: str) -> CpuTarget:
     """Understand ``cpu`` or ``cpu:host`` (this machine) and ``cpu:NAME``, changed by features.
 
     ``cpu:znver4+avx512fp16`` adds a feature, ``cpu:host,-avx512f`` takes one away with all that needs it.
+    NAME is LLVM's name of a CPU or a level such as ``x86-64-v3``, ``rv64gcv`` or ``aarch64``.
 
     Raises:
-        CodegenError: naming the known CPUs, or the known features of the architecture.
+        CodegenError: naming the CPUs whose names are near, or the known features of the architecture.
     """
     driver, _, rest = text.partition(":")
     if driver != "cpu":
         raise CodegenError(f"{text!r} is not a CPU target: write cpu or cpu:NAME")
     name, *changes = [part for part in re.split(r",|(?=\+)", rest or "host") if part]
-    arch, tune, base = _host() if name == "host" else _known(name)
-    features = _closure(base)
+    cpu = _host() if name == "host" else _known(name)
+    features = cpu.features
     for change in changes:
         if change[0] not in "+-":
             raise CodegenError(f"{change!r} in target {text!r}: write +feature or ,-feature")
-        features = _changed(features, change[0] == "+", change[1:], arch)
-    return CpuTarget(_canonical(arch, tune, features), arch, tune, features)
+        features = _changed(features, change[0] == "+", change[1:], cpu.arch)
+    return CpuTarget(_canonical(cpu, features), cpu.arch, cpu.tune, features)
 
 
-def _known(name: str) -> tuple[str, str, tuple[str, ...]]:
-    if name not in _BASES:
-        raise CodegenError(f"unknown CPU {name!r}; known: host, {', '.join(sorted(_BASES))}")
-    return _BASES[name]
-
-
-def _closure(features: tuple[str, ...]) -> frozenset[str]:
-    found: set[str] = set()
-    stack = list(features)
-    while stack:
-        feature = stack.pop()
-        if feature not in found:
-            found.add(feature)
-            stack.extend(_IMPLIES.get(feature, ()))
-            if feature.startswith("avx512"):
-                stack.append("avx512f")
-    return frozenset(found)
+def _known(name: str) -> Cpu:
+    cpus = known_cpus()
+    if name in cpus:
+        return cpus[name]
+    if _OTHER_SYSTEMS.search(name):
+        raise CodegenError(
+            f"no target {name!r}: code is made for Linux only so far, not for Windows or macOS; "
+            "name a CPU alone, such as cpu:x86-64-v3 or cpu:apple-m1"
+        )
+    owner = next((arch for arch, features in FEATURES.items() if name in features), None)
+    if owner is not None:
+        raise CodegenError(f"{name!r} is a feature of {owner} CPUs, not a CPU: write cpu:{owner}+{name}")
+    near = difflib.get_close_matches(name.lower(), cpus, n=5, cutoff=0.6)
+    known = ", ".join(near) if near else "host, x86-64-v3, aarch64, rv64gcv and every 64-bit CPU of LLVM"
+    raise CodegenError(f"unknown CPU {name!r}; {'near it' if near else 'known'}: {known}")
 
 
 def _changed(features: frozenset[str], add: bool, name: str, arch: str) -> frozenset[str]:
-    if name not in _FEATURES[arch]:
-        known = ", ".join(sorted(_FEATURES[arch]))
+    if name not in FEATURES[arch]:
+        known = ", ".join(sorted(FEATURES[arch]))
         raise CodegenError(f"unknown {arch} feature {name!r}; known: {known}")
-    if add:
-        return features | _closure((name,))
-    # What needs the feature goes with it.
-    return frozenset(f for f in features if name not in _closure((f,)))
+    return features | closure((name,)) if add else without(features, name)
 
 
-def _canonical(arch: str, tune: str, features: frozenset[str]) -> str:
-    for name, (base_arch, base_tune, base) in _BASES.items():
-        if tune != "generic" and (base_arch, base_tune) == (arch, tune):
-            have = _closure(base)
-            extra = "".join(f"+{f}" for f in sorted(features - have))
-            if have <= features:
-                return f"cpu:{name}{extra}"
-    return f"cpu:{arch}{','.join(f'+{f}' for f in sorted(features))}"
+def _canonical(cpu: Cpu, features: frozenset[str]) -> str:
+    known = known_cpus().get(cpu.tune)
+    if known is None or known.arch != cpu.arch:  # tuned for no CPU in particular
+        return f"cpu:{cpu.arch}{','.join(f'+{f}' for f in sorted(features))}"
+    more = "".join(f"+{f}" for f in sorted(features - known.features))
+    less = "".join(f",-{f}" for f in sorted(known.features - features))
+    return f"cpu:{cpu.tune}{more}{less}"
 
 
-def _host() -> tuple[str, str, tuple[str, ...]]:
+def _host() -> Cpu:
     """This machine, by LLVM's own detection."""
     import llvmlite.binding as llvm
 
     arch = str(llvm.get_process_triple()).split("-", 1)[0]
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
-    if arch not in _FEATURES:
-        raise CodegenError(f"no code is made for {arch} CPUs; known: {', '.join(_FEATURES)}")
+    if arch not in FEATURES:
+        raise CodegenError(f"no code is made for {arch} CPUs; known: {', '.join(FEATURES)}")
     present = llvm.get_host_cpu_features()
-    features = tuple(f for f in sorted(_FEATURES[arch]) if present.get(f, False))
+    features = frozenset(f for f in FEATURES[arch] if present.get(f, False))
     name = str(llvm.get_host_cpu_name())
-    tune = name if name in _BASES else "generic"
-    return arch, tune, features or _BASES[arch][2]
+    base = known_cpus()[arch]
+    tune = name if name in known_cpus() and known_cpus()[name].arch == arch else base.tune
+    return Cpu(arch, tune, closure(features) or base.features)
