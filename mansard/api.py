@@ -83,7 +83,7 @@ def load(
     path: str | os.PathLike[str],
     devices: Devices = None,
     *,
-    verify: Verify = "full",
+    verify: Verify = "code",
     max_in_flight: int = 4,
 ) -> Model:
     """Open a model that `Model.save` or ``mansard compile`` wrote, and bind it to devices.
@@ -91,7 +91,9 @@ def load(
     ``devices`` says which devices take the places of those the model was compiled for: names such as
     ``["vulkan:1"]``, each taking the place of its driver, or a mapping ``{"vulkan": "vulkan:1"}``; places
     not named get the first device that can run the code.
-    ``verify="code"`` skips the weights' hashes. ``max_in_flight`` bounds how many calls run at a time.
+    Plan and code are always checked against their hashes. Weights are mapped from the file and read when
+    a kernel does, so their hashes are checked on demand only: ``verify="full"`` (or True).
+    ``max_in_flight`` bounds how many calls run at a time.
 
     Raises ArtifactError for a file that is truncated, altered, foreign or too new, before anything of
     it is used, and TargetMismatchError naming target and devices present when no device fits.

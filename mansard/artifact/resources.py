@@ -5,14 +5,14 @@ from __future__ import annotations
 import abc
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from mansard.artifact import weights as weight_file
 from mansard.artifact.check import check_plan
-from mansard.artifact.container import Container, Progress, create
+from mansard.artifact.container import Container
 from mansard.artifact.plan import Plan, WeightSpec
 from mansard.artifact.serialise import plan_from_json, plan_to_json
 from mansard.artifact.weights import Bytes, Load
@@ -21,7 +21,10 @@ from mansard.errors import ArtifactError
 PLAN_ENTRY = "plan.json"
 WEIGHTS_ENTRY = "weights.safetensors"
 
-Verify = Literal["full", "code"]
+Verify = Literal["full", "code"] | bool
+"""What is checked against its hash: "full" or True, everything; "code" or False, all but the weights."""
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,8 @@ def write_artifact(
 
     The file appears under ``path`` when it is complete. Raises ArtifactError when it cannot be written.
     """
+    from mansard.artifact.writing import create
+
     check_plan(plan)
     blobs = {ref.entry: resources.code(ref.entry) for device in plan.devices for ref in device.executables}
     layout = weight_file.lay_out(plan.weights)
@@ -162,19 +167,21 @@ def write_artifact(
         writer.finish({"name": plan.name, "info": dict(plan.info)})
 
 
-def read_artifact(path: str | os.PathLike[str], verify: Verify = "full") -> tuple[Plan, FileResources]:
-    """Open an artifact; nothing of it is used before the hashes hold.
+def read_artifact(path: str | os.PathLike[str], verify: Verify = "code") -> tuple[Plan, FileResources]:
+    """Open an artifact; no plan and no code of it is used before its hash holds.
 
-    ``verify="full"`` checks every entry; ``"code"`` leaves out the weights, whose gigabytes take
-    about a second each, and still checks the plan and every executable.
+    The structure of the file, the plan and every executable are always checked. Weights stay on disk
+    until a kernel reads them: ``verify="full"`` reads and checks them too, about a second for every few
+    gigabytes.
     Raises ArtifactError saying whether the file is truncated, altered, foreign or too new.
     """
-    if verify not in ("full", "code"):
-        raise ArtifactError(f"verify is {verify!r}; it can be 'full' or 'code'")
+    if verify not in ("full", "code", True, False):
+        raise ArtifactError(f"verify is {verify!r}; it can be 'full' (or True) or 'code' (or False)")
     if not Path(path).exists():
         raise ArtifactError(f"there is no file {path}")
     container = Container(path)
-    container.verify(name for name in container.names if verify == "full" or name != WEIGHTS_ENTRY)
+    full = verify in ("full", True)
+    container.verify(name for name in container.names if full or name != WEIGHTS_ENTRY)
     plan = plan_from_json(container.entry(PLAN_ENTRY).tobytes())
     check_plan(plan)
     for device in plan.devices:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mansard.errors import MansardError, OutOfMemoryError
 from mansard.hal import ProfileRow
@@ -13,6 +13,9 @@ from mansard.runtime.completion import completions
 from mansard.runtime.context import Context, Machine
 from mansard.runtime.pool import Gate, IdleContexts, Key
 from mansard.runtime.tensors import Array, Prepared
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 @dataclass
@@ -76,6 +79,8 @@ class Calls:
 
     async def run_async(self, prepared: Prepared) -> list[Array]:
         """See `Session.run_async`."""
+        import asyncio  # loaded already: a loop runs
+
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Array]] = loop.create_future()
         call = _Call(prepared, self._idle)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from mansard.hal import Point, native
 Callback = Callable[[], None]
 
 _TOKENS_AT_ONCE = 64
-_log = logging.getLogger("mansard")
 
 
 @dataclass
@@ -76,7 +74,9 @@ class Completions:
         try:
             watch.callback()
         except Exception:  # the thread serves every session of the process
-            _log.exception("a completion callback failed")
+            import logging
+
+            logging.getLogger("mansard").exception("a completion callback failed")
 
 
 @functools.cache

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import re
 import subprocess
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mansard.artifact import container as container_module
+from mansard.artifact import writing
 from mansard.artifact.check import check_plan
-from mansard.artifact.container import MANIFEST, PAGE, Container, create
+from mansard.artifact.container import MANIFEST, PAGE, Container
+from mansard.artifact.directory import DirectoryError, read_directory
 from mansard.artifact.plan import Plan, Segment, WeightSpec
 from mansard.artifact.resources import MemoryResources, read_artifact, write_artifact
 from mansard.artifact.serialise import plan_from_json, plan_to_json
+from mansard.artifact.writing import create
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError
 
@@ -182,7 +187,7 @@ def test_a_flipped_byte_names_the_entry(artifact):
             bad[position] ^= 0x40
             artifact.write_bytes(bad)
             with pytest.raises(ArtifactError, match=re.escape(repr(name))):
-                read_artifact(artifact)
+                read_artifact(artifact, verify="full")
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -199,7 +204,7 @@ def test_no_damage_goes_through(artifact, data):
     damaged = artifact.with_name("damaged")
     damaged.write_bytes(bad)
     try:
-        plan, resources = read_artifact(damaged)
+        plan, resources = read_artifact(damaged, verify=True)
     except ArtifactError:
         return
     original = resources_for(plan)
@@ -216,9 +221,14 @@ def test_code_is_verified_even_when_weights_are_not(artifact):
         artifact.write_bytes(bad)
         if raises:
             with pytest.raises(ArtifactError, match=name):
-                read_artifact(artifact, verify="code")
+                read_artifact(artifact)
         else:
-            read_artifact(artifact, verify="code")
+            read_artifact(artifact)
+            read_artifact(artifact, verify=False)
+            with pytest.raises(ArtifactError, match=name):
+                read_artifact(artifact, verify=True)
+    with pytest.raises(ArtifactError, match="verify is 'some'"):
+        read_artifact(artifact, verify="some")
 
 
 def test_foreign_files_are_named_as_such(tmp_path):
@@ -245,7 +255,7 @@ def test_a_newer_format_asks_for_an_update(tmp_path, monkeypatch):
     path = tmp_path / "m"
     plan = two_device_plan()
     with monkeypatch.context() as patch:
-        patch.setattr(container_module, "FORMAT_VERSION", 99)
+        patch.setattr(writing, "FORMAT_VERSION", 99)
         write_artifact(path, plan, resources_for(plan))
     with pytest.raises(ArtifactError, match=r"newer Mansard \(format 99"):
         read_artifact(path)
@@ -276,9 +286,12 @@ def test_data_after_the_end_is_refused(artifact):
         read_artifact(artifact)
 
 
-def test_large_entries_are_hashed_in_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(container_module, "HASH_CHUNK", 1000)
-    monkeypatch.setattr(container_module, "_ZIP64_FROM", 2000)
+@pytest.mark.parametrize("lean", [0, 1 << 20])
+def test_large_entries_are_hashed_in_chunks(tmp_path, monkeypatch, lean):
+    for module in (container_module, writing):
+        monkeypatch.setattr(module, "HASH_CHUNK", 1000)
+    monkeypatch.setattr(container_module, "_LEAN_BYTES", lean)
+    monkeypatch.setattr(writing, "_ZIP64_FROM", 2000)
     content = bytes(range(250)) * 10
     path = tmp_path / "c"
     with create(path) as writer:
@@ -293,6 +306,58 @@ def test_large_entries_are_hashed_in_chunks(tmp_path, monkeypatch):
     with pytest.raises(ArtifactError, match="'big'"):
         opened.verify(["big"])
     Container(path).verify(["big"])
+
+
+def test_the_directory_reads_as_the_standard_library_reads_it(artifact, tmp_path, monkeypatch):
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 2)  # 64-bit records for a small file
+    wide = tmp_path / "wide.zip"
+    with zipfile.ZipFile(wide, "w") as archive:
+        for number in range(5):
+            archive.writestr(f"entry {number}", bytes(60 * number))
+        archive.comment = b"a comment"
+    for path in (artifact, wide):
+        with zipfile.ZipFile(path) as archive:
+            wanted = [(i.filename, i.compress_type, i.header_offset, i.file_size) for i in archive.infolist()]
+            comment = archive.comment
+        entries, found = read_directory(np.fromfile(path, dtype=np.uint8))
+        assert [(e.name, e.method, e.header, e.size) for e in entries] == wanted
+        assert found == comment
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_damage_of_a_directory_is_one_error(artifact, data):
+    good = np.fromfile(artifact, dtype=np.uint8)
+    for _ in range(data.draw(st.integers(1, 4))):
+        good[-data.draw(st.integers(1, 900))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(DirectoryError):
+        read_directory(good[data.draw(st.sampled_from([0, 0, 1, 4096])) :])
+
+
+def test_checking_everything_keeps_nothing_in_memory(tmp_path):
+    path, size = tmp_path / "large", 48 << 20
+    with create(path) as writer:
+        writer.add("big", [bytes(1 << 20) for _ in range(48)], size)
+        writer.finish({})
+    opened = Container(path)
+    opened.verify(["big"])
+    before, anonymous = resident(opened)
+    assert before < size // 8
+    assert anonymous < size // 8
+    assert not opened.entry("big").any()
+    after, anonymous = resident(opened)
+    assert after >= size  # reading it maps it, and still makes no copy
+    assert anonymous < size // 8
+
+
+def resident(opened: Container) -> tuple[int, int]:
+    """Bytes of an artifact's mapping that are in memory, and those of them that are private copies."""
+    name = str(opened.path)
+    blocks = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    fields = [dict(re.findall(r"^(\w+): +(\d+) kB", b, re.M)) for b in blocks if name in b.split("\n")[0]]
+    assert fields
+    return sum(int(f["Rss"]) for f in fields) << 10, sum(int(f["Anonymous"]) for f in fields) << 10
 
 
 # Plan checks --------------------------------------------------------------------------------------

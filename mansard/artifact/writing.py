@@ -1,0 +1,145 @@
+"""Writing the container: entries stored uncompressed, each on a page boundary."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import struct
+import threading
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mansard.artifact.container import HASH_CHUNK, LOCAL_HEADER, MAGIC, MANIFEST, PAGE
+from mansard.artifact.plan import FORMAT_VERSION
+from mansard.errors import ArtifactError
+
+_PAD_FIELD = 0xD935  # the extra field that zipalign uses for padding
+_ZIP64_EXTRA = 20
+_ZIP64_FROM = 1 << 30  # well below zipfile's own limit, so that both always agree
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+
+
+class ContainerWriter:
+    """Writes entries in order; use within `create`."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True)
+        self._entries: dict[str, dict[str, Any]] = {}
+
+    def add(self, name: str, parts: Iterable[bytes | memoryview], size: int) -> None:
+        """Write one entry of ``size`` bytes from consecutive parts."""
+        if name in self._entries or name == MANIFEST:
+            raise ArtifactError(f"entry {name!r} is written twice")
+        self._write(name, parts, size)
+
+    def finish(self, manifest: Mapping[str, Any]) -> None:
+        """Write the manifest, to which the table of entries is added, and the ZIP directory."""
+        text = json.dumps(
+            {"format": FORMAT_VERSION, **manifest, "entries": self._entries}, separators=(",", ":")
+        ).encode()
+        self._write(MANIFEST, [text], len(text))
+        digest = hashlib.sha256(text).hexdigest()
+        self._zip.comment = f"{MAGIC} {FORMAT_VERSION} sha256:{digest}".encode()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the stream; without `finish` what was written is no artifact."""
+        self._zip.close()
+
+    def _write(self, name: str, parts: Iterable[bytes | memoryview], size: int) -> None:
+        info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+        info.external_attr = 0o644 << 16
+        info.file_size = size
+        zip64 = size >= _ZIP64_FROM
+        start = self._stream.tell() + LOCAL_HEADER.size + len(name.encode())
+        info.extra = _padding(start + (_ZIP64_EXTRA if zip64 else 0))
+        hashes = _Hashes()
+        with self._zip.open(info, "w", force_zip64=zip64) as entry:
+            if self._stream.tell() % PAGE:
+                raise ArtifactError(f"entry {name!r} would start off a page boundary")
+            for part in parts:
+                for piece in _pieces(part):
+                    entry.write(piece)
+                    hashes.update(piece)
+        if hashes.size != size:
+            raise ArtifactError(f"entry {name!r} has {hashes.size} bytes where {size} were announced")
+        info.extra = b""  # the padding matters in front of the data only, not in the directory
+        self._entries[name] = hashes.record()
+
+
+@contextlib.contextmanager
+def create(path: str | os.PathLike[str]) -> Iterator[ContainerWriter]:
+    """A writer whose file appears under ``path`` only when everything was written."""
+    target = Path(path)
+    scratch = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        with scratch.open("w+b") as stream:
+            writer = ContainerWriter(stream)
+            try:
+                mark = f"{FORMAT_VERSION}\n".encode()
+                writer.add(MAGIC, [mark], len(mark))
+                yield writer
+            finally:
+                writer.close()
+            stream.flush()
+            os.fsync(stream.fileno())
+        scratch.replace(target)
+    except OSError as error:
+        raise ArtifactError(f"{target} could not be written: {error}") from error
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _padding(start: int) -> bytes:
+    gap = -start % PAGE
+    if gap == 0:
+        return b""
+    if gap < 4:  # an extra field has a header of 4 bytes
+        gap += PAGE
+    return struct.pack("<HH", _PAD_FIELD, gap - 4) + bytes(gap - 4)
+
+
+def _pieces(part: bytes | memoryview) -> Iterator[memoryview]:
+    view = memoryview(part)
+    for start in range(0, len(view), HASH_CHUNK):
+        yield view[start : start + HASH_CHUNK]
+
+
+class _Hashes:
+    """SHA-256 of a stream: of the whole, and of each `HASH_CHUNK`."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._whole = hashlib.sha256()
+        self._chunk = hashlib.sha256()
+        self._chunks: list[str] = []
+
+    def update(self, data: memoryview) -> None:
+        self._whole.update(data)
+        while len(data):
+            room = HASH_CHUNK - self.size % HASH_CHUNK
+            self._chunk.update(data[:room])
+            self.size += len(data[:room])
+            data = data[room:]
+            if self.size % HASH_CHUNK == 0:
+                self._close_chunk()
+
+    def record(self) -> dict[str, Any]:
+        """The manifest's record of the entry."""
+        record: dict[str, Any] = {"size": self.size, "sha256": self._whole.hexdigest()}
+        if self.size > HASH_CHUNK:
+            if self.size % HASH_CHUNK:
+                self._close_chunk()
+            record["chunks"] = self._chunks
+        return record
+
+    def _close_chunk(self) -> None:
+        self._chunks.append(self._chunk.hexdigest())
+        self._chunk = hashlib.sha256()
