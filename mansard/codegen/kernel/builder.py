@@ -103,6 +103,10 @@ class KernelBuilder:
         """Store all lanes of ``value`` to consecutive elements, or to those of a vector index."""
         self.inst("store", (index, value), None, memory=memory)
 
+    def prefetch(self, memory: Memory, index: KValue) -> None:
+        """Hint that an element is read soon."""
+        self.inst("prefetch", (index,), None, memory=memory)
+
     def atomic(self, memory: Memory, index: KValue, value: KValue, combiner: str) -> None:
         """Combine atomically into one element."""
         self.inst("atomic", (index, value), None, memory=memory, combiner=combiner)
@@ -180,6 +184,10 @@ class KernelBuilder:
         lanes = max(v.type.lanes for v in (a, b, c))
         args = [self.splat(v, lanes) for v in (a, b, c)]
         return self.inst("fma", args, args[0].type, **({"exact": True} if exact else {}))
+
+    def dot(self, a: KValue, b: KValue, c: KValue) -> KValue:
+        """``c`` plus the products of a's and b's bf16 pairs or 8-bit quads, summed in each lane of c."""
+        return self.inst("dot", (a, b, c), c.type)
 
     def unary(self, op: str, a: KValue) -> KValue:
         """neg, abs, sqrt, floor, ceil, round, trunc, not."""

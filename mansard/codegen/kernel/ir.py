@@ -22,6 +22,12 @@ rem                int, truncating; float: exact fmod
 neg abs            float or signed int
 min max            float: NaN if either is NaN; int by signedness
 fma                [a, b, c] float a*b+c; may round once or twice; attrs exact: bool as above
+dot                [a, b, c] c plus, in each lane, the sum of the products of that lane's pairs of bf16
+                   (c is f32) or quads of i8 or u8 (c is i32, wrapping): lane i of c belongs to
+                   elements 2i, 2i+1 or 4i … 4i+3 of a and b. bf16: sums round in any order, and
+                   subnormals may count as 0. More than one lane; no GPU code
+prefetch           [index]; attrs memory: a hint that the element is read soon; it may lie outside
+                   the memory; no result
 sqrt floor ceil    float; round is half to even
 round trunc
 and or xor not     int or bool
@@ -102,7 +108,7 @@ Memory = Union[Binding, Shared]
 
 @dataclass(frozen=True, eq=False)
 class Inst:
-    """One instruction; ``result`` is None for store, atomic and barrier."""
+    """One instruction; ``result`` is None for store, atomic, barrier and prefetch."""
 
     op: str
     args: tuple[KValue, ...]

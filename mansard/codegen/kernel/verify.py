@@ -179,6 +179,21 @@ def _float(v: _Verifier, inst: Inst) -> None:
     _computes(v, type_)
 
 
+def _dot(v: _Verifier, inst: Inst) -> None:
+    a, b, c = (x.type for x in inst.args)
+    v.require(c == v.result(inst), "the accumulator's type is not the result's")
+    pairs = a.dtype is b.dtype is DType.BF16 and c.dtype is DType.F32
+    bytes_ = {a.dtype, b.dtype} <= {DType.I8, DType.U8} and c.dtype is DType.I32
+    v.require(pairs or bytes_, "dot takes bf16 and f32, or 8-bit ints and i32")
+    v.require(a.lanes == b.lanes == c.lanes * 32 // a.dtype.bits, "lanes do not match")
+    v.require(c.lanes > 1, "dot of a single lane")
+
+
+def _prefetch(v: _Verifier, inst: Inst) -> None:
+    v.memory(inst)
+    v.require(_is_scalar_int(inst.args[0].type), "the index is not a scalar i32 or i64")
+
+
 def _bits(v: _Verifier, inst: Inst) -> None:
     v.require(not _same(v, inst).dtype.is_float, "bit operation on a float")
 
@@ -285,6 +300,8 @@ _RULES: dict[str, tuple[int, bool, _Rule]] = {
     "atomic": (2, False, _atomic),
     "barrier": (0, False, _nothing),
     "fma": (3, True, _float),
+    "dot": (3, True, _dot),
+    "prefetch": (1, False, _prefetch),
     **dict.fromkeys(("add", "sub", "mul", "div", "rem", "min", "max"), (2, True, _number)),
     **dict.fromkeys(("neg", "abs"), (1, True, _signed)),
     **dict.fromkeys(("sqrt", "floor", "ceil", "round", "trunc"), (1, True, _float)),

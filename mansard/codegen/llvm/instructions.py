@@ -8,8 +8,9 @@ from collections.abc import Callable
 from mansard.codegen.kernel import Inst, KType
 from mansard.codegen.llvm import text
 from mansard.codegen.llvm.casts import emit_cast
+from mansard.codegen.llvm.dots import emit_dot
 from mansard.codegen.llvm.function import FunctionEmitter
-from mansard.codegen.llvm.memory import emit_atomic, emit_load, emit_store
+from mansard.codegen.llvm.memory import emit_atomic, emit_load, emit_prefetch, emit_store
 from mansard.codegen.math import rounding
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -297,6 +298,7 @@ _RULES: dict[str, _Rule] = {
     "load": emit_load,
     "store": emit_store,
     "atomic": emit_atomic,
+    "prefetch": emit_prefetch,
     **dict.fromkeys(("add", "sub", "mul", "div", "and", "or", "xor", "shl"), _arithmetic),
     "shr": _shr,
     "rem": _rem,
@@ -305,6 +307,7 @@ _RULES: dict[str, _Rule] = {
     "min": _minmax,
     "max": _minmax,
     "fma": _fma,
+    "dot": emit_dot,
     "sqrt": _sqrt,
     **dict.fromkeys(_ROUNDING, _round),
     "not": _not,

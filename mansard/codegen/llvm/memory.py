@@ -59,6 +59,15 @@ def emit_atomic(f: FunctionEmitter, inst: Inst) -> None:
     f.line(f"atomicrmw {op} ptr {address}, {f.typed(value)} monotonic, align {value.type.dtype.itemsize}")
 
 
+def emit_prefetch(f: FunctionEmitter, inst: Inst) -> None:
+    """Into all levels of cache. The address may lie outside the buffer."""
+    memory, index = inst.attrs["memory"], inst.args[0]
+    base, _ = f.pointer(memory)
+    element = text.memory_type(KType(memory.dtype))
+    address = f.temp(f"getelementptr {element}, ptr {base}, {f.typed(index)}")
+    f.call("void", "llvm.prefetch.p0", [f"ptr {address}", "i32 0", "i32 3", "i32 1"])
+
+
 def _address(f: FunctionEmitter, memory: Binding | Shared, index: KValue) -> tuple[str, str]:
     base, aliasing = f.pointer(memory)
     element = text.memory_type(KType(memory.dtype))
