@@ -1,0 +1,32 @@
+"""The peers by name. A peer's module is imported where it is measured, never its packages here."""
+
+from __future__ import annotations
+
+from harness.peers.base import Peer
+from harness.peers.executorch_ import ExecuTorchXnnpack
+from harness.peers.iree_ import Iree
+from harness.peers.litert_ import LiteRt
+from harness.peers.llama_cpp_ import LlamaCpp
+from harness.peers.mansard_ import Mansard, MansardBf16
+from harness.peers.onnxruntime_ import OnnxRuntime
+from harness.peers.openvino_ import OpenVino, OpenVinoDefault
+from harness.peers.torch_ import TorchCompile, TorchEager
+
+_ORDER: tuple[Peer, ...] = (
+    Mansard(),
+    MansardBf16(),
+    TorchEager(),
+    TorchCompile(),
+    OnnxRuntime(),
+    OpenVino(),
+    OpenVinoDefault(),
+    Iree(),
+    ExecuTorchXnnpack(),
+    LiteRt(),
+    LlamaCpp(),
+)
+PEERS: dict[str, Peer] = {peer.name: peer for peer in _ORDER}
+OURS = ("mansard", "mansard-bf16")
+DEFAULT_PEERS = tuple(name for name in PEERS if name != "mansard-bf16")
+
+__all__ = ["DEFAULT_PEERS", "OURS", "PEERS", "Peer"]
