@@ -1,0 +1,88 @@
+"""Register tiles of packed products: which there are, and which is best by a cost model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.schedules.parameters import Parameters
+from mansard.dtypes import DType
+
+WIDTH = 16
+"""Columns of a panel: one AVX-512 vector of f32, one cache line; narrower vectors share a panel."""
+WORKGROUP_CYCLES = 2000
+"""Least work of a workgroup, against some 50 cycles to begin one."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Schedule parameters of a packed product.
+
+    A tile is ``rows`` by ``columns`` vectors of ``lanes``; the reduced loop is unrolled ``unroll`` times.
+    A workgroup computes ``block`` tiles that follow each other along the rows (``rows_inside``) or along
+    the columns.
+    """
+
+    rows: int
+    columns: int
+    lanes: int
+    rows_inside: bool
+    block: int = 1
+    unroll: int = 1
+
+    @staticmethod
+    def of(parameters: Parameters, target: KernelTarget) -> Tile:
+        """The opposite of `parameters`."""
+        p = parameters
+        inside = bool(p["rows_inside"])
+        return Tile(p["rows"], p["columns"], _lanes(target), inside, p["block"], p["unroll"])
+
+    def parameters(self) -> Parameters:
+        """What a search may choose; the lanes are the target's."""
+        return Parameters.of(
+            rows=self.rows,
+            columns=self.columns,
+            rows_inside=int(self.rows_inside),
+            block=self.block,
+            unroll=self.unroll,
+        )
+
+
+def _lanes(target: KernelTarget) -> int:
+    return min(target.lanes(DType.F32), WIDTH)
+
+
+def registers(target: KernelTarget) -> int:
+    """Vector registers: 32 with AVX-512 or AArch64, else 16."""
+    return 32 if target.vector_bits >= 512 or "neon" in target.features else 16
+
+
+def tile_cycles(rows: int, columns: int, depth: int) -> float:
+    """Cycles of a register tile on a core that issues two vector FMAs and two loads at a time.
+
+    FMA latency is four cycles; a tile costs some 30 cycles to start, and each vector it stores about 2.
+    """
+    step = max(rows * columns / 2, (rows + columns) / 2, 4.0)
+    return depth * step + 2 * rows * columns + 30
+
+
+def tiles(rows: int, columns: int, depth: int, target: KernelTarget) -> list[Tile]:
+    """Tiles for a product of ``rows`` x ``depth`` by ``depth`` x ``columns``, the cheapest first."""
+    lanes = _lanes(target)
+    vectors = -(-columns // lanes)
+    costs: dict[tuple[int, int], float] = {}
+    for r in range(1, min(rows, registers(target)) + 1):
+        for c in range(1, min(vectors, 6) + 1):
+            # Accumulators, a vector of weights per column, one broadcast.
+            if r * c + c + 1 <= registers(target):
+                full, tail = divmod(vectors, c)
+                across = full * tile_cycles(r, c, depth) + (tile_cycles(r, tail, depth) if tail else 0.0)
+                costs[r, c] = -(-rows // r) * across
+    order = columns >= rows
+    found = []
+    for r, c in sorted(costs, key=lambda size: costs[size]):
+        for rows_inside in (order, not order):
+            inner = -(-rows // r) if rows_inside else -(-vectors // c)
+            block = max(1, min(inner, int(WORKGROUP_CYCLES / tile_cycles(r, c, depth))))
+            found.append(Tile(r, c, lanes, rows_inside, block))
+    return found

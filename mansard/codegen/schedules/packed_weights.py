@@ -1,0 +1,66 @@
+"""Which constant of a contraction can be packed into panels, and how."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.codegen.nest import Nest, Root
+from mansard.codegen.schedules.contraction import Group
+from mansard.dims import DimLike
+from mansard.ir.types import Value
+from mansard.passes.packing import Panels
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A packed input of a dispatch: its value, its position among the inputs, its panels."""
+
+    value: Value
+    position: int
+    panels: Panels
+
+
+def find_weights(
+    nest: Nest, root: Root, column: Group, reduced: Sequence[Group], width: int, group: int = 1
+) -> Weights | None:
+    """The one packable constant that walks ``column`` and every reduced loop, and nothing else.
+
+    None where there is no such constant, where it is read more than once, or where loops or the
+    constant's use of them are not static.
+    """
+    reads = [read for r in nest.roots for read in nest.reads(r)]
+    for value in sorted(nest.dispatch.packable, key=nest.dispatch.inputs.index):
+        mine = [read.address for read in reads if read.value is value]
+        if len(mine) != 1 or mine[0] is None or mine[0].offset != 0:
+            continue
+        steps = {d: c for d, c in mine[0].terms if not dims.is_one(nest.extents[d])}
+        loops = [_loop(nest, g, steps) for g in (*reduced, column)]
+        own = {d for g in (*reduced, column) for d in g}
+        if not set(steps) <= own or any(loop is None or loop[1] == 0 for loop in loops):
+            continue
+        *inner, outer = [loop for loop in loops if loop is not None]
+        size = value.type.elements
+        # Read whole and once: what the panels leave out would be lost.
+        if math.prod(extent for extent, _ in (*inner, outer)) == size and _covers([*inner, outer]):
+            position = nest.dispatch.inputs.index(value)
+            return Weights(value, position, Panels(outer, tuple(inner), width, group))
+    return None
+
+
+def _loop(nest: Nest, group: Group, steps: dict[int, DimLike]) -> tuple[int, int] | None:
+    """Extent and step of a loop, when both are numbers."""
+    extent, step = nest.total(group), steps.get(group[-1], 0)
+    return (extent, step) if isinstance(extent, int) and isinstance(step, int) else None
+
+
+def _covers(loops: Sequence[tuple[int, int]]) -> bool:
+    """Whether the loops visit consecutive elements from 0 on, each once."""
+    expected = 1
+    for extent, step in sorted(loops, key=lambda loop: loop[1]):
+        if step != expected:
+            return False
+        expected *= extent
+    return True
