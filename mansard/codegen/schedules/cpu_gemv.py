@@ -1,0 +1,207 @@
+"""CPU schedule of products that are bound by reading one operand once: matrix-vector and few rows.
+
+One task streams a contiguous piece of the large operand and writes the outputs it belongs to:
+
+    for column in piece:                     one row of weights after another, in the order of memory
+        accumulators = 0
+        for k in steps of unroll * lanes:    vectors along the reduced dim, for every row of x
+            accumulators[row][u] += x[row, k + u] * w[column, k + u]
+        sums[row][column] = all lanes of accumulators[row]
+    for row, for column in piece: y[row, column] = epilogue(sums[row][column])     vectors along columns
+
+Each weight is read once, from first to last byte of the piece, so that the memory sees one long stream
+per core. Sums stay on the stack until the piece is done; the epilogue (bias, activation, residual,
+rounding) is then vectorised over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.evaluate import register_dtype
+from mansard.codegen.kernel import KValue
+from mansard.codegen.nest import Nest, Root
+from mansard.codegen.schedules import reduce
+from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
+from mansard.codegen.schedules.contraction import Group, Shape
+from mansard.codegen.schedules.narrow import NarrowProduct, load_raw, narrow_product
+from mansard.dtypes import DType
+
+MOST_ROWS = 4
+"""Rows that share each weight read: with more the work is no longer bound by memory."""
+PIECE_BYTES = 64 * 1024
+"""Weights of one task: some microseconds of reading, so that the cores end together."""
+LEAST_TASKS = 16
+PREFETCH_BYTES = 2048
+"""How far ahead of the loads the stream is prefetched: some 50 ns at 40 GB/s a core."""
+LINE = 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Schedule parameters: outputs of a task, and how the reduced dim is walked."""
+
+    piece: int
+    lanes: int
+    """Elements of one vector along the reduced dim, as stored."""
+    unroll: int
+
+
+def applies(nest: Nest, shape: Shape) -> bool:
+    """A dot-form contraction with few rows and one operand, not shared by rows, that is read once."""
+    if shape.form != "dot" or shape.column is None or len(shape.reduced) != 1:
+        return False
+    rows = nest.total(shape.row) if shape.row else 1
+    return isinstance(rows, int) and rows <= MOST_ROWS
+
+
+def default_plan(nest: Nest, root: Root, shape: Shape, target: KernelTarget) -> Plan:
+    """Vectors as wide as the registers, four in flight for each row where the reduced dim allows it."""
+    assert shape.column is not None
+    narrow = narrow_product(nest, root)
+    extent = nest.total(shape.reduced[-1])
+    widest = target.lanes(DType.F32) * (narrow.group if narrow else 1)
+    lanes = choose_lanes(extent, widest)
+    if narrow and lanes < 2 * narrow.group:
+        lanes = 1
+    unroll = next((u for u in (4, 2) if lanes > 1 and divides(extent, u * lanes)), 1)
+    columns, depth = nest.total(shape.column), estimate(extent)
+    others = estimate(nest.total([loop for g in shape.rest for loop in g]))
+    size = max(r.value.type.dtype.itemsize for r in nest.reads(root) if r.address is not None)
+    vector = target.lanes(DType.F32)
+    fair = -(-estimate(columns) * others // LEAST_TASKS)
+    wanted = max(1, min(PIECE_BYTES // (depth * size), fair))
+    return Plan(-(-wanted // vector) * vector, lanes, unroll)
+
+
+def schedule(nest: Nest, target: KernelTarget, name: str, shape: Shape) -> Scheduled:
+    """The kernel of a contraction to which `applies`; a workgroup computes a piece of the columns."""
+    (root,) = (r for r in nest.roots if r.reduces)
+    return _Stream(Frame(nest, target, name), root, shape, default_plan(nest, root, shape, target)).run()
+
+
+class _Stream:
+    def __init__(self, frame: Frame, root: Root, shape: Shape, plan: Plan) -> None:
+        self.frame, self.root, self.shape, self.plan = frame, root, shape, plan
+        self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
+        assert shape.column is not None
+        self.column: Group = shape.column
+        rows = self.nest.total(shape.row) if shape.row else 1
+        assert isinstance(rows, int)
+        self.rows = rows
+        self.sum = register_dtype(root.op.body.dtype)
+        narrow = narrow_product(self.nest, root)
+        self.narrow: NarrowProduct | None = narrow if plan.lanes > 1 else None
+
+    def run(self) -> Scheduled:
+        b, shape, piece = self.b, self.shape, self.plan.piece
+        if shape.rest:
+            self.frame.bind_flat(shape.rest, b.workgroup_id(1))
+        extent = self.nest.total(self.column)
+        first = b.mul(b.workgroup_id(0), b.idx(piece))
+        last = b.add(first, b.idx(piece))
+        whole = divides(extent, piece)
+        if not whole:
+            last = self.frame.minimum(last, self.ev.dim(extent))
+        sums = b.shared(self.sum, piece * self.rows)
+        with b.for_(first, last) as loop, self.ev.scope():
+            self.ev.bind(self.column, loop.index)
+            place = b.sub(loop.index, first)
+            for row, total in enumerate(self._totals()):
+                b.store(sums, b.add(place, b.idx(row * piece)), total)
+
+        def finish() -> None:
+            place = b.sub(self.ev.loops[self.column[-1]], first)
+            lanes = self.ev.vector[1] if self.ev.vector is not None else 1
+            self.ev.reduced[self.root.op] = b.load(sums, b.add(place, b.idx(row * piece)), lanes)
+            for root in self.nest.roots:
+                if root.stores:
+                    self.ev.store(root.op.output, self.nest.store_address(root), self._value(root))
+
+        lanes = min(self.frame.target.lanes(DType.F32), piece)
+        for row in range(self.rows):
+            with self.ev.scope():
+                self._bind_row(row)
+                exact = whole or divides(extent, lanes)
+                self.frame.vector_loop(self.column, first, last, lanes, exact, False, finish)
+        others = self.nest.total([loop for group in shape.rest for loop in group])
+        return self.frame.finish((dims.ceildiv(extent, piece), others, 1))
+
+    def _value(self, root: Root) -> KValue:
+        return self.ev.reduced[root.op] if root is self.root else self.ev.root(root)
+
+    def _bind_row(self, row: int) -> None:
+        if self.shape.row is not None:
+            self.ev.bind(self.shape.row, self.b.idx(row))
+
+    def _totals(self) -> list[KValue]:
+        """The sums of every row for the bound column."""
+        b, ev, plan = self.b, self.ev, self.plan
+        (inner,) = self.shape.reduced
+        combiner = self.root.op.combiner
+        assert combiner is not None
+        size = ev.dim(self.nest.total(inner))
+        step = plan.lanes * plan.unroll
+        exact = divides(self.nest.total(inner), step)
+        middle = size if exact else b.sub(size, b.binary("rem", size, b.idx(step)))
+        lanes = plan.lanes // (self.narrow.group if self.narrow else 1)
+        cells = [(row, part) for row in range(self.rows) for part in range(plan.unroll)]
+        inits = [reduce.start(b, self.root, lanes) for _ in cells]
+        with b.for_(b.idx(0), middle, b.idx(step), inits=inits) as loop, ev.scope():
+            self._prefetch(inner, loop.index)
+            parts = [
+                self._step(row, inner, loop.index, part, total)
+                for (row, part), total in zip(cells, loop.carried, strict=True)
+            ]
+            loop.yield_(*parts)
+        totals = []
+        for row in range(self.rows):
+            parts = list(loop.results[row * plan.unroll : (row + 1) * plan.unroll])
+            while len(parts) > 1:
+                parts = [b.binary(combiner, x, y) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+            totals.append(b.reduce(combiner, parts[0]))
+        return totals if exact else self._tail(inner, middle, size, totals)
+
+    def _tail(self, inner: Group, middle: KValue, size: KValue, totals: Sequence[KValue]) -> list[KValue]:
+        ev = self.ev
+        with self.b.for_(middle, size, inits=totals) as loop, ev.scope():
+            out = []
+            for row, total in enumerate(loop.carried):
+                self._bind_row(row)
+                ev.bind(inner, loop.index)
+                out.append(reduce.combine(ev, self.root, total))
+            loop.yield_(*out)
+        return list(loop.results)
+
+    def _step(self, row: int, inner: Group, at: KValue, part: int, total: KValue) -> KValue:
+        """One vector of the reduced dim folded into an accumulator."""
+        ev, lanes = self.ev, self.plan.lanes
+        self._bind_row(row)
+        ev.bind(inner, at, part * lanes)
+        if self.narrow is not None:
+            ev.vector = None
+            left, right = (load_raw(ev, f, lanes) for f in (self.narrow.left, self.narrow.right))
+            return self.b.dot(left, right, total)
+        ev.vector = (inner[-1], lanes) if lanes > 1 else None
+        return reduce.combine(ev, self.root, total)
+
+    def _prefetch(self, inner: Group, at: KValue) -> None:
+        """Ask for the lines that the stream reaches some vectors later."""
+        ev, b, plan = self.ev, self.b, self.plan
+        if plan.lanes == 1:
+            return
+        self._bind_row(0)
+        ev.bind(inner, at)
+        ev.vector = None
+        for read in self.nest.reads(self.root):
+            terms = dict(read.address.terms) if read.address is not None else {}
+            if read.address is None or self.column[-1] not in terms or inner[-1] not in terms:
+                continue
+            size = read.value.type.dtype.itemsize
+            base, _ = ev.linear(read.address)
+            memory = b.bindings[ev.binding_of[read.value]]
+            for start in range(0, plan.lanes * plan.unroll * size, LINE):
+                b.prefetch(memory, b.add(base, b.idx((start + PREFETCH_BYTES) // size)))
