@@ -13,6 +13,7 @@ from mansard.hal.device import (
     Device,
     DeviceInfo,
     Driver,
+    Launcher,
     MemoryHeap,
     ProfileRow,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "Executable",
     "ExecutableSpec",
     "Fill",
+    "Launcher",
     "MemoryHeap",
     "MemoryKind",
     "Point",

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.executable import Executable, ExecutableSpec
-from mansard.hal.semaphore import Point
+from mansard.hal.semaphore import Point, Semaphore
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,21 @@ class Batch:
     bindings: Mapping[int, Buffer] = field(default_factory=dict)
 
 
+class Launcher(abc.ABC):
+    """Submits one command buffer again and again, with as little work per run as possible.
+
+    A run waits for no point, works on the caller's arrays in place and signals one point. Its errors
+    are those of `Device.submit`.
+    """
+
+    @abc.abstractmethod
+    def submit(self, value: int, arrays: Sequence[npt.NDArray[np.generic]]) -> None:
+        """Submit one run that signals ``value``, with C-contiguous arrays bound to the slots 0, 1 ...
+
+        The caller keeps the arrays and the command buffer alive until the point is complete.
+        """
+
+
 class Device(abc.ABC):
     """An open device. All methods may be called from any thread."""
 
@@ -163,6 +178,13 @@ class Device(abc.ABC):
         Batches are ordered by their points alone: a batch whose points are not reached does not
         hold back another.
         """
+
+    def launcher(self, commands: CommandBuffer, semaphore: Semaphore) -> Launcher | None:
+        """A quicker way to submit ``commands`` with one signal on ``semaphore`` and nothing to wait for.
+
+        None where the device has none, or no use of the host's arrays in place: `submit` does the same.
+        """
+        return None
 
     @abc.abstractmethod
     def close(self) -> None:

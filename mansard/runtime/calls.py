@@ -48,7 +48,8 @@ class _Call:
     @property
     def key(self) -> Key:
         """What contexts of equal shapes have in common."""
-        return tuple(sorted(self.prepared.dims.items()))
+        dims = self.prepared.dims
+        return tuple(sorted(dims.items())) if dims else ()
 
 
 class Calls:

@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from mansard import dims
 from mansard.artifact.plan import Plan, TensorSpec
-from mansard.dtypes import from_numpy
 from mansard.errors import ExecutionError, MansardError
-from mansard.hal import Batch, Buffer, MemoryKind, Point, ProfileRow, Semaphore
+from mansard.hal import Batch, Buffer, Launcher, MemoryKind, Point, ProfileRow, Semaphore
 from mansard.runtime.binding import BoundSlot
 from mansard.runtime.constants import Constants
 from mansard.runtime.layout import Layout, Store
@@ -58,11 +57,26 @@ class Context:
         self._tiny: dict[int, Buffer] = {}
         self._semaphores = [Semaphore(f"{slot.name} timeline") for slot in machine.slots]
         self._bases = [0] * len(machine.slots)
+        self._finals: list[Point] = []
         self._arrays: Sequence[Array] = ()
         self._results: dict[int, Array] = {}
         self._imported: list[Buffer] = []
         self.host_copies = 0
         self.host_bytes = 0
+        self._numbered = [machine.layout.arguments(slot) for slot in range(len(machine.slots))]
+        self._dtypes = [spec.dtype.numpy for spec in machine.plan.outputs]
+        self._launcher = self._short_way()
+
+    def _short_way(self) -> Launcher | None:
+        """The launcher of a call that is one recording of one device, on the caller's arrays alone."""
+        batches = [(slot, batch) for slot, recorded in enumerate(self._batches) for batch in recorded]
+        if len(batches) != 1 or batches[0][1].wait or any(self.machine.layout.uploads):
+            return None
+        slot, batch = batches[0]
+        device = self.machine.slots[slot].device
+        if device.capabilities.import_alignment > 1:
+            return None
+        return device.launcher(batch.commands, self._semaphores[slot])
 
     def _allocate(self) -> None:
         stores = [store for store in self.machine.layout.stores if store.role == "arena"]
@@ -88,6 +102,8 @@ class Context:
         """
         self._arrays, self._results = arrays, {}
         self.host_copies = self.host_bytes = 0
+        if self._launcher is not None and self._launch(self._launcher):
+            return
         self._fill_inputs(arrays)
         bound = [self._arguments(slot) for slot in range(len(self._batches))]
         for slot, recorded in enumerate(self._batches):
@@ -105,11 +121,7 @@ class Context:
 
     def finals(self) -> list[Point]:
         """The points at which the last call started is over: the last one of every device."""
-        return [
-            Point(semaphore, base)
-            for semaphore, base, batches in zip(self._semaphores, self._bases, self._batches, strict=True)
-            if batches
-        ]
+        return self._finals
 
     def finish(self) -> list[Array]:
         """The outputs of a completed call, as new arrays.
@@ -150,6 +162,30 @@ class Context:
     def _advance(self) -> None:
         for slot, batches in enumerate(self._batches):
             self._bases[slot] += len(batches)
+        self._finals = [
+            Point(semaphore, base)
+            for semaphore, base, batches in zip(self._semaphores, self._bases, self._batches, strict=True)
+            if batches
+        ]
+
+    def _launch(self, launcher: Launcher) -> bool:
+        """Start the call through a launcher; False when an array has no elements, and thus no address."""
+        slot = next(number for number, batches in enumerate(self._batches) if batches)
+        arrays = [
+            self._output_array(store.source) if store.output else self._arrays[store.source]
+            for store in self._numbered[slot]
+        ]
+        if not all(array.size for array in arrays):
+            return False
+        try:
+            launcher.submit(self._bases[slot] + 1, arrays)
+        except Exception as error:
+            ours = error if isinstance(error, MansardError) else ExecutionError(f"submission: {error}")
+            self._fail_from(slot, ours)
+            self._advance()
+            raise
+        self._advance()
+        return True
 
     def _fail_from(self, slot: int, error: MansardError) -> None:
         for later in range(slot, len(self._batches)):
@@ -165,8 +201,7 @@ class Context:
     def _arguments(self, slot: int) -> dict[int, Buffer]:
         """The caller's arrays, as buffers of the slot's device, by argument number."""
         bound: dict[int, Buffer] = {}
-        arguments = self.machine.layout.arguments(slot)
-        for index, store in enumerate(arguments):
+        for index, store in enumerate(self._numbered[slot]):
             array = self._output_array(store.source) if store.output else self._arrays[store.source]
             bound[index] = self._bind(slot, array)
         return bound
@@ -179,7 +214,7 @@ class Context:
             return self._tiny[slot]
         alignment = device.capabilities.import_alignment
         if alignment > 1 and array.ctypes.data % alignment:
-            aligned = empty(array.shape, from_numpy(array.dtype), alignment)
+            aligned = empty(array.shape, array.dtype, alignment)
             aligned[...] = array
             self._count(array.nbytes)
             array = aligned
@@ -192,7 +227,7 @@ class Context:
             spec = self.machine.plan.outputs[number]
             slot = self.machine.layout.of_value[spec.value].home
             alignment = self.machine.slots[slot].device.capabilities.import_alignment
-            self._results[number] = empty(self._shapes[number], spec.dtype, alignment)
+            self._results[number] = empty(self._shapes[number], self._dtypes[number], alignment)
         return self._results[number]
 
     def _check_asserts(self) -> None:
@@ -218,7 +253,7 @@ class Context:
         if store.role == "argument" and store.output and store.source == number:
             return self._results[number]
         shape = self._shapes[number]
-        result = np.empty(shape, dtype=spec.dtype.numpy)
+        result = np.empty(shape, dtype=self._dtypes[number])
         result.reshape(-1).view(np.uint8)[:] = self._read(spec.value)[: result.nbytes]
         self._count(result.nbytes)
         return result

@@ -94,6 +94,8 @@ class IdleContexts:
         """Keep a context for later calls."""
         with self._lock:
             self._idle.append((key, context))
+            if len(self._idle) == 1:
+                return  # one is always kept
             keep = self._kept()
             surplus, self._idle = self._idle[:-keep], self._idle[-keep:]
         for _, old in surplus:

@@ -79,6 +79,26 @@ def test_the_cpu_alone(tmp_path):
         assert np.array_equal(loaded(x), x + x + x)
 
 
+def test_arrays_that_cannot_be_read_in_place_are_copied():
+    model = cpu_model()
+    x = np.arange(10, dtype=np.float32)
+    for given in (x, x[::2], x[::-1], x.astype(">f4"), x):
+        assert np.array_equal(model(given), np.asarray(given, np.float32) * 3)
+    assert (model.stats.calls, model.stats.host_copies) == (5, 3)
+    assert model.stats.host_bytes == 4 * (5 + 10 + 10)
+
+
+def test_arrays_without_elements():
+    none = (TensorSpec("x", DType.F32, (0,), 0),), (TensorSpec("y", DType.F32, (0,), 1),)
+    values = (ValueSpec(0, "x", "input", 0, 0), ValueSpec(1, "y", "output", 0, 0))
+    step = DispatchStep(0, "add", tuple(BindingSpec(v) for v in (0, 0, 1)), (0,), (1, 1, 1), "add")
+    slot = DevicePlan("cpu", "cpu", CPU_SPEC.target, (reference(CPU_SPEC, "k0"),), (Segment((), (step,)),))
+    plan = Plan("nothing", (), *none, values, (), (slot,))
+    model = Model(plan, MemoryResources({"k0": bytes(CPU_SPEC.code)}, []))
+    for _ in range(3):
+        assert model(np.zeros(0, np.float32)).shape == (0,)
+
+
 def test_threads_and_tasks_share_the_cpu():
     model = cpu_model()
     x = np.random.default_rng(1).random(3000, dtype=np.float32)

@@ -219,7 +219,7 @@ def test_rank_and_expressions_are_checked():
 
 def test_aligned_arrays():
     for shape in ((), (0,), (3, 5)):
-        array = empty(shape, DType.F32, 4096)
+        array = empty(shape, np.dtype(np.float32), 4096)
         assert array.shape == shape
         assert array.size == 0 or array.ctypes.data % 4096 == 0
         array[...] = 1

@@ -114,6 +114,13 @@ def check_buffer(buffer: Buffer, name: str) -> CpuBuffer:
     return buffer
 
 
+def check_commands(commands: CommandBuffer) -> CpuCommandBuffer:
+    """A recording as one of this driver's; raises DeviceError when it is not."""
+    if not isinstance(commands, CpuCommandBuffer):
+        raise DeviceError("the command buffer was not recorded by the cpu device")
+    return commands
+
+
 class CpuCommandBuffer(CommandBuffer):
     """A command list of the native core, and what it refers to."""
 

@@ -8,17 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.drivers.cpu import memory
-from mansard.drivers.cpu.commands import CpuCommandBuffer
+from mansard.drivers.cpu.commands import CpuCommandBuffer, check_commands
 from mansard.drivers.cpu.executable import FORMAT, CpuExecutable
 from mansard.drivers.cpu.host import HostCpu, memory_bytes
+from mansard.drivers.cpu.launcher import CpuLauncher
 from mansard.drivers.cpu.memory import CpuBuffer
 from mansard.errors import DeviceError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
-from mansard.hal.device import Batch, Capabilities, CommandBuffer, Device, DeviceInfo
+from mansard.hal.device import Batch, Capabilities, CommandBuffer, Device, DeviceInfo, Launcher
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.queue import Entry, Queue, QueueStats, slot_addresses
+from mansard.hal.semaphore import Semaphore
 
 
 class CpuDevice(Device):
@@ -70,6 +72,10 @@ class CpuDevice(Device):
         """Hand over batches in one call to the native core and return at once."""
         self._queue.submit([_entry(batch) for batch in batches])
 
+    def launcher(self, commands: CommandBuffer, semaphore: Semaphore) -> Launcher:
+        """Submit the same commands again and again; see `Device.launcher`."""
+        return CpuLauncher(self._queue, check_commands(commands), semaphore)
+
     def stats(self) -> QueueStats:
         """Batches so far, and the time during which the CPU was busy with them."""
         return self._queue.stats()
@@ -80,9 +86,7 @@ class CpuDevice(Device):
 
 
 def _entry(batch: Batch) -> Entry:
-    commands = batch.commands
-    if not isinstance(commands, CpuCommandBuffer):
-        raise DeviceError("the command buffer was not recorded by the cpu device")
+    commands = check_commands(batch.commands)
     commands.check_open()
     bound = commands.check_bindings(batch.bindings)
     slots = slot_addresses(batch.bindings) if bound else ()
