@@ -13,7 +13,7 @@ from graphs import maps
 from mansard import dims
 from mansard.dims import Dim
 from mansard.dtypes import DType
-from mansard.ir import GraphBuilder, IndexMap
+from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.interpreter import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const
 
@@ -103,3 +103,35 @@ def test_batched_products_of_one_row():
     body = Apply("mul", (Cast(Arg(0, BF16), F32), Cast(Arg(1, BF16), F32)), F32)
     y = b.generic([x, w], [maps(0, 1, 3), maps(0, 2, 3)], (3, 4, 40, 64), body, reduced=1, combiner="add")
     check(b.build([y]), [values(BF16, 3, 4, 64), values(BF16, 3, 40, 64)], "cpu")
+
+
+def weight(b, array):
+    return b.constant("w", Constant.of(array), array.shape, dtype_of(array))
+
+
+def dtype_of(array):
+    return next(d for d in DType if d.bits >= 8 and d.numpy == array.dtype)
+
+
+@pytest.mark.parametrize(("x", "w", "y"), KINDS)
+@pytest.mark.parametrize("shape", [(8, 32, 64), (13, 75, 128), (64, 48, 36), (5, 16, 31), (40, 200, 96)])
+def test_rows_by_constant_weights(x, w, y, shape):
+    m, n, k = shape
+    accumulator = I32 if w in (I8, U8) else F32
+    b = GraphBuilder()
+    left, bias = b.input("x", (m, k), x), b.input("b", (n,), accumulator)
+    right = weight(b, values(w, n, k))
+    graph = b.build([product(b, left, right, accumulator=accumulator, result=y, bias=bias)])
+    check(graph, [values(x, m, k), (values(F32, n) * 3).astype(accumulator.numpy)], "cpu", rtol=ROUNDING[y])
+
+
+@pytest.mark.parametrize(("dtype", "accumulator"), [(BF16, F32), (I8, I32)])
+def test_symbolic_rows_by_constant_weights(dtype, accumulator):
+    m = dims.symbol(Dim("m", 1, 70))
+    b = GraphBuilder()
+    x, w = b.input("x", (m, 32), dtype), weight(b, values(dtype, 50, 32))
+    graph = b.build([product(b, x, w, accumulator=accumulator)])
+    with compiled(graph, "cpu") as model:
+        for rows in (1, 2, 5, 14, 33, 70):
+            inputs = [values(dtype, rows, 32)]
+            compare(outputs(model, inputs), interpret(graph, inputs))

@@ -75,8 +75,8 @@ def emit_dot(f: FunctionEmitter, inst: Inst) -> None:
     group = operand.lanes // whole.lanes
     pieces = []
     for start in range(0, whole.lanes, width):
-        first = [_piece(f, text.type_name(operand), n, start * group, width * group) for n in names[:2]]
-        pieces.append(emit(part, *first, _piece(f, whole.result, names[2], start, width)))
+        left, right = (_piece(f, text.type_name(operand), n, start * group, width * group) for n in names[:2])
+        pieces.append(emit(part, left, right, _piece(f, whole.result, names[2], start, width)))
     f.bind(inst.result, _joined(f, part.result, pieces, width))
 
 

@@ -14,7 +14,7 @@ from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
 from mansard.codegen.nest import Nest, Root
-from mansard.codegen.schedules import cpu_dot, cpu_gemm, reduce
+from mansard.codegen.schedules import cpu_dot, cpu_gemm, cpu_narrow, reduce
 from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.contraction import Group, Shape, analyse, fit_tile
 from mansard.codegen.schedules.parameters import Parameters
@@ -60,6 +60,9 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
     weights = cpu_gemm.find(nest, root, shape)
     if weights is not None:
         return cpu_gemm.candidates(nest, shape, weights, target)
+    narrow = cpu_narrow.find(nest, root, shape)
+    if narrow is not None:
+        return cpu_narrow.candidates(nest, shape, narrow, target)
     default = default_tile(nest, shape, target)
     rows_total = estimate(nest.total(shape.row), 64) if shape.row else 1
     columns_total = estimate(nest.total(shape.column), 64) if shape.column else 1
@@ -86,6 +89,9 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
     if weights is not None:
         chosen = cpu_gemm.choose(nest, shape, weights, target, parameters)
         return cpu_gemm.schedule(nest, target, name, shape, weights, chosen)
+    narrow = cpu_narrow.find(nest, root, shape)
+    if narrow is not None:
+        return cpu_narrow.schedule(nest, target, name, shape, narrow, parameters)
     frame = Frame(nest, target, name)
     tile = default_tile(nest, shape, target)
     if parameters:

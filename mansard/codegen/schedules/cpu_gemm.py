@@ -82,10 +82,12 @@ def schedule(
 ) -> Scheduled:
     """The kernel of a contraction whose weights can be packed; a workgroup computes `Tile.block` tiles."""
     (root,) = (r for r in nest.roots if r.reduces)
-    return _Gemm(Frame(nest, target, name), root, shape, weights, tile).run()
+    return Gemm(Frame(nest, target, name), root, shape, weights, tile).run()
 
 
-class _Gemm:
+class Gemm:
+    """The kernel of a product with packed weights under construction."""
+
     def __init__(self, frame: Frame, root: Root, shape: Shape, weights: Weights, tile: Tile) -> None:
         assert shape.column is not None
         self.frame, self.root, self.shape, self.weights, self.tile = frame, root, shape, weights, tile
@@ -100,6 +102,7 @@ class _Gemm:
         self.tail = vectors - self.full * tile.columns
 
     def run(self) -> Scheduled:
+        """The finished kernel, with the panels it reads."""
         b, tile = self.b, self.tile
         if self.shape.rest:
             self.frame.bind_flat(self.shape.rest, b.workgroup_id(2))
@@ -191,7 +194,8 @@ class _Gemm:
             return b.mul(number, b.idx(depth * width))
         panel = b.binary("div", number, b.idx(per_panel))
         within = b.sub(number, b.mul(panel, b.idx(per_panel)))
-        return b.add(b.mul(panel, b.idx(depth * width)), b.mul(within, b.idx(self.tile.lanes)))
+        step = self.tile.lanes * self.weights.panels.group
+        return b.add(b.mul(panel, b.idx(depth * width)), b.mul(within, b.idx(step)))
 
     def _accumulate(
         self, rows: Sequence[KValue], columns: Sequence[KValue], panels: Sequence[KValue]
@@ -205,20 +209,26 @@ class _Gemm:
             for i, accumulator in enumerate(carried):
                 column = i % len(columns)
                 self._bind(rows[i // len(columns)], columns[column], lanes)
-                self.ev.places = {self.weights.value: b.add(panels[column], depth)}
-                out.append(reduce.combine(self.ev, self.root, accumulator))
-            self.ev.places = {}
+                out.append(self.combine(accumulator, b.add(panels[column], depth)))
             return out
 
         return self._reduced(0, inits, step)
+
+    def combine(self, accumulator: KValue, place: KValue) -> KValue:
+        """The accumulator with the bound point folded in; the weights are read at ``place``."""
+        self.ev.places = {self.weights.value: place}
+        result = reduce.combine(self.ev, self.root, accumulator)
+        self.ev.places = {}
+        return result
 
     def _reduced(self, level: int, inits: Sequence[KValue], step: _Step) -> Sequence[KValue]:
         if level == len(self.shape.reduced):
             return step(inits)
         b, group = self.b, self.shape.reduced[level]
-        unroll = self.tile.unroll if level == len(self.shape.reduced) - 1 else 1
+        innermost = level == len(self.shape.reduced) - 1
+        unroll, step_size = (self.tile.unroll, self.weights.panels.group) if innermost else (1, 1)
         extent = self.ev.dim(self.nest.total(group))
-        with b.for_(b.idx(0), extent, inits=inits, unroll=unroll) as loop, self.ev.scope():
+        with b.for_(b.idx(0), extent, step_size, inits, unroll) as loop, self.ev.scope():
             self.ev.bind(group, loop.index)
             loop.yield_(*self._reduced(level + 1, loop.carried, step))
         return loop.results
