@@ -12,22 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 import mansard
-from mansard.artifact.plan import ExecutableRef, Plan, WeightSpec
-from mansard.codegen.backend import Backend, KernelTarget
-from mansard.codegen.schedules import Scheduled, schedule
-from mansard.compiler.identity import dispatch_key
+from mansard.artifact.plan import Plan, WeightSpec
+from mansard.cache import Counts, Folder
+from mansard.compiler.executables import KernelSettings, build_executables
 from mansard.compiler.targets import CompileTarget, resolve_targets
 from mansard.errors import CompileError
-from mansard.hal.executable import ExecutableSpec
 from mansard.ir.graph import Graph
 from mansard.ir.types import Value
+from mansard.passes.channels_last import channels_last
+from mansard.passes.dce import eliminate_dead
 from mansard.passes.dispatch import Dispatch, DispatchGraph
 from mansard.passes.fuse import fuse
 from mansard.passes.layout import lay_out_weights
 from mansard.passes.packing import Panels, mark_packable
-from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.padding import read_padding
+from mansard.passes.pipeline import CANONICAL, Step, run_passes
 from mansard.placement import Placement, place
-from mansard.schedule.build import DeviceTarget, KernelRef, build_plan
+from mansard.schedule.build import DeviceTarget, build_plan
 
 Progress = Callable[[str, int, int], None]
 """Called with the step's name, the work done and the work in all."""
@@ -44,6 +45,8 @@ class CompileOptions:
     placement: Placement = field(default_factory=Placement)
     progress: Progress | None = None
     dump: Dump | None = None
+    cache: bool = True
+    """Whether compiled kernels are kept on disk, and taken from there (`mansard.cache`)."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class CompiledModel:
     weights: tuple[tuple[WeightSpec, Callable[[], npt.NDArray[np.generic]]], ...]
     timings: Mapping[str, float]
     """Seconds of each compilation step."""
+    cache: Counts = field(default_factory=Counts)
+    """Distinct kernels that were found in the cache (hits) and that were compiled (misses)."""
 
 
 def compile_model(
@@ -87,6 +92,14 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
     return _compile(graph, options, _Steps(options))
 
 
+def _passes(targets: Sequence[CompileTarget]) -> tuple[Step, ...]:
+    """The passes for a set of targets: images lie channels-last as soon as a CPU takes part."""
+    images: tuple[Step, ...] = ()
+    if any(t.driver == "cpu" for t in targets):
+        images = (read_padding, eliminate_dead, channels_last)
+    return (*CANONICAL, *images, lay_out_weights)
+
+
 class _Steps:
     """Times the steps and reports progress."""
 
@@ -114,27 +127,36 @@ class _Steps:
 def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledModel:
     targets = resolve_targets(options.targets, options.placement)
     with steps.step("simplify"):
-        graph = run_passes(graph, (*CANONICAL, lay_out_weights), dump=options.dump)
+        graph = run_passes(graph, _passes(targets), dump=options.dump)
     with steps.step("fuse"):
-        dispatches = mark_packable(fuse(graph))
+        dispatches = mark_packable(fuse(graph, attention=all(t.driver == "cpu" for t in targets)))
         steps.dump("fuse", lambda: print_dispatches(dispatches))
     with steps.step("place"):
         placed = place(dispatches, [t.slot for t in targets], options.placement)
         targets, device_of = _drop_unused(targets, placed.device)
     with steps.step("kernels"):
-        kernels, refs, blobs, packed = _kernels(dispatches, device_of, targets, options)
+        made = build_executables(dispatches, device_of, targets, _kernel_settings(options))
     with steps.step("schedule"):
-        weights = _weights(dispatches, packed)
+        weights = _weights(dispatches, made.packed)
         plan = build_plan(
             dispatches,
             device_of,
-            kernels,
-            [DeviceTarget(t.name, t.driver, t.kernel.name, refs[i]) for i, t in enumerate(targets)],
+            made.kernels,
+            [DeviceTarget(t.name, t.driver, t.kernel.name, made.refs[i]) for i, t in enumerate(targets)],
             {v: w for v, (w, _) in weights.items()},
             placed.decisions,
             {"compiler": f"mansard {mansard.__version__}", "objective": options.placement.objective},
         )
-    return CompiledModel(plan, blobs, tuple(weights.values()), steps.timings)
+    return CompiledModel(plan, made.blobs, tuple(weights.values()), steps.timings, made.cache)
+
+
+def _kernel_settings(options: CompileOptions) -> KernelSettings:
+    report = options.progress
+    return KernelSettings(
+        folder=Folder("kernels") if options.cache else None,
+        progress=(lambda done, total: report("kernels", done, total)) if report else None,
+        dump=options.dump,
+    )
 
 
 def _drop_unused(
@@ -145,65 +167,6 @@ def _drop_unused(
     kept = [i for i, t in enumerate(targets) if i in used or not t.slot.fallback]
     renumber = {old: new for new, old in enumerate(kept)}
     return [targets[i] for i in kept], {d: renumber[i] for d, i in device.items()}
-
-
-def _kernels(
-    graph: DispatchGraph,
-    device_of: Mapping[Dispatch, int],
-    targets: Sequence[CompileTarget],
-    options: CompileOptions,
-) -> tuple[dict[Dispatch, KernelRef], list[tuple[ExecutableRef, ...]], dict[str, bytes], dict[Value, Panels]]:
-    """Generate each distinct kernel once per device and compile it; with the constants they want packed."""
-    packed: dict[Value, Panels] = {}
-    refs: list[tuple[ExecutableRef, ...]] = []
-    blobs: dict[str, bytes] = {}
-    result: dict[Dispatch, KernelRef] = {}
-    for number, target in enumerate(targets):
-        mine = [d for d in graph.dispatches if device_of[d] == number]
-        scheduled, name_of = _schedule_unique(mine, target.kernel)
-        specs = _backend_compile(target.backend, list(scheduled.values()), target.kernel, options)
-        places: dict[str, int] = {}
-        device_refs = []
-        for i, spec in enumerate(specs):
-            entry = f"kernels/{number}-{target.driver}/{i}.bin"
-            blobs[entry] = bytes(spec.code)
-            rows = tuple((e.name, e.bindings, e.params, e.workgroup, e.offset) for e in spec.entries)
-            device_refs.append(ExecutableRef(entry, spec.format, spec.target, spec.requires, rows))
-            places.update({e.name: i for e in spec.entries})
-        refs.append(tuple(device_refs))
-        for dispatch in mine:
-            kernel = scheduled[name_of[dispatch]]
-            name = kernel.kernel.name
-            result[dispatch] = KernelRef(places[name], name, kernel.params, kernel.grid)
-            packed.update({dispatch.inputs[i]: panels for i, panels in kernel.packed.items()})
-    return result, refs, blobs, packed
-
-
-def _schedule_unique(
-    dispatches: Sequence[Dispatch], target: KernelTarget
-) -> tuple[dict[str, Scheduled], dict[Dispatch, str]]:
-    by_key: dict[str, str] = {}
-    scheduled: dict[str, Scheduled] = {}
-    name_of: dict[Dispatch, str] = {}
-    for dispatch in dispatches:
-        key = dispatch_key(dispatch)
-        if key not in by_key:
-            by_key[key] = dispatch.name
-            scheduled[dispatch.name] = schedule(dispatch, target, dispatch.name)
-        name_of[dispatch] = by_key[key]
-    return scheduled, name_of
-
-
-def _backend_compile(
-    backend: Backend, scheduled: Sequence[Scheduled], target: KernelTarget, options: CompileOptions
-) -> list[ExecutableSpec]:
-    if not scheduled:
-        return []
-    kernels = [s.kernel for s in scheduled]
-    if options.dump:
-        options.dump(f"kernels-{backend.name}", "\n\n".join(str(k) for k in kernels))
-        options.dump(f"code-{backend.name}", backend.emit_text(kernels, target))
-    return backend.compile(kernels, target)
 
 
 def _weights(graph: DispatchGraph, packed: Mapping[Value, Panels]) -> dict[Value, tuple[WeightSpec, _Load]]:

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.nest import Nest
-from mansard.codegen.schedules import contraction, cpu_contraction, cpu_map, cpu_rows, gpu, special
+from mansard.codegen.schedules import (
+    contraction,
+    cpu_attention,
+    cpu_contraction,
+    cpu_map,
+    cpu_rows,
+    cpu_window,
+    gpu,
+    special,
+)
+from mansard.codegen.schedules.attention_nest import attention_form
 from mansard.codegen.schedules.base import Scheduled, estimate
 from mansard.codegen.schedules.parameters import Parameters
 from mansard.codegen.schedules.reduce import ARG
@@ -29,6 +39,7 @@ class Tunable:
 
 TUNABLE: dict[NestSchedule, Tunable] = {
     cpu_contraction.schedule: Tunable(cpu_contraction.candidates, cpu_contraction.schedule),
+    cpu_window.schedule: Tunable(cpu_window.candidates, cpu_window.schedule),
 }
 """What a schedule that has parameters offers, by the schedule `choose` gives."""
 
@@ -42,6 +53,9 @@ def schedule(
     """
     if not all(isinstance(op, (Generic, Reshape)) for op in dispatch.ops):
         return special.schedule(dispatch, target, name)
+    attention = attention_form(dispatch)
+    if attention is not None:
+        return cpu_attention.schedule(dispatch, attention, target, name)
     nest = Nest(dispatch)
     chosen = choose(nest, target)
     tunable = TUNABLE.get(chosen)
@@ -56,6 +70,8 @@ def candidates(dispatch: Dispatch, target: KernelTarget) -> Sequence[Parameters]
     """
     if not all(isinstance(op, (Generic, Reshape)) for op in dispatch.ops):
         return (Parameters(),)
+    if attention_form(dispatch) is not None:
+        return (Parameters(),)
     nest = Nest(dispatch)
     tunable = TUNABLE.get(choose(nest, target))
     return tunable.candidates(nest, target) if tunable else (Parameters(),)
@@ -66,6 +82,8 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
     reductions = [r for r in nest.roots if r.reduces]
     if not reductions:
         return gpu.schedule_map if target.is_gpu else cpu_map.schedule
+    if cpu_window.analyse(nest, target) is not None:
+        return cpu_window.schedule
     tiled = contraction.applies(nest) and (is_contraction(reductions[0].op) or not _rows_contiguous(nest))
     if not target.is_gpu:
         return cpu_contraction.schedule if tiled else cpu_rows.schedule

@@ -1,0 +1,350 @@
+"""CPU schedule of windows over channels-last tensors: convolutions, depthwise ones, pooling.
+
+Vectors run along the innermost dim of the result (output channels), and a register tile holds ``rows``
+neighbouring points of an image row by ``columns`` vectors::
+
+    for the other parallel loops, blocks of column tiles:
+        for each tile of the row:
+            accumulators = 0
+            for ky in the taps inside the image:
+                for kx (unrolled, only points inside the image), for c:
+                    accumulators[p][v] += x[stride * (p0 + p) + kx, c] * w[ky, kx, c, v]
+            y[p0 + p, v] = epilogue(accumulators[p][v])
+
+Padding is never read: taps outside the image are skipped, along the row at compile time (its first
+and last tiles are code of their own), across rows by the bounds of the tap loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.kernel import KValue
+from mansard.codegen.nest import Nest, Root
+from mansard.codegen.schedules import reduce
+from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, estimate, power_of_two_below
+from mansard.codegen.schedules.contraction import Group
+from mansard.codegen.schedules.contraction import applies as contraction_applies
+from mansard.codegen.schedules.cpu_gemm import PackedEvaluator
+from mansard.codegen.schedules.gemm_tile import WIDTH, registers
+from mansard.codegen.schedules.packed_weights import Weights, find_weights
+from mansard.codegen.schedules.parameters import Parameters
+from mansard.codegen.schedules.window import SEGMENTS, Axis, Segment, Window, find_window, segments
+from mansard.dtypes import DType
+
+_Step = Callable[[Sequence[KValue]], Sequence[KValue]]
+WORK = 60_000
+"""Vector operations of a task: some ten microseconds, so that a task's start costs little and a
+handful of cores balance."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The loops of a window schedule: ``reduced`` are the taps, then the loops of ``inner``."""
+
+    window: Window
+    column: Group
+    rest: list[Group]
+    reduced: list[Group]
+    inner: list[Group]
+    lanes: int
+    weights: Weights | None
+
+    @property
+    def row(self) -> Axis:
+        """The axis along which a register tile lies."""
+        return self.window.axes[-1]
+
+
+def analyse(nest: Nest, target: KernelTarget) -> Plan | None:
+    """How to schedule a nest as a window; None where it is none, or not along channels."""
+    if target.is_gpu or not contraction_applies(nest):
+        return None
+    (root,) = (r for r in nest.roots if r.reduces)
+    window = find_window(nest, root)
+    if window is None:
+        return None
+    positions = [p for r in nest.roots for p in nest.positions(r)]
+    outer = nest.collapsed(range(nest.domain), positions)
+    taps = {axis.tap for axis in window.axes}
+    inner = nest.collapsed([loop for loop in root.inner if loop not in taps], nest.positions(root))
+    reduced = [[axis.tap] for axis in window.axes] + inner
+    row, column = [window.axes[-1].outer], _column(nest, window, outer)
+    if column is None or row not in outer:
+        return None
+    lanes = choose_lanes(nest.total(column), min(target.lanes(DType.F32), WIDTH))
+    if lanes < 4 or not isinstance(nest.total(column), int):
+        return None
+    weights = find_weights(nest, root, column, reduced, WIDTH)
+    packed = weights.value if weights is not None else None
+    reads = [(r.value, dict(r.address.terms).get(column[-1], 0)) for r in nest.reads(root) if r.address]
+    if any(step not in (0, 1) and value is not packed for value, step in reads):
+        return None
+    rest = [g for g in outer if g not in (row, column)]
+    plan = Plan(window, column, rest, reduced, inner, lanes, weights)
+    length, count = nest.extents[plan.row.outer], nest.extents[plan.row.tap]
+    assert isinstance(length, int) and isinstance(count, int)
+    tile = default(nest, plan, target)
+    return plan if len(segments(plan.row, length, count, tile["rows"])) <= SEGMENTS else None
+
+
+def _column(nest: Nest, window: Window, outer: Sequence[Group]) -> Group | None:
+    """The innermost loop, when results lie along it and the window does not slide along it."""
+    store = dict(nest.store_address(next(r for r in nest.roots if r.stores)).terms)
+    sliding = {axis.outer for axis in window.axes}
+    if not outer or store.get(outer[-1][-1], 0) != 1 or sliding & set(outer[-1]):
+        return None
+    return outer[-1]
+
+
+def default(nest: Nest, plan: Plan, target: KernelTarget) -> Parameters:
+    """Rows and columns of the register tile: as many accumulators as fit, over a row cut evenly."""
+    return candidates_of(nest, plan, target)[0]
+
+
+def candidates_of(nest: Nest, plan: Plan, target: KernelTarget) -> list[Parameters]:
+    """Register tiles to try, by predicted cost."""
+    extent, length = nest.total(plan.column), nest.extents[plan.row.outer]
+    assert isinstance(extent, int) and isinstance(length, int)
+    vectors = -(-extent // plan.lanes)
+    shared = bool(plan.inner)  # points share vectors of weights, or (depthwise) each reads its own
+    room = registers(target)
+    found: dict[tuple[int, int], float] = {}
+    for columns in range(1, min(vectors, 4) + 1):
+        most = (room - columns - 1) // columns if shared else (room - columns - 4) // columns
+        pieces = -(-length // max(1, most))
+        for cut in range(pieces, pieces + 3):
+            rows = -(-length // cut)
+            if 1 <= rows <= most:
+                found[rows, columns] = _cost(rows, columns, length, vectors, shared)
+    ranked = sorted(found, key=lambda t: found[t])
+    return [Parameters.of(rows=rows, columns=columns) for rows, columns in ranked[:8]]
+
+
+def _cost(rows: int, columns: int, length: int, vectors: int, shared: bool) -> float:
+    """Cycles for one tap of one row: two multiply-adds and two loads at a time, four cycles latency."""
+    loads = rows + columns if shared else rows * columns + columns
+    step = max(rows * columns / 2, loads / 2, 4.0) + 1.0
+    return step * -(-length // rows) * -(-vectors // columns)
+
+
+def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
+    """Register tiles worth trying, the default first."""
+    plan = analyse(nest, target)
+    assert plan is not None
+    return candidates_of(nest, plan, target)
+
+
+def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
+    """One task computes rows of the image over a block of column tiles."""
+    plan = analyse(nest, target)
+    assert plan is not None
+    frame = Frame(nest, target, name)
+    (root,) = (r for r in nest.roots if r.reduces)
+    return _Windows(frame, root, plan, parameters or default(nest, plan, target)).run()
+
+
+class _Windows:
+    def __init__(self, frame: Frame, root: Root, plan: Plan, tile: Parameters) -> None:
+        self.frame, self.root, self.plan = frame, root, plan
+        self.b, self.nest = frame.b, frame.nest
+        frame.ev = self.ev = PackedEvaluator(frame.nest, frame.b, frame.params)
+        self.ev.places = {}
+        self.rows, self.columns = tile["rows"], tile["columns"]
+        extent = self.nest.total(plan.column)
+        assert isinstance(extent, int)
+        self.extent = extent
+        self.vectors = -(-extent // plan.lanes)
+        self.reduced, self.weights = plan.reduced, plan.weights
+
+    def run(self) -> Scheduled:
+        b, plan = self.b, self.plan
+        rest = self.nest.total([loop for g in plan.rest for loop in g])
+        full, tail = divmod(self.vectors, self.columns)
+        if self.extent % plan.lanes and not tail:
+            full, tail = full - 1, self.columns  # the last vector is partial
+        tiles = full + (tail > 0)
+        block = self._block(tiles)
+        if plan.rest:
+            self.frame.bind_flat(plan.rest, b.workgroup_id(0))
+        first = b.mul(b.workgroup_id(1), b.idx(block))
+        end = b.add(first, b.idx(block))
+        if full:
+            with b.for_(first, self.frame.minimum(end, b.idx(full))) as loop, self.ev.scope():
+                self._row(b.mul(loop.index, b.idx(self.columns)), self.columns)
+        if tail:
+            with b.if_(b.compare("gt", end, b.idx(full))), self.ev.scope():
+                self._row(b.idx(full * self.columns), tail, last=True)
+        done = self.frame.finish((rest, -(-tiles // block), 1))
+        packed = {self.weights.position: self.weights.panels} if self.weights else {}
+        return Scheduled(done.kernel, done.params, done.grid, packed)
+
+    def _block(self, tiles: int) -> int:
+        """Column tiles of one task."""
+        taps = 1
+        for group in self.reduced:
+            taps *= estimate(self.nest.total(group))
+        length = estimate(self.nest.extents[self.plan.row.outer])
+        return max(1, min(tiles, WORK // max(1, taps * length * self.columns)))
+
+    def _row(self, vector: KValue, count: int, last: bool = False) -> None:
+        """All tiles of an image row for ``count`` vectors of columns, from the vector numbered ``vector``."""
+        axis, nest, b = self.plan.row, self.nest, self.b
+        length, taps = nest.extents[axis.outer], nest.extents[axis.tap]
+        assert isinstance(length, int) and isinstance(taps, int)
+        for segment in segments(axis, length, taps, self.rows):
+            if segment.repeat == 1:
+                with self.ev.scope():
+                    self._tile(b.idx(segment.start), segment, vector, count, last)
+                continue
+            step = b.idx(segment.count)
+            end = b.idx(segment.start + segment.repeat * segment.count)
+            with b.for_(b.idx(segment.start), end, step) as loop, self.ev.scope():
+                self._tile(loop.index, segment, vector, count, last)
+
+    def _tile(self, start: KValue, segment: Segment, vector: KValue, count: int, last: bool) -> None:
+        b, lanes = self.b, self.plan.lanes
+        cells = [(p, v) for p in range(segment.count) for v in range(count)]
+        first = b.mul(vector, b.idx(lanes))
+        sums = self._taps(0, start, segment, vector, first, cells)
+        partial = self.extent - (self.vectors - 1) * lanes
+        for (p, v), total in zip(cells, sums, strict=True):
+            kept = partial if last and v == count - 1 else lanes
+            self._store(start, p, first, v * lanes, total, kept)
+
+    # Accumulating -----------------------------------------------------------------------------
+    def _taps(
+        self,
+        level: int,
+        start: KValue,
+        segment: Segment,
+        vector: KValue,
+        first: KValue,
+        cells: Sequence[tuple[int, int]],
+        carried: Sequence[KValue] | None = None,
+    ) -> Sequence[KValue]:
+        """Loops over the taps across rows, clipped to the image; then the unrolled taps along the row."""
+        b, axes = self.b, self.plan.window.axes
+        if carried is None:
+            carried = [reduce.start(b, self.root, self.plan.lanes) for _ in cells]
+        if level == len(axes) - 1:
+            for tap in range(len(segment.inside)):
+                self.ev.bind([axes[-1].tap], b.idx(tap))
+                carried = self._channels(start, set(segment.inside[tap]), vector, first, cells, carried)
+            return carried
+        lower, upper = self._clip(axes[level])
+        with b.for_(lower, upper, inits=carried) as loop, self.ev.scope():
+            self.ev.bind([axes[level].tap], loop.index)
+            loop.yield_(*self._taps(level + 1, start, segment, vector, first, cells, loop.carried))
+        return loop.results
+
+    def _clip(self, axis: Axis) -> tuple[KValue, KValue]:
+        """The taps of an axis that read inside the image."""
+        b = self.b
+        taps = self.ev.dim(self.nest.extents[axis.tap])
+        if not axis.guarded:
+            return b.idx(0), taps
+        origin = b.add(b.mul(self.ev.loops[axis.outer], b.idx(axis.stride)), b.idx(axis.offset))
+        step, zero = b.idx(axis.dilation), b.idx(0)
+        # First: ceil(-origin / dilation); end: floor((extent - 1 - origin) / dilation) + 1, both at least 0.
+        before = b.binary("max", b.sub(b.idx(axis.dilation - 1), origin), zero)
+        after = b.sub(self.ev.dim(dims.add(axis.extent, axis.dilation - 1)), origin)
+        after = b.binary("max", after, zero)
+        lower = b.binary("min", b.binary("div", before, step), taps)
+        return lower, b.binary("min", b.binary("div", after, step), taps)
+
+    def _channels(
+        self,
+        start: KValue,
+        inside: set[int],
+        vector: KValue,
+        first: KValue,
+        cells: Sequence[tuple[int, int]],
+        carried: Sequence[KValue],
+    ) -> Sequence[KValue]:
+        if not inside:
+            return carried
+
+        def step(accumulators: Sequence[KValue]) -> Sequence[KValue]:
+            out = []
+            self.ev.inside = True
+            for (p, v), accumulator in zip(cells, accumulators, strict=True):
+                if p not in inside:
+                    out.append(accumulator)
+                    continue
+                self._bind(start, p, first, v * self.plan.lanes, self.plan.lanes)
+                if self.weights is not None:
+                    self.ev.places = {self.weights.value: self._weight(vector, v)}
+                out.append(reduce.combine(self.ev, self.root, accumulator))
+            self.ev.inside = False
+            self.ev.places = {}
+            return out
+
+        with self.ev.scope():
+            return self._loops(self.plan.inner, carried, step)
+
+    def _loops(self, groups: Sequence[Group], carried: Sequence[KValue], step: _Step) -> Sequence[KValue]:
+        """The remaining reduced loops; short ones are unrolled."""
+        if not groups:
+            return step(carried)
+        head, *rest = groups
+        extent = self.nest.total(head)
+        if isinstance(extent, int) and extent <= 4:
+            for i in range(extent):
+                self.ev.bind(head, self.b.idx(i))
+                carried = self._loops(rest, carried, step)
+            return carried
+        b = self.b
+        with b.for_(b.idx(0), self.ev.dim(extent), inits=carried) as loop, self.ev.scope():
+            self.ev.bind(head, loop.index)
+            loop.yield_(*self._loops(rest, loop.carried, step))
+        return loop.results
+
+    def _weight(self, vector: KValue, number: int) -> KValue:
+        """Where the weights of a vector of columns lie among the panels, at the bound reduced loops."""
+        assert self.weights is not None
+        b, panels = self.b, self.weights.panels
+        per_panel = panels.width // self.plan.lanes
+        index = b.add(vector, b.idx(number))
+        place = b.mul(b.binary("div", index, b.idx(per_panel)), b.idx(panels.depth * panels.width))
+        if per_panel > 1:
+            within = b.binary("rem", index, b.idx(per_panel))
+            place = b.add(place, b.mul(within, b.idx(self.plan.lanes)))
+        step, known = panels.width, 0
+        for group in reversed(self.reduced):
+            value = self.ev.loops[group[-1]]
+            literal = b.constant_value(value)
+            if literal is None:
+                place = b.add(place, b.mul(value, b.idx(step)))
+            else:
+                known += int(literal) * step
+            step *= estimate(self.nest.total(group))
+        return b.add(place, b.idx(known))
+
+    # Storing ----------------------------------------------------------------------------------
+    def _store(self, start: KValue, point: int, first: KValue, shift: int, total: KValue, count: int) -> None:
+        """Store the first ``count`` lanes of an accumulator, in pieces of a power of two."""
+        b, offset = self.b, 0
+        while offset < count:
+            width = power_of_two_below(count - offset)
+            piece = total
+            if width == 1:
+                piece = b.extract(total, offset)
+            elif width < total.type.lanes:
+                piece = b.shuffle(total, total, tuple(range(offset, offset + width)))
+            with self.ev.scope():
+                self._bind(start, point, first, shift + offset, width)
+                self.ev.reduced[self.root.op] = piece
+                for root in self.nest.roots:
+                    if root.stores:
+                        value = piece if root is self.root else self.ev.root(root)
+                        self.ev.store(root.op.output, self.nest.store_address(root), value)
+            offset += width
+
+    def _bind(self, start: KValue, point: int, first: KValue, shift: int, lanes: int) -> None:
+        self.ev.bind([self.plan.row.outer], start, point)
+        self.ev.bind(self.plan.column, first, shift)
+        self.ev.vector = (self.plan.column[-1], lanes) if lanes > 1 else None
