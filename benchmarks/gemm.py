@@ -1,12 +1,13 @@
 """F32 matrix products with constant weights against the FMA peak of the cores that run them.
 
-    python benchmarks/gemm.py [--threads 1,2] [--shapes 128x384x1536,...] [--rounds 30] [--json FILE]
+    python benchmarks/gemm.py [--threads 1,2] [--shapes 128x384x1536,...] [--rounds 30] [--cold] [--json FILE]
 
 Each shape is M x K x N (rows, reduced, columns), compiled by `compile_graph` with bias and the epilogue
 named behind a colon (none, relu6, residual, gelu; default none), and run through the executor; the time
 is the shortest of the dispatch alone over all rounds, the shapes taken in turn. The peak is measured
 in the same process by a kernel that does nothing but independent fused multiply-adds. Thread counts
-are measured in processes of their own. Rows: shape, threads, us, gflops, peak_gflops, share.
+are measured in processes of their own. With ``--cold`` a call makes the product with as many weights
+as no cache holds together, as the layers of a model do. Rows: shape, threads, us, gflops, peak_gflops, share.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,7 +32,7 @@ from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.targets import backend
 from mansard.dtypes import DType
 from mansard.hal import Batch, BufferRef, Dispatch, MemoryKind, Point, Semaphore, registry
-from mansard.ir import Constant, Graph, GraphBuilder, IndexMap
+from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Value
 from mansard.ir.scalar import Apply, Arg, Const, Scalar
 
 F32 = DType.F32
@@ -48,6 +50,9 @@ SHAPES = (
     "128x1024x2048", "128x2048x1024",
     "1024x1024x1024",
 )  # fmt: skip
+
+COLD_BYTES = 96 << 20
+"""Weights of one call with ``--cold``."""
 
 
 def peak_kernel(lanes: int, steps: int) -> Kernel:
@@ -104,11 +109,17 @@ def _gelu(x: Scalar) -> Scalar:
     return _apply("mul", half, _apply("add", erf, Const(1.0, F32)))
 
 
-def gemm_graph(m: int, k: int, n: int, epilogue: str = "none") -> Graph:
-    """x (m, k) times a constant (k, n), plus a bias, then the epilogue."""
-    rng = np.random.default_rng(0)
+def gemm_graph(m: int, k: int, n: int, epilogue: str = "none", copies: int = 1) -> Graph:
+    """x (m, k) times a constant (k, n), plus a bias, then the epilogue; so often, with other weights."""
     b = GraphBuilder("gemm")
     x = b.input("x", (m, k), F32)
+    residual = b.input("r", (m, n), F32) if epilogue == "residual" else None
+    return b.build([_product(b, x, n, epilogue, residual, number) for number in range(copies)])
+
+
+def _product(b: GraphBuilder, x: Value, n: int, epilogue: str, residual: Value | None, number: int) -> Value:
+    m, k = x.type.shape
+    rng = np.random.default_rng(number)
     w = b.constant("w", Constant.of(rng.standard_normal((k, n)).astype(np.float32), "w"), (k, n), F32)
     bias = b.constant("b", Constant.of(rng.standard_normal(n).astype(np.float32), "b"), (n,), F32)
     a0, a1 = Arg(0, F32), Arg(1, F32)
@@ -118,46 +129,52 @@ def gemm_graph(m: int, k: int, n: int, epilogue: str = "none") -> Graph:
     y = b.generic([y, bias], [same, column], (m, n), _apply("add", a0, a1))
     if epilogue == "relu6":
         clamp = _apply("min", _apply("max", a0, Const(0.0, F32)), Const(6.0, F32))
-        y = b.generic([y], [same], (m, n), clamp)
-    elif epilogue == "residual":
-        y = b.generic([y, b.input("r", (m, n), F32)], [same, same], (m, n), _apply("add", a0, a1))
-    elif epilogue == "gelu":
-        y = b.generic([y], [same], (m, n), _gelu(a0))
-    elif epilogue != "none":
-        raise SystemExit(f"unknown epilogue {epilogue!r}: none, relu6, residual or gelu")
-    return b.build([y])
+        return b.generic([y], [same], (m, n), clamp)
+    if residual is not None:
+        return b.generic([y, residual], [same, same], (m, n), _apply("add", a0, a1))
+    if epilogue == "gelu":
+        return b.generic([y], [same], (m, n), _gelu(a0))
+    if epilogue == "none":
+        return y
+    raise SystemExit(f"unknown epilogue {epilogue!r}: none, relu6, residual or gelu")
 
 
-def _model(shape: str) -> tuple[Model, list[np.ndarray], float]:
+def _model(shape: str, cold: bool = False) -> tuple[Model, list[np.ndarray], float]:
     sizes, _, epilogue = shape.partition(":")
     m, k, n = (int(s) for s in sizes.split("x"))
-    graph = gemm_graph(m, k, n, epilogue or "none")
+    graph = gemm_graph(m, k, n, epilogue or "none", -(-COLD_BYTES // (4 * k * n)) if cold else 1)
     result = compile_graph(graph, CompileOptions(targets=("cpu",)))
     rng = np.random.default_rng(1)
     inputs = [rng.standard_normal(tuple(v.type.shape)).astype(np.float32) for v in graph.inputs]
     return Model(result.plan, MemoryResources(result.executables, result.weights)), inputs, 2.0 * m * k * n
 
 
-def measure(shapes: list[str], threads: int, rounds: int) -> list[dict[str, Any]]:
+def _times(model: Model, inputs: list[np.ndarray]) -> list[int]:
+    """Nanoseconds of each dispatch of one call."""
+    return [end - start for _, _, start, end in model.profile(*inputs).rows]
+
+
+def measure(shapes: list[str], threads: int, rounds: int, cold: bool) -> list[dict[str, Any]]:
     """Every shape and the peak, in turn, on the CPU device of this process."""
-    models = {shape: _model(shape) for shape in shapes}
-    best = dict.fromkeys(shapes, float("inf"))
+    models = {shape: _model(shape, cold) for shape in shapes}
+    best: dict[str, list[int]] = {}
     peak = 0.0
     with fma_peak() as measure_peak:
         for _ in range(rounds):
             peak = max(peak, measure_peak())
             for shape, (model, inputs, _) in models.items():
-                for _ in range(3):
-                    rows = model.profile(*inputs).rows
-                    best[shape] = min(best[shape], sum(end - start for _, _, start, end in rows))
+                for _ in range(1 if cold else 3):
+                    times = _times(model, inputs)
+                    best[shape] = [min(pair) for pair in zip(best.get(shape, times), times, strict=True)]
+    took = {shape: statistics.median(times) for shape, times in best.items()}
     return [
         {
             "shape": shape,
             "threads": threads,
-            "us": round(best[shape] / 1e3, 2),
-            "gflops": round(flops / best[shape], 1),
+            "us": round(took[shape] / 1e3, 2),
+            "gflops": round(flops / took[shape], 1),
             "peak_gflops": round(peak, 1),
-            "share": round(flops / best[shape] / peak, 3),
+            "share": round(flops / took[shape] / peak, 3),
         }
         for shape, (_, _, flops) in models.items()
     ]
@@ -170,17 +187,18 @@ def main() -> None:
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--cold", action="store_true", help="read every weight from memory, not from a cache")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        rows = measure(options.shapes.split(","), int(options.threads), options.rounds)
+        rows = measure(options.shapes.split(","), int(options.threads), options.rounds, options.cold)
         print(json.dumps(rows))
         return
     table: list[dict[str, Any]] = []
     for threads in options.threads.split(","):
         command = [sys.executable, __file__, "--worker", "--threads", threads, "--shapes", options.shapes]
-        command += ["--rounds", str(options.rounds)]
+        command += ["--rounds", str(options.rounds), *(["--cold"] if options.cold else [])]
         environment = {**os.environ, "MANSARD_NUM_THREADS": threads}
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
         rows = json.loads(done.stdout)
