@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from mansard.artifact.plan import DevicePlan, DispatchStep, Plan, Step, TransferStep
 from mansard.errors import ArtifactError
 
+Kernel = tuple[str, int, int, tuple[int, int, int], int]
+"""An entry of `ExecutableRef.kernels`."""
 KINDS = ("input", "output", "constant", "transient", "state")
 
 
@@ -50,25 +52,25 @@ def _check_inputs(plan: Plan) -> None:
 
 
 def _check_device(plan: Plan, device: DevicePlan, known: set[int]) -> None:
+    kernels = [{kernel[0]: kernel for kernel in ref.kernels} for ref in device.executables]
     for segment in device.segments:
         for slot, number in segment.wait:
             _in_range(slot, len(plan.devices), "device slot of a wait")
             _in_range(number, len(plan.devices[slot].segments), "segment of a wait")
         for step in segment.steps:
-            _check_step(device, step, known)
+            _check_step(kernels, step, known)
 
 
-def _check_step(device: DevicePlan, step: Step, known: set[int]) -> None:
+def _check_step(kernels: Sequence[Mapping[str, Kernel]], step: Step, known: set[int]) -> None:
     if isinstance(step, TransferStep):
         _known(step.source, known, f"source of {step.label}")
         _known(step.target, known, f"target of {step.label}")
     elif isinstance(step, DispatchStep):
         what = f"dispatch {step.label!r}"
-        _in_range(step.executable, len(device.executables), f"executable of {what}")
-        kernels = {k[0]: k for k in device.executables[step.executable].kernels}
-        if step.entry not in kernels:
+        _in_range(step.executable, len(kernels), f"executable of {what}")
+        if step.entry not in kernels[step.executable]:
             raise ArtifactError(f"{what} names the missing kernel {step.entry!r}")
-        _, bindings, params, _, _ = kernels[step.entry]
+        _, bindings, params, _, _ = kernels[step.executable][step.entry]
         if (len(step.bindings), len(step.params)) != (bindings, params):
             raise ArtifactError(
                 f"{what} passes {len(step.bindings)} buffers and {len(step.params)} params; "

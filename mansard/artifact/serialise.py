@@ -13,7 +13,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mansard import dims
@@ -39,13 +39,13 @@ def plan_from_json(text: str | bytes) -> Plan:
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ArtifactError("the plan is not a JSON object")
-        symbols = {d.name: d for d in (_decode(Dim, item, {}) for item in data.get("dims", ()))}
-        decoded = _decode(Plan, data, symbols)
+        symbols = {d.name: d for d in (_decoder(Dim)(item, {}) for item in data.get("dims", ()))}
+        decoded = _decoder(Plan)(data, symbols)
     except ArtifactError:
         raise
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ArtifactError(f"the plan cannot be read: {error}") from error
-    if not isinstance(decoded, Plan):  # pragma: no cover  # _decode(Plan, ...) builds a Plan or raises
+    if not isinstance(decoded, Plan):  # pragma: no cover  # it builds a Plan or raises
         raise ArtifactError("the plan cannot be read")
     return decoded
 
@@ -70,63 +70,129 @@ def _encode(value: Any) -> Any:
     return value
 
 
+# Reading ------------------------------------------------------------------------------------------
+
+Symbols = Mapping[str, Dim]
+Decoder = Callable[[Any, Symbols], Any]
+"""From JSON data and the plan's symbols to the value of one annotation; raises ArtifactError."""
+
+
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls, globalns=_NAMESPACE)
-
-
-def _decode(hint: Any, data: Any, symbols: Mapping[str, Dim]) -> Any:
+def _decoder(hint: Any) -> Decoder:
+    """The decoder of an annotation. Made once: a plan has thousands of values of few kinds."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _decode_record(hint, data, symbols)
+        return _record(hint)
     if origin is tuple:
-        return _decode_tuple(args, data, symbols)
+        return _items(args[0]) if len(args) == 2 and args[1] is Ellipsis else _tuple(args)
     if origin in (typing.Union, types.UnionType):
-        return _decode_union(args, data, symbols)
+        return _union(args)
     if origin is not None and issubclass(origin, Mapping):
-        if not isinstance(data, dict):
-            raise ArtifactError(f"the plan has {data!r} where an object belongs")
-        return {key: _decode(args[1], item, symbols) for key, item in data.items()}
+        return _mapping(args[1])
     if hint is DType:
-        return DType(data)
-    if hint in (int, str, bool) and type(data) is hint:
-        return data
-    raise ArtifactError(f"the plan has {data!r} where {hint} belongs")
+        return lambda data, symbols: DType(data)
+    return _plain(hint)
 
 
-def _decode_record(cls: type, data: Any, symbols: Mapping[str, Dim]) -> Any:
-    if not isinstance(data, dict):
-        raise ArtifactError(f"the plan has {data!r} where a {cls.__name__} belongs")
-    hints = _hints(cls)
-    unknown = data.keys() - hints.keys() - {"step"}
-    if unknown:
-        raise ArtifactError(f"the plan's {cls.__name__} has unknown fields: {', '.join(sorted(unknown))}")
-    return cls(**{key: _decode(hints[key], item, symbols) for key, item in data.items() if key != "step"})
+def _mismatch(data: Any, wanted: object) -> ArtifactError:
+    return ArtifactError(f"the plan has {data!r} where {wanted} belongs")
 
 
-def _decode_tuple(args: tuple[Any, ...], data: Any, symbols: Mapping[str, Dim]) -> tuple[Any, ...]:
-    if not isinstance(data, list):
-        raise ArtifactError(f"the plan has {data!r} where an array belongs")
-    if len(args) == 2 and args[1] is Ellipsis:
-        return tuple(_decode(args[0], item, symbols) for item in data)
-    if len(data) != len(args):
-        raise ArtifactError(f"the plan has {len(data)} items where {len(args)} belong")
-    return tuple(_decode(arg, item, symbols) for arg, item in zip(args, data, strict=True))
+def _plain(hint: Any) -> Decoder:
+    def decode(data: Any, symbols: Symbols) -> Any:
+        if type(data) is hint:
+            return data
+        raise _mismatch(data, hint)
+
+    return decode
 
 
-def _decode_union(args: tuple[Any, ...], data: Any, symbols: Mapping[str, Dim]) -> Any:
-    if Expr in args:  # DimLike
-        if type(data) not in (int, str):
-            raise ArtifactError(f"the plan has {data!r} where a dim belongs")
-        return dims.parse(data, symbols)
+def _record(cls: type) -> Decoder:
+    hints = typing.get_type_hints(cls, globalns=_NAMESPACE)
+    # Annotations may lead back to the class: decoders of fields are made when first needed.
+    decoders: dict[str, Decoder] = {}
+
+    def decode(data: Any, symbols: Symbols) -> Any:
+        if not isinstance(data, dict):
+            raise _mismatch(data, f"a {cls.__name__}")
+        if not decoders:
+            decoders.update({name: _decoder(hint) for name, hint in hints.items()})
+        try:
+            return cls(**{key: decoders[key](item, symbols) for key, item in data.items() if key != "step"})
+        except KeyError:
+            unknown = data.keys() - hints.keys() - {"step"}
+            if not unknown:
+                raise
+        raise ArtifactError(
+            f"the plan's {cls.__name__} has unknown fields: {', '.join(sorted(unknown))}"
+        ) from None
+
+    return decode
+
+
+def _items(hint: Any) -> Decoder:
+    decode_item = _decoder(hint)
+
+    def decode(data: Any, symbols: Symbols) -> Any:
+        if not isinstance(data, list):
+            raise _mismatch(data, "an array")
+        return tuple([decode_item(item, symbols) for item in data])
+
+    return decode
+
+
+def _tuple(args: tuple[Any, ...]) -> Decoder:
+    decoders = [_decoder(arg) for arg in args]
+
+    def decode(data: Any, symbols: Symbols) -> Any:
+        if not isinstance(data, list):
+            raise _mismatch(data, "an array")
+        if len(data) != len(decoders):
+            raise ArtifactError(f"the plan has {len(data)} items where {len(decoders)} belong")
+        return tuple([each(item, symbols) for each, item in zip(decoders, data, strict=True)])
+
+    return decode
+
+
+def _mapping(hint: Any) -> Decoder:
+    decode_item = _decoder(hint)
+
+    def decode(data: Any, symbols: Symbols) -> Any:
+        if not isinstance(data, dict):
+            raise _mismatch(data, "an object")
+        return {key: decode_item(item, symbols) for key, item in data.items()}
+
+    return decode
+
+
+def _union(args: tuple[Any, ...]) -> Decoder:
+    if Expr in args:
+        return _dim
     if DispatchStep in args:
-        tag = data.get("step") if isinstance(data, dict) else None
-        if tag not in _STEPS:
-            raise ArtifactError(f"the plan has an unknown step {tag!r}")
-        return _decode_record(_STEPS[tag], data, symbols)
-    if data is None and type(None) in args:
-        return None
-    if float in args and type(data) in (int, float):
-        return float(data)
-    rest = [arg for arg in args if arg not in (float, type(None))]
-    return _decode(rest[0], data, symbols)
+        return _step
+    rest = next(arg for arg in args if arg not in (float, type(None)))
+    decode_rest, optional, number = _decoder(rest), type(None) in args, float in args
+
+    def decode(data: Any, symbols: Symbols) -> Any:
+        if data is None and optional:
+            return None
+        if number and type(data) in (int, float):
+            return float(data)
+        return decode_rest(data, symbols)
+
+    return decode
+
+
+def _dim(data: Any, symbols: Symbols) -> Any:
+    if type(data) is int:
+        return data
+    if type(data) is str:
+        return dims.parse(data, symbols)
+    raise _mismatch(data, "a dim")
+
+
+def _step(data: Any, symbols: Symbols) -> Any:
+    tag = data.get("step") if isinstance(data, dict) else None
+    if tag not in _STEPS:
+        raise ArtifactError(f"the plan has an unknown step {tag!r}")
+    return _decoder(_STEPS[tag])(data, symbols)
