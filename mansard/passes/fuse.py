@@ -9,8 +9,9 @@ After::
     [contraction map map]  [reduce_add map reduce_add map map]
 
 A group is *elementwise* (maps over one domain), *contraction* (one sum of products and its
-epilogue) or *rows* (reductions over inner dims of one domain and maps over domain x inner dims:
-softmax, norms). Inside a group nothing is stored: maps are evaluated where they are read.
+epilogue), *rows* (reductions over inner dims of one domain and maps over domain x inner dims:
+softmax, norms) or, where asked for, *attention* (two products with a row softmax between them, over
+the domain of the second). Inside a group nothing is stored: maps are evaluated where they are read.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.ops import Assert, Generic, Op, Reshape
 from mansard.ir.scalar import Apply, Arg, Gather, walk
 from mansard.ir.types import IndexMap, Linear, Value
+from mansard.passes.attention import find_attention
 from mansard.passes.dispatch import Dispatch, DispatchGraph, is_contraction
 from mansard.passes.loops import linearize, refine
 
@@ -39,7 +41,7 @@ HEAVY = frozenset({
 
 @dataclass(eq=False)
 class _Group:
-    kind: str  # elementwise, contraction, rows, special
+    kind: str  # elementwise, contraction, rows, attention, special
     domain: tuple[DimLike, ...]
     inner: DimLike  # elements of the inner dims of a rows group
     ops: list[Op] = field(default_factory=list)
@@ -51,10 +53,13 @@ class _Group:
         return dims.product(self.domain)
 
 
-def fuse(graph: Graph) -> DispatchGraph:
-    """Group the ops of a canonical graph (Generic, Reshape, Scatter, Sort, Scan, Assert) into dispatches."""
+def fuse(graph: Graph, *, attention: bool = False) -> DispatchGraph:
+    """Group the ops of a canonical graph (Generic, Reshape, Scatter, Sort, Scan, Assert) into dispatches.
+
+    ``attention`` makes each attention one dispatch: for targets whose schedules take it.
+    """
     graph = materialise_outputs(graph)
-    return _Fusion(graph).run()
+    return _Fusion(graph).run(attention)
 
 
 def materialise_outputs(graph: Graph) -> Graph:
@@ -141,7 +146,7 @@ class _Fusion:
     def base(self, value: Value) -> Value:
         return self.bases.get(value, value)
 
-    def run(self) -> DispatchGraph:
+    def run(self, attention: bool) -> DispatchGraph:
         asserts = []
         for number, op in enumerate(self.graph.ops):
             if isinstance(op, Assert):
@@ -150,6 +155,8 @@ class _Fusion:
                 self._place(op, number)
             elif not isinstance(op, Reshape):
                 self._new_group("special", (), 1, op, number)
+        if attention:
+            self._merge_attention()
         self._pull_prologues()
         return DispatchGraph(self.graph, tuple(self._dispatches()), self.bases, tuple(asserts))
 
@@ -255,6 +262,30 @@ class _Fusion:
             for n in walk(op.body)
         )
 
+    # Attention ------------------------------------------------------------------------------
+    def _merge_attention(self) -> None:
+        """Join the groups of every attention whose scores and probabilities nothing else reads."""
+        users, live = self.graph.users(), self.graph.live_outs()
+        for op in self.graph.ops:
+            form = find_attention(op, self.producers)
+            if form is None:
+                continue
+            target, inside = self.group_of[op.outputs[0]], {o for o in form.ops if o is not op}
+            parts = {self.group_of[o.output] for o in inside}
+            closed = all(
+                o.output not in live and all(u in inside or u is op for u in users[o.output]) for o in inside
+            )
+            if target.kind != "contraction" or not closed or {o for g in parts for o in g.ops} != inside:
+                continue
+            if target.domain != tuple(d for d in form.weighted.extents[:-1] if not dims.is_one(d)):
+                continue  # what follows splits its columns
+            target.kind = "attention"
+            target.ops = [o for g in sorted(parts, key=lambda g: g.first) for o in g.ops] + target.ops
+            target.first = min(g.first for g in parts)
+            self.groups = [g for g in self.groups if g not in parts]
+            for o in inside:
+                self.group_of[o.output], self.level[o.output] = target, "inline"
+
     # Pulling elementwise producers into their only consumer ----------------------------------
     def _pull_prologues(self) -> None:
         users = self._users()
@@ -314,6 +345,10 @@ class _Fusion:
                     return False
                 reads += 1
         cost = sum(_cost(op) for op in group.ops if isinstance(op, Generic))
+        if target.kind == "attention" and any(
+            self.base(v) in own for op in target.ops if is_contraction(op) for v in op.inputs
+        ):
+            return False  # the factors are read over and over; a mask is read once for each head
         if target.kind == "contraction":
             return cost <= 1  # every element is read many times
         return cost * reads <= 16
@@ -380,8 +415,6 @@ _HOST = _Group("host", (), 1)
 
 def _name(group: _Group) -> str:
     last = group.ops[-1]
-    if group.kind == "contraction":
-        return "contraction"
-    if group.kind == "rows":
-        return "rows"
+    if group.kind in ("contraction", "rows", "attention"):
+        return group.kind
     return "map" if group.kind == "elementwise" else last.name

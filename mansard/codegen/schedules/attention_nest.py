@@ -1,0 +1,212 @@
+"""The loops of an attention dispatch: which are rows, heads, keys and depths, and where operands lie."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.codegen.kernel import KValue
+from mansard.codegen.nest import Nest, Read, Root
+from mansard.codegen.schedules.base import Frame, estimate
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+from mansard.ir.ops import Generic, Reshape
+from mansard.ir.scalar import Apply, Arg, Const, Scalar
+from mansard.ir.types import Linear
+from mansard.passes.affine import Affine
+from mansard.passes.attention import AttentionForm, find_attention
+from mansard.passes.dispatch import Dispatch
+
+Group = list[int]
+
+
+def attention_form(dispatch: Dispatch) -> AttentionForm | None:
+    """The attention a dispatch holds, or None."""
+    producers = {v: op for op in dispatch.ops for v in op.outputs}
+    found = (find_attention(op, producers) for op in reversed(dispatch.ops) if isinstance(op, Generic))
+    return next((form for form in found if form is not None), None)
+
+
+class AttentionNest(Nest):
+    """A nest whose roots are the scores (over domain, keys and depth), the weighted sum and what is stored.
+
+    The reductions of the softmax are no roots: the schedule carries them along the keys.
+    """
+
+    def __init__(self, dispatch: Dispatch, form: AttentionForm) -> None:
+        self.form = form
+        super().__init__(dispatch)
+
+    def _roots(self) -> list[Root]:
+        form, outputs = self.form, set(self.dispatch.outputs)
+        self.weighted = self._root(form.weighted, form.weighted.output in outputs)
+        at = tuple(p.compose(self.weighted.index) for p in form.index[form.scores])
+        depth = self.new_loop(form.scores.extents[-1])
+        self.scores = Root(form.scores, (*at, Linear.dim(depth)), (depth,), False)
+        (self.key_loop,), self.depth_loop = self.weighted.inner, depth
+        inside = {form.weighted, form.scores, *form.softmax, *form.chain}
+        stored = [
+            self._root(op, True)
+            for op in self.dispatch.ops
+            if isinstance(op, Generic) and op not in inside and op.output in outputs
+        ]
+        if any(r.inner for r in stored):
+            raise CodegenError(f"dispatch {self.dispatch.name}: an attention stores {stored[0].op.output}")
+        return [self.scores, self.weighted, *stored]
+
+    def depth_and_columns(self) -> tuple[int, int]:
+        """Elements of a key, and of a row of the result."""
+        scored = {d for p in self.form.masked_index for d, _ in p.terms}
+        weighted = self.form.weighted
+        columns = dims.product(e for d, e in enumerate(weighted.extents[: weighted.rank]) if d not in scored)
+        depth = self.form.scores.extents[-1]
+        assert isinstance(depth, int) and isinstance(columns, int)
+        return depth, columns
+
+    def masked_index(self) -> tuple[Linear, ...]:
+        """Where the masked scores are read, over the loops."""
+        return tuple(p.compose(self.weighted.index) for p in self.form.masked_index)
+
+    def factor_reads(self, root: Root, factor: Scalar) -> list[Read]:
+        """The buffer reads of one factor of a product."""
+        return self.reads(dataclasses.replace(root, op=dataclasses.replace(root.op, body=factor)))
+
+    def mask_reads(self) -> list[Read]:
+        """The buffer reads of the maps between the scores and the softmax."""
+        producer = self.producers[self.form.masked]
+        if not isinstance(producer, Generic) or producer is self.form.scores:
+            return []
+        return self.reads(Root(producer, self.masked_index(), (), False))
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The loop groups by role.
+
+    ``lane`` is the longest loop of query rows (None: a single row), ``rows`` all loops of query rows,
+    ``heads`` the loops that choose keys and values, ``depth`` the loop of the result's columns.
+    """
+
+    lane: Group | None
+    rows: list[Group]
+    heads: list[Group]
+    column: Group | None
+
+
+def classify(nest: AttentionNest) -> Loops:
+    """Sort the domain's loops by what is read along them."""
+    positions = [p for root in nest.roots for p in nest.positions(root)]
+    groups = nest.collapsed(range(nest.domain), positions)
+    scored = {loop for p in nest.scores.index for loop, _ in p.terms}
+    sides = [
+        *nest.factor_reads(nest.scores, nest.form.key),
+        *nest.factor_reads(nest.weighted, nest.form.value),
+    ]
+    shared = {loop for r in sides if r.address is not None for loop, _ in r.address.terms}
+    columns = [g for g in groups if not scored & set(g)]
+    if len(columns) > 1:
+        raise CodegenError(f"dispatch {nest.dispatch.name}: the columns of an attention are not one loop")
+    rows = [g for g in groups if scored & set(g) and not shared & set(g)]
+    heads = [g for g in groups if scored & set(g) and shared & set(g)]
+    lane = max(rows, key=lambda g: estimate(nest.total(g)), default=None)
+    return Loops(lane, rows, heads, columns[0] if columns else None)
+
+
+def is_plain_f32(nest: AttentionNest, root: Root, factor: Scalar) -> bool:
+    """Whether a factor is an f32 buffer read as it is, so that single elements cost nothing but the load."""
+    if not isinstance(factor, Arg):
+        return False
+    value = root.op.inputs[factor.index]
+    while isinstance(op := nest.producers.get(value), Reshape):
+        value = op.inputs[0]
+    return value not in nest.producers and value.type.dtype is DType.F32
+
+
+def key_bounds(nest: AttentionNest) -> list[Linear]:
+    """Affine ends of the keys that a row attends to: beyond any of them the masked score is -inf.
+
+    Each is the first hidden key, over the loops (a causal mask: one more than the row's own place).
+    """
+    producer = nest.producers[nest.form.masked]
+    if not isinstance(producer, Generic) or producer is nest.form.scores:
+        return []
+    found: list[Linear] = []
+    for condition, op, index in _hiding(nest, producer, producer.body, nest.masked_index()):
+        found.extend(_ends(nest, op, condition, index))
+    return found
+
+
+def _hiding(
+    nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]
+) -> list[tuple[Scalar, Generic, tuple[Linear, ...]]]:
+    """Conditions without which a score is -inf, with the op they stand in."""
+    if isinstance(node, Apply) and node.op == "select":
+        condition, _, otherwise = node.args
+        if isinstance(otherwise, Const) and float(otherwise.value) == float("-inf"):
+            return [(condition, op, index), *_hiding(nest, op, node.args[1], index)]
+    elif isinstance(node, Apply) and node.op == "add":
+        return [found for arg in node.args for found in _hiding(nest, op, arg, index)]
+    elif isinstance(node, Arg):
+        inner = _producer(nest, op, node, index)
+        return _hiding(nest, inner[0], inner[0].body, inner[1]) if inner is not None else []
+    return []
+
+
+def _producer(
+    nest: AttentionNest, op: Generic, node: Arg, index: tuple[Linear, ...]
+) -> tuple[Generic, tuple[Linear, ...]] | None:
+    """The map of this dispatch behind an operand, and where it is read."""
+    if getattr(op.maps[node.index], "fill", None) is not None:
+        return None
+    value, where = nest.locate(op.inputs[node.index], nest.operand_index(op, node.index, index))
+    producer = nest.producers.get(value)
+    if isinstance(where, Linear) or not isinstance(producer, Generic) or producer.combiner is not None:
+        return None
+    return producer, where
+
+
+def _ends(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> list[Linear]:
+    if isinstance(node, Arg):
+        inner = _producer(nest, op, node, index)
+        return _ends(nest, inner[0], inner[0].body, inner[1]) if inner is not None else []
+    if not isinstance(node, Apply):
+        return []
+    if node.op == "and":
+        return [end for arg in node.args for end in _ends(nest, op, arg, index)]
+    if node.op not in ("lt", "le", "gt", "ge"):
+        return []
+    small, large = node.args if node.op in ("lt", "le") else node.args[::-1]
+    a, c = _affine(op, small, index), _affine(op, large, index)
+    if a is None or c is None:
+        return []
+    difference = c.plus(a.scaled(-1))  # the keys seen have difference > 0, or >= 0
+    if dict(difference.terms).get(nest.key_loop) != -1:
+        return []
+    rest = difference.plus(Linear.dim(nest.key_loop))
+    return [rest if node.op in ("lt", "gt") else Linear(rest.terms, dims.add(rest.offset, 1))]
+
+
+def _affine(op: Generic, node: Scalar, index: tuple[Linear, ...]) -> Linear | None:
+    linear = Affine(op.extents).linear(node)
+    return linear.compose(index) if linear is not None else None
+
+
+def last_end(
+    frame: Frame, nest: AttentionNest, end: Linear, lane: Group | None, last: KValue
+) -> KValue | None:
+    """The value of an end for the rows up to ``last`` of the lane loop; None if it may fall along it."""
+    b, ev = frame.b, frame.ev
+    total = ev.dim(end.offset)
+    for loop, coefficient in end.terms:
+        if dims.is_one(nest.extents[loop]):
+            continue
+        if lane is not None and loop in lane:
+            if dims.bounds(coefficient)[0] < 0 or loop != lane[-1]:
+                return None
+            total = b.add(total, b.mul(last, ev.dim(coefficient)))
+        elif loop in ev.loops:
+            total = b.add(total, b.mul(ev.loops[loop], ev.dim(coefficient)))
+        else:
+            return None
+    return total

@@ -1,0 +1,213 @@
+"""Attention of a row or a few on a CPU: vectors along depth, keys and columns, as in decoding.
+
+Every key and value is read once for a chunk of rows (the grouped heads of a decoder share them), so
+that a long cache is read at the speed of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mansard import dims
+from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.math.exponential import exp_below_zero
+from mansard.codegen.schedules.attention_nest import AttentionNest, Group, Loops, key_bounds, last_end
+from mansard.codegen.schedules.base import Frame, power_of_two_below
+from mansard.codegen.schedules.online_softmax import LOWEST, larger, reciprocal, store_results
+from mansard.codegen.schedules.transpose import sum_each
+from mansard.dtypes import DType
+
+BLOCK = 256
+"""Keys whose scores are held in scratch."""
+MOST_ROWS = 4
+ACCUMULATORS = 16
+"""Vector accumulators of a product: enough to hide the latency of a multiply-add, and no more than half
+of 32 vector registers."""
+
+
+class AlongKeys:
+    """Chunks of up to ``rows`` query rows over all of their keys. ``groups`` are the loops of the rows."""
+
+    def __init__(self, frame: Frame, nest: AttentionNest, loops: Loops, groups: Sequence[Group]) -> None:
+        self.frame, self.nest, self.loops, self.groups = frame, nest, loops, list(groups)
+        self.b, self.ev, self.form = frame.b, frame.ev, nest.form
+        self.extent = nest.total([d for g in groups for d in g])
+        self.rows = min(MOST_ROWS, dims.bounds(self.extent)[1])
+        self.chunks = dims.ceildiv(self.extent, self.rows)
+        self.depth, self.columns = nest.depth_and_columns()
+        self.lanes = frame.target.lanes(DType.F32)
+        self.across_depth = min(self.lanes, self.depth & -self.depth)
+        self.across_columns = min(self.lanes, self.columns & -self.columns)
+        # Keys of a register tile: their sums leave as one vector.
+        most = self.across_depth if self.across_depth > 1 else 8
+        self.keys = min(8, most, power_of_two_below(ACCUMULATORS // self.rows))
+        self.stride = BLOCK + self.keys
+        b = self.b
+        self.queries = b.shared(DType.F32, self.rows * self.depth)
+        self.scores = b.shared(DType.F32, self.rows * self.stride)
+        self.results = b.shared(DType.F32, self.rows * self.columns)
+        self.tops = b.shared(DType.F32, self.rows)
+        self.totals = b.shared(DType.F32, self.rows)
+
+    def chunk(self, first: KValue) -> None:
+        """The rows from ``first`` on; those past the last are computed again in its place."""
+        b, ev = self.b, self.ev
+        self.first = first
+        for r in range(self.rows):
+            with ev.scope():
+                self._bind_row(r)
+                self._store_queries(r)
+            b.store(self.tops, b.idx(r), b.const(LOWEST, DType.F32))
+            b.store(self.totals, b.idx(r), b.const(0.0, DType.F32))
+        zero = b.const(0.0, DType.F32, self.across_columns)
+        with b.for_(0, self.rows * self.columns, self.across_columns) as loop:
+            b.store(self.results, loop.index, zero)
+        keys = self._last_key()
+        with b.for_(b.idx(0), keys, b.idx(BLOCK)) as loop, ev.scope():
+            count = self.frame.minimum(b.idx(BLOCK), b.sub(keys, loop.index))
+            self._scores(loop.index, count)
+            scales = [self._softmax(r, loop.index, count) for r in range(self.rows)]
+            self._accumulate(loop.index, count, scales)
+        for r in range(self.rows):
+            with ev.scope():
+                self._bind_row(r)
+                self._finish(r)
+
+    def _bind_row(self, r: int) -> None:
+        if not self.groups:
+            return
+        b = self.b
+        row = b.add(self.first, b.idx(r))
+        if r:
+            row = self.frame.minimum(row, self.ev.dim(dims.add(self.extent, -1)))
+        self.frame.bind_flat(self.groups, row)
+
+    def _last_key(self) -> KValue:
+        b, lane = self.b, self.loops.lane
+        keys = self.ev.dim(self.nest.extents[self.nest.key_loop])
+        last = self.ev.dim(dims.add(self.nest.total(lane), -1)) if lane is not None else b.idx(0)
+        for end in key_bounds(self.nest):
+            value = last_end(self.frame, self.nest, end, lane, last)
+            if value is not None:
+                keys = b.binary("max", self.frame.minimum(keys, value), b.idx(0))
+        return keys
+
+    def _store_queries(self, r: int) -> None:
+        b, ev, lanes = self.b, self.ev, self.across_depth
+        with b.for_(0, self.depth, lanes) as loop, ev.scope():
+            self._bind_vector([self.nest.depth_loop], loop.index, lanes)
+            query = b.splat(ev.part(self.nest.scores, self.form.query), lanes)
+            b.store(self.queries, b.add(b.idx(r * self.depth), loop.index), query)
+
+    def _bind_vector(self, group: Group, place: KValue, lanes: int) -> None:
+        self.ev.bind(group, place)
+        self.ev.vector = (group[-1], lanes) if lanes > 1 else None
+
+    # A block of keys ------------------------------------------------------------------------
+    def _scores(self, first: KValue, count: KValue) -> None:
+        b, ev, lanes, keys = self.b, self.ev, self.across_depth, self.keys
+        zero = b.const(0.0, DType.F32, lanes)
+        last = b.add(first, b.sub(count, b.idx(1)))
+        with b.for_(b.idx(0), count, b.idx(keys)) as loop, ev.scope():
+            start = b.add(first, loop.index)
+            near = [self.frame.minimum(b.add(start, b.idx(i)), last) if i else start for i in range(keys)]
+            with b.for_(0, self.depth, lanes, inits=[zero] * (self.rows * keys)) as step:
+                out: list[KValue] = []
+                queries = [
+                    self._at(self.queries, r * self.depth, step.index, lanes) for r in range(self.rows)
+                ]
+                for i in range(keys):
+                    with ev.scope():
+                        ev.bind([self.nest.key_loop], near[i])
+                        self._bind_vector([self.nest.depth_loop], step.index, lanes)
+                        key = b.splat(ev.part(self.nest.scores, self.form.key), lanes)
+                    before = step.carried[i * self.rows : (i + 1) * self.rows]
+                    out.extend(b.fma(q, key, s) for q, s in zip(queries, before, strict=True))
+                step.yield_(*out)
+            for r in range(self.rows):
+                sums = sum_each(b, [step.results[i * self.rows + r] for i in range(keys)])
+                b.store(self.scores, b.add(b.idx(r * self.stride), loop.index), sums)
+
+    def _at(self, memory: Shared, base: int, index: KValue, lanes: int) -> KValue:
+        return self.b.load(memory, self.b.add(self.b.idx(base), index), lanes)
+
+    def _along(
+        self, count: KValue, combiner: str, init: float, emit: Callable[[KValue, int], KValue]
+    ) -> KValue:
+        """``emit(key, lanes)`` over the keys of a block, combined to one value; NaN may get lost in a max."""
+        b = self.b
+
+        def combine(a: KValue, value: KValue) -> KValue:
+            return b.add(a, value) if combiner == "add" else larger(b, a, value)
+
+        whole = b.sub(count, b.binary("rem", count, b.idx(self.lanes)))
+        with b.for_(b.idx(0), whole, b.idx(self.lanes), inits=[b.const(init, DType.F32, self.lanes)]) as loop:
+            loop.yield_(combine(loop.carried[0], emit(loop.index, self.lanes)))
+        with b.for_(whole, count, inits=[b.reduce(combiner, loop.results[0])]) as rest:
+            rest.yield_(combine(rest.carried[0], emit(rest.index, 1)))
+        return rest.results[0]
+
+    def _softmax(self, r: int, first: KValue, count: KValue) -> KValue:
+        """Scores of a row to exponentials, in place; gives the scale of what was summed before."""
+        b, ev, row = self.b, self.ev, r * self.stride
+
+        def mask(key: KValue, lanes: int) -> KValue:
+            with ev.scope():
+                self._bind_row(r)
+                self._bind_vector([self.nest.key_loop], b.add(first, key), lanes)
+                ev.reduced[self.form.scores] = self._at(self.scores, row, key, lanes)
+                score = b.splat(ev.value(self.form.masked, self.nest.masked_index()), lanes)
+            b.store(self.scores, b.add(b.idx(row), key), score)
+            return score
+
+        before = b.load(self.tops, b.idx(r))
+        top = larger(b, before, self._along(count, "max", LOWEST, mask))
+        scale = exp_below_zero(b, b.sub(before, top))
+
+        def power(key: KValue, lanes: int) -> KValue:
+            value = exp_below_zero(b, b.sub(self._at(self.scores, row, key, lanes), b.splat(top, lanes)))
+            b.store(self.scores, b.add(b.idx(row), key), value)
+            return value
+
+        total = self._along(count, "add", 0.0, power)
+        b.store(self.tops, b.idx(r), top)
+        b.store(self.totals, b.idx(r), b.add(b.mul(b.load(self.totals, b.idx(r)), scale), total))
+        return scale
+
+    def _accumulate(self, first: KValue, count: KValue, scales: Sequence[KValue]) -> None:
+        b, ev, lanes, rows = self.b, self.ev, self.across_columns, range(self.rows)
+        most = max(1, ACCUMULATORS // self.rows)
+        vectors = max(v for v in range(1, most + 1) if (self.columns // lanes) % v == 0)
+        with b.for_(0, self.columns, vectors * lanes) as loop, ev.scope():
+            places = [b.add(loop.index, b.idx(v * lanes)) for v in range(vectors)]
+            inits = [
+                b.mul(self._at(self.results, r * self.columns, place, lanes), b.splat(scales[r], lanes))
+                for place in places
+                for r in rows
+            ]
+            with b.for_(b.idx(0), count, inits=inits) as step:
+                weights = [
+                    b.splat(self._at(self.scores, r * self.stride, step.index, 1), lanes) for r in rows
+                ]
+                out: list[KValue] = []
+                for v, place in enumerate(places):
+                    with ev.scope():
+                        ev.bind([self.nest.key_loop], b.add(first, step.index))
+                        if self.loops.column is not None:
+                            self._bind_vector(self.loops.column, place, lanes)
+                        value = b.splat(ev.part(self.nest.weighted, self.form.value), lanes)
+                    out.extend(b.fma(weights[r], value, step.carried[v * self.rows + r]) for r in rows)
+                step.yield_(*out)
+            for v, place in enumerate(places):
+                for r in rows:
+                    total = step.results[v * self.rows + r]
+                    b.store(self.results, b.add(b.idx(r * self.columns), place), total)
+
+    def _finish(self, r: int) -> None:
+        b, ev, lanes = self.b, self.ev, self.across_columns
+        share = reciprocal(b, b.load(self.totals, b.idx(r)), self.form.divisor)
+        with b.for_(0, self.columns, lanes) as loop, ev.scope():
+            if self.loops.column is not None:
+                self._bind_vector(self.loops.column, loop.index, lanes)
+            total = b.mul(self._at(self.results, r * self.columns, loop.index, lanes), b.splat(share, lanes))
+            store_results(self.frame, self.nest, total)

@@ -1,0 +1,77 @@
+"""Moving values between lanes: square transpositions in registers, and sums of several vectors at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mansard.codegen.kernel import KernelBuilder, KValue
+from mansard.dtypes import DType
+
+
+def transpose(b: KernelBuilder, rows: Sequence[KValue]) -> list[KValue]:
+    """The columns of a square matrix given as its rows: ``n`` vectors of ``n`` lanes, a power of two.
+
+    In log2(n) stages; each swaps the off-diagonal squares of 2 x 2 blocks, twice as large as before.
+    """
+    count = len(rows)
+    assert count & (count - 1) == 0 and all(r.type.lanes == count for r in rows)
+    if count == 1:
+        return list(rows)
+    if rows[0].type.dtype is DType.BOOL:
+        # One bit a lane does not shuffle.
+        wide = transpose(b, [b.cast(r, DType.I32) for r in rows])
+        return [b.cast(w, DType.BOOL) for w in wide]
+    current = list(rows)
+    step = 1
+    while step < count:
+        low = [lane if not lane & step else count + lane - step for lane in range(count)]
+        high = [lane + step if not lane & step else count + lane for lane in range(count)]
+        following = list(current)
+        for i in range(count):
+            if not i & step:
+                pair = current[i], current[i + step]
+                following[i] = b.shuffle(*pair, low)
+                following[i + step] = b.shuffle(*pair, high)
+        current = following
+        step *= 2
+    return current
+
+
+def sum_each(b: KernelBuilder, vectors: Sequence[KValue]) -> KValue:
+    """The sums over the lanes of several vectors, one to a lane; a scalar for one vector.
+
+    The number of vectors is a power of two, at most that of lanes (unless these are scalars). Two
+    vectors at a time are folded into one of the same lanes that holds partial sums of both, so that
+    ``n`` sums cost little more than ``n`` additions.
+    """
+    count, lanes = len(vectors), vectors[0].type.lanes
+    assert count & (count - 1) == 0 and (count <= lanes or lanes == 1)
+    if lanes == 1 and count > 1:
+        result = b.splat(vectors[0], count)
+        for lane, scalar in enumerate(vectors[1:], 1):
+            result = b.insert(result, scalar, lane)
+        return result
+    current = list(vectors)
+    width = lanes  # lanes that hold partial sums of one vector
+    while len(current) > 1 and width > 1:
+        half = width // 2
+        pieces = range(0, lanes, width)
+        # The lower and the upper half of each vector's partial sums, those of the second behind the first's.
+        low = [start + i for start in pieces for i in range(half)]
+        high = [start + half + i for start in pieces for i in range(half)]
+        folded = []
+        for x, y in zip(current[::2], current[1::2], strict=True):
+            both = [low + [lanes + i for i in low], high + [lanes + i for i in high]]
+            folded.append(b.add(b.shuffle(x, y, both[0]), b.shuffle(x, y, both[1])))
+        current, width = folded, half
+    (total,) = current
+    while width > 1:
+        half = width // 2
+        pieces = range(0, total.type.lanes, width)
+        low = [start + i for start in pieces for i in range(half)]
+        high = [start + half + i for start in pieces for i in range(half)]
+        if len(low) == 1:
+            return b.add(b.extract(total, low[0]), b.extract(total, high[0]))
+        total = b.add(b.shuffle(total, total, low), b.shuffle(total, total, high))
+        width = half
+    return total
