@@ -19,6 +19,9 @@ from mansard.codegen.schedules.narrow import Factor, NarrowProduct, load_raw, na
 from mansard.codegen.schedules.packed_weights import Weights, find_weights
 from mansard.codegen.schedules.parameters import Parameters
 
+LEAST_ROWS = 8
+"""Rows of a tile that hide reading its weights from the second-level cache behind the arithmetic."""
+
 
 def find(nest: Nest, root: Root, shape: Shape) -> Weights | None:
     """The narrow weights of a contraction in the across form, where this schedule applies; else None."""
@@ -48,7 +51,9 @@ def candidates(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget)
 def _tiles(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) -> list[Tile]:
     rows = estimate(nest.total(shape.row)) if shape.row else 1
     panels = weights.panels
-    return tiles(rows, panels.columns[0], panels.depth // panels.group, target)
+    found = tiles(rows, panels.columns[0], panels.depth // panels.group, target)
+    # A vector of weights comes from the second-level cache: it should serve many rows.
+    return sorted(found, key=lambda tile: tile.rows < min(rows, LEAST_ROWS))
 
 
 def schedule(
