@@ -30,7 +30,7 @@ from mansard import dims
 from mansard.dims import DimLike
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.ops import Generic, Op, Reshape
-from mansard.ir.scalar import Gather, Index, Scalar, rewrite
+from mansard.ir.scalar import Arg, Gather, Index, Scalar, rewrite
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
 from mansard.passes.affine import to_scalar
 from mansard.passes.dispatch import is_contraction
@@ -122,8 +122,11 @@ class _Layout:
         return True
 
     def _generic(self, op: Generic) -> None:
+        wanted = _wanted(self.graph, op)
+        if wanted is not None:
+            self._bring_along(op, wanted)
         new = self._follow(op)
-        order = _wanted(self.graph, op) or self._inherited(op)
+        order = wanted or self._inherited(op)
         if order is not None and order != tuple(range(op.rank)):
             shape = tuple(op.extents[d] for d in order)
             out = Value(fresh_name(self.taken, op.output.name), TensorType(shape, op.output.type.dtype))
@@ -132,6 +135,25 @@ class _Layout:
         elif is_contraction(op) and _reduced_order(op) != op.reduced:
             new = reordered(new, (*range(op.rank), *_reduced_order(op)), op.output)
         self.ops.append(new)
+
+    def _bring_along(self, op: Generic, order: Order) -> None:
+        """Copy operands that are walked along the new innermost dim, as a depthwise convolution's image
+        is, into an order that has it innermost too."""
+        column = next(d for d in reversed(order) if not dims.is_one(op.extents[d]))
+        for value, index_map in zip(op.inputs, op.maps, strict=True):
+            if value in self.moved or value in self.graph.constants or index_map is None:
+                continue
+            axes = [a for a, r in enumerate(index_map.results) if any(d == column for d, _ in r.terms)]
+            if len(axes) != 1 or axes[0] == value.type.rank - 1:
+                continue
+            own = (*(a for a in range(value.type.rank) if a != axes[0]), axes[0])
+            shape = tuple(value.type.shape[a] for a in own)
+            out = Value(fresh_name(self.taken, value.name), TensorType(shape, value.type.dtype))
+            place = {old: new for new, old in enumerate(own)}
+            reads = IndexMap(tuple(Linear.dim(place[a]) for a in range(value.type.rank)))
+            self.ops.append(Generic((value,), (out,), shape, (reads,), _read_of(value)))
+            self.moved[value] = _Moved(out, own)
+            self.restored.add(value)
 
     def _follow(self, op: Generic) -> Generic:
         """``op`` reading its operands in their new order."""
@@ -192,8 +214,6 @@ def _same_memory(shape: Sequence[DimLike], order: Order) -> bool:
 
 
 def _read_of(value: Value) -> Scalar:
-    from mansard.ir.scalar import Arg
-
     return Arg(0, value.type.dtype)
 
 

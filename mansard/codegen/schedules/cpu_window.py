@@ -52,6 +52,9 @@ class Plan:
     inner: list[Group]
     lanes: int
     weights: Weights | None
+    walking: bool
+    """Whether the windows themselves are read along the columns (depthwise, pooling). The last vector is
+    then moved back to end with the columns, since nothing may be read past them."""
 
     @property
     def row(self) -> Axis:
@@ -78,13 +81,16 @@ def analyse(nest: Nest, target: KernelTarget) -> Plan | None:
     lanes = choose_lanes(nest.total(column), min(target.lanes(DType.F32), WIDTH))
     if lanes < 4 or not isinstance(nest.total(column), int):
         return None
-    weights = find_weights(nest, root, column, reduced, WIDTH)
-    packed = weights.value if weights is not None else None
     reads = [(r.value, dict(r.address.terms).get(column[-1], 0)) for r in nest.reads(root) if r.address]
+    packable = nest.dispatch.packable
+    walking = any(step != 0 and value not in packable for value, step in reads)
+    # A vector moved back is read from one panel as wide as the result.
+    weights = find_weights(nest, root, column, reduced, estimate(nest.total(column)) if walking else WIDTH)
+    packed = weights.value if weights is not None else None
     if any(step not in (0, 1) and value is not packed for value, step in reads):
         return None
     rest = [g for g in outer if g not in (row, column)]
-    plan = Plan(window, column, rest, reduced, inner, lanes, weights)
+    plan = Plan(window, column, rest, reduced, inner, lanes, weights, walking)
     length, count = nest.extents[plan.row.outer], nest.extents[plan.row.tap]
     assert isinstance(length, int) and isinstance(count, int)
     tile = default(nest, plan, target)
@@ -209,11 +215,17 @@ class _Windows:
         b, lanes = self.b, self.plan.lanes
         cells = [(p, v) for p in range(segment.count) for v in range(count)]
         first = b.mul(vector, b.idx(lanes))
-        sums = self._taps(0, start, segment, vector, first, cells)
+        sums = self._taps(0, start, segment, vector, first, cells, last)
         partial = self.extent - (self.vectors - 1) * lanes
         for (p, v), total in zip(cells, sums, strict=True):
-            kept = partial if last and v == count - 1 else lanes
-            self._store(start, p, first, v * lanes, total, kept)
+            kept = partial if last and v == count - 1 and not self.plan.walking else lanes
+            self._store(start, p, first, self._shift(v, count, last), total, kept)
+
+    def _shift(self, number: int, count: int, last: bool) -> int:
+        """Where a vector of a tile starts, from the tile's first column."""
+        lanes = self.plan.lanes
+        back = self.vectors * lanes - self.extent
+        return number * lanes - (back if last and number == count - 1 and self.plan.walking else 0)
 
     # Accumulating -----------------------------------------------------------------------------
     def _taps(
@@ -224,6 +236,7 @@ class _Windows:
         vector: KValue,
         first: KValue,
         cells: Sequence[tuple[int, int]],
+        last: bool,
         carried: Sequence[KValue] | None = None,
     ) -> Sequence[KValue]:
         """Loops over the taps across rows, clipped to the image; then the unrolled taps along the row."""
@@ -233,12 +246,12 @@ class _Windows:
         if level == len(axes) - 1:
             for tap in range(len(segment.inside)):
                 self.ev.bind([axes[-1].tap], b.idx(tap))
-                carried = self._channels(start, set(segment.inside[tap]), vector, first, cells, carried)
+                carried = self._channels(start, set(segment.inside[tap]), vector, first, cells, last, carried)
             return carried
         lower, upper = self._clip(axes[level])
         with b.for_(lower, upper, inits=carried) as loop, self.ev.scope():
             self.ev.bind([axes[level].tap], loop.index)
-            loop.yield_(*self._taps(level + 1, start, segment, vector, first, cells, loop.carried))
+            loop.yield_(*self._taps(level + 1, start, segment, vector, first, cells, last, loop.carried))
         return loop.results
 
     def _clip(self, axis: Axis) -> tuple[KValue, KValue]:
@@ -263,6 +276,7 @@ class _Windows:
         vector: KValue,
         first: KValue,
         cells: Sequence[tuple[int, int]],
+        last: bool,
         carried: Sequence[KValue],
     ) -> Sequence[KValue]:
         if not inside:
@@ -275,9 +289,10 @@ class _Windows:
                 if p not in inside:
                     out.append(accumulator)
                     continue
-                self._bind(start, p, first, v * self.plan.lanes, self.plan.lanes)
+                shift = self._shift(v, 1 + cells[-1][1], last)
+                self._bind(start, p, first, shift, self.plan.lanes)
                 if self.weights is not None:
-                    self.ev.places = {self.weights.value: self._weight(vector, v)}
+                    self.ev.places = {self.weights.value: self._weight(vector, v, shift)}
                 out.append(reduce.combine(self.ev, self.root, accumulator))
             self.ev.inside = False
             self.ev.places = {}
@@ -303,17 +318,19 @@ class _Windows:
             loop.yield_(*self._loops(rest, loop.carried, step))
         return loop.results
 
-    def _weight(self, vector: KValue, number: int) -> KValue:
+    def _weight(self, vector: KValue, number: int, shift: int) -> KValue:
         """Where the weights of a vector of columns lie among the panels, at the bound reduced loops."""
         assert self.weights is not None
-        b, panels = self.b, self.weights.panels
-        per_panel = panels.width // self.plan.lanes
-        index = b.add(vector, b.idx(number))
-        place = b.mul(b.binary("div", index, b.idx(per_panel)), b.idx(panels.depth * panels.width))
-        if per_panel > 1:
-            within = b.binary("rem", index, b.idx(per_panel))
-            place = b.add(place, b.mul(within, b.idx(self.plan.lanes)))
-        step, known = panels.width, 0
+        b, panels, lanes = self.b, self.weights.panels, self.plan.lanes
+        known = 0
+        if self.plan.walking:
+            place, known = b.mul(vector, b.idx(lanes)), shift
+        else:
+            per_panel = b.idx(panels.width // lanes)
+            index = b.add(vector, b.idx(number))
+            place = b.mul(b.binary("div", index, per_panel), b.idx(panels.depth * panels.width))
+            place = b.add(place, b.mul(b.binary("rem", index, per_panel), b.idx(lanes)))
+        step = panels.width
         for group in reversed(self.reduced):
             value = self.ev.loops[group[-1]]
             literal = b.constant_value(value)
