@@ -5,7 +5,10 @@ The environment is set before any test module is imported, since drivers read it
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -30,6 +33,10 @@ def _has_gpu() -> bool:
 
 def _prepare_environment() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # Tests neither read nor fill the user's cache of kernels and pipelines.
+    cache = tempfile.mkdtemp(prefix="mansard-test-cache-")
+    os.environ["MANSARD_CACHE_DIR"] = cache
+    atexit.register(shutil.rmtree, cache, ignore_errors=True)
     named = any(name in os.environ for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"))
     lavapipe = _find("icd.d", "lvp_icd*.json")
     if not named and lavapipe is not None and not _has_gpu():

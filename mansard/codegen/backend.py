@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mansard.codegen.kernel import Kernel
 from mansard.dtypes import DType
+from mansard.errors import CodegenError
 from mansard.hal.executable import ExecutableSpec
 
 
@@ -51,8 +52,19 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
+    def compile_kernel(self, kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
+        """One kernel, alone in its executable. Threads call it at the same time."""
+
+    def join(self, specs: Sequence[ExecutableSpec]) -> list[ExecutableSpec]:
+        """Executables of one kernel each as a device should load them: here as they are."""
+        return list(specs)
+
     def compile(self, kernels: Sequence[Kernel], target: KernelTarget) -> list[ExecutableSpec]:
         """Executables that together hold every kernel, by name, each once."""
+        names = [k.name for k in kernels]
+        if repeated := sorted({n for n in names if names.count(n) > 1}):
+            raise CodegenError(f"kernel names are not unique: {', '.join(repeated)}")
+        return self.join([self.compile_kernel(kernel, target) for kernel in kernels])
 
     @abc.abstractmethod
     def emit_text(self, kernels: Sequence[Kernel], target: KernelTarget) -> str:

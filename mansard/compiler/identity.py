@@ -1,37 +1,80 @@
-"""The identity of a dispatch: equal layers share one kernel."""
+"""The identity of a dispatch: equal layers share one kernel, and equal kernels of other models too."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-from mansard.ir.types import Value
+import mansard
+from mansard.errors import ArtifactError
+from mansard.ir.serialise import Reader, Writer
 from mansard.passes.dispatch import Dispatch
 
-_SKIPPED = frozenset({"inputs", "outputs", "location"})
+_GENERATORS = ("numpy", "llvmlite", "torch", "torch-mlir")
+"""Packages whose version decides what is compiled."""
 
 
 def dispatch_key(dispatch: Dispatch) -> str:
     """A text equal for two dispatches exactly when one kernel serves both.
 
-    Values are numbered in order of appearance; names and source locations do not count.
+    Values are numbered in order of appearance; names and source locations do not count, ranges of
+    dims do.
     """
-    numbers: dict[Value, int] = {}
+    return json.dumps(dispatch_to_data(dispatch), separators=(",", ":"))
 
-    def number(value: Value) -> str:
-        known = value in numbers
-        place = numbers.setdefault(value, len(numbers))
-        return f"%{place}" if known else f"%{place}:{value.type}"
 
-    parts = [f"[{', '.join(str(d) for d in dispatch.domain)}]"]
-    parts.append(" ".join(number(v) for v in dispatch.inputs))
-    parts.append(" ".join(number(v) for v in dispatch.outputs))
-    parts.append(" ".join(sorted(number(v) for v in dispatch.packable)))
-    for op in dispatch.ops:
-        attributes: dict[str, Any] = {
-            f.name: getattr(op, f.name) for f in dataclasses.fields(op) if f.name not in _SKIPPED
-        }
-        operands = " ".join(number(v) for v in op.inputs)
-        results = " ".join(number(v) for v in op.outputs)
-        parts.append(f"{results} = {op.name} {operands} {attributes!r}")
-    return "\n".join(parts)
+def dispatch_to_data(dispatch: Dispatch) -> dict[str, Any]:
+    """A dispatch as plain data, without names and places."""
+    writer = Writer()
+    inputs = [writer.value(v) for v in dispatch.inputs]
+    outputs = [writer.value(v) for v in dispatch.outputs]
+    domain = [writer.dim(d) for d in dispatch.domain]
+    packable = sorted(writer.value(v) for v in dispatch.packable)
+    ops = [writer.op(op) for op in dispatch.ops]
+    values = writer.values()
+    return {
+        "dims": writer.contracts(),
+        "values": values,
+        "inputs": inputs,
+        "outputs": outputs,
+        "packable": packable,
+        "domain": domain,
+        "ops": ops,
+    }
+
+
+def dispatch_from_data(data: Mapping[str, Any], name: str) -> Dispatch:
+    """The opposite of `dispatch_to_data`. Raises ArtifactError for data that is none."""
+    try:
+        reader = Reader(data["dims"], data["values"])
+        return Dispatch(
+            name,
+            tuple(reader.op(op) for op in data["ops"]),
+            tuple(reader.values[i] for i in data["inputs"]),
+            tuple(reader.values[i] for i in data["outputs"]),
+            tuple(reader.dim(d) for d in data["domain"]),
+            frozenset(reader.values[i] for i in data["packable"]),
+        )
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ArtifactError(f"a kernel's source cannot be read: {error!r}") from error
+
+
+@functools.cache
+def compiler_digest() -> str:
+    """A digest of everything that decides what code a dispatch becomes: Mansard's sources, and the
+    versions of the packages that take part."""
+    digest = hashlib.sha256()
+    root = Path(mansard.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    for package in _GENERATORS:
+        try:
+            digest.update(f"{package} {metadata.version(package)}\n".encode())
+        except metadata.PackageNotFoundError:
+            digest.update(f"{package} absent\n".encode())
+    return digest.hexdigest()

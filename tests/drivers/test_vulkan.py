@@ -20,7 +20,8 @@ import pytest
 import vulkan_kernels as kernels
 import vulkan_support as support
 
-from mansard.drivers.vulkan import cache, copy_kernel, vk
+from mansard.cache import read_file
+from mansard.drivers.vulkan import copy_kernel, vk
 from mansard.drivers.vulkan.assembler import assemble
 from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.drivers.vulkan.driver import VulkanDriver
@@ -283,7 +284,7 @@ def test_the_pipeline_cache_is_kept_on_disk(device: VulkanDevice, cache_director
     if not stored:
         pytest.skip("the driver fills no pipeline cache")
     assert len(stored) == 1
-    assert cache.read_cache(stored[0])
+    assert read_file(stored[0])
     again = support.open_vulkan()
     before = stored[0].stat().st_mtime_ns
     again.load(kernels.spec(kernels.ADD))
@@ -293,4 +294,4 @@ def test_the_pipeline_cache_is_kept_on_disk(device: VulkanDevice, cache_director
     repaired = support.open_vulkan()
     repaired.load(kernels.spec(kernels.ADD))
     repaired.close()
-    assert cache.read_cache(stored[0])
+    assert read_file(stored[0])

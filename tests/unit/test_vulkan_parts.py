@@ -1,15 +1,13 @@
-"""The parts of the Vulkan driver that need no device: free lists, clocks, caches, SPIR-V checks."""
+"""The parts of the Vulkan driver that need no device: free lists, clocks, SPIR-V checks."""
 
 from __future__ import annotations
 
 import random
 import struct
-from pathlib import Path
 
 import pytest
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.cache import cache_directory, read_cache, write_cache
 from mansard.drivers.vulkan.clock import ticks_to_ns
 from mansard.drivers.vulkan.copy_kernel import copy_grids
 from mansard.drivers.vulkan.pool import FreeList
@@ -74,47 +72,6 @@ def test_ticks_wrap() -> None:
     top = (1 << 36) - 1
     assert ticks_to_ns(top, (9, 1000), bits=36, period=1.0) == 990
     assert ticks_to_ns(9, (top, 1000), bits=36, period=1.0) == 1010
-
-
-def test_cache_file_comes_back(tmp_path: Path) -> None:
-    path = tmp_path / "sub" / "pipelines.bin"
-    assert read_cache(path) == b""
-    write_cache(path, b"pipeline data")
-    assert read_cache(path) == b"pipeline data"
-    write_cache(path, b"newer")
-    assert read_cache(path) == b"newer"
-    assert [p.name for p in path.parent.iterdir()] == ["pipelines.bin"], "no temporary file stays"
-
-
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign"])
-def test_damaged_cache_file_is_ignored(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "pipelines.bin"
-    write_cache(path, bytes(range(200)))
-    whole = path.read_bytes()
-    damaged = {
-        "cut": whole[:-1],
-        "flip": whole[:-1] + bytes([whole[-1] ^ 1]),
-        "empty": b"",
-        "foreign": b"#!/bin/sh\n" * 30,
-    }[damage]
-    path.write_bytes(damaged)
-    assert read_cache(path) == b""
-
-
-def test_unwritable_cache_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    write_cache(tmp_path / "file" / "pipelines.bin", b"data")
-    assert read_cache(tmp_path / "file" / "pipelines.bin") == b""
-
-
-def test_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MANSARD_CACHE_DIR", "/somewhere")
-    assert cache_directory() == Path("/somewhere")
-    monkeypatch.delenv("MANSARD_CACHE_DIR")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert cache_directory() == Path("/cache/mansard")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_directory() == Path.home() / ".cache" / "mansard"
 
 
 def test_results_become_errors() -> None:

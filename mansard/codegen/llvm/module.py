@@ -11,6 +11,7 @@ from mansard.codegen.kernel import Kernel
 from mansard.codegen.kernel.verify import verify
 from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.codegen.llvm.target import CpuTarget
+from mansard.codegen.llvm.unlocked import emit_object, optimise
 from mansard.errors import CodegenError
 
 _initialize_lock = threading.Lock()
@@ -80,7 +81,7 @@ def _optimized(ir: str, machine: Any) -> Any:
     options.slp_vectorization = True
     options.loop_unrolling = True
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    optimise(module, builder)
     return module
 
 
@@ -102,4 +103,4 @@ def compile_object(ir: str, target: CpuTarget) -> bytes:
         CodegenError: when LLVM rejects the module.
     """
     machine = _machine(target)
-    return bytes(machine.emit_object(_optimized(ir, machine)))
+    return emit_object(_optimized(ir, machine), machine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mansard.codegen.backend import Backend, KernelTarget
 from mansard.codegen.kernel import Kernel
@@ -11,7 +12,7 @@ from mansard.errors import CodegenError
 from mansard.hal.executable import EntryPoint, ExecutableSpec
 
 _KERNELS_PER_IMAGE = 16
-"""Few enough that a model loads only what it runs, enough to share the cost of a module."""
+"""Few enough that a model loads only what it runs, enough to share the cost of loading."""
 
 
 class CpuBackend(Backend):
@@ -23,29 +24,38 @@ class CpuBackend(Backend):
         """``cpu`` (this machine), ``cpu:x86-64-v3``, ``cpu:znver4+avx512fp16`` …"""
         return target.parse(text).kernel_target()
 
-    def compile(self, kernels: Sequence[Kernel], target: KernelTarget) -> list[ExecutableSpec]:
-        """One image per chunk of kernels."""
+    def compile_kernel(self, kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
+        """An image of whole pages with the kernel's code, and what data it reads."""
+        cpu = _cpu(target)
+        image = link.link(module.compile_object(module.emit([kernel], cpu), cpu))
+        if kernel.name not in image.functions:
+            raise CodegenError(f"kernel {kernel.name} was lost on the way to machine code")
+        entry = EntryPoint(
+            kernel.name, len(kernel.bindings), kernel.params, offset=image.functions[kernel.name]
+        )
+        return ExecutableSpec(
+            "cpu-image", cpu.executable_target, image.code, (entry,), tuple(sorted(cpu.features))
+        )
+
+    def join(self, specs: Sequence[ExecutableSpec]) -> list[ExecutableSpec]:
+        """One image after the other: code reads nothing outside its own, at distances that stay."""
         return [
-            self._image(kernels[start : start + _KERNELS_PER_IMAGE], target)
-            for start in range(0, len(kernels), _KERNELS_PER_IMAGE)
+            _concatenated(specs[start : start + _KERNELS_PER_IMAGE])
+            for start in range(0, len(specs), _KERNELS_PER_IMAGE)
         ]
 
     def emit_text(self, kernels: Sequence[Kernel], target: KernelTarget) -> str:
         """LLVM IR, before LLVM's own passes."""
         return module.emit(kernels, _cpu(target))
 
-    def _image(self, kernels: Sequence[Kernel], target: KernelTarget) -> ExecutableSpec:
-        cpu = _cpu(target)
-        image = link.link(module.compile_object(module.emit(kernels, cpu), cpu))
-        missing = [k.name for k in kernels if k.name not in image.functions]
-        if missing:
-            raise CodegenError(f"kernels lost on the way to machine code: {', '.join(missing)}")
-        entries = tuple(
-            EntryPoint(k.name, len(k.bindings), k.params, offset=image.functions[k.name]) for k in kernels
-        )
-        return ExecutableSpec(
-            "cpu-image", cpu.executable_target, image.code, entries, tuple(sorted(cpu.features))
-        )
+
+def _concatenated(specs: Sequence[ExecutableSpec]) -> ExecutableSpec:
+    code = b"".join(spec.code for spec in specs)
+    entries, start = [], 0
+    for spec in specs:
+        entries += [replace(entry, offset=start + entry.offset) for entry in spec.entries]
+        start += len(spec.code)
+    return replace(specs[0], code=code, entries=tuple(entries))
 
 
 def _cpu(kernel_target: KernelTarget) -> target.CpuTarget:

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
-import os
-import tempfile
 import threading
 from pathlib import Path
 
+from mansard.cache import cache_directory, read_file, write_file
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.context import Context
 from mansard.drivers.vulkan.results import check
 from mansard.drivers.vulkan.snapshot import Snapshot
-
-_MAGIC = b"mansard pipeline cache 1\n"
-_DIGEST = hashlib.sha256().digest_size
-
-
-def cache_directory() -> Path:
-    """``$MANSARD_CACHE_DIR``, or ``mansard`` in the user's cache directory."""
-    chosen = os.environ.get("MANSARD_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "mansard"
 
 
 def cache_path(snapshot: Snapshot) -> Path:
@@ -38,32 +24,6 @@ def cache_path(snapshot: Snapshot) -> Path:
     return cache_directory() / "vulkan" / f"pipelines-{key.hexdigest()[:32]}.bin"
 
 
-def read_cache(path: Path) -> bytes:
-    """The stored data, or nothing when the file is absent, cut off or altered."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return b""
-    head = len(_MAGIC) + _DIGEST
-    data = content[head:]
-    intact = content[: len(_MAGIC)] == _MAGIC and hashlib.sha256(data).digest() == content[len(_MAGIC) : head]
-    return data if intact else b""
-
-
-def write_cache(path: Path, data: bytes) -> None:
-    """Replace the file at once, so that no reader sees half of it. A read-only home is no error."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(data).digest() + data)
-            Path(temporary).replace(path)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-
-
 class PipelineCache:
     """A VkPipelineCache, filled from disk; `save` writes what pipelines made since have added."""
 
@@ -71,7 +31,7 @@ class PipelineCache:
         self._context = context
         self._path = cache_path(context.snapshot)
         self._lock = threading.Lock()
-        data = read_cache(self._path)
+        data = read_file(self._path) or b""
         self._saved = len(data)
         info = vk.VkPipelineCacheCreateInfo(initialDataSize=len(data))
         content = ctypes.create_string_buffer(data, len(data)) if data else None
@@ -97,7 +57,7 @@ class PipelineCache:
             result = commands.vkGetPipelineCacheData(device, self.handle, ctypes.byref(size), data)
             # Another thread may be adding to the cache; what it adds is saved after its own load.
             if result == vk.VK_SUCCESS:
-                write_cache(self._path, data.raw[: size.value])
+                write_file(self._path, data.raw[: size.value])
                 self._saved = size.value
 
     def close(self) -> None:

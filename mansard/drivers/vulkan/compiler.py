@@ -61,9 +61,9 @@ class VulkanBackend(Backend):
             resident_invocations=limits["resident"],
         )
 
-    def compile(self, kernels: Sequence[Kernel], target: KernelTarget) -> list[ExecutableSpec]:
-        """One module per kernel."""
-        return [_compile(kernel, target) for kernel in kernels]
+    def compile_kernel(self, kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
+        """A SPIR-V module of one kernel."""
+        return _compile(kernel, target)
 
     def emit_text(self, kernels: Sequence[Kernel], target: KernelTarget) -> str:
         """SPIR-V assembly, one module after the other."""

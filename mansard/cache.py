@@ -1,0 +1,135 @@
+"""Files kept between runs: compiled kernels, tuning results, pipelines of GPU drivers.
+
+Removing the folder, or any file in it, is always safe: what is missing or damaged is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_MAGIC = b"mansard cache 1\n"
+_DIGEST = hashlib.sha256().digest_size
+_TOUCH_AFTER_S = 3600.0
+"""A file read is marked as used, for eviction, when its mark is older than this."""
+_STALE_SCRATCH_S = 3600.0
+DEFAULT_LIMIT = 512 << 20
+"""Bytes a `Folder` may hold: some ten thousand kernels."""
+
+
+def cache_directory() -> Path:
+    """``$MANSARD_CACHE_DIR``, or ``mansard`` in the user's cache directory."""
+    chosen = os.environ.get("MANSARD_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "mansard"
+
+
+def read_file(path: Path) -> bytes | None:
+    """The data `write_file` stored, or None when the file is absent, cut off or altered."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    head = len(_MAGIC) + _DIGEST
+    data = content[head:]
+    intact = content[: len(_MAGIC)] == _MAGIC and hashlib.sha256(data).digest() == content[len(_MAGIC) : head]
+    return data if intact else None
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Replace the file at once, so that no reader sees half of it. A read-only or full disk is no error."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}", suffix=".tmp")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(_MAGIC + hashlib.sha256(data).digest() + data)
+            Path(temporary).replace(path)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+@dataclass
+class Counts:
+    """How often a `Folder` had what it was asked for."""
+
+    hits: int = 0
+    misses: int = 0
+
+
+class Folder:
+    """Byte strings by key in a folder of the cache; processes and threads may share it.
+
+    Keys are texts of any length. ``limit`` bounds the bytes on disk: `trim` removes what was not used
+    for longest.
+    """
+
+    def __init__(self, name: str, limit: int = DEFAULT_LIMIT) -> None:
+        self.path = cache_directory() / name
+        self.limit = limit
+        self.counts = Counts()
+        self._lock = threading.Lock()
+        self._written = 0
+
+    def get(self, key: str) -> bytes | None:
+        """The data stored under a key, or None."""
+        path = self._file(key)
+        data = read_file(path)
+        with self._lock:
+            if data is None:
+                self.counts.misses += 1
+            else:
+                self.counts.hits += 1
+        if data is not None:
+            _mark_used(path)
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store data under a key, in place of what was there."""
+        write_file(self._file(key), data)
+        with self._lock:
+            self._written += len(data)
+
+    def trim(self) -> None:
+        """Remove the files unused for longest until a tenth of the limit is free, if it is exceeded.
+
+        Does nothing after runs that wrote nothing.
+        """
+        with self._lock:
+            if not self._written:
+                return
+            self._written = 0
+        files = []
+        for path in self.path.glob("*/*"):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                files.append((status.st_mtime, status.st_size, path))
+        total = sum(size for _, size, _ in files)
+        goal = self.limit - self.limit // 10 if total > self.limit else total
+        now = time.time()
+        for used, size, path in sorted(files):
+            abandoned = path.suffix == ".tmp" and now - used > _STALE_SCRATCH_S
+            if total <= goal and not abandoned:
+                continue
+            with contextlib.suppress(OSError):
+                path.unlink()
+            total -= size
+
+    def _file(self, key: str) -> Path:
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        return self.path / digest[:2] / digest[2:]
+
+
+def _mark_used(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if time.time() - path.stat().st_mtime > _TOUCH_AFTER_S:
+            os.utime(path)

@@ -1,0 +1,111 @@
+"""The executables of a compiled model: every distinct kernel once per device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mansard.artifact.plan import ExecutableRef
+from mansard.cache import Counts, Folder
+from mansard.codegen.schedules import Parameters, schedule
+from mansard.compiler.kernels import Choose, CompiledKernel, KernelCompiler, distinct
+from mansard.compiler.targets import CompileTarget
+from mansard.hal.executable import ExecutableSpec
+from mansard.ir.types import Value
+from mansard.passes.dispatch import Dispatch, DispatchGraph
+from mansard.passes.packing import Panels
+from mansard.schedule.build import KernelRef
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """What a kernel was made from: its dispatch (as `dispatch_key` writes it) and its parameters."""
+
+    device: int
+    name: str
+    source: str
+    parameters: Parameters | None
+
+
+@dataclass(frozen=True)
+class Executables:
+    """``refs`` are the executables of every device, ``blobs`` their code by artifact entry, ``packed``
+    the layout in which kernels want constants."""
+
+    kernels: dict[Dispatch, KernelRef] = field(default_factory=dict)
+    refs: list[tuple[ExecutableRef, ...]] = field(default_factory=list)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    packed: dict[Value, Panels] = field(default_factory=dict)
+    sources: list[KernelSource] = field(default_factory=list)
+    cache: Counts = field(default_factory=Counts)
+    """Kernels found in the cache, and kernels compiled."""
+
+
+@dataclass(frozen=True)
+class KernelSettings:
+    """How kernels are made. ``folder`` keeps them between runs; ``choose`` gives their parameters."""
+
+    folder: Folder | None = None
+    choose: Choose = lambda dispatch, target: None
+    progress: Callable[[int, int], None] | None = None
+    dump: Callable[[str, str], None] | None = None
+
+
+def build_executables(
+    graph: DispatchGraph,
+    device_of: Mapping[Dispatch, int],
+    targets: Sequence[CompileTarget],
+    settings: KernelSettings,
+) -> Executables:
+    """Compile the kernels of a placed dispatch graph."""
+    result = Executables(cache=settings.folder.counts if settings.folder else Counts())
+    for number, target in enumerate(targets):
+        mine = [d for d in graph.dispatches if device_of[d] == number]
+        first, key_of = distinct(mine)
+        compiler = KernelCompiler(target.backend, target.kernel, settings.folder)
+        compiled = compiler.compile_all(first, settings.choose, settings.progress)
+        if settings.dump:
+            _dump(settings.dump, target, first, compiled)
+        specs = target.backend.join([kernel.spec for kernel in compiled.values()]) if compiled else []
+        result.refs.append(tuple(_add(result.blobs, number, target.driver, specs)))
+        places = {entry.name: i for i, spec in enumerate(specs) for entry in spec.entries}
+        for dispatch in mine:
+            kernel = compiled[key_of[dispatch]]
+            result.kernels[dispatch] = KernelRef(places[kernel.name], kernel.name, kernel.params, kernel.grid)
+            result.packed.update({dispatch.inputs[i]: panels for i, panels in kernel.packed.items()})
+        result.sources.extend(
+            KernelSource(number, kernel.name, key, kernel.parameters) for key, kernel in compiled.items()
+        )
+    if settings.folder:
+        settings.folder.trim()
+    else:
+        result.cache.misses = len(result.sources)
+    return result
+
+
+def _add(
+    blobs: dict[str, bytes], number: int, driver: str, specs: Sequence[ExecutableSpec]
+) -> list[ExecutableRef]:
+    refs = []
+    for i, spec in enumerate(specs):
+        entry = f"kernels/{number}-{driver}/{i}.bin"
+        blobs[entry] = bytes(spec.code)
+        rows = tuple((e.name, e.bindings, e.params, e.workgroup, e.offset) for e in spec.entries)
+        refs.append(ExecutableRef(entry, spec.format, spec.target, spec.requires, rows))
+    return refs
+
+
+def _dump(
+    dump: Callable[[str, str], None],
+    target: CompileTarget,
+    first: Mapping[str, Dispatch],
+    compiled: Mapping[str, CompiledKernel],
+) -> None:
+    """The kernels in readable form; made again, since the cache keeps their code only."""
+    kernels = [
+        schedule(first[key], target.kernel, kernel.name, kernel.parameters).kernel
+        for key, kernel in compiled.items()
+    ]
+    if kernels:
+        dump(f"kernels-{target.backend.name}", "\n\n".join(str(k) for k in kernels))
+        dump(f"code-{target.backend.name}", target.backend.emit_text(kernels, target.kernel))

@@ -1,0 +1,181 @@
+"""Distinct kernels of a model, each scheduled and compiled once: in parallel, or found in the cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from mansard import dims
+from mansard.cache import Folder
+from mansard.codegen.backend import Backend, KernelTarget
+from mansard.codegen.schedules import Parameters, schedule
+from mansard.codegen.schedules.base import Grid
+from mansard.compiler.identity import compiler_digest, dispatch_key
+from mansard.dims import Dim, DimLike
+from mansard.errors import ArtifactError
+from mansard.hal.executable import EntryPoint, ExecutableSpec
+from mansard.ir.types import Value
+from mansard.passes.dispatch import Dispatch
+from mansard.passes.packing import Panels
+
+Choose = Callable[[Dispatch, KernelTarget], Parameters | None]
+"""The schedule parameters to use for a dispatch on a target; None for the default."""
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """An executable of one kernel, with what a launch needs (as in `Scheduled`)."""
+
+    spec: ExecutableSpec
+    params: tuple[DimLike, ...]
+    grid: Grid
+    packed: Mapping[int, Panels]
+    parameters: Parameters | None = None
+
+    @property
+    def name(self) -> str:
+        """The entry point's name."""
+        return self.spec.entries[0].name
+
+
+@dataclass
+class KernelCompiler:
+    """Compiles dispatches for one target. ``folder`` is where compiled kernels are kept, if anywhere."""
+
+    backend: Backend
+    target: KernelTarget
+    folder: Folder | None = None
+    _target_text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        shown = {f.name: getattr(self.target, f.name) for f in dataclasses.fields(self.target)}
+        shown["features"] = sorted(self.target.features)
+        self._target_text = f"{self.backend.name} {shown}"
+
+    def compile(self, dispatch: Dispatch, key: str, parameters: Parameters | None = None) -> CompiledKernel:
+        """The kernel of a dispatch; ``key`` is its `dispatch_key`. Threads may call this at the same time."""
+        chosen = str(parameters) if parameters is not None else "default"
+        stored = f"{compiler_digest()}\n{self._target_text}\n{chosen}\n{key}"
+        symbols = _symbols(dispatch)
+        data = self.folder.get(stored) if self.folder else None
+        if data is not None:
+            found = _decode(data, symbols, parameters)
+            if found is not None:
+                return found
+        name = kernel_name(dispatch, f"{chosen}\n{key}")
+        made = schedule(dispatch, self.target, name, parameters)
+        spec = self.backend.compile_kernel(made.kernel, self.target)
+        compiled = CompiledKernel(spec, made.params, made.grid, made.packed, parameters)
+        if self.folder:
+            self.folder.put(stored, _encode(compiled))
+        return compiled
+
+    def compile_all(
+        self,
+        dispatches: Mapping[str, Dispatch],
+        choose: Choose,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> dict[str, CompiledKernel]:
+        """Kernels of dispatches by `dispatch_key`, in the same order, on as many threads as there are CPUs.
+
+        Raises the first error in the order of ``dispatches``; what has not begun then is left.
+        """
+        count = min(workers(), len(dispatches))
+        if count <= 1:
+            done = {}
+            for number, (key, dispatch) in enumerate(dispatches.items()):
+                done[key] = self.compile(dispatch, key, choose(dispatch, self.target))
+                if progress:
+                    progress(number + 1, len(dispatches))
+            return done
+        with ThreadPoolExecutor(count, "mansard-compile") as pool:
+            futures = {
+                key: pool.submit(self.compile, dispatch, key, choose(dispatch, self.target))
+                for key, dispatch in dispatches.items()
+            }
+            done = {}
+            try:
+                for key, future in futures.items():
+                    done[key] = future.result()
+                    if progress:
+                        progress(len(done), len(futures))
+            finally:
+                pool.shutdown(cancel_futures=True)
+        return done
+
+
+def workers() -> int:
+    """Threads to compile with: one for every CPU this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def distinct(dispatches: Sequence[Dispatch]) -> tuple[dict[str, Dispatch], dict[Dispatch, str]]:
+    """The first dispatch of every identity by key, and the key of every dispatch."""
+    key_of = {dispatch: dispatch_key(dispatch) for dispatch in dispatches}
+    first: dict[str, Dispatch] = {}
+    for dispatch, key in key_of.items():
+        first.setdefault(key, dispatch)
+    return first, key_of
+
+
+def kernel_name(dispatch: Dispatch, identity: str) -> str:
+    """A name that tells what the kernel is and which: the same in every model that has it."""
+    stem = re.sub(r"_\d+$", "", dispatch.name)
+    return f"{stem}_{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+
+
+def _symbols(dispatch: Dispatch) -> dict[str, Dim]:
+    used: list[DimLike] = list(dispatch.domain)
+    values: list[Value] = [*dispatch.inputs, *dispatch.outputs]
+    for op in dispatch.ops:
+        values += [*op.inputs, *op.outputs]
+        used += getattr(op, "extents", ())
+    used += [d for value in values for d in value.type.shape]
+    return {s.name: s for d in used if not isinstance(d, int) for s in d.symbols()}
+
+
+def _encode(kernel: CompiledKernel) -> bytes:
+    (entry,) = kernel.spec.entries
+    head = {
+        "format": kernel.spec.format,
+        "target": kernel.spec.target,
+        "requires": kernel.spec.requires,
+        "entry": dataclasses.asdict(entry),
+        "params": [_text(d) for d in kernel.params],
+        "grid": [_text(d) for d in kernel.grid],
+        "packed": {str(place): dataclasses.asdict(panels) for place, panels in kernel.packed.items()},
+    }
+    return json.dumps(head).encode() + b"\n" + bytes(kernel.spec.code)
+
+
+def _text(value: DimLike) -> int | str:
+    return value if isinstance(value, int) else str(value)
+
+
+def _decode(data: bytes, symbols: Mapping[str, Dim], parameters: Parameters | None) -> CompiledKernel | None:
+    """The kernel, or None for data that does not fit: it is then compiled again."""
+    text, _, code = data.partition(b"\n")
+    try:
+        head = json.loads(text)
+        entry = EntryPoint(**{**head["entry"], "workgroup": tuple(head["entry"]["workgroup"])})
+        spec = ExecutableSpec(head["format"], head["target"], code, (entry,), tuple(head["requires"]))
+        x, y, z = (dims.parse(d, symbols) for d in head["grid"])
+        params = tuple(dims.parse(d, symbols) for d in head["params"])
+        packed = {int(place): _panels(fields) for place, fields in head["packed"].items()}
+    except (ValueError, KeyError, TypeError, ArtifactError):
+        return None
+    return CompiledKernel(spec, params, (x, y, z), packed, parameters)
+
+
+def _panels(fields: Mapping[str, object]) -> Panels:
+    return Panels(**{name: _tuples(value) for name, value in fields.items()})  # type: ignore[arg-type]
+
+
+def _tuples(value: object) -> object:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
