@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -29,6 +29,7 @@ from mansard.ir.scalar import (
     walk,
 )
 from mansard.ir.types import Linear, Value
+from mansard.passes.affine import Affine, within
 
 _DIRECT_BINARY = frozenset({"add", "sub", "mul", "min", "max", "and", "or", "xor", "shl", "shr"})
 _DIRECT_UNARY = frozenset({"neg", "abs", "sqrt", "floor", "ceil", "round", "trunc", "not"})
@@ -282,7 +283,7 @@ class Evaluator:
             case DimValue():
                 return b.cast(self.dim(node.value), DType.I64)
             case Gather():
-                return self._gather(op, node, [done[id(k)] for k in node.indices])
+                return self._gather(op, node, index, done)
             case Apply():
                 return self._apply(node, [done[id(k)] for k in node.args])
             case Cast():
@@ -299,18 +300,33 @@ class Evaluator:
             return self._widen(self.b.bitcast(narrow, node.dtype))
         return self.b.bitcast(value, node.dtype)
 
-    def _gather(self, op: Generic, node: Gather, indices: Sequence[KValue]) -> KValue:
+    def _gather(
+        self, op: Generic, node: Gather, index: Sequence[Linear], done: Mapping[int, KValue]
+    ) -> KValue:
+        """A read at computed indices, each clamped into the operand unless it is known to be inside."""
         b = self.b
         value = op.inputs[node.operand]
         buffer = self.nest.buffer(value)
-        flat: KValue | None = None
-        for position, extent in zip(indices, value.type.shape, strict=True):
+        affine = Affine(op.extents)
+        inside, computed = Linear(), b.idx(0)
+        for scalar, extent in zip(node.indices, value.type.shape, strict=True):
+            inside = inside.scaled(extent)
+            computed = b.mul(computed, self.dim(extent))
+            linear = affine.linear(scalar)
+            if linear is not None and within(linear, op.extents, extent):
+                inside = inside.plus(linear.compose(index))
+                continue
             low = b.const(0, DType.I64)
             high = b.cast(self.dim(dims.add(extent, -1)), DType.I64)
+            position = done[id(scalar)]
             clamped = b.cast(b.binary("max", b.binary("min", position, high), low), b.index)
-            flat = clamped if flat is None else b.add(b.mul(flat, self.dim(extent)), clamped)
+            computed = b.add(computed, clamped)
         memory = b.bindings[self.binding_of[buffer]]
-        return self._widen(b.load(memory, flat if flat is not None else b.idx(0)))
+        base, along = self.linear(inside)
+        if self.vector is not None and along == 1 and computed.type.lanes == 1:
+            # A row at a computed place: its elements lie side by side.
+            return self._widen(b.load(memory, b.add(computed, base), self.vector[1]))
+        return self._widen(b.load(memory, b.add(computed, self.lanes_of(inside))))
 
     def _apply(self, node: Apply, args: Sequence[KValue]) -> KValue:
         b = self.b
