@@ -8,7 +8,6 @@ can be built from the data.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,6 +34,7 @@ _SCALARS: dict[str, type] = {
     for name in ("Arg", "Const", "Index", "DimValue", "Gather", "Apply", "Cast", "Bitcast")
 }
 _APART = frozenset({"inputs", "outputs", "location"})
+_FIELDS = {name: frozenset(f.name for f in dataclasses.fields(cls)) - _APART for name, cls in _OPS.items()}
 
 
 class Writer:
@@ -137,7 +137,7 @@ class Reader:
         cls = _OPS.get(record.get("op", ""))
         if cls is None:
             raise ArtifactError(f"unknown op {record.get('op')!r}")
-        names = _field_names(cls)
+        names = _FIELDS[record["op"]]
         fields = {k: self._field(v) for k, v in record.items() if k not in ("op", "in", "out", "at")}
         if unknown := fields.keys() - names:
             raise ArtifactError(f"{cls.__name__} has no field {', '.join(sorted(unknown))}")
@@ -177,8 +177,3 @@ class Reader:
                 values[key] = operands if key != "arg" else operands[0]
             built.append(_SCALARS[name](**values))
         return built[-1]
-
-
-@functools.cache
-def _field_names(cls: Any) -> frozenset[str]:
-    return frozenset(f.name for f in dataclasses.fields(cls)) - _APART
