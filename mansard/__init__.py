@@ -36,6 +36,7 @@ from mansard.errors import (
 if TYPE_CHECKING:
     from mansard.api import Explanation, Model, compile, devices, load  # noqa: A004
     from mansard.dims import Dim
+    from mansard.hal.registry import configure_driver
     from mansard.placement import Placement
 
 __version__ = "0.1.0"
@@ -63,6 +64,7 @@ __all__ = [
     "VerificationError",
     "WaitTimeoutError",
     "compile",
+    "configure_driver",
     "devices",
     "load",
 ]
@@ -73,6 +75,7 @@ _LAZY = {
     "Model": "mansard.api",
     "Placement": "mansard.placement",
     "compile": "mansard.api",
+    "configure_driver": "mansard.hal.registry",
     "devices": "mansard.api",
     "load": "mansard.api",
 }

@@ -14,6 +14,7 @@ void mn_defer(mn_waiter *waiter);
 /* Callbacks deferred between enter and leave run in the outermost leave. */
 bool mn_defer_enter(void);
 void mn_defer_leave(bool outermost);
+bool mn_defer_is_active(void);
 
 /* A condition variable that measures time with CLOCK_MONOTONIC. */
 void mn_cond_init(pthread_cond_t *cond);

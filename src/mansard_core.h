@@ -13,8 +13,11 @@
  *    callback has returned, so chains of any length use a bounded stack.
  *
  * Lock order (outer first; a thread never takes a lock to the left of one it holds)
- *    queue.lock  ->  completion.lock  ->  timeline.lock
- * Timelines and queues never hold two; pool locks are leaves.
+ *    helpable.lock  ->  queue.lock  ->  completion.lock  ->  timeline.lock
+ * Timelines and queues never hold two.
+ *
+ * A process made by fork has none of its parent's threads: there, submitting to a queue made before the
+ * fork is an error, and closing or releasing one does nothing.
  */
 #ifndef MANSARD_CORE_H
 #define MANSARD_CORE_H
@@ -110,7 +113,8 @@ MN_API void mn_timeline_fail(mn_timeline *timeline, uint64_t value, int code, co
 /* The state of a point. When it is poisoned and `status` is not NULL, *status receives a reference. */
 MN_API mn_state mn_timeline_query(mn_timeline *timeline, uint64_t value, mn_status **status);
 
-/* Block until the point is complete. MN_OK: reached. MN_TIMEOUT: still pending. MN_FAILED: the point
+/* Block until the point is complete; meanwhile the thread may run what signals it (see execute_until; it
+ * needs 512 KiB of stack for that, else it only waits). MN_OK: reached. MN_TIMEOUT: still pending. MN_FAILED: the point
  * failed, and *status (when not NULL) receives a reference to the reason. */
 MN_API int mn_timeline_wait(mn_timeline *timeline, uint64_t value, uint64_t timeout_ns, mn_status **status);
 
@@ -153,10 +157,20 @@ typedef enum mn_queue_mode {
 typedef struct mn_queue_options {
     const char *label; /* copied; names the device in messages */
     int mode;          /* mn_queue_mode */
-    int reserved;
+    int bind_cpu;      /* 1 + the CPU the queue's thread is bound to; 0: any */
     /* Start the batch's work. Exactly one mn_batch_complete (or mn_batch_finish) must follow, during
      * the call or later, from any thread. Unused in pull mode. */
     void (*execute)(void *context, mn_batch *batch);
+    /* Optional, instead of `execute` in thread mode: complete the batch and return true, or return false
+     * when the deadline has passed; it is then called again with the same batch, perhaps by another
+     * thread. With it, a thread that waits for a point (mn_timeline_wait) may run a ready batch that
+     * signals the point, while nothing else of the queue runs. */
+    bool (*execute_until)(void *context, mn_batch *batch, uint64_t deadline_ns);
+    /* Optional. Whether the calling thread is fit to run batches. */
+    bool (*may_help)(void *context);
+    /* Optional. Call mn_queue_kick at about `when_ns` (0: no more), for less than it costs to wake the
+     * queue's thread. False when it cannot be done. */
+    bool (*call_later)(void *context, uint64_t when_ns);
     /* Optional. Whether the executor itself orders the batch after `point` on the device (a timeline
      * semaphore of the same API whose signalling work was already submitted). Such points are not
      * waited for by the core; the executor reads them with mn_batch_native_waits. When one of them
@@ -221,6 +235,9 @@ MN_API int mn_queue_pop(mn_queue *queue, uint64_t timeout_ns, mn_batch **batch);
  * runs; may be called again. Not to be called from `execute` or a continuation. */
 MN_API int mn_queue_close(mn_queue *queue, uint64_t timeout_ns);
 
+/* Let the queue's thread take batches that were left to the threads that wait for them. */
+MN_API void mn_queue_kick(mn_queue *queue);
+
 /* Fail with `status` what waits and what is ready but not started, now and in future submissions: the
  * device is lost. Batches that run must still be completed by the executor. */
 MN_API void mn_queue_poison(mn_queue *queue, mn_status *status);
@@ -266,30 +283,11 @@ MN_API int mn_completion_next(mn_completion *completion, uint64_t timeout_ns, ui
 /* Wake every mn_completion_next for good. */
 MN_API void mn_completion_close(mn_completion *completion);
 
-/* ---- worker pool (pool.c) --------------------------------------------------------------------- */
+/* ---- CPU command lists (cpu_list.c, cpu_exec.c) ------------------------------------------------- */
 
-/* Threads that share the workgroups of one dispatch after another. The calling thread takes part.
- * Between dispatches a worker spins for MN_POOL_SPIN_NS, then sleeps. */
-typedef struct mn_pool mn_pool;
-
-#define MN_POOL_SPIN_NS 30000u
-
-/* A CPU kernel: runs the workgroups begin <= i < end of the linear grid (x fastest). */
+/* A CPU kernel: runs the workgroups begin <= i < end of the linear grid (x fastest). It may use 256 KiB
+ * of stack. */
 typedef void (*mn_kernel)(const uint64_t *table, const uint32_t grid[3], int64_t begin, int64_t end);
-
-/* The CPUs this process may use, or MANSARD_NUM_THREADS when it is set; 0 with mn_last_message when
- * that variable is not a positive number. */
-MN_API int mn_default_threads(void);
-
-/* `threads` counts the caller too; 1 makes no thread at all. NULL on failure. */
-MN_API mn_pool *mn_pool_create(int threads);
-MN_API void mn_pool_release(mn_pool *pool); /* ends the threads; no dispatch may be running */
-MN_API int mn_pool_threads(const mn_pool *pool);
-
-/* Run the whole grid and return when every workgroup is done. Calls from several threads take turns. */
-MN_API void mn_pool_run(mn_pool *pool, mn_kernel kernel, const uint64_t *table, const uint32_t grid[3]);
-
-/* ---- CPU command lists (cpu_exec.c) ----------------------------------------------------------- */
 
 typedef struct mn_cpu_list mn_cpu_list;
 
@@ -299,7 +297,8 @@ typedef enum mn_cpu_op { MN_CPU_DISPATCH = 0, MN_CPU_COPY = 1, MN_CPU_FILL = 2, 
  *    dispatch  words[table ...] is the kernel's argument table
  *    copy      words[table] is the source, words[table + 1] the target, `size` bytes
  *    fill      words[table] is the target, `size` bytes of the 32-bit `pattern`
- *    barrier   nothing: commands run in order */
+ *    barrier   commands after it start when those before it are done; between two barriers they run
+ *              in any order and at once */
 typedef struct mn_cpu_command {
     const void *kernel; /* mn_kernel */
     uint64_t size;
@@ -323,13 +322,23 @@ MN_API mn_cpu_list *mn_cpu_list_create(const mn_cpu_command *commands, uint32_t 
 MN_API void mn_cpu_list_retain(mn_cpu_list *list);
 MN_API void mn_cpu_list_release(mn_cpu_list *list);
 
-/* Times of the last completed run: start and end of each command, 2 * command_count numbers.
+/* Times of the last completed run: start and end of each command, 2 * command_count numbers; zeros for
+ * barriers. With `profile` commands run one after another.
  * Returns how many numbers were written; 0 before the first run or without `profile`. */
 MN_API size_t mn_cpu_list_times(mn_cpu_list *list, uint64_t *times, size_t capacity);
 
-/* A queue of mode MN_QUEUE_THREAD whose work is mn_cpu_list; it takes its own pool of `threads`
- * (0: mn_default_threads). NULL on failure. */
-MN_API mn_queue *mn_cpu_queue_create(const char *label, int threads);
+typedef struct mn_cpu_options {
+    int threads;      /* threads that compute, the one that leads a list among them */
+    int reserved;
+    const int *cpus;  /* NULL, or the CPU each of them is bound to; copied */
+    uint64_t spin_ns; /* how long an idle worker looks for work before it sleeps */
+} mn_cpu_options;
+
+/* A queue of mode MN_QUEUE_THREAD whose work is mn_cpu_list, with threads of its own. NULL on failure.
+ *
+ * A list is led by the queue's thread, or by a thread that waits for a point the batch signals
+ * (mn_timeline_wait) while the queue is idle; `threads` - 1 workers take part. */
+MN_API mn_queue *mn_cpu_queue_create(const char *label, const mn_cpu_options *options);
 
 /* ---- memory (memory.c) ------------------------------------------------------------------------ */
 

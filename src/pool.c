@@ -1,244 +1,319 @@
-/* The worker pool: threads that share the workgroups of one dispatch after another.
+/* The worker pool.
  *
- * A dispatch is cut into chunks. One word holds its epoch, its number of chunks and the next chunk to
- * take, so adding one to it takes a chunk and tells at once whether there was one. The fields of a
- * dispatch are written while nothing can be taken and read only by who has taken a chunk, which keeps
- * the dispatch from ending: a worker that was held up can neither read stale fields nor do harm. The
- * dispatch is over when all its chunks are counted in `done`; workers that slept through it are not
- * waited for.
+ * A program is a row of groups; the tasks of a group may run at once. Each thread has a *share* of every
+ * task, always the same part of the grid, so that what one dispatch leaves in a core's cache is there for
+ * the next. A share is taken piece by piece: first by its own thread, then by threads that are done with
+ * theirs. Whoever finishes the last piece of a group publishes the next group; nobody has to be woken or
+ * waited for in between, and a worker that sleeps or is held up delays nothing but the piece it holds.
+ *
+ * `published` holds the number of the group (its epoch) and the pieces in a share; 0 pieces: no group. A
+ * share's word holds the epoch it was last used in and the next piece; whoever comes first in an epoch
+ * brings it up to date. All other fields of a group are read only by who holds a piece, which keeps the
+ * group from ending: a worker that was held up can neither read stale fields nor take a stale piece.
  */
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* sched_getcpu */
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 
-#include "internal.h"
+#include "pool.h"
+#include "thread.h"
 
-#define FINISH_SPIN_NS 50000u
-
-/* epoch: 16 bits, chunks: 24 bits, next: 24 bits. `next` passes `chunks` by at most one per thread. */
-#define FIELD_BITS 24
-#define FIELD_MASK 0xFFFFFFu
 #define MAX_THREADS 4096
+#define PIECE_BITS 16
+#define PIECE_MASK 0xFFFFu
+#define LINE 128 /* two cache lines: neighbours are fetched in pairs */
 
-static uint32_t epoch_of(uint64_t word) { return (uint32_t)(word >> (2 * FIELD_BITS)); }
-static uint32_t chunks_of(uint64_t word) { return (uint32_t)(word >> FIELD_BITS) & FIELD_MASK; }
-static uint32_t next_of(uint64_t word) { return (uint32_t)word & FIELD_MASK; }
+/* Waking many threads one by one takes long: each thread woken wakes this many more. */
+#define WAKE_FAN 2
 
-/* One dispatch. Half of the grid goes out in one big chunk per thread, which keeps the takes few; the
- * rest in small ones, which evens out threads of unequal speed. */
-typedef struct dispatch {
-    mn_kernel kernel;
-    const uint64_t *table;
-    const uint32_t *grid;
-    int64_t total;
-    int64_t big_chunks;
-    int64_t big;   /* workgroups in each of the first chunks */
-    int64_t small; /* workgroups in each of the others */
-} dispatch;
+typedef struct share {
+    _Alignas(LINE) _Atomic uint64_t word;
+} share;
 
-#define SMALL_PER_THREAD 4
+typedef struct worker {
+    mn_pool *pool;
+    int number; /* of its share; the leader's is 0 */
+    pthread_t thread;
+} worker;
 
 struct mn_pool {
-    /* Read and written by all: a cache line each. */
-    _Alignas(64) _Atomic uint64_t word;
-    _Alignas(64) atomic_uint done;
-    _Alignas(64) dispatch current;
-    /* Sleeping and waking. */
-    _Alignas(64) atomic_int sleepers;
-    atomic_bool caller_sleeps;
+    _Alignas(LINE) _Atomic uint64_t published;
+    mn_group group; /* written with `published`, so on its line */
+    mn_program *program;
+    _Alignas(LINE) _Atomic uint32_t left; /* pieces of the group that are not done */
+    _Alignas(LINE) _Atomic uint32_t bell; /* futexes: they change when somebody is woken */
+    _Atomic uint32_t leader_bell;
+    atomic_int sleepers;
+    atomic_bool leader_sleeps;
+    _Alignas(LINE) _Atomic uint64_t alarm_ns;
     atomic_bool stop;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    pthread_cond_t finished;
-    pthread_mutex_t turn; /* one dispatch at a time */
     int threads;
-    pthread_t workers[];
+    bool crowded; /* more threads than CPUs */
+    uint64_t spin_ns;
+    void (*alarm)(void *context);
+    void *context;
+    int *cpus;
+    share *shares;
+    worker *workers;
 };
 
-/* ---- taking part ------------------------------------------------------------------------------ */
+static uint64_t epoch_of(uint64_t word) { return word >> PIECE_BITS; }
+static uint32_t pieces_of(uint64_t word) { return (uint32_t)word & PIECE_MASK; }
 
-static void count_done(mn_pool *pool, unsigned count, unsigned chunks) {
-    if (atomic_fetch_add(&pool->done, count) + count != chunks || !atomic_load(&pool->caller_sleeps)) return;
-    pthread_mutex_lock(&pool->lock);
-    pthread_cond_signal(&pool->finished);
-    pthread_mutex_unlock(&pool->lock);
+/* ---- pieces ----------------------------------------------------------------------------------- */
+
+static void run_part(const mn_task *task, int64_t number, int64_t shares, uint32_t piece, uint32_t pieces) {
+    int64_t begin = task->total * number / shares, size = task->total * (number + 1) / shares - begin;
+    int64_t from = begin + size * piece / pieces, until = begin + size * (piece + 1) / pieces;
+    if (from < until) task->kernel(task->table, task->grid, from, until);
 }
 
-static void run_chunk(const dispatch *work, int64_t chunk) {
-    int64_t bigs = work->big_chunks * work->big;
-    int64_t begin = chunk < work->big_chunks ? chunk * work->big : bigs + (chunk - work->big_chunks) * work->small;
-    int64_t end = begin + (chunk < work->big_chunks ? work->big : work->small);
-    work->kernel(work->table, work->grid, begin, end < work->total ? end : work->total);
+void mn_task_run(mn_task *task) {
+    if (task->total > 0) task->kernel(task->table, task->grid, 0, task->total);
 }
 
-/* Take chunks until none is left. */
-static void take_part(mn_pool *pool) {
-    uint64_t word = atomic_load_explicit(&pool->word, memory_order_relaxed);
-    if (next_of(word) >= chunks_of(word)) return;
-    unsigned count = 0;
+static void run_piece(mn_pool *pool, int number, uint32_t piece) {
+    const mn_group *group = &pool->group;
+    mn_task *task = group->tasks;
+    while (piece >= task->first_piece + task->pieces) task++;
+    uint64_t begin = group->measure ? mn_now() : 0;
+    run_part(task, number, pool->threads, piece - task->first_piece, task->pieces);
+    if (group->measure) atomic_fetch_add_explicit(&task->spent_ns, mn_now() - begin, memory_order_relaxed);
+}
+
+/* The next piece of a share in the epoch of `published`; -1 when none is left. */
+static int take(share *from, uint64_t published) {
+    uint64_t word = atomic_load_explicit(&from->word, memory_order_relaxed);
     for (;;) {
-        word = atomic_fetch_add_explicit(&pool->word, 1, memory_order_acquire);
-        if (next_of(word) >= chunks_of(word)) break;
-        run_chunk(&pool->current, next_of(word));
-        count++;
+        if (epoch_of(word) > epoch_of(published)) return -1;
+        uint64_t now = epoch_of(word) < epoch_of(published) ? published & ~(uint64_t)PIECE_MASK : word;
+        if (pieces_of(now) >= pieces_of(published)) return -1;
+        if (atomic_compare_exchange_weak_explicit(&from->word, &word, now + 1, memory_order_relaxed,
+                                                  memory_order_relaxed))
+            return (int)pieces_of(now);
     }
-    /* With chunks not yet counted the dispatch cannot have ended: `word` is still of the same one. */
-    if (count) count_done(pool, count, chunks_of(word));
 }
 
-/* ---- workers ---------------------------------------------------------------------------------- */
+/* ---- publishing ------------------------------------------------------------------------------- */
 
-static bool spin_for_epoch(mn_pool *pool, uint32_t seen) {
-    uint64_t until = mn_now() + MN_POOL_SPIN_NS;
+static void wake_some(mn_pool *pool) {
+    atomic_fetch_add(&pool->bell, 1);
+    mn_futex_wake(&pool->bell, WAKE_FAN);
+}
+
+/* The stores to `published` and the looks at the sleepers are sequentially consistent, as in sleep_until:
+ * either a thread that goes to sleep sees the new group, or we see the sleeper. */
+static void publish(mn_pool *pool, uint32_t pieces, bool wake) {
+    uint64_t epoch = epoch_of(atomic_load_explicit(&pool->published, memory_order_relaxed)) + 1;
+    atomic_store(&pool->published, epoch << PIECE_BITS | pieces);
+    if (!wake) return;
+    if (pieces && atomic_load(&pool->sleepers)) wake_some(pool);
+    if (atomic_load(&pool->leader_sleeps)) {
+        atomic_fetch_add(&pool->leader_bell, 1);
+        mn_futex_wake(&pool->leader_bell, 1);
+    }
+}
+
+/* Go on to the next group. Nobody else touches the program: no piece is out. */
+static void advance(mn_pool *pool, uint64_t deadline_ns) {
+    mn_group group;
+    bool more = pool->program->next(pool->program, &group, deadline_ns);
+    if (!more) {
+        pool->program = NULL;
+        publish(pool, 0, true);
+        return;
+    }
+    pool->group = group;
+    atomic_store_explicit(&pool->left, group.pieces * (uint32_t)pool->threads, memory_order_relaxed);
+    publish(pool, group.pieces, group.wake);
+}
+
+/* Take pieces until none is left; who finishes the last goes on to the next group. */
+static void take_part(mn_pool *pool, int number, uint64_t published, uint64_t deadline_ns) {
+    uint32_t count = 0;
+    for (int i = 0, from = number; i < pool->threads; i++) {
+        int piece;
+        while ((piece = take(&pool->shares[from], published)) >= 0) {
+            run_piece(pool, from, (uint32_t)piece);
+            count++;
+        }
+        if (++from == pool->threads) from = 0;
+    }
+    if (count && atomic_fetch_sub_explicit(&pool->left, count, memory_order_acq_rel) == count)
+        advance(pool, deadline_ns);
+}
+
+/* ---- waiting ---------------------------------------------------------------------------------- */
+
+static bool changed(mn_pool *pool, uint64_t seen) {
+    return atomic_load_explicit(&pool->published, memory_order_acquire) != seen;
+}
+
+static void check_alarm(mn_pool *pool, uint64_t now) {
+    uint64_t when = atomic_load_explicit(&pool->alarm_ns, memory_order_relaxed);
+    if (when && now >= when && atomic_compare_exchange_strong(&pool->alarm_ns, &when, 0)) pool->alarm(pool->context);
+}
+
+/* Look for a change for a while. */
+static bool spin_until(mn_pool *pool, uint64_t seen, uint64_t deadline_ns) {
+    uint64_t now = mn_now(), until = now + pool->spin_ns;
+    if (until > deadline_ns) until = deadline_ns;
     do {
         for (int i = 0; i < 16; i++) {
-            if (epoch_of(atomic_load_explicit(&pool->word, memory_order_acquire)) != seen) return true;
+            if (changed(pool, seen)) return true;
             mn_spin_pause();
         }
-    } while (mn_now() < until && !atomic_load_explicit(&pool->stop, memory_order_relaxed));
-    return false;
+        if (pool->crowded) sched_yield();
+        now = mn_now();
+        check_alarm(pool, now);
+    } while (now < until && !atomic_load_explicit(&pool->stop, memory_order_relaxed));
+    return changed(pool, seen);
 }
 
-static void sleep_for_epoch(mn_pool *pool, uint32_t seen) {
-    pthread_mutex_lock(&pool->lock);
+static void worker_sleep(mn_pool *pool, uint64_t seen) {
+    uint32_t bell = atomic_load(&pool->bell);
     atomic_fetch_add(&pool->sleepers, 1);
-    while (epoch_of(atomic_load(&pool->word)) == seen && !atomic_load(&pool->stop))
-        pthread_cond_wait(&pool->wake, &pool->lock);
-    atomic_fetch_sub(&pool->sleepers, 1);
-    pthread_mutex_unlock(&pool->lock);
+    if (atomic_load(&pool->published) == seen && !atomic_load(&pool->stop) && !atomic_load(&pool->alarm_ns))
+        mn_futex_wait(&pool->bell, bell, MN_FOREVER);
+    int others = atomic_fetch_sub(&pool->sleepers, 1) - 1;
+    bool work = pieces_of(atomic_load(&pool->published)) || atomic_load(&pool->alarm_ns);
+    if (others && work && atomic_load(&pool->bell) != bell) wake_some(pool);
 }
 
-static void *worker_thread(void *argument) {
-    mn_pool *pool = argument;
-    prctl(PR_SET_NAME, "mn-worker");
-    uint32_t seen = 0;
-    while (!atomic_load(&pool->stop)) {
-        if (!spin_for_epoch(pool, seen)) sleep_for_epoch(pool, seen);
-        seen = epoch_of(atomic_load_explicit(&pool->word, memory_order_acquire));
-        take_part(pool);
+static void leader_sleep(mn_pool *pool, uint64_t seen, uint64_t deadline_ns) {
+    uint32_t bell = atomic_load(&pool->leader_bell);
+    atomic_store(&pool->leader_sleeps, true);
+    if (atomic_load(&pool->published) == seen) mn_futex_wait(&pool->leader_bell, bell, deadline_ns);
+    atomic_store(&pool->leader_sleeps, false);
+}
+
+/* ---- leading and working ---------------------------------------------------------------------- */
+
+void mn_pool_begin(mn_pool *pool, mn_program *program) { pool->program = program; }
+
+bool mn_pool_lead(mn_pool *pool, uint64_t deadline_ns) {
+    uint64_t published = atomic_load_explicit(&pool->published, memory_order_acquire);
+    /* A program that has not begun: nobody else can reach it. */
+    if (pieces_of(published) == 0 && pool->program) advance(pool, deadline_ns);
+    for (;;) {
+        published = atomic_load_explicit(&pool->published, memory_order_acquire);
+        if (pieces_of(published) == 0) return true;
+        take_part(pool, 0, published, deadline_ns);
+        if (!changed(pool, published) && !spin_until(pool, published, deadline_ns))
+            leader_sleep(pool, published, deadline_ns);
+        if (deadline_ns != MN_FOREVER && mn_now() >= deadline_ns)
+            return pieces_of(atomic_load_explicit(&pool->published, memory_order_acquire)) == 0;
+    }
+}
+
+static void *work(void *argument) {
+    worker *me = argument;
+    mn_pool *pool = me->pool;
+    while (!atomic_load_explicit(&pool->stop, memory_order_relaxed)) {
+        uint64_t published = atomic_load_explicit(&pool->published, memory_order_acquire);
+        if (pieces_of(published)) take_part(pool, me->number, published, MN_FOREVER);
+        if (!changed(pool, published) && !spin_until(pool, published, MN_FOREVER)) worker_sleep(pool, published);
     }
     return NULL;
 }
 
-static void wake_workers(mn_pool *pool) {
-    /* Sequentially consistent, as in sleep_for_epoch: either it sees the new epoch or we see the sleeper. */
-    if (atomic_load(&pool->sleepers) == 0) return;
-    pthread_mutex_lock(&pool->lock);
-    pthread_cond_broadcast(&pool->wake); /* one system call, where waking a few would take a few */
-    pthread_mutex_unlock(&pool->lock);
+bool mn_pool_set_alarm(mn_pool *pool, uint64_t when_ns) {
+    if (pool->threads == 1) return false;
+    atomic_store(&pool->alarm_ns, when_ns);
+    if (when_ns && atomic_load(&pool->sleepers)) wake_some(pool);
+    return true;
 }
 
-/* ---- dispatching ------------------------------------------------------------------------------ */
-
-static void wait_for_chunks(mn_pool *pool, unsigned chunks) {
-    uint64_t until = 0;
-    while (atomic_load_explicit(&pool->done, memory_order_acquire) != chunks) {
-        for (int i = 0; i < 16; i++) mn_spin_pause();
-        uint64_t now = mn_now();
-        if (until == 0) until = now + FINISH_SPIN_NS;
-        if (now < until) continue;
-        atomic_store(&pool->caller_sleeps, true);
-        pthread_mutex_lock(&pool->lock);
-        while (atomic_load(&pool->done) != chunks) pthread_cond_wait(&pool->finished, &pool->lock);
-        pthread_mutex_unlock(&pool->lock);
-        atomic_store(&pool->caller_sleeps, false);
-    }
-}
-
-/* Describe the dispatch in pool->current and return its number of chunks. */
-static unsigned describe(mn_pool *pool, mn_kernel kernel, const uint64_t *table, const uint32_t *grid, int64_t total) {
-    int64_t threads = pool->threads;
-    dispatch *work = &pool->current;
-    *work = (dispatch){.kernel = kernel, .table = table, .grid = grid, .total = total};
-    work->big = total / (2 * threads);
-    work->big_chunks = work->big ? threads : 0;
-    int64_t rest = total - work->big_chunks * work->big;
-    work->small = (rest + SMALL_PER_THREAD * threads - 1) / (SMALL_PER_THREAD * threads);
-    return (unsigned)(work->big_chunks + (rest + work->small - 1) / work->small);
-}
-
-void mn_pool_run(mn_pool *pool, mn_kernel kernel, const uint64_t *table, const uint32_t grid[3]) {
-    int64_t total = (int64_t)grid[0] * grid[1] * grid[2];
-    if (total <= 0) return;
-    if (total == 1 || pool->threads == 1) {
-        kernel(table, grid, 0, total);
-        return;
-    }
-    pthread_mutex_lock(&pool->turn);
-    unsigned chunks = describe(pool, kernel, table, grid, total);
-    uint64_t epoch = epoch_of(atomic_load_explicit(&pool->word, memory_order_relaxed)) + 1;
-    atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
-    atomic_store(&pool->word, epoch << (2 * FIELD_BITS) | (uint64_t)chunks << FIELD_BITS);
-    wake_workers(pool);
-    take_part(pool);
-    wait_for_chunks(pool, chunks);
-    pthread_mutex_unlock(&pool->turn);
+bool mn_pool_is_bound_here(const mn_pool *pool) {
+    int here = pool->cpus ? sched_getcpu() : -1;
+    for (int i = 1; here >= 0 && i < pool->threads; i++)
+        if (pool->cpus[i] == here) return true;
+    return false;
 }
 
 /* ---- life ------------------------------------------------------------------------------------- */
 
-int mn_default_threads(void) {
-    const char *text = getenv("MANSARD_NUM_THREADS");
-    if (text && *text) {
-        char *end;
-        errno = 0;
-        long threads = strtol(text, &end, 10);
-        if (*end == 0 && errno == 0 && threads >= 1 && threads <= MAX_THREADS) return (int)threads;
-        mn_error(MN_INPUT, "MANSARD_NUM_THREADS is %.40s; it must be a number from 1 to %d", text, MAX_THREADS);
-        return 0;
-    }
-    cpu_set_t usable;
-    int count = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
+static int usable_cpus(void) {
+    /* Big enough for any kernel: CPU_SETSIZE is not. */
+    enum { SETS = 16 };
+    cpu_set_t sets[SETS];
+    int count = sched_getaffinity(0, sizeof sets, sets) == 0 ? CPU_COUNT_S(sizeof sets, sets) : 0;
     return count > 0 ? count : 1;
 }
 
-static void stop_workers(mn_pool *pool, int started) {
-    pthread_mutex_lock(&pool->lock);
-    atomic_store(&pool->stop, true);
-    pthread_cond_broadcast(&pool->wake);
-    pthread_mutex_unlock(&pool->lock);
-    for (int i = 0; i < started; i++) pthread_join(pool->workers[i], NULL);
+static void free_pool(mn_pool *pool) {
+    free(pool->workers);
+    free(pool->shares);
+    free(pool->cpus);
+    free(pool);
 }
 
-mn_pool *mn_pool_create(int threads) {
+static bool allocate_parts(mn_pool *pool, const int *cpus) {
+    size_t threads = (size_t)pool->threads;
+    pool->shares = aligned_alloc(LINE, threads * sizeof(share));
+    pool->workers = calloc(threads, sizeof(worker));
+    pool->cpus = cpus ? malloc(threads * sizeof(int)) : NULL;
+    if (!pool->shares || !pool->workers || (cpus && !pool->cpus)) return false;
+    memset(pool->shares, 0, threads * sizeof(share));
+    if (cpus) memcpy(pool->cpus, cpus, threads * sizeof(int));
+    return true;
+}
+
+static void stop_workers(mn_pool *pool, int started) {
+    atomic_store(&pool->stop, true);
+    atomic_fetch_add(&pool->bell, 1);
+    mn_futex_wake(&pool->bell, MAX_THREADS);
+    for (int i = 1; i < started; i++) pthread_join(pool->workers[i].thread, NULL);
+}
+
+static int start_workers(mn_pool *pool) {
+    for (int i = 1; i < pool->threads; i++) {
+        worker *me = &pool->workers[i];
+        me->pool = pool;
+        me->number = i;
+        int cpu = pool->cpus ? pool->cpus[i] : -1;
+        int reason = mn_thread_start(&me->thread, "mn-worker", cpu, work, me);
+        if (reason == 0) continue;
+        stop_workers(pool, i);
+        if (cpu >= 0 && reason == EINVAL)
+            return mn_error(MN_DEVICE, "cannot bind worker %d to CPU %d: this process may not use it", i, cpu);
+        return mn_error(MN_DEVICE, "cannot start worker %d of %d: %s", i, pool->threads - 1, strerror(reason));
+    }
+    return MN_OK;
+}
+
+mn_pool *mn_pool_create(const mn_pool_options *options) {
+    int threads = options->threads;
     if (threads < 1 || threads > MAX_THREADS) {
         mn_error(MN_INVALID, "a pool has 1 to %d threads, not %d", MAX_THREADS, threads);
         return NULL;
     }
-    size_t size = sizeof(mn_pool) + (size_t)(threads - 1) * sizeof(pthread_t);
-    mn_pool *pool = aligned_alloc(64, (size + 63) / 64 * 64);
-    if (!pool) {
-        mn_error(MN_OUT_OF_MEMORY, "cannot allocate a pool");
+    mn_pool *pool = aligned_alloc(LINE, (sizeof *pool + LINE - 1) / LINE * LINE);
+    if (pool) {
+        memset(pool, 0, sizeof *pool);
+        pool->threads = threads;
+        pool->crowded = threads > usable_cpus();
+        pool->spin_ns = options->spin_ns;
+        pool->alarm = options->alarm;
+        pool->context = options->context;
+        atomic_init(&pool->published, (uint64_t)1 << PIECE_BITS);
+    }
+    if (!pool || !allocate_parts(pool, options->cpus)) {
+        if (pool) free_pool(pool);
+        mn_error(MN_OUT_OF_MEMORY, "cannot allocate a pool of %d threads", threads);
         return NULL;
     }
-    memset(pool, 0, size);
-    pthread_mutex_init(&pool->lock, NULL);
-    pthread_mutex_init(&pool->turn, NULL);
-    pthread_cond_init(&pool->wake, NULL);
-    pthread_cond_init(&pool->finished, NULL);
-    pool->threads = threads;
-    for (int i = 0; i < threads - 1; i++) {
-        int reason = pthread_create(&pool->workers[i], NULL, worker_thread, pool);
-        if (reason == 0) continue;
-        stop_workers(pool, i);
-        free(pool);
-        mn_error(MN_DEVICE, "cannot start worker %d of %d: %s", i + 1, threads - 1, strerror(reason));
-        return NULL;
-    }
-    return pool;
+    if (start_workers(pool) == MN_OK) return pool;
+    free_pool(pool);
+    return NULL;
 }
 
 void mn_pool_release(mn_pool *pool) {
     if (!pool) return;
-    stop_workers(pool, pool->threads - 1);
-    pthread_cond_destroy(&pool->finished);
-    pthread_cond_destroy(&pool->wake);
-    pthread_mutex_destroy(&pool->turn);
-    pthread_mutex_destroy(&pool->lock);
-    free(pool);
+    stop_workers(pool, pool->threads);
+    free_pool(pool);
 }
 
 int mn_pool_threads(const mn_pool *pool) { return pool->threads; }

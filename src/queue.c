@@ -1,35 +1,46 @@
 /* Queues: which batch may run, who runs it, and what was run. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 
-#include "queue.h"
+#include "help.h"
+#include "thread.h"
+
+/* The next step of a chain of batches is often only microseconds away. */
+#define QUEUE_SPIN_NS 30000u
 
 static void *queue_thread(void *argument);
 
 /* ---- life ------------------------------------------------------------------------------------- */
 
 static bool start_thread(mn_queue *queue) {
-    pthread_attr_t attributes;
-    pthread_t thread;
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    char name[16];
+    snprintf(name, sizeof name, "mn-%.12s", queue->label);
     queue->thread_running = true;
     mn_queue_retain(queue);
-    int reason = pthread_create(&thread, &attributes, queue_thread, queue);
-    pthread_attr_destroy(&attributes);
+    int reason = mn_thread_start(NULL, name, queue->options.bind_cpu - 1, queue_thread, queue);
     if (reason == 0) return true;
-    mn_error(MN_DEVICE, "cannot start the thread of queue %s: %s", queue->label, strerror(reason));
+    if (queue->options.bind_cpu && reason == EINVAL)
+        mn_error(MN_DEVICE, "cannot bind the thread of queue %s to CPU %d: this process may not use it", queue->label,
+                 queue->options.bind_cpu - 1);
+    else
+        mn_error(MN_DEVICE, "cannot start the thread of queue %s: %s", queue->label, strerror(reason));
     queue->options.release_context = NULL; /* the caller keeps what it handed in vain */
     queue->thread_running = false;
     mn_queue_release(queue);
     return false;
 }
 
+static bool is_helpable(const mn_queue *queue) { return queue->options.execute_until != NULL; }
+
+/* Made before this process was forked off: its threads do not exist here, its locks may be held. */
+static bool is_foreign(const mn_queue *queue) { return queue->forks != mn_fork_count(); }
+
 mn_queue *mn_queue_create(const mn_queue_options *options) {
     if (options->mode < MN_QUEUE_THREAD || options->mode > MN_QUEUE_PULL ||
-        (options->mode != MN_QUEUE_PULL && !options->execute)) {
+        (options->mode == MN_QUEUE_INLINE && !options->execute) ||
+        (options->mode == MN_QUEUE_THREAD && !options->execute == !options->execute_until)) {
         mn_error(MN_INVALID, "a queue needs a known mode, and an executor unless it is pulled from");
         return NULL;
     }
@@ -40,6 +51,7 @@ mn_queue *mn_queue_create(const mn_queue_options *options) {
     }
     atomic_init(&queue->refs, 1);
     queue->options = *options;
+    queue->forks = mn_fork_count();
     snprintf(queue->label, sizeof queue->label, "%s", options->label ? options->label : "");
     queue->options.label = queue->label;
     pthread_mutex_init(&queue->lock, NULL);
@@ -49,6 +61,7 @@ mn_queue *mn_queue_create(const mn_queue_options *options) {
         mn_queue_release(queue);
         return NULL;
     }
+    if (is_helpable(queue)) mn_help_register(queue);
     return queue;
 }
 
@@ -58,13 +71,15 @@ mn_queue *mn_queue_retain(mn_queue *queue) {
 }
 
 void mn_queue_release(mn_queue *queue) {
-    if (!queue || atomic_fetch_sub_explicit(&queue->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!queue || is_foreign(queue) || atomic_fetch_sub_explicit(&queue->refs, 1, memory_order_acq_rel) != 1) return;
+    if (is_helpable(queue)) mn_help_unregister(queue);
+    /* First: it may end threads that still look at the queue. */
+    if (queue->options.release_context) queue->options.release_context(queue->options.context);
     mn_status_release(queue->poison);
     free(queue->retired);
     pthread_cond_destroy(&queue->idle);
     pthread_cond_destroy(&queue->work);
     pthread_mutex_destroy(&queue->lock);
-    if (queue->options.release_context) queue->options.release_context(queue->options.context);
     free(queue);
 }
 
@@ -97,14 +112,20 @@ static void push_ready(mn_queue *queue, mn_batch *batch) {
         queue->ready = batch;
     queue->ready_last = batch;
     atomic_fetch_add_explicit(&queue->ready_count, 1, memory_order_release);
+    if (is_helpable(queue)) mn_help_count_ready(1);
 }
 
-static mn_batch *pop_ready(mn_queue *queue) {
-    mn_batch *batch = queue->ready;
-    queue->ready = batch->next;
+/* Take the batch after `previous` (NULL: the first) off the ready list. */
+static mn_batch *take_ready_after(mn_queue *queue, mn_batch *previous) {
+    mn_batch *batch = previous ? previous->next : queue->ready;
+    *(previous ? &previous->next : &queue->ready) = batch->next;
+    if (queue->ready_last == batch) queue->ready_last = previous;
     atomic_fetch_sub_explicit(&queue->ready_count, 1, memory_order_relaxed);
+    if (is_helpable(queue)) mn_help_count_ready(-1);
     return batch;
 }
+
+static mn_batch *pop_ready(mn_queue *queue) { return take_ready_after(queue, NULL); }
 
 static void note_start(mn_queue *queue, mn_batch *batch) {
     batch->state = BATCH_RUNNING;
@@ -151,15 +172,20 @@ static int enlist(mn_queue *queue, mn_batch *batches, mn_batch **list, uint32_t 
 
 int mn_queue_submit(mn_queue *queue, const mn_submission *submissions, uint32_t count) {
     if (count == 0) return MN_OK;
+    if (is_foreign(queue))
+        return mn_error(MN_DEVICE, "device %s was opened before this process was forked off: open it (load the model) "
+                                   "in the process that uses it", queue->label);
     mn_batch *few[16];
     mn_batch **list = count <= 16 ? few : malloc(count * sizeof *list);
     mn_batch *batches = list ? mn_batches_create(queue, submissions, count) : NULL;
     int code = batches ? enlist(queue, batches, list, count)
                        : mn_error(MN_OUT_OF_MEMORY, "cannot allocate %u batches", count);
     if (code == MN_OK) {
+        if (is_helpable(queue)) mn_help_submit_begin();
         bool outermost = mn_defer_enter();
         for (uint32_t i = 0; i < count; i++) mn_batch_arm(list[i]);
         mn_defer_leave(outermost);
+        if (is_helpable(queue)) mn_help_submit_end();
     } else {
         mn_batches_discard(batches);
     }
@@ -167,9 +193,20 @@ int mn_queue_submit(mn_queue *queue, const mn_submission *submissions, uint32_t 
     return code;
 }
 
+/* Decide who is to run a batch just put on the ready list; whether the queue's thread must be woken. */
+static bool assign_ready(mn_queue *queue) {
+    if (queue->executing || queue->unfinished) return false; /* who runs looks again */
+    const void *thread = is_helpable(queue) && !queue->closed ? mn_help_expected() : NULL;
+    bool alone = queue->ready == queue->ready_last || queue->reserved_for == thread;
+    queue->reserved_until = thread && alone ? mn_now() + MN_RESERVE_NS : 0;
+    queue->reserved_for = thread;
+    return queue->reserved_until == 0;
+}
+
 void mn_queue_ready(mn_batch *batch) {
     mn_queue *queue = batch->queue;
-    bool execute = false, failed = false;
+    bool execute = false, failed = false, wake = false;
+    uint64_t reserved_until = 0;
     pthread_mutex_lock(&queue->lock);
     /* Otherwise close or poison withdrew it. */
     if (batch->state == BATCH_WAITING) {
@@ -183,21 +220,21 @@ void mn_queue_ready(mn_batch *batch) {
             note_start(queue, batch);
         } else {
             push_ready(queue, batch);
-            pthread_cond_signal(&queue->work);
+            wake = assign_ready(queue);
+            reserved_until = wake ? 0 : queue->reserved_until;
         }
     }
+    mn_queue_retain(queue); /* the batch may be gone as soon as the lock is */
     pthread_mutex_unlock(&queue->lock);
+    /* The thread waits for the end of the reservation when nobody else can. */
+    if (reserved_until && !queue->options.call_later(queue->options.context, reserved_until)) wake = true;
+    if (wake) pthread_cond_signal(&queue->work);
     if (failed) mn_batch_finish(batch, atomic_load(&batch->failure));
     if (execute) queue->options.execute(queue->options.context, batch);
+    mn_queue_release(queue);
 }
 
 /* ---- running ---------------------------------------------------------------------------------- */
-
-static void spin_for_work(mn_queue *queue) {
-    uint64_t until = mn_now() + MN_POOL_SPIN_NS;
-    while (atomic_load_explicit(&queue->ready_count, memory_order_acquire) == 0 && mn_now() < until)
-        for (int i = 0; i < 16; i++) mn_spin_pause();
-}
 
 int mn_queue_pop(mn_queue *queue, uint64_t timeout_ns, mn_batch **batch) {
     uint64_t deadline = mn_deadline(timeout_ns);
@@ -215,15 +252,57 @@ int mn_queue_pop(mn_queue *queue, uint64_t timeout_ns, mn_batch **batch) {
     return *batch ? MN_OK : closed ? MN_CLOSED : MN_TIMEOUT;
 }
 
+static void spin_for_work(mn_queue *queue) {
+    uint64_t until = mn_now() + QUEUE_SPIN_NS;
+    while (atomic_load_explicit(&queue->ready_count, memory_order_acquire) == 0 && mn_now() < until)
+        for (int i = 0; i < 16; i++) mn_spin_pause();
+}
+
+/* The next batch for the queue's thread to run; NULL at the end. */
+static mn_batch *next_batch(mn_queue *queue) {
+    mn_batch *batch = NULL;
+    pthread_mutex_lock(&queue->lock);
+    for (;;) {
+        uint64_t until = MN_FOREVER;
+        if (!queue->executing && queue->unfinished) {
+            batch = queue->unfinished;
+            queue->unfinished = NULL;
+            break;
+        }
+        if (!queue->executing && queue->ready) {
+            if (queue->closed || queue->reserved_until <= mn_now()) {
+                batch = pop_ready(queue);
+                note_start(queue, batch);
+                queue->reserved_until = 0;
+                break;
+            }
+            until = queue->reserved_until;
+        }
+        if (!queue->executing && !queue->ready && queue->closed) break;
+        mn_cond_wait_until(&queue->work, &queue->lock, until);
+    }
+    queue->executing = batch != NULL;
+    pthread_mutex_unlock(&queue->lock);
+    return batch;
+}
+
+static void execute(mn_queue *queue, mn_batch *batch) {
+    const mn_queue_options *options = &queue->options;
+    if (options->execute_until)
+        while (!options->execute_until(options->context, batch, MN_FOREVER)) {}
+    else
+        options->execute(options->context, batch);
+    pthread_mutex_lock(&queue->lock);
+    queue->executing = false;
+    pthread_mutex_unlock(&queue->lock);
+}
+
 static void *queue_thread(void *argument) {
     mn_queue *queue = argument;
     mn_batch *batch;
-    char name[16];
-    snprintf(name, sizeof name, "mn-%.12s", queue->label);
-    prctl(PR_SET_NAME, name);
-    while (mn_queue_pop(queue, MN_FOREVER, &batch) == MN_OK) {
-        queue->options.execute(queue->options.context, batch);
-        spin_for_work(queue); /* the next step of a chain is often only microseconds away */
+    while ((batch = next_batch(queue))) {
+        execute(queue, batch);
+        spin_for_work(queue);
     }
     pthread_mutex_lock(&queue->lock);
     queue->thread_running = false;
@@ -231,6 +310,63 @@ static void *queue_thread(void *argument) {
     pthread_mutex_unlock(&queue->lock);
     mn_queue_release(queue);
     return NULL;
+}
+
+void mn_queue_kick(mn_queue *queue) {
+    pthread_mutex_lock(&queue->lock);
+    queue->reserved_until = 0;
+    pthread_cond_signal(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* ---- waiting threads that run batches --------------------------------------------------------- */
+
+static bool signals(const mn_batch *batch, const mn_timeline *timeline, uint64_t value) {
+    for (uint32_t i = 0; i < batch->signal_count; i++)
+        if (batch->signals[i].timeline == timeline && batch->signals[i].value <= value) return true;
+    return false;
+}
+
+static mn_batch *find_ready(mn_queue *queue, const mn_timeline *timeline, uint64_t value) {
+    mn_batch *previous = NULL, *batch = queue->ready;
+    while (batch && !signals(batch, timeline, value)) previous = batch, batch = batch->next;
+    return batch ? take_ready_after(queue, previous) : NULL;
+}
+
+mn_batch *mn_queue_claim(mn_queue *queue, mn_timeline *timeline, uint64_t value, const void *thread) {
+    mn_batch *batch = NULL;
+    bool fit = mn_stack_left() >= MN_STACK_NEEDED &&
+               (!queue->options.may_help || queue->options.may_help(queue->options.context));
+    pthread_mutex_lock(&queue->lock);
+    bool reserved = queue->reserved_until && queue->reserved_for == thread;
+    bool idle = !queue->executing && !queue->unfinished && !queue->closed;
+    if (fit && idle) batch = find_ready(queue, timeline, value);
+    if (batch) {
+        note_start(queue, batch);
+        queue->executing = true;
+    }
+    if (reserved || batch) queue->reserved_until = 0;
+    bool refused = reserved && !batch;
+    if (refused) pthread_cond_signal(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
+    if (reserved && queue->options.call_later) queue->options.call_later(queue->options.context, 0);
+    return batch;
+}
+
+mn_batch *mn_queue_claim_next(mn_queue *queue, mn_timeline *timeline, uint64_t value) {
+    pthread_mutex_lock(&queue->lock);
+    mn_batch *batch = queue->closed ? NULL : find_ready(queue, timeline, value);
+    if (batch) note_start(queue, batch);
+    pthread_mutex_unlock(&queue->lock);
+    return batch;
+}
+
+void mn_queue_unclaim(mn_queue *queue, mn_batch *unfinished) {
+    pthread_mutex_lock(&queue->lock);
+    queue->executing = false;
+    queue->unfinished = unfinished;
+    if (unfinished || queue->ready || queue->closed) pthread_cond_signal(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
 }
 
 /* ---- accounting ------------------------------------------------------------------------------- */
@@ -336,6 +472,7 @@ void mn_queue_poison(mn_queue *queue, mn_status *status) {
 }
 
 int mn_queue_close(mn_queue *queue, uint64_t timeout_ns) {
+    if (is_foreign(queue)) return MN_OK;
     uint64_t deadline = mn_deadline(timeout_ns);
     pthread_mutex_lock(&queue->lock);
     queue->closed = true;

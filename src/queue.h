@@ -46,6 +46,12 @@ struct mn_queue {
     pthread_cond_t idle;        /* live or thread_running fell */
     bool closed;
     bool thread_running;
+    bool executing;             /* thread mode: some thread runs a batch */
+    mn_batch *unfinished;       /* thread mode: a batch whose thread had to leave it */
+    uint64_t reserved_until;    /* until then ready batches are left to the thread `reserved_for`; 0: not */
+    const void *reserved_for;
+    mn_queue *next_helpable;    /* see help.h */
+    unsigned forks;             /* mn_fork_count when made */
     mn_status *poison;
     mn_batch *waiting;
     mn_batch *ready, *ready_last;
@@ -79,6 +85,16 @@ void mn_batch_withdraw(mn_batch *batch, mn_status *status);
 
 /* Every wait of the batch is complete. */
 void mn_queue_ready(mn_batch *batch);
+
+/* For help.c. Claim a ready batch that signals a point of `timeline` up to `value`, if nothing of the
+ * queue runs; else, if batches are reserved for `thread`, leave them to the queue's thread. */
+mn_batch *mn_queue_claim(mn_queue *queue, mn_timeline *timeline, uint64_t value, const void *thread);
+
+/* A claimed batch is over: claim another like it; NULL when there is none. */
+mn_batch *mn_queue_claim_next(mn_queue *queue, mn_timeline *timeline, uint64_t value);
+
+/* Stop running batches; `unfinished` (may be NULL) is left to the queue's thread. */
+void mn_queue_unclaim(mn_queue *queue, mn_batch *unfinished);
 
 /* Account for a batch that ends, before its points are signalled, and after. */
 void mn_queue_note_end(mn_batch *batch, bool failed);

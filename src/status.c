@@ -148,6 +148,8 @@ bool mn_defer_enter(void) {
     return outermost;
 }
 
+bool mn_defer_is_active(void) { return deferred.active; }
+
 void mn_defer_leave(bool outermost) {
     if (!outermost) return;
     while (deferred.head) {

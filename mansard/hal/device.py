@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from mansard.errors import InputError
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.executable import Executable, ExecutableSpec
@@ -98,6 +99,9 @@ class ProfileRow:
 
 class CommandBuffer(abc.ABC):
     """A recorded, reusable list of commands. Not to be submitted again before its last run ended."""
+
+    host_bytes: int = 0
+    """Memory of the host that the recording takes, as far as the driver knows; for reports."""
 
     @abc.abstractmethod
     def profile(self) -> Sequence[ProfileRow]:
@@ -202,6 +206,11 @@ class Driver(abc.ABC):
 
         A missing driver library or instance is one DeviceInfo with reasons, not an exception.
         """
+
+    def configure(self, **settings: object) -> None:
+        """Take settings for devices opened later; raises InputError naming those the driver does not have."""
+        if settings:
+            raise InputError(f"driver {self.name} has no setting {', '.join(settings)}")
 
     @abc.abstractmethod
     def open(self, info: DeviceInfo) -> Device:

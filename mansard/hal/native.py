@@ -84,8 +84,11 @@ class QueueOptionsStruct(ctypes.Structure):
     _fields_ = (
         ("label", ctypes.c_char_p),
         ("mode", ctypes.c_int),
-        ("reserved", ctypes.c_int),
+        ("bind_cpu", ctypes.c_int),
         ("execute", ctypes.c_void_p),
+        ("execute_until", ctypes.c_void_p),
+        ("may_help", ctypes.c_void_p),
+        ("call_later", ctypes.c_void_p),
         ("native_wait", ctypes.c_void_p),
         ("retain_work", ctypes.c_void_p),
         ("release_work", ctypes.c_void_p),
@@ -111,6 +114,17 @@ class CpuRelocStruct(ctypes.Structure):
     """``mn_cpu_reloc``."""
 
     _fields_ = (("word", ctypes.c_uint32), ("slot", ctypes.c_uint32), ("offset", ctypes.c_uint64))
+
+
+class CpuOptionsStruct(ctypes.Structure):
+    """``mn_cpu_options``."""
+
+    _fields_ = (
+        ("threads", ctypes.c_int),
+        ("reserved", ctypes.c_int),
+        ("cpus", ctypes.POINTER(ctypes.c_int)),
+        ("spin_ns", ctypes.c_uint64),
+    )
 
 
 _ptr, _int, _u32, _u64, _text = (
@@ -157,10 +171,6 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "mn_completion_add": (_int, (_ptr, _ptr, _u64, _u64)),
     "mn_completion_next": (_int, (_ptr, _u64, _out_u64, _u32, _out_u32)),
     "mn_completion_close": (None, (_ptr,)),
-    "mn_default_threads": (_int, ()),
-    "mn_pool_create": (_ptr, (_int,)),
-    "mn_pool_release": (None, (_ptr,)),
-    "mn_pool_run": (None, (_ptr, _ptr, _out_u64, _out_u32)),
     "mn_cpu_list_create": (
         _ptr,
         (
@@ -175,7 +185,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     ),
     "mn_cpu_list_release": (None, (_ptr,)),
     "mn_cpu_list_times": (_size, (_ptr, _out_u64, _size)),
-    "mn_cpu_queue_create": (_ptr, (_text, _int)),
+    "mn_cpu_queue_create": (_ptr, (_text, ctypes.POINTER(CpuOptionsStruct))),
     "mn_memory_map": (_int, (_u64, _out_u64)),
     "mn_memory_unmap": (None, (_u64, _u64)),
     "mn_code_map": (_int, (_ptr, _u64, _out_u64)),

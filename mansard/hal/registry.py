@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import threading
+from typing import Any
 
-from mansard.errors import DeviceUnavailableError, MansardError
+from mansard.errors import DeviceError, DeviceUnavailableError, MansardError
 from mansard.hal import discovery
 from mansard.hal.device import Device, DeviceInfo, Driver
 
@@ -86,6 +88,36 @@ def open_device(name: str) -> Device:
             )
         _open[key] = found.open(info)
         return _open[key]
+
+
+def configure_driver(name: str, **settings: Any) -> None:
+    """Settings for the devices of a driver that are not open yet; those of ``cpu``: docs/threads.md.
+
+    Raises DeviceUnavailableError when there is no such driver, DeviceError when one of its devices is
+    open, and InputError for a setting it does not have or a value that is wrong.
+    """
+    with _lock:
+        found = driver(name)
+        if found is None:
+            raise DeviceUnavailableError(
+                f"no driver named {name!r}; installed: {', '.join(sorted(drivers()))}"
+            )
+        used = [key for key in _open if key.partition(":")[0] == name]
+        if used:
+            raise DeviceError(
+                f"device {used[0]} is open: configure it before the first model is loaded for it"
+            )
+        found.configure(**settings)
+
+
+def _start_anew() -> None:
+    """After a fork: the devices are those of the parent, whose threads do not exist here."""
+    global _lock  # noqa: PLW0603  # the parent's may be held by one of its threads
+    _lock = threading.Lock()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_start_anew)
 
 
 def forget_device(name: str) -> None:

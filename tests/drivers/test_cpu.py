@@ -19,8 +19,10 @@ from mansard.codegen.llvm import target as llvm_target
 from mansard.drivers.cpu.device import CpuDevice
 from mansard.drivers.cpu.driver import DRIVER
 from mansard.drivers.cpu.host import host_cpu, parse_cpuinfo
-from mansard.errors import ArtifactError, DeviceError, DeviceUnavailableError, TargetMismatchError
+from mansard.drivers.cpu.threads import host_threads
+from mansard.errors import ArtifactError, DeviceError, InputError, TargetMismatchError
 from mansard.hal import (
+    Barrier,
     Batch,
     BindingSlot,
     BufferRef,
@@ -106,7 +108,7 @@ def test_the_listed_target_can_be_compiled_for() -> None:
 def test_listing(cpu: Device) -> None:
     info = cpu.info
     assert (info.id, info.kind) == ("cpu", "cpu")
-    assert info.limits["threads"] == len(os.sched_getaffinity(0))
+    assert info.limits["threads"] == host_threads().default_threads
     assert info.heaps[0].size > 1 << 28
     assert cpu.capabilities.features == host_cpu().features
 
@@ -132,7 +134,7 @@ def test_threads_can_be_chosen() -> None:
     device = DRIVER.open(info, threads=5)
     assert device.threads == 5
     device.close()
-    with pytest.raises(DeviceUnavailableError, match="0 threads"):
+    with pytest.raises(InputError, match="threads is 0"):
         DRIVER.open(info, threads=0)
 
 
@@ -241,7 +243,7 @@ def test_a_long_list(cpu: Device) -> None:
     total, one = cpu.allocate(400), cpu.allocate(400)
     one.view().view(np.float32)[:] = 1
     refs = (BufferRef(total), BufferRef(one), BufferRef(total))
-    run(cpu, *[Dispatch(executable, "add", refs, (100,), (7, 1, 1))] * 5000)
+    run(cpu, *[Dispatch(executable, "add", refs, (100,), (7, 1, 1)), Barrier()] * 5000)
     assert set(total.view().view(np.float32).tolist()) == {5000.0}
 
 

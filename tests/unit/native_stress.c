@@ -3,7 +3,8 @@
  * Three queues, one of each mode, get batches that wait on random points of a set of timelines and
  * signal others; some points are failed. Every batch signals a point of its own, which must complete,
  * and must be poisoned exactly if one of the batch's waits was. Meanwhile a completion queue counts
- * completions and a pool sums numbers. At the end a queue is closed with work waiting.
+ * completions, and a CPU queue sums numbers for threads that wait in several ways. At the end a queue is
+ * closed with work waiting.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -91,21 +92,73 @@ static void sum_kernel(const uint64_t *table, const uint32_t grid[3], int64_t be
     for (int64_t i = begin; i < end; i++) ((uint64_t *)(uintptr_t)table[0])[i] += table[1];
 }
 
-static void *use_pool(void *argument) {
-    mn_pool *pool = argument;
-    static uint64_t shared_sums[2][257];
-    static int next;
-    uint64_t *sums = shared_sums[__atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)];
-    for (uint64_t round = 1; round <= 2000; round++) {
-        uint32_t grid[3] = {(uint32_t)(round % 257) + 1, 1, 1};
-        uint64_t table[2] = {(uintptr_t)sums, round};
-        mn_pool_run(pool, sum_kernel, table, grid);
+#define SUMS 257
+#define ROUNDS 1500
+#define TASKS 20
+
+/* Each round adds 1 to all of the first sums, then in TASKS independent parts 2, then 3 to the first of all.
+ * Rounds depend on each other, so a piece run twice, left out or run early shows. */
+typedef struct summing {
+    mn_queue *queue;
+    uint64_t sums[SUMS];
+    uint64_t timeout_ns; /* of each wait, repeated until it succeeds */
+} summing;
+
+static mn_cpu_list *summing_list(uint64_t *sums) {
+    mn_cpu_command commands[TASKS + 4] = {0};
+    uint64_t words[2 * (TASKS + 2)];
+    uint32_t count = 0, word = 0;
+    for (int i = 0; i < TASKS + 2; i++) {
+        bool part = i > 0 && i <= TASKS;
+        if (i == 1 || i == TASKS + 1) commands[count++].op = MN_CPU_BARRIER;
+        uint32_t from = part ? (uint32_t)(i - 1) * SUMS / TASKS : 0;
+        uint32_t until = part ? (uint32_t)i * SUMS / TASKS : i == 0 ? SUMS : 1;
+        commands[count++] = (mn_cpu_command){.kernel = (const void *)sum_kernel, .op = MN_CPU_DISPATCH, .table = word,
+                                             .grid = {until - from, 1, 1}};
+        words[word++] = (uintptr_t)(sums + from);
+        words[word++] = i == 0 ? 1 : part ? 2 : 3;
     }
-    for (int i = 0; i < 257; i++) {
-        uint64_t expected = 0;
-        for (uint64_t round = 1; round <= 2000; round++)
-            if ((int)(round % 257) >= i) expected += round;
-        CHECK(sums[i] == expected);
+    mn_cpu_list *list = mn_cpu_list_create(commands, count, words, word, NULL, 0, false);
+    CHECK(list);
+    return list;
+}
+
+static void *use_cpu(void *argument) {
+    summing *job = argument;
+    mn_cpu_list *list = summing_list(job->sums);
+    mn_timeline *timeline = mn_timeline_create("sums", 0);
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        mn_point wait = {timeline, round - 1}, signal = {timeline, round};
+        mn_submission one = {.waits = &wait, .wait_count = 1, .signals = &signal, .signal_count = 1, .work = list};
+        CHECK(mn_queue_submit(job->queue, &one, 1) == MN_OK);
+        /* A list must not be submitted again before its last run ended. */
+        while (mn_timeline_wait(timeline, round, job->timeout_ns, NULL) == MN_TIMEOUT) {}
+        uint64_t first = job->sums[0], last = job->sums[SUMS - 1];
+        CHECK(first == 6 * round && last == 3 * round);
+    }
+    for (int i = 1; i < SUMS; i++) CHECK(job->sums[i] == 3 * ROUNDS);
+    mn_cpu_list_release(list);
+    mn_timeline_release(timeline);
+    return NULL;
+}
+
+static void *start_and_stop(void *argument) {
+    (void)argument;
+    for (int i = 0; i < 40; i++) {
+        mn_cpu_options options = {.threads = 1 + i % 5, .spin_ns = i % 2 ? 0 : 100000};
+        summing job = {.queue = mn_cpu_queue_create("short", &options)};
+        CHECK(job.queue);
+        mn_cpu_list *list = summing_list(job.sums);
+        mn_timeline *timeline = mn_timeline_create("short", 0);
+        mn_point signal = {timeline, 1};
+        mn_submission one = {.signals = &signal, .signal_count = 1, .work = list};
+        CHECK(mn_queue_submit(job.queue, &one, 1) == MN_OK);
+        if (i % 3 == 0) CHECK(mn_timeline_wait(timeline, 1, MN_FOREVER, NULL) == MN_OK);
+        CHECK(mn_queue_close(job.queue, MN_FOREVER) == MN_OK);
+        CHECK(mn_timeline_query(timeline, 1, NULL) == MN_REACHED && job.sums[0] == 6);
+        mn_queue_release(job.queue);
+        mn_cpu_list_release(list);
+        mn_timeline_release(timeline);
     }
     return NULL;
 }
@@ -156,10 +209,14 @@ static void close_with_waiting_work(void) {
 }
 
 int main(void) {
-    pthread_t threads[SUBMITTERS + 5];
+    pthread_t threads[SUBMITTERS + 6];
     int count = 0;
-    mn_pool *pool = mn_pool_create(3);
-    CHECK(pool);
+    mn_cpu_options options = {.threads = 3, .spin_ns = 20000};
+    mn_queue *cpu = mn_cpu_queue_create("cpu", &options);
+    CHECK(cpu);
+    /* One waits as long as it takes, one gives up at once again and again, one in the middle of a run. */
+    static summing jobs[3];
+    for (int i = 0; i < 3; i++) jobs[i] = (summing){.queue = cpu, .timeout_ns = (uint64_t[]){MN_FOREVER, 100, 30000}[i]};
     for (int i = 0; i < 3; i++) queues[i] = make_queue(i);
     for (int i = 0; i < 8; i++) gates[i] = mn_timeline_create("gate", 0);
     for (int t = 0; t < SUBMITTERS; t++)
@@ -168,8 +225,8 @@ int main(void) {
     for (int t = 0; t < SUBMITTERS; t++) pthread_create(&threads[count++], NULL, submit, (void *)(intptr_t)t);
     pthread_create(&threads[count++], NULL, open_gates, NULL);
     pthread_create(&threads[count++], NULL, drain, NULL);
-    pthread_create(&threads[count++], NULL, use_pool, pool);
-    pthread_create(&threads[count++], NULL, use_pool, pool);
+    for (int i = 0; i < 3; i++) pthread_create(&threads[count++], NULL, use_cpu, &jobs[i]);
+    pthread_create(&threads[count++], NULL, start_and_stop, NULL);
     pthread_t puller;
     pthread_create(&puller, NULL, pull, queues[MN_QUEUE_PULL]);
     for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
@@ -184,7 +241,8 @@ int main(void) {
     for (int i = 0; i < 8; i++) mn_timeline_release(gates[i]);
     for (int t = 0; t < SUBMITTERS; t++)
         for (int i = 0; i < BATCHES; i++) mn_timeline_release(own[t][i]);
-    mn_pool_release(pool);
+    CHECK(mn_queue_close(cpu, MN_FOREVER) == MN_OK);
+    mn_queue_release(cpu);
     puts("done");
     return 0;
 }

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,38 +25,77 @@ def kernel_type() -> Any:
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
+def cpu_queue(threads: int, cpus: tuple[int, ...] | None = None) -> int | None:
+    """The handle of a CPU queue; None on failure."""
+    bound = (ctypes.c_int * len(cpus))(*cpus) if cpus else None
+    options = native.CpuOptionsStruct(threads=threads, cpus=bound, spin_ns=20_000)
+    return native.core.mn_cpu_queue_create(b"test", ctypes.byref(options))
+
+
+def run_list(queue: int, commands: list[native.CpuCommandStruct], runs: int) -> None:
+    """Run a list of commands without words several times, each waited for."""
+    many = (native.CpuCommandStruct * len(commands))(*commands)
+    made = native.core.mn_cpu_list_create(many, len(commands), None, 0, None, 0, False)
+    handle = native.check_handle(made)
+    timeline = native.check_handle(native.core.mn_timeline_create(b"test", 0))
+    for value in range(1, runs + 1):
+        signal = native.PointStruct(timeline, value)
+        submission = native.SubmissionStruct(signals=ctypes.pointer(signal), signal_count=1, work=handle)
+        native.check(native.core.mn_queue_submit(queue, ctypes.byref(submission), 1))
+        native.check(native.core.mn_timeline_wait(timeline, value, 60 * 10**9, None))
+    native.core.mn_timeline_release(timeline)
+    native.core.mn_cpu_list_release(handle)
+
+
+def dispatch(kernel: Any, grid: tuple[int, int, int]) -> native.CpuCommandStruct:
+    address = ctypes.cast(kernel, ctypes.c_void_p).value
+    return native.CpuCommandStruct(kernel=address, op=native.CPU_DISPATCH, grid=grid)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
 @pytest.mark.parametrize("grid", [(0, 1, 1), (1, 1, 1), (2, 1, 1), (7, 3, 5), (1000, 1, 1), (10, 10, 10)])
-def test_pool_covers_the_grid_once(threads: int, grid: tuple[int, int, int]) -> None:
+def test_threads_cover_the_grid_once(threads: int, grid: tuple[int, int, int]) -> None:
     spans: list[tuple[int, int]] = []
     kernel = kernel_type()(lambda _table, _grid, begin, end: spans.append((begin, end)))
-    pool = native.check_handle(native.core.mn_pool_create(threads))
-    native.core.mn_pool_run(
-        pool, ctypes.cast(kernel, ctypes.c_void_p), (ctypes.c_uint64 * 1)(), (ctypes.c_uint32 * 3)(*grid)
-    )
-    native.core.mn_pool_release(pool)
-    covered = sorted(spans)
+    queue = native.check_handle(cpu_queue(threads))
+    run_list(queue, [dispatch(kernel, grid)], runs=3)
+    native.check(native.core.mn_queue_close(queue, native.FOREVER))
+    native.core.mn_queue_release(queue)
     total = grid[0] * grid[1] * grid[2]
-    assert [i for begin, end in covered for i in range(begin, end)] == list(range(total))
-    assert len(covered) <= 5 * threads
+    assert sorted(i for begin, end in spans for i in range(begin, end)) == sorted(3 * list(range(total)))
+    assert len(spans) <= 3 * 16 * threads
 
 
-def test_a_pool_needs_a_thread() -> None:
-    assert native.core.mn_pool_create(0) is None
-    with pytest.raises(DeviceError, match="not 0"):
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_barriers_separate_what_runs_at_once(threads: int) -> None:
+    """Each command notes what it sees done; only barriers promise anything."""
+    done: list[str] = []
+    kernels = [
+        kernel_type()(lambda _t, _g, begin, end, name=name: done.extend([name] * (end - begin)))
+        for name in "abc"
+    ]
+    barrier = native.CpuCommandStruct(op=native.CPU_BARRIER)
+    a, b, c = (dispatch(kernel, (20, 1, 1)) for kernel in kernels)
+    queue = native.check_handle(cpu_queue(threads))
+    run_list(queue, [barrier, a, b, barrier, barrier, c, barrier], runs=5)
+    native.check(native.core.mn_queue_close(queue, native.FOREVER))
+    native.core.mn_queue_release(queue)
+    for run in range(5):
+        part = done[60 * run : 60 * run + 60]
+        assert (sorted(part[:40]), set(part[40:])) == ([*"a" * 20, *"b" * 20], {"c"})
+
+
+@pytest.mark.parametrize("threads", [0, -1, 5000])
+def test_a_queue_needs_threads(threads: int) -> None:
+    assert cpu_queue(threads) is None
+    with pytest.raises(DeviceError, match=f"1 to 4096 threads, not {threads}"):
         native.check(native.INVALID)
 
 
-@pytest.mark.parametrize(("setting", "expected"), [("3", 3), ("1", 1), ("", None), ("0", 0), ("two", 0)])
-def test_number_of_threads(setting: str, expected: int | None) -> None:
-    code = "from mansard.hal import native; print(native.core.mn_default_threads(), native.last_message())"
-    environment = {**os.environ, "MANSARD_NUM_THREADS": setting}
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    count, _, message = run.stdout.strip().partition(" ")
-    assert int(count) == (len(os.sched_getaffinity(0)) if expected is None else expected)
-    assert ("MANSARD_NUM_THREADS" in message) == (expected == 0)
+def test_a_cpu_that_cannot_be_had() -> None:
+    for cpus in [(0, 3000), (3000, 0)]:
+        assert cpu_queue(2, cpus) is None
+        assert "CPU 3000: this process may not use it" in native.last_message()
 
 
 def test_lists_are_checked() -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("batch", "completion", "cpu_exec", "memory", "pool", "queue", "status", "timeline")
+SOURCES = (
+    "batch", "completion", "cpu_exec", "cpu_list", "help", "memory", "pool", "queue", "status", "thread",
+    "timeline",
+)  # fmt: skip
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 

@@ -23,7 +23,8 @@ class _Encoding:
     commands: list[native.CpuCommandStruct] = field(default_factory=list)
     words: list[int] = field(default_factory=list)
     relocations: list[native.CpuRelocStruct] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
+    labels: list[str | None] = field(default_factory=list)
+    """Of each command; None for barriers."""
     slots: dict[int, int] = field(default_factory=dict)
     """Bytes the buffer bound to each slot must have at least."""
     kept: list[object] = field(default_factory=list)
@@ -39,8 +40,7 @@ class _Encoding:
                     raise DeviceError(f"{command.label}: a fill of {command.size} bytes; not a multiple of 4")
                 self._transfer(native.CPU_FILL, (command.target,), command)
             case Barrier():
-                # Commands run in order: a barrier has nothing to do.
-                pass
+                self._append(native.CpuCommandStruct(op=native.CPU_BARRIER), None)
 
     def _dispatch(self, command: Dispatch) -> None:
         name = command.label or command.entry
@@ -82,7 +82,7 @@ class _Encoding:
             native.CpuCommandStruct(op=op, table=table, size=command.size, pattern=pattern), command.label
         )
 
-    def _append(self, command: native.CpuCommandStruct, label: str) -> None:
+    def _append(self, command: native.CpuCommandStruct, label: str | None) -> None:
         self.commands.append(command)
         self.labels.append(label)
 
@@ -134,6 +134,11 @@ class CpuCommandBuffer(CommandBuffer):
         self.kept: tuple[object, ...] = tuple(encoding.kept)
         """The buffers and code the list refers to; a submission keeps them alive."""
         count, words = len(encoding.commands), len(encoding.words)
+        self.host_bytes = (
+            count * ctypes.sizeof(native.CpuCommandStruct)
+            + words * ctypes.sizeof(ctypes.c_uint64)
+            + len(encoding.relocations) * ctypes.sizeof(native.CpuRelocStruct)
+        )
         self.handle: int = native.check_handle(
             native.core.mn_cpu_list_create(
                 (native.CpuCommandStruct * count)(*encoding.commands),
@@ -152,7 +157,11 @@ class CpuCommandBuffer(CommandBuffer):
         times = (ctypes.c_uint64 * (2 * len(self._labels)))()
         if native.core.mn_cpu_list_times(self.handle, times, len(times)) == 0:
             return []
-        return [ProfileRow(label, times[2 * i], times[2 * i + 1]) for i, label in enumerate(self._labels)]
+        return [
+            ProfileRow(label, times[2 * i], times[2 * i + 1])
+            for i, label in enumerate(self._labels)
+            if label is not None
+        ]
 
     def check_open(self) -> None:
         """Raise DeviceError when the recording is closed."""

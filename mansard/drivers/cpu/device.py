@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from mansard.drivers.cpu.executable import FORMAT, CpuExecutable
 from mansard.drivers.cpu.host import HostCpu, memory_bytes
 from mansard.drivers.cpu.launcher import CpuLauncher
 from mansard.drivers.cpu.memory import CpuBuffer
+from mansard.drivers.cpu.threads import ThreadSettings
 from mansard.errors import DeviceError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
@@ -26,10 +28,10 @@ from mansard.hal.semaphore import Semaphore
 class CpuDevice(Device):
     """Runs batches one after another, each command on all threads of the native worker pool."""
 
-    def __init__(self, info: DeviceInfo, cpu: HostCpu, threads: int) -> None:
-        """``threads`` counts every thread that computes."""
+    def __init__(self, info: DeviceInfo, cpu: HostCpu, settings: ThreadSettings) -> None:
+        """Start the threads; raises DeviceError when one cannot be started or bound to its CPU."""
         self.info = info
-        self.threads = threads
+        self.threads = settings.threads
         self.capabilities = Capabilities(
             formats=(FORMAT,),
             unified_memory=True,
@@ -42,7 +44,8 @@ class CpuDevice(Device):
             features=cpu.features,
         )
         self._cpu = cpu
-        self._queue = Queue(native.check_handle(native.core.mn_cpu_queue_create(info.id.encode(), threads)))
+        options = ctypes.byref(settings.native_options())
+        self._queue = Queue(native.check_handle(native.core.mn_cpu_queue_create(info.id.encode(), options)))
 
     def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
         """A zeroed buffer at a page boundary; raises OutOfMemoryError."""
