@@ -58,7 +58,7 @@ class AttentionTile:
     def scratch(self, nest: AttentionNest, lanes: int) -> int:
         """Bytes of scratch."""
         depth, columns = nest.depth_and_columns()
-        rows = (depth + columns + self.block + 2) * self.vectors * lanes
+        rows = (depth + columns + self.block + 3) * self.vectors * lanes
         return 4 * (rows + self.block * max(depth, columns))
 
 
@@ -157,6 +157,7 @@ class _AcrossRows:
         self.plain_values = is_plain_f32(nest, nest.weighted, self.form.value)
         wide = [n for n, p in ((depth, self.plain_keys), (columns, self.plain_values)) if not p]
         self.rows = b.shared(DType.F32, tile.block * max(wide)) if wide else None
+        self.block_tops = b.shared(DType.F32, self.width)
         self.turned = [r for r in nest.mask_reads() if self._is_turned(r)]
 
     def _is_turned(self, read: Read) -> bool:
@@ -180,7 +181,9 @@ class _AcrossRows:
             b.store(self.results, loop.index, zero)
         keys = self._last_key(start)
         with b.for_(b.idx(0), keys, b.idx(self.tile.block)) as loop, ev.scope():
-            self._block(loop.index, self.frame.minimum(b.idx(self.tile.block), b.sub(keys, loop.index)))
+            self._block(
+                start, loop.index, self.frame.minimum(b.idx(self.tile.block), b.sub(keys, loop.index))
+            )
         self._finish(start)
 
     def _place(self, row: KValue) -> KValue:
@@ -240,10 +243,10 @@ class _AcrossRows:
         self._each_vector(start, squares if along and depth >= lanes else lines)
 
     # A block of keys ------------------------------------------------------------------------
-    def _block(self, first: KValue, count: KValue) -> None:
+    def _block(self, start: KValue, first: KValue, count: KValue) -> None:
         tops = self._scores(first, count)
         if self.turned:
-            tops = self._mask(first, count)
+            tops = self._mask(start, first, count)
         scales = self._exponentials(count, tops)
         self._accumulate(first, count, scales)
 
@@ -307,7 +310,7 @@ class _AcrossRows:
                 for v in vectors:
                     score = sums[i * tile.vectors + v]
                     if not self.turned:
-                        score = self._masked(b.add(first, near[i]), v, score)
+                        score = self._masked(b.add(first, near[i]), self.places[v], score)
                         tops[v] = larger(b, tops[v], score)
                     self._row_store(self.scores, own[i], v, score)
             loop.yield_(*tops)
@@ -332,52 +335,59 @@ class _AcrossRows:
             loop.yield_(*out)
         return loop.results
 
-    def _masked(self, key: KValue, v: int, score: KValue) -> KValue:
+    def _masked(self, key: KValue, place: KValue, score: KValue) -> KValue:
         ev = self.ev
         with ev.scope():
-            self._bind_row(self.places[v], (self.lane[-1], self.lanes))
+            self._bind_row(place, (self.lane[-1], self.lanes))
             ev.bind([self.nest.key_loop], key)
             ev.reduced[self.form.scores] = score
             return self.b.splat(ev.value(self.form.masked, self.nest.masked_index()), self.lanes)
 
-    def _mask(self, first: KValue, count: KValue) -> Sequence[KValue]:
+    def _mask(self, start: KValue, first: KValue, count: KValue) -> Sequence[KValue]:
         """Masks that lie along the keys, transposed square by square; the maximum of each row."""
         b, lanes = self.b, self.lanes
-        inits = [b.const(LOWEST, DType.F32, lanes) for _ in range(self.tile.vectors)]
         whole = b.sub(count, b.binary("rem", count, b.idx(lanes)))
-        with b.for_(b.idx(0), whole, b.idx(lanes), inits=inits) as loop, self.ev.scope():
-            tops = []
-            for v, top in enumerate(loop.carried):
-                columns = [self._turn(read, b.add(first, loop.index), v) for read in self.turned]
+        lowest = b.const(LOWEST, DType.F32, lanes)
+
+        def emit(place: KValue, offset: KValue) -> None:
+            with b.for_(b.idx(0), whole, b.idx(lanes), inits=[lowest]) as loop, self.ev.scope():
+                columns = [self._turn(read, b.add(first, loop.index), place) for read in self.turned]
+                (top,) = loop.carried
                 for i in range(lanes):
                     staged: Staged = {
                         (r.value, r.address): c[i] for r, c in zip(self.turned, columns, strict=True)
                     }
-                    top = self._remask(first, b.add(loop.index, b.idx(i)), v, top, staged)
-                tops.append(top)
-            loop.yield_(*tops)
-        with b.for_(whole, count, inits=loop.results) as rest, self.ev.scope():
-            rest.yield_(*(self._remask(first, rest.index, v, top, {}) for v, top in enumerate(rest.carried)))
-        return rest.results
+                    top = self._remask(first, b.add(loop.index, b.idx(i)), place, offset, top, staged)
+                loop.yield_(top)
+            with b.for_(whole, count, inits=loop.results) as rest, self.ev.scope():
+                rest.yield_(self._remask(first, rest.index, place, offset, rest.carried[0], {}))
+            b.store(self.block_tops, offset, rest.results[0])
 
-    def _turn(self, read: Read, key: KValue, v: int) -> list[KValue]:
+        self._each_vector(start, emit)
+        return [b.load(self.block_tops, b.idx(v * lanes), lanes) for v in range(self.tile.vectors)]
+
+    def _turn(self, read: Read, key: KValue, place: KValue) -> list[KValue]:
         """What a read gives for a square of rows and keys: a vector of rows for each key."""
         ev, rows = self.ev, []
         assert read.address is not None
         for i in range(self.lanes):
             with ev.scope():
-                self._bind_row(self.b.add(self.places[v], self.b.idx(i)), (self.nest.key_loop, self.lanes))
+                self._bind_row(self.b.add(place, self.b.idx(i)), (self.nest.key_loop, self.lanes))
                 ev.bind([self.nest.key_loop], key)
                 rows.append(ev.load(read.value, read.address))
         return transpose(self.b, rows)
 
-    def _remask(self, first: KValue, key: KValue, v: int, top: KValue, staged: Staged) -> KValue:
+    def _remask(
+        self, first: KValue, key: KValue, place: KValue, offset: KValue, top: KValue, staged: Staged
+    ) -> KValue:
+        b = self.b
+        index = b.add(b.mul(key, b.idx(self.width)), offset)
         with self.ev.scope():
             self.ev.staged = staged
-            score = self._masked(self.b.add(first, key), v, self._row_load(self.scores, key, v))
+            score = self._masked(b.add(first, key), place, b.load(self.scores, index, self.lanes))
             self.ev.staged = {}
-        self._row_store(self.scores, key, v, score)
-        return larger(self.b, top, score)
+        b.store(self.scores, index, score)
+        return larger(b, top, score)
 
     def _exponentials(self, count: KValue, tops: Sequence[KValue]) -> list[KValue]:
         """Scores to exponentials, in place; updates maxima and sums, gives the scales of older sums."""
