@@ -9,8 +9,11 @@ STAMP := $(VENV)/.setup-done
 SETUP_INPUTS := pyproject.toml setup.py tools/setup_env.sh $(wildcard src/*.c src/*.h)
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+BENCH_ARGS ?=
+BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
+BENCH_RESULT ?= benchmarks/results/$(shell date -u +%F)-cpu
 
-.PHONY: help setup demo test lint format style typecheck imports pytest conformance vulkan-packages lavapipe-backports clean distclean
+.PHONY: help setup demo test lint format style typecheck imports pytest conformance bench bench-peers vulkan-packages lavapipe-backports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -48,6 +51,14 @@ pytest: $(STAMP)
 
 conformance: $(STAMP) vulkan-packages ## the driver conformance suite alone
 	$(BIN)/python -m pytest tests/drivers --durations=10 $(PYTEST_ARGS)
+
+bench: $(STAMP) ## measure Mansard beside the peers installed; writes benchmarks/results
+	@$(BIN)/python -c 'import onnxruntime, openvino, matplotlib' 2>/dev/null || $(BIN)/pip install --quiet -e '.[bench]'
+	$(BIN)/python benchmarks/cpu.py --json $(BENCH_RESULT).json --markdown $(BENCH_RESULT).md \
+		--plot $(BENCH_RESULT).svg $(BENCH_ARGS)
+
+bench-peers: ## make environments for the peers that need their own (gigabytes; BENCH_PEERS=... for some)
+	@PYTHON="$(PYTHON)" sh tools/bench_env.sh $(BENCH_PEERS)
 
 vulkan-packages:
 	@sh tools/vulkan_packages.sh

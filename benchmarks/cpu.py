@@ -18,7 +18,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from harness import machine, report
 from harness.cases import CASES, DEFAULT_MODELS, MODELS, Case
 from harness.children import Runner, StepFailed
-from harness.peers import DEFAULT_PEERS, PEERS
+from harness.peers import DEFAULT_PEERS, OURS, PEERS
 from harness.rows import Row, add_ratios, merge_rounds, new_row
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,13 +91,16 @@ def _venv(text: str) -> tuple[str, Path]:
 
 
 def measure_model(
-    case: Case, names: Sequence[str], runner: Runner, rounds: int, *, keep_builds: bool
+    case: Case, names: Sequence[str], runner: Runner, rounds: int, rebuild: Collection[str]
 ) -> list[Row]:
-    """Rows of one model: build every peer, then run them in turn, round after round."""
+    """Rows of one model: build every peer, then run them in turn, round after round.
+
+    Files of an earlier run serve the peers that are not in ``rebuild``.
+    """
     rows = {name: new_row(case.name, name) for name in names}
     built: dict[str, Any] = {}
     runs: dict[str, list[Any]] = {}
-    done: set[str] = set()
+    fresh = set(rebuild)
     for name in names:
         peer = PEERS[name]
         if refusal := peer.refusal(case):
@@ -107,9 +110,8 @@ def measure_model(
         try:
             runner.versions(peer)
             runner.prepare(case)
-            fresh = maker not in done and not (keep_builds and not name.startswith("mansard"))
-            built[name] = runner.build(PEERS[maker], case, again=fresh)
-            done.add(maker)
+            built[name] = runner.build(PEERS[maker], case, again=maker in fresh)
+            fresh.discard(maker)
             runs[name] = []
             _say(f"{case.name}, {name}: built in {built[name].get('compile_s', 0):.1f} s")
         except StepFailed as failure:
@@ -133,18 +135,21 @@ def measure_limits(runner: Runner, rounds: int) -> tuple[dict[str, Any], list[Ro
     """The machine's limits on one thread and on all, and Mansard's rows for the cases that reach for them."""
     found: dict[str, Any] = {}
     rows: list[Row] = []
+    rebuild = ["mansard"]
     for threads in sorted({1, runner.threads}):
         own = Runner(runner.work, threads, runner.venvs, runner.limit)
         best = machine.limits(runner.work, threads)
         micro: dict[str, Row] = {}
         for case in (case for case in CASES.values() if case.micro):
-            row = measure_model(case, ["mansard"], own, rounds, keep_builds=False)[0] | {"threads": threads}
-            rows.append(row)
+            row = measure_model(case, ["mansard"], own, rounds, rebuild)[0]
+            rows.append(row | {"threads": threads})
             if row["status"] == "ok":
                 micro[case.name] = row
             # again after each case: the best of all is the limit
             best = {key: max(value, best[key]) for key, value in machine.limits(runner.work, threads).items()}
         found |= machine.shares(threads, best, micro)
+        rebuild = []
+    found |= machine.dispatch_costs(runner.threads)
     return found, rows
 
 
@@ -163,10 +168,10 @@ def main() -> None:
         limits, micro = measure_limits(runner, options.rounds)
         about["limits"] = limits
         rows += micro
+    chosen = OURS if options.keep_builds else options.peers
+    rebuild = {PEERS[name].shares_build_of or name for name in chosen}
     for model in options.models:
-        rows += measure_model(
-            CASES[model], options.peers, runner, options.rounds, keep_builds=options.keep_builds
-        )
+        rows += measure_model(CASES[model], options.peers, runner, options.rounds, rebuild)
         add_ratios(rows)
         write(options, rows, about)  # after each model: a long run that is stopped leaves what it has
     print(report.table(rows))

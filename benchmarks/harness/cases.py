@@ -67,8 +67,6 @@ def _cases() -> Iterable[Case]:
     # Limits of the machine, reached for by one kernel: see networks.py for the shapes.
     yield Case("gemm_1024", "gemm_1024", work=2 * 1024**3, micro=True)
     yield Case("gemv_256mib", "gemv_256mib", traffic=4 * 8192 * 8192, micro=True)
-    yield Case("chain_16", "chain_16", micro=True)
-    yield Case("chain_272", "chain_272", micro=True)
 
 
 CASES: dict[str, Case] = {case.name: case for case in _cases()}

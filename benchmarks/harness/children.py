@@ -62,12 +62,10 @@ class Runner:
     def build(self, peer: Peer, case: Case, *, again: bool) -> dict[str, Any]:
         """Build a peer's files, or answer what building them took when they are there already.
 
-        A compile cache is empty before. Where the peer says so, the build runs again to time it with the cache
-        filled, as ``recompile_s``.
+        A compile cache is empty before. Where the peer says so, the build runs again to time it with the
+        cache filled, as ``recompile_s``.
         """
         place = folder(self.work, case, peer)
-        if peer.shares_build_of:
-            return self.build(PEERS[peer.shares_build_of], case, again=False)
         if not peer.builds:
             return {}
         memo = place / "build.json"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +18,7 @@ from harness.cases import CASES
 from harness.children import processors
 
 SOURCE = Path(__file__).with_name("machine.c")
+DISPATCH = Path(__file__).resolve().parent.parent / "dispatch.py"
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-pthread")
 
 
@@ -83,13 +86,32 @@ def shares(
             rate = amount / micro[name]["min_ms"] * 1e-6
             add(title, rate, "GFLOP/s" if key == "gflops" else "GB/s")
             add(f"{title}, share of the limit", 100 * rate / limit[key], "%")
-    if "chain_16" in micro and "chain_272" in micro:
-        short, long = micro["chain_16"], micro["chain_272"]
-        dispatches = long["dispatches"] - short["dispatches"]
-        if dispatches > 0:
-            cost = (long["min_ms"] - short["min_ms"]) / dispatches * 1e3
-            add("one dispatch in a chain of small ones, kernel included", cost, "µs")
     return found
+
+
+def dispatch_costs(threads: int) -> dict[str, dict[str, Any]]:
+    """What a dispatch costs Mansard beyond its kernel, as `benchmarks/dispatch.py` measures it.
+
+    Raises subprocess.CalledProcessError when that program fails.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        answer = Path(scratch) / "dispatch.json"
+        command = [sys.executable, DISPATCH, "--threads", str(threads), "--seconds", "0.1", "--json", answer]
+        chosen = processors(threads)
+        subprocess.run(
+            [str(part) for part in command],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            preexec_fn=lambda: os.sched_setaffinity(0, chosen),  # no threads here
+        )
+        report = json.loads(answer.read_text())
+    return {
+        f"dispatch of {row['kernel_us']:.0f} µs of work, beyond the kernel, {threads} threads": {
+            "value": row["beyond_kernel_us"]["min"],
+            "unit": "µs",
+        }
+        for row in report["work"]
+    }
 
 
 def _field(path: str, name: str) -> str | None:

@@ -146,7 +146,7 @@ def _example(name: str, generator: torch.Generator) -> torch.Tensor:
         return torch.randint(0, 30000, (1, TOKENS), generator=generator)
     if name in PIXELS:
         return torch.randn(4, 3, PIXELS[name], PIXELS[name], generator=generator)
-    rows, columns = {"gemm_1024": (1024, 1024), "gemv_256mib": (1, 8192)}.get(name, (1, 16))
+    rows, columns = {"gemm_1024": (1024, 1024), "gemv_256mib": (1, 8192)}[name]
     return torch.randn(rows, columns, generator=generator)
 
 
@@ -202,14 +202,6 @@ def _linear(size: int) -> nn.Module:
     return nn.Linear(size, size, bias=False)
 
 
-def _chain(length: int) -> nn.Module:
-    """Dispatches with next to nothing in them, each waiting for the one before."""
-    layers: list[nn.Module] = []
-    for _ in range(length):
-        layers += [nn.Linear(16, 16), nn.Tanh()]
-    return nn.Sequential(*layers)
-
-
 _BUILDERS = {
     "mobilenet_v2": _mobilenet,
     "deeplabv3": _deeplab,
@@ -218,6 +210,4 @@ _BUILDERS = {
     "qwen": _qwen,
     "gemm_1024": lambda: _linear(1024),
     "gemv_256mib": lambda: _linear(8192),
-    "chain_16": lambda: _chain(16),
-    "chain_272": lambda: _chain(272),
 }

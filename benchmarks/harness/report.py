@@ -70,9 +70,13 @@ def table(rows: Sequence[Row]) -> str:
         parts.append(_grid(["model", "", *(title for title, _ in _RATIOS)], cells))
     if any(not exact(row) for row in done):
         parts.append("\\* not the model's element type: left out of the ratios.")
-    failed = [f"- {row['model']}, {row['peer']}: {row['status']}" for row in shown if row["status"] != "ok"]
+    failed: dict[tuple[str, str], list[str]] = {}
+    for row in shown:
+        if row["status"] != "ok":
+            failed.setdefault((row["peer"], row["status"]), []).append(row["model"])
     if failed:
-        parts += ["Not measured:", "\n".join(failed)]
+        lines = [f"- {peer} ({', '.join(models)}): {status}" for (peer, status), models in failed.items()]
+        parts += ["Not measured:", "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
 
 

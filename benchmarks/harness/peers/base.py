@@ -13,20 +13,19 @@ from harness.cases import Case
 Call = Callable[[], np.ndarray]
 """Runs the model once on inputs given before, and returns its first output as float32."""
 
-BENCH_EXTRA = "pip install -e '.[bench]'"
-
 
 class Peer:
     """A runtime to measure. ``name`` is also the name of its folder of artifacts and of its environment.
 
-    ``packages`` are the distributions that must be present, ``install`` is the command that brings them.
+    ``packages`` are the distributions that must be present.
     ``cache_variable`` names the environment variable of the peer's compile cache, where it has one: each case
     gets an empty cache before it is built.
     """
 
     name = ""
     packages: tuple[str, ...] = ()
-    install = BENCH_EXTRA
+    own_environment = False
+    """Whether its packages disagree with those of others, so that `tools/bench_env.sh` sets them apart."""
     cache_variable: str | None = None
     recompiles = False
     """Whether to time a second build, with the compile cache filled."""
@@ -34,6 +33,14 @@ class Peer:
     """Whether there is a build step."""
     shares_build_of: str | None = None
     """The peer whose artifacts this one runs."""
+
+    @property
+    def install(self) -> str:
+        """The command that installs the packages."""
+        if self.own_environment:
+            wanted = f"pip install -r benchmarks/requirements/{self.name}.txt"
+            return f"{wanted}, or make bench-peers BENCH_PEERS={self.name}"
+        return "pip install -e '.[bench]'"
 
     def refusal(self, case: Case) -> str | None:
         """Why this peer cannot run a case, or None."""

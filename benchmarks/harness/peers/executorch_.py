@@ -14,7 +14,7 @@ from harness.peers.base import Call, Peer, export
 class ExecuTorchXnnpack(Peer):
     name = "executorch-xnnpack"
     packages = ("executorch", "torch")
-    install = "tools/bench_env.sh executorch-xnnpack"
+    own_environment = True
 
     def imports(self) -> None:
         import torch  # noqa: F401

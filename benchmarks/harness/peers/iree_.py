@@ -28,7 +28,7 @@ _CHANNELS_LAST = (
 class Iree(Peer):
     name = "iree"
     packages = ("iree-base-compiler", "iree-base-runtime", "ml_dtypes")
-    install = "tools/bench_env.sh iree"
+    own_environment = True
 
     def imports(self) -> None:
         import iree.runtime  # noqa: F401

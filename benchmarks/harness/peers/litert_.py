@@ -14,7 +14,7 @@ from harness.peers.base import Call, Peer
 class LiteRt(Peer):
     name = "litert"
     packages = ("litert-torch", "ai-edge-litert")
-    install = "tools/bench_env.sh litert"
+    own_environment = True
 
     def imports(self) -> None:
         from ai_edge_litert.interpreter import Interpreter  # noqa: F401

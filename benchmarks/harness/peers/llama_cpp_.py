@@ -27,7 +27,7 @@ _NAMES = {
 class LlamaCpp(Peer):
     name = "llama.cpp"
     packages = ("llama-cpp-python", "gguf")
-    install = "tools/bench_env.sh llama.cpp"
+    own_environment = True
 
     def refusal(self, case: Case) -> str | None:
         return None if case.network == "qwen" else "it runs language models only"

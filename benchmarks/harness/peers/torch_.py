@@ -47,7 +47,7 @@ class TorchEager(Peer):
 
 
 class TorchCompile(TorchEager):
-    """The build step is a first call with an empty cache of generated code; later processes find it filled."""
+    """The build step is a first call with an empty cache of generated code; later processes find it full."""
 
     name = "torch-compile"
     builds = True
