@@ -17,8 +17,9 @@ from mansard.hal import DeviceInfo
 from mansard.hal import registry as _registry
 from mansard.runtime.binding import Devices
 from mansard.runtime.calls import Stats
+from mansard.runtime.ledger import MemoryLedger
 from mansard.runtime.profile import Profile
-from mansard.runtime.session import MemoryRow, Session, dispatch_counts
+from mansard.runtime.session import Session, dispatch_counts
 from mansard.runtime.tensors import Array, to_torch
 
 if TYPE_CHECKING:
@@ -218,8 +219,12 @@ class Model:
         """Counts of calls, contexts and copies so far."""
         return self.bind().stats
 
-    def memory(self) -> list[MemoryRow]:
-        """What memory the model holds, by use and device."""
+    def memory(self) -> MemoryLedger:
+        """What memory the model holds now, by use and device: a sequence of rows with sums.
+
+        ``print(model.memory())`` shows a table, ``.summary()`` is one line, ``.to_json()`` plain data.
+        Activations count the contexts of the shapes called so far.
+        """
         return self.bind().memory()
 
     def close(self) -> None:

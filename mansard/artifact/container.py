@@ -88,6 +88,14 @@ class Container:
             if seen != digest:
                 raise ArtifactError(f"{self.path} was altered: entry {name!r} does not match its hash")
 
+    def let_go(self, names: Iterable[str]) -> None:
+        """Give back the memory of entries; they are read from the file again when they are needed."""
+        for name in names:
+            begin, size = self._spans[name]
+            end = (begin + size) // mmap.PAGESIZE * mmap.PAGESIZE
+            if begin % mmap.PAGESIZE == 0 and end > begin:
+                self._mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
     def _digests(self, ranges: Sequence[tuple[int, int]]) -> list[str]:
         """The SHA-256 of ranges of the file, several at a time."""
         import hashlib
@@ -98,7 +106,7 @@ class Container:
             for begin in range(*span, _PIECE_BYTES):
                 end = min(begin + _PIECE_BYTES, span[1])
                 state.update(self.data[begin:end].data)
-                if begin % mmap.PAGESIZE == 0 and end - begin == _PIECE_BYTES:  # whole pages
+                if begin % mmap.PAGESIZE == 0 and end - begin == _PIECE_BYTES:  # whole pages only
                     self._mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
             return state.hexdigest()
 

@@ -50,6 +50,9 @@ class Resources(abc.ABC):
     def load(self, spec: WeightSpec) -> Bytes:
         """The bytes of one weight."""
 
+    def settle(self) -> None:  # noqa: B027  # memory resources have nothing to let go of
+        """Executables are loaded: let go of pages that were only needed for that."""
+
     def close(self) -> None:  # noqa: B027  # memory resources hold nothing to close
         """Drop what the resources hold; buffers that still use it keep it alive."""
 
@@ -115,6 +118,11 @@ class FileResources(Resources):
         if span[1] - span[0] != weight_file.weight_bytes(spec):
             raise ArtifactError(f"weight {spec.entry!r} does not have the size the plan gives it")
         return self._data[span[0] : span[1]]
+
+    def settle(self) -> None:
+        """Unmap what loading has read: the plan, executables, directory and headers; weights stay."""
+        if self._container is not None:
+            self._container.let_go(name for name in self._container.names if name != WEIGHTS_ENTRY)
 
     def close(self) -> None:
         """Drop the mapping."""

@@ -34,13 +34,16 @@ DeviceOption = Annotated[
         "--device", metavar="DEVICE", help="A device to use, such as cpu, vulkan or vulkan:1. Repeat."
     ),
 ]
+VerifyOption = Annotated[
+    bool, typer.Option("--verify", help="Check the weights against their hashes too, not only plan and code.")
+]
 
 
-def open_model(path: Path, devices: Sequence[str] | None) -> Model:
+def open_model(path: Path, devices: Sequence[str] | None, *, verify: bool = False) -> Model:
     """Load an artifact on the devices named, or on those it was compiled for."""
     import mansard
 
-    return mansard.load(path, devices=list(devices) if devices else None)
+    return mansard.load(path, devices=list(devices) if devices else None, verify=verify)
 
 
 def gather_inputs(plan: Plan, texts: Sequence[str] | None, *, fill: bool) -> list[Array]:

@@ -10,7 +10,14 @@ import numpy as np
 import typer
 
 from mansard.artifact.plan import TensorSpec
-from mansard.cli.models import ArtifactArgument, DeviceOption, InputOption, gather_inputs, open_model
+from mansard.cli.models import (
+    ArtifactArgument,
+    DeviceOption,
+    InputOption,
+    VerifyOption,
+    gather_inputs,
+    open_model,
+)
 from mansard.cli.output import JsonOption, Output, milliseconds
 from mansard.cli.specs import Array, OutputArgument, parse_output
 from mansard.dtypes import from_numpy
@@ -31,12 +38,16 @@ def run(
         ),
     ] = None,
     device: DeviceOption = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Also show what memory the model holds, by use and device.")
+    ] = False,
+    verify: VerifyOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a compiled model once."""
     targets = [parse_output(text) for text in output or ()]
     with Output(as_json) as out:
-        model = open_model(artifact, device)
+        model = open_model(artifact, device, verify=verify)
         inputs = gather_inputs(model.plan, input_, fill=False)
         files = assign_outputs([spec.name for spec in model.plan.outputs], targets)
         begin = time.perf_counter_ns()
@@ -49,7 +60,12 @@ def run(
         for report, array in zip(reports, arrays, strict=True):
             out.show(_text(report, array))
         out.show(f"first call: {milliseconds(elapsed)}")
-        out.result({"outputs": reports, "first_call_ms": elapsed})
+        result: dict[str, Any] = {"outputs": reports, "first_call_ms": elapsed}
+        if memory:
+            ledger = model.memory()
+            out.show(f"\n{ledger}")
+            result["memory"] = ledger.to_json()
+        out.result(result)
 
 
 def as_list(result: Any) -> list[Array]:

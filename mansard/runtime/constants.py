@@ -73,7 +73,8 @@ class Constants:
         numbers = {spec.entry: number for number, spec in rest.items()}
         left: dict[int, WeightSpec] = {}
         for block in self._resources.blocks(list(rest.values())):
-            buffer = self._import(slot, block)
+            used = sum(weight_bytes(rest[numbers[entry]]) for entry in block.offsets)
+            buffer = self._import(slot, block, used)
             for entry, offset in block.offsets.items():
                 if buffer is None:
                     left[numbers[entry]] = rest[numbers[entry]]
@@ -103,7 +104,8 @@ class Constants:
                 return True
         return False
 
-    def _import(self, slot: int, block: WeightBlock) -> Buffer | None:
+    def _import(self, slot: int, block: WeightBlock, used: int) -> Buffer | None:
+        """The block as a buffer of the slot's device, which reads ``used`` bytes of it; None if it cannot."""
         device = self._slots[slot].device
         capabilities = device.capabilities
         if not (capabilities.import_host and capabilities.unified_memory) or block.data.size == 0:
@@ -117,7 +119,7 @@ class Constants:
         except DeviceError:
             return None  # a driver may refuse some memory; a copy always works
         self._buffers.append(buffer)
-        self.rows.append(ConstantRow(slot, size, "mapped"))
+        self.rows.append(ConstantRow(slot, used, "mapped"))
         return buffer
 
     def _groups(self, slot: int, weights: dict[int, WeightSpec]) -> list[dict[int, WeightSpec]]:

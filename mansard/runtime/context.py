@@ -15,6 +15,7 @@ from mansard.hal import Batch, Buffer, Launcher, MemoryKind, Point, ProfileRow, 
 from mansard.runtime.binding import BoundSlot
 from mansard.runtime.constants import Constants
 from mansard.runtime.layout import Layout, Store
+from mansard.runtime.ledger import ACTIVATIONS, CALLER, INPUTS, OUTPUTS, SCRATCH, MemoryRow
 from mansard.runtime.memory import TINY, Memory, Place
 from mansard.runtime.recording import RecordedBatch, Recorder
 from mansard.runtime.tensors import Array, empty
@@ -81,7 +82,7 @@ class Context:
     def _allocate(self) -> None:
         stores = [store for store in self.machine.layout.stores if store.role == "arena"]
         sizes = {store: max(self._bytes[value.id] for value in store.values) for store in stores}
-        self.memory.allocate(stores, sizes, "arena")
+        self.memory.allocate(stores, sizes, "activations")
 
     def place(self, store: Store, slot: int) -> Place | None:
         """Where a slot's commands find a store; None for the caller's arrays."""
@@ -141,6 +142,25 @@ class Context:
     def profile(self) -> list[list[ProfileRow]]:
         """The device times of the last completed call, by slot."""
         return [[row for batch in batches for row in batch.commands.profile()] for batches in self._batches]
+
+    def ledger(self) -> list[MemoryRow]:
+        """What the context holds, and the caller's arrays that a call of its shapes uses in place."""
+        names = [slot.name for slot in self.machine.slots]
+        rows = [
+            MemoryRow(
+                a.use, names[a.slot], a.kind.value, a.bytes, a.lower_bound if a.use == ACTIVATIONS else None
+            )
+            for a in self.memory.allocations
+        ]
+        for slot, batches in enumerate(self._batches):
+            tables = sum(batch.commands.host_bytes for batch in batches)
+            rows.append(MemoryRow(SCRATCH, names[slot], "recordings", tables))
+            for output in (False, True):
+                stores = [store for store in self._numbered[slot] if store.output == output]
+                size = sum(self._bytes[store.values[0].id] for store in stores)
+                if stores:
+                    rows.append(MemoryRow(OUTPUTS if output else INPUTS, names[slot], CALLER, size))
+        return rows
 
     def close(self) -> None:
         """Free the recordings and buffers; no call may be running."""

@@ -20,6 +20,7 @@ from mansard.artifact.plan import DispatchStep, Plan, TransferStep, ValueSpec
 from mansard.errors import ArtifactError, DeviceError
 from mansard.hal import MemoryKind
 from mansard.runtime.arena import FOREVER
+from mansard.runtime.ledger import ACTIVATIONS, INPUTS, OUTPUTS, STAGING
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Store:
     """argument: the number of the input, or of the output when ``output``; constant: the weight."""
     output: bool = False
     allocator: int = -1
+    use: str = ACTIVATIONS
+    """What an arena store is for, in the words of the memory ledger."""
 
     @property
     def kind(self) -> MemoryKind:
@@ -179,13 +182,14 @@ class _Planner:
             store.source = number
             return store
         landing = self._new("arena", value)
-        landing.host_visible = True
+        landing.host_visible, landing.use = True, INPUTS
         self.layout.uploads[number].append(landing)
         used = [n for v in values for s, n in self.uses.get(v.id, ()) if s == slot]
         if self.links.unified[slot] or not used:
             return landing
         name = self.plan.inputs[number].name
         store = self._new("arena", value)
+        landing.use, store.use = STAGING, INPUTS
         self._copy(self.layout.before, (slot, min(used)), CopyPlan(landing, store, value, f"upload {name}"))
         return store
 
@@ -250,6 +254,7 @@ class _Planner:
             raise DeviceError(f"{label}: devices {names} can use no common memory")
         middle = self._new("arena", target, a)
         middle.members.add(b)
+        middle.use = STAGING
         self._copy(self.layout.after, end, CopyPlan(here, middle, target, label))
         return CopyPlan(middle, there, target, label)
 
@@ -293,6 +298,7 @@ class _Planner:
             return
         if store.role == "arena":
             store.keep()
+            store.use = OUTPUTS
         if self.links.unified[store.home] or store.kind is MemoryKind.SHARED:
             store.host_visible = True
             self.layout.readbacks[value_id] = store
@@ -301,7 +307,7 @@ class _Planner:
         if not used:
             raise ArtifactError(f"output value {value_id} ({value.name}) is never computed")
         landing = self._new("arena", value)
-        landing.host_visible = True
+        landing.host_visible, landing.use = True, STAGING
         end = (value.device, max(used))
         self._copy(self.layout.after, end, CopyPlan(store, landing, value, f"download {value.name}"))
         self.layout.readbacks[value_id] = landing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,17 @@ Place = tuple[Buffer, int]
 TINY = 64  # bytes of an arena without contents: no device allocates nothing
 
 
+@dataclass(frozen=True)
+class Allocation:
+    """One buffer: the slot that allocated it, its kind and bytes, and the least that would have done."""
+
+    slot: int
+    use: str
+    kind: MemoryKind
+    bytes: int
+    lower_bound: int
+
+
 class Memory:
     """Buffers for stores: allocated by one slot, imported by the other members."""
 
@@ -28,21 +40,20 @@ class Memory:
         self._places: dict[tuple[Store, int], Place] = {}
         self._owners: dict[Store, Place] = {}
         self._views: dict[Store, Bytes] = {}
-        self.rows: list[tuple[int, MemoryKind, int]] = []
-        """(slot, kind, bytes) of every allocation."""
+        self.allocations: list[Allocation] = []
 
     @property
     def bytes(self) -> int:
         """Bytes allocated, on all devices together."""
-        return sum(size for _, _, size in self.rows)
+        return sum(allocation.bytes for allocation in self.allocations)
 
     def allocate(self, stores: Sequence[Store], sizes: Mapping[Store, int], label: str) -> None:
-        """Give memory to stores; those of one slot, kind and set of members share an arena."""
-        groups: dict[tuple[int, int, MemoryKind, frozenset[int]], list[Store]] = {}
+        """Give memory to stores; those of one slot, use, kind and set of members share an arena."""
+        groups: dict[tuple[int, int, str, MemoryKind, frozenset[int]], list[Store]] = {}
         for store in stores:
-            key = (store.home, store.allocator, store.kind, frozenset(store.members))
+            key = (store.home, store.allocator, store.use, store.kind, frozenset(store.members))
             groups.setdefault(key, []).append(store)
-        for (_, allocator, kind, members), group in groups.items():
+        for (_, allocator, _, kind, members), group in groups.items():
             self._allocate_group(group, sizes, allocator, kind, members, label)
 
     def place(self, store: Store, slot: int) -> Place:
@@ -81,7 +92,7 @@ class Memory:
             return
         buffer = device.allocate(max(arena.size, TINY), kind, label)
         self._buffers.append(buffer)
-        self.rows.append((allocator, kind, buffer.size))
+        self.allocations.append(Allocation(allocator, group[0].use, kind, buffer.size, arena.lower_bound))
         for slot in members:
             seen = buffer if slot == allocator else self._import(slot, allocator, buffer, label)
             for store, offset in zip(group, arena.offsets, strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mansard.artifact.check import check_plan
 from mansard.artifact.plan import DispatchStep, Plan
@@ -14,19 +13,10 @@ from mansard.runtime.calls import Calls, Stats
 from mansard.runtime.constants import Constants, upload
 from mansard.runtime.context import Machine
 from mansard.runtime.layout import Store, lay_out
+from mansard.runtime.ledger import CODE, STATES, WEIGHTS, MemoryLedger, MemoryRow
 from mansard.runtime.memory import Memory
 from mansard.runtime.profile import DeviceProfile, Profile
 from mansard.runtime.tensors import Array, Prepared, Signature
-
-
-@dataclass(frozen=True)
-class MemoryRow:
-    """One use of memory: what for (weights, states, arenas), the device, how or which kind, bytes."""
-
-    what: str
-    device: str
-    kind: str
-    bytes: int
 
 
 class Session:
@@ -59,6 +49,7 @@ class Session:
         machine = Machine(plan, self.slots, self.layout, self._constants, self._states)
         self._calls = Calls(machine, 1 if plan.states else max_in_flight, max_idle)
         self._calls.stats.uploaded_bytes = self._constants.uploaded_bytes
+        resources.settle()
         self.reset_states()
 
     @property
@@ -101,14 +92,17 @@ class Session:
             for store in stores:
                 self._reset(store)
 
-    def memory(self) -> list[MemoryRow]:
-        """The memory the session holds now; buffers of running calls are not counted."""
+    def memory(self) -> MemoryLedger:
+        """The memory the session holds now; what only running calls use is not counted."""
         names = [slot.name for slot in self.slots]
-        rows = [MemoryRow("weights", names[r.slot], r.how, r.bytes) for r in self._constants.rows]
-        rows += [MemoryRow("states", names[s], kind.value, n) for s, kind, n in self._states.rows]
+        rows = [MemoryRow(WEIGHTS, names[r.slot], r.how, r.bytes) for r in self._constants.rows]
+        rows += [MemoryRow(STATES, names[a.slot], a.kind.value, a.bytes) for a in self._states.allocations]
         for context in self._calls.contexts():
-            rows += [MemoryRow("arena", names[s], kind.value, n) for s, kind, n in context.memory.rows]
-        return rows
+            rows += context.ledger()
+        for slot in self.slots:
+            size = sum(memoryview(executable.spec.code).nbytes for executable in slot.executables)
+            rows.append(MemoryRow(CODE, slot.name, "executables", size))
+        return MemoryLedger(rows)
 
     def close(self) -> None:
         """Wait for running calls and free everything but the devices, which other sessions may use."""

@@ -26,6 +26,7 @@ from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import InputError
 from mansard.hal import DeviceInfo, MemoryHeap, registry
+from mansard.runtime.ledger import MemoryLedger, MemoryRow
 
 DEVICES = [
     DeviceInfo("cpu", 0, "Some CPU", "cpu:x86_64", kind="cpu", heaps=(MemoryHeap(2**30, True, True),)),
@@ -70,8 +71,9 @@ def sum_plan() -> Plan:
 def model(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
     fake = FakeModel(sum_plan())
 
-    def load(path: Path, devices: list[str] | None = None) -> FakeModel:
+    def load(path: Path, devices: list[str] | None = None, verify: bool = False) -> FakeModel:
         fake.loaded = (path, devices)  # type: ignore[attr-defined]
+        fake.verified = verify  # type: ignore[attr-defined]
         return fake
 
     monkeypatch.setattr(mansard, "load", load, raising=False)
@@ -136,6 +138,27 @@ def test_run_prints_values(model: FakeModel) -> None:
     assert "[3.5 3.5]" in result.stdout
 
 
+def test_run_shows_memory(model: FakeModel) -> None:
+    rows = (MemoryRow("weights", "cpu", "mapped", 5000), MemoryRow("activations", "cpu", "device", 512, 500))
+    model.memory = lambda: MemoryLedger(rows)  # type: ignore[attr-defined]
+    arguments = ["run", "m.mansard", "--input", "2xf32=1", "--input", "2xf32=2", "--memory"]
+    memory = json_of(*arguments)["memory"]
+    assert (memory["total"], memory["lower_bound"]) == (5512, 500)
+    assert memory["devices"] == {"cpu": {"weights": 5000, "activations": 512}}
+    assert (
+        "cpu: 5.0 kB weights, 512 B activations (lower bound 500 B); total 5.5 kB"
+        in invoke(*arguments).stdout
+    )
+    assert "memory" not in json_of(*arguments[:-1])
+
+
+def test_run_verifies_on_demand(model: FakeModel) -> None:
+    arguments = ["run", "m.mansard", "--input", "2xf32=1", "--input", "2xf32=2"]
+    for more, wanted in (([], False), (["--verify"], True)):
+        json_of(*arguments, *more)
+        assert model.verified is wanted  # type: ignore[attr-defined]
+
+
 def test_run_demands_every_input(model: FakeModel) -> None:
     result = invoke("run", "m.mansard", "--input", "2xf32=1")
     assert result.exit_code == 2
@@ -153,7 +176,7 @@ def test_errors_are_one_line(model: FakeModel, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_json_output_is_alone_on_stdout(model: FakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    def chatty(path: Path, devices: list[str] | None = None) -> FakeModel:
+    def chatty(path: Path, devices: list[str] | None = None, verify: bool = False) -> FakeModel:
         print("a library that talks")
         return model
 

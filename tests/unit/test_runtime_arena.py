@@ -28,6 +28,18 @@ def peak(items: list[Lease]) -> int:
     return max((sum(rounded(x) for x in items if x.first <= e <= x.last) for e in epochs), default=0)
 
 
+def by_size(items: list[Lease]) -> int:
+    """The arena of the plain greedy placement, largest first, each at the lowest place that is free."""
+    placed: list[tuple[int, int, Lease]] = []
+    for lease in sorted(items, key=lambda x: (-x.size, x.first)):
+        size, start = -(-lease.size // ALIGNMENT) * ALIGNMENT, 0
+        for low, high, other in sorted(placed, key=lambda p: p[0]):
+            if other.overlaps(lease) and low < start + size and start < high:
+                start = high
+        placed.append((start, start + size, lease))
+    return max((high for _, high, lease in placed if lease.size), default=0)
+
+
 @settings(max_examples=300, deadline=None)
 @given(leases)
 def test_live_ranges_never_overlap(items):
@@ -42,7 +54,29 @@ def test_live_ranges_never_overlap(items):
                     plan.offsets[i] + a.size <= plan.offsets[j] or plan.offsets[j] + b.size <= plan.offsets[i]
                 )
                 assert apart
-    assert plan.size >= peak(items)
+    assert plan.lower_bound == peak(items)
+    assert plan.size >= plan.lower_bound
+    assert plan == plan_arena(items)
+
+
+@settings(max_examples=100, deadline=None)
+@given(leases)
+def test_arenas_stay_close_to_the_lower_bound(items):
+    plan = plan_arena(items)
+    assert plan.size <= 1.25 * plan.lower_bound
+    assert plan.size <= by_size(items) or plan.size == plan.lower_bound
+
+
+def test_another_order_is_found_where_the_largest_first_wastes_memory():
+    claims = [(6144, 6, 9), (4096, 4, 5), (7168, 7, 11), (5120, 2, 6), (7168, 3, 3)]
+    items = [Lease(*claim) for claim in claims]
+    assert by_size(items) > peak(items)
+    assert plan_arena(items).size == peak(items)
+
+
+def test_values_that_live_forever_go_with_others():
+    items = [Lease(1000), Lease(5000, 0, 3), Lease(5000, 4, 9), Lease(256)]
+    assert plan_arena(items).size == 1024 + 256 + 5120
 
 
 def test_a_chain_needs_room_for_two():
