@@ -76,7 +76,7 @@ def _compose(op: Generic, producers: Mapping[Value, Op]) -> Generic:
             inputs[i], maps[i] = found
             changed = True
     body = op.body
-    if any(isinstance(n, Gather) and is_copy(producers.get(op.inputs[n.operand])) for n in walk(body)):
+    if any(isinstance(n, Gather) for n in walk(body)):
         body = rewrite(body, lambda node: _through_gather(node, op, inputs, maps, producers))
     return with_reads(op, inputs, maps, body) if changed or body is not op.body else op
 
@@ -91,16 +91,32 @@ def _through_gather(
     if not isinstance(node, Gather):
         return node
     value, indices = op.inputs[node.operand], node.indices
-    while is_copy(producer := producers.get(value)):
-        assert isinstance(producer, Generic)
-        value, index_map = copied(producer)
-        clamped = clamped_indices(producer, indices)
-        indices = tuple(affine_of(result, clamped) for result in index_map.results)
-    if value is op.inputs[node.operand]:
+    found: tuple[Value, tuple[Scalar, ...]] | None = None
+    while (producer := producers.get(value)) is not None:
+        if isinstance(producer, Generic) and is_copy(producer):
+            value, index_map = copied(producer)
+            clamped = clamped_indices(producer, indices)
+            indices = tuple(affine_of(result, clamped) for result in index_map.results)
+            found = value, indices
+        elif isinstance(producer, Reshape) and (squeezed := _squeezed(producer, indices)) is not None:
+            value, indices = producer.inputs[0], squeezed
+        else:
+            break
+    if found is None:
         return node
-    inputs.append(value)
+    inputs.append(found[0])
     maps.append(None)
-    return Gather(len(inputs) - 1, indices, node.dtype)
+    return Gather(len(inputs) - 1, found[1], node.dtype)
+
+
+def _squeezed(op: Reshape, indices: Sequence[Scalar]) -> tuple[Scalar, ...] | None:
+    """Indices into what is reshaped, where only dims of one come or go; else None."""
+    before, after = op.inputs[0].type.shape, op.output.type.shape
+    kept = [(i, d) for i, d in zip(indices, after, strict=True) if not dims.is_one(d)]
+    if [d for _, d in kept] != [d for d in before if not dims.is_one(d)]:
+        return None
+    rest = iter(kept)
+    return tuple(dim_scalar(0) if dims.is_one(d) else next(rest)[0] for d in before)
 
 
 def clamped_indices(producer: Generic, indices: Sequence[Scalar]) -> list[Scalar]:

@@ -250,6 +250,18 @@ def test_gather_through_a_transpose_and_a_slice():
     assert table in after.ops[0].inputs
 
 
+@pytest.mark.parametrize("shape", [(4, 3), (1, 4, 1, 3), (4, 1, 3)])
+def test_gather_behind_dims_of_one_reads_the_slice_s_source(shape):
+    b = GraphBuilder()
+    caches = b.input("caches", (2, 1, 4, 3), F32)
+    layer = b.reshape(b.slice(caches, (1, 0, 0, 0), (1, 1, 4, 3), (1, 1, 1, 1)), shape)
+    axis = shape.index(4)
+    row = b.input("new", tuple(1 if d == axis else n for d, n in enumerate(shape)), F32)
+    after = apply(b.build([b.concat([layer, row], axis)]), lower_views, read_through_copies)
+    assert kinds(after) == ["generic"]
+    assert caches in after.ops[0].inputs
+
+
 def test_copy_with_another_reader_stays_for_it():
     b = GraphBuilder()
     x = b.input("x", (4, 6), F32)
