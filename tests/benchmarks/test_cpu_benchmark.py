@@ -6,17 +6,17 @@ import json
 import os
 from pathlib import Path
 
+import cpu
 import numpy as np
 import pytest
-
-ROOT = Path(__file__).parents[2]
-import cpu
 from harness import report, step
 from harness.cases import CASES, relative_error
 from harness.children import Runner, StepFailed, processors, reason
 from harness.peers import DEFAULT_PEERS, PEERS, Peer
 from harness.peers.base import narrow, widen
 from harness.rows import add_ratios, exact, merge_rounds, new_row
+
+ROOT = Path(__file__).parents[2]
 
 
 def row(peer: str, medians: list[float], live: float, error: float = 1e-6, **more: float) -> dict:
