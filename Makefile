@@ -13,7 +13,7 @@ BENCH_ARGS ?=
 BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_RESULT ?= benchmarks/results/$(shell date -u +%F)-cpu
 
-.PHONY: help setup demo test lint format style typecheck imports pytest conformance bench bench-peers vulkan-packages lavapipe-backports clean distclean
+.PHONY: help setup demo test lint format style typecheck imports pytest conformance bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -28,7 +28,7 @@ setup: $(STAMP) ## create .venv and install Mansard with everything to develop i
 demo: $(STAMP) ## compile a sentence encoder for the devices present and run it
 	@$(BIN)/mansard demo $(DEMO_ARGS)
 
-test: $(STAMP) vulkan-packages ## every check: format, lint, types, import rules, tests
+test: $(STAMP) vulkan-packages qemu-packages ## every check: format, lint, types, import rules, tests
 	$(MAKE) --keep-going lint
 	$(MAKE) pytest
 
@@ -62,6 +62,9 @@ bench-peers: ## make environments for the peers that need their own (gigabytes; 
 
 vulkan-packages:
 	@sh tools/vulkan_packages.sh
+
+qemu-packages:
+	@sh tools/qemu_packages.sh
 
 lavapipe-backports: ## a newer software Vulkan driver from the distribution's backports (Debian, root)
 	@sh tools/lavapipe_backports.sh

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+_GATES = {"vulkan": "a Vulkan", "emulation": "an emulation"}
+"""Markers of tests that must run in CI, and what such a test is called."""
 _VULKAN_FOLDERS = (Path("/etc/vulkan"), Path("/usr/local/share/vulkan"), Path("/usr/share/vulkan"))
 
 
@@ -60,12 +62,14 @@ def _skip_reason(longrepr: object) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI a Vulkan test that skips itself fails: a gate that tests nothing must not be green."""
+    """In CI a Vulkan or emulation test that skips itself fails: what tests nothing must not be green."""
     report = yield
     expected = hasattr(report, "wasxfail")
-    if _in_ci() and report.skipped and not expected and item.get_closest_marker("vulkan"):
-        report.outcome = "failed"
-        report.longrepr = f"a Vulkan test may not be skipped in CI: {_skip_reason(report.longrepr)}"
+    if _in_ci() and report.skipped and not expected:
+        for marker, kind in _GATES.items():
+            if item.get_closest_marker(marker):
+                report.outcome = "failed"
+                report.longrepr = f"{kind} test may not be skipped in CI: {_skip_reason(report.longrepr)}"
     return report
 
 

@@ -1,4 +1,4 @@
-"""The rule of tests/conftest.py: in CI a skipped Vulkan test fails the run."""
+"""The rule of tests/conftest.py: in CI a skipped Vulkan or emulation test fails the run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 def test_needs_a_device():
     pytest.skip("no device here")
 """
+EMULATION_SKIP = MARKED_SKIP.replace("vulkan", "emulation")
 SKIP_IN_FIXTURE = """
 import pytest
 
@@ -54,7 +55,7 @@ def test_known():
 def run_pytest(folder: Path, source: str, ci: str | None) -> subprocess.CompletedProcess[str]:
     shutil.copy(CONFTEST, folder / "conftest.py")
     (folder / "test_sample.py").write_text(source)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = vulkan: sample\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = vulkan: sample\n\temulation: sample\n")
     env = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith("PYTEST")}
     if ci is not None:
         env["CI"] = ci
@@ -62,7 +63,7 @@ def run_pytest(folder: Path, source: str, ci: str | None) -> subprocess.Complete
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("source", [MARKED_SKIP, SKIP_IN_FIXTURE, SKIP_OF_MODULE])
+@pytest.mark.parametrize("source", [MARKED_SKIP, EMULATION_SKIP, SKIP_IN_FIXTURE, SKIP_OF_MODULE])
 def test_skipped_vulkan_test_fails_in_ci(tmp_path: Path, source: str) -> None:
     result = run_pytest(tmp_path, source, "true")
     assert result.returncode not in (0, 5), result.stdout
