@@ -81,6 +81,8 @@ class Evaluator:
         """Set by a schedule that visits only points at which padded reads stay inside."""
         self.vector: tuple[int, int] | None = None  # loop, lanes
         self.reduced: dict[Generic, KValue] = {}
+        self.special: Mapping[Generic, Generic] = {}
+        """Ops as they are in the part of a loop at hand (see `mansard.codegen.segments`)."""
         self._cache: dict[object, KValue] = {}
         self._dims: dict[DimLike, KValue] = {}
 
@@ -264,6 +266,7 @@ class Evaluator:
 
     def body(self, op: Generic, index: Sequence[Linear]) -> KValue:
         """An op's scalar body with its dims at ``index``."""
+        op = self.special.get(op, op)
         done: dict[int, KValue] = {}
         for node in walk(op.body):
             done[id(node)] = self._node(op, node, index, done)

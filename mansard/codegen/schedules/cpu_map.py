@@ -6,6 +6,7 @@ from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.nest import Nest
 from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
+from mansard.codegen.segments import segments
 from mansard.dtypes import DType
 
 BLOCK = 8192
@@ -37,8 +38,20 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     size = ev.dim(extent)
     upper = frame.minimum(b.add(lower, b.idx(BLOCK)), size) if blocks != 1 else size
 
+    parts = segments(nest, inner[-1]) if blocks == 1 and isinstance(extent, int) and len(inner) == 1 else []
+
     def row() -> None:
-        frame.vector_loop(inner, lower, upper, lanes, divides(extent, lanes), overlap, emit)
+        if len(parts) < 2:
+            frame.vector_loop(inner, lower, upper, lanes, divides(extent, lanes), overlap, emit)
+        for part in parts if len(parts) > 1 else ():
+            width = part.upper - part.lower
+            own = choose_lanes(width, lanes)
+            with ev.scope():
+                ev.special = part.ops
+                frame.vector_loop(
+                    inner, b.idx(part.lower), b.idx(part.upper), own, width % own == 0, width >= own, emit
+                )
+        ev.special = {}
 
     if not outer:
         row()
