@@ -77,7 +77,7 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
         raise CompileError(
             f"compiling needs a package that is not installed ({error.name}): pip install 'mansard[compile]'"
         ) from error
-    return Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights))
+    return Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights, compiled.sources))
 
 
 def load(

@@ -20,6 +20,7 @@ from mansard.errors import ArtifactError
 
 PLAN_ENTRY = "plan.json"
 WEIGHTS_ENTRY = "weights.safetensors"
+SOURCES_ENTRY = "kernels/sources.json.z"
 
 Verify = Literal["full", "code"] | bool
 """What is checked against its hash: "full" or True, everything; "code" or False, all but the weights."""
@@ -53,6 +54,10 @@ class Resources(abc.ABC):
     def settle(self) -> None:  # noqa: B027  # memory resources have nothing to let go of
         """Executables are loaded: let go of pages that were only needed for that."""
 
+    def sources(self) -> bytes | None:
+        """What the kernels were made from, in the compiler's form; None when it was not kept."""
+        return None
+
     def close(self) -> None:  # noqa: B027  # memory resources hold nothing to close
         """Drop what the resources hold; buffers that still use it keep it alive."""
 
@@ -60,8 +65,14 @@ class Resources(abc.ABC):
 class MemoryResources(Resources):
     """What the compiler hands over, without a file."""
 
-    def __init__(self, executables: Mapping[str, bytes], weights: Sequence[tuple[WeightSpec, Load]]) -> None:
+    def __init__(
+        self,
+        executables: Mapping[str, bytes],
+        weights: Sequence[tuple[WeightSpec, Load]],
+        sources: bytes | None = None,
+    ) -> None:
         self._executables = dict(executables)
+        self._sources = sources
         self._loads = {spec.entry: load for spec, load in weights}
 
     def code(self, entry: str) -> bytes | memoryview:
@@ -79,6 +90,10 @@ class MemoryResources(Resources):
         if spec.entry not in self._loads:
             raise ArtifactError(f"the model lacks the weight {spec.entry!r} ({spec.source})")
         return weight_file.storage(spec, self._loads[spec.entry]())
+
+    def sources(self) -> bytes | None:
+        """What the compiler handed over."""
+        return self._sources
 
 
 class FileResources(Resources):
@@ -124,6 +139,14 @@ class FileResources(Resources):
         if self._container is not None:
             self._container.let_go(name for name in self._container.names if name != WEIGHTS_ENTRY)
 
+    def sources(self) -> bytes | None:
+        """What the artifact holds."""
+        if self._container is None:
+            raise ArtifactError("the artifact is closed")
+        if SOURCES_ENTRY not in self._container.names:
+            return None
+        return self._container.entry(SOURCES_ENTRY).tobytes()
+
     def close(self) -> None:
         """Drop the mapping."""
         self._container = self._data = None
@@ -158,6 +181,8 @@ def write_artifact(
 
     check_plan(plan)
     blobs = {ref.entry: resources.code(ref.entry) for device in plan.devices for ref in device.executables}
+    if sources := resources.sources():
+        blobs[SOURCES_ENTRY] = sources
     layout = weight_file.lay_out(plan.weights)
     text = plan_to_json(plan).encode()
     total = len(text) + sum(len(b) for b in blobs.values()) + layout.size

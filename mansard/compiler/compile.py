@@ -15,6 +15,7 @@ import mansard
 from mansard.artifact.plan import Plan, WeightSpec
 from mansard.cache import Counts, Folder
 from mansard.compiler.executables import KernelSettings, build_executables
+from mansard.compiler.sources import sources_to_bytes
 from mansard.compiler.targets import CompileTarget, resolve_targets
 from mansard.errors import CompileError
 from mansard.ir.graph import Graph
@@ -64,6 +65,8 @@ class CompiledModel:
 
 
 def compile_model(
+    sources: bytes | None = None
+    """What the kernels were made from (`mansard.compiler.sources`)."""
     model: Any,
     example_inputs: Any = None,
     *,
@@ -147,7 +150,17 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
             placed.decisions,
             {"compiler": f"mansard {mansard.__version__}", "objective": options.placement.objective},
         )
-    return CompiledModel(plan, made.blobs, tuple(weights.values()), steps.timings, made.cache)
+    sources = sources_to_bytes(made.sources)
+    return CompiledModel(plan, made.blobs, tuple(weights.values()), steps.timings, made.cache, sources)
+
+
+def _info(options: CompileOptions) -> dict[str, str]:
+    """What the plan says about its compilation."""
+    return {
+        "compiler": f"mansard {mansard.__version__}",
+        "objective": options.placement.objective,
+        "precision": options.precision,
+    }
 
 
 def _kernel_settings(options: CompileOptions) -> KernelSettings:

@@ -9,22 +9,14 @@ from mansard.artifact.plan import ExecutableRef
 from mansard.cache import Counts, Folder
 from mansard.codegen.schedules import Parameters, schedule
 from mansard.compiler.kernels import Choose, CompiledKernel, KernelCompiler, distinct
+from mansard.compiler.sources import KernelSource
 from mansard.compiler.targets import CompileTarget
+from mansard.compiler.tuned import tuned_here
 from mansard.hal.executable import ExecutableSpec
 from mansard.ir.types import Value
 from mansard.passes.dispatch import Dispatch, DispatchGraph
 from mansard.passes.packing import Panels
 from mansard.schedule.build import KernelRef
-
-
-@dataclass(frozen=True)
-class KernelSource:
-    """What a kernel was made from: its dispatch (as `dispatch_key` writes it) and its parameters."""
-
-    device: int
-    name: str
-    source: str
-    parameters: Parameters | None
 
 
 @dataclass(frozen=True)
@@ -43,10 +35,10 @@ class Executables:
 
 @dataclass(frozen=True)
 class KernelSettings:
-    """How kernels are made. ``folder`` keeps them between runs; ``choose`` gives their parameters."""
+    """How kernels are made. ``folder`` keeps them between runs; with it, kernels that were tuned on a
+    device of this machine get the parameters that were found."""
 
     folder: Folder | None = None
-    choose: Choose = lambda dispatch, target: None
     progress: Callable[[int, int], None] | None = None
     dump: Callable[[str, str], None] | None = None
 
@@ -63,18 +55,19 @@ def build_executables(
         mine = [d for d in graph.dispatches if device_of[d] == number]
         first, key_of = distinct(mine)
         compiler = KernelCompiler(target.backend, target.kernel, settings.folder)
-        compiled = compiler.compile_all(first, settings.choose, settings.progress)
+        compiled = compiler.compile_all(first, _choice(target, settings), settings.progress)
         if settings.dump:
             _dump(settings.dump, target, first, compiled)
         specs = target.backend.join([kernel.spec for kernel in compiled.values()]) if compiled else []
-        result.refs.append(tuple(_add(result.blobs, number, target.driver, specs)))
+        result.refs.append(tuple(add_executables(result.blobs, number, target.driver, specs)))
         places = {entry.name: i for i, spec in enumerate(specs) for entry in spec.entries}
         for dispatch in mine:
             kernel = compiled[key_of[dispatch]]
             result.kernels[dispatch] = KernelRef(places[kernel.name], kernel.name, kernel.params, kernel.grid)
             result.packed.update({dispatch.inputs[i]: panels for i, panels in kernel.packed.items()})
         result.sources.extend(
-            KernelSource(number, kernel.name, key, kernel.parameters) for key, kernel in compiled.items()
+            KernelSource(number, kernel.name, key, kernel.parameters, kernel.packed)
+            for key, kernel in compiled.items()
         )
     if settings.folder:
         settings.folder.trim()
@@ -83,9 +76,20 @@ def build_executables(
     return result
 
 
-def _add(
+def _choice(target: CompileTarget, settings: KernelSettings) -> Choose:
+    results = tuned_here(target.backend, target.kernel) if settings.folder else None
+
+    def choose(key: str) -> Parameters | None:
+        found = results.get(key) if results else None
+        return found.parameters if found else None
+
+    return choose
+
+
+def add_executables(
     blobs: dict[str, bytes], number: int, driver: str, specs: Sequence[ExecutableSpec]
 ) -> list[ExecutableRef]:
+    """Executables as entries of an artifact: their code goes to ``blobs``."""
     refs = []
     for i, spec in enumerate(specs):
         entry = f"kernels/{number}-{driver}/{i}.bin"

@@ -17,6 +17,7 @@ from mansard.codegen.backend import Backend, KernelTarget
 from mansard.codegen.schedules import Parameters, schedule
 from mansard.codegen.schedules.base import Grid
 from mansard.compiler.identity import compiler_digest, dispatch_key
+from mansard.compiler.sources import panels_from_data, panels_to_data
 from mansard.dims import Dim, DimLike
 from mansard.errors import ArtifactError
 from mansard.hal.executable import EntryPoint, ExecutableSpec
@@ -24,11 +25,11 @@ from mansard.ir.types import Value
 from mansard.passes.dispatch import Dispatch
 from mansard.passes.packing import Panels
 
-Choose = Callable[[Dispatch, KernelTarget], Parameters | None]
-"""The schedule parameters to use for a dispatch on a target; None for the default."""
+Choose = Callable[[str], Parameters | None]
+"""The schedule parameters to use for a kernel, by its `dispatch_key`; None for the default."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CompiledKernel:
     """An executable of one kernel, with what a launch needs (as in `Scheduled`)."""
 
@@ -90,13 +91,13 @@ class KernelCompiler:
         if count <= 1:
             done = {}
             for number, (key, dispatch) in enumerate(dispatches.items()):
-                done[key] = self.compile(dispatch, key, choose(dispatch, self.target))
+                done[key] = self.compile(dispatch, key, choose(key))
                 if progress:
                     progress(number + 1, len(dispatches))
             return done
         with ThreadPoolExecutor(count, "mansard-compile") as pool:
             futures = {
-                key: pool.submit(self.compile, dispatch, key, choose(dispatch, self.target))
+                key: pool.submit(self.compile, dispatch, key, choose(key))
                 for key, dispatch in dispatches.items()
             }
             done = {}
@@ -149,7 +150,7 @@ def _encode(kernel: CompiledKernel) -> bytes:
         "entry": dataclasses.asdict(entry),
         "params": [_text(d) for d in kernel.params],
         "grid": [_text(d) for d in kernel.grid],
-        "packed": {str(place): dataclasses.asdict(panels) for place, panels in kernel.packed.items()},
+        "packed": panels_to_data(kernel.packed),
     }
     return json.dumps(head).encode() + b"\n" + bytes(kernel.spec.code)
 
@@ -167,15 +168,7 @@ def _decode(data: bytes, symbols: Mapping[str, Dim], parameters: Parameters | No
         spec = ExecutableSpec(head["format"], head["target"], code, (entry,), tuple(head["requires"]))
         x, y, z = (dims.parse(d, symbols) for d in head["grid"])
         params = tuple(dims.parse(d, symbols) for d in head["params"])
-        packed = {int(place): _panels(fields) for place, fields in head["packed"].items()}
-    except (ValueError, KeyError, TypeError, ArtifactError):
+        packed = panels_from_data(head["packed"])
+    except (ValueError, KeyError, TypeError, AttributeError, ArtifactError):
         return None
     return CompiledKernel(spec, params, (x, y, z), packed, parameters)
-
-
-def _panels(fields: Mapping[str, object]) -> Panels:
-    return Panels(**{name: _tuples(value) for name, value in fields.items()})  # type: ignore[arg-type]
-
-
-def _tuples(value: object) -> object:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

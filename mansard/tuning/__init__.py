@@ -1,0 +1,5 @@
+"""Tuning: schedule parameters searched on the device that runs the kernels."""
+
+from mansard.tuning.tune import TunedKernel, Tuning, tune
+
+__all__ = ["TunedKernel", "Tuning", "tune"]

@@ -1,0 +1,134 @@
+"""A compiled model with other kernels: the plan, the code and the packed weights follow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.artifact.plan import DevicePlan, DispatchStep, Plan, Segment, Step, WeightSpec
+from mansard.artifact.resources import Resources, WeightBlock
+from mansard.codegen.backend import Backend
+from mansard.compiler.executables import add_executables
+from mansard.compiler.kernels import CompiledKernel
+from mansard.compiler.sources import KernelSource
+from mansard.ir.types import Value
+from mansard.passes.packing import Panels
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class ChangedResources(Resources):
+    """Resources of a model some of whose parts were replaced; the rest comes from ``base``."""
+
+    def __init__(self, base: Resources, sources: bytes) -> None:
+        self._base, self._sources = base, sources
+        self.blobs: dict[str, bytes] = {}
+        self.repacked: dict[str, Callable[[], Bytes]] = {}
+
+    def code(self, entry: str) -> bytes | memoryview:
+        """A new executable, or one of the base."""
+        return self.blobs[entry] if entry in self.blobs else self._base.code(entry)
+
+    def blocks(self, wanted: Sequence[WeightSpec]) -> list[WeightBlock]:
+        """Blocks of the base, and one for every weight that changed."""
+        kept = [spec for spec in wanted if spec.entry not in self.repacked]
+        changed = [spec for spec in wanted if spec.entry in self.repacked]
+        return [*self._base.blocks(kept), *(WeightBlock(self.load(s), {s.entry: 0}) for s in changed)]
+
+    def load(self, spec: WeightSpec) -> Bytes:
+        """The bytes of one weight, repacked where its kernel wants another layout."""
+        make = self.repacked.get(spec.entry)
+        return self._base.load(spec) if make is None else make()
+
+    def sources(self) -> bytes | None:
+        """The sources with the new parameters."""
+        return self._sources
+
+    def close(self) -> None:
+        """Close the base."""
+        self._base.close()
+
+
+def with_kernels(
+    plan: Plan,
+    resources: ChangedResources,
+    base: Resources,
+    slot: int,
+    backend: Backend,
+    kernels: Mapping[str, tuple[KernelSource, CompiledKernel]],
+) -> Plan:
+    """The plan with the kernels of one device slot replaced, by their old names.
+
+    Code and weights that change are added to ``resources``; ``base`` holds the old ones.
+    """
+    device = plan.devices[slot]
+    specs = backend.join([kernel.spec for _, kernel in kernels.values()])
+    refs = add_executables(resources.blobs, slot, device.driver, specs)
+    places = {entry.name: i for i, spec in enumerate(specs) for entry in spec.entries}
+    weights, values = list(plan.weights), {value.id: value for value in plan.values}
+
+    def changed(step: Step) -> Step:
+        if not isinstance(step, DispatchStep):
+            return step
+        source, kernel = kernels[step.entry]
+        for place in sorted({*source.packed, *kernel.packed}):
+            old, new = source.packed.get(place), kernel.packed.get(place)
+            value = values[step.bindings[place].value]
+            if old == new or value.weight is None:
+                continue
+            before = plan.weights[value.weight]
+            dense = source.dispatch().inputs[place]
+            after = replace(before, shape=_stored_shape(dense, new))
+            weights[value.weight] = after
+            size = math.prod(after.shape) * after.dtype.itemsize
+            values[value.id] = replace(value, bytes=size)
+            resources.repacked[after.entry] = _repacking(base, before, dense, old, new)
+        return replace(
+            step,
+            executable=places[kernel.name],
+            entry=kernel.name,
+            params=kernel.params,
+            grid=kernel.grid,
+        )
+
+    segments = tuple(Segment(s.wait, tuple(changed(step) for step in s.steps)) for s in device.segments)
+    devices: list[DevicePlan] = list(plan.devices)
+    devices[slot] = replace(device, executables=tuple(refs), segments=segments)
+    return replace(
+        plan, devices=tuple(devices), weights=tuple(weights), values=tuple(values[v.id] for v in plan.values)
+    )
+
+
+def _stored_shape(dense: Value, panels: Panels | None) -> tuple[int, ...]:
+    if panels is not None:
+        return panels.shape
+    return tuple(int(extent) for extent in dense.type.shape if isinstance(extent, int))
+
+
+def _repacking(
+    base: Resources, spec: WeightSpec, dense: Value, old: Panels | None, new: Panels | None
+) -> Callable[[], Bytes]:
+    shape = _stored_shape(dense, None)
+
+    def make() -> Bytes:
+        stored = base.load(spec).view(spec.dtype.numpy).reshape(spec.shape)
+        flat = stored if old is None else unpack(old, stored, math.prod(shape))
+        made = flat.reshape(shape) if new is None else new.pack(flat.reshape(shape))
+        return np.ascontiguousarray(made).reshape(-1).view(np.uint8)
+
+    return make
+
+
+def unpack(panels: Panels, packed: npt.NDArray[np.generic], size: int) -> npt.NDArray[np.generic]:
+    """The ``size`` elements of the dense constant, flat, that `Panels.pack` made ``packed`` of."""
+    # Packing numbers shows where each element went; 0 is padding.
+    kind = np.uint32 if size < 2**32 - 1 else np.uint64
+    places = panels.pack(np.arange(1, size + 1, dtype=kind)).reshape(-1)
+    used = places != 0
+    flat = np.empty(size, packed.dtype)
+    flat[places[used] - 1] = packed.reshape(-1)[used]
+    return flat

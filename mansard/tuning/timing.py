@@ -1,0 +1,139 @@
+"""Times of variants of one kernel on a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mansard import dims
+from mansard.compiler.kernels import CompiledKernel
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.hal import (
+    Barrier,
+    Batch,
+    Buffer,
+    BufferRef,
+    Command,
+    Device,
+    Dispatch,
+    Executable,
+    Point,
+    Semaphore,
+)
+from mansard.ir.types import Value
+from mansard.passes import dispatch as ir
+from mansard.runtime.tensors import empty
+
+_MOST_SETS = 16
+_BLOCK = 1 << 20
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A kernel as the model runs it: its dispatch, which of its inputs are constants, values for the dims,
+    and the bytes of constants the whole model reads in a call."""
+
+    dispatch: ir.Dispatch
+    constants: frozenset[int]
+    sizes: dict[str, int]
+    model_constants: int
+
+
+def representative_sizes(symbols: Sequence[dims.Dim]) -> dict[str, int]:
+    """A value for every dim, in its contract: as `dims.representative` has it."""
+    return {d.name: dims.evaluate(dims.representative(dims.symbol(d)), {}) for d in symbols}
+
+
+class Stopwatch:
+    """Runs variants of a kernel, interleaved, on buffers like the model's.
+
+    Constants are read from several copies in turn, so that they lie in the caches no more than in the
+    model, where other layers' constants pass between two runs of a kernel.
+    """
+
+    def __init__(self, device: Device, workload: Workload) -> None:
+        self._device, self._work = device, workload
+        self._timeline = Semaphore("tuning")
+        self._submitted = 0
+        self._loaded: dict[str, Executable] = {}
+        self._buffers: dict[tuple[int, int, int], Buffer] = {}
+        values = workload.dispatch.inputs
+        constant_bytes = sum(self._bytes(values[i]) for i in workload.constants)
+        wanted = math.ceil(workload.model_constants / max(1, constant_bytes))
+        self._sets = max(1, min(_MOST_SETS, wanted))
+
+    def measure(self, variants: Sequence[CompiledKernel], rounds: int) -> list[list[int]]:
+        """Nanoseconds of ``rounds`` runs of each variant."""
+        commands: list[Command] = []
+        for turn in range(rounds):
+            for variant in variants:
+                commands += [self._dispatch(variant, turn % self._sets), Barrier()]
+        recorded = self._device.record(commands, profile=True)
+        try:
+            self._submitted += 1
+            point = Point(self._timeline, self._submitted)
+            self._device.submit([Batch(recorded, signal=(point,))])
+            point.wait(_TIMEOUT_S)
+            rows = recorded.profile()
+        finally:
+            recorded.close()
+        spans = [row.end_ns - row.start_ns for row in rows]
+        return [spans[i :: len(variants)] for i in range(len(variants))]
+
+    def close(self) -> None:
+        """Free code and buffers."""
+        for executable in self._loaded.values():
+            executable.close()
+        for buffer in self._buffers.values():
+            buffer.close()
+        self._loaded, self._buffers = {}, {}
+
+    def forget(self, variant: CompiledKernel) -> None:
+        """Unload a variant's code."""
+        executable = self._loaded.pop(variant.name, None)
+        if executable is not None:
+            executable.close()
+
+    def _dispatch(self, variant: CompiledKernel, copies: int) -> Dispatch:
+        if variant.name not in self._loaded:
+            self._loaded[variant.name] = self._device.load(variant.spec)
+        dispatch, sizes = self._work.dispatch, self._work.sizes
+        bindings = []
+        for place, value in enumerate((*dispatch.inputs, *dispatch.outputs)):
+            size = self._bytes(value)
+            if place in variant.packed:
+                size = math.prod(variant.packed[place].shape) * value.type.dtype.itemsize
+            copy = copies if place in self._work.constants else 0
+            bindings.append(BufferRef(self._buffer(place, copy, size, value.type.dtype)))
+        x, y, z = (dims.evaluate(d, sizes) for d in variant.grid)
+        params = tuple(dims.evaluate(p, sizes) for p in variant.params)
+        return Dispatch(self._loaded[variant.name], variant.name, tuple(bindings), params, (x, y, z))
+
+    def _bytes(self, value: Value) -> int:
+        size: DimLike = value.type.bytes
+        return dims.evaluate(size, self._work.sizes)
+
+    def _buffer(self, place: int, copy: int, size: int, dtype: DType) -> Buffer:
+        key = (place, copy, size)
+        if key not in self._buffers:
+            alignment = max(256, self._device.capabilities.import_alignment)
+            array = empty((max(1, size),), np.dtype(np.uint8), alignment)
+            _fill(array, dtype)
+            self._buffers[key] = self._device.import_host(array)
+        return self._buffers[key]
+
+
+def _fill(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], dtype: DType) -> None:
+    """Random floats around 0; zeros of other types, since integers may be indices."""
+    array[...] = 0
+    if not dtype.is_float or dtype.bits < 8:
+        return
+    block = np.random.default_rng(0).uniform(-1, 1, _BLOCK).astype(dtype.numpy).view(np.uint8)
+    for start in range(0, array.size, block.size):
+        part = array[start : start + block.size]
+        part[...] = block[: part.size]

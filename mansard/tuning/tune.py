@@ -1,0 +1,230 @@
+"""Tuning a compiled model: its kernels, by the share of the time they take."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from mansard.artifact.plan import DispatchStep, Plan
+from mansard.artifact.resources import Resources
+from mansard.cache import Folder
+from mansard.codegen.backend import Backend, KernelTarget
+from mansard.codegen.schedules import Parameters
+from mansard.compiler.kernels import KernelCompiler
+from mansard.compiler.sources import KernelSource, sources_from_bytes, sources_to_bytes
+from mansard.compiler.targets import backend
+from mansard.compiler.tuned import Tuned, TunedKernels, tuned_here
+from mansard.dims import evaluate
+from mansard.errors import ArtifactError, CompileError
+from mansard.hal.registry import devices, open_device
+from mansard.tuning.rebuild import ChangedResources, with_kernels
+from mansard.tuning.search import Search
+from mansard.tuning.timing import Stopwatch, Workload, representative_sizes
+
+Progress = Callable[[str, int, int], None]
+"""Called with (kernel, seconds used, seconds in all)."""
+
+
+@dataclass(frozen=True)
+class TunedKernel:
+    """What tuning found for one kernel. Times are of one run, in microseconds; ``dispatches`` says how
+    often a call runs it."""
+
+    device: str
+    kernel: str
+    dispatches: int
+    default_us: float
+    best_us: float
+    parameters: Parameters | None
+    """The winner's; None when the default stays."""
+    tried: int
+    candidates: int
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A tuned model and what was found, slowest kernels first."""
+
+    plan: Plan
+    resources: Resources
+    kernels: tuple[TunedKernel, ...]
+    seconds: float
+
+    @property
+    def default_us(self) -> float:
+        """The time of all dispatches of the tuned kernels with default parameters, in microseconds."""
+        return sum(k.default_us * k.dispatches for k in self.kernels)
+
+    @property
+    def best_us(self) -> float:
+        """The same with the parameters found."""
+        return sum(k.best_us * k.dispatches for k in self.kernels)
+
+
+@dataclass
+class _Job:
+    """A kernel on its way through the search."""
+
+    source: KernelSource
+    search: Search
+    stopwatch: Stopwatch
+    runs: int
+    default_ns: int = 0
+
+
+def tune(
+    plan: Plan,
+    resources: Resources,
+    budget: float,
+    *,
+    cache: bool = True,
+    progress: Progress | None = None,
+) -> Tuning:
+    """Search the schedule parameters of a model's kernels for ``budget`` seconds, on this machine's devices.
+
+    A kernel's part of the time is its share of a call's. Results are kept in the cache, by device and
+    kernel: a later compilation uses them, and a later search goes on where this one stopped. Slots of
+    devices that are not here, or whose kernels leave nothing to choose, stay as they are.
+
+    Raises ArtifactError for a model without the sources of its kernels, CompileError when no slot's
+    target is this machine's.
+    """
+    begin = time.monotonic()
+    data = resources.sources()
+    if data is None:
+        raise ArtifactError("the model does not hold the sources of its kernels: compile it again")
+    sources = sources_from_bytes(data)
+    slots = {i: found for i in range(len(plan.devices)) if (found := _tunable(plan, i)) is not None}
+    if not slots:
+        named = ", ".join(f"{d.name} ({d.target})" for d in plan.devices)
+        raise CompileError(f"nothing to tune here: the model is for {named}; compile it for this machine")
+    chosen: dict[tuple[int, str], Tuned] = {}
+    rows: list[TunedKernel] = []
+    for number, (slot, (compiler, results)) in enumerate(slots.items()):
+        clock = _Clock(begin, begin + budget * (number + 1) / len(slots), progress)
+        mine = [s for s in sources if s.device == slot]
+        results_kept = results if cache else None
+        compiler.folder = compiler.folder if cache else None
+        for row, result in _tune_slot(plan, slot, mine, compiler, results_kept, clock):
+            chosen[slot, row.kernel] = result
+            rows.append(row)
+    after = [_chosen(s, chosen) for s in sources]
+    tuned = _rebuilt(plan, resources, sources, after, {i: compiler for i, (compiler, _) in slots.items()})
+    rows.sort(key=lambda r: -r.default_us * r.dispatches)
+    return Tuning(*tuned, tuple(rows), time.monotonic() - begin)
+
+
+def _tunable(plan: Plan, slot: int) -> tuple[KernelCompiler, TunedKernels] | None:
+    """The compiler of a slot whose target is a device of this machine."""
+    driver: Backend = backend(plan.devices[slot].driver)
+    target: KernelTarget = driver.parse_target(plan.devices[slot].target)
+    results = tuned_here(driver, target)
+    return None if results is None else (KernelCompiler(driver, target, Folder("kernels")), results)
+
+
+def _chosen(source: KernelSource, chosen: dict[tuple[int, str], Tuned]) -> KernelSource:
+    found = chosen.get((source.device, source.name))
+    return source if found is None else replace(source, parameters=found.parameters)
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """The time there is, on `time.monotonic`'s clock."""
+
+    begin: float
+    deadline: float
+    progress: Progress | None
+
+    def report(self, name: str) -> None:
+        """Tell how much of the time is used."""
+        if self.progress:
+            total = round(self.deadline - self.begin)
+            self.progress(name, min(total, round(time.monotonic() - self.begin)), total)
+
+
+def _tune_slot(
+    plan: Plan,
+    slot: int,
+    sources: list[KernelSource],
+    compiler: KernelCompiler,
+    results: TunedKernels | None,
+    clock: _Clock,
+) -> list[tuple[TunedKernel, Tuned]]:
+    jobs = _jobs(plan, slot, sources, compiler)
+    left = sorted(jobs, key=lambda j: -j.default_ns * j.runs)
+    found = []
+    while left:
+        job = left.pop(0)
+        share = job.default_ns * job.runs / max(1, sum(j.default_ns * j.runs for j in (job, *left)))
+        now = time.monotonic()
+        until = now + max(0.0, clock.deadline - now) * share
+        known = results.get(job.source.source) if results else None
+        result = job.search.run(known, until, functools.partial(clock.report, job.source.name))
+        job.stopwatch.close()
+        if results:
+            results.put(job.source.source, result)
+        row = TunedKernel(
+            plan.devices[slot].name,
+            job.source.name,
+            job.runs,
+            result.default_ns / 1e3,
+            result.best_ns / 1e3,
+            result.parameters,
+            len(result.tried),
+            len(job.search.candidates),
+        )
+        found.append((row, result))
+    return found
+
+
+def _jobs(plan: Plan, slot: int, sources: list[KernelSource], compiler: KernelCompiler) -> list[_Job]:
+    """Kernels with something to choose, with the time of their default."""
+    segments = plan.devices[slot].segments
+    steps = [s for segment in segments for s in segment.steps if isinstance(s, DispatchStep)]
+    runs = Counter(step.entry for step in steps)
+    first = {step.entry: step for step in reversed(steps)}
+    kinds = {value.id: value.kind for value in plan.values}
+    sizes = representative_sizes(plan.dims)
+    total = sum(evaluate(v.bytes, sizes) for v in plan.values if v.kind == "constant" and v.device == slot)
+    device = open_device(next(i for i in devices(plan.devices[slot].driver) if i.supported).id)
+    jobs = []
+    for source in sources:
+        if source.name not in first:
+            continue
+        dispatch = source.dispatch()
+        places = range(len(dispatch.inputs))
+        bound = first[source.name].bindings
+        constants = frozenset(i for i in places if kinds[bound[i].value] == "constant")
+        stopwatch = Stopwatch(device, Workload(dispatch, constants, sizes, total))
+        search = Search(compiler, dispatch, source.source, stopwatch)
+        if len(search.candidates) > 1:
+            jobs.append(_Job(source, search, stopwatch, runs[source.name], search.default_ns()))
+    return jobs
+
+
+def _rebuilt(
+    plan: Plan,
+    resources: Resources,
+    before: list[KernelSource],
+    after: list[KernelSource],
+    compilers: dict[int, KernelCompiler],
+) -> tuple[Plan, Resources]:
+    """The model with the kernels of the slots that have a compiler made anew."""
+    made = {}
+    updated = []
+    for old, new in zip(before, after, strict=True):
+        if old.device not in compilers:
+            updated.append(new)
+            continue
+        kernel = compilers[old.device].compile(new.dispatch(), new.source, new.parameters)
+        made[old.device, old.name] = (old, kernel)
+        updated.append(replace(new, name=kernel.name, packed=kernel.packed))
+    changed = ChangedResources(resources, sources_to_bytes(updated))
+    for slot, compiler in compilers.items():
+        kernels = {name: pair for (device, name), pair in made.items() if device == slot}
+        plan = with_kernels(plan, changed, resources, slot, compiler.backend, kernels)
+    names = ", ".join(plan.devices[slot].name for slot in compilers)
+    return replace(plan, info={**plan.info, "tuned": names}), changed
