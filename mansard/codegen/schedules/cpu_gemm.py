@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
@@ -31,6 +32,8 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.types import Linear, Value
 
+CHUNK = 16
+"""Reduced positions between two requests for weights."""
 _Step = Callable[[Sequence[KValue]], Sequence[KValue]]
 
 
@@ -83,6 +86,15 @@ def schedule(
     """The kernel of a contraction whose weights can be packed; a workgroup computes `Tile.block` tiles."""
     (root,) = (r for r in nest.roots if r.reduces)
     return Gemm(Frame(nest, target, name), root, shape, weights, tile).run()
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Lines of packed weights to ask for: ``lines`` at ``start + step * position`` of every chunk."""
+
+    start: KValue
+    lines: int
+    step: int
 
 
 class Gemm:
@@ -162,29 +174,50 @@ class Gemm:
         """All rows of a tile, or, where there may be fewer rows in all, one row after the other."""
         b, count = self.b, self.tile.rows
         start = b.mul(row_tile, b.idx(count))
+        vector = b.mul(column_tile, b.idx(self.tile.columns))
         if dims.bounds(self.rows)[0] >= count:
-            self._cells(start, count, column_tile, vectors, last)
+            self._cells(start, count, vector, vectors, last, self._ahead(row_tile, vector, vectors))
             return
         rows = self.ev.dim(self.rows)
         with b.if_(b.compare("ge", rows, b.idx(count))):
-            self._cells(start, count, column_tile, vectors, last)
+            self._cells(start, count, vector, vectors, last, self._ahead(row_tile, vector, vectors))
         with b.if_(b.compare("lt", rows, b.idx(count))), b.for_(start, rows) as loop:
-            self._cells(loop.index, 1, column_tile, vectors, last)
+            self._cells(loop.index, 1, vector, vectors, last)
 
-    def _cells(self, start: KValue, count: int, column_tile: KValue, vectors: int, last: bool) -> None:
-        """Accumulate and store ``count`` rows from ``start`` on by ``vectors`` vectors."""
+    def _cells(
+        self, start: KValue, count: int, vector: KValue, vectors: int, last: bool, ahead: Ahead | None = None
+    ) -> None:
+        """Accumulate and store ``count`` rows from ``start`` on by ``vectors`` vectors from ``vector`` on."""
         b, lanes = self.b, self.tile.lanes
         if count > 1 and not divides(self.rows, count):
             start = self.frame.minimum(start, self.ev.dim(dims.add(self.rows, -count)))
         rows = [b.add(start, b.idx(r)) for r in range(count)]
-        first = b.mul(column_tile, b.idx(self.tile.columns))
-        numbers = [b.add(first, b.idx(c)) for c in range(vectors)]
+        numbers = [b.add(vector, b.idx(c)) for c in range(vectors)]
         columns = [b.mul(number, b.idx(lanes)) for number in numbers]
-        sums = self._accumulate(rows, columns, [self._panel(n) for n in numbers])
+        sums = self._accumulate(rows, columns, [self._panel(n) for n in numbers], ahead)
         partial = self.extent - (self.full * self.tile.columns + vectors - 1) * lanes if last else lanes
         for i, total in enumerate(sums):
             row, c = rows[i // vectors], i % vectors
             self._store(row, columns[c], total, partial if c == vectors - 1 else lanes)
+
+    def _ahead(self, row_tile: KValue, vector: KValue, vectors: int) -> Ahead | None:
+        """The part of the next column tile's weights that a row tile asks for; None where it does not pay.
+
+        The row tiles of a column share the next one's panels evenly, so that these are in the cache when
+        the first row tile needs them. With many row tiles that one's wait is little of the whole.
+        """
+        b, panels = self.b, self.weights.panels
+        chunk_lines = -(-vectors * self.tile.lanes // panels.width) * CHUNK // panels.group
+        row_tiles = estimate(dims.ceildiv(self.rows, self.tile.rows))
+        inner = self.nest.total(self.shape.reduced[-1]) if self.shape.reduced else 0
+        if not (self.tile.rows_inside and self.full + (self.tail > 0) > 1 and row_tiles <= chunk_lines):
+            return None
+        if not isinstance(inner, int) or inner < CHUNK:
+            return None
+        lines = -(-chunk_lines // row_tiles)
+        following = self._panel(b.add(vector, b.idx(vectors)))
+        step = lines * panels.width * panels.group // CHUNK
+        return Ahead(b.add(following, b.mul(row_tile, b.idx(panels.depth * step))), lines, step)
 
     def _panel(self, number: KValue) -> KValue:
         """Where a vector of columns starts among the panels, by its number."""
@@ -198,13 +231,17 @@ class Gemm:
         return b.add(b.mul(panel, b.idx(depth * width)), b.mul(within, b.idx(step)))
 
     def _accumulate(
-        self, rows: Sequence[KValue], columns: Sequence[KValue], panels: Sequence[KValue]
+        self,
+        rows: Sequence[KValue],
+        columns: Sequence[KValue],
+        panels: Sequence[KValue],
+        ahead: Ahead | None,
     ) -> Sequence[KValue]:
         b, lanes = self.b, self.tile.lanes
         inits = [reduce.start(b, self.root, lanes) for _ in range(len(rows) * len(columns))]
 
         def step(carried: Sequence[KValue]) -> Sequence[KValue]:
-            depth = self._depth()
+            depth = b.mul(self._position(), b.idx(self.weights.panels.width))
             out = []
             for i, accumulator in enumerate(carried):
                 column = i % len(columns)
@@ -212,7 +249,7 @@ class Gemm:
                 out.append(self.combine(accumulator, b.add(panels[column], depth)))
             return out
 
-        return self._reduced(0, inits, step)
+        return self._reduced(0, inits, step, ahead)
 
     def combine(self, accumulator: KValue, place: KValue) -> KValue:
         """The accumulator with the bound point folded in; the weights are read at ``place``."""
@@ -221,21 +258,53 @@ class Gemm:
         self.ev.places = {}
         return result
 
-    def _reduced(self, level: int, inits: Sequence[KValue], step: _Step) -> Sequence[KValue]:
+    def _reduced(
+        self, level: int, inits: Sequence[KValue], step: _Step, ahead: Ahead | None
+    ) -> Sequence[KValue]:
+        """The reduced loops from ``level`` on; ``step`` maps the sums at a point to the next ones."""
         if level == len(self.shape.reduced):
             return step(inits)
-        b, group = self.b, self.shape.reduced[level]
-        innermost = level == len(self.shape.reduced) - 1
-        unroll, step_size = (self.tile.unroll, self.weights.panels.group) if innermost else (1, 1)
-        extent = self.ev.dim(self.nest.total(group))
-        with b.for_(b.idx(0), extent, step_size, inits, unroll) as loop, self.ev.scope():
+        group = self.shape.reduced[level]
+        total = self.nest.total(group)
+        if level < len(self.shape.reduced) - 1:
+            with self.b.for_(0, self.ev.dim(total), inits=inits) as loop, self.ev.scope():
+                self.ev.bind(group, loop.index)
+                loop.yield_(*self._reduced(level + 1, loop.carried, step, ahead))
+            return loop.results
+        if ahead is None:
+            return self._innermost(self.b.idx(0), self.ev.dim(total), inits, step)
+        assert isinstance(total, int)
+        return self._chunks(total, inits, step, ahead)
+
+    def _innermost(
+        self, lower: KValue, upper: KValue, inits: Sequence[KValue], step: _Step
+    ) -> Sequence[KValue]:
+        b, group = self.b, self.shape.reduced[-1]
+        stride, unroll = self.weights.panels.group, self.tile.unroll
+        with b.for_(lower, upper, stride, inits, unroll) as loop, self.ev.scope():
             self.ev.bind(group, loop.index)
-            loop.yield_(*self._reduced(level + 1, loop.carried, step))
+            loop.yield_(*step(loop.carried))
         return loop.results
 
-    def _depth(self) -> KValue:
-        """Elements into a panel at the bound reduced loops."""
-        b, step = self.b, self.weights.panels.width
+    def _chunks(self, total: int, inits: Sequence[KValue], step: _Step, ahead: Ahead) -> Sequence[KValue]:
+        """The innermost loop in chunks, each of which first asks for lines of weights."""
+        b, panels = self.b, self.weights.panels
+        end = b.idx(total - total % CHUNK)
+        memory = b.bindings[self.ev.binding_of[self.weights.value]]
+        with b.for_(b.idx(0), end, CHUNK, inits) as loop, self.ev.scope():
+            self.ev.bind(self.shape.reduced[-1], loop.index)
+            place = b.add(ahead.start, b.mul(self._position(), b.idx(ahead.step)))
+            for line in range(ahead.lines):
+                b.prefetch(memory, b.add(place, b.idx(line * panels.width * panels.group)))
+            upper = b.add(loop.index, b.idx(CHUNK))
+            loop.yield_(*self._innermost(loop.index, upper, loop.carried, step))
+        if total % CHUNK == 0:
+            return loop.results
+        return self._innermost(end, b.idx(total), loop.results, step)
+
+    def _position(self) -> KValue:
+        """The flat position of the bound reduced loops."""
+        b, step = self.b, 1
         result = b.idx(0)
         for group, (extent, _) in zip(
             reversed(self.shape.reduced), reversed(self.weights.panels.reduced), strict=True

@@ -78,10 +78,9 @@ def tiles(rows: int, columns: int, depth: int, target: KernelTarget) -> list[Til
                 full, tail = divmod(vectors, c)
                 across = full * tile_cycles(r, c, depth) + (tile_cycles(r, tail, depth) if tail else 0.0)
                 costs[r, c] = -(-rows // r) * across
-    order = columns >= rows
     found = []
     for r, c in sorted(costs, key=lambda size: costs[size]):
-        for rows_inside in (order, not order):
+        for rows_inside in (True, False):
             inner = -(-rows // r) if rows_inside else -(-vectors // c)
             block = max(1, min(inner, int(WORKGROUP_CYCLES / tile_cycles(r, c, depth))))
             found.append(Tile(r, c, lanes, rows_inside, block))
