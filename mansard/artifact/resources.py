@@ -145,6 +145,7 @@ class FileResources(Resources):
             raise ArtifactError("the artifact is closed")
         if SOURCES_ENTRY not in self._container.names:
             return None
+        self._container.verify([SOURCES_ENTRY])
         return self._container.entry(SOURCES_ENTRY).tobytes()
 
     def close(self) -> None:
@@ -204,8 +205,8 @@ def read_artifact(path: str | os.PathLike[str], verify: Verify = "code") -> tupl
     """Open an artifact; no plan and no code of it is used before its hash holds.
 
     The structure of the file, the plan and every executable are always checked. Weights stay on disk
-    until a kernel reads them: ``verify="full"`` reads and checks them too, about a second for every few
-    gigabytes.
+    until a kernel reads them, and sources until the model is tuned: ``verify="full"`` reads and checks
+    them too, about a second for every few gigabytes.
     Raises ArtifactError saying whether the file is truncated, altered, foreign or too new.
     """
     if verify not in ("full", "code", True, False):
@@ -214,7 +215,8 @@ def read_artifact(path: str | os.PathLike[str], verify: Verify = "code") -> tupl
         raise ArtifactError(f"there is no file {path}")
     container = Container(path)
     full = verify in ("full", True)
-    container.verify(name for name in container.names if full or name != WEIGHTS_ENTRY)
+    later = () if full else (WEIGHTS_ENTRY, SOURCES_ENTRY)
+    container.verify(name for name in container.names if name not in later)
     plan = plan_from_json(container.entry(PLAN_ENTRY).tobytes())
     check_plan(plan)
     for device in plan.devices:

@@ -231,6 +231,22 @@ def test_code_is_verified_even_when_weights_are_not(artifact):
         read_artifact(artifact, verify="some")
 
 
+def test_sources_are_checked_when_they_are_read(tmp_path):
+    plan, path = two_device_plan(), tmp_path / "m"
+    made = resources_for(plan)
+    blobs = {ref.entry: made.code(ref.entry) for device in plan.devices for ref in device.executables}
+    loads = [(spec, lambda spec=spec: weight_array(spec)) for spec in plan.weights]
+    write_artifact(path, plan, MemoryResources(blobs, loads, b"made from this"))
+    assert read_artifact(path)[1].sources() == b"made from this"
+    path.write_bytes(path.read_bytes().replace(b"made from this", b"made from that"))
+    opened = read_artifact(path)[1]
+    with pytest.raises(ArtifactError, match="sources"):
+        opened.sources()
+    with pytest.raises(ArtifactError, match="sources"):
+        read_artifact(path, verify="full")
+    assert made.sources() is None
+
+
 def test_foreign_files_are_named_as_such(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(b"")
