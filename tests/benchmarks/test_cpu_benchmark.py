@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import cpu
@@ -222,3 +223,23 @@ def test_a_model_is_built_once_and_run_in_turn(tmp_path: Path, monkeypatch: pyte
 def test_requirement_files_are_those_of_peers_with_an_environment() -> None:
     files = {path.stem for path in (ROOT / "benchmarks/requirements").glob("*.txt")}
     assert files == {peer.name for peer in PEERS.values() if peer.own_environment}
+
+
+@pytest.mark.parametrize("peers", [[], ["nobody"]])
+def test_environments_are_made_for_known_peers_only(peers: list[str]) -> None:
+    command = ["sh", str(ROOT / "tools/bench_env.sh"), *peers]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert ("nobody" if peers else "executorch-xnnpack iree litert") in answer.stderr
+
+
+def test_a_plot_has_a_panel_for_each_model(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [row("mansard", [10.0], 100), row("openvino", [20.0], 200), new_row("minilm", "litert", "failed")]
+    report.plot(rows, tmp_path / "a.svg")
+    report.plot(rows, tmp_path / "b.svg")
+    text = (tmp_path / "a.svg").read_text()
+    assert text == (tmp_path / "b.svg").read_text()
+    assert text.count('id="axes_') == 2
+    with pytest.raises(ValueError, match="nothing was measured"):
+        report.plot(rows[2:], tmp_path / "c.svg")

@@ -45,11 +45,14 @@ class Mansard(Peer):
         return lambda: np.asarray(first(model(*arrays)))
 
     def details(self) -> dict[str, float]:
-        """What the model holds by use (``weights_mb`` and so on), and the number of its dispatches."""
+        """What the model holds by use (``weights_mb`` and so on), the least its activations could take
+        (``activations_bound_mb``), and the number of its dispatches."""
         held: dict[str, float] = {"dispatches": sum(self._model.explain().totals.values())}
         for row in self._model.memory():
-            key = f"{row.what.replace(' ', '_')}_mb"
-            held[key] = held.get(key, 0.0) + row.bytes / 1e6
+            amounts = {row.what: row.bytes if row.held else 0, f"{row.what}_bound": row.lower_bound or 0}
+            for name, amount in amounts.items():
+                if amount:
+                    held[f"{name}_mb"] = held.get(f"{name}_mb", 0.0) + amount / 1e6
         return held
 
 
