@@ -23,11 +23,13 @@ from mansard.ir.types import Value
 from mansard.passes.channels_last import channels_last
 from mansard.passes.dce import eliminate_dead
 from mansard.passes.dispatch import Dispatch, DispatchGraph
+from mansard.passes.fold_scales import fold_scales
 from mansard.passes.fuse import fuse
 from mansard.passes.layout import lay_out_weights
 from mansard.passes.packing import Panels, mark_packable
 from mansard.passes.padding import read_padding
 from mansard.passes.pipeline import CANONICAL, Step, run_passes
+from mansard.passes.precision import check_precision, narrow_products
 from mansard.placement import Placement, place
 from mansard.schedule.build import DeviceTarget, build_plan
 
@@ -46,6 +48,8 @@ class CompileOptions:
     placement: Placement = field(default_factory=Placement)
     progress: Progress | None = None
     dump: Dump | None = None
+    precision: str = "f32"
+    """How products with constant weights compute: as the model says, or bf16 (`mansard.passes.precision`)."""
     cache: bool = True
     """Whether compiled kernels are kept on disk, and taken from there (`mansard.cache`)."""
 
@@ -62,11 +66,11 @@ class CompiledModel:
     """Seconds of each compilation step."""
     cache: Counts = field(default_factory=Counts)
     """Distinct kernels that were found in the cache (hits) and that were compiled (misses)."""
+    sources: bytes | None = None
+    """What the kernels were made from (`mansard.compiler.sources`)."""
 
 
 def compile_model(
-    sources: bytes | None = None
-    """What the kernels were made from (`mansard.compiler.sources`)."""
     model: Any,
     example_inputs: Any = None,
     *,
@@ -95,12 +99,13 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
     return _compile(graph, options, _Steps(options))
 
 
-def _passes(targets: Sequence[CompileTarget]) -> tuple[Step, ...]:
+def _passes(targets: Sequence[CompileTarget], precision: str) -> tuple[Step, ...]:
     """The passes for a set of targets: images lie channels-last as soon as a CPU takes part."""
     images: tuple[Step, ...] = ()
     if any(t.driver == "cpu" for t in targets):
         images = (read_padding, eliminate_dead, channels_last)
-    return (*CANONICAL, *images, lay_out_weights)
+    rounding: tuple[Step, ...] = (narrow_products, eliminate_dead) if precision == "bf16" else ()
+    return (*CANONICAL, fold_scales, *images, *rounding, lay_out_weights)
 
 
 class _Steps:
@@ -128,9 +133,10 @@ class _Steps:
 
 
 def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledModel:
+    precision = check_precision(options.precision)
     targets = resolve_targets(options.targets, options.placement)
     with steps.step("simplify"):
-        graph = run_passes(graph, _passes(targets), dump=options.dump)
+        graph = run_passes(graph, _passes(targets, precision), dump=options.dump)
     with steps.step("fuse"):
         dispatches = mark_packable(fuse(graph, attention=all(t.driver == "cpu" for t in targets)))
         steps.dump("fuse", lambda: print_dispatches(dispatches))
@@ -148,7 +154,7 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
             [DeviceTarget(t.name, t.driver, t.kernel.name, made.refs[i]) for i, t in enumerate(targets)],
             {v: w for v, (w, _) in weights.items()},
             placed.decisions,
-            {"compiler": f"mansard {mansard.__version__}", "objective": options.placement.objective},
+            _info(options),
         )
     sources = sources_to_bytes(made.sources)
     return CompiledModel(plan, made.blobs, tuple(weights.values()), steps.timings, made.cache, sources)
