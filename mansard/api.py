@@ -41,6 +41,7 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     placement: Placement | None = None,
     objective: str | None = None,
     fallback: str | None = None,
+    precision: str = "f32",
     progress: Progress | None = None,
     dump: Dump | None = None,
     **frontend: Any,
@@ -53,7 +54,9 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     either, the model is compiled for the CPU and every GPU present that is one in hardware.
     ``dynamic_shapes`` tells which axes vary: ``{input: {axis: mansard.Dim(...)}}``.
     ``placement`` says how dispatches are spread, ``objective`` and ``fallback`` are its most wanted
-    fields; further keywords go to the frontend. ``progress(step, done, total)`` is called as steps
+    fields. ``precision="bf16"`` lets products with constant weights round their operands to bfloat16
+    (sums stay f32; weights take half the memory); results then differ, by 2**-9 of each operand.
+    Further keywords go to the frontend. ``progress(step, done, total)`` is called as steps
     start, ``dump(step, text)`` with the IR after each.
 
     The model runs from memory; `Model.save` writes it to a file. When a target is not present, the
@@ -67,6 +70,7 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
         options = compiler.CompileOptions(
             targets=(*_texts(devices), *_texts(target)) or _default_devices(),
             placement=_placement(placement, objective, fallback),
+            precision=precision,
             progress=progress,
             dump=dump,
         )
@@ -117,6 +121,8 @@ class Explanation:
     rows: tuple[Decision, ...]
     totals: Mapping[str, int]
     """Dispatches by device."""
+    precision: str = "f32"
+    """The ``precision`` the model was compiled with."""
 
     def __str__(self) -> str:
         cells = [("dispatch", "device", "reason", "predicted")]
@@ -129,7 +135,8 @@ class Explanation:
             for row in cells
         ]
         counts = ", ".join(f"{name}: {count}" for name, count in self.totals.items())
-        return "\n".join([*(line.rstrip() for line in lines), f"dispatches by device: {counts}"])
+        ends = [f"precision: {self.precision}", f"dispatches by device: {counts}"]
+        return "\n".join([*(line.rstrip() for line in lines), *ends])
 
 
 class Model:
@@ -176,7 +183,8 @@ class Model:
 
     def explain(self) -> Explanation:
         """Which device runs each dispatch, and why."""
-        return Explanation(self.plan.decisions, dispatch_counts(self.plan))
+        precision = self.plan.info.get("precision", "f32")
+        return Explanation(self.plan.decisions, dispatch_counts(self.plan), precision)
 
     def save(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> None:
         """Write the model as one file, which `load` opens. ``progress`` gets (bytes done, bytes in all)."""

@@ -72,6 +72,10 @@ def compile_(
     min_share: Annotated[
         float, typer.Option(help="The least fraction of the dispatches for every device: 0 to 0.5.")
     ] = 0.0,
+    precision: Annotated[
+        str,
+        typer.Option(help="f32, or bf16: products with weights round their operands to bfloat16."),
+    ] = "f32",
     dump: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write the IR before and after every step that changes it."),
@@ -92,6 +96,7 @@ def compile_(
                 devices=device or None,
                 target=target or None,
                 placement=mansard.Placement(objective, parse_pins(pin or ()), min_share, fallback),
+                precision=precision,
                 progress=progress,
                 dump=_dumper(dump) if dump else None,
             )

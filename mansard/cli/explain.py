@@ -37,7 +37,10 @@ def explain(
         out.show(decision_table(rows))
         out.show("")
         out.show(totals_table(rows))
-        out.result({"decisions": [describe(row) for row in rows], "devices": totals(rows)})
+        precision = plan.info.get("precision", "f32")
+        out.show(f"precision: {precision}")
+        decisions = [describe(row) for row in rows]
+        out.result({"decisions": decisions, "devices": totals(rows), "precision": precision})
 
 
 def select(rows: Sequence[Decision], pattern: str | None) -> list[Decision]:

@@ -126,6 +126,11 @@ def flat_identity(extents: Sequence[DimLike], count: int) -> Linear:
     return Linear(tuple(t for t in flat.terms if not dims.is_one(extents[t[0]])), flat.offset)
 
 
+def _narrows(op: Op) -> bool:
+    """Whether a map's result takes fewer bytes than what it reads."""
+    return any(op.outputs[0].type.dtype.bits < v.type.dtype.bits for v in op.inputs)
+
+
 def _cost(op: Generic) -> int:
     """Rough arithmetic of one element: heavy functions count 10."""
     return sum((10 if n.op in HEAVY else 1) for n in walk(op.body) if isinstance(n, Apply))
@@ -350,7 +355,8 @@ class _Fusion:
         ):
             return False  # the factors are read over and over; a mask is read once for each head
         if target.kind == "contraction":
-            return cost <= 1  # every element is read many times
+            # Every element is read many times: better once more, in fewer bytes.
+            return cost <= 1 and not any(_narrows(op) for op in group.ops)
         return cost * reads <= 16
 
     # Result ---------------------------------------------------------------------------------

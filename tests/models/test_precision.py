@@ -1,0 +1,43 @@
+"""The precision option: recorded, explained, refused when unknown, and close to the model it rounds."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mansard
+from mansard.errors import CompileError
+
+
+def block() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 96), nn.GELU(), nn.LayerNorm(96), nn.Linear(96, 48, bias=False), nn.Softmax(-1)]
+    return nn.Sequential(*layers).eval()
+
+
+@pytest.mark.parametrize("rows", [1, 24])
+def test_bf16_products_are_close_recorded_and_half_as_large(tmp_path, rows):
+    module, x = block(), torch.randn(rows, 64)
+    with torch.no_grad():
+        expected = module(x)
+    sizes = {}
+    for precision in ("f32", "bf16"):
+        path = tmp_path / f"{precision}.mansard"
+        with mansard.compile(module, (x,), devices="cpu", precision=precision) as model:
+            assert model.explain().precision == model.plan.info["precision"] == precision
+            assert f"precision: {precision}" in str(model.explain())
+            model.save(path)
+        with mansard.load(path) as model:
+            assert model.explain().precision == precision
+            sizes[precision] = sum(
+                int(np.prod(w.shape)) * w.dtype.itemsize for w in model.plan.weights if len(w.shape) > 1
+            )
+            error = (model(x) - expected).abs().max() / expected.abs().max()
+            assert error < (1e-5 if precision == "f32" else 2e-2)
+            assert precision == "f32" or error > 1e-6
+    assert sizes["bf16"] * 2 == sizes["f32"]
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(CompileError, match="'f32' or 'bf16'"):
+        mansard.compile(block(), (torch.randn(1, 64),), devices="cpu", precision="int8")
