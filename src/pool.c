@@ -64,9 +64,16 @@ static uint32_t pieces_of(uint64_t word) { return (uint32_t)word & PIECE_MASK; }
 
 /* ---- pieces ----------------------------------------------------------------------------------- */
 
+/* Where part `number` of `parts` nearly equal parts of `size` begins. */
+static int64_t part_begin(int64_t size, int64_t number, int64_t parts) {
+    int64_t larger = size % parts;
+    return size / parts * number + (number < larger ? number : larger);
+}
+
 static void run_part(const mn_task *task, int64_t number, int64_t shares, uint32_t piece, uint32_t pieces) {
-    int64_t begin = task->total * number / shares, size = task->total * (number + 1) / shares - begin;
-    int64_t from = begin + size * piece / pieces, until = begin + size * (piece + 1) / pieces;
+    int64_t begin = part_begin(task->total, number, shares);
+    int64_t size = part_begin(task->total, number + 1, shares) - begin;
+    int64_t from = begin + part_begin(size, piece, pieces), until = begin + part_begin(size, piece + 1, pieces);
     if (from < until) task->kernel(task->table, task->grid, from, until);
 }
 
