@@ -7,6 +7,7 @@ batch, and compares when the batch has run.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,14 +18,18 @@ from typing import Any
 
 import graph_runner
 import numpy as np
+import pytest
 from emulator import Arrays, Batch, CrashError
 
+from mansard.api import Explanation
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.compile import CompiledModel
 from mansard.ir import Graph
 from mansard.ir.interpreter import interpret
 from mansard.placement import Placement
+from mansard.runtime.session import dispatch_counts
 
+_Case = tuple[str, Callable[[], Any]]
 MOST_CRASHES = 20
 """Calls left out, one after another, before a batch is given up."""
 DEFECTS = ("decode_save_opc: Assertion",)
@@ -38,6 +43,10 @@ class _Loaded:
     images: Mapping[str, int]
     graph: Graph
 
+    def explain(self) -> Explanation:
+        """As `Model.explain`."""
+        return Explanation(self.model.plan.decisions, dispatch_counts(self.model.plan))
+
 
 @dataclass(frozen=True)
 class _Result:
@@ -45,6 +54,9 @@ class _Result:
 
     call: int
     graph: Graph
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        raise TypeError("this test looks at the outputs itself: its cases cannot be collected")
 
 
 @dataclass(frozen=True)
@@ -66,15 +78,14 @@ class Collector:
     _comparisons: list[_Comparison] = field(default_factory=list)
     _failures: dict[str, str] = field(default_factory=dict)
 
-    def collect(self, module: ModuleType, names: Sequence[str]) -> None:
-        """Collect the cases of a module's test functions."""
-        replaced = {name: getattr(self, name) for name in ("check", "compiled", "outputs", "compare")}
-        kept = {name: getattr(module, name) for name in replaced if hasattr(module, name)}
+    def collect(self, module: ModuleType, names: Sequence[str], most: int) -> None:
+        """Collect the cases of a module's test functions, of each at most ``most``."""
+        kept = {name: getattr(module, name) for name in sorted(_runs(module))}
         try:
             for name in kept:
-                setattr(module, name, replaced[name])
+                setattr(module, name, getattr(self, name))
             for name in names:
-                for label, run in _calls(getattr(module, name), self.target):
+                for label, run in _spread(list(_calls(getattr(module, name), self.target)), most):
                     self._case = f"{name}[{label}]"
                     try:
                         run()
@@ -83,11 +94,6 @@ class Collector:
         finally:
             for name, function in kept.items():
                 setattr(module, name, function)
-
-    def add(self, case: str, graph: Graph, inputs: Sequence[np.ndarray], rtol: float, atol: float) -> None:
-        """Collect one graph."""
-        self._case = case
-        self.check(graph, inputs, rtol=rtol, atol=atol)
 
     def failures(self) -> dict[str, str]:
         """Run everything; what is wrong, by case."""
@@ -126,7 +132,8 @@ class Collector:
 
     @contextmanager
     def compiled(self, graph: Graph, *_devices: str) -> Iterator[_Loaded]:
-        options = CompileOptions(targets=(self.target,), placement=Placement(fallback="error"))
+        wish = Placement(fallback="error")
+        options = CompileOptions(targets=(self.target,), placement=wish, cache=False)
         model = compile_graph(graph, options)
         yield _Loaded(model, self.batch.load(model), graph)
 
@@ -138,18 +145,31 @@ class Collector:
 
 
 def functions(module: ModuleType) -> list[str]:
-    """The module's tests that need a device and nothing else."""
+    """The module's tests that run graphs and need a device at most."""
+    runs = _runs(module) | {name for name in ("check",) if hasattr(module, name)}
     found = []
     for name, function in vars(module).items():
         if not name.startswith("test_"):
             continue
         given = {n for names, _ in _parameters(function) for n in names}
-        if hasattr(function, "hypothesis"):
-            given |= set(function.hypothesis.inner_test.__code__.co_varnames)
+        inner = function.hypothesis.inner_test if hasattr(function, "hypothesis") else function
         wanted = set(inspect.signature(function).parameters) - given
-        if wanted == {"device"}:
+        if wanted <= {"device"} and runs & set(inner.__code__.co_names):
             found.append(name)
     return found
+
+
+def _runs(module: ModuleType) -> set[str]:
+    """Which functions of `graph_runner` the module uses."""
+    names = ("check", "compiled", "outputs", "compare")
+    return {n for n in names if getattr(module, n, None) is getattr(graph_runner, n)}
+
+
+def _spread(cases: list[_Case], most: int) -> list[_Case]:
+    """At most ``most`` of the cases, evenly from the first to the last."""
+    if len(cases) <= most:
+        return cases
+    return [cases[round(i * (len(cases) - 1) / max(1, most - 1))] for i in range(most)]
 
 
 def _parameters(function: Callable[..., Any]) -> list[tuple[list[str], list[Any]]]:
@@ -162,15 +182,15 @@ def _parameters(function: Callable[..., Any]) -> list[tuple[list[str], list[Any]
     return found
 
 
-def _calls(function: Callable[..., Any], device: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _calls(function: Callable[..., Any], device: str) -> Iterator[_Case]:
     """The function with each combination of its parameters."""
     parameters = _parameters(function)
+    fixed = {"device": device} if "device" in inspect.signature(function).parameters else {}
     for values in itertools.product(*(values for _, values in parameters)):
         arguments: dict[str, Any] = {}
         for (names, _), value in zip(parameters, values, strict=True):
-            value = getattr(value, "values", value) if type(value).__name__ == "ParameterSet" else value
-            row = (value,) if len(names) == 1 and type(value) is not tuple else value
-            row = (value,) if len(names) == 1 and len(row) != 1 else row
+            row = value.values if isinstance(value, type(pytest.param())) else (value,)
+            row = row[0] if len(names) > 1 and len(row) == 1 else row
             arguments.update(zip(names, row, strict=True))
         label = ", ".join(str(v) for v in arguments.values())
-        yield label, lambda a=arguments: function(device=device, **a)
+        yield label, functools.partial(function, **fixed, **arguments)

@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 _TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(_TESTS / "unit"), str(_TESTS / "drivers")]
+sys.path[:0] = [str(_TESTS / folder) for folder in ("unit", "drivers", "models")]

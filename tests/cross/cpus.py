@@ -25,6 +25,8 @@ class Emulated:
     name: str
     arch: str
     choices: tuple[tuple[str, str], ...]
+    thorough: bool = False
+    """Whether to run many cases: all of them would take half a minute of compiling."""
 
     @property
     def program(self) -> str:
@@ -41,7 +43,7 @@ class Emulated:
 
 
 CPUS = (
-    Emulated("cortex-a76", "aarch64", (("cpu:cortex-a76", "cortex-a76"),)),
+    Emulated("cortex-a76", "aarch64", (("cpu:cortex-a76", "cortex-a76"),), thorough=True),
     Emulated("cortex-a55", "aarch64", (("cpu:cortex-a55", "cortex-a55"), ("cpu:cortex-a55", "cortex-a76"))),
     Emulated("neoverse-n1", "aarch64", (("cpu:neoverse-n1", "neoverse-n1"),)),
     Emulated("neoverse-v1", "aarch64", (("cpu:neoverse-v1", "neoverse-v1"), ("cpu:neoverse-v1", "max"))),
@@ -52,8 +54,9 @@ CPUS = (
             ("cpu:spacemit-x60", f"rv64,{_X60},zfh=true,zvfh=true,zicond=true"),
             ("cpu:spacemit-x60,-zvfhmin,-zicond", f"rv64,{_X60},Zfh=true"),
         ),
+        thorough=True,
     ),
-    Emulated("rv64gc", "riscv64", (("cpu:rv64gc", _RV64),)),
+    Emulated("rv64gc", "riscv64", (("cpu:rv64gc", _RV64),), thorough=True),
     Emulated("rv64gcv", "riscv64", (("cpu:rv64gcv", "rv64,v=true,vext_spec=v1.0,vlen=128,elen=64"),)),
 )
 
