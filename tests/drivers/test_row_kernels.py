@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
-from graph_runner import check
-from graphs import F32, op
+from graph_runner import check, compare, compiled, outputs
+from graphs import A0, A1, F32, op
 
+from mansard import dims
+from mansard.dims import Dim
 from mansard.dtypes import DType
-from mansard.ir import GraphBuilder
-from mansard.ir.scalar import Apply, Const, Gather, Index
+from mansard.ir import GraphBuilder, IndexMap, Linear
+from mansard.ir.interpreter import interpret
+from mansard.ir.scalar import Apply, Arg, Const, Gather, Index
 
 RNG = np.random.default_rng(5)
 
@@ -48,3 +51,48 @@ def test_parts_of_a_row_from_three_places(width):
     body = Apply("select", (last, Const(3.0, F32), middle), F32)
     z = b.generic([x, y], [None, None], (6, width), body)
     check(b.build([z]), [random(6, width), random(6, width)], "cpu")
+
+
+# Rows -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("points", [16, 37, 100])
+@pytest.mark.parametrize("channels", [1, 3, 21])
+def test_softmax_over_channels_that_lie_apart(channels, points):
+    b = GraphBuilder()
+    x = b.input("x", (2, channels, points), F32)
+    rows = (2, points, channels)
+    turned, row = IndexMap((Linear.dim(0), Linear.dim(2), Linear.dim(1))), IndexMap.of_dims((0, 2))
+    top = b.generic([x], [turned], rows, A0, reduced=1, combiner="max")
+    shape = (2, channels, points)
+    powers = b.generic([x, top], [IndexMap.identity(3), row], shape, op("exp", op("sub", A0, A1)))
+    total = b.generic([powers], [turned], rows, A0, reduced=1, combiner="add")
+    y = b.generic([powers, total], [IndexMap.identity(3), row], shape, op("div", A0, A1))
+    check(b.build([y]), [random(2, channels, points)], "cpu")
+
+
+@pytest.mark.parametrize("combiner", ["argmax", "argmin"])
+@pytest.mark.parametrize("length", [1, 5, 16, 33, 70, 200, 1000])
+def test_first_extreme_of_rows(length, combiner):
+    b = GraphBuilder()
+    x, t = b.input("x", (6, length), F32), b.input("t", (length, 40), F32)
+    along = b.generic([x], [IndexMap.identity(2)], (6, length), A0, reduced=1, combiner=combiner)
+    across = b.generic([t], [IndexMap.of_dims((1, 0))], (40, length), A0, reduced=1, combiner=combiner)
+    rows = np.round(random(6, length) * 3)  # with ties
+    rows[1], rows[2, length // 2 :] = -np.inf, np.nan
+    rows[3] = np.inf
+    rows[4, -1] = np.nan
+    columns = np.round(random(length, 40) * 3)
+    columns[:, 3] = columns[0, 3]
+    columns[length // 2, 5] = np.nan
+    check(b.build([along, across]), [rows, columns], "cpu")
+
+
+def test_first_extreme_of_integers_and_of_lengths_that_vary():
+    s = dims.symbol(Dim("s", 1, 300))
+    b = GraphBuilder()
+    x = b.input("x", (3, s), DType.I32)
+    y = b.generic([x], [IndexMap.identity(2)], (3, s), Arg(0, DType.I32), reduced=1, combiner="argmax")
+    graph = b.build([y])
+    with compiled(graph, "cpu") as model:
+        for size in (1, 16, 31, 32, 33, 300):
+            inputs = [RNG.integers(-5, 5, (3, size)).astype(np.int32)]
+            compare(outputs(model, inputs), interpret(graph, inputs))

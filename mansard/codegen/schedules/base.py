@@ -61,6 +61,11 @@ class Frame:
         self.b.params = len(self.params.values)
         return Scheduled(self.b.build(), tuple(self.params.values), grid)
 
+    @property
+    def lanes(self) -> int:
+        """Vector lanes of f32."""
+        return self.target.lanes(DType.F32)
+
     # Index helpers ----------------------------------------------------------------------------
     def minimum(self, a: KValue, b: KValue) -> KValue:
         """The smaller of two index values."""

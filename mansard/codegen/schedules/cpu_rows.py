@@ -1,7 +1,9 @@
 """CPU schedule of row dispatches: softmax, norms, plain reductions.
 
 A task is a few domain points (rows). For each row the reductions run in order, vectorised along the
-innermost inner loop with several accumulators, then maps over the row are stored.
+innermost inner loop with several accumulators, then maps over the row are stored. Where the elements
+of a row lie apart and rows lie side by side (a softmax over the channels of an image), vectors run
+across rows instead.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     rows = nest.total(range(nest.domain))
     inner = max(estimate(nest.total(root.inner)) for root in nest.roots)
     rows_per_task = max(1, WORK // (inner * len(nest.roots)))
+    if groups and lies_across(nest, groups[-1]) and dims.bounds(nest.total(groups[-1]))[0] >= frame.lanes:
+        return _across(frame, groups, max(1, rows_per_task // frame.lanes))
 
     def row() -> None:
         for root in nest.roots:
@@ -49,12 +53,73 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     return frame.finish((dims.ceildiv(rows, rows_per_task), 1, 1))
 
 
+def lies_across(nest: Nest, group: Sequence[int]) -> bool:
+    """Whether every operand is contiguous (or constant) along a domain loop, and some row is not along its
+    own innermost loop."""
+    strided = False
+    for root in nest.roots:
+        inner = nest.collapsed(root.inner, nest.positions(root))
+        addresses = [r.address for r in nest.reads(root)]
+        if root.stores:
+            addresses.append(nest.store_address(root))
+        for address in addresses:
+            terms = dict(address.terms) if address is not None else {}
+            if address is None or terms.get(group[-1], 0) not in (0, 1):
+                return False
+            strided |= bool(inner) and terms.get(inner[-1][-1], 0) not in (0, 1)
+    return strided
+
+
+def _across(frame: Frame, groups: Sequence[Sequence[int]], vectors: int) -> Scheduled:
+    """Vectors of rows, ``vectors`` to a task; the last one of a line is moved back inside it."""
+    b, ev, nest, lanes = frame.b, frame.ev, frame.nest, frame.lanes
+    *outer, lane = groups
+    extent = nest.total(lane)
+    count = dims.ceildiv(extent, lanes)
+    if outer:
+        frame.bind_flat(outer, b.workgroup_id(1))
+    first = b.mul(b.workgroup_id(0), b.idx(vectors))
+    last = frame.minimum(b.add(first, b.idx(vectors)), ev.dim(count))
+    with b.for_(first, last) as loop, ev.scope():
+        place = b.mul(loop.index, b.idx(lanes))
+        if not divides(extent, lanes):
+            place = frame.minimum(place, ev.dim(dims.add(extent, -lanes)))
+        ev.bind(lane, place)
+        ev.vector = (lane[-1], lanes)
+        for root in nest.roots:
+            inner = nest.collapsed(root.inner, nest.positions(root))
+            if root.reduces:
+                result = _reduce_across(frame, root, inner)
+                ev.reduced[root.op] = result
+                if root.stores:
+                    ev.store(root.op.output, nest.store_address(root), result)
+                continue
+
+            def store(_: Sequence[KValue], root: Root = root) -> Sequence[KValue]:
+                ev.store(root.op.output, nest.store_address(root), ev.root(root))
+                return ()
+
+            reduce.loops(frame, inner, (), store)
+    tasks = dims.ceildiv(count, vectors)
+    return frame.finish((tasks, nest.total([d for g in outer for d in g]), 1))
+
+
+def _reduce_across(frame: Frame, root: Root, inner: Sequence[Sequence[int]]) -> KValue:
+    if root.op.combiner in reduce.ARG:
+        return reduce.arg_reduce(frame, root, inner, frame.lanes)
+    start = reduce.start(frame.b, root, frame.lanes)
+    (result,) = reduce.loops(
+        frame, inner, [start], lambda carried: [reduce.combine(frame.ev, root, carried[0])]
+    )
+    return result
+
+
 def reduce_root(frame: Frame, root: Root) -> None:
     """Reduce over the inner loops; the result is kept for later roots and stored if it is an output."""
     ev, nest = frame.ev, frame.nest
     groups = nest.collapsed(root.inner, nest.positions(root))
     if root.op.combiner in reduce.ARG:
-        result = reduce.arg_reduce(frame, root, groups)
+        result = _arg_reduce(frame, root, groups)
     elif not groups:
         result = reduce.combine(ev, root, reduce.start(frame.b, root))
     else:
@@ -95,6 +160,41 @@ def _reduce_vectors(frame: Frame, root: Root, groups: Sequence[Sequence[int]]) -
     inits = [reduce.start(b, root, lanes) for _ in range(count)] + [reduce.start(b, root)]
     *accumulators, rest = reduce.loops(frame, outer, inits, vectors)
     return _join(frame, root, accumulators, rest)
+
+
+def _arg_reduce(frame: Frame, root: Root, groups: Sequence[Sequence[int]]) -> KValue:
+    """Vectors of best elements with their places, joined in the end; short or scattered rows one by one."""
+    b, ev, lanes = frame.b, frame.ev, frame.lanes
+    reads = [dict(r.address.terms) if r.address is not None else {} for r in frame.nest.reads(root)]
+    if len(groups) != 1 or any(terms.get(groups[0][-1], 0) not in (0, 1) for terms in reads):
+        return reduce.arg_reduce(frame, root, groups)
+    (group,) = groups
+    extent = frame.nest.total(group)
+    count = 2 if estimate(extent) >= 8 * lanes else 1
+    if dims.bounds(extent)[0] < lanes * count or estimate(extent) < 2 * lanes or frame.nest.reads(root) == []:
+        return reduce.arg_reduce(frame, root, groups)
+    size = ev.dim(extent)
+    step = b.idx(lanes * count)
+    middle = b.sub(size, b.binary("rem", size, step))
+    search = reduce.ArgSearch(frame, root)
+    inits = [v for k in range(count) for v in search.start(lanes, k * lanes)]
+    with b.for_(b.idx(0), middle, step, inits=inits) as loop:
+        after: list[KValue] = []
+        for k in range(count):
+            with ev.scope():
+                place = b.add(loop.index, b.idx(k * lanes))
+                ev.bind(group, place)
+                ev.vector = (group[-1], lanes)
+                value = b.splat(ev.root(root), lanes)
+            places = b.add(b.splat(b.cast(place, DType.I64), lanes), b.iota(lanes, DType.I64))
+            after.extend(search.step(loop.carried[2 * k], loop.carried[2 * k + 1], value, places))
+        loop.yield_(*after)
+    best = search.join([(loop.results[2 * k], loop.results[2 * k + 1]) for k in range(count)])
+    with b.for_(middle, size, inits=best) as rest, ev.scope():
+        ev.bind(group, rest.index)
+        place = b.cast(rest.index, DType.I64)
+        rest.yield_(*search.step(rest.carried[0], rest.carried[1], ev.root(root), place))
+    return rest.results[1]
 
 
 def _join(frame: Frame, root: Root, accumulators: Sequence[KValue], rest: KValue) -> KValue:

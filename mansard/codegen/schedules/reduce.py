@@ -58,25 +58,67 @@ def loops(
     return loop.results
 
 
-def arg_reduce(frame: Frame, root: Root, groups: Sequence[Sequence[int]]) -> KValue:
-    """Index (i64) of the first extreme along the inner loops, one element at a time; NaN wins."""
+class ArgSearch:
+    """The first extreme of a row so far: its value and its i64 place, scalars or vectors; NaN wins."""
+
+    def __init__(self, frame: Frame, root: Root) -> None:
+        self.b = frame.b
+        self.dtype = register_dtype(root.op.body.dtype)
+        self.order = "gt" if root.op.combiner == "argmax" else "lt"
+        self.combiner = "max" if self.order == "gt" else "min"
+
+    def start(self, lanes: int, first: int) -> tuple[KValue, KValue]:
+        """Nothing seen yet; each lane stands for its own first element, which starts at ``first``."""
+        b = self.b
+        best = b.const(neutral(self.combiner, self.dtype), self.dtype, lanes)
+        return best, b.add(b.iota(lanes, DType.I64), b.const(first, DType.I64, lanes))
+
+    def step(self, best: KValue, place: KValue, value: KValue, at: KValue) -> tuple[KValue, KValue]:
+        """With one more element for each lane, all later than those before."""
+        b = self.b
+        better = b.compare(self.order, value, best)
+        if self.dtype.is_float:
+            fresh_nan = b.binary("and", b.compare("ne", value, value), b.compare("eq", best, best))
+            better = b.binary("or", better, fresh_nan)
+        return b.select(better, value, best), b.select(better, at, place)
+
+    def join(self, parts: Sequence[tuple[KValue, KValue]]) -> tuple[KValue, KValue]:
+        """All lanes of all parts as one: the extreme, and the first place that holds it."""
+        b = self.b
+        top: KValue | None = None
+        for best, _ in parts:
+            # min and max let NaN win.
+            value = b.reduce(self.combiner, best)
+            top = value if top is None else b.binary(self.combiner, top, value)
+        assert top is not None
+        found: KValue | None = None
+        for best, place in parts:
+            same = b.compare("eq", best, b.splat(top, best.type.lanes))
+            if self.dtype.is_float:
+                both = b.binary("and", b.compare("ne", best, best), b.compare("ne", top, top))
+                same = b.binary("or", same, both)
+            first = b.reduce("min", b.select(same, place, b.const(2**62, DType.I64)))
+            found = first if found is None else b.binary("min", found, first)
+        assert found is not None
+        return top, found
+
+
+def arg_reduce(frame: Frame, root: Root, groups: Sequence[Sequence[int]], lanes: int = 1) -> KValue:
+    """Index (i64) of the first extreme along the inner loops, one element at a time; NaN wins.
+
+    With ``lanes``, of as many rows at once: the vector loop is bound to a loop of the domain.
+    """
     b, ev = frame.b, frame.ev
-    dtype = register_dtype(root.op.body.dtype)
-    order = "gt" if root.op.combiner == "argmax" else "lt"
-    worst = neutral("max" if order == "gt" else "min", dtype)
+    search = ArgSearch(frame, root)
 
     def step(carried: Sequence[KValue]) -> Sequence[KValue]:
         best, place, count = carried
-        value = ev.root(root)
-        better = b.compare(order, value, best)
-        if dtype.is_float:
-            fresh_nan = b.binary("and", b.compare("ne", value, value), b.compare("eq", best, best))
-            better = b.binary("or", better, fresh_nan)
-        first = b.compare("eq", count, b.const(0, DType.I64))
-        better = b.binary("or", better, first)
-        following = b.add(count, b.const(1, DType.I64))
-        return b.select(better, value, best), b.select(better, count, place), following
+        value = b.splat(ev.root(root), lanes)
+        better, at = search.step(best, place, value, b.splat(count, lanes))
+        return better, at, b.add(count, b.const(1, DType.I64))
 
+    best, _ = search.start(lanes, 0)
     zero = b.const(0, DType.I64)
-    results = loops(frame, groups, (b.const(worst, dtype), zero, zero), step)
+    # Where no element is better than the neutral one, the first is the answer.
+    results = loops(frame, groups, (best, b.splat(zero, lanes), zero), step)
     return results[1]
