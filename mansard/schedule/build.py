@@ -31,6 +31,7 @@ from mansard.errors import CompileError
 from mansard.ir.ops import Assert
 from mansard.ir.types import Value
 from mansard.passes.dispatch import Dispatch, DispatchGraph
+from mansard.schedule.activations import activation_arenas, describe
 
 
 @dataclass(frozen=True)
@@ -281,6 +282,7 @@ class _Builder:
             DevicePlan(t.name, t.driver, t.target, t.executables, tuple(self.closed[i]))
             for i, t in enumerate(self.targets)
         )
+        arenas = activation_arenas(values, len(devices))
         return Plan(
             name=graph.name,
             dims=tuple(graph.dims().values()),
@@ -294,7 +296,12 @@ class _Builder:
             states=tuple(self._state(s.before, s.after) for s in graph.states),
             asserts=tuple(self._assert(a) for a in self.graph.asserts),
             decisions=tuple(decisions),
-            info=dict(info),
+            info={
+                **info,
+                **{
+                    f"activations on {t.name}": describe(a) for t, a in zip(self.targets, arenas, strict=True)
+                },
+            },
         )
 
     def _value_spec(self, spec: _Spec) -> ValueSpec:

@@ -9,10 +9,16 @@ from graphs import F32, binary, matmul, random_graphs, unary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mansard.artifact.plan import BarrierStep, DispatchStep, TransferStep, WeightSpec
+from mansard import dims
+from mansard.artifact.plan import BarrierStep, DispatchStep, TransferStep, ValueSpec, WeightSpec
+from mansard.dims import Dim
 from mansard.ir import GraphBuilder
 from mansard.passes.fuse import fuse
+from mansard.runtime.arena import ALIGNMENT
+from mansard.schedule.activations import activation_arenas, describe
 from mansard.schedule.build import DeviceTarget, KernelRef, build_plan
+
+N = dims.symbol(Dim("n", 1, 64))
 
 
 def plan_of(fused, labels, devices=2):
@@ -186,3 +192,27 @@ def test_states_stay_on_one_device():
     assert plan.values[entry].kind == plan.values[exit_].kind == "state"
     with pytest.raises(CompileError, match="pin its users to one device"):
         plan_of(fused, [0, 1])
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(random_graphs())
+def test_the_plan_tells_its_activations(graph):
+    plan = plan_of(fuse(graph), [0] * len(fuse(graph).dispatches), devices=1)
+    (arena,) = activation_arenas(plan.values, 1)
+    transients = [v for v in plan.values if v.kind == "transient"]
+    epochs = {v.first for v in transients}
+    rounded = {v.id: -(-v.bytes // ALIGNMENT) * ALIGNMENT for v in transients}
+    peak = max((sum(rounded[v.id] for v in transients if v.first <= e <= v.last) for e in epochs), default=0)
+    assert arena.lower_bound == peak
+    assert plan.info == {"activations on d0": f"{arena.size} bytes planned, lower bound {peak}"}
+
+
+def test_activations_of_unknown_sizes_are_planned_by_the_runtime():
+    fixed, varying = ValueSpec(0, "a", "transient", 0, 512), ValueSpec(1, "b", "transient", 1, N)
+    first, second = activation_arenas([fixed, varying], 2)
+    assert (first.size, first.lower_bound) == (512, 512)
+    assert second is None
+    assert describe(second) == "by shape"
