@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from mansard.codegen.backend import KernelTarget
@@ -12,6 +13,13 @@ WIDTH = 16
 """Columns of a panel: one AVX-512 vector of f32, one cache line; narrower vectors share a panel."""
 WORKGROUP_CYCLES = 2000
 """Least work of a workgroup, against some 50 cycles to begin one."""
+
+MOST_STREAMS = 8
+"""Rows that a first-level cache of eight or more ways holds lines of, also where they map to one set."""
+
+PANEL_RATES = ((24 << 10, 64.0), (640 << 10, 24.0), (math.inf, 8.0))
+"""Panels up to so many bytes are read at so many bytes a cycle: from the first-, second- and third-level
+cache."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +65,19 @@ def registers(target: KernelTarget) -> int:
     return 32 if target.vector_bits >= 512 or "neon" in target.features else 16
 
 
-def tile_cycles(rows: int, columns: int, depth: int) -> float:
+def tile_cycles(rows: int, columns: int, depth: int, lanes: int) -> float:
     """Cycles of a register tile on a core that issues two vector FMAs and two loads at a time.
 
-    FMA latency is four cycles; a tile costs some 30 cycles to start, and each vector it stores about 2.
+    The constants are measured on Zen 5: loads reach some 1.7 a cycle beside FMAs, fewer than ten
+    accumulators wait for the latency of four cycles, a tile costs some 30 cycles to start and two for
+    each vector it stores. The panels of a column come from the cache that holds them, once for each row
+    tile. Each row is a stream of its own, and beyond eight they cost each other's lines.
     """
-    step = max(rows * columns / 2, (rows + columns) / 2, 4.0)
-    return depth * step + 2 * rows * columns + 30
+    row_bytes = columns * lanes * 4
+    rate = next(rate for size, rate in PANEL_RATES if row_bytes * depth <= size)
+    step = max(rows * columns / 2, 0.6 * (rows + columns), 4.6, row_bytes / rate)
+    streams = 1.0 if rows <= MOST_STREAMS else 1.02
+    return streams * depth * step + 2 * rows * columns + 30
 
 
 def tiles(rows: int, columns: int, depth: int, target: KernelTarget) -> list[Tile]:
@@ -76,12 +90,13 @@ def tiles(rows: int, columns: int, depth: int, target: KernelTarget) -> list[Til
             # Accumulators, a vector of weights per column, one broadcast.
             if r * c + c + 1 <= registers(target):
                 full, tail = divmod(vectors, c)
-                across = full * tile_cycles(r, c, depth) + (tile_cycles(r, tail, depth) if tail else 0.0)
+                across = full * tile_cycles(r, c, depth, lanes)
+                across += tile_cycles(r, tail, depth, lanes) if tail else 0.0
                 costs[r, c] = -(-rows // r) * across
     found = []
     for r, c in sorted(costs, key=lambda size: costs[size]):
         for rows_inside in (True, False):
             inner = -(-rows // r) if rows_inside else -(-vectors // c)
-            block = max(1, min(inner, int(WORKGROUP_CYCLES / tile_cycles(r, c, depth))))
+            block = max(1, min(inner, int(WORKGROUP_CYCLES / tile_cycles(r, c, depth, lanes))))
             found.append(Tile(r, c, lanes, rows_inside, block))
     return found
