@@ -15,8 +15,12 @@ static struct {
     atomic_int ready;
 } helpable = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* A thread that did not take what was reserved for it is not trusted for this many submissions. */
+#define DISTRUST 16
+
 static _Thread_local struct {
     bool waited; /* since the last submission */
+    int distrust;
     bool expected;
     bool helping;
 } me;
@@ -39,7 +43,8 @@ void mn_help_unregister(mn_queue *queue) {
 void mn_help_count_ready(int change) { atomic_fetch_add_explicit(&helpable.ready, change, memory_order_relaxed); }
 
 void mn_help_submit_begin(void) {
-    me.expected = me.waited;
+    me.expected = me.waited && me.distrust == 0;
+    if (me.distrust) me.distrust--;
     me.waited = false;
 }
 
@@ -47,15 +52,16 @@ void mn_help_submit_end(void) { me.expected = false; }
 
 const void *mn_help_expected(void) { return me.expected ? &me : NULL; }
 
-/* A batch of an idle queue that signals the point or one before it, now running; NULL when there is none.
- * Batches reserved for this thread that it does not want go to the queue's thread. */
+/* A batch of an idle queue that signals the point or one before it, now running; NULL when there is none. */
 static mn_batch *claim(mn_timeline *timeline, uint64_t value) {
     mn_batch *batch = NULL;
+    bool refused = false;
     pthread_mutex_lock(&helpable.lock);
     for (mn_queue *queue = helpable.queues; queue && !batch; queue = queue->next_helpable)
         if (atomic_load_explicit(&queue->ready_count, memory_order_relaxed))
-            batch = mn_queue_claim(queue, timeline, value, &me);
+            batch = mn_queue_claim(queue, timeline, value, &me, &refused);
     pthread_mutex_unlock(&helpable.lock);
+    if (refused) me.distrust = DISTRUST;
     return batch;
 }
 

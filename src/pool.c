@@ -28,6 +28,9 @@
 /* Waking many threads one by one takes long: each thread woken wakes this many more. */
 #define WAKE_FAN 2
 
+/* A thread that was woken for work that did not come sleeps again after this time. */
+#define WOKEN_SPIN_NS 20000u
+
 typedef struct share {
     _Alignas(LINE) _Atomic uint64_t word;
 } share;
@@ -164,8 +167,8 @@ static void check_alarm(mn_pool *pool, uint64_t now) {
 }
 
 /* Look for a change for a while. */
-static bool spin_until(mn_pool *pool, uint64_t seen, uint64_t deadline_ns) {
-    uint64_t now = mn_now(), until = now + pool->spin_ns;
+static bool spin_until(mn_pool *pool, uint64_t seen, uint64_t spin_ns, uint64_t deadline_ns) {
+    uint64_t now = mn_now(), until = now + spin_ns;
     if (until > deadline_ns) until = deadline_ns;
     do {
         for (int i = 0; i < 16; i++) {
@@ -208,7 +211,7 @@ bool mn_pool_lead(mn_pool *pool, uint64_t deadline_ns) {
         published = atomic_load_explicit(&pool->published, memory_order_acquire);
         if (pieces_of(published) == 0) return true;
         take_part(pool, 0, published, deadline_ns);
-        if (!changed(pool, published) && !spin_until(pool, published, deadline_ns))
+        if (!changed(pool, published) && !spin_until(pool, published, pool->spin_ns, deadline_ns))
             leader_sleep(pool, published, deadline_ns);
         if (deadline_ns != MN_FOREVER && mn_now() >= deadline_ns)
             return pieces_of(atomic_load_explicit(&pool->published, memory_order_acquire)) == 0;
@@ -218,10 +221,16 @@ bool mn_pool_lead(mn_pool *pool, uint64_t deadline_ns) {
 static void *work(void *argument) {
     worker *me = argument;
     mn_pool *pool = me->pool;
+    uint64_t spin_ns = pool->spin_ns;
     while (!atomic_load_explicit(&pool->stop, memory_order_relaxed)) {
         uint64_t published = atomic_load_explicit(&pool->published, memory_order_acquire);
-        if (pieces_of(published)) take_part(pool, me->number, published, MN_FOREVER);
-        if (!changed(pool, published) && !spin_until(pool, published, MN_FOREVER)) worker_sleep(pool, published);
+        if (pieces_of(published)) {
+            take_part(pool, me->number, published, MN_FOREVER);
+            spin_ns = pool->spin_ns;
+        }
+        if (changed(pool, published) || spin_until(pool, published, spin_ns, MN_FOREVER)) continue;
+        worker_sleep(pool, published);
+        if (spin_ns > WOKEN_SPIN_NS) spin_ns = WOKEN_SPIN_NS;
     }
     return NULL;
 }

@@ -333,23 +333,24 @@ static mn_batch *find_ready(mn_queue *queue, const mn_timeline *timeline, uint64
     return batch ? take_ready_after(queue, previous) : NULL;
 }
 
-mn_batch *mn_queue_claim(mn_queue *queue, mn_timeline *timeline, uint64_t value, const void *thread) {
+mn_batch *mn_queue_claim(mn_queue *queue, mn_timeline *timeline, uint64_t value, const void *thread, bool *refused) {
+    const mn_queue_options *options = &queue->options;
     mn_batch *batch = NULL;
-    bool fit = mn_stack_left() >= MN_STACK_NEEDED &&
-               (!queue->options.may_help || queue->options.may_help(queue->options.context));
+    bool fit = mn_stack_left() >= MN_STACK_NEEDED && (!options->may_help || options->may_help(options->context));
     pthread_mutex_lock(&queue->lock);
-    bool reserved = queue->reserved_until && queue->reserved_for == thread;
-    bool idle = !queue->executing && !queue->unfinished && !queue->closed;
-    if (fit && idle) batch = find_ready(queue, timeline, value);
+    if (fit && !queue->executing && !queue->unfinished && !queue->closed) batch = find_ready(queue, timeline, value);
     if (batch) {
         note_start(queue, batch);
         queue->executing = true;
     }
-    if (reserved || batch) queue->reserved_until = 0;
-    bool refused = reserved && !batch;
-    if (refused) pthread_cond_signal(&queue->work);
+    if (queue->reserved_until && queue->reserved_for == thread) {
+        queue->reserved_until = 0;
+        /* Under the lock, so that it is not the call of a later reservation that is taken back. */
+        if (options->call_later) options->call_later(options->context, 0);
+        *refused = !batch;
+        if (!batch) pthread_cond_signal(&queue->work);
+    }
     pthread_mutex_unlock(&queue->lock);
-    if (reserved && queue->options.call_later) queue->options.call_later(queue->options.context, 0);
     return batch;
 }
 

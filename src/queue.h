@@ -87,8 +87,9 @@ void mn_batch_withdraw(mn_batch *batch, mn_status *status);
 void mn_queue_ready(mn_batch *batch);
 
 /* For help.c. Claim a ready batch that signals a point of `timeline` up to `value`, if nothing of the
- * queue runs; else, if batches are reserved for `thread`, leave them to the queue's thread. */
-mn_batch *mn_queue_claim(mn_queue *queue, mn_timeline *timeline, uint64_t value, const void *thread);
+ * queue runs and this thread is fit for it. Batches reserved for `thread` are reserved no more; when it
+ * takes none, *refused is set and they go to the queue's thread. */
+mn_batch *mn_queue_claim(mn_queue *queue, mn_timeline *timeline, uint64_t value, const void *thread, bool *refused);
 
 /* A claimed batch is over: claim another like it; NULL when there is none. */
 mn_batch *mn_queue_claim_next(mn_queue *queue, mn_timeline *timeline, uint64_t value);
