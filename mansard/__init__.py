@@ -34,7 +34,7 @@ from mansard.errors import (
 )
 
 if TYPE_CHECKING:
-    from mansard.api import Explanation, Model, compile, devices, load  # noqa: A004
+    from mansard.api import Explanation, Model, compile, devices, load, tune  # noqa: A004
     from mansard.dims import Dim
     from mansard.hal.registry import configure_driver
     from mansard.placement import Placement
@@ -67,6 +67,7 @@ __all__ = [
     "configure_driver",
     "devices",
     "load",
+    "tune",
 ]
 
 _LAZY = {
@@ -78,6 +79,7 @@ _LAZY = {
     "configure_driver": "mansard.hal.registry",
     "devices": "mansard.api",
     "load": "mansard.api",
+    "tune": "mansard.api",
 }
 
 

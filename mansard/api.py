@@ -24,6 +24,7 @@ from mansard.runtime.tensors import Array, to_torch
 
 if TYPE_CHECKING:
     from mansard.placement import Placement
+    from mansard.tuning import Tuning
 
 Progress = Callable[[str, int, int], None]
 """Called with (step, done, total)."""
@@ -42,6 +43,8 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     objective: str | None = None,
     fallback: str | None = None,
     precision: str = "f32",
+    cache: bool = True,
+    tune: float | None = None,
     progress: Progress | None = None,
     dump: Dump | None = None,
     **frontend: Any,
@@ -58,6 +61,8 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     (sums stay f32; weights take half the memory); results then differ, by 2**-9 of each operand.
     Further keywords go to the frontend. ``progress(step, done, total)`` is called as steps
     start, ``dump(step, text)`` with the IR after each.
+    ``cache`` keeps compiled kernels on disk for later compilations (docs/compiling.md). ``tune`` spends
+    that many seconds on a search of better kernels, as `mansard.tune` does.
 
     The model runs from memory; `Model.save` writes it to a file. When a target is not present, the
     model can be saved but not called. Raises errors under CompileError.
@@ -71,6 +76,7 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
             targets=(*_texts(devices), *_texts(target)) or _default_devices(),
             placement=_placement(placement, objective, fallback),
             precision=precision,
+            cache=cache,
             progress=progress,
             dump=dump,
         )
@@ -81,7 +87,40 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
         raise CompileError(
             f"compiling needs a package that is not installed ({error.name}): pip install 'mansard[compile]'"
         ) from error
-    return Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights, compiled.sources))
+    model = Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights, compiled.sources))
+    model.timings, model.kernels_cached = compiled.timings, (compiled.cache.hits, compiled.cache.misses)
+    return model if tune is None else _tune(model, tune, cache=cache, progress=progress)
+
+
+def tune(
+    model: Model | str | os.PathLike[str],
+    seconds: float = 60.0,
+    *,
+    cache: bool = True,
+    progress: Progress | None = None,
+) -> Model:
+    """A compiled model, or one in a file, with the fastest kernels found on this machine's CPU.
+
+    Schedule parameters (tile sizes, orders of loops) are tried and timed for ``seconds``, the kernels
+    that take most of a call's time first; results are the same up to rounding. What was found is in
+    `Model.tuning`, and with ``cache`` on disk: a later compilation for this CPU uses it, a later search
+    goes on from it. The model given stays as it is and shares its weights with the result.
+    ``progress(kernel, done, total)`` counts seconds.
+
+    Raises ArtifactError for a model without the sources of its kernels, CompileError for one that is
+    not for this machine.
+    """
+    given = model if isinstance(model, Model) else Model(*read_artifact(model))
+    return _tune(given, seconds, cache=cache, progress=progress)
+
+
+def _tune(model: Model, seconds: float, *, cache: bool, progress: Progress | None) -> Model:
+    from mansard.tuning import tune as search
+
+    found = search(model.plan, model._resources, seconds, cache=cache, progress=progress)
+    tuned = Model(found.plan, found.resources)
+    tuned.tuning, tuned.timings, tuned.kernels_cached = found, model.timings, model.kernels_cached
+    return tuned
 
 
 def load(
@@ -156,6 +195,12 @@ class Model:
         self._max_in_flight = max_in_flight
         self._session: Session | None = None
         self._binding = threading.Lock()
+        self.timings: Mapping[str, float] = {}
+        """Seconds of each step of the compilation; empty for a loaded model."""
+        self.kernels_cached: tuple[int, int] = (0, 0)
+        """Distinct kernels found in the cache and kernels compiled; zeros for a loaded model."""
+        self.tuning: Tuning | None = None
+        """What tuning found, for the result of `mansard.tune`."""
 
     def __call__(self, *inputs: object, timeout: float | None = None, **named: object) -> Any:
         """Run the model and return its output, or a tuple of them.

@@ -16,6 +16,7 @@ from mansard.cli.output import JsonOption, Output, si
 from mansard.cli.progress import progress_bar
 from mansard.cli.sources import read_source
 from mansard.cli.specs import parse_dynamic, parse_pins, parse_tensor
+from mansard.cli.tune import parse_duration
 
 
 def compile_(
@@ -76,6 +77,13 @@ def compile_(
         str,
         typer.Option(help="f32, or bf16: products with weights round their operands to bfloat16."),
     ] = "f32",
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Neither use nor keep compiled kernels on disk.")
+    ] = False,
+    tune: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Search for better kernels that long (60s, 5m): see mansard tune."),
+    ] = None,
     dump: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write the IR before and after every step that changes it."),
@@ -97,6 +105,8 @@ def compile_(
                 target=target or None,
                 placement=mansard.Placement(objective, parse_pins(pin or ()), min_share, fallback),
                 precision=precision,
+                cache=not no_cache,
+                tune=None if tune is None else parse_duration(tune),
                 progress=progress,
                 dump=_dumper(dump) if dump else None,
             )
@@ -106,12 +116,18 @@ def compile_(
         plan = compiled.plan
         out.show(totals_table(plan.decisions))
         out.show(f"inputs: {signature(plan)}")
+        cached, made = compiled.kernels_cached
+        steps = ", ".join(f"{name} {time_s:.1f}" for name, time_s in compiled.timings.items())
+        out.show(f"{cached + made} distinct kernels, {cached} from the cache; seconds: {steps}")
         out.show(f"{output}: {si(size, 'B')}, compiled in {seconds:.1f} s")
         out.result(
             {
                 "artifact": str(output),
                 "bytes": size,
                 "compile_s": seconds,
+                "timings": compiled.timings,
+                "kernels": cached + made,
+                "kernels_cached": cached,
                 "inputs": signature(plan),
                 "devices": totals(plan.decisions),
             }

@@ -12,9 +12,10 @@ import numpy.typing as npt
 from mansard.artifact.plan import DevicePlan, DispatchStep, Plan, Segment, Step, WeightSpec
 from mansard.artifact.resources import Resources, WeightBlock
 from mansard.codegen.backend import Backend
+from mansard.codegen.schedules import Parameters
 from mansard.compiler.executables import add_executables
-from mansard.compiler.kernels import CompiledKernel
-from mansard.compiler.sources import KernelSource
+from mansard.compiler.kernels import CompiledKernel, KernelCompiler
+from mansard.compiler.sources import KernelSource, sources_to_bytes
 from mansard.ir.types import Value
 from mansard.passes.packing import Panels
 
@@ -53,7 +54,37 @@ class ChangedResources(Resources):
         self._base.close()
 
 
-def with_kernels(
+def with_parameters(
+    plan: Plan,
+    resources: Resources,
+    sources: Sequence[KernelSource],
+    chosen: Mapping[tuple[int, str], Parameters | None],
+    compilers: Mapping[int, KernelCompiler],
+) -> tuple[Plan, Resources]:
+    """The model with the kernels of the slots that have a compiler made anew.
+
+    ``chosen`` gives the parameters of kernels by slot and name; others keep theirs.
+    """
+    made: dict[tuple[int, str], tuple[KernelSource, CompiledKernel]] = {}
+    updated = []
+    for source in sources:
+        if source.device not in compilers:
+            updated.append(source)
+            continue
+        key = source.device, source.name
+        parameters = chosen.get(key, source.parameters)
+        kernel = compilers[source.device].compile(source.dispatch(), source.source, parameters)
+        made[key] = source, kernel
+        updated.append(replace(source, name=kernel.name, parameters=parameters, packed=kernel.packed))
+    changed = ChangedResources(resources, sources_to_bytes(updated))
+    for slot, compiler in compilers.items():
+        kernels = {name: pair for (device, name), pair in made.items() if device == slot}
+        plan = _with_kernels(plan, changed, resources, slot, compiler.backend, kernels)
+    names = ", ".join(plan.devices[slot].name for slot in compilers)
+    return replace(plan, info={**plan.info, "tuned": names}), changed
+
+
+def _with_kernels(
     plan: Plan,
     resources: ChangedResources,
     base: Resources,

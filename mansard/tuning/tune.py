@@ -6,7 +6,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mansard.artifact.plan import DispatchStep, Plan
 from mansard.artifact.resources import Resources
@@ -14,13 +14,13 @@ from mansard.cache import Folder
 from mansard.codegen.backend import Backend, KernelTarget
 from mansard.codegen.schedules import Parameters
 from mansard.compiler.kernels import KernelCompiler
-from mansard.compiler.sources import KernelSource, sources_from_bytes, sources_to_bytes
+from mansard.compiler.sources import KernelSource, sources_from_bytes
 from mansard.compiler.targets import backend
 from mansard.compiler.tuned import Tuned, TunedKernels, tuned_here
 from mansard.dims import evaluate
 from mansard.errors import ArtifactError, CompileError
 from mansard.hal.registry import devices, open_device
-from mansard.tuning.rebuild import ChangedResources, with_kernels
+from mansard.tuning.rebuild import with_parameters
 from mansard.tuning.search import Search
 from mansard.tuning.timing import Stopwatch, Workload, representative_sizes
 
@@ -111,8 +111,9 @@ def tune(
         for row, result in _tune_slot(plan, slot, mine, compiler, results_kept, clock):
             chosen[slot, row.kernel] = result
             rows.append(row)
-    after = [_chosen(s, chosen) for s in sources]
-    tuned = _rebuilt(plan, resources, sources, after, {i: compiler for i, (compiler, _) in slots.items()})
+    wanted = {key: result.parameters for key, result in chosen.items()}
+    compilers = {i: compiler for i, (compiler, _) in slots.items()}
+    tuned = with_parameters(plan, resources, sources, wanted, compilers)
     rows.sort(key=lambda r: -r.default_us * r.dispatches)
     return Tuning(*tuned, tuple(rows), time.monotonic() - begin)
 
@@ -123,11 +124,6 @@ def _tunable(plan: Plan, slot: int) -> tuple[KernelCompiler, TunedKernels] | Non
     target: KernelTarget = driver.parse_target(plan.devices[slot].target)
     results = tuned_here(driver, target)
     return None if results is None else (KernelCompiler(driver, target, Folder("kernels")), results)
-
-
-def _chosen(source: KernelSource, chosen: dict[tuple[int, str], Tuned]) -> KernelSource:
-    found = chosen.get((source.device, source.name))
-    return source if found is None else replace(source, parameters=found.parameters)
 
 
 @dataclass(frozen=True)
@@ -203,28 +199,3 @@ def _jobs(plan: Plan, slot: int, sources: list[KernelSource], compiler: KernelCo
         if len(search.candidates) > 1:
             jobs.append(_Job(source, search, stopwatch, runs[source.name], search.default_ns()))
     return jobs
-
-
-def _rebuilt(
-    plan: Plan,
-    resources: Resources,
-    before: list[KernelSource],
-    after: list[KernelSource],
-    compilers: dict[int, KernelCompiler],
-) -> tuple[Plan, Resources]:
-    """The model with the kernels of the slots that have a compiler made anew."""
-    made = {}
-    updated = []
-    for old, new in zip(before, after, strict=True):
-        if old.device not in compilers:
-            updated.append(new)
-            continue
-        kernel = compilers[old.device].compile(new.dispatch(), new.source, new.parameters)
-        made[old.device, old.name] = (old, kernel)
-        updated.append(replace(new, name=kernel.name, packed=kernel.packed))
-    changed = ChangedResources(resources, sources_to_bytes(updated))
-    for slot, compiler in compilers.items():
-        kernels = {name: pair for (device, name), pair in made.items() if device == slot}
-        plan = with_kernels(plan, changed, resources, slot, compiler.backend, kernels)
-    names = ", ".join(plan.devices[slot].name for slot in compilers)
-    return replace(plan, info={**plan.info, "tuned": names}), changed

@@ -280,7 +280,12 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(model=model, **options)
         progress("simplify", 1, 2)
         plan = dataclasses.replace(sum_plan(), decisions=DECISIONS)
-        return SimpleNamespace(plan=plan, save=lambda path, progress: Path(path).write_bytes(b"1234"))
+        return SimpleNamespace(
+            plan=plan,
+            save=lambda path, progress: Path(path).write_bytes(b"1234"),
+            timings={"kernels": 0.25},
+            kernels_cached=(3, 4),
+        )
 
     monkeypatch.setattr(mansard, "compile", compile_, raising=False)
     return seen
@@ -294,6 +299,8 @@ def test_compile_function_of_a_file(compiled: dict[str, Any], tmp_path: Path) ->
     assert compiled["dynamic_shapes"] == {"x": 3}
     assert compiled["devices"] == ["cpu"]
     assert report["bytes"] == 4
+    assert (report["kernels"], report["kernels_cached"], report["timings"]) == (7, 3, {"kernels": 0.25})
+    assert (compiled["cache"], compiled["tune"]) == (True, None)
     assert report["devices"]["cpu"]["dispatches"] == 2
     assert report["inputs"] == "a=2xf32, b=2xf32"
 
@@ -316,6 +323,7 @@ def test_compile_mlir_with_targets_names_and_dims(compiled: dict[str, Any], tmp_
     source = tmp_path / "m.mlir"
     source.write_text("module {}")
     options = ["--target", "cpu:x86-64-v3", "--device", "vulkan", "--fallback", "error"]
+    options += ["--no-cache", "--tune", "1.5m"]
     inputs = ["--input", "x=2x3xf32", "--input", "4xf32", "--dynamic", "x:0=n:1..8"]
     result = invoke("compile", source, "-o", tmp_path / "m.mansard", *options, *inputs)
     assert result.exit_code == 0, result.stderr
@@ -324,6 +332,7 @@ def test_compile_mlir_with_targets_names_and_dims(compiled: dict[str, Any], tmp_
     assert compiled["dims"] == {"x": [Dim("n", 1, 8), None]}
     assert (compiled["devices"], compiled["target"]) == (["vulkan"], ["cpu:x86-64-v3"])
     assert compiled["placement"] == mansard.Placement(fallback="error")
+    assert (compiled["cache"], compiled["tune"]) == (False, 90.0)
     assert "simplify" in result.stderr
 
 
