@@ -96,3 +96,41 @@ def test_first_extreme_of_integers_and_of_lengths_that_vary():
         for size in (1, 16, 31, 32, 33, 300):
             inputs = [RNG.integers(-5, 5, (3, size)).astype(np.int32)]
             compare(outputs(model, inputs), interpret(graph, inputs))
+
+
+# Transposes -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("shape", [(64, 48), (16, 16), (33, 70), (150, 17), (3, 100), (5, 4), (200, 9)])
+def test_transposes_with_another_operand(shape):
+    rows, columns = shape
+    b = GraphBuilder()
+    x, y = b.input("x", (columns, rows), F32), b.input("y", (rows, columns), F32)
+    z = b.input("z", (rows,), F32)
+    reads = [IndexMap.of_dims((1, 0)), IndexMap.identity(2), IndexMap.of_dims((0,))]
+    body = op("add", op("mul", A0, A1), Arg(2, F32))
+    out = b.generic([x, y, z], reads, shape, body)
+    check(b.build([out]), [random(columns, rows), random(rows, columns), random(rows)], "cpu")
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0), (1, 2, 0), (2, 0, 1)])
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.I64, DType.BOOL, DType.I8])
+def test_permutations_of_element_types(order, dtype):
+    shape = (6, 37, 21)
+    b = GraphBuilder()
+    x = b.input("x", shape, dtype)
+    # Result dim ``i`` is operand dim ``order[i]``.
+    reads = IndexMap.of_dims([order.index(d) for d in range(3)])
+    out = b.generic([x], [reads], [shape[d] for d in order], Arg(0, dtype))
+    values = (RNG.standard_normal(shape) * 40).astype(np.float32)
+    check(b.build([out]), [(values > 0) if dtype is DType.BOOL else values.astype(dtype.numpy)], "cpu")
+
+
+def test_transposes_of_sizes_that_vary():
+    s, t = dims.symbol(Dim("s", 4, 200)), dims.symbol(Dim("t", 1, 200))
+    b = GraphBuilder()
+    x, y = b.input("x", (s, 40), F32), b.input("y", (s, t), F32)
+    turned = [b.generic([v], [IndexMap.of_dims((1, 0))], v.type.shape[::-1], op("neg", A0)) for v in (x, y)]
+    graph = b.build(turned)
+    with compiled(graph, "cpu") as model:
+        for sizes in ((4, 1), (5, 16), (16, 3), (17, 33), (200, 130)):
+            inputs = [random(sizes[0], 40), random(*sizes)]
+            compare(outputs(model, inputs), interpret(graph, inputs))

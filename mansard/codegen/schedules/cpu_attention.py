@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
-from mansard.codegen.evaluate import Evaluator
 from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.math.exponential import exp_below_zero
 from mansard.codegen.nest import Read
@@ -34,10 +33,10 @@ from mansard.codegen.schedules.attention_nest import (
 from mansard.codegen.schedules.base import Frame, Scheduled, divides
 from mansard.codegen.schedules.cpu_attention_rows import AlongKeys
 from mansard.codegen.schedules.online_softmax import LOWEST, larger, reciprocal, store_results
+from mansard.codegen.schedules.staged import Staged, StagedEvaluator
 from mansard.codegen.schedules.transpose import transpose
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.ir.types import Linear, Value
 from mansard.passes.attention import AttentionForm
 from mansard.passes.dispatch import Dispatch
 
@@ -66,7 +65,7 @@ def schedule(dispatch: Dispatch, form: AttentionForm, target: KernelTarget, name
     """One task is a tile of query rows of one head, over all of its keys."""
     nest = AttentionNest(dispatch, form)
     frame = Frame(nest, target, name)
-    frame.ev = ev = _StagedEvaluator(nest, frame)
+    frame.ev = ev = StagedEvaluator(frame)
     loops = classify(nest)
     lanes = target.lanes(DType.F32)
     least, most = dims.bounds(nest.total(loops.lane)) if loops.lane is not None else (1, 1)
@@ -81,7 +80,7 @@ def schedule(dispatch: Dispatch, form: AttentionForm, target: KernelTarget, name
     rest = [*loops.heads, *(g for g in loops.rows if g is not loops.lane)]
     if rest:
         frame.bind_flat(rest, b.workgroup_id(1))
-    across = _AcrossRows(frame, ev, loops, tile)
+    across = _AcrossRows(frame, nest, ev, loops, tile)
     if least >= lanes:
         across.run(b.workgroup_id(0))
     else:
@@ -117,31 +116,15 @@ def default_tile(nest: AttentionNest, loops: Loops, target: KernelTarget) -> Att
     return None
 
 
-Staged = dict[tuple[Value, Linear | None], KValue]
-
-
-class _StagedEvaluator(Evaluator):
-    """An evaluator that takes some reads from vectors a schedule has made ready."""
-
-    def __init__(self, nest: AttentionNest, frame: Frame) -> None:
-        super().__init__(nest, frame.b, frame.params)
-        self.attention = nest
-        self.staged: Staged = {}
-
-    def load(self, value: Value, address: Linear) -> KValue:
-        """As `Evaluator.load`, from what is staged first."""
-        found = self.staged.get((value, address))
-        return found if found is not None else super().load(value, address)
-
-
 class _AcrossRows:
     """Vectors along query rows; scratch holds (depth, rows), (keys, rows) and (columns, rows) matrices."""
 
-    def __init__(self, frame: Frame, ev: _StagedEvaluator, loops: Loops, tile: AttentionTile) -> None:
+    def __init__(
+        self, frame: Frame, nest: AttentionNest, ev: StagedEvaluator, loops: Loops, tile: AttentionTile
+    ) -> None:
         assert loops.lane is not None
         self.frame, self.ev, self.loops, self.tile, self.lane = frame, ev, loops, tile, loops.lane
-        self.b, self.nest, self.form = frame.b, ev.attention, ev.attention.form
-        nest = ev.attention
+        self.b, self.nest, self.form = frame.b, nest, nest.form
         self.lanes = frame.target.lanes(DType.F32)
         self.width = self.lanes * tile.vectors
         self.extent: DimLike = nest.total(self.lane)
@@ -351,7 +334,11 @@ class _AcrossRows:
 
         def emit(place: KValue, offset: KValue) -> None:
             with b.for_(b.idx(0), whole, b.idx(lanes), inits=[lowest]) as loop, self.ev.scope():
-                columns = [self._turn(read, b.add(first, loop.index), place) for read in self.turned]
+                at = b.add(first, loop.index)
+                columns = [
+                    self.ev.turned(read, [self.nest.key_loop], at, self.lane, place, lanes)
+                    for read in self.turned
+                ]
                 (top,) = loop.carried
                 for i in range(lanes):
                     staged: Staged = {
@@ -365,17 +352,6 @@ class _AcrossRows:
 
         self._each_vector(start, emit)
         return [b.load(self.block_tops, b.idx(v * lanes), lanes) for v in range(self.tile.vectors)]
-
-    def _turn(self, read: Read, key: KValue, place: KValue) -> list[KValue]:
-        """What a read gives for a square of rows and keys: a vector of rows for each key."""
-        ev, rows = self.ev, []
-        assert read.address is not None
-        for i in range(self.lanes):
-            with ev.scope():
-                self._bind_row(self.b.add(place, self.b.idx(i)), (self.nest.key_loop, self.lanes))
-                ev.bind([self.nest.key_loop], key)
-                rows.append(ev.load(read.value, read.address))
-        return transpose(self.b, rows)
 
     def _remask(
         self, first: KValue, key: KValue, place: KValue, offset: KValue, top: KValue, staged: Staged

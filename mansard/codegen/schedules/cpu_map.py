@@ -5,7 +5,9 @@ from __future__ import annotations
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.nest import Nest
+from mansard.codegen.schedules import cpu_transpose
 from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
+from mansard.codegen.schedules.cpu_transpose import LEAST, crossing, square
 from mansard.codegen.segments import segments
 from mansard.dtypes import DType
 
@@ -27,6 +29,9 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     if not groups:
         emit()
         return frame.finish((1, 1, 1))
+    crossed = crossing(nest, groups)
+    if crossed is not None and (side := square(nest, crossed[0], groups[-1], target)) >= LEAST:
+        return cpu_transpose.schedule(frame, groups, *crossed, side)
     *outer, inner = groups
     extent = nest.total(inner)
     lanes = choose_lanes(extent, target.lanes(DType.F32))

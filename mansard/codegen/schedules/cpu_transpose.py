@@ -1,0 +1,90 @@
+"""CPU schedule of elementwise dispatches that read across what they write: transposes and their kin.
+
+A task is a block of two loops, the one the result is contiguous along and the one a read is contiguous
+along. Inside, squares are turned in registers, so that memory is read and written by whole vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.kernel import KValue
+from mansard.codegen.nest import Nest, Read
+from mansard.codegen.schedules.base import Frame, Scheduled, divides, power_of_two_below
+from mansard.codegen.schedules.staged import StagedEvaluator
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+
+Group = Sequence[int]
+ROWS, COLUMNS = 64, 128
+"""Elements of a block along the loop that is read contiguously, and along the one that is written so:
+whole cache lines on both sides, within a first-level cache and few pages."""
+LEAST = 4
+"""The smallest square worth turning."""
+
+
+def crossing(nest: Nest, groups: Sequence[Group]) -> tuple[Group, list[Read]] | None:
+    """The loop to cross with the innermost one, and the reads that are contiguous along it."""
+    inner = groups[-1]
+    found: dict[int, list[Read]] = {}
+    for read in (r for root in nest.roots for r in nest.reads(root)):
+        if read.address is None or read.guards:
+            continue
+        terms = dict(read.address.terms)
+        if terms.get(inner[-1], 0) in (0, 1):
+            continue
+        for i, group in enumerate(groups[:-1]):
+            if terms.get(group[-1], 0) == 1 and read not in found.setdefault(i, []):
+                found[i].append(read)
+    found = {i: reads for i, reads in found.items() if reads}
+    if not found:
+        return None
+    best = max(found, key=lambda i: len(found[i]))
+    return groups[best], found[best]
+
+
+def square(nest: Nest, group: Group, inner: Group, target: KernelTarget) -> int:
+    """Rows of a square: as many as a vector has lanes, or as either loop surely has."""
+    least = min(dims.bounds(nest.total(g))[0] for g in (group, inner))
+    return power_of_two_below(min(target.lanes(DType.F32), least))
+
+
+def schedule(
+    frame: Frame, groups: Sequence[Group], group: Group, reads: Sequence[Read], lanes: int
+) -> Scheduled:
+    """Blocks of ``group`` and the innermost loop; the other loops are outer ones."""
+    b, nest = frame.b, frame.nest
+    frame.ev = ev = StagedEvaluator(frame)
+    inner = groups[-1]
+    outer = [g for g in groups[:-1] if g is not group]
+    if outer:
+        frame.bind_flat(outer, b.workgroup_id(2))
+    extents = {0: nest.total(inner), 1: nest.total(group)}
+    sizes = {0: COLUMNS, 1: ROWS}
+
+    def blocks(axis: int) -> tuple[KValue, KValue]:
+        lower = b.mul(b.workgroup_id(axis), b.idx(sizes[axis]))
+        return lower, frame.minimum(b.add(lower, b.idx(sizes[axis])), ev.dim(extents[axis]))
+
+    def inside(place: KValue, extent: DimLike) -> KValue:
+        """A square that would pass the end is moved back; its elements are stored twice."""
+        if divides(extent, lanes):
+            return place
+        return frame.minimum(place, ev.dim(dims.add(extent, -lanes)))
+
+    with b.for_(*blocks(1), b.idx(lanes)) as down, b.for_(*blocks(0), b.idx(lanes)) as across, ev.scope():
+        row, column = inside(down.index, extents[1]), inside(across.index, extents[0])
+        turned = [ev.turned(read, group, row, inner, column, lanes) for read in reads]
+        for k in range(lanes):
+            with ev.scope():
+                ev.bind(group, b.add(row, b.idx(k)))
+                ev.bind(inner, column)
+                ev.vector = (inner[-1], lanes)
+                ev.staged = {(r.value, r.address): t[k] for r, t in zip(reads, turned, strict=True)}
+                for root in nest.roots:
+                    ev.store(root.op.output, nest.store_address(root), ev.root(root))
+                ev.staged = {}
+    grid = [dims.ceildiv(extents[axis], sizes[axis]) for axis in (0, 1)]
+    return frame.finish((grid[0], grid[1], nest.total([loop for g in outer for loop in g])))
