@@ -99,7 +99,8 @@ def _vector_to_int(f: FunctionEmitter, arg: KValue, target: KType) -> str:
 
 
 def _cast_narrow(f: FunctionEmitter, arg: KValue, target: KType) -> str:
-    """From or to f16, bf16 or f8: native f16 <-> f32, else by integer instructions through f32."""
+    """From or to f16, bf16 or f8: f16 <-> f32 and f32 -> bf16 natively where there are instructions (x86's
+    vcvtneps2bf16 takes subnormals as zero), else by integer instructions through f32."""
     source = arg.type.dtype
     lanes = target.lanes
     half, single = text.vector_of("half", lanes), text.vector_of("float", lanes)
@@ -109,6 +110,10 @@ def _cast_narrow(f: FunctionEmitter, arg: KValue, target: KType) -> str:
     if f.target.has_f16_conversion and (source, target.dtype) == (DType.F32, DType.F16):
         rounded = f.temp(f"fptrunc {f.typed(arg)} to {half}")
         return f.temp(f"bitcast {half} {rounded} to {text.type_name(target)}")
+    if f.target.has_bf16_conversion and (source, target.dtype) == (DType.F32, DType.BF16):
+        short = text.vector_of("bfloat", lanes)
+        rounded = f.temp(f"fptrunc {f.typed(arg)} to {short}")
+        return f.temp(f"bitcast {short} {rounded} to {text.type_name(target)}")
     builder = f.expansion()
     direct = source in (DType.F32, DType.F64) or target.dtype is DType.F32
     if source.is_float and target.dtype.is_float and direct:

@@ -90,6 +90,11 @@ class CpuTarget:
         return self.arch == "aarch64" or "f16c" in self.features
 
     @property
+    def has_bf16_conversion(self) -> bool:
+        """Whether f32 -> bf16 is an instruction."""
+        return ("bf16" if self.arch == "aarch64" else "avx512bf16") in self.features
+
+    @property
     def has_fma(self) -> bool:
         """Whether fma is an instruction."""
         return self.arch != "x86_64" or "fma" in self.features
