@@ -130,6 +130,7 @@ class Calls:
         with self.exclusive():
             self._idle.clear()
             self._profiled.clear()
+            self._machine.workspaces.close()
 
     # Steps of a call -------------------------------------------------------------------------------
 
@@ -147,8 +148,7 @@ class Calls:
         """Find a context and submit. On failure the permit is given back."""
         try:
             self._check_open()
-            context = call.idle.take(call.key)
-            call.context = self._build(call) if context is None else context
+            call.context = self._ready(call)
         except BaseException:
             self._gate.leave()
             raise
@@ -158,21 +158,28 @@ class Calls:
             self._abandon(call)
             raise
 
-    def _build(self, call: _Call) -> Context:
-        context: Context | None = None
+    def _ready(self, call: _Call) -> Context:
+        """A context with all the memory it needs; idle contexts make room when memory is short."""
         try:
-            context = self._record(call)
+            return self._reserved(call)
         except OutOfMemoryError:
             if self._idle.clear() + self._profiled.clear() == 0:
                 raise
         # Outside the handler: the error's traceback would hold on to what was allocated.
-        context = context or self._record(call)
-        with self._lock:
-            self.stats.contexts += 1
-        return context
+        return self._reserved(call)
 
-    def _record(self, call: _Call) -> Context:
-        return Context(self._machine, call.prepared.dims, profile=call.profile)
+    def _reserved(self, call: _Call) -> Context:
+        context = call.idle.take(call.key)
+        if context is None:
+            context = Context(self._machine, call.prepared.dims, profile=call.profile)
+            with self._lock:
+                self.stats.contexts += 1
+        try:
+            context.reserve()
+        except BaseException:
+            context.close()
+            raise
+        return context
 
     def _await(self, call: _Call, timeout: float | None) -> None:
         """Wait until every device is done with the call, also when one of them failed."""

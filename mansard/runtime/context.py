@@ -11,14 +11,15 @@ import numpy.typing as npt
 from mansard import dims
 from mansard.artifact.plan import Plan, TensorSpec
 from mansard.errors import ExecutionError, MansardError
-from mansard.hal import Batch, Buffer, Launcher, MemoryKind, Point, ProfileRow, Semaphore
+from mansard.hal import Batch, BindingSlot, Buffer, Launcher, MemoryKind, Point, ProfileRow, Semaphore
 from mansard.runtime.binding import BoundSlot
 from mansard.runtime.constants import Constants
 from mansard.runtime.layout import Layout, Store
 from mansard.runtime.ledger import ACTIVATIONS, CALLER, INPUTS, OUTPUTS, SCRATCH, MemoryRow
-from mansard.runtime.memory import TINY, Memory, Place
+from mansard.runtime.memory import TINY, Memory
 from mansard.runtime.recording import RecordedBatch, Recorder
 from mansard.runtime.tensors import Array, empty
+from mansard.runtime.workspace import Workspace, Workspaces, plan_workspaces
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -32,6 +33,7 @@ class Machine:
     layout: Layout
     constants: Constants
     states: Memory
+    workspaces: Workspaces
 
 
 class Context:
@@ -47,6 +49,8 @@ class Context:
         self._bytes = {v.id: dims.evaluate(v.bytes, sizes) for v in machine.plan.values}
         self._shapes = [tuple(dims.evaluate(d, sizes) for d in s.shape) for s in machine.plan.outputs]
         self.memory = Memory(machine.slots)
+        self._numbered = [machine.layout.arguments(slot) for slot in range(len(machine.slots))]
+        self._workspaces: dict[int, Workspace] = {}
         try:
             self._allocate()
             recorder = Recorder(machine.plan, machine.layout, machine.slots, self.place, self._bytes, sizes)
@@ -64,7 +68,6 @@ class Context:
         self._imported: list[Buffer] = []
         self.host_copies = 0
         self.host_bytes = 0
-        self._numbered = [machine.layout.arguments(slot) for slot in range(len(machine.slots))]
         self._dtypes = [spec.dtype.numpy for spec in machine.plan.outputs]
         self._launcher = self._short_way()
 
@@ -82,18 +85,31 @@ class Context:
     def _allocate(self) -> None:
         stores = [store for store in self.machine.layout.stores if store.role == "arena"]
         sizes = {store: max(self._bytes[value.id] for value in store.values) for store in stores}
-        self.memory.allocate(stores, sizes, "activations")
+        self.workspace_plans = plan_workspaces(self.machine.slots, stores, sizes)
+        floating = {store for plan in self.workspace_plans.values() for store in plan.offsets}
+        self.memory.allocate([store for store in stores if store not in floating], sizes, "activations")
 
-    def place(self, store: Store, slot: int) -> Place | None:
-        """Where a slot's commands find a store; None for the caller's arrays."""
+    def place(self, store: Store, slot: int) -> tuple[Buffer | BindingSlot, int]:
+        """Where a slot's commands find a store; a binding slot for the caller's arrays and workspaces.
+
+        The caller's arrays have the first binding slots, the workspace has the one after them.
+        """
         if store.role == "argument":
-            return None
+            return BindingSlot(self._numbered[slot].index(store)), 0
+        if slot in self.workspace_plans and store in self.workspace_plans[slot].offsets:
+            return BindingSlot(len(self._numbered[slot])), self.workspace_plans[slot].offsets[store]
         if store.role == "constant":
             return self.machine.constants.place(slot, store.source)
         memory = self.machine.states if store.role == "state" else self.memory
         return memory.place(store, slot)
 
     # A call --------------------------------------------------------------------------------------
+
+    def reserve(self) -> None:
+        """Get hold of the memory a call needs, before `start`; raises OutOfMemoryError."""
+        for slot, plan in self.workspace_plans.items():
+            if slot not in self._workspaces:
+                self._workspaces[slot] = self.machine.workspaces.take(plan)
 
     def start(self, arrays: Sequence[Array]) -> None:
         """Hand a call to the devices; returns without waiting.
@@ -191,12 +207,14 @@ class Context:
     def _launch(self, launcher: Launcher) -> bool:
         """Start the call through a launcher; False when an array has no elements, and thus no address."""
         slot = next(number for number, batches in enumerate(self._batches) if batches)
-        arrays = [
+        arrays: list[Array] = [
             self._output_array(store.source) if store.output else self._arrays[store.source]
             for store in self._numbered[slot]
         ]
-        if not all(array.size for array in arrays):
+        if any(array.size == 0 for array in arrays):
             return False
+        if slot in self._workspaces:
+            arrays.append(self._workspaces[slot].view)
         try:
             launcher.submit(self._bases[slot] + 1, arrays)
         except Exception as error:
@@ -219,11 +237,13 @@ class Context:
                 self._count(array.nbytes)
 
     def _arguments(self, slot: int) -> dict[int, Buffer]:
-        """The caller's arrays, as buffers of the slot's device, by argument number."""
+        """The caller's arrays, as buffers of the slot's device, and the workspace, by binding slot."""
         bound: dict[int, Buffer] = {}
         for index, store in enumerate(self._numbered[slot]):
             array = self._output_array(store.source) if store.output else self._arrays[store.source]
             bound[index] = self._bind(slot, array)
+        if slot in self._workspaces:
+            bound[len(self._numbered[slot])] = self._workspaces[slot].buffer
         return bound
 
     def _bind(self, slot: int, array: Array) -> Buffer:
@@ -279,10 +299,13 @@ class Context:
         return result
 
     def _let_go(self) -> None:
-        """Drop the caller's arrays."""
+        """Drop the caller's arrays, and give workspaces back."""
         for buffer in self._imported:
             buffer.close()
         self._arrays, self._results, self._imported = (), {}, []
+        for workspace in self._workspaces.values():
+            self.machine.workspaces.give(workspace)
+        self._workspaces = {}
 
     def _count(self, size: int) -> None:
         self.host_copies += 1

@@ -21,7 +21,8 @@ from mansard.hal import (
 from mansard.runtime.binding import BoundSlot
 from mansard.runtime.layout import CopyPlan, Layout, Store
 
-PlaceOf = Callable[[Store, int], tuple[Buffer, int] | None]
+PlaceOf = Callable[[Store, int], tuple[Buffer | BindingSlot, int]]
+"""Where the commands of a slot find a store: a buffer, or what is bound to a slot at submission."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,6 @@ class Recorder:
     ) -> None:
         self._plan, self._layout, self._slots = plan, layout, slots
         self._place, self._bytes, self._symbols = place, sizes, symbols
-        self._numbers = [
-            {store: index for index, store in enumerate(layout.arguments(slot))} for slot in range(len(slots))
-        ]
         self.copies = 0
         self.copied_bytes = 0
 
@@ -123,10 +121,8 @@ class Recorder:
         return self._reference(slot, store, offset)
 
     def _reference(self, slot: int, store: Store, offset: int = 0) -> BufferRef:
-        place = self._place(store, slot)
-        if place is None:
-            return BufferRef(BindingSlot(self._numbers[slot][store]), offset)
-        return BufferRef(place[0], place[1] + offset)
+        buffer, start = self._place(store, slot)
+        return BufferRef(buffer, start + offset)
 
     def _copy(self, slot: int, copy: CopyPlan) -> list[Command]:
         size = self._bytes[copy.value.id]

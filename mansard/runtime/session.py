@@ -13,10 +13,11 @@ from mansard.runtime.calls import Calls, Stats
 from mansard.runtime.constants import Constants, upload
 from mansard.runtime.context import Machine
 from mansard.runtime.layout import Store, lay_out
-from mansard.runtime.ledger import CODE, STATES, WEIGHTS, MemoryLedger, MemoryRow
+from mansard.runtime.ledger import ACTIVATIONS, CODE, STATES, WEIGHTS, MemoryLedger, MemoryRow
 from mansard.runtime.memory import Memory
 from mansard.runtime.profile import DeviceProfile, Profile
 from mansard.runtime.tensors import Array, Prepared, Signature
+from mansard.runtime.workspace import Workspaces
 
 
 class Session:
@@ -46,7 +47,8 @@ class Session:
         self._states = Memory(self.slots)
         stores = [store for store in self.layout.stores if store.role == "state"]
         self._states.allocate(stores, {store: _state_bytes(store) for store in stores}, "states")
-        machine = Machine(plan, self.slots, self.layout, self._constants, self._states)
+        self._workspaces = Workspaces(self.slots)
+        machine = Machine(plan, self.slots, self.layout, self._constants, self._states, self._workspaces)
         self._calls = Calls(machine, 1 if plan.states else max_in_flight, max_idle)
         self._calls.stats.uploaded_bytes = self._constants.uploaded_bytes
         resources.settle()
@@ -97,7 +99,13 @@ class Session:
         names = [slot.name for slot in self.slots]
         rows = [MemoryRow(WEIGHTS, names[r.slot], r.how, r.bytes) for r in self._constants.rows]
         rows += [MemoryRow(STATES, names[a.slot], a.kind.value, a.bytes) for a in self._states.allocations]
-        for context in self._calls.contexts():
+        contexts = self._calls.contexts()
+        for workspace in self._workspaces.all():
+            plans = [context.workspace_plans.get(workspace.slot) for context in contexts]
+            least = max((plan.arena.lower_bound for plan in plans if plan), default=0)
+            size = workspace.buffer.size
+            rows.append(MemoryRow(ACTIVATIONS, names[workspace.slot], "device", size, min(least, size)))
+        for context in contexts:
             rows += context.ledger()
         for slot in self.slots:
             size = sum(memoryview(executable.spec.code).nbytes for executable in slot.executables)
