@@ -162,6 +162,9 @@ class _Fusion:
                 self._new_group("special", (), 1, op, number)
         if attention:
             self._merge_attention()
+        users = self._users()
+        for group in tuple(self.groups):
+            self._push_squares(group, users)
         self._pull_prologues()
         return DispatchGraph(self.graph, tuple(self._dispatches()), self.bases, tuple(asserts))
 
@@ -290,6 +293,33 @@ class _Fusion:
             self.groups = [g for g in self.groups if g not in parts]
             for o in inside:
                 self.group_of[o.output], self.level[o.output] = target, "inline"
+
+    # Giving cheap maps to the rows that read them --------------------------------------------
+    def _push_squares(self, group: _Group, users: dict[Value, set[_Group]]) -> None:
+        """Move maps that only one rows group reads there, if it reads their operands anyway.
+
+        So the square of a row is not stored for its norm. What else the group computes stays.
+        """
+        live = {self.base(v) for v in self.graph.live_outs()}
+        for op in reversed(tuple(group.ops)):
+            readers = users.get(op.outputs[0], set())
+            if not isinstance(op, Generic) or op.combiner or op.outputs[0] in live or len(readers) != 1:
+                continue
+            (target,) = readers
+            reads = {self.base(v) for o in target.ops for v in o.inputs}
+            if target is group or target.kind != "rows" or not {self.base(v) for v in op.inputs} <= reads:
+                continue
+            alone = _Group("elementwise", (), 1, [op], self.numbers[op], self.numbers[op])
+            if len(group.ops) == 1 or not self._worth_pulling(alone, target):
+                continue
+            group.ops.remove(op)
+            target.ops = [op, *target.ops]
+            target.first = min(target.first, alone.first)
+            self.group_of[op.outputs[0]], self.level[op.outputs[0]] = target, "inline"
+            for value in op.inputs:
+                if not any(value in o.inputs for o in group.ops):
+                    users[self.base(value)].discard(group)
+                users[self.base(value)].add(target)
 
     # Pulling elementwise producers into their only consumer ----------------------------------
     def _pull_prologues(self) -> None:

@@ -1,12 +1,15 @@
 """Fusion: what is grouped, what is not, and that no op is lost or reordered."""
 
-from graphs import A0, F32, binary, layer_norm, maps, matmul, op, random_graphs, softmax, unary
+from dataclasses import replace
+
+from graphs import A0, A1, F32, binary, layer_norm, maps, matmul, op, random_graphs, softmax, unary
 from hypothesis import given, settings
 
 from mansard import dims
 from mansard.dims import Dim
 from mansard.ir import GraphBuilder, Reshape
 from mansard.passes.fuse import fuse
+from mansard.passes.lower_attention import lower_attention
 
 
 def names(graph):
@@ -35,6 +38,33 @@ def test_softmax_and_layer_norm_are_one_dispatch_each():
     x = b.input("x", (4, s, 64), F32)
     gamma, beta = b.input("g", (64,), F32), b.input("b", (64,), F32)
     assert names(b.build([layer_norm(b, x, gamma, beta)])) == ["rows"]
+
+
+def test_the_square_of_a_row_is_not_stored_for_its_norm():
+    b = GraphBuilder()
+    x, w, r = b.input("x", (8, 16), F32), b.input("w", (16, 32), F32), b.input("r", (8, 32), F32)
+    y = binary(b, "add", matmul(b, x, w), r)
+    square = b.generic([y], [maps(0, 1)], (8, 32), op("mul", A0, A0))
+    total = b.generic([square], [maps(0, 1)], (8, 32), A0, reduced=1, combiner="add")
+    scale = b.generic([total], [maps(0)], (8,), op("rsqrt", A0))
+    z = b.generic([y, scale], [maps(0, 1), maps(0)], (8, 32), op("mul", A0, A1))
+    first, second = fuse(b.build([z])).dispatches
+    assert [v.name for v in first.outputs] == [y.name] and second.inputs == (y,)
+
+
+def test_attention_is_one_dispatch_where_asked_for():
+    def built(shared):
+        b = GraphBuilder()
+        q, k, v = (b.input(n, (1, 2, 24, 16), F32) for n in "qkv")
+        graph = lower_attention(b.build([b.attention(q, k, v, None, 0.5)]))
+        if not shared:
+            return graph
+        probabilities = next(o for o in graph.ops if "probabilities" in o.outputs[0].name).outputs[0]
+        return replace(graph, outputs=(*graph.outputs, probabilities), output_names=("y", "p"))
+
+    assert len(fuse(built(False)).dispatches) == 3
+    assert [d.name for d in fuse(built(False), attention=True).dispatches] == ["attention"]
+    assert len(fuse(built(True), attention=True).dispatches) == 3
 
 
 def test_a_matmul_does_not_swallow_heavy_producers():
