@@ -4,7 +4,8 @@
 
 Everything is measured at the HAL: a recorded command buffer, one submission, one wait, by one thread.
 
-`empty`    submit and wait for a batch without commands: mostly Python.
+`empty`    submit and wait for a batch without commands: mostly Python. `launched` is the same through a
+           launcher, as models of one recording are run.
 `nothing`  lists of 1, 60 and 1000 dispatches of 64 workgroups that return at once, with a barrier after
            each and without; `per_dispatch_us` is the time beyond the empty batch over their number.
 `work`     lists of 60 dispatches with barriers, of some 1 to 100 us of work each; `kernel_us` is the time of
@@ -119,9 +120,24 @@ class Bench:
 
         return run
 
+    def launcher(self) -> Callable[[], None]:
+        """Submits no commands the quick way and waits."""
+        recorded = self.device.record([])
+        launcher = self.device.launcher(recorded, self.timeline)
+
+        def run() -> None:
+            self.value += 1
+            launcher.submit(self.value, ())
+            Point(self.timeline, self.value).wait()
+
+        return run
+
     def times(self, commands: Sequence[Command]) -> dict[str, float]:
+        """Microseconds of a submission and a wait."""
+        return self.repeat(self.runner(commands))
+
+    def repeat(self, run: Callable[[], None]) -> dict[str, float]:
         """Microseconds of a run, over as many runs as fit into the time given."""
-        run = self.runner(commands)
         for _ in range(20):
             run()
         taken: list[float] = []
@@ -159,7 +175,14 @@ def measure(threads: int | None, seconds: float) -> dict[str, Any]:
     bench, alone = Bench(threads, seconds), Bench(1, seconds)
     count = bench.device.threads
     empty = bench.times([])
-    result: dict[str, Any] = {"threads": count, "empty": empty, "nothing": [], "work": []}
+    launched = bench.repeat(bench.launcher())
+    result: dict[str, Any] = {
+        "threads": count,
+        "empty": empty,
+        "launched": launched,
+        "nothing": [],
+        "work": [],
+    }
     for number in (1, 60, 1000):
         for barriers in (True, False):
             found = bench.times(listed(bench.nothing(), number, barriers))

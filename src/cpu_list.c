@@ -1,8 +1,8 @@
 /* Command lists: what they are made of, and how a run is divided among threads.
  *
  * How a group of commands runs depends on how long its kernels take, which the list measures itself:
- * very short groups run on one thread, others are cut into pieces of a few microseconds. The lowest of
- * the times seen counts, forgetting slowly: what disturbs a run only makes it longer.
+ * groups too short to gain by it run on one thread, others are cut into pieces of a few microseconds. The
+ * lowest of the times seen counts, forgetting slowly: what disturbs a run only makes it longer.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +12,10 @@
 /* Copies and fills are shared among threads in pieces that outweigh the handing out. */
 #define PIECE_BYTES ((uint64_t)256 << 10)
 
-/* Handing a group to threads that are awake and waiting for it to end costs 0.1 to 0.3 us on present CPUs:
- * below this much work one thread is faster. */
-#define ALONE_NS 800u
+/* What handing a group to threads that are awake, and waiting for its end, costs: taken to be so at first,
+ * and never taken to be more than that. It depends on how far the cores are from each other. */
+#define HANDOFF_NS 300u
+#define HANDOFF_MOST_NS 1500u
 /* Waking a thread takes it some 10 us to arrive and the one who wakes some 3. */
 #define WAKE_NS 20000u
 /* Pieces are this long where the grid allows it: a taking costs 0.01 to 0.1 us. */
@@ -53,6 +54,8 @@ struct mn_cpu_list {
     uint32_t at;          /* the next group of this run */
     uint32_t runs;
     int planned_threads;
+    uint64_t handoff_ns;  /* see HANDOFF_NS */
+    uint64_t handed_ns;   /* when the present group was handed out */
     bool measure;         /* this run */
     bool wake;            /* this run is worth waking threads for */
     atomic_bool has_run;
@@ -168,6 +171,7 @@ mn_cpu_list *mn_cpu_list_create(const mn_cpu_command *commands, uint32_t command
     }
     atomic_init(&list->refs, 1);
     list->program.next = next_group;
+    list->handoff_ns = HANDOFF_NS;
     list->word_count = word_count;
     list->reloc_count = reloc_count;
     /* Every part is a multiple of 8 bytes long, so each is aligned. */
@@ -223,7 +227,9 @@ static void plan_group(mn_cpu_list *list, batch_group *group, int threads) {
         workgroups += task->total > 1 ? 2 : task->total; /* more than one is all that matters */
         group->expected_ns = expected_ns > UNKNOWN - group->expected_ns ? UNKNOWN : group->expected_ns + expected_ns;
     }
-    group->alone = threads == 1 || workgroups < 2 || group->expected_ns < ALONE_NS;
+    /* Alone when expected < expected / threads + handoff. */
+    uint64_t others = (uint64_t)threads - 1;
+    group->alone = threads == 1 || workgroups < 2 || group->expected_ns / (uint64_t)threads * others < list->handoff_ns;
 }
 
 static void plan(mn_cpu_list *list, int threads) {
@@ -238,17 +244,26 @@ static void plan(mn_cpu_list *list, int threads) {
     list->planned_threads = threads;
 }
 
+/* The lowest value seen, forgetting slowly. */
+static void note_low(uint64_t *kept, uint64_t found) { *kept = found < *kept ? found : *kept + (found - *kept) / 8; }
+
 static void note_times(mn_cpu_list *list) {
     for (uint32_t i = 0; i < list->command_count; i++) {
-        command *command = &list->commands[i];
-        uint64_t spent = atomic_load_explicit(&list->tasks[i].spent_ns, memory_order_relaxed);
-        if (spent < command->expected_ns)
-            command->expected_ns = spent;
-        else
-            command->expected_ns += (spent - command->expected_ns) / 8;
+        note_low(&list->commands[i].expected_ns, atomic_load_explicit(&list->tasks[i].spent_ns, memory_order_relaxed));
         atomic_store_explicit(&list->tasks[i].spent_ns, 0, memory_order_relaxed);
     }
     list->planned_threads = 0;
+}
+
+/* A group that was handed out is done: what it took beyond its even share of the work. */
+static void note_handoff(mn_cpu_list *list, const batch_group *group, int threads) {
+    uint64_t taken = mn_now() - list->handed_ns, spent = 0;
+    for (uint32_t i = group->first; i < group->first + group->count; i++)
+        spent += atomic_load_explicit(&list->tasks[i].spent_ns, memory_order_relaxed);
+    uint64_t even = spent / (uint64_t)threads;
+    /* Of long groups it would tell how evenly their work happened to fall. */
+    if (even > 20 * HANDOFF_NS || taken < even) return;
+    note_low(&list->handoff_ns, taken - even < HANDOFF_MOST_NS ? taken - even : HANDOFF_MOST_NS);
 }
 
 /* ---- running ---------------------------------------------------------------------------------- */
@@ -320,6 +335,8 @@ static void end_run(mn_cpu_list *list) {
 static bool next_group(mn_program *program, mn_group *next, uint64_t deadline_ns) {
     mn_cpu_list *list = (mn_cpu_list *)program;
     uint64_t unseen_ns = 0;
+    if (list->measure && list->handed_ns) note_handoff(list, &list->groups[list->at - 1], list->planned_threads);
+    list->handed_ns = 0;
     for (;;) {
         if (list->at) stamp(list, list->at - 1, 1);
         if (list->at == list->group_count) break;
@@ -329,6 +346,7 @@ static bool next_group(mn_program *program, mn_group *next, uint64_t deadline_ns
             run_alone(list, group);
             continue;
         }
+        if (list->measure) list->handed_ns = mn_now();
         *next = (mn_group){.tasks = &list->tasks[group->first], .task_count = group->count,
                            .pieces = group->pieces, .measure = list->measure, .wake = list->wake};
         return true;

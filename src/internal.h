@@ -33,6 +33,8 @@ static inline void mn_spin_pause(void) {
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
+#elif defined(__riscv)
+    __asm__ volatile(".insn i 0x0F, 0, x0, x0, 0x010"); /* pause, a hint to those that know it */
 #endif
 }
 

@@ -93,6 +93,11 @@ uint64_t mn_float_enter(void) {
     __asm__ volatile("mrs %0, fpcr" : "=r"(state));
     __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
     return state;
+#elif defined(__riscv)
+    uint64_t state;
+    __asm__ volatile("frcsr %0" : "=r"(state));
+    __asm__ volatile("fscsr zero");
+    return state;
 #else
     return 0;
 #endif
@@ -103,6 +108,8 @@ void mn_float_leave(uint64_t state) {
     __builtin_ia32_ldmxcsr((uint32_t)state);
 #elif defined(__aarch64__)
     __asm__ volatile("msr fpcr, %0" : : "r"(state));
+#elif defined(__riscv)
+    __asm__ volatile("fscsr %0" : : "r"(state));
 #else
     (void)state;
 #endif
