@@ -38,6 +38,12 @@ def check_plan(plan: Plan) -> None:
     for device in plan.devices:
         _check_device(plan, device, known)
     _check_waits(plan)
+    for variant in plan.variants:
+        if (variant.inputs, variant.outputs, variant.dims) != (plan.inputs, plan.outputs, plan.dims):
+            raise ArtifactError("a variant of the plan has other inputs, outputs or dims")
+        if variant.variants:
+            raise ArtifactError("a variant of the plan has variants")
+        check_plan(variant)
 
 
 def _check_inputs(plan: Plan) -> None:

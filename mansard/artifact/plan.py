@@ -182,3 +182,10 @@ class Plan:
     decisions: tuple[Decision, ...] = ()
     info: Mapping[str, str] = field(default_factory=dict)
     """Versions and options of the compilation, for people."""
+    variants: tuple[Plan, ...] = ()
+    """The same model for CPUs that lack what this plan's kernels need, the best first. Their decisions and
+    info are this plan's."""
+
+    def with_variants(self) -> tuple[Plan, ...]:
+        """This plan and its variants, the best first."""
+        return (self, *self.variants)

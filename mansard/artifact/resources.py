@@ -181,10 +181,11 @@ def write_artifact(
     from mansard.artifact.writing import create
 
     check_plan(plan)
-    blobs = {ref.entry: resources.code(ref.entry) for device in plan.devices for ref in device.executables}
+    blobs = {entry: resources.code(entry) for entry in _code_entries(plan)}
     if sources := resources.sources():
         blobs[SOURCES_ENTRY] = sources
-    layout = weight_file.lay_out(plan.weights)
+    weights = list({spec.entry: spec for p in plan.with_variants() for spec in p.weights}.values())
+    layout = weight_file.lay_out(weights)
     text = plan_to_json(plan).encode()
     total = len(text) + sum(len(b) for b in blobs.values()) + layout.size
     report = _Meter(total, progress)
@@ -194,8 +195,8 @@ def write_artifact(
         for entry, blob in blobs.items():
             writer.add(entry, [blob], len(blob))
             report.advance(len(blob))
-        if plan.weights:
-            loads = ((spec, functools.partial(resources.load, spec)) for spec in plan.weights)
+        if weights:
+            loads = ((spec, functools.partial(resources.load, spec)) for spec in weights)
             writer.add(WEIGHTS_ENTRY, report.passing(weight_file.chunks(layout, loads)), layout.size)
         report.advance(len(text))
         writer.finish({"name": plan.name, "info": dict(plan.info)})
@@ -219,7 +220,12 @@ def read_artifact(path: str | os.PathLike[str], verify: Verify = "code") -> tupl
     container.verify(name for name in container.names if name not in later)
     plan = plan_from_json(container.entry(PLAN_ENTRY).tobytes())
     check_plan(plan)
-    for device in plan.devices:
-        for ref in device.executables:
-            container.entry(ref.entry)
+    for entry in _code_entries(plan):
+        container.entry(entry)
     return plan, FileResources(container)
+
+
+def _code_entries(plan: Plan) -> list[str]:
+    """The entries of every executable of a plan and its variants, each once."""
+    devices = (device for p in plan.with_variants() for device in p.devices)
+    return list(dict.fromkeys(ref.entry for device in devices for ref in device.executables))

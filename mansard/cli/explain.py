@@ -16,6 +16,8 @@ from mansard.cli.output import JsonOption, Output, milliseconds, si
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from mansard.artifact.plan import Plan
+
 
 def explain(
     artifact: ArtifactArgument,
@@ -39,8 +41,33 @@ def explain(
         out.show(totals_table(rows))
         precision = plan.info.get("precision", "f32")
         out.show(f"precision: {precision}")
+        found = variants(plan)
+        for line in variant_lines(found):
+            out.show(line)
         decisions = [describe(row) for row in rows]
-        out.result({"decisions": decisions, "devices": totals(rows), "precision": precision})
+        out.result(
+            {"decisions": decisions, "devices": totals(rows), "precision": precision, "variants": found}
+        )
+
+
+def variants(plan: Plan) -> list[dict[str, Any]]:
+    """The CPU variants of a model, the best first: which this machine would run, what it lacks for others."""
+    if not plan.variants:
+        return []
+    from mansard.runtime.variants import verdicts
+
+    found = verdicts(plan)
+    chosen = next((v for v in found if not v.refusal), None)
+    return [{"target": v.target, "chosen": v is chosen, "refusal": v.refusal} for v in found]
+
+
+def variant_lines(found: Sequence[dict[str, Any]]) -> list[str]:
+    """`variants` for people."""
+    lines = []
+    for row in found:
+        state = "chosen here" if row["chosen"] else row["refusal"] or "runs here too"
+        lines.append(f"variant {row['target']}: {state}")
+    return lines
 
 
 def select(rows: Sequence[Decision], pattern: str | None) -> list[Decision]:

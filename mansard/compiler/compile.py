@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from mansard.cache import Counts, Folder
 from mansard.compiler.executables import KernelSettings, build_executables
 from mansard.compiler.sources import sources_to_bytes
 from mansard.compiler.targets import CompileTarget, resolve_targets
+from mansard.compiler.variants import SharedFiles, target_sets
 from mansard.errors import CompileError
 from mansard.ir.graph import Graph
 from mansard.ir.types import Value
@@ -143,21 +145,31 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
     with steps.step("place"):
         placed = place(dispatches, [t.slot for t in targets], options.placement)
         targets, device_of = _drop_unused(targets, placed.device)
+    sets = target_sets(targets)
     with steps.step("kernels"):
-        made = build_executables(dispatches, device_of, targets, _kernel_settings(options))
+        settings = _kernel_settings(options)
+        made = [build_executables(dispatches, device_of, chosen, settings) for chosen in sets]
     with steps.step("schedule"):
-        weights = _weights(dispatches, made.packed)
-        plan = build_plan(
-            dispatches,
-            device_of,
-            made.kernels,
-            [DeviceTarget(t.name, t.driver, t.kernel.name, made.refs[i]) for i, t in enumerate(targets)],
-            {v: w for v, (w, _) in weights.items()},
-            placed.decisions,
-            _info(options),
-        )
-    sources = sources_to_bytes(made.sources)
-    return CompiledModel(plan, made.blobs, tuple(weights.values()), steps.timings, made.cache, sources)
+        files, plans = SharedFiles(), []
+        for number, (chosen, part) in enumerate(zip(sets, made, strict=True)):
+            refs = files.add_code(number, part)
+            specs = files.add_weights(_weights(dispatches, part.packed), part.packed)
+            plans.append(
+                build_plan(
+                    dispatches,
+                    device_of,
+                    part.kernels,
+                    [DeviceTarget(t.name, t.driver, t.kernel.name, refs[i]) for i, t in enumerate(chosen)],
+                    specs,
+                    placed.decisions if number == 0 else (),
+                    _info(options) if number == 0 else {},
+                )
+            )
+    plan = dataclasses.replace(plans[0], variants=tuple(plans[1:]))
+    # A search replaces the kernels of one plan; those of a model with variants stay as they are.
+    sources = None if plan.variants else sources_to_bytes(made[0].sources)
+    weights = tuple(files.weights.values())
+    return CompiledModel(plan, files.blobs, weights, steps.timings, made[0].cache, sources)
 
 
 def _info(options: CompileOptions) -> dict[str, str]:

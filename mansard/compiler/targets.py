@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,8 @@ class CompileTarget:
     backend: Backend
     kernel: KernelTarget
     slot: DeviceSlot
+    variants: tuple[KernelTarget, ...] = ()
+    """CPUs with less than ``kernel`` has, for which there are kernels too; the best first."""
 
 
 @functools.cache
@@ -67,9 +70,15 @@ def backend(driver: str) -> Backend:
 
 
 def resolve_targets(texts: Sequence[str], placement: Placement) -> list[CompileTarget]:
-    """One CompileTarget per text; with ``fallback="cpu"`` the CPU is added behind other devices."""
+    """One CompileTarget per text; with ``fallback="cpu"`` the CPU is added behind other devices.
+
+    Raises CompileError when more than one target has variants.
+    """
     unique = list(dict.fromkeys(texts))
     targets = [_target(text, fallback=False) for text in unique]
+    several = [t.name for t in targets if t.variants]
+    if len(several) > 1:
+        raise CompileError(f"only one target may have variants: join {' and '.join(several)} with a comma")
     if placement.fallback == "cpu" and not any(t.driver == "cpu" for t in targets):
         targets.append(_target("cpu", fallback=True))
     return targets
@@ -78,13 +87,29 @@ def resolve_targets(texts: Sequence[str], placement: Placement) -> list[CompileT
 def _target(text: str, *, fallback: bool) -> CompileTarget:
     driver, _, rest = text.partition(":")
     device = _present(driver, int(rest)) if rest.isdigit() else _present(driver, 0)
-    kernel = backend(driver).parse_target(driver if rest.isdigit() else text)
+    kernel, *variants = _kernel_targets(driver, driver if rest.isdigit() else text)
     if device is not None and (not rest or rest.isdigit()):
         kernel = _at_hand(kernel, device)
     profile = default_profile(driver, device.kind if device else "")
     loops = device.limits.get("loop_iterations") if device else None
     slot = DeviceSlot(text, profile, _support(kernel, loops), fallback)
-    return CompileTarget(text, driver, backend(driver), kernel, slot)
+    return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants))
+
+
+def _kernel_targets(driver: str, text: str) -> list[KernelTarget]:
+    """The variants that a target text names, the best first: of wider vectors, then of more features."""
+    found = {kernel.name: kernel for kernel in map(backend(driver).parse_target, variant_texts(text))}
+    return sorted(found.values(), key=lambda k: (k.vector_bits, len(k.features)), reverse=True)
+
+
+def variant_texts(text: str) -> list[str]:
+    """The targets a text lists: ``cpu:x86-64-v4,x86-64-v3,-fma`` is ``cpu:x86-64-v4`` and
+    ``cpu:x86-64-v3,-fma``. What follows a comma and a sign is a feature, anything else another CPU."""
+    driver, separator, rest = text.partition(":")
+    if driver != "cpu" or not separator:
+        return [text]
+    parts = [part.removeprefix("cpu:") for part in re.split(r",(?![+-])", rest)]
+    return [f"cpu:{part}" for part in parts]
 
 
 def _present(driver: str, index: int) -> DeviceInfo | None:

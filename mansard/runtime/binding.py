@@ -40,7 +40,7 @@ def bind(plan: Plan, resources: Resources, devices: Devices = None) -> list[Boun
     Raises TargetMismatchError naming the target and what is present, DeviceUnavailableError for a
     device that is asked for but does not exist, cannot be used or has no slot.
     """
-    chosen = _choices(plan, devices)
+    chosen = choices(plan, devices)
     return [_bind_slot(slot, resources, chosen.get(slot.name)) for slot in plan.devices]
 
 
@@ -68,7 +68,8 @@ def probe_links(slots: Sequence[BoundSlot]) -> Links:
     )
 
 
-def _choices(plan: Plan, devices: Devices) -> dict[str, DeviceChoice]:
+def choices(plan: Plan, devices: Devices) -> dict[str, DeviceChoice]:
+    """The devices asked for, by slot name; raises DeviceUnavailableError as `bind` does."""
     names = {slot.name: slot for slot in plan.devices}
     listed = ", ".join(names) or "none"
     if devices is None:

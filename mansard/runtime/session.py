@@ -17,6 +17,7 @@ from mansard.runtime.ledger import ACTIVATIONS, CODE, STATES, WEIGHTS, MemoryLed
 from mansard.runtime.memory import Memory
 from mansard.runtime.profile import DeviceProfile, Profile
 from mansard.runtime.tensors import Array, Prepared, Signature
+from mansard.runtime.variants import choose
 from mansard.runtime.workspace import Workspaces
 
 
@@ -38,7 +39,7 @@ class Session:
         max_idle: int = 16,
     ) -> None:
         check_plan(plan)
-        self.plan = plan
+        self.plan = plan = choose(plan, devices)
         self.signature = Signature(plan.inputs, plan.dims)
         self.slots: Sequence[BoundSlot] = bind(plan, resources, devices)
         self.links = probe_links(self.slots)

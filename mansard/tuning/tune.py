@@ -93,6 +93,8 @@ def tune(
     target is this machine's.
     """
     begin = time.monotonic()
+    if plan.variants:
+        raise CompileError("a model with CPU variants cannot be tuned: compile it for one CPU, and tune that")
     data = resources.sources()
     if data is None:
         raise ArtifactError("the model does not hold the sources of its kernels: compile it again")

@@ -1,0 +1,72 @@
+"""CPU variants: one model compiled for several CPUs, of which the best present one runs.
+
+The variants of a target share everything up to the kernels: graph, fusion, placement. Each has kernels
+and a plan of its own; what is equal between them (weights, code of other devices) is kept once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.artifact.plan import ExecutableRef, WeightSpec
+from mansard.compiler.executables import Executables
+from mansard.compiler.targets import CompileTarget
+from mansard.ir.types import Value
+from mansard.passes.packing import Panels
+
+Load = Callable[[], npt.NDArray[np.generic]]
+Weight = tuple[WeightSpec, Load]
+
+
+def target_sets(targets: Sequence[CompileTarget]) -> list[list[CompileTarget]]:
+    """The targets of every variant, the best first; one list when no target has variants."""
+    sets = [list(targets)]
+    for number, target in enumerate(targets):
+        for kernel in target.variants:
+            other = dataclasses.replace(target, kernel=kernel, variants=())
+            sets.append([*targets[:number], other, *targets[number + 1 :]])
+    return sets
+
+
+@dataclass
+class SharedFiles:
+    """Artifact entries of all variants: equal code and equally packed weights are one entry."""
+
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    weights: dict[tuple[Value, Panels | None], Weight] = field(default_factory=dict)
+
+    def add_code(self, variant: int, made: Executables) -> list[tuple[ExecutableRef, ...]]:
+        """Take over a variant's code; its references, renamed where entries are shared or clash."""
+        entry_of = {blob: entry for entry, blob in self.blobs.items()}
+        renamed: dict[str, str] = {}
+        for entry, blob in made.blobs.items():
+            name = entry if variant == 0 else re.sub(r"(/[^/]*)$", rf"/variant{variant}\1", entry)
+            renamed[entry] = entry_of.get(blob, name)
+            self.blobs[renamed[entry]] = blob
+        return [
+            tuple(dataclasses.replace(ref, entry=renamed[ref.entry]) for ref in refs) for refs in made.refs
+        ]
+
+    def add_weights(
+        self, weights: Mapping[Value, Weight], packed: Mapping[Value, Panels]
+    ) -> dict[Value, WeightSpec]:
+        """Take over a variant's weights; a constant that kernels want packed in another way than a
+        variant before is another entry."""
+        specs: dict[Value, WeightSpec] = {}
+        forms: dict[Value, int] = {}
+        for value, _ in self.weights:
+            forms[value] = forms.get(value, 0) + 1
+        for value, (spec, load) in weights.items():
+            key = (value, packed.get(value))
+            if key not in self.weights:
+                count = forms.get(value, 0)
+                entry = f"{spec.entry}.form{count}" if count else spec.entry
+                self.weights[key] = (dataclasses.replace(spec, entry=entry), load)
+            specs[value] = self.weights[key][0]
+        return specs
