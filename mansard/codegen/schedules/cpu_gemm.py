@@ -5,7 +5,7 @@ of ``rows`` by ``columns`` vectors reads them in one piece. The other operand is
 at a time. A tile at the end of the rows is moved back to end with them: it computes some rows again
 and stores the same values.
 
-    for column tile, for row tile (or the other way round: `Tile.rows_inside`):
+    for column tile, for row tile:
         accumulators = 0
         for k: accumulators[r][c] += x[row + r, k] * panel[c][k]
         y[row + r, column + c] = epilogue(accumulators[r][c])
@@ -118,48 +118,24 @@ class Gemm:
         b, tile = self.b, self.tile
         if self.shape.rest:
             self.frame.bind_flat(self.shape.rest, b.workgroup_id(2))
-        rest = self.nest.total([loop for group in self.shape.rest for loop in group])
+        column, last = b.workgroup_id(1), b.idx(self.full)
         row_tiles = dims.ceildiv(self.rows, tile.rows)
-        column_tiles = self.full + (self.tail > 0)
-        inner: DimLike = column_tiles
-        outer: DimLike = row_tiles
-        if tile.rows_inside:
-            inner, outer = outer, inner
-            self._rows_inside(b.workgroup_id(1), row_tiles)
-        else:
-            self._columns_inside(b.workgroup_id(1), column_tiles)
-        done = self.frame.finish((dims.ceildiv(inner, tile.block), outer, rest))
-        packed = {self.weights.position: self.weights.panels}
-        return Scheduled(done.kernel, done.params, done.grid, packed)
-
-    # Loops over tiles -------------------------------------------------------------------------
-    def _rows_inside(self, column: KValue, row_tiles: DimLike) -> None:
-        b = self.b
-        last = b.idx(self.full)
         if self.full:
             here = b.if_(b.compare("lt", column, last)) if self.tail else nullcontext()
             with here, self._block(row_tiles) as row:
-                self._tile(row, column, self.tile.columns)
+                self._tile(row, column, tile.columns)
         if self.tail:
             here = b.if_(b.compare("eq", column, last)) if self.full else nullcontext()
             with here, self._block(row_tiles) as row:
                 self._tile(row, last, self.tail, last=True)
-
-    def _columns_inside(self, row: KValue, column_tiles: int) -> None:
-        b, block = self.b, self.tile.block
-        first = b.mul(b.workgroup_id(0), b.idx(block))
-        end = b.add(first, b.idx(block))
-        last = b.idx(self.full)
-        if self.full:
-            with b.for_(first, self.frame.minimum(end, last)) as loop:
-                self._tile(row, loop.index, self.tile.columns)
-        if self.tail:
-            with b.if_(b.compare("gt", end, last)) if block < column_tiles else nullcontext():
-                self._tile(row, last, self.tail, last=True)
+        rest = self.nest.total([loop for group in self.shape.rest for loop in group])
+        done = self.frame.finish((dims.ceildiv(row_tiles, tile.block), self.full + (self.tail > 0), rest))
+        packed = {self.weights.position: self.weights.panels}
+        return Scheduled(done.kernel, done.params, done.grid, packed)
 
     @contextmanager
     def _block(self, tiles: DimLike) -> Iterator[KValue]:
-        """The tiles of this workgroup along the inner axis, one after the other."""
+        """The row tiles of this workgroup, one after the other."""
         b, block = self.b, self.tile.block
         if block == 1:
             yield b.workgroup_id(0)
@@ -210,7 +186,7 @@ class Gemm:
         chunk_lines = -(-vectors * self.tile.lanes // panels.width) * CHUNK // panels.group
         row_tiles = estimate(dims.ceildiv(self.rows, self.tile.rows))
         inner = self.nest.total(self.shape.reduced[-1]) if self.shape.reduced else 0
-        if not (self.tile.rows_inside and self.full + (self.tail > 0) > 1 and row_tiles <= chunk_lines):
+        if self.full + (self.tail > 0) == 1 or row_tiles > chunk_lines:
             return None
         if not isinstance(inner, int) or inner < CHUNK:
             return None
@@ -280,8 +256,7 @@ class Gemm:
         self, lower: KValue, upper: KValue, inits: Sequence[KValue], step: _Step
     ) -> Sequence[KValue]:
         b, group = self.b, self.shape.reduced[-1]
-        stride, unroll = self.weights.panels.group, self.tile.unroll
-        with b.for_(lower, upper, stride, inits, unroll) as loop, self.ev.scope():
+        with b.for_(lower, upper, self.weights.panels.group, inits) as loop, self.ev.scope():
             self.ev.bind(group, loop.index)
             loop.yield_(*step(loop.carried))
         return loop.results

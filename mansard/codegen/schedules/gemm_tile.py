@@ -26,34 +26,23 @@ cache."""
 class Tile:
     """Schedule parameters of a packed product.
 
-    A tile is ``rows`` by ``columns`` vectors of ``lanes``; the reduced loop is unrolled ``unroll`` times.
-    A workgroup computes ``block`` tiles that follow each other along the rows (``rows_inside``) or along
-    the columns.
+    A tile is ``rows`` by ``columns`` vectors of ``lanes``. Tiles follow each other down the rows, then
+    in the next column, so that a column's panels stay in a near cache; a workgroup computes ``block``.
     """
 
     rows: int
     columns: int
     lanes: int
-    rows_inside: bool
     block: int = 1
-    unroll: int = 1
 
     @staticmethod
     def of(parameters: Parameters, target: KernelTarget) -> Tile:
         """The opposite of `parameters`."""
-        p = parameters
-        inside = bool(p["rows_inside"])
-        return Tile(p["rows"], p["columns"], _lanes(target), inside, p["block"], p["unroll"])
+        return Tile(parameters["rows"], parameters["columns"], _lanes(target), parameters["block"])
 
     def parameters(self) -> Parameters:
         """What a search may choose; the lanes are the target's."""
-        return Parameters.of(
-            rows=self.rows,
-            columns=self.columns,
-            rows_inside=int(self.rows_inside),
-            block=self.block,
-            unroll=self.unroll,
-        )
+        return Parameters.of(rows=self.rows, columns=self.columns, block=self.block)
 
 
 def _lanes(target: KernelTarget) -> int:
@@ -95,8 +84,6 @@ def tiles(rows: int, columns: int, depth: int, target: KernelTarget) -> list[Til
                 costs[r, c] = -(-rows // r) * across
     found = []
     for r, c in sorted(costs, key=lambda size: costs[size]):
-        for rows_inside in (True, False):
-            inner = -(-rows // r) if rows_inside else -(-vectors // c)
-            block = max(1, min(inner, int(WORKGROUP_CYCLES / tile_cycles(r, c, depth, lanes))))
-            found.append(Tile(r, c, lanes, rows_inside, block))
+        block = min(-(-rows // r), int(WORKGROUP_CYCLES / tile_cycles(r, c, depth, lanes)))
+        found.append(Tile(r, c, lanes, max(1, block)))
     return found
