@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
@@ -36,6 +38,8 @@ from mansard.codegen.schedules.window import SEGMENTS, Axis, Segment, Window, fi
 from mansard.dtypes import DType
 
 _Step = Callable[[Sequence[KValue]], Sequence[KValue]]
+UNROLLED = 4
+"""A loop inside the taps with at most this many points is unrolled."""
 WORK = 60_000
 """Vector operations of a task: some ten microseconds, so that a task's start costs little and a
 handful of cores balance."""
@@ -116,24 +120,31 @@ def candidates_of(nest: Nest, plan: Plan, target: KernelTarget) -> list[Paramete
     extent, length = nest.total(plan.column), nest.extents[plan.row.outer]
     assert isinstance(extent, int) and isinstance(length, int)
     vectors = -(-extent // plan.lanes)
-    shared = bool(plan.inner)  # points share vectors of weights, or (depthwise) each reads its own
+    taps = estimate(nest.extents[plan.row.tap]) if unrolls(nest, plan) else 1
     room = registers(target)
     found: dict[tuple[int, int], float] = {}
     for columns in range(1, min(vectors, 4) + 1):
-        most = (room - columns - 1) // columns if shared else (room - columns - 4) // columns
-        pieces = -(-length // max(1, most))
+        # Beside the accumulators: a vector of weights per tap held and column, and what is multiplied.
+        most = max(1, (room - 1 - columns * taps) // columns)
+        pieces = -(-length // most)
         for cut in range(pieces, pieces + 3):
             rows = -(-length // cut)
             if 1 <= rows <= most:
-                found[rows, columns] = _cost(rows, columns, length, vectors, shared)
+                found[rows, columns] = _cost(rows, columns, taps, plan, length, vectors)
     ranked = sorted(found, key=lambda t: found[t])
     return [Parameters.of(rows=rows, columns=columns) for rows, columns in ranked[:8]]
 
 
-def _cost(rows: int, columns: int, length: int, vectors: int, shared: bool) -> float:
-    """Cycles for one tap of one row: two multiply-adds and two loads at a time, four cycles latency."""
-    loads = rows + columns if shared else rows * columns + columns
-    step = max(rows * columns / 2, loads / 2, 4.0) + 1.0
+def unrolls(nest: Nest, plan: Plan) -> bool:
+    """Whether the taps along the row and all loops inside them are unrolled together."""
+    return all(estimate(nest.total(g)) <= UNROLLED for g in plan.inner)
+
+
+def _cost(rows: int, columns: int, taps: int, plan: Plan, length: int, vectors: int) -> float:
+    """Cycles for the taps of a row: two multiply-adds and two loads at a time, four cycles latency."""
+    positions = plan.row.stride * (rows - 1) + plan.row.dilation * (taps - 1) + 1
+    reads = min(positions, rows * taps) * (columns if plan.walking else 1)
+    step = max(rows * columns * taps / 2, (reads + columns * taps) / 2, 4.0 * taps) + 1.0
     return step * -(-length // rows) * -(-vectors // columns)
 
 
@@ -153,6 +164,19 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
     return _Windows(frame, root, plan, parameters or default(nest, plan, target)).run()
 
 
+@dataclass(frozen=True)
+class _Tile:
+    """A register tile: points of the row from ``start`` on by vectors of columns from ``first`` on (the
+    vector numbered ``vector``); ``last`` ends with the columns."""
+
+    start: KValue
+    segment: Segment
+    vector: KValue
+    first: KValue
+    cells: Sequence[tuple[int, int]]
+    last: bool
+
+
 class _Windows:
     def __init__(self, frame: Frame, root: Root, plan: Plan, tile: Parameters) -> None:
         self.frame, self.root, self.plan = frame, root, plan
@@ -165,38 +189,36 @@ class _Windows:
         self.extent = extent
         self.vectors = -(-extent // plan.lanes)
         self.reduced, self.weights = plan.reduced, plan.weights
+        self.unrolls = unrolls(frame.nest, plan)
 
     def run(self) -> Scheduled:
         b, plan = self.b, self.plan
         rest = self.nest.total([loop for g in plan.rest for loop in g])
-        full, tail = divmod(self.vectors, self.columns)
-        if self.extent % plan.lanes and not tail:
-            full, tail = full - 1, self.columns  # the last vector is partial
-        tiles = full + (tail > 0)
+        tiles = -(-self.vectors // self.columns)
         block = self._block(tiles)
         if plan.rest:
             self.frame.bind_flat(plan.rest, b.workgroup_id(0))
         first = b.mul(b.workgroup_id(1), b.idx(block))
         end = b.add(first, b.idx(block))
-        if full:
-            with b.for_(first, self.frame.minimum(end, b.idx(full))) as loop, self.ev.scope():
-                self._row(b.mul(loop.index, b.idx(self.columns)), self.columns)
-        if tail:
-            with b.if_(b.compare("gt", end, b.idx(full))), self.ev.scope():
-                self._row(b.idx(full * self.columns), tail, last=True)
+        self._along_columns(first, end)
         done = self.frame.finish((rest, -(-tiles // block), 1))
         packed = {self.weights.position: self.weights.panels} if self.weights else {}
         return Scheduled(done.kernel, done.params, done.grid, packed)
 
-    def _block(self, tiles: int) -> int:
-        """Column tiles of one task."""
-        taps = 1
-        for group in self.reduced:
-            taps *= estimate(self.nest.total(group))
-        length = estimate(self.nest.extents[self.plan.row.outer])
-        return max(1, min(tiles, WORK // max(1, taps * length * self.columns)))
+    def _along_columns(self, first: KValue, end: KValue) -> None:
+        """The column tiles of a task, each along the whole row of the image."""
+        b = self.b
+        full, tail = divmod(self.vectors, self.columns)
+        if self.extent % self.plan.lanes and not tail:
+            full, tail = full - 1, self.columns  # the last vector is partial
+        if full:
+            with b.for_(first, self.frame.minimum(end, b.idx(full))) as loop, self.ev.scope():
+                self._along_row(b.mul(loop.index, b.idx(self.columns)), self.columns)
+        if tail:
+            with b.if_(b.compare("gt", end, b.idx(full))), self.ev.scope():
+                self._along_row(b.idx(full * self.columns), tail, last=True)
 
-    def _row(self, vector: KValue, count: int, last: bool = False) -> None:
+    def _along_row(self, vector: KValue, count: int, last: bool = False) -> None:
         """All tiles of an image row for ``count`` vectors of columns, from the vector numbered ``vector``."""
         axis, nest, b = self.plan.row, self.nest, self.b
         length, taps = nest.extents[axis.outer], nest.extents[axis.tap]
@@ -211,14 +233,22 @@ class _Windows:
             with b.for_(b.idx(segment.start), end, step) as loop, self.ev.scope():
                 self._tile(loop.index, segment, vector, count, last)
 
+    def _block(self, tiles: int) -> int:
+        """Column tiles of one task."""
+        taps = 1
+        for group in self.reduced:
+            taps *= estimate(self.nest.total(group))
+        length = estimate(self.nest.extents[self.plan.row.outer])
+        return max(1, min(tiles, WORK // max(1, taps * length * self.columns)))
+
     def _tile(self, start: KValue, segment: Segment, vector: KValue, count: int, last: bool) -> None:
         b, lanes = self.b, self.plan.lanes
         cells = [(p, v) for p in range(segment.count) for v in range(count)]
         first = b.mul(vector, b.idx(lanes))
         sums = self._taps(0, start, segment, vector, first, cells, last)
-        partial = self.extent - (self.vectors - 1) * lanes
+        rest = self.extent - (self.vectors - 1) * lanes
         for (p, v), total in zip(cells, sums, strict=True):
-            kept = partial if last and v == count - 1 and not self.plan.walking else lanes
+            kept = rest if last and v == count - 1 and not self.plan.walking else lanes
             self._store(start, p, first, self._shift(v, count, last), total, kept)
 
     def _shift(self, number: int, count: int, last: bool) -> int:
@@ -244,10 +274,8 @@ class _Windows:
         if carried is None:
             carried = [reduce.start(b, self.root, self.plan.lanes) for _ in cells]
         if level == len(axes) - 1:
-            for tap in range(len(segment.inside)):
-                self.ev.bind([axes[-1].tap], b.idx(tap))
-                carried = self._channels(start, set(segment.inside[tap]), vector, first, cells, last, carried)
-            return carried
+            tile = _Tile(start, segment, vector, first, cells, last)
+            return self._unrolled(tile, carried) if self.unrolls else self._tap_by_tap(tile, carried)
         lower, upper = self._clip(axes[level])
         with b.for_(lower, upper, inits=carried) as loop, self.ev.scope():
             self.ev.bind([axes[level].tap], loop.index)
@@ -269,51 +297,58 @@ class _Windows:
         lower = b.binary("min", b.binary("div", before, step), taps)
         return lower, b.binary("min", b.binary("div", after, step), taps)
 
-    def _channels(
-        self,
-        start: KValue,
-        inside: set[int],
-        vector: KValue,
-        first: KValue,
-        cells: Sequence[tuple[int, int]],
-        last: bool,
-        carried: Sequence[KValue],
+    def _tap_by_tap(self, tile: _Tile, carried: Sequence[KValue]) -> Sequence[KValue]:
+        """One tap after the other, the loops inside it innermost."""
+        for tap, inside in enumerate(tile.segment.inside):
+            if not inside:
+                continue
+            points = [(i, p, v, tap) for i, (p, v) in enumerate(tile.cells) if p in inside]
+            with self.ev.scope():
+                carried = self._loops(self.plan.inner, carried, partial(self._accumulate, tile, points))
+        return carried
+
+    def _unrolled(self, tile: _Tile, carried: Sequence[KValue]) -> Sequence[KValue]:
+        """All taps at once, in the order of what they read: an element is read once and used by every tap
+        that reaches it, and needs a register only meanwhile."""
+        row = self.plan.row
+        points = [
+            (i, p, v, tap)
+            for tap, inside in enumerate(tile.segment.inside)
+            for i, (p, v) in enumerate(tile.cells)
+            if p in inside
+        ]
+        points.sort(key=lambda c: (row.stride * c[1] + row.dilation * c[3], c[3], c[2]))
+        for values in product(*(range(estimate(self.nest.total(g))) for g in self.plan.inner)):
+            with self.ev.scope():
+                for group, value in zip(self.plan.inner, values, strict=True):
+                    self.ev.bind(group, self.b.idx(value))
+                carried = self._accumulate(tile, points, carried)
+        return carried
+
+    def _accumulate(
+        self, tile: _Tile, points: Sequence[tuple[int, int, int, int]], carried: Sequence[KValue]
     ) -> Sequence[KValue]:
-        if not inside:
-            return carried
-
-        def step(accumulators: Sequence[KValue]) -> Sequence[KValue]:
-            out = []
-            self.ev.inside = True
-            for (p, v), accumulator in zip(cells, accumulators, strict=True):
-                if p not in inside:
-                    out.append(accumulator)
-                    continue
-                shift = self._shift(v, 1 + cells[-1][1], last)
-                self._bind(start, p, first, shift, self.plan.lanes)
-                if self.weights is not None:
-                    self.ev.places = {self.weights.value: self._weight(vector, v, shift)}
-                out.append(reduce.combine(self.ev, self.root, accumulator))
-            self.ev.inside = False
-            self.ev.places = {}
-            return out
-
-        with self.ev.scope():
-            return self._loops(self.plan.inner, carried, step)
+        """One multiply-add for each (accumulator, point of the row, vector, tap)."""
+        out = list(carried)
+        self.ev.inside = True
+        for i, p, v, tap in points:
+            shift = self._shift(v, 1 + tile.cells[-1][1], tile.last)
+            self._bind(tile.start, p, tile.first, shift, self.plan.lanes)
+            self.ev.bind([self.plan.row.tap], self.b.idx(tap))
+            if self.weights is not None:
+                self.ev.places = {self.weights.value: self._weight(tile.vector, v, shift)}
+            out[i] = reduce.combine(self.ev, self.root, out[i])
+        self.ev.inside = False
+        self.ev.places = {}
+        return out
 
     def _loops(self, groups: Sequence[Group], carried: Sequence[KValue], step: _Step) -> Sequence[KValue]:
-        """The remaining reduced loops; short ones are unrolled."""
+        """The reduced loops inside the taps."""
         if not groups:
             return step(carried)
         head, *rest = groups
-        extent = self.nest.total(head)
-        if isinstance(extent, int) and extent <= 4:
-            for i in range(extent):
-                self.ev.bind(head, self.b.idx(i))
-                carried = self._loops(rest, carried, step)
-            return carried
         b = self.b
-        with b.for_(b.idx(0), self.ev.dim(extent), inits=carried) as loop, self.ev.scope():
+        with b.for_(b.idx(0), self.ev.dim(self.nest.total(head)), inits=carried) as loop, self.ev.scope():
             self.ev.bind(head, loop.index)
             loop.yield_(*self._loops(rest, loop.carried, step))
         return loop.results
