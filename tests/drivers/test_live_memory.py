@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -141,3 +142,46 @@ def test_loading_and_calling_imports_little(artifact):
     assert not [
         name for name in imported if name.startswith(("mansard.drivers.vulkan", "mansard.drivers.null"))
     ]
+
+
+STATE_SCRIPT = """
+import json, re, sys
+import numpy as np
+import cpu_kernels
+from mansard.api import Model
+from mansard.artifact.plan import *
+from mansard.artifact.resources import MemoryResources
+from mansard.dtypes import DType
+
+def anonymous():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+
+# The state s is a long vector, of which a call adds x to the first elements only.
+spec, count, size = cpu_kernels.spec("add"), 1 << 16, 256 << 20
+kernels = tuple((e.name, e.bindings, e.params, e.workgroup, e.offset) for e in spec.entries)
+values = (ValueSpec(0, "x", "input", 0, 4 * count), ValueSpec(1, "s", "state", 0, size))
+grid = (-(-count // cpu_kernels.CHUNK), 1, 1)
+step = DispatchStep(0, "add", tuple(map(BindingSpec, (0, 1, 1))), (count,), grid, "add")
+reference = ExecutableRef("k", spec.format, spec.target, spec.requires, kernels)
+slot = DevicePlan("cpu", "cpu", spec.target, (reference,), (Segment((), (step,)),))
+x = TensorSpec("x", DType.F32, (count,), 0)
+y = TensorSpec("y", DType.F32, (count,), 1)
+plan = Plan("sum", (), (x,), (y,), values, (), (slot,), ((1, 1),))
+model = Model(plan, MemoryResources({"k": bytes(spec.code)}, []))
+before, ones = anonymous(), np.ones(count, np.float32)
+sums = [float(model(ones)[0]) for _ in range(3)]
+model.reset_states()
+sums.append(float(model(ones)[0]))
+print(json.dumps({"sums": sums, "grown": anonymous() - before, "states": model.memory().totals["states"]}))
+"""
+
+
+def test_states_take_memory_as_far_as_they_are_used():
+    command = [sys.executable, "-c", STATE_SCRIPT]
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=here)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["sums"] == [1, 2, 3, 1]
+    assert report["states"] == 256 << 20
+    assert report["grown"] < 32 << 20
