@@ -65,7 +65,7 @@ def tile_cycles(rows: int, columns: int, depth: int, lanes: int) -> float:
     row_bytes = columns * lanes * 4
     rate = next(rate for size, rate in PANEL_RATES if row_bytes * depth <= size)
     step = max(rows * columns / 2, 0.6 * (rows + columns), 4.6, row_bytes / rate)
-    streams = 1.0 if rows <= MOST_STREAMS else 1.02
+    streams = 1 + 0.015 * max(0, rows - MOST_STREAMS)
     return streams * depth * step + 2 * rows * columns + 30
 
 
