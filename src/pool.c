@@ -140,19 +140,31 @@ static void advance(mn_pool *pool, uint64_t deadline_ns) {
     publish(pool, group.pieces, group.wake);
 }
 
-/* Take pieces until none is left; who finishes the last goes on to the next group. */
-static void take_part(mn_pool *pool, int number, uint64_t published, uint64_t deadline_ns) {
+static uint32_t take_share(mn_pool *pool, int number, uint64_t published) {
     uint32_t count = 0;
-    for (int i = 0, from = number; i < pool->threads; i++) {
-        int piece;
-        while ((piece = take(&pool->shares[from], published)) >= 0) {
-            run_piece(pool, from, (uint32_t)piece);
-            count++;
-        }
-        if (++from == pool->threads) from = 0;
+    int piece;
+    while ((piece = take(&pool->shares[number], published)) >= 0) {
+        run_piece(pool, number, (uint32_t)piece);
+        count++;
     }
-    if (count && atomic_fetch_sub_explicit(&pool->left, count, memory_order_acq_rel) == count)
-        advance(pool, deadline_ns);
+    return count;
+}
+
+/* Whether `count` pieces were the last of the group. */
+static bool count_done(mn_pool *pool, uint32_t count) {
+    return count && atomic_fetch_sub_explicit(&pool->left, count, memory_order_acq_rel) == count;
+}
+
+/* Take pieces until none is left; who finishes the last goes on to the next group. The own pieces are counted
+ * before looking at other shares, which takes these from their owners' caches. */
+static void take_part(mn_pool *pool, int number, uint64_t published, uint64_t deadline_ns) {
+    bool last = count_done(pool, take_share(pool, number, published));
+    uint32_t others = 0;
+    for (int i = 1, from = number; i < pool->threads && !last; i++) {
+        if (++from == pool->threads) from = 0;
+        others += take_share(pool, from, published);
+    }
+    if (last || count_done(pool, others)) advance(pool, deadline_ns);
 }
 
 /* ---- waiting ---------------------------------------------------------------------------------- */
