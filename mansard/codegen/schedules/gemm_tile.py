@@ -57,16 +57,17 @@ def registers(target: KernelTarget) -> int:
 def tile_cycles(rows: int, columns: int, depth: int, lanes: int) -> float:
     """Cycles of a register tile on a core that issues two vector FMAs and two loads at a time.
 
-    The constants are measured on Zen 5: loads reach some 1.7 a cycle beside FMAs, fewer than ten
-    accumulators wait for the latency of four cycles, a tile costs some 30 cycles to start and two for
-    each vector it stores. The panels of a column come from the cache that holds them, once for each row
-    tile. Each row is a stream of its own, and beyond eight they cost each other's lines.
+    The constants are measured on Zen 5: loads reach some 1.7 a cycle beside FMAs, fewer than twelve
+    accumulators wait for the latency of four cycles now and then, a tile costs some 30 cycles to start
+    and two for each vector it stores. The panels of a column come from the cache that holds them, once
+    for each row tile. Each row is a stream of its own, and beyond eight they cost each other's lines.
     """
-    row_bytes = columns * lanes * 4
+    row_bytes, chains = columns * lanes * 4, rows * columns
     rate = next(rate for size, rate in PANEL_RATES if row_bytes * depth <= size)
-    step = max(rows * columns / 2, 0.6 * (rows + columns), 4.6, row_bytes / rate)
+    waits = 0.0 if chains >= 12 else 0.5
+    step = max(chains / 2 + waits, 4.6, 0.6 * (rows + columns), row_bytes / rate)
     streams = 1 + 0.015 * max(0, rows - MOST_STREAMS)
-    return streams * depth * step + 2 * rows * columns + 30
+    return streams * depth * step + 2 * chains + 30
 
 
 def tiles(rows: int, columns: int, depth: int, target: KernelTarget) -> list[Tile]:
