@@ -41,3 +41,27 @@ def test_bf16_products_are_close_recorded_and_half_as_large(tmp_path, rows):
 def test_an_unknown_precision_is_refused():
     with pytest.raises(CompileError, match="'f32' or 'bf16'"):
         mansard.compile(block(), (torch.randn(1, 64),), devices="cpu", precision="int8")
+
+
+class Quantised(nn.Module):
+    """A linear layer on 8-bit integers: round, multiply and sum in integers, scale back."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(rows)
+        weight = torch.randint(-128, 128, (48, 64), generator=generator, dtype=torch.int8)
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", torch.rand(48, generator=generator) * 0.01)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = torch.clamp(torch.round(x * 40.0), -128, 127).to(torch.int8)
+        sums = torch.matmul(q.to(torch.int32), self.weight.to(torch.int32).t())
+        return torch.relu(sums.float() * self.scale)
+
+
+@pytest.mark.parametrize("rows", [1, 21])
+def test_quantised_linear_layers_multiply_bytes(rows):
+    module, x = Quantised(rows).eval(), torch.randn(rows, 64) * 2
+    with mansard.compile(module, (x,), devices="cpu") as model:
+        assert [w.dtype.value for w in model.plan.weights if len(w.shape) > 1] == ["i8"]
+        torch.testing.assert_close(model(x), module(x))
