@@ -277,6 +277,25 @@ def test_slots_are_bound_anew_for_every_run(cpu: CpuDevice) -> None:
         assert set(c.view().view(np.float32).tolist()) == {value + 1.0}
 
 
+def test_kernels_keep_subnormals_on_a_thread_that_flushes_them(cpu: CpuDevice) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU cannot flush subnormals")
+    try:
+        commands, total = chain(cpu, 1)
+        for buffer in (ref.buffer for ref in commands[0].bindings):  # type: ignore[union-attr]
+            buffer.view().view(np.float32)[:] = np.float32(1e-40)  # type: ignore[union-attr]
+        recorded, timeline = cpu.record(commands), Semaphore("subnormal")
+        for value in range(1, 11):
+            cpu.submit([Batch(recorded, signal=(Point(timeline, value),))])
+            Point(timeline, value).wait()
+        bits = total.view().view(np.int32)
+        np.testing.assert_array_equal(bits, np.float32(1.1e-39).view(np.int32), strict=False)
+        assert float(torch.tensor([1e-40]) * torch.tensor([1.0])) == 0.0  # as the caller had it
+    finally:
+        torch.set_flush_denormal(False)
+
+
 def test_settings_are_checked_when_made() -> None:
     try:
         with pytest.raises(InputError, match="threads is 5000"):

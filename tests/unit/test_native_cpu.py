@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import platform
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,36 @@ def test_barriers_separate_what_runs_at_once(threads: int) -> None:
     for run in range(5):
         part = done[60 * run : 60 * run + 60]
         assert (sorted(part[:40]), set(part[40:])) == ([*"a" * 20, *"b" * 20], {"c"})
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("stack_kib", "may_help"), [(4096, True), (128, False)])
+def test_a_thread_that_waits_computes_if_it_has_the_stack(
+    threads: int, stack_kib: int, may_help: bool
+) -> None:
+    ran_on: set[int] = set()
+    callers: list[int] = []
+    kernel = kernel_type()(lambda _table, _grid, _begin, _end: ran_on.add(threading.get_native_id()))
+    queue = native.check_handle(cpu_queue(threads))
+
+    def use() -> None:
+        callers.append(threading.get_native_id())
+        deadline = time.monotonic() + 20
+        while not ran_on & set(callers) and time.monotonic() < deadline:
+            run_list(queue, [dispatch(kernel, (1, 1, 1))], runs=20)
+            if not may_help:
+                break
+
+    before = threading.stack_size(stack_kib << 10)
+    try:
+        thread = threading.Thread(target=use)
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    native.check(native.core.mn_queue_close(queue, native.FOREVER))
+    native.core.mn_queue_release(queue)
+    assert bool(ran_on & set(callers)) == may_help
 
 
 @pytest.mark.parametrize("threads", [0, -1, 5000])
