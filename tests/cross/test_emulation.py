@@ -30,7 +30,7 @@ def failures(request):
             target, emulated = cpu.choice()
             collector = Collector(target, Batch(cpu.arch, emulated))
             for module, names in _selected(request.session, cpu).items():
-                collector.collect(module, names, 10 if cpu.thorough else 2)
+                collector.collect(module, names, 5 if cpu.thorough else 1)
             try:
                 done[cpu.name] = collector.failures()
             except CrashError as error:

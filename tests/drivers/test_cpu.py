@@ -89,7 +89,15 @@ def test_cpuinfo_of_arm() -> None:
 def test_cpuinfo_of_riscv() -> None:
     cpu = parse_cpuinfo("hart\t: 0\nisa\t: rv64imafdcv_zba_zbb\nuarch\t: vendor,core\n", "riscv64")
     assert cpu.name == "vendor,core"
-    assert cpu.target == "cpu:riscv64+a,+c,+d,+f,+m,+v,+zba,+zbb"
+    assert cpu.target == "cpu:riscv64+a,+c,+d,+f,+m,+v,+zba,+zbb,+zvl128b"
+
+
+def test_riscv_vectors_have_the_length_the_cpu_says() -> None:
+    isa = "hart\t: 0\nisa\t: rv64imafdcv_zfh_zvfh\n"
+    x60 = parse_cpuinfo(isa, "riscv64", 256)
+    assert x60.features >= {"zvl128b", "zvl256b", "zvfhmin", "zfhmin"} and "zvl512b" not in x60.features
+    assert llvm_target.parse("cpu:spacemit-x60,-zicond,-zba,-zbb,-zbs").features <= x60.features
+    assert not parse_cpuinfo(isa.replace("cv_", "c_"), "riscv64").features & {"v", "zvl128b"}
 
 
 def test_no_cpuinfo() -> None:

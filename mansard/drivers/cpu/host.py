@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import mmap
 import os
 import platform
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +33,9 @@ _TARGET_FEATURES = frozenset((
     "lzcnt", "movbe", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni",
     "avx512vbmi", "avx512ifma", "avx512bitalg", "avx512vpopcntdq", "avx512vbmi2", "avx512bf16",
     "avx512fp16", "avxvnni", "avxifma", "avxneconvert", "avxvnniint8",
-    "avxvnniint16", "neon", "fullfp16", "dotprod", "bf16", "i8mm", "sve", "sve2", "lse",
-    "m", "a", "f", "d", "c", "v", "zvfh", "zba", "zbb",
+    "avxvnniint16", "neon", "lse", "rdm", "fullfp16", "fp16fml", "dotprod", "bf16", "i8mm", "sve", "sve2",
+    "m", "a", "f", "d", "c", "zba", "zbb", "zbs", "zicond", "zfa", "zfhmin", "zfh",
+    "v", "zvfhmin", "zvfh", "zvfbfmin", "zvfbfwma", "zvl128b", "zvl256b", "zvl512b", "zvl1024b",
 ))  # fmt: skip
 
 
@@ -49,15 +53,15 @@ class HostCpu:
         return f"cpu:{self.arch}{','.join(f'+{f}' for f in sorted(self.features & _TARGET_FEATURES))}"
 
 
-def parse_cpuinfo(text: str, machine: str) -> HostCpu:
-    """Understand ``/proc/cpuinfo``; ``machine`` is ``uname -m``.
+def parse_cpuinfo(text: str, machine: str, vector_bits: int = 0) -> HostCpu:
+    """Understand ``/proc/cpuinfo``; ``machine`` is ``uname -m``, ``vector_bits`` the VLEN of a RISC-V CPU.
 
     A feature counts only when every processor listed has it (on big.LITTLE systems they differ).
     """
     arch = _ARCHITECTURES.get(machine.lower(), machine.lower())
     fields = [_split(block) for block in text.split("\n\n") if block.strip()]
     names = [f[key] for f in fields for key in ("model name", "Hardware", "Model", "uarch") if f.get(key)]
-    sets = [_features(f, arch) for f in fields]
+    sets = [_features(f, arch, vector_bits) for f in fields]
     listed = [s for s in sets if s]
     features = frozenset.intersection(*listed) if listed else frozenset[str]()
     return HostCpu(names[0] if names else f"{arch} CPU", arch, features)
@@ -68,13 +72,13 @@ def _split(block: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _features(fields: dict[str, str], arch: str) -> frozenset[str]:
+def _features(fields: dict[str, str], arch: str, vector_bits: int) -> frozenset[str]:
     if arch == "x86_64":
         return frozenset(_x86_name(flag) for flag in fields.get("flags", "").split())
     if arch == "aarch64":
         return frozenset(_ARM_NAMES.get(flag, flag) for flag in fields.get("Features", "").split())
     if arch == "riscv64":
-        return _riscv_features(fields.get("isa", ""))
+        return _riscv_features(fields.get("isa", ""), vector_bits)
     return frozenset()
 
 
@@ -84,10 +88,27 @@ def _x86_name(flag: str) -> str:
     return _X86_NAMES.get(flag, flag)
 
 
-def _riscv_features(isa: str) -> frozenset[str]:
-    """``rv64imafdcv_zba_zbb``: one letter each, then names."""
+def _riscv_features(isa: str, vector_bits: int) -> frozenset[str]:
+    """``rv64imafdcv_zba_zbb``: one letter each, then names. The kernel lists no ``zvl*b``."""
     base, *extensions = isa.split("_")
-    return frozenset([*base.removeprefix("rv64"), *extensions]) if base.startswith("rv64") else frozenset()
+    if not base.startswith("rv64"):
+        return frozenset()
+    found = {*base.removeprefix("rv64"), *extensions}
+    found |= {f"{name}min" for name in ("zfh", "zvfh") if name in found}
+    if "v" in found:
+        found |= {f"zvl{bits}b" for bits in (128, 256, 512, 1024) if bits <= max(vector_bits, 128)}
+    return frozenset(found)
+
+
+def _riscv_vector_bits() -> int:
+    """VLEN, which only an instruction tells; the CPU must have the V extension."""
+    code = struct.pack("<2I", 0xC2202573, 0x00008067)  # csrr a0, vlenb; ret
+    with mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC) as page:
+        page.write(code)
+        view = ctypes.c_char.from_buffer(page)
+        bits = 8 * ctypes.CFUNCTYPE(ctypes.c_long)(ctypes.addressof(view))()
+        del view
+    return int(bits)
 
 
 @functools.cache
@@ -95,7 +116,10 @@ def host_cpu() -> HostCpu:
     """The CPU this process runs on."""
     path = Path("/proc/cpuinfo")
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    return parse_cpuinfo(text, platform.machine())
+    cpu = parse_cpuinfo(text, platform.machine())
+    if cpu.arch == "riscv64" and "v" in cpu.features:
+        cpu = parse_cpuinfo(text, platform.machine(), _riscv_vector_bits())
+    return cpu
 
 
 def memory_bytes() -> int:
