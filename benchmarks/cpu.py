@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from harness import machine, report
 from harness.cases import CASES, DEFAULT_MODELS, MODELS, Case
 from harness.children import Runner, StepFailed
-from harness.peers import DEFAULT_PEERS, OURS, PEERS
+from harness.peers import OURS, PEERS
 from harness.rows import Row, add_ratios, merge_rounds, new_row
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,8 +41,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--models", type=_names("model", CASES, MODELS), default=list(DEFAULT_MODELS), metavar="A,B",
         help=f"of {', '.join(MODELS)}; or all (default: {','.join(DEFAULT_MODELS)})")  # fmt: skip
-    add("--peers", type=_names("peer", PEERS, PEERS), default=list(DEFAULT_PEERS), metavar="X,Y",
-        help=f"of {', '.join(PEERS)}; or all (default: {','.join(DEFAULT_PEERS)})")  # fmt: skip
+    add("--peers", type=_names("peer", PEERS, PEERS), default=list(PEERS), metavar="X,Y",
+        help=f"of {', '.join(PEERS)} (default: all)")  # fmt: skip
     add("--threads", type=_positive, default=2, metavar="N", help="threads and cores (default: 2)")
     add("--rounds", type=_positive, default=3, metavar="N", help="processes per row (default: 3)")
     add("--json", type=Path, metavar="FILE", help="write the rows here")

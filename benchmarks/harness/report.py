@@ -63,7 +63,7 @@ def table(rows: Sequence[Row]) -> str:
             ],
         )
     ]
-    compared = [row for row in done if "latency_ratio" in row]
+    compared = [row for row in done if row["peer"] in OURS and exact(row)]
     if compared:
         parts.append("Mansard beside its peers (exact ones only; below 1 is better):")
         cells = [[row["model"], row["peer"], *(number(row.get(k)) for _, k in _RATIOS)] for row in compared]

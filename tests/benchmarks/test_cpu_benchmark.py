@@ -13,7 +13,7 @@ import pytest
 from harness import report, step
 from harness.cases import CASES, relative_error
 from harness.children import Runner, StepFailed, processors, reason
-from harness.peers import DEFAULT_PEERS, PEERS, Peer
+from harness.peers import PEERS, Peer
 from harness.peers.base import narrow, widen
 from harness.rows import add_ratios, exact, merge_rounds, new_row
 
@@ -114,7 +114,7 @@ def test_options() -> None:
     found = cpu.parse(["--models", "minilm,minilm,resnet50", "--peers", "all"])
     assert found.models == ["minilm", "resnet50"]
     assert found.peers == list(PEERS)
-    assert cpu.parse([]).peers == list(DEFAULT_PEERS)
+    assert cpu.parse([]).peers == list(PEERS)
 
 
 def test_percentiles_are_calls_that_happened() -> None:

@@ -27,6 +27,5 @@ _ORDER: tuple[Peer, ...] = (
 )
 PEERS: dict[str, Peer] = {peer.name: peer for peer in _ORDER}
 OURS = ("mansard", "mansard-bf16")
-DEFAULT_PEERS = tuple(name for name in PEERS if name != "mansard-bf16")
 
-__all__ = ["DEFAULT_PEERS", "OURS", "PEERS", "Peer"]
+__all__ = ["OURS", "PEERS", "Peer"]
