@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mansard.cli.explain import variant_lines, variants
 from mansard.cli.output import JsonOption, Output, si
 
 if TYPE_CHECKING:
@@ -19,6 +21,10 @@ TARGET_WIDTH = 40
 
 def devices(
     all_: Annotated[bool, typer.Option("--all", help="Also list simulated devices.")] = False,
+    artifact: Annotated[
+        Path | None,
+        typer.Option(metavar="ARTIFACT", help="Also say which of the artifact's CPU variants runs here."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List devices: what can be used, and why the rest cannot."""
@@ -27,7 +33,19 @@ def devices(
     with Output(as_json) as out:
         found = [info for info in registry.devices() if all_ or info.kind != "simulated"]
         out.show(device_table(found))
-        out.result([describe(info) for info in found])
+        chosen = _variants(artifact) if artifact else []
+        for line in variant_lines(chosen):
+            out.show(line)
+        rows = [describe(info) for info in found]
+        out.result({"devices": rows, "variants": chosen} if artifact else rows)
+
+
+def _variants(artifact: Path) -> list[dict[str, Any]]:
+    from mansard.artifact.resources import read_artifact
+
+    plan, resources = read_artifact(artifact, verify="code")
+    resources.close()
+    return variants(plan)
 
 
 def describe(info: DeviceInfo) -> dict[str, Any]:
