@@ -53,7 +53,8 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
 
     ``model`` is a torch module or exported program, or whatever else an installed frontend reads;
     ``example_inputs`` are tensors of the shapes to compile for. ``devices`` names devices present here
-    (``cpu``, ``vulkan``, ``vulkan:1``), ``target`` targets that need not be (``cpu:x86-64-v3``); without
+    (``cpu``, ``vulkan``, ``vulkan:1``), ``target`` targets that need not be (``cpu:x86-64-v3``,
+    or ``cpu:x86-64-v4,x86-64-v3`` with kernels for both); without
     either, the model is compiled for the CPU and every GPU present that is one in hardware.
     ``dynamic_shapes`` tells which axes vary: ``{input: {axis: mansard.Dim(...)}}``.
     ``placement`` says how dispatches are spread, ``objective`` and ``fallback`` are its most wanted

@@ -40,7 +40,8 @@ def compile_(
         typer.Option(
             "--target",
             metavar="TARGET",
-            help="Compile for a target, present or not: cpu:x86-64-v3. Repeat.",
+            help="Compile for a target, present or not: cpu:x86-64-v3; cpu:x86-64-v4,x86-64-v3 holds kernels "
+            "for both. Repeat.",
         ),
     ] = None,
     input_: Annotated[
