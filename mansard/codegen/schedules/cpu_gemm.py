@@ -108,6 +108,8 @@ class Gemm:
         self.ev.places = {}
         self.extent = weights.panels.columns[0]
         self.rows: DimLike = self.nest.total(shape.row) if shape.row else 1
+        # Loops that cannot run as one with the rows: more rows, as far as the weights are concerned.
+        self.rest = self.nest.total([loop for group in shape.rest for loop in group])
         vectors = -(-self.extent // tile.lanes)
         # Column tiles: ``full`` of whole vectors, then perhaps one of ``tail`` vectors, the last in part.
         self.full = self.extent // (tile.lanes * tile.columns)
@@ -117,8 +119,8 @@ class Gemm:
         """The finished kernel, with the panels it reads."""
         b, tile = self.b, self.tile
         if self.shape.rest:
-            self.frame.bind_flat(self.shape.rest, b.workgroup_id(2))
-        column, last = b.workgroup_id(1), b.idx(self.full)
+            self.frame.bind_flat(self.shape.rest, b.workgroup_id(1))
+        column, last = b.workgroup_id(2), b.idx(self.full)
         row_tiles = dims.ceildiv(self.rows, tile.rows)
         if self.full:
             here = b.if_(b.compare("lt", column, last)) if self.tail else nullcontext()
@@ -128,8 +130,8 @@ class Gemm:
             here = b.if_(b.compare("eq", column, last)) if self.full else nullcontext()
             with here, self._block(row_tiles) as row:
                 self._tile(row, last, self.tail, last=True)
-        rest = self.nest.total([loop for group in self.shape.rest for loop in group])
-        done = self.frame.finish((dims.ceildiv(row_tiles, tile.block), self.full + (self.tail > 0), rest))
+        columns = self.full + (self.tail > 0)
+        done = self.frame.finish((dims.ceildiv(row_tiles, tile.block), self.rest, columns))
         packed = {self.weights.position: self.weights.panels}
         return Scheduled(done.kernel, done.params, done.grid, packed)
 
@@ -184,12 +186,15 @@ class Gemm:
         """
         b, panels = self.b, self.weights.panels
         chunk_lines = -(-vectors * self.tile.lanes // panels.width) * CHUNK // panels.group
-        row_tiles = estimate(dims.ceildiv(self.rows, self.tile.rows))
+        per_line = dims.ceildiv(self.rows, self.tile.rows)
+        row_tiles = estimate(dims.mul(per_line, self.rest))
         inner = self.nest.total(self.shape.reduced[-1]) if self.shape.reduced else 0
         if self.full + (self.tail > 0) == 1 or row_tiles > chunk_lines:
             return None
         if not isinstance(inner, int) or inner < CHUNK:
             return None
+        if self.shape.rest:
+            row_tile = b.add(row_tile, b.mul(b.workgroup_id(1), self.ev.dim(per_line)))
         lines = -(-chunk_lines // row_tiles)
         following = self._panel(b.add(vector, b.idx(vectors)))
         step = lines * panels.width * panels.group // CHUNK
