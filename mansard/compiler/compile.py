@@ -27,6 +27,7 @@ from mansard.passes.dce import eliminate_dead
 from mansard.passes.dispatch import Dispatch, DispatchGraph
 from mansard.passes.fold_scales import fold_scales
 from mansard.passes.fuse import fuse
+from mansard.passes.in_place import mark_in_place
 from mansard.passes.integer_products import narrow_integers
 from mansard.passes.layout import lay_out_weights
 from mansard.passes.packing import Panels, mark_packable
@@ -141,7 +142,8 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
     with steps.step("simplify"):
         graph = run_passes(graph, _passes(targets, precision), dump=options.dump)
     with steps.step("fuse"):
-        dispatches = mark_packable(fuse(graph, attention=all(t.driver == "cpu" for t in targets)))
+        dispatches = fuse(graph, attention=all(t.driver == "cpu" for t in targets))
+        dispatches = mark_in_place(mark_packable(dispatches))
         steps.dump("fuse", lambda: print_dispatches(dispatches))
     with steps.step("place"):
         placed = place(dispatches, [t.slot for t in targets], options.placement)

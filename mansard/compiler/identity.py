@@ -35,6 +35,7 @@ def dispatch_to_data(dispatch: Dispatch) -> dict[str, Any]:
     outputs = [writer.value(v) for v in dispatch.outputs]
     domain = [writer.dim(d) for d in dispatch.domain]
     packable = sorted(writer.value(v) for v in dispatch.packable)
+    in_place = sorted(writer.value(v) for v in dispatch.in_place)
     ops = [writer.op(op) for op in dispatch.ops]
     values = writer.values()
     return {
@@ -43,6 +44,7 @@ def dispatch_to_data(dispatch: Dispatch) -> dict[str, Any]:
         "inputs": inputs,
         "outputs": outputs,
         "packable": packable,
+        "in_place": in_place,
         "domain": domain,
         "ops": ops,
     }
@@ -59,6 +61,7 @@ def dispatch_from_data(data: Mapping[str, Any], name: str) -> Dispatch:
             tuple(reader.values[i] for i in data["outputs"]),
             tuple(reader.dim(d) for d in data["domain"]),
             frozenset(reader.values[i] for i in data["packable"]),
+            frozenset(reader.values[i] for i in data["in_place"]),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ArtifactError(f"a kernel's source cannot be read: {error!r}") from error

@@ -28,6 +28,8 @@ class Dispatch:
     domain: tuple[DimLike, ...]
     packable: frozenset[Value] = frozenset()
     """Inputs that are constants nothing else reads: the schedule may choose their layout in memory."""
+    in_place: frozenset[Value] = frozenset()
+    """Inputs in whose buffer the output is made (`mansard.passes.in_place`)."""
 
     @property
     def location(self) -> str:

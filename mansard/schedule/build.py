@@ -116,10 +116,12 @@ class _Builder:
         self.checked = {graph.base(a.inputs[0]) for a in graph.asserts}
         self.states_before = {s.before: s for s in graph.graph.states}
         self.inputs = frozenset(graph.graph.inputs)
+        self.taken_over = {v: old for d in graph.dispatches for old in d.in_place for v in d.outputs}
 
     # Values ---------------------------------------------------------------------------------
     def spec(self, value: Value, device: int) -> _Spec:
-        """The value on a device, made when first asked for."""
+        """The value on a device, made when first asked for; one made in place is what was there."""
+        value = self.taken_over.get(value, value)
         key = (value, device)
         if key not in self.spec_of:
             kind, weight = self._kind(value), self.weight_ids.get(value)
@@ -255,7 +257,8 @@ class _Builder:
     def _dispatch(self, dispatch: Dispatch, device: int) -> None:
         reads = [self.spec(v, device) for v in dispatch.inputs]
         writes = [self.spec(v, device) for v in dispatch.outputs]
-        if any(s.id in self.open[device].written for s in (*reads, *writes)):
+        # What is overwritten in place may still be read by what comes before.
+        if dispatch.in_place or any(s.id in self.open[device].written for s in (*reads, *writes)):
             self.barrier(device)
         kernel = self.kernels[dispatch]
         bindings = tuple(BindingSpec(s.id) for s in (*reads, *writes))

@@ -48,3 +48,38 @@ def test_awaited_calls_in_flight_give_their_own_results():
     with mansard.compile(module, (inputs[0],), devices="cpu") as model, torch.no_grad():
         for x, y in zip(inputs, asyncio.run(all_at_once(model)), strict=True):
             torch.testing.assert_close(y, module(x))
+
+
+class Cache(nn.Module):
+    """Keys that grow by one row a call, and what a query finds among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(2, 6, 4))
+
+    def forward(self, row: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        self.keys.index_copy_(1, position, row)
+        return self.keys.sum(1)
+
+
+class CacheReadLate(Cache):
+    """Needs the old keys after the new ones are there."""
+
+    def forward(self, row: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        old = self.keys.clone()
+        self.keys.index_copy_(1, position, row)
+        return self.keys * old.sum() + old
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@pytest.mark.parametrize(("kind", "in_place"), [(Cache, True), (CacheReadLate, False)])
+def test_rows_are_written_into_a_state_in_place(device, kind, in_place):
+    if device not in {i.id for i in mansard.devices() if i.supported}:
+        pytest.skip(f"no device {device}")
+    rows = [torch.randn(2, 1, 4) for _ in range(4)]
+    places = [torch.tensor([i]) for i in (0, 3, 5, 3)]
+    with mansard.compile(kind().eval(), (rows[0], places[0]), devices=device) as model:
+        assert [before == after for before, after in model.plan.states] == [in_place]
+        reference = kind().eval()
+        for row, place in zip(rows, places, strict=True):
+            torch.testing.assert_close(model(row, place), reference(row, place))

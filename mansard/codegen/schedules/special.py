@@ -28,6 +28,7 @@ class _Lines:
 
     def __init__(self, dispatch: Dispatch, target: KernelTarget, name: str) -> None:
         self.values = (*dispatch.inputs, *dispatch.outputs)
+        self.in_place = dispatch.in_place
         self.params = Params()
         self.target = target
         width = min(GPU_WORKGROUP, target.workgroup_invocations) if target.is_gpu else 1
@@ -159,7 +160,10 @@ def _sort(lines: _Lines, op: Sort, base: Callable[[Value], Value]) -> Scheduled:
 
 
 def _scatter(lines: _Lines, op: Scatter, base: Callable[[Value], Value]) -> Scheduled:
-    """One line per element of the target's inner slice: copies its column, then applies the rows in order."""
+    """One line per element of the target's inner slice: copies its column, then applies the rows in order.
+
+    In place, what is there already is not copied.
+    """
     b = lines.b
     target, indices, updates = (base(v) for v in op.inputs)
     shape = op.inputs[0].type.shape
@@ -167,10 +171,14 @@ def _scatter(lines: _Lines, op: Scatter, base: Callable[[Value], Value]) -> Sche
     assert isinstance(keys, int)
     outer, inner = dims.product(shape[:keys]), dims.product(shape[keys:])
 
-    def line(number: KValue) -> None:
-        with b.for_(b.idx(0), lines.dim(outer)) as copy:
-            place = b.add(b.mul(copy.index, lines.dim(inner)), number)
+    def copy(number: KValue) -> None:
+        with b.for_(b.idx(0), lines.dim(outer)) as loop:
+            place = b.add(b.mul(loop.index, lines.dim(inner)), number)
             lines.store(op.output, place, lines.load(target, place))
+
+    def line(number: KValue) -> None:
+        if target not in lines.in_place:
+            copy(number)
         with b.for_(b.idx(0), lines.dim(rows)) as row:
             inside = b.const(True, DType.BOOL)
             flat = b.idx(0)
