@@ -19,13 +19,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mansard import dims
-from mansard.codegen.nest import Nest
+from mansard.codegen.nest import Nest, Root
 from mansard.ir.ops import Generic
-from mansard.ir.scalar import COMPARE, Apply, Arg, Gather, Scalar, rewrite, walk
-from mansard.ir.types import IndexMap, Linear, Value
+from mansard.ir.scalar import COMPARE, Apply, Arg, walk
+from mansard.ir.types import Linear
 from mansard.passes.affine import Affine, Ends
-from mansard.passes.operands import with_reads
+from mansard.passes.specialise import specialise
 
 MOST_SEGMENTS = 4
 """Parts a loop is cut into; with more, kernels grow and nothing is gained."""
@@ -40,11 +39,14 @@ class Segment:
     ops: dict[Generic, Generic]
 
 
-def segments(nest: Nest, loop: int) -> list[Segment]:
-    """The parts of a loop of known extent, in order; one that changes nothing when there is no reason."""
+def segments(nest: Nest, loop: int, roots: Sequence[Root] | None = None) -> list[Segment]:
+    """The parts of a loop of known extent, in order; one that changes nothing when there is no reason.
+
+    ``roots`` are those to look at: all of the nest's unless given.
+    """
     extent = nest.extents[loop]
     assert isinstance(extent, int)
-    used = list(_computed(nest))
+    used = list(_computed(nest, nest.roots if roots is None else roots))
     cuts = sorted({cut for op, index in used for cut in _cuts(op, index, loop) if 0 < cut < extent})
     if not cuts or len(cuts) >= MOST_SEGMENTS:
         return [Segment(0, extent, {})]
@@ -52,10 +54,10 @@ def segments(nest: Nest, loop: int) -> list[Segment]:
     return [_segment(used, loop, lower, upper) for lower, upper in itertools.pairwise(bounds)]
 
 
-def _computed(nest: Nest) -> Iterator[tuple[Generic, tuple[Linear, ...]]]:
+def _computed(nest: Nest, roots: Sequence[Root]) -> Iterator[tuple[Generic, tuple[Linear, ...]]]:
     """Every op the roots compute, with its dims over the loops; ops computed at two places are left out."""
     seen: dict[Generic, tuple[Linear, ...] | None] = {}
-    stack = [(root.op, tuple(root.index)) for root in nest.roots]
+    stack = [(root.op, tuple(root.index)) for root in roots]
     while stack:
         op, index = stack.pop()
         if op in seen:
@@ -114,57 +116,7 @@ def _segment(
         for d, position in enumerate(index):
             if position.single == loop:
                 ends[d] = (lower, upper - 1)
-        new = _within(op, ends) if ends else op
+        new = specialise(op, ends) if ends else op
         if new is not op:
             ops[op] = new
     return Segment(lower, upper, ops)
-
-
-def _within(op: Generic, ends: dict[int, Ends]) -> Generic:
-    """``op`` where its dims stay within ``ends``: known conditions and plain reads in place."""
-    affine = Affine(op.extents, ends)
-    inputs: list[Value] = list(op.inputs)
-    maps: list[IndexMap | None] = list(op.maps)
-
-    def leaf(node: Scalar) -> Scalar:
-        if isinstance(node, Apply) and node.op == "select":
-            outcome = _outcome(affine, node.args[0])
-            return node if outcome is None else node.args[1 if outcome else 2]
-        if isinstance(node, Gather):
-            reads = _reads(affine, op, node)
-            if reads is not None:
-                inputs.append(op.inputs[node.operand])
-                maps.append(IndexMap(reads))
-                return Arg(len(inputs) - 1, node.dtype)
-        return node
-
-    body = rewrite(op.body, leaf)
-    return op if body is op.body else with_reads(op, inputs, maps, body)
-
-
-def _outcome(affine: Affine, condition: Scalar) -> bool | None:
-    if not isinstance(condition, Apply):
-        return None
-    if condition.op in COMPARE and condition.args[0].dtype.is_int:
-        return affine.compare(condition.op, *condition.args)
-    parts = [_outcome(affine, arg) for arg in condition.args] if condition.op in ("and", "or", "not") else []
-    if condition.op == "not":
-        return None if parts[0] is None else not parts[0]
-    if condition.op == "and":
-        return False if False in parts else None if None in parts else True
-    if condition.op == "or":
-        return True if True in parts else None if None in parts else False
-    return None
-
-
-def _reads(affine: Affine, op: Generic, node: Gather) -> tuple[Linear, ...] | None:
-    found = []
-    for scalar, size in zip(node.indices, op.inputs[node.operand].type.shape, strict=True):
-        linear = affine.linear(scalar)
-        ends = affine.span(linear) if linear is not None else None
-        if linear is None or ends is None or dims.bounds(ends[0])[0] < 0:
-            return None
-        if dims.bounds(dims.add(size, -1, dims.mul(ends[1], -1)))[0] < 0:
-            return None
-        found.append(linear)
-    return tuple(found)

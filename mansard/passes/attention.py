@@ -55,6 +55,12 @@ class AttentionForm:
     divisor: float | None
 
     @property
+    def scores_key(self) -> int:
+        """The dim of ``scores`` that runs along the keys."""
+        length = Linear.dim(self.weighted.reduced[0])
+        return self.index[self.scores].index(length)
+
+    @property
     def ops(self) -> tuple[Generic, ...]:
         """Every op of the form."""
         return (self.scores, *self.chain, *self.softmax, self.weighted)

@@ -23,11 +23,12 @@ from mansard import dims
 from mansard.dims import DimLike
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.ops import Assert, Generic, Op, Reshape
-from mansard.ir.scalar import Apply, Arg, Gather, walk
+from mansard.ir.scalar import COMPARE, Apply, Arg, Gather, Index, Scalar, walk
 from mansard.ir.types import IndexMap, Linear, Value
-from mansard.passes.attention import find_attention
+from mansard.passes.attention import AttentionForm, find_attention
 from mansard.passes.dispatch import Dispatch, DispatchGraph, is_contraction
 from mansard.passes.loops import linearize, refine
+from mansard.passes.specialise import is_join
 
 MAX_OPS = 48
 """Ops in one dispatch: keeps kernels small enough to compile fast."""
@@ -47,6 +48,7 @@ class _Group:
     ops: list[Op] = field(default_factory=list)
     first: int = 0
     last: int = 0
+    form: AttentionForm | None = None
 
     @property
     def total(self) -> DimLike:
@@ -287,7 +289,7 @@ class _Fusion:
                 continue
             if target.domain != tuple(d for d in form.weighted.extents[:-1] if not dims.is_one(d)):
                 continue  # what follows splits its columns
-            target.kind = "attention"
+            target.kind, target.form = "attention", form
             target.ops = [o for g in sorted(parts, key=lambda g: g.first) for o in g.ops] + target.ops
             target.first = min(g.first for g in parts)
             self.groups = [g for g in self.groups if g not in parts]
@@ -342,6 +344,27 @@ class _Fusion:
                 self.groups.remove(group)
                 self._move_uses(users, group, target)
 
+    def _joins_keys(self, group: _Group, form: AttentionForm) -> bool:
+        """Whether a group only puts keys or values together from parts, such as a cache and a new token.
+
+        The kernel then runs over the keys part by part, and reads each where it lies.
+        """
+        (join, *others) = group.ops
+        if others or not isinstance(join, Generic) or not is_join(join):
+            return False
+        for op, length in ((form.scores, form.scores_key), (form.weighted, form.weighted.reduced[0])):
+            if join.output not in op.inputs:
+                continue
+            reads = op.maps[op.inputs.index(join.output)]
+            if op.inputs.count(join.output) > 1 or reads is None or not isinstance(op.extents[length], int):
+                return False
+            keys = [d for d, place in enumerate(reads.results) if place.single == length]
+            compared = {
+                n.dim for c in walk(join.body) if _is_compare(c) for n in walk(c) if isinstance(n, Index)
+            }
+            return compared == set(keys)
+        return False
+
     def _move_uses(self, users: dict[Value, set[_Group]], old: _Group, new: _Group) -> None:
         for op in old.ops:
             for value in op.inputs:
@@ -365,6 +388,8 @@ class _Fusion:
             return False
         if len(self._bindings([*group.ops, *target.ops])) > MAX_BINDINGS:
             return False
+        if target.form is not None and self._joins_keys(group, target.form):
+            return True
         if any(
             op.maps[i] is None for op in group.ops if isinstance(op, Generic) for i in range(len(op.maps))
         ):
@@ -444,6 +469,10 @@ class _Fusion:
                     order.append(group)
                     stack.pop()
         return order
+
+
+def _is_compare(node: Scalar) -> bool:
+    return isinstance(node, Apply) and node.op in COMPARE
 
 
 _HOST = _Group("host", (), 1)

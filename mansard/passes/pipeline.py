@@ -20,6 +20,7 @@ from mansard.passes.lower_attention import lower_attention
 from mansard.passes.lower_views import lower_views
 from mansard.passes.permute import permute_producers
 from mansard.passes.simplify import simplify
+from mansard.passes.specialise import read_through_joins
 from mansard.passes.split import split_consumers
 from mansard.passes.views import simplify_views
 
@@ -42,6 +43,7 @@ _CLEAN: tuple[Pass, ...] = (
     simplify,
     affine_gathers,
     read_through_copies,
+    read_through_joins,
     inline_generated,
     fold_constants,
     eliminate_common,

@@ -125,6 +125,24 @@ def test_lengths_may_vary(causal):
             compare(outputs(model, inputs), interpret(graph, inputs))
 
 
+@pytest.mark.parametrize("dtype", [F32, DType.BF16])
+@pytest.mark.parametrize(("rows", "parts"), [(1, (128, 1)), (3, (5, 20, 9)), (40, (150, 40))])
+def test_keys_and_values_are_read_where_their_parts_lie(rows, parts, dtype):
+    b = GraphBuilder()
+    q = b.input("q", (1, 4, rows, 32), dtype)
+    keys = [b.input(f"k{i}", (1, 2, n, 32), dtype) for i, n in enumerate(parts)]
+    rest = [b.input(f"v{i}", (1, 2, n, 16), dtype) for i, n in enumerate(parts)]
+    key, value = b.concat(keys, 2), b.concat(rest, 2)
+    out = b.attention(q, key, value, None, 0.3)
+    last = b.slice(key, (0, 0, sum(parts) - 1, 0), (1, 2, 1, 32), (1, 1, 1, 1))
+    graph = b.build([out, last])
+    inputs = values(graph)
+    with compiled(graph, "cpu") as model:
+        assert set(model.explain().totals.values()) == {2}
+        tolerance = 1e-5 if dtype is F32 else 1e-2
+        compare(outputs(model, inputs), interpret(graph, inputs), tolerance, tolerance)
+
+
 @pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64"])
 @pytest.mark.parametrize("rows", [1, 40])
 def test_other_vector_widths(rows, target):

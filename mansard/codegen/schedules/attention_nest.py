@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mansard import dims
 from mansard.codegen.kernel import KValue
 from mansard.codegen.nest import Nest, Read, Root
 from mansard.codegen.schedules.base import Frame, estimate
+from mansard.codegen.segments import Segment, segments
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.ir.ops import Generic, Reshape
@@ -17,6 +19,7 @@ from mansard.ir.types import Linear
 from mansard.passes.affine import Affine
 from mansard.passes.attention import AttentionForm, find_attention
 from mansard.passes.dispatch import Dispatch
+from mansard.passes.specialise import is_join
 
 Group = list[int]
 
@@ -68,9 +71,16 @@ class AttentionNest(Nest):
         """Where the masked scores are read, over the loops."""
         return tuple(p.compose(self.weighted.index) for p in self.form.masked_index)
 
-    def factor_reads(self, root: Root, factor: Scalar) -> list[Read]:
-        """The buffer reads of one factor of a product."""
-        return self.reads(dataclasses.replace(root, op=dataclasses.replace(root.op, body=factor)))
+    def factor(self, root: Root, factor: Scalar) -> Root:
+        """One factor of a product as a root of its own, for analysis."""
+        return dataclasses.replace(root, op=dataclasses.replace(root.op, body=factor), stores=False)
+
+    def parts(self) -> list[Segment]:
+        """The keys in the parts in which keys and values lie."""
+        sides = [self.factor(self.scores, self.form.key), self.factor(self.weighted, self.form.value)]
+        if not isinstance(self.extents[self.key_loop], int):
+            return []
+        return segments(self, self.key_loop, sides)
 
     def mask_reads(self) -> list[Read]:
         """The buffer reads of the maps between the scores and the softmax."""
@@ -100,10 +110,10 @@ def classify(nest: AttentionNest) -> Loops:
     groups = nest.collapsed(range(nest.domain), positions)
     scored = {loop for p in nest.scores.index for loop, _ in p.terms}
     sides = [
-        *nest.factor_reads(nest.scores, nest.form.key),
-        *nest.factor_reads(nest.weighted, nest.form.value),
+        *nest.positions(nest.factor(nest.scores, nest.form.key)),
+        *nest.positions(nest.factor(nest.weighted, nest.form.value)),
     ]
-    shared = {loop for r in sides if r.address is not None for loop, _ in r.address.terms}
+    shared = {loop for p in sides for loop, _ in p.terms}
     columns = [g for g in groups if not scored & set(g)]
     if len(columns) > 1:
         raise CodegenError(f"dispatch {nest.dispatch.name}: the columns of an attention are not one loop")
@@ -118,7 +128,8 @@ def is_plain_f32(nest: AttentionNest, root: Root, factor: Scalar) -> bool:
     if not isinstance(factor, Arg):
         return False
     value = root.op.inputs[factor.index]
-    while isinstance(op := nest.producers.get(value), Reshape):
+    while isinstance(op := nest.producers.get(value), Reshape) or is_join(op):
+        assert op is not None
         value = op.inputs[0]
     return value not in nest.producers and value.type.dtype is DType.F32
 
@@ -210,3 +221,21 @@ def last_end(
         else:
             return None
     return total
+
+
+def each_part(
+    frame: Frame, nest: AttentionNest, end: KValue, block: int, emit: Callable[[KValue, KValue], None]
+) -> None:
+    """``emit(first, count)`` for blocks of keys up to ``end``, none of them across parts."""
+    b, ev = frame.b, frame.ev
+    parts = nest.parts()
+    if len(parts) < 2:
+        bounds: list[tuple[KValue, KValue, Segment | None]] = [(b.idx(0), end, None)]
+    else:
+        tops = [frame.minimum(b.idx(part.upper), end) for part in parts]
+        bounds = [(b.idx(part.lower), top, part) for part, top in zip(parts, tops, strict=True)]
+    for lower, upper, part in bounds:
+        with b.for_(lower, upper, b.idx(block)) as loop, ev.scope():
+            ev.special = part.ops if part is not None else {}
+            emit(loop.index, frame.minimum(b.idx(block), b.sub(upper, loop.index)))
+        ev.special = {}

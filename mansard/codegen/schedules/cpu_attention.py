@@ -26,6 +26,7 @@ from mansard.codegen.schedules.attention_nest import (
     AttentionNest,
     Loops,
     classify,
+    each_part,
     is_plain_f32,
     key_bounds,
     last_end,
@@ -152,7 +153,7 @@ class _AcrossRows:
     # The task -------------------------------------------------------------------------------
     def run(self, tile: KValue) -> None:
         """All keys for one tile of rows."""
-        b, ev = self.b, self.ev
+        b = self.b
         start = b.mul(tile, b.idx(self.width))
         self.places = [self._place(b.add(start, b.idx(v * self.lanes))) for v in range(self.tile.vectors)]
         self._pack_queries(start)
@@ -163,10 +164,13 @@ class _AcrossRows:
         with b.for_(0, self.columns * self.width, self.lanes) as loop:
             b.store(self.results, loop.index, zero)
         keys = self._last_key(start)
-        with b.for_(b.idx(0), keys, b.idx(self.tile.block)) as loop, ev.scope():
-            self._block(
-                start, loop.index, self.frame.minimum(b.idx(self.tile.block), b.sub(keys, loop.index))
-            )
+        each_part(
+            self.frame,
+            self.nest,
+            keys,
+            self.tile.block,
+            lambda first, count: self._block(start, first, count),
+        )
         self._finish(start)
 
     def _place(self, row: KValue) -> KValue:
@@ -199,7 +203,7 @@ class _AcrossRows:
         """The query rows of the tile as (depth, rows)."""
         b, ev, lanes, depth = self.b, self.ev, self.lanes, self.depth
         loop = self.nest.depth_loop
-        reads = self.nest.factor_reads(self.nest.scores, self.form.query)
+        reads = self.nest.reads(self.nest.factor(self.nest.scores, self.form.query))
         along = all(r.address is not None and dict(r.address.terms).get(loop) in (None, 1) for r in reads)
 
         def store(row: KValue, d: KValue, value: KValue) -> None:

@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 from mansard import dims
 from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.math.exponential import exp_below_zero
-from mansard.codegen.schedules.attention_nest import AttentionNest, Group, Loops, key_bounds, last_end
+from mansard.codegen.schedules.attention_nest import (
+    AttentionNest,
+    Group,
+    Loops,
+    each_part,
+    key_bounds,
+    last_end,
+)
 from mansard.codegen.schedules.base import Frame, power_of_two_below
 from mansard.codegen.schedules.online_softmax import LOWEST, larger, reciprocal, store_results
 from mansard.codegen.schedules.transpose import sum_each
@@ -63,11 +70,7 @@ class AlongKeys:
         with b.for_(0, self.rows * self.columns, self.across_columns) as loop:
             b.store(self.results, loop.index, zero)
         keys = self._last_key()
-        with b.for_(b.idx(0), keys, b.idx(BLOCK)) as loop, ev.scope():
-            count = self.frame.minimum(b.idx(BLOCK), b.sub(keys, loop.index))
-            self._scores(loop.index, count)
-            scales = [self._softmax(r, loop.index, count) for r in range(self.rows)]
-            self._accumulate(loop.index, count, scales)
+        each_part(self.frame, self.nest, keys, BLOCK, self._block)
         for r in range(self.rows):
             with ev.scope():
                 self._bind_row(r)
@@ -104,6 +107,11 @@ class AlongKeys:
         self.ev.vector = (group[-1], lanes) if lanes > 1 else None
 
     # A block of keys ------------------------------------------------------------------------
+    def _block(self, first: KValue, count: KValue) -> None:
+        self._scores(first, count)
+        scales = [self._softmax(r, first, count) for r in range(self.rows)]
+        self._accumulate(first, count, scales)
+
     def _scores(self, first: KValue, count: KValue) -> None:
         b, ev, lanes, keys = self.b, self.ev, self.across_depth, self.keys
         zero = b.const(0.0, DType.F32, lanes)
