@@ -1,4 +1,4 @@
-"""Files kept between runs: compiled kernels, tuning results, pipelines of GPU drivers.
+"""Files kept between runs: imported models, compiled kernels, tuning results, pipelines of GPU drivers.
 
 Removing the folder, or any file in it, is always safe: what is missing or damaged is made again.
 """
@@ -6,8 +6,10 @@ Removing the folder, or any file in it, is always safe: what is missing or damag
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -133,3 +135,25 @@ def _mark_used(path: Path) -> None:
     with contextlib.suppress(OSError):
         if time.time() - path.stat().st_mtime > _TOUCH_AFTER_S:
             os.utime(path)
+
+
+_GENERATORS = ("numpy", "llvmlite", "torch", "torch-mlir")
+"""Packages whose version decides what is compiled."""
+
+
+@functools.cache
+def compiler_digest() -> str:
+    """A digest of everything that decides what a model becomes: Mansard's sources, and the versions of
+    Python and of the packages that take part."""
+    from importlib import metadata
+
+    digest = hashlib.sha256(sys.version.encode())
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    for package in _GENERATORS:
+        try:
+            digest.update(f"{package} {metadata.version(package)}\n".encode())
+        except metadata.PackageNotFoundError:
+            digest.update(f"{package} absent\n".encode())
+    return digest.hexdigest()

@@ -90,7 +90,7 @@ def compile_model(
     options = options or CompileOptions()
     steps = _Steps(options)
     with steps.step("import"):
-        graph = import_model(model, example_inputs, **frontend)
+        graph = import_model(model, example_inputs, cache=options.cache, **frontend)
     return _compile(graph, options, steps)
 
 

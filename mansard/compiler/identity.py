@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 from collections.abc import Mapping
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-import mansard
 from mansard.errors import ArtifactError
 from mansard.ir.serialise import Reader, Writer
 from mansard.passes.dispatch import Dispatch
-
-_GENERATORS = ("numpy", "llvmlite", "torch", "torch-mlir")
-"""Packages whose version decides what is compiled."""
 
 
 def dispatch_key(dispatch: Dispatch) -> str:
@@ -65,19 +57,3 @@ def dispatch_from_data(data: Mapping[str, Any], name: str) -> Dispatch:
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ArtifactError(f"a kernel's source cannot be read: {error!r}") from error
-
-
-@functools.cache
-def compiler_digest() -> str:
-    """A digest of everything that decides what code a dispatch becomes: Mansard's sources, and the
-    versions of the packages that take part."""
-    digest = hashlib.sha256()
-    root = Path(mansard.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
-    for package in _GENERATORS:
-        try:
-            digest.update(f"{package} {metadata.version(package)}\n".encode())
-        except metadata.PackageNotFoundError:
-            digest.update(f"{package} absent\n".encode())
-    return digest.hexdigest()

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from mansard import dims
-from mansard.cache import Folder
+from mansard.cache import Folder, compiler_digest
 from mansard.codegen.backend import Backend, KernelTarget
 from mansard.codegen.schedules import Parameters, schedule
 from mansard.codegen.schedules.base import Grid
-from mansard.compiler.identity import compiler_digest, dispatch_key
+from mansard.compiler.identity import dispatch_key
 from mansard.compiler.sources import panels_from_data, panels_to_data
 from mansard.dims import Dim, DimLike
 from mansard.errors import ArtifactError

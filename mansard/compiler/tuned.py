@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from mansard.cache import Folder
+from mansard.cache import Folder, compiler_digest
 from mansard.codegen.backend import Backend, KernelTarget
 from mansard.codegen.schedules import Parameters
-from mansard.compiler.identity import compiler_digest
 from mansard.hal.device import DeviceInfo
 from mansard.hal.registry import devices
 

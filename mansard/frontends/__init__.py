@@ -27,17 +27,18 @@ class Frontend:
     load: Callable[..., Graph]
 
 
-def import_model(model: Any, example_inputs: Any = None, **options: Any) -> Graph:
+def import_model(model: Any, example_inputs: Any = None, *, cache: bool = False, **options: Any) -> Graph:
     """Import a model of any supported kind as a Graph.
 
-    ``example_inputs`` (a tensor or a sequence) are what a frontend that traces needs; kinds that
-    state their shapes themselves take None. ``options`` go to the frontend:
+    ``example_inputs`` (a tensor or a sequence) are what a frontend that traces needs; kinds that state
+    their shapes themselves take None. ``options`` go to the frontend:
     `mansard.frontends.pytorch.import_torch` for PyTorch models, `mansard.frontends.linalg.import_mlir`
-    for MLIR. Raises ImportModelError for a model of a kind that no frontend reads.
+    for MLIR. ``cache`` lets a frontend whose work takes long keep its result on disk. Raises
+    ImportModelError for a model of a kind that no frontend reads.
     """
     for frontend in _FRONTENDS:
         if frontend.accepts(model):
-            return frontend.load(model, example_inputs, **options)
+            return frontend.load(model, example_inputs, cache, **options)
     known = "; ".join(f.what for f in _FRONTENDS)
     shown = repr(str(model)[:80]) if isinstance(model, (str, Path)) else type(model).__name__
     raise ImportModelError(f"no frontend reads {shown}; supported: {known}")
@@ -60,15 +61,15 @@ def _is_mlir(model: Any) -> bool:
     return _has_suffix(model, ".mlir") or (isinstance(model, str) and "func.func" in model)
 
 
-def _load_torch(model: Any, example_inputs: Any, **options: Any) -> Graph:
+def _load_torch(model: Any, example_inputs: Any, cache: bool, **options: Any) -> Graph:
     try:
         from mansard.frontends.pytorch import import_torch
     except ImportError as error:
         raise ImportModelError(f"reading a PyTorch model needs torch: {error}") from error
-    return import_torch(model, example_inputs, **options)
+    return import_torch(model, example_inputs, cache=cache, **options)
 
 
-def _load_mlir(model: Any, example_inputs: Any, **options: Any) -> Graph:
+def _load_mlir(model: Any, example_inputs: Any, _cache: bool, **options: Any) -> Graph:
     from mansard.frontends.linalg import import_mlir
 
     if example_inputs is not None:

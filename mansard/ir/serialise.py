@@ -119,18 +119,28 @@ class Writer:
 class Reader:
     """Decodes what a `Writer` made. Raises ArtifactError for anything else."""
 
-    def __init__(self, contracts: Sequence[Sequence[Any]], values: Sequence[Sequence[Any]]) -> None:
+    def __init__(
+        self,
+        contracts: Sequence[Sequence[Any]],
+        values: Sequence[Sequence[Any]],
+        names: Sequence[str] | None = None,
+    ) -> None:
         self.dims: dict[str, Dim] = {c[0]: Dim(c[0], int(c[1]), int(c[2]), int(c[3])) for c in contracts}
+        self._parsed: dict[str, DimLike] = {}
         self.values = [
-            Value(f"v{i}", TensorType(tuple(self.dim(d) for d in shape), DType(dtype)))
+            Value(names[i] if names else f"v{i}", TensorType(tuple(self.dim(d) for d in shape), DType(dtype)))
             for i, (dtype, shape) in enumerate(values)
         ]
 
     def dim(self, data: Any) -> DimLike:
         """An int or an expression."""
-        if type(data) not in (int, str):
+        if type(data) is int:
+            return data
+        if type(data) is not str:
             raise ArtifactError(f"{data!r} is not a dim")
-        return dims.parse(data, self.dims)
+        if data not in self._parsed:
+            self._parsed[data] = dims.parse(data, self.dims)
+        return self._parsed[data]
 
     def op(self, record: Mapping[str, Any]) -> Op:
         """An op from its data."""

@@ -12,6 +12,7 @@ from mansard.frontends.pytorch.dynamic import DimNames
 from mansard.frontends.pytorch.export import decompose, export_module, load_program
 from mansard.frontends.pytorch.lowering import lower_to_linalg
 from mansard.frontends.pytorch.signature import read_signature
+from mansard.frontends.pytorch.stored import stored_import
 from mansard.ir.graph import Graph
 
 
@@ -21,6 +22,7 @@ def import_torch(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     input_names: Sequence[str] | None = None,
+    cache: bool = False,
 ) -> Graph:
     """Import an ``nn.Module``, an ``ExportedProgram`` or the path of a ``.pt2`` file.
 
@@ -30,7 +32,8 @@ def import_torch(
     Graph's dims, with their ranges. The module is imported as it
     computes in eval mode; its training flags are restored. Numbers among the inputs are fixed at
     their example values. Buffers that the model updates become states. Outputs are flattened and
-    named by their place in the model's output; None outputs are dropped.
+    named by their place in the model's output; None outputs are dropped. ``cache`` keeps the Graph on
+    disk, for the next import of the same program.
 
     Raises ImportModelError for a model that cannot be exported or read, UnsupportedOpError for one
     that uses an op without a lowering.
@@ -51,17 +54,25 @@ def import_torch(
             f"a {type(model).__name__} is not a PyTorch model; "
             "supported: torch.nn.Module, torch.export.ExportedProgram, path of a .pt2 file"
         )
+    name = type(model).__name__ if isinstance(model, torch.nn.Module) else "main"
+    stored = stored_import(program, dim_names, input_names, name) if cache else None
+    known = stored.load() if stored else None
+    if known is not None:
+        return known
     program = decompose(program)
     signature = read_signature(program, dim_names, input_names)
     module = lower_to_linalg(program.graph, signature)
-    return import_linalg(
+    graph = import_linalg(
         module,
         signature.arguments,
-        name=type(model).__name__ if isinstance(model, torch.nn.Module) else "main",
+        name=name,
         output_names=signature.output_names,
         output_dtypes=signature.output_dtypes,
         updates=signature.updates,
     )
+    if stored:
+        stored.save(graph, signature, program)
+    return graph
 
 
 def _positional(example_args: Any) -> tuple[Any, ...]:
