@@ -46,7 +46,10 @@ class Runner:
 
     def versions(self, peer: Peer) -> dict[str, str]:
         """Versions of what a peer consists of. Raises StepFailed naming what is missing and its command."""
-        found = self._step(peer, "versions", peer.name)
+        try:
+            found = self._step(peer, "versions", peer.name)
+        except StepFailed as failure:  # an environment without NumPy, or none
+            raise StepFailed(f"not installed ({failure}): {peer.install}") from None
         missing = [package for package, version in found.items() if version is None]
         if missing:
             raise StepFailed(f"not installed ({', '.join(missing)}): {peer.install}")
@@ -91,7 +94,7 @@ class Runner:
     def _step(self, peer: Peer, step: str, *names: str) -> dict[str, Any]:
         python = self.python(peer)
         if not python.exists():
-            raise StepFailed(f"no interpreter at {python}: {peer.install}")
+            raise StepFailed(f"no interpreter at {python}")
         with tempfile.TemporaryDirectory() as scratch:
             result = Path(scratch) / "result.json"
             command = [python, "-m", "harness.step", result, self.work, str(self.threads), step, *names]
