@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +79,7 @@ _NATIVE = {
 }  # fmt: skip
 
 
+@functools.cache
 def _numpy_dtype(dtype: DType) -> np.dtype[np.generic]:
     if dtype in _NATIVE:
         return np.dtype(_NATIVE[dtype])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -80,9 +81,12 @@ class Signature:
     def _checked(self, args: Sequence[object], named: Mapping[str, object]) -> Prepared:
         values = self._in_order(args, named)
         arrays = [to_array(value, spec) for spec, value in zip(self.inputs, values, strict=True)]
-        sizes = self._bind(arrays)
-        if len(self._seen) < SEEN_SHAPES:
-            self._seen[tuple([array.shape for array in arrays])] = sizes
+        shapes = tuple([array.shape for array in arrays])
+        sizes = self._seen.get(shapes)
+        if sizes is None:
+            sizes = self._bind(arrays)
+            if len(self._seen) < SEEN_SHAPES:
+                self._seen[shapes] = sizes
         ready = [contiguous(array) for array in arrays]
         copied = [b.nbytes for a, b in zip(arrays, ready, strict=True) if a is not b]
         return Prepared(tuple(ready), sizes, any(map(is_torch, values)), (len(copied), sum(copied)))
@@ -270,10 +274,18 @@ def to_torch(array: Array) -> object:
     """A torch tensor over the array's memory."""
     import torch  # already imported: the caller passed torch tensors
 
-    for name, (carrier, dtype) in _TORCH_THROUGH.items():
-        if array.dtype == dtype.numpy:
-            return torch.from_numpy(array.view(carrier)).view(getattr(torch, name))
-    return torch.from_numpy(array)
+    through = _through(array.dtype)
+    if through is None:
+        return torch.from_numpy(array)
+    name, carrier = through
+    return torch.from_numpy(array.view(carrier)).view(getattr(torch, name))
+
+
+@functools.cache
+def _through(found: np.dtype[np.generic]) -> tuple[str, str] | None:
+    """The torch type of an element type that NumPy lacks, and the integer type it passes through."""
+    types = _TORCH_THROUGH.items()
+    return next(((name, carrier) for name, (carrier, dtype) in types if found == dtype.numpy), None)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic], alignment: int = 1) -> Array:
