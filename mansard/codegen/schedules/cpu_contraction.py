@@ -57,12 +57,12 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
     shape = analyse(nest, root)
     if shape.form == "dot":
         return [Parameters()]
-    weights = cpu_gemm.find(nest, root, shape)
-    if weights is not None:
-        return cpu_gemm.candidates(nest, shape, weights, target)
     narrow = cpu_narrow.find(nest, root, shape)
     if narrow is not None:
         return cpu_narrow.candidates(nest, shape, narrow, target)
+    weights = cpu_gemm.find(nest, root, shape)
+    if weights is not None:
+        return cpu_gemm.candidates(nest, shape, weights, target)
     default = default_tile(nest, shape, target)
     rows_total = estimate(nest.total(shape.row), 64) if shape.row else 1
     columns_total = estimate(nest.total(shape.column), 64) if shape.column else 1
@@ -85,13 +85,13 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
     shape = analyse(nest, root)
     if shape.form == "dot":
         return cpu_dot.schedule(nest, target, name)
+    narrow = cpu_narrow.find(nest, root, shape)
+    if narrow is not None:
+        return cpu_narrow.schedule(nest, target, name, shape, narrow, parameters)
     weights = cpu_gemm.find(nest, root, shape)
     if weights is not None:
         chosen = cpu_gemm.choose(nest, shape, weights, target, parameters)
         return cpu_gemm.schedule(nest, target, name, shape, weights, chosen)
-    narrow = cpu_narrow.find(nest, root, shape)
-    if narrow is not None:
-        return cpu_narrow.schedule(nest, target, name, shape, narrow, parameters)
     frame = Frame(nest, target, name)
     tile = default_tile(nest, shape, target)
     if parameters:

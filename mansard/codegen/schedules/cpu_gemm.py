@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
-from mansard.codegen.evaluate import Evaluator
+from mansard.codegen.evaluate import Evaluator, register_dtype
 from mansard.codegen.kernel import KValue
 from mansard.codegen.nest import Nest, Root
 from mansard.codegen.schedules import reduce
@@ -34,6 +34,8 @@ from mansard.ir.types import Linear, Value
 
 CHUNK = 16
 """Reduced positions between two requests for weights."""
+STORED = (DType.F32, DType.F16, DType.BF16)
+"""Element types of weights that are multiplied in f32."""
 _Step = Callable[[Sequence[KValue]], Sequence[KValue]]
 
 
@@ -46,16 +48,17 @@ class PackedEvaluator(Evaluator):
         """Read a buffer; a packed one from its place on, along the vector."""
         if value not in self.places or self.vector is None:
             return super().load(value, address)
-        return self.b.load(self.b.bindings[self.binding_of[value]], self.places[value], self.vector[1])
+        loaded = self.b.load(self.b.bindings[self.binding_of[value]], self.places[value], self.vector[1])
+        return self.b.cast(loaded, register_dtype(loaded.type.dtype))
 
 
 def find(nest: Nest, root: Root, shape: Shape) -> Weights | None:
-    """The f32 weights of a contraction in the across form, where this schedule applies; else None."""
+    """The float weights of a contraction in the across form, where this schedule applies; else None."""
     body = root.op.body
     if root.op.combiner != "add" or body.dtype is not DType.F32 or shape.column is None:
         return None
     weights = find_weights(nest, root, shape.column, shape.reduced, WIDTH)
-    if weights is None or weights.value.type.dtype is not DType.F32:
+    if weights is None or weights.value.type.dtype not in STORED:
         return None
     # Fewer columns would be padded by half and more.
     return weights if weights.panels.columns[0] >= WIDTH // 2 else None
