@@ -223,3 +223,40 @@ def test_aligned_arrays():
         assert array.shape == shape
         assert array.size == 0 or array.ctypes.data % 4096 == 0
         array[...] = 1
+
+
+# Again ----------------------------------------------------------------------------------------------
+
+
+def test_what_was_accepted_once_does_not_let_other_things_pass():
+    wanted = signature(f32("x", n, 3), f32("y", n))
+    good = [zeros(4, 3), zeros(4)]
+    for _ in range(2):
+        prepared = wanted.prepare(good, {})
+        assert (prepared.dims, prepared.copied) == ({"n": 4}, (0, 0))
+        assert all(a is b for a, b in zip(prepared.arrays, good, strict=True))
+    with pytest.raises(InputError, match="element type float64"):
+        wanted.prepare([good[0], zeros(4, dtype=np.float64)], {})
+    with pytest.raises(ShapeContractError, match="dim 'n' is 6, but it is 4"):
+        wanted.prepare([good[0], zeros(6)], {})
+    with pytest.raises(InputError, match="rank 1"):
+        wanted.prepare([zeros(4), zeros(4)], {})
+    with pytest.raises(InputError, match="1 inputs|missing inputs: y"):
+        wanted.prepare(good[:1], {})
+    with pytest.raises(InputError, match="given twice"):
+        wanted.prepare(good, {"y": good[1]})
+    strided = wanted.prepare([zeros(4, 6)[:, ::2], good[1]], {})
+    assert strided.copied == (1, 48)
+    assert strided.arrays[0].flags.c_contiguous
+    mixed = wanted.prepare([torch.zeros(4, 3), good[1]], {})
+    assert mixed.torch
+    assert mixed.dims == {"n": 4}
+
+
+def test_any_number_of_shapes_is_accepted():
+    wanted = signature(f32("x", m))
+    for size in range(1, 101):
+        assert wanted.prepare([zeros(size)], {}).dims == {"m": size}
+        assert wanted.prepare([], {"x": zeros(size)}).dims == {"m": size}
+    with pytest.raises(ShapeContractError):
+        wanted.prepare([zeros(101)], {})
