@@ -134,3 +134,18 @@ def test_transposes_of_sizes_that_vary():
         for sizes in ((4, 1), (5, 16), (16, 3), (17, 33), (200, 130)):
             inputs = [random(sizes[0], 40), random(*sizes)]
             compare(outputs(model, inputs), interpret(graph, inputs))
+
+
+# Top-k ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize(("length", "kept"), [(500, 1), (203, 10), (1000, 50), (64, 16)])
+@pytest.mark.parametrize("dtype", [F32, DType.F16, DType.I32])
+def test_few_of_many_with_ties(length, kept, descending, dtype):
+    b = GraphBuilder()
+    x = b.input("x", (3, length), dtype)
+    graph = b.build(list(b.sort(x, 1, descending=descending, limit=kept)))
+    values = np.round(random(3, length) * 20)
+    values[1] = np.sort(values[1])[:: 1 if descending else -1]
+    if dtype.is_float:
+        values[2, ::7], values[2, 5], values[2, 3] = np.nan, np.inf, -np.inf
+    check(graph, [values.astype(dtype.numpy)], "cpu")

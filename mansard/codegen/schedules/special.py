@@ -9,64 +9,17 @@ from collections.abc import Callable
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
-from mansard.codegen.evaluate import Params, register_dtype
-from mansard.codegen.kernel import KernelBuilder, KValue
+from mansard.codegen.evaluate import register_dtype
+from mansard.codegen.kernel import KValue
 from mansard.codegen.math import neutral
-from mansard.codegen.schedules.base import MAX_GRID, Grid, Scheduled, index_dtype
-from mansard.dims import DimLike
+from mansard.codegen.schedules import cpu_topk
+from mansard.codegen.schedules.base import Scheduled
+from mansard.codegen.schedules.lines import Lines, line_base
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.ir.ops import Op, Reshape, Scan, Scatter, Sort
 from mansard.ir.types import Value
 from mansard.passes.dispatch import Dispatch
-
-GPU_WORKGROUP = 64
-
-
-class _Lines:
-    """A kernel that runs ``emit(line)`` for each of ``count`` independent lines."""
-
-    def __init__(self, dispatch: Dispatch, target: KernelTarget, name: str) -> None:
-        self.values = (*dispatch.inputs, *dispatch.outputs)
-        self.in_place = dispatch.in_place
-        self.params = Params()
-        self.target = target
-        width = min(GPU_WORKGROUP, target.workgroup_invocations) if target.is_gpu else 1
-        self.width = width
-        outputs = set(dispatch.outputs)
-        self.b = KernelBuilder(
-            name,
-            [(v.type.dtype, v in outputs) for v in self.values],
-            0,
-            workgroup=(width, 1, 1),
-            index=index_dtype(dispatch, target),
-        )
-
-    def dim(self, value: DimLike) -> KValue:
-        return self.b.idx(value) if isinstance(value, int) else self.b.param(self.params.index(value))
-
-    def load(self, value: Value, index: KValue) -> KValue:
-        memory = self.b.bindings[self.values.index(value)]
-        loaded = self.b.load(memory, index)
-        return self.b.cast(loaded, register_dtype(loaded.type.dtype))
-
-    def store(self, value: Value, index: KValue, data: KValue) -> None:
-        memory = self.b.bindings[self.values.index(value)]
-        self.b.store(memory, index, self.b.cast(data, value.type.dtype))
-
-    def run(self, count: DimLike, emit: Callable[[KValue], None]) -> Scheduled:
-        b = self.b
-        if self.width == 1:
-            emit(b.workgroup_id(0))
-            grid: Grid = (count, 1, 1)
-        else:
-            groups = dims.minimum(dims.ceildiv(count, self.width), MAX_GRID)
-            start = b.add(b.mul(b.workgroup_id(0), b.idx(self.width)), b.local_id(0))
-            with b.for_(start, self.dim(count), self.dim(dims.mul(groups, self.width))) as loop:
-                emit(loop.index)
-            grid = (groups, 1, 1)
-        b.params = len(self.params.values)
-        return Scheduled(b.build(), tuple(self.params.values), grid)
 
 
 def schedule(dispatch: Dispatch, target: KernelTarget, name: str) -> Scheduled:
@@ -79,24 +32,16 @@ def schedule(dispatch: Dispatch, target: KernelTarget, name: str) -> Scheduled:
             value = bases[value]
         return value
 
-    lines = _Lines(dispatch, target, name)
+    lines = Lines(dispatch, target, name)
+    if isinstance(op, Sort) and not target.is_gpu and cpu_topk.applies(op):
+        return cpu_topk.schedule(lines, op, base)
     makers: dict[type[Op], Callable[..., Scheduled]] = {Scan: _scan, Sort: _sort, Scatter: _scatter}
     if type(op) not in makers:
         raise CodegenError(f"no schedule for op {op.name!r}")
     return makers[type(op)](lines, op, base)
 
 
-def _line_base(lines: _Lines, line: KValue, inner: DimLike, length: DimLike) -> KValue:
-    """Position of a line's first element: lines run along an axis of ``length`` with stride ``inner``."""
-    b = lines.b
-    if dims.is_one(inner):
-        return b.mul(line, lines.dim(length))
-    size = lines.dim(inner)
-    outer = b.binary("div", line, size)
-    return b.add(b.mul(outer, lines.dim(dims.mul(inner, length))), b.binary("rem", line, size))
-
-
-def _scan(lines: _Lines, op: Scan, base: Callable[[Value], Value]) -> Scheduled:
+def _scan(lines: Lines, op: Scan, base: Callable[[Value], Value]) -> Scheduled:
     b, source, target = lines.b, base(op.inputs[0]), op.output
     shape = op.inputs[0].type.shape
     length, inner = shape[op.axis], dims.product(shape[op.axis + 1 :])
@@ -104,7 +49,7 @@ def _scan(lines: _Lines, op: Scan, base: Callable[[Value], Value]) -> Scheduled:
     dtype = register_dtype(source.type.dtype)
 
     def line(number: KValue) -> None:
-        first = _line_base(lines, number, inner, length)
+        first = line_base(lines, number, inner, length)
         start = b.const(neutral(op.combiner, dtype), dtype)
         with b.for_(b.idx(0), lines.dim(length), inits=[start]) as loop:
             place = b.add(first, b.mul(loop.index, lines.dim(inner)))
@@ -115,25 +60,16 @@ def _scan(lines: _Lines, op: Scan, base: Callable[[Value], Value]) -> Scheduled:
     return lines.run(dims.mul(outer, inner), line)
 
 
-def _sort(lines: _Lines, op: Sort, base: Callable[[Value], Value]) -> Scheduled:
+def _sort(lines: Lines, op: Sort, base: Callable[[Value], Value]) -> Scheduled:
     """Each element counts those before it and goes to that place: stable, and independent per element."""
     b, source = lines.b, base(op.inputs[0])
     values, order = op.outputs
     shape = op.inputs[0].type.shape
     length, inner = shape[op.axis], dims.product(shape[op.axis + 1 :])
     kept = values.type.shape[op.axis]
-    is_float = register_dtype(source.type.dtype).is_float
 
     def precedes(x: KValue, y: KValue) -> KValue:
-        """Whether x sorts strictly before y; NaN is the largest."""
-        if x.type.dtype == DType.BOOL:
-            x, y = b.cast(x, DType.I32), b.cast(y, DType.I32)
-        small, large = (y, x) if op.descending else (x, y)
-        result = b.compare("lt", small, large)
-        if not is_float:
-            return result
-        large_nan = b.binary("and", b.compare("ne", large, large), b.compare("eq", small, small))
-        return b.binary("or", result, large_nan)
+        return cpu_topk.precedes(b, x, y, op.descending)
 
     def element(number: KValue) -> None:
         # number runs over (outer, position, inner) in memory order: it is the element's own address.
@@ -159,7 +95,7 @@ def _sort(lines: _Lines, op: Sort, base: Callable[[Value], Value]) -> Scheduled:
     return lines.run(op.inputs[0].type.elements, element)
 
 
-def _scatter(lines: _Lines, op: Scatter, base: Callable[[Value], Value]) -> Scheduled:
+def _scatter(lines: Lines, op: Scatter, base: Callable[[Value], Value]) -> Scheduled:
     """One line per element of the target's inner slice: copies its column, then applies the rows in order.
 
     In place, what is there already is not copied.
