@@ -241,7 +241,7 @@ def test_what_was_accepted_once_does_not_let_other_things_pass():
         wanted.prepare([good[0], zeros(6)], {})
     with pytest.raises(InputError, match="rank 1"):
         wanted.prepare([zeros(4), zeros(4)], {})
-    with pytest.raises(InputError, match="1 inputs|missing inputs: y"):
+    with pytest.raises(InputError, match="missing inputs: y"):
         wanted.prepare(good[:1], {})
     with pytest.raises(InputError, match="given twice"):
         wanted.prepare(good, {"y": good[1]})
