@@ -83,3 +83,23 @@ def test_rows_are_written_into_a_state_in_place(device, kind, in_place):
         reference = kind().eval()
         for row, place in zip(rows, places, strict=True):
             torch.testing.assert_close(model(row, place), reference(row, place))
+
+
+class SameName(nn.Module):
+    """A buffer called as the input is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("x", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.x.add_(x.sum(0))
+        return x * self.x
+
+
+def test_an_input_may_be_called_as_a_state_is():
+    x = torch.randn(2, 3)
+    with mansard.compile(SameName().eval(), (x,), devices="cpu") as model:
+        reference = SameName().eval()
+        for _ in range(2):
+            torch.testing.assert_close(model(x), reference(x))

@@ -44,7 +44,7 @@ def read_signature(
     inputs = _Inputs(program, placeholders, dim_names, input_names)
     arguments = inputs.arguments()
     mutated = _mutations(program)
-    arguments = [replace(a, state=a.name in mutated.values()) for a in arguments]
+    arguments = [replace(a, state=a.constant is not None and a.name in mutated.values()) for a in arguments]
     results, names, dtypes, updates = _results(program, mutated)
     return Signature(
         tuple(arguments), frozenset(inputs.dropped), tuple(results), tuple(names), tuple(dtypes), updates
