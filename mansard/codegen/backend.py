@@ -34,6 +34,11 @@ class KernelTarget:
         """Whether workgroups have many invocations."""
         return self.vector_bits == 0
 
+    @property
+    def vector_registers(self) -> int:
+        """Vector registers of a CPU: 32 with AVX-512, NEON or RVV, else 16."""
+        return 32 if self.vector_bits >= 512 or self.features & {"neon", "v"} else 16
+
     def lanes(self, dtype: DType) -> int:
         """Vector lanes for an element type (1 on a GPU)."""
         return max(1, self.vector_bits // dtype.bits) if self.vector_bits else 1

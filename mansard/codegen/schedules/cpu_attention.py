@@ -98,7 +98,7 @@ def schedule(dispatch: Dispatch, form: AttentionForm, target: KernelTarget, name
 def default_tile(nest: AttentionNest, loops: Loops, target: KernelTarget) -> AttentionTile | None:
     """A register tile that fills the vector registers (32 with AVX-512 or AArch64, else 16); None where
     rows are so deep that none fits the scratch memory."""
-    registers = 32 if target.vector_bits >= 512 or "neon" in target.features else 16
+    registers = target.vector_registers
     lanes = target.lanes(DType.F32)
     most, accumulators = (4, 24) if registers == 32 else (2, 12)
     rows = nest.total(loops.lane) if loops.lane is not None else 1

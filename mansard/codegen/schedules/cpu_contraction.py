@@ -44,8 +44,8 @@ def default_tile(nest: Nest, shape: Shape, target: KernelTarget) -> Tile:
 
 
 def _registers(target: KernelTarget) -> int:
-    """Vector registers: 32 with AVX-512 or AArch64, else 16."""
-    return 32 if target.vector_bits >= 512 or "neon" in target.features else 16
+    """Vector registers: 32 with AVX-512, NEON or RVV, else 16."""
+    return target.vector_registers
 
 
 _TILE_SIZES = (1, 2, 3, 4, 6, 8, 12, 14)

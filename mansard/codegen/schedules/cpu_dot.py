@@ -32,7 +32,7 @@ class Tile:
 
 def default_tile(nest: Nest, shape: Shape, target: KernelTarget) -> Tile:
     """Register tile that fits the vector registers (32 with AVX-512 or AArch64, else 16)."""
-    registers = 32 if target.vector_bits >= 512 or "neon" in target.features else 16
+    registers = target.vector_registers
     rows_total = estimate(nest.total(shape.row), 64) if shape.row else 1
     columns_total = estimate(nest.total(shape.column), 64) if shape.column else 1
     lanes = choose_lanes(nest.total(shape.reduced[-1]), target.lanes(DType.F32))

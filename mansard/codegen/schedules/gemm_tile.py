@@ -50,8 +50,8 @@ def _lanes(target: KernelTarget) -> int:
 
 
 def registers(target: KernelTarget) -> int:
-    """Vector registers: 32 with AVX-512 or AArch64, else 16."""
-    return 32 if target.vector_bits >= 512 or "neon" in target.features else 16
+    """Vector registers: 32 with AVX-512, NEON or RVV, else 16."""
+    return target.vector_registers
 
 
 def tile_cycles(rows: int, columns: int, depth: int, lanes: int) -> float:
