@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -155,6 +156,7 @@ def measure_limits(runner: Runner, rounds: int) -> tuple[dict[str, Any], list[Ro
 
 def main() -> None:
     options = parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step under way is stopped too
     runner = Runner(options.work.resolve(), options.threads, dict(options.venv), options.limit)
     versions: dict[str, str] = {}
     for name in options.peers:
