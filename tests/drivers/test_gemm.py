@@ -141,3 +141,30 @@ def test_a_weight_with_two_readers_stays_dense():
     assert [spec.shape for spec, _ in made.weights] == [(24, 40)]
     inputs = [random(32, 24), random(48, 24)]
     compare(outputs(_model(made), inputs), interpret(graph, inputs))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("m", "k", "n"), [(50, 40, 100), (64, 33, 16), (33, 7, 23), (300, 64, 48)])
+def test_products_of_two_computed_operands(target, m, k, n):
+    b = GraphBuilder()
+    x, w = b.input("x", (m, k), F32), b.input("w", (k, n), F32)
+    check(b.build([relu6(b, matmul(b, x, w))]), [random(m, k), random(k, n)], target)
+
+
+def test_a_matrix_by_itself():
+    b = GraphBuilder()
+    x = b.input("x", (40, 40), F32)
+    check(b.build([matmul(b, x, x)]), [random(40, 40)], "cpu")
+
+
+def test_batches_of_products_with_symbolic_rows():
+    rows = dims.symbol(Dim("rows", 1, 90))
+    b = GraphBuilder()
+    x, w = b.input("x", (3, rows, 20), F32), b.input("w", (3, 20, 36), F32)
+    reads = [maps(0, 1, 3), maps(0, 3, 2)]
+    y = b.generic([x, w], reads, (3, rows, 36, 20), op("mul", A0, A1), reduced=1, combiner="add")
+    graph = b.build([y])
+    with compiled(graph, "cpu") as model:
+        for size in (1, 5, 8, 33, 90):
+            inputs = [random(3, size, 20), random(3, 20, 36)]
+            compare(outputs(model, inputs), interpret(graph, inputs))

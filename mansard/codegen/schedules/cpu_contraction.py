@@ -14,7 +14,7 @@ from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
 from mansard.codegen.nest import Nest, Root
-from mansard.codegen.schedules import cpu_dot, cpu_gemm, cpu_narrow, reduce
+from mansard.codegen.schedules import cpu_dot, cpu_gemm, cpu_gemm_dense, cpu_narrow, reduce
 from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.contraction import Group, Shape, analyse, fit_tile
 from mansard.codegen.schedules.parameters import Parameters
@@ -44,7 +44,7 @@ def default_tile(nest: Nest, shape: Shape, target: KernelTarget) -> Tile:
 
 
 def _registers(target: KernelTarget) -> int:
-    """Vector registers: 32 with AVX-512, NEON or RVV, else 16."""
+    """Vector registers: 32 with AVX-512 or AArch64, else 16."""
     return target.vector_registers
 
 
@@ -63,6 +63,9 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
     weights = cpu_gemm.find(nest, root, shape)
     if weights is not None:
         return cpu_gemm.candidates(nest, shape, weights, target)
+    dense = cpu_gemm_dense.find(nest, root, shape)
+    if dense is not None:
+        return cpu_gemm_dense.candidates(nest, shape, dense, target)
     default = default_tile(nest, shape, target)
     rows_total = estimate(nest.total(shape.row), 64) if shape.row else 1
     columns_total = estimate(nest.total(shape.column), 64) if shape.column else 1
@@ -92,6 +95,9 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
     if weights is not None:
         chosen = cpu_gemm.choose(nest, shape, weights, target, parameters)
         return cpu_gemm.schedule(nest, target, name, shape, weights, chosen)
+    dense = cpu_gemm_dense.find(nest, root, shape)
+    if dense is not None:
+        return cpu_gemm_dense.schedule(nest, target, name, shape, dense, parameters)
     frame = Frame(nest, target, name)
     tile = default_tile(nest, shape, target)
     if parameters:

@@ -21,6 +21,7 @@ from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import Evaluator, register_dtype
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel.ir import Memory
 from mansard.codegen.nest import Nest, Root
 from mansard.codegen.schedules import reduce
 from mansard.codegen.schedules.base import Frame, Scheduled, divides, estimate, power_of_two_below
@@ -43,12 +44,15 @@ class PackedEvaluator(Evaluator):
     """An evaluator that reads packed constants where the schedule says, not where the nest does."""
 
     places: dict[Value, KValue]
+    scratch: Memory | None = None
+    """Where packed values lie, if not in their own buffers."""
 
     def load(self, value: Value, address: Linear) -> KValue:
         """Read a buffer; a packed one from its place on, along the vector."""
         if value not in self.places or self.vector is None:
             return super().load(value, address)
-        loaded = self.b.load(self.b.bindings[self.binding_of[value]], self.places[value], self.vector[1])
+        memory = self.scratch or self.b.bindings[self.binding_of[value]]
+        loaded = self.b.load(memory, self.places[value], self.vector[1])
         return self.b.cast(loaded, register_dtype(loaded.type.dtype))
 
 
@@ -126,17 +130,22 @@ class Gemm:
         column, last = b.workgroup_id(2), b.idx(self.full)
         row_tiles = dims.ceildiv(self.rows, tile.rows)
         if self.full:
-            here = b.if_(b.compare("lt", column, last)) if self.tail else nullcontext()
-            with here, self._block(row_tiles) as row:
-                self._tile(row, column, tile.columns)
+            with b.if_(b.compare("lt", column, last)) if self.tail else nullcontext():
+                self.prepare(column, tile.columns)
+                with self._block(row_tiles) as row:
+                    self._tile(row, column, tile.columns)
         if self.tail:
-            here = b.if_(b.compare("eq", column, last)) if self.full else nullcontext()
-            with here, self._block(row_tiles) as row:
-                self._tile(row, last, self.tail, last=True)
+            with b.if_(b.compare("eq", column, last)) if self.full else nullcontext():
+                self.prepare(last, self.tail, last=True)
+                with self._block(row_tiles) as row:
+                    self._tile(row, last, self.tail, last=True)
         columns = self.full + (self.tail > 0)
         done = self.frame.finish((dims.ceildiv(row_tiles, tile.block), self.rest, columns))
         packed = {self.weights.position: self.weights.panels}
         return Scheduled(done.kernel, done.params, done.grid, packed)
+
+    def prepare(self, column_tile: KValue, vectors: int, last: bool = False) -> None:
+        """What a workgroup does once for the columns of its tiles: nothing, their weights are packed."""
 
     @contextmanager
     def _block(self, tiles: DimLike) -> Iterator[KValue]:
@@ -173,13 +182,25 @@ class Gemm:
         if count > 1 and not divides(self.rows, count):
             start = self.frame.minimum(start, self.ev.dim(dims.add(self.rows, -count)))
         rows = [b.add(start, b.idx(r)) for r in range(count)]
-        numbers = [b.add(vector, b.idx(c)) for c in range(vectors)]
-        columns = [b.mul(number, b.idx(lanes)) for number in numbers]
-        sums = self._accumulate(rows, columns, [self._panel(n) for n in numbers], ahead)
-        partial = self.extent - (self.full * self.tile.columns + vectors - 1) * lanes if last else lanes
+        columns = self.columns(vector, vectors)
+        sums = self._accumulate(rows, columns, self.panels(vector, vectors), ahead)
+        partial = self.partial(vectors) if last else lanes
         for i, total in enumerate(sums):
             row, c = rows[i // vectors], i % vectors
             self._store(row, columns[c], total, partial if c == vectors - 1 else lanes)
+
+    def columns(self, vector: KValue, vectors: int) -> list[KValue]:
+        """The first column of each vector from ``vector`` on."""
+        b = self.b
+        return [b.mul(b.add(vector, b.idx(c)), b.idx(self.tile.lanes)) for c in range(vectors)]
+
+    def partial(self, vectors: int) -> int:
+        """Columns in the last vector of the last tile, which has ``vectors``."""
+        return self.extent - (self.full * self.tile.columns + vectors - 1) * self.tile.lanes
+
+    def panels(self, vector: KValue, vectors: int) -> list[KValue]:
+        """Where the weights of each vector from ``vector`` on start."""
+        return [self._panel(self.b.add(vector, self.b.idx(c))) for c in range(vectors)]
 
     def _ahead(self, row_tile: KValue, vector: KValue, vectors: int) -> Ahead | None:
         """The part of the next column tile's weights that a row tile asks for; None where it does not pay.
@@ -225,7 +246,7 @@ class Gemm:
         inits = [reduce.start(b, self.root, lanes) for _ in range(len(rows) * len(columns))]
 
         def step(carried: Sequence[KValue]) -> Sequence[KValue]:
-            depth = b.mul(self._position(), b.idx(self.weights.panels.width))
+            depth = b.mul(self.position(), b.idx(self.weights.panels.width))
             out = []
             for i, accumulator in enumerate(carried):
                 column = i % len(columns)
@@ -276,7 +297,7 @@ class Gemm:
         memory = b.bindings[self.ev.binding_of[self.weights.value]]
         with b.for_(b.idx(0), end, CHUNK, inits) as loop, self.ev.scope():
             self.ev.bind(self.shape.reduced[-1], loop.index)
-            place = b.add(ahead.start, b.mul(self._position(), b.idx(ahead.step)))
+            place = b.add(ahead.start, b.mul(self.position(), b.idx(ahead.step)))
             for line in range(ahead.lines):
                 b.prefetch(memory, b.add(place, b.idx(line * panels.width * panels.group)))
             upper = b.add(loop.index, b.idx(CHUNK))
@@ -285,7 +306,7 @@ class Gemm:
             return loop.results
         return self._innermost(end, b.idx(total), loop.results, step)
 
-    def _position(self) -> KValue:
+    def position(self) -> KValue:
         """The flat position of the bound reduced loops."""
         b, step = self.b, 1
         result = b.idx(0)
