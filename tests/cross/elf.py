@@ -26,6 +26,7 @@ LAUNCH = struct.Struct("<2Q4I2q")
 
 # (number of write, number of exit, code of `syscall(a, b, c, number)`)
 _SYSTEM_CALLS = {
+    "x86_64": (1, 60, (0x0FC88948, 0x9090C305, 0x90909090)),  # mov rax, rcx; syscall; ret
     "aarch64": (64, 93, (0xAA0303E8, 0xD4000001, 0xD65F03C0)),  # mov x8, x3; svc 0; ret
     "riscv64": (64, 93, (0x00068893, 0x00000073, 0x00008067)),  # mv a7, a3; ecall; ret
 }
@@ -34,7 +35,7 @@ _RUNNER = """
 target triple = "{triple}"
 @code = private constant [3 x i32] [{words}], section ".text.call", align 4
 
-define void @_start() {{
+define void @_start() {realign} {{
 entry:
   %data = inttoptr i64 {data} to ptr
   %count = load i64, ptr %data
@@ -88,7 +89,10 @@ def runner(arch: str) -> Image:
     """The code that runs the launches, ``_start`` among its functions."""
     write, leave, words = _SYSTEM_CALLS[arch]
     cpu = target.parse(f"cpu:{arch}")
+    # x86-64 enters a program with the stack aligned as no caller leaves it.
+    realign = '"stackrealign"' if arch == "x86_64" else ""
     text = _RUNNER.format(
+        realign=realign,
         triple=cpu.triple,
         words=", ".join(f"i32 {w}" for w in words),
         data=DATA,

@@ -1,4 +1,4 @@
-"""AArch64 and RISC-V kernels under qemu-user, against the reference interpreter."""
+"""Kernels of other CPUs, AArch64 and RISC-V ones under qemu-user, against the reference interpreter."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from graphs import F32, maps, matmul, softmax
+from typer.testing import CliRunner
 
 import mansard
 from mansard.api import Model
@@ -12,6 +13,7 @@ from mansard.artifact.check import check_plan
 from mansard.artifact.plan import WeightSpec
 from mansard.artifact.resources import MemoryResources
 from mansard.artifact.serialise import plan_from_json, plan_to_json
+from mansard.cli.main import app
 from mansard.codegen.llvm import target as llvm_target
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.targets import resolve_targets, variant_texts
@@ -173,3 +175,15 @@ def test_a_variant_with_other_inputs_is_refused():
     data["variants"][0]["variants"] = [data["variants"][1]]
     with pytest.raises(ArtifactError, match="has variants"):
         check_plan(plan_from_json(json.dumps(data)))
+
+
+def test_the_command_line_says_which_variant_runs_here(tmp_path, monkeypatch):
+    model = compiled("cpu:x86-64-v4,x86-64-v3")
+    path = tmp_path / "m.mansard"
+    Model(model.plan, MemoryResources(model.executables, model.weights)).save(path)
+    only(monkeypatch, "cpu:x86-64-v3")
+    explained = CliRunner().invoke(app, ["explain", str(path)])
+    assert "variant cpu:x86-64-v3: chosen here" in explained.stdout
+    assert "variant cpu:x86-64-v4: cpu (A CPU) lacks avx512" in explained.stdout
+    listed = json.loads(CliRunner().invoke(app, ["devices", "--artifact", str(path), "--json"]).stdout)
+    assert [v["chosen"] for v in listed["variants"]] == [False, True] and listed["devices"]
