@@ -58,8 +58,7 @@ def test_shapes(shape):
     check(graph, values(graph))
 
 
-@pytest.mark.parametrize("rows", [1, 3, 40])
-@pytest.mark.parametrize(("heads", "keys"), [(6, 2), (5, 1), (4, 4)])
+@pytest.mark.parametrize(("heads", "keys", "rows"), [(6, 2, 1), (5, 1, 3), (6, 2, 40), (4, 4, 3)])
 def test_grouped_heads(heads, keys, rows):
     graph = attention(heads, keys, (1, rows, 45, 24, 32))
     check(graph, values(graph))
@@ -115,10 +114,9 @@ def test_narrow_operands_are_summed_in_f32(rows, dtype, kind):
     check(graph, inputs, 2 * float(ml_dtypes.finfo(kind).eps))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_lengths_may_vary(causal):
+def test_lengths_may_vary():
     rows, length = dims.symbol(Dim("rows", 1, 300)), dims.symbol(Dim("length", 1, 300))
-    graph = attention(4, 2, (1, rows, length, 16, 16), causal=causal, mask=((1, 1, rows, length), F32))
+    graph = attention(4, 2, (1, rows, length, 16, 16), causal=True, mask=((1, 1, rows, length), F32))
     with compiled(graph, "cpu") as model:
         for sizes in ((1, 1), (1, 300), (5, 5), (16, 17), (63, 65), (129, 140)):
             inputs = values(graph, rows=sizes[0], length=sizes[1])
@@ -143,8 +141,9 @@ def test_keys_and_values_are_read_where_their_parts_lie(rows, parts, dtype):
         compare(outputs(model, inputs), interpret(graph, inputs), tolerance, tolerance)
 
 
-@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64"])
-@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize(
+    ("target", "rows"), [("cpu:x86-64-v3", 1), ("cpu:x86-64-v3", 40), ("cpu:x86-64", 40)]
+)
 def test_other_vector_widths(rows, target):
     graph = attention(4, 2, (1, rows, 40, 24, 20), mask=((1, 1, rows, 40), DType.BOOL))
     check(graph, values(graph), device=target)
