@@ -138,8 +138,19 @@ def with_children(node: Scalar, new: tuple[Scalar, ...]) -> Scalar:
 
 def walk(root: Scalar) -> Iterator[Scalar]:
     """Every distinct node, operands before users."""
-    seen: set[int] = set()
-    stack: list[tuple[Scalar, bool]] = [(root, False)]
+    # Passes walk the same bodies again and again. The order stays with the node, without the node itself:
+    # that would be a circle.
+    below: tuple[Scalar, ...] | None = root.__dict__.get("_below")
+    if below is None:
+        below = tuple(_below(root))
+        object.__setattr__(root, "_below", below)
+    yield from below
+    yield root
+
+
+def _below(root: Scalar) -> Iterator[Scalar]:
+    seen: set[int] = {id(root)}
+    stack: list[tuple[Scalar, bool]] = [(child, False) for child in reversed(children(root))]
     while stack:
         node, expanded = stack.pop()
         if expanded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from weakref import WeakKeyDictionary
 
 from mansard import dims
 from mansard.dims import Dim, DimLike, Expr
@@ -27,6 +28,9 @@ from mansard.ir.types import IndexMap, Value
 from mansard.ir.verify_body import check_body, check_literal
 
 ARITHMETIC_COMBINERS = ("add", "mul", "min", "max")
+
+_sound: WeakKeyDictionary[Op, frozenset[Dim]] = WeakKeyDictionary()
+"""Ops that were found sound, with the dims that were known."""
 
 
 def verify(graph: Graph) -> None:
@@ -71,6 +75,7 @@ class _Verifier:
         self.defined: dict[Value, None] = {}
         self.names: dict[str, Value] = {}
         self.symbols = self._symbols()
+        self.contracts = frozenset(self.symbols.values())
         self.op: Op | None = None
 
     def fail(self, message: str) -> VerificationError:
@@ -90,7 +95,11 @@ class _Verifier:
         for op in graph.ops:
             self.op = op
             self._operands_defined(op)
-            self._check(op)
+            # What an op may look like depends on itself and the dims there are: most ops of a changed
+            # graph were checked before.
+            if _sound.get(op) != self.contracts:
+                self._check(op)
+                _sound[op] = self.contracts
             for value in op.outputs:
                 self._define(value)
         self.op = None

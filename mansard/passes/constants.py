@@ -6,7 +6,7 @@ reader's index map. `transpose_constant` changes the stored order itself, where 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +22,12 @@ from mansard.passes.operands import with_reads
 
 
 def transpose_constant(graph: Graph, value: Value, permutation: Sequence[int]) -> Graph:
-    """Store a constant with its dim ``permutation[i]`` as dim ``i``; readers follow.
+    """`transpose_constants` of one constant."""
+    return transpose_constants(graph, {value: permutation})
+
+
+def transpose_constants(graph: Graph, permutations: Mapping[Value, Sequence[int]]) -> Graph:
+    """Store constants with their dims ``permutation[i]`` as dims ``i``; readers follow.
 
     Before, with permutation (1, 0)::
 
@@ -35,26 +40,38 @@ def transpose_constant(graph: Graph, value: Value, permutation: Sequence[int]) -
         %y: 2x8xf32 = generic (d0:2, d1:8 | d2:4) add {%x[d0, d2] * %w_1[d2, d1]}
 
     Generics read the new order by their maps; for other readers, outputs and states a copy restores
-    the old order. Raises VerificationError when ``value`` is no constant or the permutation is wrong.
+    the old order. Raises VerificationError for a value that is no constant or a wrong permutation.
     """
-    order = tuple(permutation)
-    if value not in graph.constants or sorted(order) != list(range(value.type.rank)):
-        raise VerificationError(f"{value} is not a constant with the dims {order}")
+    orders = {value: tuple(order) for value, order in permutations.items()}
+    for value, order in orders.items():
+        if value not in graph.constants or sorted(order) != list(range(value.type.rank)):
+            raise VerificationError(f"{value} is not a constant with the dims {order}")
     taken = {v.name for v in graph.values()}
-    shape = tuple(value.type.shape[o] for o in order)
-    stored = Value(fresh_name(taken, value.name), TensorType(shape, value.type.dtype))
-    source = graph.constants[value]
+    stored = {value: _permuted_value(taken, value, order) for value, order in orders.items()}
+    constants = {v: c for v, c in graph.constants.items() if v not in orders}
+    for value, order in orders.items():
+        constants[stored[value]] = _permuted_constant(value, graph.constants[value], order)
+    ops = []
+    for op in graph.ops:
+        for value in dict.fromkeys(op.inputs):
+            if value in orders:
+                op = _follow(op, value, stored[value], orders[value])
+        ops.append(op)
+    needed = set(graph.live_outs()).union(*(op.inputs for op in ops))
+    copies: list[Op] = [_restore(v, stored[v], order) for v, order in orders.items() if v in needed]
+    return graph.with_ops([*copies, *ops], constants=constants)
 
+
+def _permuted_value(taken: set[str], value: Value, order: Sequence[int]) -> Value:
+    shape = tuple(value.type.shape[o] for o in order)
+    return Value(fresh_name(taken, value.name), TensorType(shape, value.type.dtype))
+
+
+def _permuted_constant(value: Value, source: Constant, order: tuple[int, ...]) -> Constant:
     def permuted() -> Array:
         return np.ascontiguousarray(load(value, source).transpose(order))
 
-    constants = dict(graph.constants)
-    constants[stored] = Constant(f"{source.key}.permuted{order}", permuted)
-    ops: list[Op] = [_follow(op, value, stored, order) for op in graph.ops]
-    del constants[value]
-    if value in graph.live_outs() or any(value in op.inputs for op in ops):
-        ops.insert(0, _restore(value, stored, order))
-    return graph.with_ops(ops, constants=constants)
+    return Constant(f"{source.key}.permuted{order}", permuted)
 
 
 def _restore(value: Value, stored: Value, order: Sequence[int]) -> Generic:

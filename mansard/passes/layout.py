@@ -16,7 +16,7 @@ from __future__ import annotations
 from mansard import dims
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic
-from mansard.passes.constants import transpose_constant
+from mansard.passes.constants import transpose_constants
 from mansard.passes.dispatch import is_contraction
 
 LEAST_ROWS = 4
@@ -27,6 +27,7 @@ it in one piece."""
 def lay_out_weights(graph: Graph) -> Graph:
     """Permute constant operands of contractions so that the result's innermost dim is theirs too."""
     users = graph.users()
+    wanted = {}
     for op in graph.ops:
         if not (isinstance(op, Generic) and is_contraction(op)):
             continue
@@ -34,8 +35,8 @@ def lay_out_weights(graph: Graph) -> Graph:
             shared = users[value] != [op] or op.inputs.count(value) > 1
             permutation = None if shared else _wanted(graph, op, i)
             if permutation is not None:
-                graph = transpose_constant(graph, value, permutation)
-    return graph
+                wanted[value] = permutation
+    return transpose_constants(graph, wanted) if wanted else graph
 
 
 def _wanted(graph: Graph, op: Generic, operand: int) -> tuple[int, ...] | None:

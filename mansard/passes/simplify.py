@@ -15,6 +15,7 @@ equal subtrees shared; operands that are no longer read are removed, equal ones 
 from __future__ import annotations
 
 from dataclasses import replace
+from weakref import WeakSet
 
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic, Op
@@ -24,10 +25,14 @@ from mansard.passes.operands import tidy
 from mansard.passes.scalar_rules import simplify_node
 from mansard.passes.structure import share
 
+_simple: WeakSet[Op] = WeakSet()
+"""Ops that nothing was found to simplify about."""
+
 
 def simplify(graph: Graph) -> Graph:
     """Simplify every body; the same graph when nothing changes."""
-    ops = [simplify_op(op) for op in graph.ops]
+    ops = [op if op in _simple else simplify_op(op) for op in graph.ops]
+    _simple.update(new for new, op in zip(ops, graph.ops, strict=True) if new is op)
     if all(a is b for a, b in zip(ops, graph.ops, strict=True)):
         return graph
     return graph.with_ops(ops)

@@ -7,6 +7,7 @@ take exponential time; keys number each distinct node once.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from weakref import WeakKeyDictionary
 
 from mansard.ir.ops import Assert, Attention, Concat, Generic, Op, Pad, Reshape, Scan, Scatter, Slice, Sort
 from mansard.ir.scalar import (
@@ -47,8 +48,17 @@ def body_key(root: Scalar) -> Hashable:
     return tuple(numbers)
 
 
+_attributes: WeakKeyDictionary[Op, Hashable] = WeakKeyDictionary()
+
+
 def attributes(op: Op) -> Hashable:
     """Everything that decides an op's results but its operands."""
+    if op not in _attributes:
+        _attributes[op] = _attributes_of(op)
+    return _attributes[op]
+
+
+def _attributes_of(op: Op) -> Hashable:
     types = tuple(v.type for v in op.outputs)
     match op:
         case Generic():
