@@ -53,7 +53,7 @@ conformance: $(STAMP) vulkan-packages ## the driver conformance suite alone
 	$(BIN)/python -m pytest tests/drivers --durations=10 $(PYTEST_ARGS)
 
 bench: $(STAMP) ## measure Mansard beside the peers installed; writes benchmarks/results
-	@$(BIN)/python -c 'import onnxruntime, openvino, matplotlib' 2>/dev/null || $(BIN)/pip install --quiet -e '.[bench]'
+	@$(BIN)/python -c 'import onnxruntime, openvino, matplotlib' 2>/dev/null || $(BIN)/pip install --quiet --no-build-isolation -e '.[bench]'
 	$(BIN)/python benchmarks/cpu.py --json $(BENCH_RESULT).json --markdown $(BENCH_RESULT).md \
 		--plot $(BENCH_RESULT).svg $(BENCH_ARGS)
 
