@@ -80,6 +80,12 @@ class _Layout:
         self.moved: dict[Value, _Moved] = {}
         self.restored: set[Value] = set()
         self.ops: list[Op] = []
+        self.usual = {
+            op.output.type.shape: order
+            for op in graph.ops
+            if isinstance(op, Generic) and (order := _wanted(graph, op)) is not None
+        }
+        """The order of a convolution's results, by their shape."""
 
     def run(self) -> Graph:
         for op in self.graph.ops:
@@ -181,30 +187,41 @@ class _Layout:
         return replace(op, inputs=tuple(inputs), maps=tuple(maps), body=rewrite(op.body, leaf))
 
     def _inherited(self, op: Generic) -> Order | None:
-        """The order in which the largest permuted operand walks the result's dims."""
+        """The order in which the largest permuted operand walks the result's dims; those that none walks
+        (a broadcast) come first. What is made from smaller values lies as convolutions of its shape do."""
         candidates = [
             (dims.representative(v.type.elements), i) for i, v in enumerate(op.inputs) if v in self.moved
         ]
+        partial: Order | None = None
         for _, i in sorted(candidates, key=lambda c: -c[0]):
-            order = self._order_along(op, i)
-            if order is not None:
+            walked = self._walked(op, i)
+            real = [d for d in range(op.rank) if not dims.is_one(op.extents[d])]
+            order = (*(d for d in range(op.rank) if d not in walked), *walked)
+            if len(walked) == len(real):
                 return order
-        return None
+            if walked and op.combiner is None and partial is None:
+                partial = order
+        if partial is None and op.combiner is None and all(_smaller(v, op) for v in op.inputs):
+            return self.usual.get(op.output.type.shape)
+        return partial
 
-    def _order_along(self, op: Generic, operand: int) -> Order | None:
+    def _walked(self, op: Generic, operand: int) -> Order:
+        """The dims of the result that a permuted operand walks, in its order."""
         found = self.moved[op.inputs[operand]]
         index_map = op.maps[operand]
         if index_map is None:
-            gathered_alike = op.inputs[operand].type.rank == op.rank and op.combiner is None
-            return found.order if gathered_alike else None
+            alike = op.inputs[operand].type.rank == op.rank and op.combiner is None
+            return tuple(d for d in found.order if not dims.is_one(op.extents[d])) if alike else ()
         seen: list[int] = []
         for axis in found.order:
             walked = [d for d, _ in index_map.results[axis].terms if d < op.rank and d not in seen]
             seen.extend(d for d in walked if not dims.is_one(op.extents[d]))
-        real = [d for d in range(op.rank) if not dims.is_one(op.extents[d])]
-        if len(seen) != len(real):
-            return None
-        return (*(d for d in range(op.rank) if d not in seen), *seen)
+        return tuple(seen)
+
+
+def _smaller(value: Value, op: Generic) -> bool:
+    """Whether an operand is broadcast to the result of ``op``."""
+    return dims.representative(value.type.elements) < dims.representative(op.output.type.elements)
 
 
 def _same_memory(shape: Sequence[DimLike], order: Order) -> bool:

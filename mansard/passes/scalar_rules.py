@@ -302,6 +302,9 @@ def _float_mul(node: Apply, affine: Affine) -> Scalar | None:
             return a
         if _is(b, -1):
             return Apply("neg", (a,), node.dtype)
+        # Not for any float: infinity, NaN and negative values give something else.
+        if _is(b, 0.0) and isinstance(a, Cast) and a.arg.dtype.is_int and affine.range(a.arg)[0] >= 0:
+            return b
     return None
 
 

@@ -52,6 +52,7 @@ B_X, B_Y = arg(0, BOOL), arg(1, BOOL)
         (call("mul", X, const(1.0)), X),
         (call("mul", const(1.0), X), X),
         (call("mul", X, const(-1.0)), call("neg", X)),
+        (call("mul", Cast(Index(0), F32), const(0.0)), const(0.0)),
         (call("div", X, const(1.0)), X),
         (call("div", X, const(4.0)), call("mul", X, const(0.25))),
         (call("add", X, const(-0.0)), X),
