@@ -25,6 +25,7 @@ from mansard.ir.types import Value
 from mansard.passes.channels_last import channels_last
 from mansard.passes.dce import eliminate_dead
 from mansard.passes.dispatch import Dispatch, DispatchGraph
+from mansard.passes.fold import fold_constants
 from mansard.passes.fold_scales import fold_scales
 from mansard.passes.fuse import fuse
 from mansard.passes.in_place import mark_in_place
@@ -107,7 +108,7 @@ def _passes(targets: Sequence[CompileTarget], precision: str) -> tuple[Step, ...
     """The passes for a set of targets: images lie channels-last as soon as a CPU takes part."""
     images: tuple[Step, ...] = ()
     if any(t.driver == "cpu" for t in targets):
-        images = (read_padding, narrow_integers, eliminate_dead, channels_last)
+        images = (read_padding, narrow_integers, fold_constants, eliminate_dead, channels_last)
     rounding: tuple[Step, ...] = (narrow_products, eliminate_dead) if precision == "bf16" else ()
     return (*CANONICAL, fold_scales, *images, *rounding, lay_out_weights)
 

@@ -9,28 +9,43 @@ After (all of the constant's values are 8-bit; 64 products of 16 bits cannot lea
 
     %y.sum: 8x16xi32 = generic (d0:8, d1:16 | d2:64) add {i32(%x[d0, d2]) * i32(%w.narrow[d2, d1])}
     %y: 8x16xi64 = generic (d0:8, d1:16) {i64(%y.sum[d0, d1])}
+
+A zero point leaves the product, where the other operand is constant: the sum of (x + z) * w is the sum of
+x * w, plus z times the sums of w, which constant folding then computes.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from mansard import dims
+from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.interpreter import load
 from mansard.ir.ops import Generic, Op
-from mansard.ir.scalar import Apply, Arg, Cast, Scalar
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Scalar
 from mansard.ir.types import Constant, IndexMap, TensorType, Value
 from mansard.passes.dispatch import is_contraction
 from mansard.passes.operands import with_reads
 
 BYTES = (DType.I8, DType.U8)
 _RANGES = {DType.I8: (-128, 127), DType.U8: (0, 255)}
-LARGEST_PRODUCT = 255 * 255
+LARGEST = 255
+"""The largest magnitude of an 8-bit value."""
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A factor: an 8-bit value, how the product reads it, and the number to add to its elements."""
+
+    value: Value
+    reads: IndexMap
+    shift: int
 
 
 def narrow_integers(graph: Graph) -> Graph:
@@ -59,40 +74,100 @@ class _Narrowing:
         body = op.body
         if not isinstance(body, Apply) or body.op != "mul" or body.dtype not in (DType.I32, DType.I64):
             return (op,)
-        terms = dims.bounds(dims.product(op.extents[d] for d in op.reduced))[1]
-        if terms * LARGEST_PRODUCT >= 2**31 or self._is_narrow(op, body):
+        if self._is_narrow(op, body):
             return (op,)
         left, right = (self._narrow(op, side) for side in body.args)
         if left is None or right is None:
             return (op,)
-        inputs, maps = (left[0], right[0]), (left[1], right[1])
-        product = Apply(
-            "mul", tuple(Cast(Arg(i, v.type.dtype), DType.I32) for i, v in enumerate(inputs)), DType.I32
-        )
-        out = op.output
-        if body.dtype is DType.I32:
-            return (with_reads(op, inputs, maps, product),)
-        name = fresh_name(self.taken, f"{out.name}.sum")
-        total = Value(name, TensorType(out.type.shape, DType.I32))
-        summed = with_reads(replace(op, outputs=(total,)), inputs, maps, product)
-        identity = IndexMap.identity(out.type.rank)
-        wide = Generic((total,), (out,), out.type.shape, (identity,), Cast(Arg(0, DType.I32), DType.I64))
-        return (summed, wide)
+        shift, other = (left.shift, right) if left.shift else (right.shift, left)
+        terms = dims.bounds(dims.product(op.extents[d] for d in op.reduced))[1]
+        if terms * LARGEST * (LARGEST + abs(shift)) >= 2**31:
+            return (op,)
+        if not shift:
+            return tuple(self._finished(op, [self._product(op, left, right)], None, 0))
+        weights = self._sums(op, other)
+        if weights is None:
+            return (op,)
+        return tuple(self._finished(op, [self._product(op, left, right), weights], other, shift))
+
+    def _product(self, op: Generic, left: _Side, right: _Side) -> Generic:
+        sides = (left, right)
+        casts = tuple(Cast(Arg(i, side.value.type.dtype), DType.I32) for i, side in enumerate(sides))
+        body = Apply("mul", casts, DType.I32)
+        total = self._new(op, op.output.type.shape)
+        inputs, maps = [side.value for side in sides], [side.reads for side in sides]
+        return with_reads(replace(op, outputs=(total,)), inputs, maps, body)
+
+    def _new(self, op: Generic, shape: Sequence[DimLike]) -> Value:
+        name = fresh_name(self.taken, f"{op.output.name}.sum")
+        return Value(name, TensorType(tuple(shape), DType.I32))
+
+    def _sums(self, op: Generic, side: _Side) -> Generic | None:
+        """The sums of a constant side over the reduced dims, for each parallel dim it walks; or None."""
+        walked = side.reads.plain_dims
+        if side.value not in self.constants or side.shift or walked is None or None in walked:
+            return None
+        if not set(op.reduced) <= set(walked) or len(set(walked)) != len(walked):
+            return None
+        kept = sorted(d for d in walked if d is not None)
+        extents = tuple(op.extents[d] for d in kept)
+        out = self._new(op, extents[: len(kept) - len(op.reduced)])
+        reads = IndexMap.of_dims(tuple(kept.index(d) for d in walked if d is not None))
+        body = Cast(Arg(0, side.value.type.dtype), DType.I32)
+        return Generic((side.value,), (out,), extents, (reads,), body, "add", location=op.location)
+
+    def _finished(self, op: Generic, ops: list[Generic], other: _Side | None, shift: int) -> list[Generic]:
+        """The ops with one more that defines the result: the sum, shifted and as wide as it was."""
+        dtype = op.output.type.dtype
+        if other is None and dtype is DType.I32:
+            return [replace(ops[0], outputs=op.outputs)]
+        maps = [IndexMap.identity(op.rank)]
+        body: Scalar = Arg(0, DType.I32)
+        if other is not None:
+            walked = sorted(d for d in other.reads.plain_dims or () if d is not None and d < op.rank)
+            maps.append(IndexMap.of_dims(tuple(walked)))
+            scaled = Apply("mul", (Arg(1, DType.I32), Const(shift, DType.I32)), DType.I32)
+            body = Apply("add", (body, scaled), DType.I32)
+        body = body if dtype is DType.I32 else Cast(body, dtype)
+        inputs = tuple(o.output for o in ops)
+        shape = op.output.type.shape
+        return [*ops, Generic(inputs, op.outputs, shape, tuple(maps), body, location=op.location)]
 
     def _is_narrow(self, op: Generic, body: Apply) -> bool:
         """Whether there is nothing left to do."""
         casts = [a.arg for a in body.args if isinstance(a, Cast)]
         return body.dtype is DType.I32 and len(casts) == 2 and all(a.dtype in BYTES for a in casts)
 
-    def _narrow(self, op: Generic, side: Scalar) -> tuple[Value, IndexMap] | None:
+    def _narrow(self, op: Generic, side: Scalar) -> _Side | None:
         """The 8-bit value behind one factor, and how the product reads it."""
         while isinstance(side, Cast) and _widens(side):
             side = side.arg
         if not isinstance(side, Arg):
             return None
         index_map = op.maps[side.index]
-        found = self._source(op.inputs[side.index])
-        return None if index_map is None or found is None else (found, index_map)
+        if index_map is None or index_map.fill is not None:
+            return None
+        value, shift = self._shifted(op.inputs[side.index])
+        found = self._source(value)
+        return None if found is None else _Side(found, index_map, shift)
+
+    def _shifted(self, value: Value) -> tuple[Value, int]:
+        """``value`` as another value of its shape plus a number."""
+        producer = self.producers.get(value)
+        if not isinstance(producer, Generic) or producer.combiner is not None:
+            return value, 0
+        body = producer.body
+        if not isinstance(body, Apply) or body.op not in ("add", "sub"):
+            return value, 0
+        moved, number = body.args
+        if not isinstance(number, Const) or not number.dtype.is_int:
+            return value, 0
+        while isinstance(moved, Cast) and _widens(moved):
+            moved = moved.arg
+        if not isinstance(moved, Arg) or producer.maps[moved.index] != IndexMap.identity(value.type.rank):
+            return value, 0
+        shift = int(number.value) if body.op == "add" else -int(number.value)
+        return producer.inputs[moved.index], shift
 
     def _source(self, value: Value) -> Value | None:
         """An 8-bit value with the elements of ``value``."""

@@ -46,8 +46,9 @@ def test_an_unknown_precision_is_refused():
 class Quantised(nn.Module):
     """A linear layer on 8-bit integers: round, multiply and sum in integers, scale back."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, zero: int) -> None:
         super().__init__()
+        self.zero = zero
         generator = torch.Generator().manual_seed(rows)
         weight = torch.randint(-128, 128, (48, 64), generator=generator, dtype=torch.int8)
         self.register_buffer("weight", weight)
@@ -55,13 +56,14 @@ class Quantised(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q = torch.clamp(torch.round(x * 40.0), -128, 127).to(torch.int8)
-        sums = torch.matmul(q.to(torch.int32), self.weight.to(torch.int32).t())
+        centred = q.to(torch.int32) - self.zero
+        sums = torch.matmul(centred, self.weight.to(torch.int32).t())
         return torch.relu(sums.float() * self.scale)
 
 
-@pytest.mark.parametrize("rows", [1, 21])
-def test_quantised_linear_layers_multiply_bytes(rows):
-    module, x = Quantised(rows).eval(), torch.randn(rows, 64) * 2
+@pytest.mark.parametrize(("rows", "zero"), [(1, 0), (21, 0), (1, 9), (21, -100)])
+def test_quantised_linear_layers_multiply_bytes(rows, zero):
+    module, x = Quantised(rows, zero).eval(), torch.randn(rows, 64) * 2
     with mansard.compile(module, (x,), devices="cpu") as model:
         assert [w.dtype.value for w in model.plan.weights if len(w.shape) > 1] == ["i8"]
         torch.testing.assert_close(model(x), module(x))

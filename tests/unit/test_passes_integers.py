@@ -7,7 +7,7 @@ from ir_graphs import call, plain
 from mansard.dtypes import DType
 from mansard.ir import Constant, Generic, GraphBuilder, IndexMap
 from mansard.ir.interpreter import interpret
-from mansard.ir.scalar import Arg, Cast
+from mansard.ir.scalar import Arg, Cast, Const
 from mansard.ir.verify import verify
 from mansard.passes.dce import eliminate_dead
 from mansard.passes.integer_products import narrow_integers
@@ -86,4 +86,27 @@ def test_other_producers_stay(through):
         body = call("add", Arg(0, I32), Arg(0, I32))
         wide = b.generic([wide], [IndexMap.identity(2)], (3, 16), body)
     graph = b.build([product(b, wide, w, I32)])
+    assert narrow_integers(graph) is graph
+
+
+@pytest.mark.parametrize(("name", "zero"), [("sub", 7), ("add", -128), ("sub", -300)])
+@pytest.mark.parametrize("dtype", [I32, I64])
+def test_a_zero_point_leaves_the_product(name, zero, dtype):
+    b = GraphBuilder()
+    x, data = b.input("x", (3, 16), U8), extremes(I8, 5, 16)
+    w = b.constant("w", Constant.of(data), (5, 16), I8)
+    body = call(name, Cast(Arg(0, U8), I32), Const(zero, I32))
+    moved = b.generic([x], [IndexMap.identity(2)], (3, 16), body)
+    graph = b.build([product(b, moved, w, dtype)])
+    after = narrowed(graph, [extremes(U8, 3, 16)])
+    products = [op for op in after.ops if isinstance(op, Generic) and op.combiner and len(op.inputs) == 2]
+    assert [v.type.dtype for v in products[0].inputs] == [U8, I8]
+
+
+def test_zero_points_of_variable_weights_stay():
+    b = GraphBuilder()
+    x, w = b.input("x", (3, 16), U8), b.input("w", (5, 16), I8)
+    body = call("sub", Cast(Arg(0, U8), I32), Const(7, I32))
+    moved = b.generic([x], [IndexMap.identity(2)], (3, 16), body)
+    graph = b.build([product(b, moved, w, I32)])
     assert narrow_integers(graph) is graph
