@@ -35,6 +35,8 @@ from mansard.ir.types import Linear, Value
 
 CHUNK = 16
 """Reduced positions between two requests for weights."""
+CANDIDATES = 24
+"""Tiles worth a search: the model is right to within some ten percent."""
 STORED = (DType.F32, DType.F16, DType.BF16)
 """Element types of weights that are multiplied in f32."""
 _Step = Callable[[Sequence[KValue]], Sequence[KValue]]
@@ -70,7 +72,7 @@ def find(nest: Nest, root: Root, shape: Shape) -> Weights | None:
 
 def candidates(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) -> list[Parameters]:
     """Tiles to try, the cheapest by the cost model first."""
-    return [tile.parameters() for tile in tiles(*_sizes(nest, shape, weights), target)]
+    return [tile.parameters() for tile in tiles(*_sizes(nest, shape, weights), target)[:CANDIDATES]]
 
 
 def choose(
