@@ -25,8 +25,9 @@ WANTED = {"f32": mpf(2) ** -27, "f64": mpf(2) ** -57}
 PRECISION = {"f32": 24, "f64": 53}
 DIGITS = 80
 NODES = 160
-ERF_CENTER = {"f32": mpf(2), "f64": mpf(3)}
-ERF_SCALE = {"f32": mpf(2), "f64": mpf(4)}
+ERF_CENTER, ERF_SCALE = mpf(3), mpf(4)
+ERF_LIMIT, ERF_DEGREE = 3.921875, 5
+"""Where erf rounds to 1 in f32, and the degree of both polynomials of its quotient."""
 
 Real = Callable[[mpf], mpf]
 
@@ -115,11 +116,11 @@ KERNELS = (
     ),
     Kernel(
         "ERF",
-        "erf(x) = 1 - exp(-x*P(t)) for 0 <= x <= 3.9375 (f64: 5.9375), t = x/2 - 1 (f64: x/4 - 3/4)",
+        "erf(x) = 1 - exp(-x*P(t)) for 0 <= x <= 5.9375, t = x/4 - 3/4",
         _hazard,
         lambda x: x,
         _erf_weight,
-        {"f32": (0.0, 3.9375), "f64": (0.0, 5.9375)},
+        {"f64": (0.0, 5.9375)},
     ),
     Kernel(
         "SIN",
@@ -171,7 +172,7 @@ def _points(kernel: Kernel, dtype: str) -> list[_Point]:
         x = (low + high) / 2 - (high - low) / 2 * mp.cos(mp.pi * (i + mpf(1) / 2) / NODES)
         variable = kernel.variable(x)
         if kernel.name == "ERF":
-            variable = (variable - ERF_CENTER[dtype]) / ERF_SCALE[dtype]
+            variable = (variable - ERF_CENTER) / ERF_SCALE
         found.append(_Point(variable, kernel.function(x), kernel.weight(x)))
     return found
 
@@ -203,6 +204,35 @@ def least_squares(points: list[_Point], fixed: list[mpf], degree: int) -> list[m
             matrix[i, j] = matrix[j, i]
     solution = mp.lu_solve(matrix, right)
     return fixed + [solution[i] for i in range(free)]
+
+
+def erf_quotient() -> tuple[list[float], list[float], float]:
+    """P and Q of ``erf(x) = x * P(x*x) / Q(x*x)`` with ``Q(0) = 1``, as f32, and the error's logarithm.
+
+    Linear least squares for ``P - f*(Q - 1) = f``, weighted by the last Q until it settles.
+    """
+    degree, columns = ERF_DEGREE, 2 * ERF_DEGREE + 1
+    points = []
+    for i in range(NODES):
+        x = mpf(ERF_LIMIT) / 2 * (1 - mp.cos(mp.pi * (i + mpf(1) / 2) / NODES))
+        points.append((x * x, mp.erf(x) / x))
+    top, bottom = [mpf(1)], [mpf(1)]
+    for _ in range(8):
+        matrix, right = mp.matrix(columns, columns), mp.matrix(columns, 1)
+        for t, f in points:
+            weight = 1 / (f * _horner(bottom, t))
+            row = [weight * t**k for k in range(degree + 1)]
+            row += [-weight * f * t**k for k in range(1, degree + 1)]
+            for a in range(columns):
+                right[a] += row[a] * weight * f
+                for b in range(columns):
+                    matrix[a, b] += row[a] * row[b]
+        found = mp.lu_solve(matrix, right)
+        top = [found[k] for k in range(degree + 1)]
+        bottom = [mpf(1), *(found[degree + k] for k in range(1, degree + 1))]
+    top, bottom = ([round_to(c, PRECISION["f32"]) for c in side] for side in (top, bottom))
+    error = max(abs(_horner(top, t) / _horner(bottom, t) / f - 1) for t, f in points)
+    return [float(c) for c in top], [float(c) for c in bottom], float(mp.log(error, 2))
 
 
 def round_to(value: mpf, bits: int) -> mpf:
@@ -277,8 +307,18 @@ def generate() -> str:
             _check_f32(table["f32"])
         comment = f"{kernel.formula}.\n\nLargest relative error: {', '.join(notes)}.\n"
         lines += _listing(kernel.name, table, comment)
+    lines += _erf_tables()
     lines += _constants()
     return "\n".join(lines)
+
+
+def _erf_tables() -> list[str]:
+    top, bottom, error = erf_quotient()
+    _check_f32([*top, *bottom])
+    print("ERF quotient", f"2**{error:.2f}", file=sys.stderr)
+    formula = f"erf(x) = x*P(x*x)/Q(x*x) for |x| <= {ERF_LIMIT}: "
+    lines = _listing("ERF_P", {"f32": top}, f"{formula}P. Relative error of the quotient: 2**{error:.1f}.")
+    return lines + _listing("ERF_Q", {"f32": bottom}, f"{formula}Q.")
 
 
 def _constants() -> list[str]:

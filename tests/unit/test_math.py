@@ -21,7 +21,7 @@ SIZE = 1 << 14
 # Largest error in ulps that the functions' docstrings state.
 ULPS = {
     "exp": 1, "exp2": 2, "expm1": 2, "log": 1, "log2": 2, "log1p": 2, "tanh": 3, "sinh": 3, "cosh": 2,
-    "erf": 4, "sin": 3, "cos": 3, "tan": 4, "asin": 3, "acos": 3, "atan": 2, "rsqrt": 2, "sqrt": 0.5,
+    "erf": 7, "sin": 3, "cos": 3, "tan": 4, "asin": 3, "acos": 3, "atan": 2, "rsqrt": 2, "sqrt": 0.5,
     "pow": 2, "atan2": 3, "sign": 0, "floordiv": 0, "rem": 0,
 }  # fmt: skip
 # A GPU's division and square root may be off by 2.5 ulp, and it may flush subnormals.
@@ -124,7 +124,8 @@ def check_op(machine, op, dtype, lanes):
         expected = _erf(inputs[0])
     else:
         expected = function(*[a.astype(np.longdouble) for a in inputs])
-    allowed = ULPS[op] + 0.5 * (op == "erf" and dtype is F64)  # math.erf is not exact itself
+    # The f64 form is another one, and math.erf is not exact itself.
+    allowed = 4.5 if op == "erf" and dtype is F64 else ULPS[op]
     check_ulps(found, expected, allowed * (GPU_FACTOR if machine.is_gpu else 1), flush=4 * flush)
 
 

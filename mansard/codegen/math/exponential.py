@@ -21,7 +21,8 @@ _EXPM1_RANGE = {DType.F32: (-18.0, 89.0), DType.F64: (-40.0, 710.0)}
 _EXP2_RANGE = {DType.F32: (-152.0, 130.0), DType.F64: (-1080.0, 1030.0)}
 # tanh(x) rounds to 1 beyond.
 _TANH_LIMIT = {DType.F32: 10.0, DType.F64: 20.0}
-_ERF = {DType.F32: (3.9375, 0.5, -1.0), DType.F64: (5.9375, 0.25, -0.75)}
+# erf(x) rounds to 1 in f32 beyond.
+_ERF_LIMIT = 3.921875
 
 
 def clamp(b: KernelBuilder, x: KValue, low: float, high: float) -> KValue:
@@ -113,9 +114,19 @@ def cosh(b: KernelBuilder, x: KValue) -> KValue:
 
 
 def erf(b: KernelBuilder, x: KValue) -> KValue:
-    """``1 - exp(-x*P(x))``, where ``P`` is smooth: ``-log(1 - erf(x)) / x``. Within 4 ulp."""
-    limit, step, offset = _ERF[x.type.dtype]
+    """f32: ``x*P(x*x) / Q(x*x)``, clamped before and after: 7 ulp. f64: `_erf_by_exp`, 4 ulp."""
+    if x.type.dtype is DType.F64:
+        return _erf_by_exp(b, x)
+    near = clamp(b, x, -_ERF_LIMIT, _ERF_LIMIT)
+    square = b.mul(near, near)
+    top = b.mul(near, polynomial(b, table.ERF_P[DType.F32], square))
+    return clamp(b, b.binary("div", top, polynomial(b, table.ERF_Q[DType.F32], square)), -1.0, 1.0)
+
+
+def _erf_by_exp(b: KernelBuilder, x: KValue) -> KValue:
+    """``1 - exp(-x*P(x))``, where ``P`` is smooth: ``-log(1 - erf(x)) / x``."""
+    limit, step, offset = 5.9375, 0.25, -0.75
     a = b.binary("min", b.unary("abs", x), lit(b, x, limit))
-    hazard = polynomial(b, table.ERF[x.type.dtype], b.fma(a, lit(b, x, step), lit(b, x, offset)))
+    hazard = polynomial(b, table.ERF[DType.F64], b.fma(a, lit(b, x, step), lit(b, x, offset)))
     tail = _expm1_bounded(b, b.unary("neg", b.mul(a, hazard)))
     return copysign(b, b.unary("neg", tail), x)
