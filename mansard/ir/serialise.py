@@ -127,6 +127,7 @@ class Reader:
     ) -> None:
         self.dims: dict[str, Dim] = {c[0]: Dim(c[0], int(c[1]), int(c[2]), int(c[3])) for c in contracts}
         self._parsed: dict[str, DimLike] = {}
+        self._built: dict[str, Any] = {}
         self.values = [
             Value(names[i] if names else f"v{i}", TensorType(tuple(self.dim(d) for d in shape), DType(dtype)))
             for i, (dtype, shape) in enumerate(values)
@@ -160,6 +161,13 @@ class Reader:
             return tuple(self._field(item) for item in data)
         if not isinstance(data, dict):
             return data
+        # Equal layers have equal maps and bodies: one object serves them all.
+        text = repr(data)
+        if text not in self._built:
+            self._built[text] = self._tagged(data)
+        return self._built[text]
+
+    def _tagged(self, data: Mapping[str, Any]) -> Any:
         if "float" in data:
             return float(data["float"])
         if "dim" in data:
