@@ -96,11 +96,10 @@ def schedule(dispatch: Dispatch, form: AttentionForm, target: KernelTarget, name
 
 
 def default_tile(nest: AttentionNest, loops: Loops, target: KernelTarget) -> AttentionTile | None:
-    """A register tile that fills the vector registers (32 with AVX-512 or AArch64, else 16); None where
-    rows are so deep that none fits the scratch memory."""
-    registers = target.vector_registers
+    """A register tile that fills the vector registers; None where rows are so deep that none fits the
+    scratch memory."""
     lanes = target.lanes(DType.F32)
-    most, accumulators = (4, 24) if registers == 32 else (2, 12)
+    most, accumulators = (4, 24) if target.vector_registers >= 32 else (2, 12)
     rows = nest.total(loops.lane) if loops.lane is not None else 1
     _, columns = nest.depth_and_columns()
     choices = list(range(most, 0, -1))
