@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import Evaluator, Params
 from mansard.codegen.kernel import Kernel, KernelBuilder, KValue
-from mansard.codegen.nest import Nest
+from mansard.codegen.nest import Nest, Root
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.passes.dispatch import Dispatch
@@ -66,10 +66,42 @@ class Frame:
         """Vector lanes of f32."""
         return self.target.lanes(DType.F32)
 
+    # Results ----------------------------------------------------------------------------------
+    def store_results(self, root: Root, total: KValue) -> None:
+        """Store every output at the bound loops, when the reduction ``root`` gives ``total`` there."""
+        self.ev.reduced[root.op] = total
+        for other in self.nest.roots:
+            if other.stores:
+                value = total if other is root else self.ev.root(other)
+                self.ev.store(other.op.output, self.nest.store_address(other), value)
+
+    def pieces(self, vector: KValue, count: int) -> Iterator[tuple[int, KValue]]:
+        """The first ``count`` lanes of a vector in pieces of a power of two, each with its first lane."""
+        offset = 0
+        while offset < count:
+            width = power_of_two_below(count - offset)
+            piece = vector
+            if width == 1:
+                piece = self.b.extract(vector, offset)
+            elif width < vector.type.lanes:
+                piece = self.b.shuffle(vector, vector, tuple(range(offset, offset + width)))
+            yield offset, piece
+            offset += width
+
     # Index helpers ----------------------------------------------------------------------------
     def minimum(self, a: KValue, b: KValue) -> KValue:
         """The smaller of two index values."""
         return self.b.binary("min", a, b)
+
+    def clamped(self, extent: DimLike, tile: KValue, count: int) -> list[KValue]:
+        """The ``count`` coordinates of a tile along a loop, the last element where they would pass it."""
+        b = self.b
+        start = b.mul(tile, b.idx(count))
+        points = [b.add(start, b.idx(k)) for k in range(count)]
+        if divides(extent, count):
+            return points
+        last = self.ev.dim(dims.add(extent, -1))
+        return [self.minimum(p, last) for p in points]
 
     def decode(self, flat: KValue, extents: Sequence[DimLike]) -> list[KValue]:
         """Coordinates of a flat position, outer first."""

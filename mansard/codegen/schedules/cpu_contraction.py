@@ -33,7 +33,7 @@ class Tile:
 
 def default_tile(nest: Nest, shape: Shape, target: KernelTarget) -> Tile:
     """Register tile that fits the vector registers."""
-    registers = _registers(target)
+    registers = target.vector_registers
     rows_total = estimate(nest.total(shape.row), 64) if shape.row else 1
     columns_total = estimate(nest.total(shape.column), 64) if shape.column else 1
     lanes = choose_lanes(nest.total(shape.column), target.lanes(DType.F32)) if shape.column else 1
@@ -41,11 +41,6 @@ def default_tile(nest: Nest, shape: Shape, target: KernelTarget) -> Tile:
     columns = fit_tile(vectors, 3 if registers == 32 else 2)
     rows = fit_tile(rows_total, (8 if columns > 1 else 12) if registers == 32 else 4)
     return Tile(rows, columns, lanes)
-
-
-def _registers(target: KernelTarget) -> int:
-    """Vector registers: 32 with AVX-512 or AArch64, else 16."""
-    return target.vector_registers
 
 
 _TILE_SIZES = (1, 2, 3, 4, 6, 8, 12, 14)
@@ -75,7 +70,7 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
         Parameters.of(rows=rows, columns=columns)
         for rows in _TILE_SIZES
         for columns in _TILE_SIZES
-        if rows <= rows_total and columns <= vectors and (rows + 1) * columns < _registers(target)
+        if rows <= rows_total and columns <= vectors and (rows + 1) * columns < target.vector_registers
     ]
     # Large tiles reuse more of what they load.
     others.sort(key=lambda p: -p["rows"] * p["columns"])
@@ -122,24 +117,14 @@ class _Contraction:
         # The loop with fewer tiles runs innermost: the other's operand, the larger, then streams by once.
         rows_inside = estimate(row_tiles) < estimate(column_tiles)
         row_axis, self.column_axis = (0, 1) if rows_inside else (1, 0)
-        rows = self._coordinates(shape.row, row_extent, b.workgroup_id(row_axis), tile.rows)
+        rows = self._coordinates(shape.row, b.workgroup_id(row_axis), tile.rows)
         self._across(rows, extent, width)
         inner, outer = (row_tiles, column_tiles) if rows_inside else (column_tiles, row_tiles)
         return self.frame.finish((inner, outer, rest))
 
-    def _coordinates(
-        self, group: Group | None, extent: DimLike, tile_index: KValue, count: int
-    ) -> list[KValue]:
-        """The coordinates of a tile along one loop, clamped to the last element."""
-        b = self.b
-        if group is None:
-            return [b.idx(0)]
-        start = b.mul(tile_index, b.idx(count))
-        points = [b.add(start, b.idx(k)) for k in range(count)]
-        if divides(extent, count):
-            return points
-        last = self.ev.dim(dims.add(extent, -1))
-        return [self.frame.minimum(p, last) for p in points]
+    def _coordinates(self, group: Group | None, tile: KValue, count: int) -> list[KValue]:
+        """The coordinates of a tile along one loop."""
+        return self.frame.clamped(self.nest.total(group), tile, count) if group else [self.b.idx(0)]
 
     def _across(self, rows: list[KValue], extent: DimLike, width: int) -> None:
         b, tile = self.b, self.tile
@@ -169,11 +154,7 @@ class _Contraction:
         for (row, column), total in zip(cells, sums, strict=True):
             with self.ev.scope():
                 self._bind(row, column, lanes)
-                self.ev.reduced[self.root.op] = total
-                for root in self.nest.roots:
-                    if root.stores:
-                        value = total if root is self.root else self.ev.root(root)
-                        self.ev.store(root.op.output, self.nest.store_address(root), value)
+                self.frame.store_results(self.root, total)
 
     def _bind(self, row: KValue, column: KValue, lanes: int) -> None:
         if self.shape.row is not None:

@@ -17,7 +17,6 @@ from mansard.codegen.nest import Nest, Root
 from mansard.codegen.schedules import cpu_gemv, reduce
 from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.contraction import Group, Shape, analyse, fit_tile
-from mansard.dims import DimLike
 from mansard.dtypes import DType
 
 
@@ -68,24 +67,14 @@ class _Dot:
         # The loop with fewer tiles runs innermost: the other's operand, the larger, then streams by once.
         rows_inside = estimate(row_tiles) < estimate(column_tiles)
         row_axis, column_axis = (0, 1) if rows_inside else (1, 0)
-        rows = self._coordinates(shape.row, row_extent, b.workgroup_id(row_axis), tile.rows)
-        self._tile(rows, self._coordinates(shape.column, extent, b.workgroup_id(column_axis), tile.columns))
+        rows = self._coordinates(shape.row, b.workgroup_id(row_axis), tile.rows)
+        self._tile(rows, self._coordinates(shape.column, b.workgroup_id(column_axis), tile.columns))
         inner, outer = (row_tiles, column_tiles) if rows_inside else (column_tiles, row_tiles)
         return self.frame.finish((inner, outer, rest))
 
-    def _coordinates(
-        self, group: Group | None, extent: DimLike, tile_index: KValue, count: int
-    ) -> list[KValue]:
-        """The coordinates of a tile along one loop, clamped to the last element."""
-        b = self.b
-        if group is None:
-            return [b.idx(0)]
-        start = b.mul(tile_index, b.idx(count))
-        points = [b.add(start, b.idx(k)) for k in range(count)]
-        if divides(extent, count):
-            return points
-        last = self.ev.dim(dims.add(extent, -1))
-        return [self.frame.minimum(p, last) for p in points]
+    def _coordinates(self, group: Group | None, tile: KValue, count: int) -> list[KValue]:
+        """The coordinates of a tile along one loop."""
+        return self.frame.clamped(self.nest.total(group), tile, count) if group else [self.b.idx(0)]
 
     def _tile(self, rows: list[KValue], columns: list[KValue]) -> None:
         """Accumulate and store every (row, column) of a tile."""
@@ -93,11 +82,7 @@ class _Dot:
         for (row, column), total in zip(cells, self._accumulate(cells), strict=True):
             with self.ev.scope():
                 self._bind(row, column)
-                self.ev.reduced[self.root.op] = total
-                for root in self.nest.roots:
-                    if root.stores:
-                        value = total if root is self.root else self.ev.root(root)
-                        self.ev.store(root.op.output, self.nest.store_address(root), value)
+                self.frame.store_results(self.root, total)
 
     def _bind(self, row: KValue, column: KValue) -> None:
         if self.shape.row is not None:

@@ -24,7 +24,7 @@ from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.ir import Memory
 from mansard.codegen.nest import Nest, Root
 from mansard.codegen.schedules import reduce
-from mansard.codegen.schedules.base import Frame, Scheduled, divides, estimate, power_of_two_below
+from mansard.codegen.schedules.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.contraction import Shape
 from mansard.codegen.schedules.gemm_tile import WIDTH, Tile, tiles
 from mansard.codegen.schedules.packed_weights import Weights, find_weights
@@ -321,22 +321,11 @@ class Gemm:
 
     def _store(self, row: KValue, column: KValue, total: KValue, count: int) -> None:
         """Store the first ``count`` lanes of an accumulator, in pieces of a power of two."""
-        b, offset = self.b, 0
-        while offset < count:
-            width = power_of_two_below(count - offset)
-            piece = total
-            if width == 1:
-                piece = b.extract(total, offset)
-            elif width < total.type.lanes:
-                piece = b.shuffle(total, total, tuple(range(offset, offset + width)))
+        b = self.b
+        for offset, piece in self.frame.pieces(total, count):
             with self.ev.scope():
-                self._bind(row, b.add(column, b.idx(offset)), width)
-                self.ev.reduced[self.root.op] = piece
-                for root in self.nest.roots:
-                    if root.stores:
-                        value = piece if root is self.root else self.ev.root(root)
-                        self.ev.store(root.op.output, self.nest.store_address(root), value)
-            offset += width
+                self._bind(row, b.add(column, b.idx(offset)), piece.type.lanes)
+                self.frame.store_results(self.root, piece)
 
     def _bind(self, row: KValue, column: KValue, lanes: int) -> None:
         if self.shape.row is not None:

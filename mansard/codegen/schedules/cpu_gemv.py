@@ -116,10 +116,8 @@ class _Stream:
         def finish() -> None:
             place = b.sub(self.ev.loops[self.column[-1]], first)
             lanes = self.ev.vector[1] if self.ev.vector is not None else 1
-            self.ev.reduced[self.root.op] = b.load(sums, b.add(place, b.idx(row * piece)), lanes)
-            for root in self.nest.roots:
-                if root.stores:
-                    self.ev.store(root.op.output, self.nest.store_address(root), self._value(root))
+            total = b.load(sums, b.add(place, b.idx(row * piece)), lanes)
+            self.frame.store_results(self.root, total)
 
         lanes = min(self.frame.target.lanes(DType.F32), piece)
         for row in range(self.rows):
@@ -129,9 +127,6 @@ class _Stream:
                 self.frame.vector_loop(self.column, first, last, lanes, exact, False, finish)
         others = self.nest.total([loop for group in shape.rest for loop in group])
         return self.frame.finish((dims.ceildiv(extent, piece), others, 1))
-
-    def _value(self, root: Root) -> KValue:
-        return self.ev.reduced[root.op] if root is self.root else self.ev.root(root)
 
     def _bind_row(self, row: int) -> None:
         if self.shape.row is not None:

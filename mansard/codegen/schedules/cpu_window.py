@@ -27,11 +27,11 @@ from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
 from mansard.codegen.nest import Nest, Root
 from mansard.codegen.schedules import reduce
-from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, estimate, power_of_two_below
+from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, estimate
 from mansard.codegen.schedules.contraction import Group
 from mansard.codegen.schedules.contraction import applies as contraction_applies
 from mansard.codegen.schedules.cpu_gemm import PackedEvaluator
-from mansard.codegen.schedules.gemm_tile import WIDTH, registers
+from mansard.codegen.schedules.gemm_tile import WIDTH
 from mansard.codegen.schedules.packed_weights import Weights, find_weights
 from mansard.codegen.schedules.parameters import Parameters
 from mansard.codegen.schedules.window import SEGMENTS, Axis, Segment, Window, find_window, segments
@@ -121,7 +121,7 @@ def candidates_of(nest: Nest, plan: Plan, target: KernelTarget) -> list[Paramete
     assert isinstance(extent, int) and isinstance(length, int)
     vectors = -(-extent // plan.lanes)
     taps = estimate(nest.extents[plan.row.tap]) if unrolls(nest, plan) else 1
-    room = registers(target)
+    room = target.vector_registers
     found: dict[tuple[int, int], float] = {}
     for columns in range(1, min(vectors, 4) + 1):
         # Beside the accumulators: a vector of weights per tap held and column, and what is multiplied.
@@ -379,22 +379,10 @@ class _Windows:
     # Storing ----------------------------------------------------------------------------------
     def _store(self, start: KValue, point: int, first: KValue, shift: int, total: KValue, count: int) -> None:
         """Store the first ``count`` lanes of an accumulator, in pieces of a power of two."""
-        b, offset = self.b, 0
-        while offset < count:
-            width = power_of_two_below(count - offset)
-            piece = total
-            if width == 1:
-                piece = b.extract(total, offset)
-            elif width < total.type.lanes:
-                piece = b.shuffle(total, total, tuple(range(offset, offset + width)))
+        for offset, piece in self.frame.pieces(total, count):
             with self.ev.scope():
-                self._bind(start, point, first, shift + offset, width)
-                self.ev.reduced[self.root.op] = piece
-                for root in self.nest.roots:
-                    if root.stores:
-                        value = piece if root is self.root else self.ev.root(root)
-                        self.ev.store(root.op.output, self.nest.store_address(root), value)
-            offset += width
+                self._bind(start, point, first, shift + offset, piece.type.lanes)
+                self.frame.store_results(self.root, piece)
 
     def _bind(self, start: KValue, point: int, first: KValue, shift: int, lanes: int) -> None:
         self.ev.bind([self.plan.row.outer], start, point)

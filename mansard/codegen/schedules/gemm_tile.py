@@ -49,11 +49,6 @@ def _lanes(target: KernelTarget) -> int:
     return min(target.lanes(DType.F32), WIDTH)
 
 
-def registers(target: KernelTarget) -> int:
-    """Vector registers: 32 with AVX-512, NEON or RVV, else 16."""
-    return target.vector_registers
-
-
 def tile_cycles(rows: int, columns: int, depth: int, lanes: int) -> float:
     """Cycles of a register tile on a core that issues two vector FMAs and two loads at a time.
 
@@ -75,10 +70,10 @@ def tiles(rows: int, columns: int, depth: int, target: KernelTarget) -> list[Til
     lanes = _lanes(target)
     vectors = -(-columns // lanes)
     costs: dict[tuple[int, int], float] = {}
-    for r in range(1, min(rows, registers(target)) + 1):
+    for r in range(1, min(rows, target.vector_registers) + 1):
         for c in range(1, min(vectors, 6) + 1):
             # Accumulators, a vector of weights per column, one broadcast.
-            if r * c + c + 1 <= registers(target):
+            if r * c + c + 1 <= target.vector_registers:
                 full, tail = divmod(vectors, c)
                 across = full * tile_cycles(r, c, depth, lanes)
                 across += tile_cycles(r, tail, depth, lanes) if tail else 0.0

@@ -254,8 +254,4 @@ class _Contraction:
                 inside = b.binary("and", inside, condition)
         with b.if_(inside), ev.scope():
             self._bind(cell)
-            ev.reduced[self.root.op] = value
-            for root in self.nest.roots:
-                if root.stores:
-                    result = value if root is self.root else ev.root(root)
-                    ev.store(root.op.output, self.nest.store_address(root), result)
+            self.frame.store_results(self.root, value)
