@@ -5,7 +5,7 @@ import pytest
 from graphs import F32, matmul
 
 from mansard.codegen.llvm.target import parse
-from mansard.codegen.schedules.gemm_tile import Tile, registers, tiles
+from mansard.codegen.schedules.gemm_tile import Tile, tiles
 from mansard.ir import Constant, GraphBuilder
 from mansard.passes.fuse import fuse
 from mansard.passes.packing import Panels, mark_packable
@@ -61,7 +61,7 @@ def test_tiles_fit_the_registers_and_come_back_from_their_parameters(target, sha
     assert len(set(found)) == len(found)
     for tile in found:
         assert tile.rows <= rows
-        assert tile.rows * tile.columns + tile.columns + 1 <= registers(kernel_target)
+        assert tile.rows * tile.columns + tile.columns + 1 <= kernel_target.vector_registers
         assert Tile.of(tile.parameters(), kernel_target) == tile
 
 
