@@ -168,6 +168,10 @@ class Registry:
             name = command.findtext("proto/name")
             if name and for_vulkan(command):
                 self.commands[name] = command
+        for command in root.iterfind("commands/command[@alias]"):
+            target = self.commands.get(command.get("alias", ""))
+            if target is not None:
+                self.commands[command.get("name", "")] = target
 
     def _read_types(self, root: ET.Element) -> None:
         for node in root.iterfind("types/type"):
@@ -225,6 +229,9 @@ class Registry:
         """The members of a struct in order."""
         if self.categories.get(struct) != "struct":
             raise RegistryError(f"{struct} is not a struct of the registry")
+        alias = self.types[struct].get("alias")
+        if alias:
+            return self.members(alias)
         return [declaration(m) for m in self.types[struct].iterfind("member") if for_vulkan(m)]
 
     def parameters(self, command: str) -> tuple[str, list[Declaration]]:

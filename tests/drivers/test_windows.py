@@ -6,7 +6,8 @@ from graph_runner import check
 from graphs import A0, A1, F32, maps, op
 
 from mansard.codegen.nest import Nest
-from mansard.codegen.schedules import choose, cpu_window
+from mansard.codegen.schedules import choose
+from mansard.codegen.schedules.cpu import window as cpu_window
 from mansard.compiler.targets import resolve_targets
 from mansard.dims import Dim, symbol
 from mansard.ir import GraphBuilder, IndexMap, Linear

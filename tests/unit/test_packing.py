@@ -5,7 +5,7 @@ import pytest
 from graphs import F32, matmul
 
 from mansard.codegen.llvm.target import parse
-from mansard.codegen.schedules.gemm_tile import Tile, tiles
+from mansard.codegen.schedules.cpu.gemm_tile import Tile, tiles
 from mansard.ir import Constant, GraphBuilder
 from mansard.passes.fuse import fuse
 from mansard.passes.packing import Panels, mark_packable

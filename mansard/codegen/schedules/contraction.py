@@ -17,6 +17,7 @@ from mansard.codegen.nest import Nest, Root
 from mansard.codegen.schedules import reduce
 from mansard.codegen.schedules.base import estimate
 from mansard.dims import DimLike
+from mansard.passes.dispatch import is_contraction
 
 Group = list[int]
 
@@ -103,3 +104,22 @@ def fit_tile(total: int, most: int) -> int:
     if total <= most:
         return max(1, total)
     return min(range(most, max(1, most // 2) - 1, -1), key=lambda t: (-total % t) / total)
+
+
+def is_tiled(nest: Nest) -> bool:
+    """Whether a nest is best run as tiles of outputs: a contraction, or a reduction across the memory's
+    order."""
+    if not applies(nest):
+        return False
+    (root,) = (r for r in nest.roots if r.reduces)
+    return is_contraction(root.op) or not _rows_contiguous(nest, root)
+
+
+def _rows_contiguous(nest: Nest, root: Root) -> bool:
+    """Whether the reduction's innermost loop walks its operands contiguously."""
+    groups = nest.collapsed(root.inner, nest.positions(root))
+    if not groups:
+        return True
+    loop = groups[-1][-1]
+    strides = [dict(r.address.terms).get(loop, 0) for r in nest.reads(root) if r.address is not None]
+    return all(s in (0, 1) for s in strides) and 1 in strides

@@ -12,8 +12,8 @@ from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue
 from mansard.codegen.math import neutral
-from mansard.codegen.schedules import cpu_topk
 from mansard.codegen.schedules.base import Scheduled
+from mansard.codegen.schedules.cpu import topk
 from mansard.codegen.schedules.lines import Lines, line_base
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -33,8 +33,8 @@ def schedule(dispatch: Dispatch, target: KernelTarget, name: str) -> Scheduled:
         return value
 
     lines = Lines(dispatch, target, name)
-    if isinstance(op, Sort) and not target.is_gpu and cpu_topk.applies(op):
-        return cpu_topk.schedule(lines, op, base)
+    if isinstance(op, Sort) and not target.is_gpu and topk.applies(op):
+        return topk.schedule(lines, op, base)
     makers: dict[type[Op], Callable[..., Scheduled]] = {Scan: _scan, Sort: _sort, Scatter: _scatter}
     if type(op) not in makers:
         raise CodegenError(f"no schedule for op {op.name!r}")
@@ -69,7 +69,7 @@ def _sort(lines: Lines, op: Sort, base: Callable[[Value], Value]) -> Scheduled:
     kept = values.type.shape[op.axis]
 
     def precedes(x: KValue, y: KValue) -> KValue:
-        return cpu_topk.precedes(b, x, y, op.descending)
+        return topk.precedes(b, x, y, op.descending)
 
     def element(number: KValue) -> None:
         # number runs over (outer, position, inner) in memory order: it is the element's own address.

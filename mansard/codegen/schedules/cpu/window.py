@@ -30,9 +30,9 @@ from mansard.codegen.schedules import reduce
 from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, estimate
 from mansard.codegen.schedules.contraction import Group
 from mansard.codegen.schedules.contraction import applies as contraction_applies
-from mansard.codegen.schedules.cpu_gemm import PackedEvaluator
-from mansard.codegen.schedules.gemm_tile import WIDTH
-from mansard.codegen.schedules.packed_weights import Weights, find_weights
+from mansard.codegen.schedules.cpu.gemm import PackedEvaluator
+from mansard.codegen.schedules.cpu.gemm_tile import WIDTH
+from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
 from mansard.codegen.schedules.parameters import Parameters
 from mansard.codegen.schedules.window import SEGMENTS, Axis, Segment, Window, find_window, segments
 from mansard.dtypes import DType

@@ -1,12 +1,12 @@
 """CPU schedule of products of two computed operands: a workgroup packs what its tiles read again and again.
 
-As `mansard.codegen.schedules.cpu_gemm`, but the operand that lies along the columns is not a constant. Each
+As `mansard.codegen.schedules.cpu.gemm`, but the operand that lies along the columns is not a constant. Each
 workgroup copies the columns of its tiles into one piece on its stack, then computes many row tiles from
 it: the operand's own rows may be far apart, and as often in the way of each other in the caches.
 
     for column tile, for block of row tiles:                    one workgroup
         panel[c][k] = w[k, column + c]
-        for row tile of the block: as in cpu_gemm
+        for row tile of the block: as in gemm.py
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from mansard.codegen.kernel import KValue
 from mansard.codegen.nest import Nest, Read, Root
 from mansard.codegen.schedules.base import Frame, Scheduled, estimate, power_of_two_below
 from mansard.codegen.schedules.contraction import Shape
-from mansard.codegen.schedules.cpu_gemm import Ahead, Gemm
-from mansard.codegen.schedules.gemm_tile import Tile, tiles
-from mansard.codegen.schedules.packed_weights import Weights
+from mansard.codegen.schedules.cpu.gemm import Ahead, Gemm
+from mansard.codegen.schedules.cpu.gemm_tile import Tile, tiles
+from mansard.codegen.schedules.cpu.packed_weights import Weights
 from mansard.codegen.schedules.parameters import Parameters
 from mansard.dtypes import DType
 from mansard.passes.packing import Panels

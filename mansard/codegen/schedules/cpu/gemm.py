@@ -26,8 +26,8 @@ from mansard.codegen.nest import Nest, Root
 from mansard.codegen.schedules import reduce
 from mansard.codegen.schedules.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.contraction import Shape
-from mansard.codegen.schedules.gemm_tile import WIDTH, Tile, tiles
-from mansard.codegen.schedules.packed_weights import Weights, find_weights
+from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, Tile, tiles
+from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
 from mansard.codegen.schedules.parameters import Parameters
 from mansard.dims import DimLike
 from mansard.dtypes import DType

@@ -1,6 +1,6 @@
 """CPU schedule of products of bf16 and 8-bit operands with constant weights: tiles of dot instructions.
 
-As `mansard.codegen.schedules.cpu_gemm`, with the weights' panels in groups of two (bf16) or four (8-bit)
+As `mansard.codegen.schedules.cpu.gemm`, with the weights' panels in groups of two (bf16) or four (8-bit)
 reduced positions, side by side; the other operand's group is read as one 32-bit word and broadcast:
 
     for k in steps of the group: accumulators[r][c] += x[row + r, k:k+group] . panel[c][k:k+group]
@@ -13,10 +13,10 @@ from mansard.codegen.kernel import KValue
 from mansard.codegen.nest import Nest, Root
 from mansard.codegen.schedules.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.contraction import Shape
-from mansard.codegen.schedules.cpu_gemm import Gemm
-from mansard.codegen.schedules.gemm_tile import WIDTH, Tile, tiles
+from mansard.codegen.schedules.cpu.gemm import Gemm
+from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, Tile, tiles
+from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
 from mansard.codegen.schedules.narrow import Factor, NarrowProduct, load_raw, narrow_product
-from mansard.codegen.schedules.packed_weights import Weights, find_weights
 from mansard.codegen.schedules.parameters import Parameters
 
 LEAST_ROWS = 8

@@ -14,9 +14,10 @@ from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
 from mansard.codegen.nest import Nest, Root
-from mansard.codegen.schedules import cpu_dot, cpu_gemm, cpu_gemm_dense, cpu_narrow, reduce
+from mansard.codegen.schedules import reduce
 from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.contraction import Group, Shape, analyse, fit_tile
+from mansard.codegen.schedules.cpu import dot, gemm, gemm_dense, narrow
 from mansard.codegen.schedules.parameters import Parameters
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -52,15 +53,15 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
     shape = analyse(nest, root)
     if shape.form == "dot":
         return [Parameters()]
-    narrow = cpu_narrow.find(nest, root, shape)
-    if narrow is not None:
-        return cpu_narrow.candidates(nest, shape, narrow, target)
-    weights = cpu_gemm.find(nest, root, shape)
+    narrowed = narrow.find(nest, root, shape)
+    if narrowed is not None:
+        return narrow.candidates(nest, shape, narrowed, target)
+    weights = gemm.find(nest, root, shape)
     if weights is not None:
-        return cpu_gemm.candidates(nest, shape, weights, target)
-    dense = cpu_gemm_dense.find(nest, root, shape)
+        return gemm.candidates(nest, shape, weights, target)
+    dense = gemm_dense.find(nest, root, shape)
     if dense is not None:
-        return cpu_gemm_dense.candidates(nest, shape, dense, target)
+        return gemm_dense.candidates(nest, shape, dense, target)
     default = default_tile(nest, shape, target)
     rows_total = estimate(nest.total(shape.row), 64) if shape.row else 1
     columns_total = estimate(nest.total(shape.column), 64) if shape.column else 1
@@ -82,17 +83,17 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
     (root,) = (r for r in nest.roots if r.reduces)
     shape = analyse(nest, root)
     if shape.form == "dot":
-        return cpu_dot.schedule(nest, target, name)
-    narrow = cpu_narrow.find(nest, root, shape)
-    if narrow is not None:
-        return cpu_narrow.schedule(nest, target, name, shape, narrow, parameters)
-    weights = cpu_gemm.find(nest, root, shape)
+        return dot.schedule(nest, target, name)
+    narrowed = narrow.find(nest, root, shape)
+    if narrowed is not None:
+        return narrow.schedule(nest, target, name, shape, narrowed, parameters)
+    weights = gemm.find(nest, root, shape)
     if weights is not None:
-        chosen = cpu_gemm.choose(nest, shape, weights, target, parameters)
-        return cpu_gemm.schedule(nest, target, name, shape, weights, chosen)
-    dense = cpu_gemm_dense.find(nest, root, shape)
+        chosen = gemm.choose(nest, shape, weights, target, parameters)
+        return gemm.schedule(nest, target, name, shape, weights, chosen)
+    dense = gemm_dense.find(nest, root, shape)
     if dense is not None:
-        return cpu_gemm_dense.schedule(nest, target, name, shape, dense, parameters)
+        return gemm_dense.schedule(nest, target, name, shape, dense, parameters)
     frame = Frame(nest, target, name)
     tile = default_tile(nest, shape, target)
     if parameters:

@@ -14,9 +14,10 @@ from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
 from mansard.codegen.nest import Nest, Root
-from mansard.codegen.schedules import cpu_gemv, reduce
+from mansard.codegen.schedules import reduce
 from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.contraction import Group, Shape, analyse, fit_tile
+from mansard.codegen.schedules.cpu import gemv
 from mansard.dtypes import DType
 
 
@@ -45,8 +46,8 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     product."""
     (root,) = (r for r in nest.roots if r.reduces)
     shape = analyse(nest, root)
-    if cpu_gemv.applies(nest, shape):
-        return cpu_gemv.schedule(nest, target, name, shape)
+    if gemv.applies(nest, shape):
+        return gemv.schedule(nest, target, name, shape)
     frame = Frame(nest, target, name)
     return _Dot(frame, root, shape, default_tile(nest, shape, target)).run()
 

@@ -1,4 +1,4 @@
-"""GPU schedules: map, rows, contraction. Scalars per invocation; no assumption on subgroup size.
+"""Schedules that take any loop nest: map, rows, contraction. Lanes are invocations; any subgroup size.
 
 Grids are one-dimensional and capped at the workgroup count every device allows; kernels stride over
 what is left.

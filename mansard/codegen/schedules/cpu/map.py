@@ -5,9 +5,9 @@ from __future__ import annotations
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.nest import Nest
-from mansard.codegen.schedules import cpu_transpose
 from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
-from mansard.codegen.schedules.cpu_transpose import LEAST, crossing, square
+from mansard.codegen.schedules.cpu import transpose
+from mansard.codegen.schedules.cpu.transpose import LEAST, crossing, square
 from mansard.codegen.segments import segments
 from mansard.dtypes import DType
 
@@ -31,7 +31,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
         return frame.finish((1, 1, 1))
     crossed = crossing(nest, groups)
     if crossed is not None and (side := square(nest, crossed[0], groups[-1], target)) >= LEAST:
-        return cpu_transpose.schedule(frame, groups, *crossed, side)
+        return transpose.schedule(frame, groups, *crossed, side)
     *outer, inner = groups
     extent = nest.total(inner)
     lanes = choose_lanes(extent, target.lanes(DType.F32))

@@ -9,7 +9,7 @@ Two forms, by the number of query rows:
 * *across rows* (`_AcrossRows`): vectors run along query rows. Keys, values and softmax statistics are
   then single elements or whole vectors, and nothing is ever summed over lanes. Queries are transposed
   into scratch once for each task, results back out of it.
-* *along keys* (`mansard.codegen.schedules.cpu_attention_rows`): for a row or a few, as in decoding.
+* *along keys* (`mansard.codegen.schedules.cpu.attention_rows`): for a row or a few, as in decoding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mansard.codegen.schedules.attention_nest import (
     last_end,
 )
 from mansard.codegen.schedules.base import Frame, Scheduled, divides
-from mansard.codegen.schedules.cpu_attention_rows import AlongKeys
+from mansard.codegen.schedules.cpu.attention_rows import AlongKeys
 from mansard.codegen.schedules.online_softmax import LOWEST, larger, reciprocal, store_results
 from mansard.codegen.schedules.staged import Staged, StagedEvaluator
 from mansard.codegen.schedules.transpose import transpose

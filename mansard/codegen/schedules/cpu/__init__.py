@@ -1,0 +1,1 @@
+"""Schedules for CPUs: a workgroup is one invocation, vectors are the SIMD."""

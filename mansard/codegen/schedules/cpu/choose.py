@@ -1,0 +1,27 @@
+"""Which schedule a loop nest gets on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.nest import Nest
+from mansard.codegen.schedules.contraction import is_tiled
+from mansard.codegen.schedules.cpu import contraction, rows, window
+from mansard.codegen.schedules.cpu import map as maps
+from mansard.codegen.schedules.parameters import NestSchedule, Tunable
+
+TUNABLE: Mapping[NestSchedule, Tunable] = {
+    contraction.schedule: Tunable(contraction.candidates, contraction.schedule),
+    window.schedule: Tunable(window.candidates, window.schedule),
+}
+"""What a schedule that has parameters offers, by the schedule `choose` gives."""
+
+
+def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
+    """By the nest's reductions, and by how their reads lie in memory."""
+    if not any(r.reduces for r in nest.roots):
+        return maps.schedule
+    if window.analyse(nest, target) is not None:
+        return window.schedule
+    return contraction.schedule if is_tiled(nest) else rows.schedule

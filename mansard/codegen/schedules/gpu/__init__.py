@@ -1,0 +1,1 @@
+"""Schedules for GPUs: lanes are invocations of a workgroup, memory they share is explicit."""

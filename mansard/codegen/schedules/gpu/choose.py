@@ -1,0 +1,38 @@
+"""Which schedule a loop nest gets on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.nest import Nest
+from mansard.codegen.schedules import contraction
+from mansard.codegen.schedules.base import estimate
+from mansard.codegen.schedules.gpu import general
+from mansard.codegen.schedules.parameters import NestSchedule, Tunable
+from mansard.codegen.schedules.reduce import ARG
+
+TUNABLE: Mapping[NestSchedule, Tunable] = {}
+"""What a schedule that has parameters offers, by the schedule `choose` gives."""
+
+
+def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
+    """The special schedules first, each with its own condition; then what takes any nest."""
+    reductions = [r for r in nest.roots if r.reduces]
+    if not reductions:
+        return general.schedule_map
+    if contraction.is_tiled(nest) and not _dot_like(nest):
+        return general.schedule_contraction
+    longest = max(estimate(nest.total(r.inner)) for r in nest.roots)
+    if any(r.op.combiner in ARG for r in reductions) or longest <= general.SERIAL_INNER:
+        return general.schedule_serial_rows
+    return general.schedule_rows
+
+
+def _dot_like(nest: Nest) -> bool:
+    """Few outputs over long contiguous dot products (a matrix-vector product)."""
+    (root,) = (r for r in nest.roots if r.reduces)
+    shape = contraction.analyse(nest, root)
+    rows = estimate(nest.total(shape.row)) if shape.row else 1
+    return shape.form == "dot" and rows <= 4 and not dims.is_one(nest.total(root.inner))
