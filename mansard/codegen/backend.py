@@ -13,6 +13,19 @@ from mansard.hal.executable import ExecutableSpec
 
 
 @dataclass(frozen=True)
+class MatrixShape:
+    """One shape of matrices that a subgroup multiplies as a whole: ``c (m, n) += a (m, k) @ b (k, n)``."""
+
+    m: int
+    n: int
+    k: int
+    operand: DType
+    """Element type of a and b."""
+    accumulator: DType
+    """Element type of c."""
+
+
+@dataclass(frozen=True)
 class KernelTarget:
     """What a schedule needs to know of a target to make a kernel for it."""
 
@@ -28,6 +41,12 @@ class KernelTarget:
     features: frozenset[str] = frozenset()
     resident_invocations: int = 1 << 12
     """Invocations a GPU should be given at least: about half of what it holds at a time."""
+    compute_units: int = 4
+    """Cores of a GPU (each runs several workgroups at a time)."""
+    subgroup: tuple[int, int] = (1, 128)
+    """Least and greatest invocations of a subgroup; equal where the size is known."""
+    matrices: tuple[MatrixShape, ...] = ()
+    """Shapes that cooperative matrices of a subgroup may have."""
 
     @property
     def is_gpu(self) -> bool:
