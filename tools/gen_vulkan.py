@@ -40,6 +40,7 @@ vkCreateCommandPool vkDestroyCommandPool vkAllocateCommandBuffers vkFreeCommandB
 vkBeginCommandBuffer vkEndCommandBuffer vkCmdBindPipeline vkCmdPushConstants vkCmdDispatch
 vkCmdCopyBuffer vkCmdFillBuffer vkCmdPipelineBarrier2
 vkCreateQueryPool vkDestroyQueryPool vkResetQueryPool vkCmdResetQueryPool vkCmdWriteTimestamp2
+vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR
 vkGetQueryPoolResults vkQueueSubmit2 vkCreateSemaphore vkDestroySemaphore vkWaitSemaphores
 vkGetSemaphoreCounterValue vkGetCalibratedTimestampsEXT
 """)
@@ -66,12 +67,14 @@ VkSemaphoreTypeCreateInfo VkSemaphoreCreateInfo VkSemaphoreWaitInfo VkSemaphoreS
 VkCommandBufferSubmitInfo VkSubmitInfo2 VkCalibratedTimestampInfoEXT
 VkDebugUtilsLabelEXT VkDebugUtilsObjectNameInfoEXT VkDebugUtilsMessengerCallbackDataEXT
 VkDebugUtilsMessengerCreateInfoEXT
+VkPhysicalDeviceCooperativeMatrixFeaturesKHR VkCooperativeMatrixPropertiesKHR
+VkPhysicalDeviceCooperativeMatrix2FeaturesNV VkPhysicalDeviceCooperativeMatrix2PropertiesNV
 """)
 
 # Enumerations written in full; single values of others are in CONSTANTS.
 ENUMS = words("""
 VkResult VkPhysicalDeviceType VkQueueFlagBits VkMemoryPropertyFlagBits VkMemoryHeapFlagBits
-VkSubgroupFeatureFlagBits
+VkSubgroupFeatureFlagBits VkScopeKHR VkComponentTypeKHR
 """)
 
 CONSTANTS = words("""

@@ -64,6 +64,8 @@ def test_a_missing_core_command_is_an_error_and_a_missing_extension_is_not() -> 
 @pytest.mark.skipif(not REGISTRY.exists(), reason=f"{REGISTRY} is not installed")
 def test_a_name_the_registry_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     module = generator()
+    monkeypatch.setattr(module, "ENUMS", ("VkResult",))
+    monkeypatch.setattr(module, "STRUCTS", ())
     monkeypatch.setattr(module, "COMMANDS", ("vkNoSuchCommand",))
     with pytest.raises(module.RegistryError, match="vkNoSuchCommand"):
         module.generate(REGISTRY)
@@ -72,6 +74,7 @@ def test_a_name_the_registry_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.skipif(not REGISTRY.exists(), reason=f"{REGISTRY} is not installed")
 def test_a_struct_needed_by_value_must_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     module = generator()
+    monkeypatch.setattr(module, "ENUMS", ("VkResult",))
     monkeypatch.setattr(module, "STRUCTS", ("VkPhysicalDeviceMemoryProperties",))
     with pytest.raises(module.RegistryError, match="VkMemoryType"):
         module.generate(REGISTRY)

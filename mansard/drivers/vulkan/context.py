@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.loader import Instance, string_array
 from mansard.drivers.vulkan.plan import DevicePlan
-from mansard.drivers.vulkan.snapshot import EXTERNAL_MEMORY_HOST, FEATURE_STRUCTS, Snapshot, feature_names
+from mansard.drivers.vulkan.snapshot import EXTERNAL_MEMORY_HOST, Snapshot, feature_names, feature_structs
 
 BUFFER_USAGE = (
     vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
@@ -45,7 +45,7 @@ def open_context(instance: Instance, physical: int, snapshot: Snapshot, plan: De
         enabledExtensionCount=len(plan.extensions),
         ppEnabledExtensionNames=string_array(list(plan.extensions)),
     )
-    vk.chain(info, _enable(plan.enabled))
+    vk.chain(info, _enable(plan.enabled, plan.extensions))
     handle = instance.create_device(physical, info)
     commands = instance.device_commands(handle)
     queue = ctypes.c_void_p()
@@ -62,10 +62,10 @@ def open_context(instance: Instance, physical: int, snapshot: Snapshot, plan: De
     )
 
 
-def _enable(names: Iterable[str]) -> vk.VkPhysicalDeviceFeatures2:
+def _enable(names: Iterable[str], extensions: Collection[str]) -> vk.VkPhysicalDeviceFeatures2:
     """A chain of feature structs with the named members set."""
     head = vk.VkPhysicalDeviceFeatures2()
-    structs = [kind() for kind in FEATURE_STRUCTS]
+    structs = feature_structs(extensions)
     holders = {name: struct for struct in (head.features, *structs) for name in feature_names(struct)}
     for name in names:
         setattr(holders[name], name, 1)

@@ -7,7 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.snapshot import EXTERNAL_MEMORY_HOST, Snapshot
+from mansard.drivers.vulkan.snapshot import (
+    BFLOAT16_COMPONENT,
+    EXTENSION_FEATURES,
+    EXTERNAL_MEMORY_HOST,
+    MatrixProperties,
+    Snapshot,
+)
 from mansard.hal.device import Capabilities, MemoryHeap
 
 MINIMUM_API = vk.VK_API_VERSION_1_3
@@ -39,6 +45,14 @@ NAMED_FEATURES: Mapping[str, tuple[str, ...]] = {
     "full_subgroups": ("subgroupSizeControl", "computeFullSubgroups"),
     "subgroup_extended_types": ("shaderSubgroupExtendedTypes",),
     "variable_pointers": ("variablePointersStorageBuffer", "variablePointers"),
+    "bfloat16_matrix": ("shaderBFloat16Type", "shaderBFloat16CooperativeMatrix"),
+    "cooperative_matrix": ("cooperativeMatrix", "vulkanMemoryModel"),
+    "matrix_workgroup": ("cooperativeMatrixWorkgroupScope", "cooperativeMatrixFlexibleDimensions"),
+    "matrix_tensor": ("cooperativeMatrixTensorAddressing",),
+    "matrix_per_element": ("cooperativeMatrixPerElementOperations",),
+    "matrix_reductions": ("cooperativeMatrixReductions",),
+    "matrix_conversions": ("cooperativeMatrixConversions",),
+    "matrix_block_loads": ("cooperativeMatrixBlockLoads",),
     "zero_initialized_shared": ("shaderZeroInitializeWorkgroupMemory",),
 }
 """What kernels may require, by its name in `Capabilities.features`, and the Vulkan features behind it."""
@@ -55,13 +69,21 @@ _SUBGROUP_OPERATIONS = {
     "subgroup_shuffle_relative": vk.VK_SUBGROUP_FEATURE_SHUFFLE_RELATIVE_BIT,
     "subgroup_clustered": vk.VK_SUBGROUP_FEATURE_CLUSTERED_BIT,
 }
+_COMPONENTS: Mapping[int, str] = {
+    vk.VK_COMPONENT_TYPE_FLOAT16_KHR: "f16",
+    vk.VK_COMPONENT_TYPE_FLOAT32_KHR: "f32",
+    BFLOAT16_COMPONENT: "bf16",
+    vk.VK_COMPONENT_TYPE_SINT8_KHR: "i8",
+    vk.VK_COMPONENT_TYPE_UINT8_KHR: "u8",
+    vk.VK_COMPONENT_TYPE_SINT32_KHR: "i32",
+}
 _LLVMPIPE_LOOPS = 65535
 _LLVMPIPE_UNLIMITED_SINCE = 25
 """The Mesa release in which llvmpipe was seen to run loops to their end (25.0.7; 22.3.6 cuts them)."""
 _UNLIMITED = (1 << 63) - 1
 CALIBRATED_TIMESTAMPS = "VK_EXT_calibrated_timestamps"
 MEMORY_BUDGET = "VK_EXT_memory_budget"
-_OPTIONAL_EXTENSIONS = (EXTERNAL_MEMORY_HOST, CALIBRATED_TIMESTAMPS, MEMORY_BUDGET)
+_OPTIONAL_EXTENSIONS = (EXTERNAL_MEMORY_HOST, CALIBRATED_TIMESTAMPS, MEMORY_BUDGET, *EXTENSION_FEATURES)
 
 _LOCAL = vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
 _MAPPED = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
@@ -215,7 +237,21 @@ def named_features(snapshot: Snapshot) -> dict[str, bool]:
     # A property, not a feature to enable: f32 arithmetic can keep NaN, infinities and signed zeros.
     found["nan_preserve"] = bool(snapshot.limits.get("shaderSignedZeroInfNanPreserveFloat32", 0))
     found |= {name: bool(operations & bit) for name, bit in _SUBGROUP_OPERATIONS.items()}
+    if found["cooperative_matrix"]:
+        found |= {name: True for name in map(matrix_feature, snapshot.matrices) if name}
     return found
+
+
+def matrix_feature(matrix: MatrixProperties) -> str:
+    """The feature that names a shape of cooperative matrices, such as ``matrix_16x16x16_bf16_f32``:
+    rows, columns and depth, type of the operands, type of the sums. Empty where kernels do not use it:
+    mixed operands, another type of the result, saturating sums, scopes other than a subgroup.
+    """
+    a, b, c, result = (_COMPONENTS.get(t) for t in matrix.types)
+    subgroup = matrix.scope == vk.VK_SCOPE_SUBGROUP_KHR
+    if a is None or c is None or a != b or c != result or matrix.saturating or not subgroup:
+        return ""
+    return f"matrix_{'x'.join(map(str, matrix.shape))}_{a}_{c}"
 
 
 def named_limits(snapshot: Snapshot) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,30 @@ FEATURE_STRUCTS = (
     vk.VkPhysicalDeviceVulkan13Features,
 )
 """The structs beside VkPhysicalDeviceFeatures whose members are features; all names differ."""
+
+
+class ShaderBfloat16Features(vk.Chained):
+    """VkPhysicalDeviceShaderBfloat16FeaturesKHR, which is newer than the registry of `vk`."""
+
+    STYPE = 1000141000
+    _fields_ = (
+        ("sType", ctypes.c_int32),
+        ("pNext", ctypes.c_void_p),
+        ("shaderBFloat16Type", ctypes.c_uint32),
+        ("shaderBFloat16DotProduct", ctypes.c_uint32),
+        ("shaderBFloat16CooperativeMatrix", ctypes.c_uint32),
+    )
+
+
+COOPERATIVE_MATRIX = "VK_KHR_cooperative_matrix"
+EXTENSION_FEATURES: Mapping[str, Any] = {
+    COOPERATIVE_MATRIX: vk.VkPhysicalDeviceCooperativeMatrixFeaturesKHR,
+    "VK_NV_cooperative_matrix2": vk.VkPhysicalDeviceCooperativeMatrix2FeaturesNV,
+    "VK_KHR_shader_bfloat16": ShaderBfloat16Features,
+}
+"""Feature structs of extensions, by the extension's name."""
+BFLOAT16_COMPONENT = 1000141000
+"""VK_COMPONENT_TYPE_BFLOAT16_KHR."""
 
 _LIMITS = (
     "maxPushConstantsSize",
@@ -65,6 +89,17 @@ class Heap:
 
 
 @dataclass(frozen=True)
+class MatrixProperties:
+    """One shape of cooperative matrices: m, n and k, VkComponentTypeKHR of a, b, c and the result, and
+    VkScopeKHR of the invocations that hold a matrix together."""
+
+    shape: tuple[int, int, int]
+    types: tuple[int, int, int, int]
+    saturating: bool
+    scope: int
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """A physical device as plain data.
 
@@ -93,6 +128,8 @@ class Snapshot:
     queue_families: tuple[QueueFamily, ...]
     memory_types: tuple[MemoryType, ...]
     heaps: tuple[Heap, ...]
+    matrices: tuple[MatrixProperties, ...] = ()
+    """Shapes of cooperative matrices, in the order the driver lists them."""
 
 
 def enumerate_all(call: Callable[..., int | None], kind: Any, doing: str) -> list[Any]:
@@ -124,7 +161,7 @@ def read_snapshot(commands: vk.InstanceCommands, physical: int) -> Snapshot:
     driver, driver_id, device_uuid, features = "", 0, b"", frozenset[str]()
     if basic.apiVersion >= vk.VK_API_VERSION_1_3:
         driver, driver_id, device_uuid = _properties(commands, physical, extensions, limits)
-        features = _features(commands, physical)
+        features = _features(commands, physical, extensions)
     heaps, types = _memory(commands, physical)
     return Snapshot(
         name=basic.deviceName.decode(errors="replace"),
@@ -144,6 +181,7 @@ def read_snapshot(commands: vk.InstanceCommands, physical: int) -> Snapshot:
         queue_families=_queue_families(commands, physical),
         memory_types=types,
         heaps=heaps,
+        matrices=_matrices(commands, physical) if "cooperativeMatrix" in features else (),
     )
 
 
@@ -188,15 +226,41 @@ def _properties(
     return driver, int(v12.driverID), bytes(v11.deviceUUID)
 
 
-def _features(commands: vk.InstanceCommands, physical: int) -> frozenset[str]:
+def feature_structs(extensions: Collection[str]) -> list[Any]:
+    """New feature structs of Vulkan itself and of those extensions that have one."""
+    return [
+        kind() for kind in (*FEATURE_STRUCTS, *(k for n, k in EXTENSION_FEATURES.items() if n in extensions))
+    ]
+
+
+def _features(commands: vk.InstanceCommands, physical: int, extensions: frozenset[str]) -> frozenset[str]:
     head = vk.VkPhysicalDeviceFeatures2()
-    structs = [kind() for kind in FEATURE_STRUCTS]
+    structs = feature_structs(extensions)
     commands.vkGetPhysicalDeviceFeatures2(physical, ctypes.byref(vk.chain(head, *structs)))
     return frozenset(
         name
         for struct in (head.features, *structs)
         for name in feature_names(struct)
         if getattr(struct, name)
+    )
+
+
+def _matrices(commands: vk.InstanceCommands, physical: int) -> tuple[MatrixProperties, ...]:
+    count = ctypes.c_uint32()
+    read = commands.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR
+    check(read(physical, ctypes.byref(count), None), "counting cooperative matrices")
+    items = (vk.VkCooperativeMatrixPropertiesKHR * count.value)()
+    for item in items:
+        item.sType = vk.VkCooperativeMatrixPropertiesKHR.STYPE
+    check(read(physical, ctypes.byref(count), items), "listing cooperative matrices")
+    return tuple(
+        MatrixProperties(
+            (p.MSize, p.NSize, p.KSize),
+            (p.AType, p.BType, p.CType, p.ResultType),
+            bool(p.saturatingAccumulation),
+            p.scope,
+        )
+        for p in list(items)[: count.value]
     )
 
 

@@ -178,6 +178,25 @@ VK_SUBGROUP_FEATURE_QUAD_BIT = 128
 VK_SUBGROUP_FEATURE_ROTATE_BIT = 512
 VK_SUBGROUP_FEATURE_ROTATE_CLUSTERED_BIT = 1024
 VK_SUBGROUP_FEATURE_PARTITIONED_BIT_NV = 256
+VK_SCOPE_DEVICE_KHR = 1
+VK_SCOPE_WORKGROUP_KHR = 2
+VK_SCOPE_SUBGROUP_KHR = 3
+VK_SCOPE_QUEUE_FAMILY_KHR = 5
+VK_COMPONENT_TYPE_FLOAT16_KHR = 0
+VK_COMPONENT_TYPE_FLOAT32_KHR = 1
+VK_COMPONENT_TYPE_FLOAT64_KHR = 2
+VK_COMPONENT_TYPE_SINT8_KHR = 3
+VK_COMPONENT_TYPE_SINT16_KHR = 4
+VK_COMPONENT_TYPE_SINT32_KHR = 5
+VK_COMPONENT_TYPE_SINT64_KHR = 6
+VK_COMPONENT_TYPE_UINT8_KHR = 7
+VK_COMPONENT_TYPE_UINT16_KHR = 8
+VK_COMPONENT_TYPE_UINT32_KHR = 9
+VK_COMPONENT_TYPE_UINT64_KHR = 10
+VK_COMPONENT_TYPE_SINT8_PACKED_NV = 1000491000
+VK_COMPONENT_TYPE_UINT8_PACKED_NV = 1000491001
+VK_COMPONENT_TYPE_FLOAT_E4M3_NV = 1000491002
+VK_COMPONENT_TYPE_FLOAT_E5M2_NV = 1000491003
 
 RESULT_NAMES = {0: 'VK_SUCCESS', 1: 'VK_NOT_READY', 2: 'VK_TIMEOUT', 3: 'VK_EVENT_SET', 4: 'VK_EVENT_RESET', 5: 'VK_INCOMPLETE', -1: 'VK_ERROR_OUT_OF_HOST_MEMORY', -2: 'VK_ERROR_OUT_OF_DEVICE_MEMORY', -3: 'VK_ERROR_INITIALIZATION_FAILED', -4: 'VK_ERROR_DEVICE_LOST', -5: 'VK_ERROR_MEMORY_MAP_FAILED', -6: 'VK_ERROR_LAYER_NOT_PRESENT', -7: 'VK_ERROR_EXTENSION_NOT_PRESENT', -8: 'VK_ERROR_FEATURE_NOT_PRESENT', -9: 'VK_ERROR_INCOMPATIBLE_DRIVER', -10: 'VK_ERROR_TOO_MANY_OBJECTS', -11: 'VK_ERROR_FORMAT_NOT_SUPPORTED', -12: 'VK_ERROR_FRAGMENTED_POOL', -13: 'VK_ERROR_UNKNOWN', -1000069000: 'VK_ERROR_OUT_OF_POOL_MEMORY', -1000072003: 'VK_ERROR_INVALID_EXTERNAL_HANDLE', -1000161000: 'VK_ERROR_FRAGMENTATION', -1000257000: 'VK_ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS', 1000297000: 'VK_PIPELINE_COMPILE_REQUIRED', -1000174001: 'VK_ERROR_NOT_PERMITTED', -1000011001: 'VK_ERROR_VALIDATION_FAILED', -1000298000: 'VK_ERROR_INVALID_PIPELINE_CACHE_DATA', -1000298001: 'VK_ERROR_NO_PIPELINE_MATCH', -1000000000: 'VK_ERROR_SURFACE_LOST_KHR', -1000000001: 'VK_ERROR_NATIVE_WINDOW_IN_USE_KHR', 1000001003: 'VK_SUBOPTIMAL_KHR', -1000001004: 'VK_ERROR_OUT_OF_DATE_KHR', -1000003001: 'VK_ERROR_INCOMPATIBLE_DISPLAY_KHR', -1000011001: 'VK_ERROR_VALIDATION_FAILED_EXT', -1000012000: 'VK_ERROR_INVALID_SHADER_NV', -1000023000: 'VK_ERROR_IMAGE_USAGE_NOT_SUPPORTED_KHR', -1000023001: 'VK_ERROR_VIDEO_PICTURE_LAYOUT_NOT_SUPPORTED_KHR', -1000023002: 'VK_ERROR_VIDEO_PROFILE_OPERATION_NOT_SUPPORTED_KHR', -1000023003: 'VK_ERROR_VIDEO_PROFILE_FORMAT_NOT_SUPPORTED_KHR', -1000023004: 'VK_ERROR_VIDEO_PROFILE_CODEC_NOT_SUPPORTED_KHR', -1000023005: 'VK_ERROR_VIDEO_STD_VERSION_NOT_SUPPORTED_KHR', -1000158000: 'VK_ERROR_INVALID_DRM_FORMAT_MODIFIER_PLANE_LAYOUT_EXT', -1000255000: 'VK_ERROR_FULL_SCREEN_EXCLUSIVE_MODE_LOST_EXT', 1000268000: 'VK_THREAD_IDLE_KHR', 1000268001: 'VK_THREAD_DONE_KHR', 1000268002: 'VK_OPERATION_DEFERRED_KHR', 1000268003: 'VK_OPERATION_NOT_DEFERRED_KHR', -1000299000: 'VK_ERROR_INVALID_VIDEO_STD_PARAMETERS_KHR', -1000338000: 'VK_ERROR_COMPRESSION_EXHAUSTED_EXT', 1000482000: 'VK_INCOMPATIBLE_SHADER_BINARY_EXT', 1000483000: 'VK_PIPELINE_BINARY_MISSING_KHR', -1000483000: 'VK_ERROR_NOT_ENOUGH_SPACE_KHR'}
 
@@ -476,6 +495,26 @@ class VkDebugUtilsMessengerCreateInfoEXT(Chained):
     _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('flags', C.c_uint32), ('messageSeverity', C.c_uint32), ('messageType', C.c_uint32), ('pfnUserCallback', C.c_void_p), ('pUserData', C.c_void_p)]
 
 
+class VkPhysicalDeviceCooperativeMatrixFeaturesKHR(Chained):
+    STYPE = 1000506000
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('cooperativeMatrix', C.c_uint32), ('cooperativeMatrixRobustBufferAccess', C.c_uint32)]
+
+
+class VkCooperativeMatrixPropertiesKHR(Chained):
+    STYPE = 1000506001
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('MSize', C.c_uint32), ('NSize', C.c_uint32), ('KSize', C.c_uint32), ('AType', C.c_int32), ('BType', C.c_int32), ('CType', C.c_int32), ('ResultType', C.c_int32), ('saturatingAccumulation', C.c_uint32), ('scope', C.c_int32)]
+
+
+class VkPhysicalDeviceCooperativeMatrix2FeaturesNV(Chained):
+    STYPE = 1000593000
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('cooperativeMatrixWorkgroupScope', C.c_uint32), ('cooperativeMatrixFlexibleDimensions', C.c_uint32), ('cooperativeMatrixReductions', C.c_uint32), ('cooperativeMatrixConversions', C.c_uint32), ('cooperativeMatrixPerElementOperations', C.c_uint32), ('cooperativeMatrixTensorAddressing', C.c_uint32), ('cooperativeMatrixBlockLoads', C.c_uint32)]
+
+
+class VkPhysicalDeviceCooperativeMatrix2PropertiesNV(Chained):
+    STYPE = 1000593002
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('cooperativeMatrixWorkgroupScopeMaxWorkgroupSize', C.c_uint32), ('cooperativeMatrixFlexibleDimensionsMaxDimension', C.c_uint32), ('cooperativeMatrixWorkgroupScopeReservedSharedMemory', C.c_uint32)]
+
+
 class GlobalCommands(Commands):
     vkGetInstanceProcAddr: Callable[..., int]
     vkEnumerateInstanceVersion: Callable[..., int]
@@ -508,7 +547,8 @@ class InstanceCommands(Commands):
     vkGetPhysicalDeviceCalibrateableTimeDomainsEXT: Callable[..., int]
     vkCreateDebugUtilsMessengerEXT: Callable[..., int]
     vkDestroyDebugUtilsMessengerEXT: Callable[..., None]
-    OPTIONAL = frozenset(['vkGetPhysicalDeviceCalibrateableTimeDomainsEXT', 'vkCreateDebugUtilsMessengerEXT', 'vkDestroyDebugUtilsMessengerEXT'])
+    vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR: Callable[..., int]
+    OPTIONAL = frozenset(['vkGetPhysicalDeviceCalibrateableTimeDomainsEXT', 'vkCreateDebugUtilsMessengerEXT', 'vkDestroyDebugUtilsMessengerEXT', 'vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR'])
     PROTOTYPES = {
         'vkDestroyInstance': C.CFUNCTYPE(None, C.c_void_p, C.c_void_p),
         'vkEnumeratePhysicalDevices': C.CFUNCTYPE(C.c_int32, C.c_void_p, P(C.c_uint32), P(C.c_void_p)),
@@ -525,6 +565,7 @@ class InstanceCommands(Commands):
         'vkGetPhysicalDeviceCalibrateableTimeDomainsEXT': C.CFUNCTYPE(C.c_int32, C.c_void_p, P(C.c_uint32), P(C.c_int32)),
         'vkCreateDebugUtilsMessengerEXT': C.CFUNCTYPE(C.c_int32, C.c_void_p, P(VkDebugUtilsMessengerCreateInfoEXT), C.c_void_p, P(C.c_uint64)),
         'vkDestroyDebugUtilsMessengerEXT': C.CFUNCTYPE(None, C.c_void_p, C.c_uint64, C.c_void_p),
+        'vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR': C.CFUNCTYPE(C.c_int32, C.c_void_p, P(C.c_uint32), P(VkCooperativeMatrixPropertiesKHR)),
     }
 
 
