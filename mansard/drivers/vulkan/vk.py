@@ -90,6 +90,12 @@ VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT = 2
 VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT = 2
 VK_QUEUE_FAMILY_IGNORED = 4294967295
 VK_WHOLE_SIZE = 18446744073709551615
+VK_DESCRIPTOR_TYPE_STORAGE_BUFFER = 7
+VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR = 1
+VK_OBJECT_TYPE_BUFFER = 9
+VK_OBJECT_TYPE_PIPELINE = 19
+VK_OBJECT_TYPE_COMMAND_BUFFER = 6
+VK_OBJECT_TYPE_QUEUE = 4
 VK_SUCCESS = 0
 VK_NOT_READY = 1
 VK_TIMEOUT = 2
@@ -495,6 +501,29 @@ class VkDebugUtilsMessengerCreateInfoEXT(Chained):
     _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('flags', C.c_uint32), ('messageSeverity', C.c_uint32), ('messageType', C.c_uint32), ('pfnUserCallback', C.c_void_p), ('pUserData', C.c_void_p)]
 
 
+class VkDescriptorSetLayoutBinding(C.Structure):
+    _fields_ = [('binding', C.c_uint32), ('descriptorType', C.c_int32), ('descriptorCount', C.c_uint32), ('stageFlags', C.c_uint32), ('pImmutableSamplers', P(C.c_uint64))]
+
+
+class VkDescriptorSetLayoutCreateInfo(Chained):
+    STYPE = 32
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('flags', C.c_uint32), ('bindingCount', C.c_uint32), ('pBindings', P(VkDescriptorSetLayoutBinding))]
+
+
+class VkDescriptorPoolSize(C.Structure):
+    _fields_ = [('type', C.c_int32), ('descriptorCount', C.c_uint32)]
+
+
+class VkDescriptorPoolCreateInfo(Chained):
+    STYPE = 33
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('flags', C.c_uint32), ('maxSets', C.c_uint32), ('poolSizeCount', C.c_uint32), ('pPoolSizes', P(VkDescriptorPoolSize))]
+
+
+class VkPhysicalDevicePushDescriptorPropertiesKHR(Chained):
+    STYPE = 1000080000
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('maxPushDescriptors', C.c_uint32)]
+
+
 class VkPhysicalDeviceCooperativeMatrixFeaturesKHR(Chained):
     STYPE = 1000506000
     _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('cooperativeMatrix', C.c_uint32), ('cooperativeMatrixRobustBufferAccess', C.c_uint32)]
@@ -615,7 +644,18 @@ class DeviceCommands(Commands):
     vkWaitSemaphores: Callable[..., int]
     vkGetSemaphoreCounterValue: Callable[..., int]
     vkGetCalibratedTimestampsEXT: Callable[..., int]
-    OPTIONAL = frozenset(['vkGetMemoryHostPointerPropertiesEXT', 'vkGetCalibratedTimestampsEXT'])
+    vkCreateDescriptorSetLayout: Callable[..., int]
+    vkDestroyDescriptorSetLayout: Callable[..., None]
+    vkCreateDescriptorPool: Callable[..., int]
+    vkDestroyDescriptorPool: Callable[..., None]
+    vkAllocateDescriptorSets: Callable[..., int]
+    vkUpdateDescriptorSets: Callable[..., None]
+    vkCmdBindDescriptorSets: Callable[..., None]
+    vkCmdPushDescriptorSetKHR: Callable[..., None]
+    vkSetDebugUtilsObjectNameEXT: Callable[..., int]
+    vkCmdBeginDebugUtilsLabelEXT: Callable[..., None]
+    vkCmdEndDebugUtilsLabelEXT: Callable[..., None]
+    OPTIONAL = frozenset(['vkGetMemoryHostPointerPropertiesEXT', 'vkGetCalibratedTimestampsEXT', 'vkCmdPushDescriptorSetKHR', 'vkSetDebugUtilsObjectNameEXT', 'vkCmdBeginDebugUtilsLabelEXT', 'vkCmdEndDebugUtilsLabelEXT'])
     PROTOTYPES = {
         'vkDestroyDevice': C.CFUNCTYPE(None, C.c_void_p, C.c_void_p),
         'vkDeviceWaitIdle': C.CFUNCTYPE(C.c_int32, C.c_void_p),
@@ -662,4 +702,15 @@ class DeviceCommands(Commands):
         'vkWaitSemaphores': C.CFUNCTYPE(C.c_int32, C.c_void_p, P(VkSemaphoreWaitInfo), C.c_uint64),
         'vkGetSemaphoreCounterValue': C.CFUNCTYPE(C.c_int32, C.c_void_p, C.c_uint64, P(C.c_uint64)),
         'vkGetCalibratedTimestampsEXT': C.CFUNCTYPE(C.c_int32, C.c_void_p, C.c_uint32, C.c_void_p, P(C.c_uint64), P(C.c_uint64)),
+        'vkCreateDescriptorSetLayout': C.CFUNCTYPE(C.c_int32, C.c_void_p, P(VkDescriptorSetLayoutCreateInfo), C.c_void_p, P(C.c_uint64)),
+        'vkDestroyDescriptorSetLayout': C.CFUNCTYPE(None, C.c_void_p, C.c_uint64, C.c_void_p),
+        'vkCreateDescriptorPool': C.CFUNCTYPE(C.c_int32, C.c_void_p, P(VkDescriptorPoolCreateInfo), C.c_void_p, P(C.c_uint64)),
+        'vkDestroyDescriptorPool': C.CFUNCTYPE(None, C.c_void_p, C.c_uint64, C.c_void_p),
+        'vkAllocateDescriptorSets': C.CFUNCTYPE(C.c_int32, C.c_void_p, C.c_void_p, P(C.c_uint64)),
+        'vkUpdateDescriptorSets': C.CFUNCTYPE(None, C.c_void_p, C.c_uint32, C.c_void_p, C.c_uint32, C.c_void_p),
+        'vkCmdBindDescriptorSets': C.CFUNCTYPE(None, C.c_void_p, C.c_int32, C.c_uint64, C.c_uint32, C.c_uint32, P(C.c_uint64), C.c_uint32, P(C.c_uint32)),
+        'vkCmdPushDescriptorSetKHR': C.CFUNCTYPE(None, C.c_void_p, C.c_int32, C.c_uint64, C.c_uint32, C.c_uint32, C.c_void_p),
+        'vkSetDebugUtilsObjectNameEXT': C.CFUNCTYPE(C.c_int32, C.c_void_p, P(VkDebugUtilsObjectNameInfoEXT)),
+        'vkCmdBeginDebugUtilsLabelEXT': C.CFUNCTYPE(None, C.c_void_p, P(VkDebugUtilsLabelEXT)),
+        'vkCmdEndDebugUtilsLabelEXT': C.CFUNCTYPE(None, C.c_void_p),
     }
