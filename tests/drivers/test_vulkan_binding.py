@@ -82,20 +82,21 @@ def test_a_struct_needed_by_value_must_be_listed(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.skipif(not REGISTRY.exists(), reason=f"{REGISTRY} is not installed")
 def test_the_checked_in_file_is_what_the_generator_writes() -> None:
-    fresh = generator().generate(REGISTRY)
     checked_in = Path(str(vk.__file__)).read_text()
-    # Another registry version may carry more results; the rest must not differ.
-    version = "(registry version "
-    if fresh.split(version)[1].split(")")[0] != checked_in.split(version)[1].split(")")[0]:
+    # Another version may carry more results, or lack what the binding names.
+    version = generator().Registry(REGISTRY).version
+    if f"(registry version {version})" not in checked_in:
         pytest.skip("another version of the registry is installed")
-    assert fresh == checked_in
+    assert generator().generate(REGISTRY) == checked_in
 
 
 @pytest.mark.skipif(not HEADER.exists() or not shutil.which("cc"), reason="no C compiler or Vulkan headers")
 def test_layout_of_every_struct_is_the_compilers(tmp_path: Path) -> None:
-    expected = {name: ctypes.sizeof(struct) for name, struct in STRUCTS.items()}
-    lines = [f'printf("{name} %zu\\n", sizeof({name}));' for name in STRUCTS]
-    for name, struct in STRUCTS.items():
+    # An older header lacks the newest structs.
+    known = {name: struct for name, struct in STRUCTS.items() if f"}} {name};" in HEADER.read_text()}
+    expected = {name: ctypes.sizeof(struct) for name, struct in known.items()}
+    lines = [f'printf("{name} %zu\\n", sizeof({name}));' for name in known]
+    for name, struct in known.items():
         for field, *_ in struct._fields_:
             expected[f"{name}.{field}"] = getattr(struct, field).offset
             lines.append(f'printf("{name}.{field} %zu\\n", offsetof({name}, {field}));')
