@@ -23,6 +23,8 @@ from mansard.targets import default_profile
 GROUP = "mansard.targets"
 RESIDENT = {"software": 1 << 6, "integrated": 1 << 12, "discrete": 1 << 16, "virtual": 1 << 16}
 """Invocations to give a kind of GPU at least; a discrete one holds 50,000 to 270,000 at a time."""
+COMPUTE_UNITS = {"integrated": 8, "discrete": 64, "virtual": 64}
+"""Cores of a kind of GPU, where neither the driver nor the table of products knows better."""
 MOST_INVOCATIONS = 256
 """Larger workgroups bring nothing to the kernels there are, and fit fewer to a core."""
 _NEEDS = {
@@ -125,13 +127,20 @@ def _at_hand(kernel: KernelTarget, device: DeviceInfo) -> KernelTarget:
     if not kernel.is_gpu:
         return kernel
     features = frozenset(name for name, on in device.features.items() if on)
-    invocations = device.limits.get("workgroup_invocations", kernel.workgroup_invocations)
+    limits = device.limits
+    invocations = limits.get("workgroup_invocations", kernel.workgroup_invocations)
+    # Kernels with many registers leave about half of the places empty; half of the others is enough.
+    held = limits.get("resident_invocations", 0) // 4
+    units = limits.get("compute_units") or COMPUTE_UNITS.get(device.kind, kernel.compute_units)
+    least, most = kernel.subgroup
     return dataclasses.replace(
         kernel,
         features=features,
         workgroup_invocations=min(invocations, MOST_INVOCATIONS),
-        shared_memory_bytes=device.limits.get("shared_memory", kernel.shared_memory_bytes),
-        resident_invocations=RESIDENT.get(device.kind, kernel.resident_invocations),
+        shared_memory_bytes=limits.get("shared_memory", kernel.shared_memory_bytes),
+        resident_invocations=held or RESIDENT.get(device.kind, kernel.resident_invocations),
+        compute_units=units,
+        subgroup=(limits.get("min_subgroup_size") or least, limits.get("max_subgroup_size") or most),
     )
 
 

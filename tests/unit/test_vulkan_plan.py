@@ -284,3 +284,26 @@ def test_capabilities_follow_the_plan() -> None:
 
 def test_version_text() -> None:
     assert version_text(1 << 22 | 3 << 12 | 230) == "1.3.230"
+
+
+@pytest.mark.parametrize(
+    ("reported", "units", "held"),
+    [
+        ({"shaderSMCount": 132, "shaderWarpsPerSM": 64}, 132, 132 * 64 * 32),
+        ({"shaderCoreCount": 7, "shaderWarpsPerCore": 64, "subgroupSize": 16}, 7, 7 * 64 * 16),
+        (
+            {
+                "shaderEngineCount": 4, "shaderArraysPerEngineCount": 2, "computeUnitsPerShaderArray": 5,
+                "simdPerComputeUnit": 2, "wavefrontsPerSimd": 16, "wavefrontSize": 64,
+            },
+            40,
+            40 * 2 * 16 * 64,
+        ),
+        ({"shaderEngineCount": 4, "activeComputeUnitCount": 36}, 36, 0),
+        ({"softwareThreads": 2}, 2, 0),
+        ({}, 0, 0),
+    ],
+)  # fmt: skip
+def test_cores_are_those_the_driver_reports(reported: dict[str, int], units: int, held: int) -> None:
+    limits = make_plan(dataclasses.replace(DISCRETE, limits={**LIMITS, **reported})).limits
+    assert (limits["compute_units"], limits["resident_invocations"]) == (units, held)

@@ -11,6 +11,7 @@ from mansard.drivers.vulkan.snapshot import (
     BFLOAT16_COMPONENT,
     EXTENSION_FEATURES,
     EXTERNAL_MEMORY_HOST,
+    SOFTWARE_THREADS,
     MatrixProperties,
     Snapshot,
 )
@@ -274,7 +275,32 @@ def named_limits(snapshot: Snapshot) -> dict[str, int]:
         "max_subgroup_size": limits.get("maxSubgroupSize") or subgroup,
         "max_allocation": max_allocation(snapshot),
         "loop_iterations": loop_iterations(snapshot),
+        "compute_units": compute_units(snapshot),
+        "resident_invocations": resident_invocations(snapshot),
     }
+
+
+def compute_units(snapshot: Snapshot) -> int:
+    """How many cores the device has (SMs, compute units, shader cores, threads); 0 where nothing says so."""
+    limits = snapshot.limits
+    arrays = limits.get("shaderEngineCount", 0) * limits.get("shaderArraysPerEngineCount", 0)
+    counts = (
+        limits.get("shaderSMCount", 0),
+        limits.get("shaderCoreCount", 0),
+        # What is there less what is switched off; without the second extension only the former is known.
+        limits.get("activeComputeUnitCount", 0) or arrays * limits.get("computeUnitsPerShaderArray", 0),
+        limits.get(SOFTWARE_THREADS, 0),
+    )
+    return next(filter(None, counts), 0)
+
+
+def resident_invocations(snapshot: Snapshot) -> int:
+    """How many invocations with few registers the device holds at a time; 0 where nothing says so."""
+    limits = snapshot.limits
+    waves = limits.get("simdPerComputeUnit", 0) * limits.get("wavefrontsPerSimd", 0)
+    groups = limits.get("shaderWarpsPerSM", 0) or limits.get("shaderWarpsPerCore", 0) or waves
+    size = limits.get("wavefrontSize") or limits.get("subgroupSize", 0)
+    return compute_units(snapshot) * groups * size
 
 
 def loop_iterations(snapshot: Snapshot) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,15 @@ EXTENSION_FEATURES: Mapping[str, Any] = {
     "VK_KHR_shader_bfloat16": ShaderBfloat16Features,
 }
 """Feature structs of extensions, by the extension's name."""
+CORE_PROPERTIES: Mapping[str, Any] = {
+    "VK_NV_shader_sm_builtins": vk.VkPhysicalDeviceShaderSMBuiltinsPropertiesNV,
+    "VK_AMD_shader_core_properties": vk.VkPhysicalDeviceShaderCorePropertiesAMD,
+    "VK_AMD_shader_core_properties2": vk.VkPhysicalDeviceShaderCoreProperties2AMD,
+    "VK_ARM_shader_core_builtins": vk.VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM,
+}
+"""Structs that tell how many cores a GPU has, by the extension that brings them."""
+SOFTWARE_THREADS = "softwareThreads"
+"""The limit that holds the threads of a software device; Vulkan has no name for it."""
 BFLOAT16_COMPONENT = 1000141000
 """VK_COMPONENT_TYPE_BFLOAT16_KHR."""
 
@@ -216,10 +226,16 @@ def _properties(
     host = vk.VkPhysicalDeviceExternalMemoryHostPropertiesEXT()
     if EXTERNAL_MEMORY_HOST in extensions:
         chain.append(host)
+    cores = [kind() for name, kind in CORE_PROPERTIES.items() if name in extensions]
+    chain += cores
     commands.vkGetPhysicalDeviceProperties2(physical, ctypes.byref(vk.chain(*chain)))
     for struct in (v11, v12, v13):
         members = {name for name, *_ in struct._fields_}
         limits.update({name: int(getattr(struct, name)) for name in _PROPERTIES if name in members})
+    for struct in cores:
+        limits.update({name: int(getattr(struct, name)) for name in feature_names(struct)})
+    if v12.driverID == vk.VK_DRIVER_ID_MESA_LLVMPIPE:
+        limits[SOFTWARE_THREADS] = len(os.sched_getaffinity(0))
     if EXTERNAL_MEMORY_HOST in extensions:
         limits["minImportedHostPointerAlignment"] = int(host.minImportedHostPointerAlignment)
     driver = f"{v12.driverName.decode(errors='replace')} {v12.driverInfo.decode(errors='replace')}".strip()

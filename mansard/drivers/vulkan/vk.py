@@ -544,6 +544,26 @@ class VkPhysicalDeviceCooperativeMatrix2PropertiesNV(Chained):
     _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('cooperativeMatrixWorkgroupScopeMaxWorkgroupSize', C.c_uint32), ('cooperativeMatrixFlexibleDimensionsMaxDimension', C.c_uint32), ('cooperativeMatrixWorkgroupScopeReservedSharedMemory', C.c_uint32)]
 
 
+class VkPhysicalDeviceShaderSMBuiltinsPropertiesNV(Chained):
+    STYPE = 1000154001
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('shaderSMCount', C.c_uint32), ('shaderWarpsPerSM', C.c_uint32)]
+
+
+class VkPhysicalDeviceShaderCorePropertiesAMD(Chained):
+    STYPE = 1000185000
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('shaderEngineCount', C.c_uint32), ('shaderArraysPerEngineCount', C.c_uint32), ('computeUnitsPerShaderArray', C.c_uint32), ('simdPerComputeUnit', C.c_uint32), ('wavefrontsPerSimd', C.c_uint32), ('wavefrontSize', C.c_uint32), ('sgprsPerSimd', C.c_uint32), ('minSgprAllocation', C.c_uint32), ('maxSgprAllocation', C.c_uint32), ('sgprAllocationGranularity', C.c_uint32), ('vgprsPerSimd', C.c_uint32), ('minVgprAllocation', C.c_uint32), ('maxVgprAllocation', C.c_uint32), ('vgprAllocationGranularity', C.c_uint32)]
+
+
+class VkPhysicalDeviceShaderCoreProperties2AMD(Chained):
+    STYPE = 1000227000
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('shaderCoreFeatures', C.c_uint32), ('activeComputeUnitCount', C.c_uint32)]
+
+
+class VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM(Chained):
+    STYPE = 1000497001
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('shaderCoreMask', C.c_uint64), ('shaderCoreCount', C.c_uint32), ('shaderWarpsPerCore', C.c_uint32)]
+
+
 class GlobalCommands(Commands):
     vkGetInstanceProcAddr: Callable[..., int]
     vkEnumerateInstanceVersion: Callable[..., int]
