@@ -99,6 +99,18 @@ class KernelBuilder:
         lanes = index.type.lanes if index.type.lanes > 1 else lanes
         return self.inst("load", (index,), KType(memory.dtype, lanes), memory=memory)
 
+    def load_words(self, memory: Memory, index: KValue, words: int) -> KValue:
+        """32-bit words as they lie in memory from an element on, aligned to all of them (GPU only)."""
+        return self.inst("load_words", (index,), KType(DType.I32, words), memory=memory)
+
+    def unpack(self, words: KValue, dtype: DType, first: int, count: int) -> KValue:
+        """``count`` numbers of ``dtype`` in words, from number ``first`` on (GPU only).
+
+        16-bit floats come as f32, 4-bit integers as 8-bit ones.
+        """
+        wide = {DType.F16: DType.F32, DType.BF16: DType.F32, DType.I4: DType.I8, DType.U4: DType.U8}
+        return self.inst("unpack", (words,), KType(wide.get(dtype, dtype), count), dtype=dtype, first=first)
+
     def store(self, memory: Memory, index: KValue, value: KValue) -> None:
         """Store all lanes of ``value`` to consecutive elements, or to those of a vector index."""
         self.inst("store", (index, value), None, memory=memory)

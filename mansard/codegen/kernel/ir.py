@@ -14,6 +14,12 @@ local_id           attrs axis; int (0 on a CPU)
 load               [index]; attrs memory: Binding or Shared. Scalar index: ``lanes`` consecutive
                    elements; vector index: one element per lane (gather). attrs aligned: bool says
                    a vector load's address is a multiple of its size
+load_words         [index]; attrs memory: Binding, words: int. That many 32-bit words from the element at
+                   ``index`` on, whatever the memory holds, as they lie in memory; the address is a
+                   multiple of all the words' bytes together; i32 of as many lanes; GPU only
+unpack             [words: i32]; attrs dtype, first: the numbers from number ``first`` on, as many as the
+                   result has lanes, of those that lie in the words, lowest bits first: f16 or bf16 as
+                   f32; i8, u8, i4 or u4 as i8 or u8; GPU only
 store              [index, value]; attrs memory; as load (vector index: scatter, lanes in order)
 add sub mul        float or int, wrapping; float attrs exact: bool says that the instruction must
                    not be merged with others: no contraction, no algebra

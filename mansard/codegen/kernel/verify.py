@@ -189,6 +189,28 @@ def _dot(v: _Verifier, inst: Inst) -> None:
     v.require(c.lanes > 1, "dot of a single lane")
 
 
+_PACKED = {
+    DType.F16: DType.F32, DType.BF16: DType.F32, DType.I8: DType.I8, DType.U8: DType.U8,
+    DType.I4: DType.I8, DType.U4: DType.U8,
+}  # fmt: skip
+
+
+def _load_words(v: _Verifier, inst: Inst) -> None:
+    v.require(isinstance(v.memory(inst), Binding), "the memory is not a buffer")
+    v.require(_is_scalar_int(inst.args[0].type), "the index is not a scalar i32 or i64")
+    type_ = v.result(inst)
+    v.require(type_.dtype is DType.I32 and type_.lanes in (1, 2, 4), "the result is not 1, 2 or 4 of i32")
+
+
+def _unpack(v: _Verifier, inst: Inst) -> None:
+    words, type_ = inst.args[0].type, v.result(inst)
+    dtype, first = inst.attrs.get("dtype"), inst.attrs.get("first")
+    v.require(words.dtype is DType.I32, "the words are not i32")
+    v.require(dtype in _PACKED and type_.dtype is _PACKED[dtype], f"no numbers of {dtype} as {type_}")
+    held = words.lanes * 32 // dtype.bits if isinstance(dtype, DType) else 0
+    v.require(isinstance(first, int) and 0 <= first <= held - type_.lanes, "the words hold no such numbers")
+
+
 def _prefetch(v: _Verifier, inst: Inst) -> None:
     v.memory(inst)
     v.require(_is_scalar_int(inst.args[0].type), "the index is not a scalar i32 or i64")
@@ -285,6 +307,8 @@ _RULES: dict[str, tuple[int, bool, _Rule]] = {
     "param": (0, True, _param),
     "workgroup_id": (0, True, _axis),
     "local_id": (0, True, _axis),
+    "load_words": (1, True, _load_words),
+    "unpack": (1, True, _unpack),
     "load": (1, True, _load),
     "store": (2, False, _store),
     "select": (3, True, _select),

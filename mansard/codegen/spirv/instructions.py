@@ -11,6 +11,7 @@ from mansard.codegen.math.narrow import code
 from mansard.codegen.spirv.casts import emit_bitcast, emit_cast, normalized
 from mansard.codegen.spirv.function import KernelEmitter
 from mansard.codegen.spirv.memory import emit_atomic, emit_barrier, emit_load, emit_store
+from mansard.codegen.spirv.packed import emit_load_words, emit_unpack
 from mansard.codegen.spirv.words import REDUCE, SCOPE, Id
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -354,6 +355,8 @@ _RULES: dict[str, _Rule] = {
     "param": _param,
     "workgroup_id": _builtin("WorkgroupId"),
     "local_id": _builtin("LocalInvocationId"),
+    "load_words": emit_load_words,
+    "unpack": emit_unpack,
     "load": emit_load,
     "store": emit_store,
     "atomic": emit_atomic,

@@ -63,6 +63,12 @@ def _pointer(f: KernelEmitter, memory: Binding | Shared, index: Id, index_type: 
     if isinstance(memory, Shared):
         pointer = m.pointer_type("Workgroup", f.shared_element(memory.dtype))
         return f.op("OpAccessChain", pointer, f.shared(memory), index)
+    return buffer_pointer(f, memory, index, index_type, stored)
+
+
+def buffer_pointer(f: KernelEmitter, memory: Binding, index: Id, index_type: KType, stored: Id) -> Id:
+    """A pointer to ``stored`` at element ``index`` of a buffer."""
+    m = f.module
     ulong = m.int_type(64)
     wide = index if index_type.dtype is DType.I64 else f.op("OpSConvert", ulong, index)
     size = memory.dtype.itemsize

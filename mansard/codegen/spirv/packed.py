@@ -1,0 +1,66 @@
+"""Memory read as 32-bit words, and the numbers of 16, 8 or 4 bits that lie in them."""
+
+from __future__ import annotations
+
+from mansard.codegen.kernel import Inst, KType
+from mansard.codegen.spirv.function import KernelEmitter
+from mansard.codegen.spirv.memory import buffer_pointer
+from mansard.codegen.spirv.words import ALIGNED, Id
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+
+
+def emit_load_words(f: KernelEmitter, inst: Inst) -> None:
+    """One load of all the words."""
+    if inst.result is None:
+        raise CodegenError("load_words without a result")
+    type_ = f.type(inst.result.type)
+    (index,) = inst.args
+    pointer = buffer_pointer(f, inst.attrs["memory"], f.id(index), index.type, type_)
+    f.bind(inst.result, f.op("OpLoad", type_, pointer, ALIGNED, 4 * inst.result.type.lanes))
+
+
+def emit_unpack(f: KernelEmitter, inst: Inst) -> None:
+    """Shifts and masks, but for f16, which every device unpacks by itself."""
+    if inst.result is None:
+        raise CodegenError("unpack without a result")
+    (words,), type_, dtype = inst.args, inst.result.type, inst.attrs["dtype"]
+    first, bits = inst.attrs["first"], dtype.bits
+    found: list[Id] = []
+    pairs: dict[int, Id] = {}
+    for number in range(first, first + type_.lanes):
+        place, start = divmod(number * bits, 32)
+        word = f.id(words)
+        if words.type.lanes > 1:
+            word = f.op("OpCompositeExtract", f.module.int_type(32), word, place)
+        if dtype is DType.F16:
+            found.append(_half(f, word, place, start, pairs))
+        elif dtype is DType.BF16:
+            found.append(_brain(f, word, start))
+        else:
+            found.append(_integer(f, word, start, dtype))
+    whole = found[0] if len(found) == 1 else f.op("OpCompositeConstruct", f.type(type_), *found)
+    f.bind(inst.result, whole)
+
+
+def _half(f: KernelEmitter, word: Id, place: int, start: int, pairs: dict[int, Id]) -> Id:
+    real = f.module.float_type(32)
+    if place not in pairs:
+        pairs[place] = f.glsl("UnpackHalf2x16", f.module.vector_type(real, 2), word)
+    return f.op("OpCompositeExtract", real, pairs[place], start // 16)
+
+
+def _brain(f: KernelEmitter, word: Id, start: int) -> Id:
+    """A bf16 is the upper half of an f32."""
+    m, like = f.module, KType(DType.I32)
+    if start:
+        bits = f.op("OpBitwiseAnd", m.int_type(32), word, f.int_literal(-(1 << 16), like))
+    else:
+        bits = f.op("OpShiftLeftLogical", m.int_type(32), word, f.int_literal(16, like))
+    return f.op("OpBitcast", m.float_type(32), bits)
+
+
+def _integer(f: KernelEmitter, word: Id, start: int, dtype: DType) -> Id:
+    m = f.module
+    op = "OpBitFieldSExtract" if dtype.is_signed else "OpBitFieldUExtract"
+    return f.op(op, m.int_type(32), word, m.int_constant(start), m.int_constant(dtype.bits))
