@@ -1,6 +1,8 @@
-"""What the CPU executor costs beyond its kernels.
+"""What the CPU executor costs beyond its kernels; with --device vulkan, what the Vulkan HAL does.
 
-    python benchmarks/dispatch.py [--threads N] [--seconds 0.3] [--json FILE]
+    python benchmarks/dispatch.py [--device cpu] [--threads N] [--seconds 0.3] [--json FILE]
+
+For a Vulkan device see dispatch_vulkan.py; the rest is about the CPU.
 
 Everything is measured at the HAL: a recorded command buffer, one submission, one wait, by one thread.
 
@@ -218,10 +220,19 @@ def _turns_per_us(bench: Bench) -> float:
     return turns * WORKGROUPS / bench.times([bench.spin(turns)])["min"]
 
 
+def _measure_device(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.device == "cpu":
+        return measure(arguments.threads, arguments.seconds)
+    import dispatch_vulkan
+
+    return dispatch_vulkan.measure(arguments.device, arguments.seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--device", default="cpu", help="cpu, or the name of a Vulkan device")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--seconds", type=float, default=0.3, help="time for each measurement")
     parser.add_argument("--json", type=Path, default=None)
@@ -235,7 +246,7 @@ def main() -> None:
             "kernel": platform.release(),
             "python": platform.python_version(),
         },
-        **measure(arguments.threads, arguments.seconds),
+        **_measure_device(arguments),
     }
     text = json.dumps(report, indent=1)
     if arguments.json:

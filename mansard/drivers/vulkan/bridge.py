@@ -23,6 +23,27 @@ class QueueOptions(ctypes.Structure):
     )
 
 
+class Calls(ctypes.Structure):
+    """``mn_vk_calls``."""
+
+    _fields_ = (("address", ctypes.c_void_p * 16),)
+
+
+class RecordingStruct(ctypes.Structure):
+    """``mn_vk_recording``."""
+
+    _fields_ = (
+        ("calls", ctypes.POINTER(Calls)),
+        ("device", ctypes.c_void_p),
+        ("target", ctypes.c_void_p),
+        ("queries", ctypes.c_uint64),
+        ("query_count", ctypes.c_uint64),
+        ("tables", ctypes.c_void_p),
+        ("tables_address", ctypes.c_uint64),
+        ("set_pool", ctypes.c_uint64),
+    )
+
+
 @functools.cache
 def library() -> ctypes.CDLL:
     """The native core with the bridge's functions declared."""
@@ -36,6 +57,7 @@ def library() -> ctypes.CDLL:
         "mn_vk_queue_inject_failure": (None, (pointer, u64, ctypes.c_int32)),
         "mn_vk_queue_inject_hang": (None, (pointer, u64)),
         "mn_vk_queue_let_go": (None, (pointer,)),
+        "mn_vk_record": (ctypes.c_int32, (ctypes.POINTER(RecordingStruct), pointer, u64)),
         "mn_vk_messages": (ctypes.c_size_t, (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_bool)),
     }
     for name, (result, arguments) in signatures.items():

@@ -7,14 +7,14 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.bridge import RecordingStruct
 from mansard.drivers.vulkan.clock import DeviceClock
 from mansard.drivers.vulkan.context import Context
-from mansard.drivers.vulkan.encode import Encoder, Step, pack_tables
+from mansard.drivers.vulkan.encode import Encoder
 from mansard.drivers.vulkan.memory import VulkanBuffer
 from mansard.drivers.vulkan.results import check
+from mansard.drivers.vulkan.stream import Stream, calls_of, record
 from mansard.errors import DeviceError
 from mansard.hal.buffer import MemoryKind
 from mansard.hal.commands import Command
@@ -75,6 +75,7 @@ class Recorder:
         """Looks which batches are done, so that their command buffers can be let go."""
         self._encoder = encoder
         self.clock = clock
+        self._calls = calls_of(context.commands)
         self._lock = threading.Lock()
         self._released: list[tuple[int, int]] = []
         self._live: dict[int, int] = {}
@@ -91,61 +92,43 @@ class Recorder:
 
     def record(self, commands: Sequence[Command], profile: bool) -> VulkanCommandBuffer:
         """Check and record commands; raises DeviceError for what the device cannot run."""
-        return self.record_steps([self._encoder.check(command) for command in commands], profile)
+        stream = self.stream(profile)
+        return self.record_stream(stream, self._encoder.encode(commands, stream))
 
-    def record_steps(self, steps: list[Step], profile: bool) -> VulkanCommandBuffer:
+    def stream(self, profile: bool) -> Stream:
+        """A stream for `record_stream`."""
+        timed = profile and self.context.plan.timestamp_bits > 0
+        return Stream(profile=timed, labelled=self.context.instance.validation)
+
+    def record_stream(self, stream: Stream, keep: list[object]) -> VulkanCommandBuffer:
         """Record what was checked before."""
-        labels = tuple(step.label for step in steps if step.timed)
-        content, offsets = pack_tables(steps)
-        tables = self._upload(content)
-        base = tables.address if tables else 0
+        words = stream.finish()
+        tables: VulkanBuffer | None = None
+        if stream.table_bytes:  # in memory that kernels read argument tables from
+            tables = self._encoder.allocator.allocate(stream.table_bytes, MemoryKind.SHARED)
         with self._lock:
             if self._closed:
                 raise DeviceError("the Vulkan device is closed")
             self._free_released()
             handle = self._allocate()
             self._live[handle] = 0
-            queries = 0
-            if profile and labels and self.context.plan.timestamp_bits:
-                self._live[handle] = queries = self._query_pool(2 * len(labels))
-            recorded = VulkanCommandBuffer(self, handle, labels, queries)
-            recorded.keep = [tables, *(kept for step in steps for kept in step.keep)]
-            self._write(
-                handle, [(step, base + offset) for step, offset in zip(steps, offsets, strict=True)], queries
+            if stream.rows:
+                self._live[handle] = self._query_pool(2 * len(stream.rows))
+            queries = self._live[handle]
+            recorded = VulkanCommandBuffer(self, handle, tuple(stream.rows), queries)
+            recorded.keep = [tables, *keep]
+            recording = RecordingStruct(
+                calls=ctypes.pointer(self._calls),
+                device=self.context.handle,
+                target=handle,
+                queries=queries,
+                query_count=2 * len(stream.rows),
+                tables=tables.host_pointer if tables else None,
+                tables_address=tables.address if tables else 0,
             )
+            # The lock is held: command buffers of one pool are recorded by one thread at a time.
+            check(record(words, recording), "recording")
         return recorded
-
-    def _upload(self, tables: bytes) -> VulkanBuffer | None:
-        """The argument tables in memory that kernels read them from."""
-        if not tables:
-            return None
-        buffer = self._encoder.allocator.allocate(len(tables), MemoryKind.SHARED)
-        buffer.view()[:] = np.frombuffer(tables, np.uint8)
-        return buffer
-
-    def _write(self, handle: int, steps: Sequence[tuple[Step, int]], queries: int) -> None:
-        commands = self.context.commands
-        check(
-            commands.vkBeginCommandBuffer(handle, ctypes.byref(vk.VkCommandBufferBeginInfo())),
-            "beginning to record",
-        )
-        if queries:
-            timed = sum(step.timed for step, _ in steps)
-            commands.vkCmdResetQueryPool(handle, queries, 0, 2 * timed)
-        self._encoder.barrier("begin")(commands, handle, 0)
-        row = 0
-        for step, address in steps:
-            if not (queries and step.timed):
-                step.emit(commands, handle, address)
-                continue
-            # A timestamp is taken when all earlier commands have ended: the first one marks the end of
-            # what came before, so that rows of commands that may overlap do not count time twice.
-            commands.vkCmdWriteTimestamp2(handle, vk.VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, queries, row)
-            step.emit(commands, handle, address)
-            commands.vkCmdWriteTimestamp2(handle, vk.VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, queries, row + 1)
-            row += 2
-        self._encoder.barrier("end")(commands, handle, 0)
-        check(commands.vkEndCommandBuffer(handle), "recording")
 
     def read_queries(self, pool: int, count: int) -> list[int] | None:
         """The timestamps of the last run, or None when it has not completed (or there was none)."""

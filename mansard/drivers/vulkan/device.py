@@ -12,7 +12,7 @@ import numpy.typing as npt
 from mansard.drivers.vulkan.clock import DeviceClock, host_now
 from mansard.drivers.vulkan.commands import Recorder
 from mansard.drivers.vulkan.context import open_context
-from mansard.drivers.vulkan.encode import Encoder, Step
+from mansard.drivers.vulkan.encode import Encoder
 from mansard.drivers.vulkan.executable import ExecutableLoader
 from mansard.drivers.vulkan.loader import Instance
 from mansard.drivers.vulkan.memory import Allocator, VulkanBuffer
@@ -120,8 +120,10 @@ class VulkanDevice(Device):
 
     def _sample_clock(self) -> tuple[int, int, int]:
         """A device timestamp, and the host's clock before and after it was taken."""
-        nothing = Step("clock", lambda commands, target, address: None)
-        commands = self._recorder.record_steps([nothing], True)
+        stream = self._recorder.stream(profile=True)
+        stream.begin("clock", 0)
+        stream.end("clock")
+        commands = self._recorder.record_stream(stream, [])
         done = Point(Semaphore("vulkan clock"), 1)
         before = host_now()
         self.submit([Batch(commands, signal=(done,))])

@@ -61,16 +61,14 @@ class VulkanBuffer(Buffer):
         self.allocator = allocator
         self.owner = owner
         """What the memory was imported from; kept alive."""
+        self.closed = False
+        """Whether the memory has been given back."""
         self._finalizer = weakref.finalize(self, allocator.release, allocation, offset, size)
         self._finalizer.atexit = False
 
-    @property
-    def closed(self) -> bool:
-        """Whether the memory has been given back."""
-        return not self._finalizer.alive
-
     def close(self) -> None:
         """Free the memory. Closing twice is allowed."""
+        self.closed = True
         self._finalizer()
         self.owner = None
 

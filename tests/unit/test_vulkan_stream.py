@@ -1,0 +1,81 @@
+"""Commands as words: barriers name what is on both of their sides, and no more."""
+
+from __future__ import annotations
+
+from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.stream import BARRIER, COMPUTE, COPY, DISPATCH, FILL, TRANSFER, Stream
+
+SHADER, COPIES = vk.VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT, vk.VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT
+HOST = vk.VK_PIPELINE_STAGE_2_HOST_BIT
+
+
+def parse(words: list[int]) -> list[tuple[int, list[int]]]:
+    """(kind, words) of every command."""
+    found, at = [], 0
+    while at < len(words):
+        count = words[at] >> 8
+        found.append((words[at] & 0xFF, words[at + 1 : at + 1 + count]))
+        at += 1 + count
+    assert at == len(words)
+    return found
+
+
+def stages(stream: Stream) -> list[tuple[int, int]]:
+    return [(w[0], w[2]) for kind, w in parse(stream.finish()) if kind == BARRIER]
+
+
+def work(stream: Stream, *kinds: int) -> None:
+    for kind in kinds:
+        stream.begin("", kind)
+        if kind == COMPUTE:
+            stream.dispatch(1, 2, (3, 4, 5), [6], False)
+        else:
+            stream.fill(1, 0, 4, 0)
+        stream.end("")
+
+
+def test_barriers_name_their_neighbours() -> None:
+    stream = Stream()
+    work(stream, COMPUTE, COMPUTE)
+    stream.barrier()
+    work(stream, COMPUTE)
+    stream.barrier()
+    work(stream, TRANSFER)
+    stream.barrier()
+    work(stream, COMPUTE, TRANSFER)
+    both = SHADER | COPIES
+    assert stages(stream) == [(HOST, both), (SHADER, SHADER), (SHADER, COPIES), (COPIES, both), (both, HOST)]
+
+
+def test_barriers_that_order_nothing_are_left_out() -> None:
+    stream = Stream()
+    stream.barrier()
+    work(stream, COMPUTE)
+    stream.barrier()
+    stream.barrier()
+    work(stream, COMPUTE)
+    stream.barrier()
+    assert stages(stream) == [(HOST, SHADER), (SHADER, SHADER), (SHADER, HOST)]
+
+
+def test_nothing_recorded_is_no_words() -> None:
+    stream = Stream()
+    stream.barrier()
+    assert stream.finish() == []
+
+
+def test_words_of_commands() -> None:
+    stream = Stream(profile=True)
+    stream.begin("a", COMPUTE | TRANSFER)
+    stream.dispatch(11, 12, (1, 2, 3), [7, 8, 9], True)
+    stream.copy(1, 2, 3, 4, 5)
+    stream.fill(1, 2, 4, 9)
+    stream.end("a")
+    found = [(kind, words) for kind, words in parse(stream.finish()) if kind in (DISPATCH + 1, COPY, FILL)]
+    assert found == [
+        (DISPATCH + 1, [11, 12, 1 | 2 << 32, 3, 7, 8, 9]),
+        (COPY, [1, 2, 3, 4, 5]),
+        (FILL, [1, 2, 4, 9]),
+    ]
+    assert stream.rows == ["a"]
+    assert stream.table_bytes == 32  # three words, rounded up to 16 bytes
