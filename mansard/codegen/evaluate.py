@@ -149,11 +149,15 @@ class Evaluator:
             offset = dims.add(offset, dims.mul(coefficient, known))
         return moving, offset, along
 
-    def _place(self, position: Linear) -> tuple[object, ...]:
+    def place(self, position: Linear) -> tuple[object, ...]:
         """What decides the value of a position at the bound loops."""
         moving, offset, along = self._terms(position)
         vector = self.vector if along != 0 else None
         return (vector, along, offset, *((value.id, coefficient) for value, coefficient in moving))
+
+    def provide(self, value: Value, address: Linear, data: KValue) -> None:
+        """Let ``data`` stand for what a read of a buffer at the bound loops would load, in this scope."""
+        self._cache[value, self.place(address)] = data
 
     def lanes_of(self, position: Linear) -> KValue:
         """A position as one index value per lane (scalar when it does not vary)."""
@@ -209,9 +213,9 @@ class Evaluator:
         """Any value of the nest at an index."""
         base, where = self.nest.locate(value, index)
         if isinstance(where, Linear):
-            key: tuple[object, ...] = (base, self._place(where))
+            key: tuple[object, ...] = (base, self.place(where))
         else:
-            key = (base, where, *map(self._place, where))
+            key = (base, where, *map(self.place, where))
         if key in self._cache:
             return self._cache[key]
         if isinstance(where, Linear):
