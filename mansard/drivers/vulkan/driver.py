@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from mansard.drivers.vulkan.loader import Instance, LoaderError
 from mansard.drivers.vulkan.plan import DevicePlan, describe_heaps, describe_kind, make_plan, version_text
 from mansard.drivers.vulkan.snapshot import Snapshot, read_snapshot
-from mansard.errors import DeviceError, DeviceUnavailableError
+from mansard.errors import DeviceError, DeviceUnavailableError, InputError
 from mansard.hal.device import Device, DeviceInfo, Driver
 
 TARGET = "vulkan:1.3"
 VALIDATION_VARIABLE = "MANSARD_VULKAN_VALIDATION"
+LIMITS_VARIABLE = "MANSARD_VULKAN_LIMITS"
+DISABLE_VARIABLE = "MANSARD_VULKAN_DISABLE"
+SETTINGS = ("limits", "disable")
 _KIND_ORDER = ("discrete", "integrated", "virtual", "", "software")
 
 
@@ -32,13 +35,23 @@ class VulkanDriver(Driver):
 
     Usable devices come first, then by kind: discrete, integrated, virtual, software; so ``vulkan``
     names the device most users want. ``validation`` (default: the environment variable
-    ``MANSARD_VULKAN_VALIDATION``) turns the validation layer on.
+    ``MANSARD_VULKAN_VALIDATION``) turns the validation layer on. ``limits`` names a limit profile that
+    every device is held to, ``disable`` features to do without (`mansard.drivers.vulkan.restrict`); their
+    defaults are ``MANSARD_VULKAN_LIMITS`` and the comma list ``MANSARD_VULKAN_DISABLE``.
     """
 
     name = "vulkan"
 
-    def __init__(self, *, validation: bool | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        validation: bool | None = None,
+        limits: str | None = None,
+        disable: Sequence[str] | None = None,
+    ) -> None:
         self._validation = validation
+        self._limits = limits
+        self._disable = disable
         self._lock = threading.Lock()
         self._instance: Instance | None = None
         self._candidates: tuple[Candidate, ...] = ()
@@ -50,6 +63,28 @@ class VulkanDriver(Driver):
             if not self._infos:
                 self._infos = self._list()
             return self._infos
+
+    def configure(self, **settings: object) -> None:
+        """Settings for devices opened later: ``limits`` and ``disable``, as for the constructor.
+
+        An empty ``limits`` lifts the limits again. Raises InputError for a name that is not known.
+        """
+        super().configure(**{name: value for name, value in settings.items() if name not in SETTINGS})
+        from mansard.drivers.vulkan.restrict import check_feature, limit_profile
+
+        limits, disable = settings.get("limits", self._limits), settings.get("disable", self._disable)
+        if not isinstance(limits, str | None):
+            raise InputError(f"limits must be the name of a limit profile, not {limits!r}")
+        if isinstance(disable, str):
+            disable = [disable]
+        if disable is not None and not isinstance(disable, Sequence):
+            raise InputError(f"disable must be names of features, not {disable!r}")
+        if limits:
+            limit_profile(limits)
+        for name in disable or ():
+            check_feature(name)
+        with self._lock:
+            self._limits, self._disable, self._infos = limits, disable, ()
 
     def open(self, info: DeviceInfo) -> Device:
         """Open a listed device; raises DeviceUnavailableError when it is below the baseline."""
@@ -86,8 +121,21 @@ class VulkanDriver(Driver):
 
     def _candidate(self, physical: int) -> Candidate:
         assert self._instance is not None
-        snapshot = read_snapshot(self._instance.commands, physical)
+        snapshot = self._restricted(read_snapshot(self._instance.commands, physical))
         return Candidate(physical, snapshot, make_plan(snapshot))
+
+    def _restricted(self, snapshot: Snapshot) -> Snapshot:
+        """The device as the settings let it appear."""
+        limits, names = self._limits, self._disable
+        if limits is None:
+            limits = os.environ.get(LIMITS_VARIABLE, "")
+        if names is None:
+            names = [name for name in os.environ.get(DISABLE_VARIABLE, "").split(",") if name]
+        if not limits and not names:
+            return snapshot
+        from mansard.drivers.vulkan.restrict import disable, limit_profile, restrict
+
+        return disable(restrict(snapshot, limit_profile(limits)) if limits else snapshot, names)
 
     def _wants_validation(self) -> bool:
         if self._validation is not None:

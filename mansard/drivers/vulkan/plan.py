@@ -58,10 +58,10 @@ NAMED_FEATURES: Mapping[str, tuple[str, ...]] = {
 }
 """What kernels may require, by its name in `Capabilities.features`, and the Vulkan features behind it."""
 
-_UNNAMED_FEATURES = ("hostQueryReset", "maintenance4", "pipelineCreationCacheControl")
+UNNAMED_FEATURES = ("hostQueryReset", "maintenance4", "pipelineCreationCacheControl")
 """Enabled where present; the driver uses them, kernels do not name them."""
 
-_SUBGROUP_OPERATIONS = {
+SUBGROUP_OPERATIONS = {
     "subgroup_basic": vk.VK_SUBGROUP_FEATURE_BASIC_BIT,
     "subgroup_vote": vk.VK_SUBGROUP_FEATURE_VOTE_BIT,
     "subgroup_arithmetic": vk.VK_SUBGROUP_FEATURE_ARITHMETIC_BIT,
@@ -84,7 +84,7 @@ _LLVMPIPE_UNLIMITED_SINCE = 25
 _UNLIMITED = (1 << 63) - 1
 CALIBRATED_TIMESTAMPS = "VK_EXT_calibrated_timestamps"
 MEMORY_BUDGET = "VK_EXT_memory_budget"
-_OPTIONAL_EXTENSIONS = (EXTERNAL_MEMORY_HOST, CALIBRATED_TIMESTAMPS, MEMORY_BUDGET, *EXTENSION_FEATURES)
+OPTIONAL_EXTENSIONS = (EXTERNAL_MEMORY_HOST, CALIBRATED_TIMESTAMPS, MEMORY_BUDGET, *EXTENSION_FEATURES)
 
 _LOCAL = vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
 _MAPPED = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
@@ -142,7 +142,7 @@ def make_plan(snapshot: Snapshot) -> DevicePlan:
         device_memory=device_memory,
         shared_memory=shared_memory,
         unified=unified,
-        extensions=tuple(name for name in _OPTIONAL_EXTENSIONS if name in snapshot.extensions),
+        extensions=tuple(name for name in OPTIONAL_EXTENSIONS if name in snapshot.extensions),
         enabled=enabled_features(snapshot),
         features=named_features(snapshot),
         limits=named_limits(snapshot),
@@ -225,7 +225,7 @@ def pick_memory(order: Iterable[int], type_bits: int) -> int | None:
 
 def enabled_features(snapshot: Snapshot) -> frozenset[str]:
     """The Vulkan features to enable: the baseline and every optional one that is there."""
-    wanted = {*BASELINE_FEATURES, *_UNNAMED_FEATURES}
+    wanted = {*BASELINE_FEATURES, *UNNAMED_FEATURES}
     wanted.update(*NAMED_FEATURES.values())
     return frozenset(wanted & snapshot.features)
 
@@ -237,7 +237,7 @@ def named_features(snapshot: Snapshot) -> dict[str, bool]:
     operations = snapshot.limits.get("subgroupSupportedOperations", 0) if in_compute else 0
     # A property, not a feature to enable: f32 arithmetic can keep NaN, infinities and signed zeros.
     found["nan_preserve"] = bool(snapshot.limits.get("shaderSignedZeroInfNanPreserveFloat32", 0))
-    found |= {name: bool(operations & bit) for name, bit in _SUBGROUP_OPERATIONS.items()}
+    found |= {name: bool(operations & bit) for name, bit in SUBGROUP_OPERATIONS.items()}
     if found["cooperative_matrix"]:
         found |= {name: True for name in map(matrix_feature, snapshot.matrices) if name}
     return found
@@ -274,6 +274,8 @@ def named_limits(snapshot: Snapshot) -> dict[str, int]:
         "min_subgroup_size": limits.get("minSubgroupSize") or subgroup,
         "max_subgroup_size": limits.get("maxSubgroupSize") or subgroup,
         "max_allocation": max_allocation(snapshot),
+        "allocations": limits.get("maxMemoryAllocationCount") or 4096,
+        "storage_range": limits.get("maxStorageBufferRange") or 1 << 27,
         "loop_iterations": loop_iterations(snapshot),
         "compute_units": compute_units(snapshot),
         "resident_invocations": resident_invocations(snapshot),
@@ -320,10 +322,11 @@ def max_allocation(snapshot: Snapshot) -> int:
     """The largest buffer in bytes: the lower of the limits on memory objects and on buffers.
 
     NVIDIA's driver reports 4 GiB as the former and allocates as much as a heap holds (100 GiB in one
-    piece was tried with driver 580), so there only the heap and the limit on buffers count.
+    piece was tried with driver 580), so there only the heap and the limit on buffers count. A limit
+    profile is taken at its word.
     """
     limit = snapshot.limits.get("maxMemoryAllocationSize") or 1 << 30  # What Vulkan 1.1 grants at least.
-    if snapshot.driver_id == vk.VK_DRIVER_ID_NVIDIA_PROPRIETARY:
+    if snapshot.driver_id == vk.VK_DRIVER_ID_NVIDIA_PROPRIETARY and not snapshot.profile:
         limit = max(limit, *(heap.size for heap in snapshot.heaps))
     return min(limit, snapshot.limits.get("maxBufferSize") or limit)
 

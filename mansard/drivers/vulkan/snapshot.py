@@ -52,6 +52,7 @@ BFLOAT16_COMPONENT = 1000141000
 """VK_COMPONENT_TYPE_BFLOAT16_KHR."""
 
 _LIMITS = (
+    "maxStorageBufferRange",
     "maxPushConstantsSize",
     "maxComputeSharedMemorySize",
     "maxComputeWorkGroupInvocations",
@@ -140,6 +141,8 @@ class Snapshot:
     heaps: tuple[Heap, ...]
     matrices: tuple[MatrixProperties, ...] = ()
     """Shapes of cooperative matrices, in the order the driver lists them."""
+    profile: str = ""
+    """The limit profile the device is held to (`mansard.drivers.vulkan.restrict`); empty: none."""
 
 
 def enumerate_all(call: Callable[..., int | None], kind: Any, doing: str) -> list[Any]:

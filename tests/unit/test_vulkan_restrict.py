@@ -1,0 +1,163 @@
+"""Limit profiles and disabled features, on made-up snapshots: no device and no Vulkan loader needed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from test_vulkan_plan import DISCRETE, GIB
+
+from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.driver import VulkanDriver
+from mansard.drivers.vulkan.plan import BASELINE_FEATURES, NAMED_FEATURES, UNNAMED_FEATURES, make_plan
+from mansard.drivers.vulkan.restrict import (
+    disable,
+    limit_profile,
+    limit_profiles,
+    optional_features,
+    restrict,
+)
+from mansard.drivers.vulkan.snapshot import EXTENSION_FEATURES, MatrixProperties, Snapshot, feature_names
+from mansard.errors import InputError
+
+PROFILES = sorted(limit_profiles())
+KNOWN = {*UNNAMED_FEATURES, *(part for parts in NAMED_FEATURES.values() for part in parts)}
+MATRIX = MatrixProperties((16, 16, 16), (0, 0, 1, 1), False, vk.VK_SCOPE_SUBGROUP_KHR)
+
+# Everything Mansard knows, and more of it than any profile grants.
+RICH = dataclasses.replace(
+    DISCRETE,
+    features=frozenset({*BASELINE_FEATURES, *KNOWN}),
+    extensions=frozenset({*DISCRETE.extensions, *EXTENSION_FEATURES}),
+    limits={
+        **DISCRETE.limits,
+        "maxStorageBufferRange": 2**32 - 1,
+        "maxMemoryAllocationCount": 1 << 30,
+        "maxComputeSharedMemorySize": 1 << 20,
+        "subgroupSupportedOperations": 0xFFFF,
+        "shaderSignedZeroInfNanPreserveFloat32": 1,
+        **{f"maxComputeWorkGroupSize.{axis}": 1 << 16 for axis in range(3)},
+    },
+    matrices=(MATRIX,),
+)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_bounds_the_device_and_meets_the_baseline(name: str) -> None:
+    profile = limit_profile(name)
+    assert profile.title
+    assert profile.sources
+    assert profile.features <= {*BASELINE_FEATURES, *KNOWN}, "features Mansard never uses say nothing"
+    held = restrict(RICH, profile)
+    plan = make_plan(held)
+    assert plan.reasons == ()
+    assert held.features == profile.features
+    assert not held.matrices
+    for limit, value in profile.limits.items():
+        if limit in RICH.limits:
+            assert held.limits[limit] == (
+                min(value, RICH.limits[limit]) if limit.startswith("max") else max(value, RICH.limits[limit])
+            )
+    assert sum(family.count for family in held.queue_families) <= profile.queues
+    assert max(heap.size for heap in held.heaps) == profile.memory
+    assert plan.limits["max_allocation"] <= min(
+        profile.limits["maxMemoryAllocationSize"], profile.limits["maxBufferSize"]
+    )
+
+
+def test_a_profile_adds_nothing_to_a_smaller_device() -> None:
+    poor = dataclasses.replace(RICH, features=frozenset(BASELINE_FEATURES), extensions=frozenset())
+    held = restrict(poor, limit_profile("steam-deck"))
+    assert held.features == frozenset(BASELINE_FEATURES)
+    assert not held.extensions
+    small = dataclasses.replace(RICH, limits={**RICH.limits, "maxComputeWorkGroupInvocations": 64})
+    assert make_plan(restrict(small, limit_profile("mali-g720"))).limits["workgroup_invocations"] == 64
+
+
+def test_the_least_device_of_all() -> None:
+    plan = make_plan(restrict(RICH, limit_profile("vulkan-minimum")))
+    on = {name for name, present in plan.features.items() if present}
+    assert on == {
+        "buffer_device_address", "int64", "scalar_block_layout", "storage16", "storage8", "subgroup_basic",
+    }  # fmt: skip
+    assert plan.limits["workgroup_invocations"] == 128
+    assert plan.limits["max_allocation"] == GIB
+    assert plan.extensions == ()
+
+
+def present(snapshot: Snapshot) -> set[str]:
+    return {name for name, is_there in make_plan(snapshot).features.items() if is_there}
+
+
+@pytest.mark.parametrize("name", optional_features(RICH))
+def test_each_optional_feature_can_be_switched_off(name: str) -> None:
+    without = disable(RICH, [name])
+    assert name not in optional_features(without)
+    assert make_plan(without).reasons == (), "what is optional is not needed"
+    assert name not in present(without)
+    assert name not in without.extensions
+
+
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [
+        ("int64_atomics", {"int64_atomics"}),
+        ("memory_model_device_scope", {"memory_model_device_scope"}),
+        ("full_subgroups", {"full_subgroups"}),
+        ("subgroup_size_control", {"subgroup_size_control", "full_subgroups"}),
+        ("float16", {"float16"}),
+        ("subgroup_shuffle", {"subgroup_shuffle"}),
+        ("nan_preserve", {"nan_preserve"}),
+        ("matrix_16x16x16_f16_f32", {"matrix_16x16x16_f16_f32"}),
+        ("shaderFloat16", {"float16"}),
+    ],
+)
+def test_only_what_needs_a_feature_goes_with_it(name: str, gone: set[str]) -> None:
+    assert present(RICH) - present(disable(RICH, [name])) == gone
+
+
+def test_no_matrices_without_the_feature_or_what_it_needs() -> None:
+    for name in ("cooperative_matrix", "VK_KHR_cooperative_matrix", "memory_model"):
+        without = disable(RICH, [name])
+        left = {feature for feature in present(without) if "matrix" in feature}
+        assert not without.matrices
+        assert not left, name
+        of_extensions = {f for kind in EXTENSION_FEATURES.values() for f in feature_names(kind)}
+        assert not {f for f in without.features & of_extensions if "Matrix" in f}
+
+
+def test_a_device_without_a_feature_of_the_baseline_says_so() -> None:
+    assert make_plan(disable(RICH, ["int64"])).reasons == ("feature shaderInt64 is missing",)
+    reasons = make_plan(disable(RICH, ["timelineSemaphore", "int64"])).reasons
+    assert reasons == ("feature timelineSemaphore is missing", "feature shaderInt64 is missing")
+
+
+def test_unknown_names_are_answered_with_near_ones() -> None:
+    with pytest.raises(InputError, match=r"'mali-g72'; did you mean .*mali-g720"):
+        limit_profile("mali-g72")
+    with pytest.raises(InputError, match=r"'float15'; did you mean .*float16"):
+        disable(RICH, ["float15"])
+    with pytest.raises(InputError, match="known: adreno-750"):
+        limit_profile("§")
+
+
+def test_settings_of_the_driver_are_checked() -> None:
+    driver = VulkanDriver(validation=False)
+    driver.configure(limits="mali-g720", disable=["float16", "VK_EXT_memory_budget"])
+    held = driver._restricted(RICH)
+    assert held.profile == "mali-g720"
+    assert "float16" not in present(held)
+    driver.configure(limits="", disable=())
+    assert driver._restricted(RICH) is RICH
+    for wrong in ({"limits": "mali"}, {"disable": ["nothing"]}, {"limits": 3}, {"disable": 3}, {"colour": 1}):
+        with pytest.raises(InputError):
+            driver.configure(**wrong)
+
+
+def test_the_environment_gives_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MANSARD_VULKAN_LIMITS", "adreno-750")
+    monkeypatch.setenv("MANSARD_VULKAN_DISABLE", "float16,int16")
+    held = VulkanDriver(validation=False)._restricted(RICH)
+    assert held.profile == "adreno-750"
+    assert not {"float16", "int16", "float64"} & present(held)
+    assert VulkanDriver(validation=False, limits="", disable=())._restricted(RICH) is RICH
