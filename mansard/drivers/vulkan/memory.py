@@ -34,6 +34,7 @@ class Allocation:
     memory: int
     address: int
     host_pointer: int | None
+    size: int = 0
     free: FreeList | None = None
     """Set when the allocation is a block for small buffers."""
 
@@ -185,6 +186,8 @@ class Allocator:
             raise OutOfMemoryError(
                 f"a buffer of {size} bytes exceeds the device's limit of {largest} (maxBufferSize)"
             )
+        if self._context.snapshot.profile:
+            self._hold_to_profile(size)
         order = plan.device_memory if kind is MemoryKind.DEVICE else plan.shared_memory
         mapped = kind is MemoryKind.SHARED or plan.unified
         failure: DeviceError | None = None
@@ -200,6 +203,23 @@ class Allocator:
         if failure is None:
             raise OutOfMemoryError(f"no {kind.value} memory can hold a buffer of {size} bytes")
         raise OutOfMemoryError(f"{failure}{self._heap_use(order[0])}") from failure
+
+    def _hold_to_profile(self, size: int) -> None:
+        """Refuse what the device of the limit profile would refuse, where this one would not."""
+        snapshot, limits = self._context.snapshot, self._context.plan.limits
+        used = sum(allocation.size for allocation in self._live)
+        room = max(heap.size for heap in snapshot.heaps)
+        refusals = {
+            "maxMemoryAllocationSize": (size, limits["max_allocation"]),
+            "maxMemoryAllocationCount": (len(self._live) + 1, limits["allocations"]),
+            "size of the heap": (used + size, room),
+        }
+        for limit, (wanted, most) in refusals.items():
+            if wanted > most:
+                raise OutOfMemoryError(
+                    f"a buffer of {size} bytes exceeds the limit profile {snapshot.profile} "
+                    f"({limit}: {wanted} is more than {most})"
+                )
 
     def _heap_use(self, memory_type: int) -> str:
         """How full a memory type's heap is, as a part of a message; empty when the driver does not say."""
@@ -295,7 +315,7 @@ class Allocator:
         address = commands.vkGetBufferDeviceAddress(
             handle, ctypes.byref(vk.VkBufferDeviceAddressInfo(buffer=buffer))
         )
-        allocation = Allocation(buffer, memory.value, address, pointer)
+        allocation = Allocation(buffer, memory.value, address, pointer, size)
         self._live.add(allocation)
         return allocation
 
