@@ -41,6 +41,10 @@ def unmet_requirements(spec: ExecutableSpec, plan: DevicePlan) -> list[str]:
         if x * y * z > plan.limits["workgroup_invocations"]:
             missing.append(f"{entry.name} has workgroups of {x * y * z}, the device's limit is "
                            f"{plan.limits['workgroup_invocations']}")  # fmt: skip
+        for axis, extent in zip("xyz", entry.workgroup, strict=True):
+            most = plan.limits[f"workgroup_size_{axis}"]
+            if extent > most:
+                missing.append(f"{entry.name} has workgroups of {extent} in {axis}, the device's limit is {most}")
     return missing
 
 
