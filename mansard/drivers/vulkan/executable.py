@@ -44,7 +44,9 @@ def unmet_requirements(spec: ExecutableSpec, plan: DevicePlan) -> list[str]:
         for axis, extent in zip("xyz", entry.workgroup, strict=True):
             most = plan.limits[f"workgroup_size_{axis}"]
             if extent > most:
-                missing.append(f"{entry.name} has workgroups of {extent} in {axis}, the device's limit is {most}")
+                missing.append(
+                    f"{entry.name} has workgroups of {extent} in {axis}, the device's limit is {most}"
+                )
     return missing
 
 
