@@ -88,7 +88,8 @@ def _best(call: Callable[[], object], seconds: float = 1.5, least: int = 20) -> 
     return statistics.median(times), min(times)
 
 
-def _torch_row(name: str, batch: int, work: Path) -> dict[str, Any]:
+def _torch_row(name: str, batch: int, work: Path, *, compiling: bool) -> dict[str, Any]:
+    """PyTorch on the GPU, compiled or as it is; what it computes as it is becomes the reference."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -98,7 +99,7 @@ def _torch_row(name: str, batch: int, work: Path) -> dict[str, Any]:
     with torch.inference_mode():
         reference = module(x).float().cpu().numpy()
         np.save(work / f"{name}-{batch}-reference.npy", reference)
-        compiled = torch.compile(module, mode="reduce-overhead")
+        compiled = torch.compile(module, mode="reduce-overhead") if compiling else module
         for _ in range(4):
             output = compiled(x)
         torch.cuda.synchronize()
@@ -124,7 +125,8 @@ def _torch_row(name: str, batch: int, work: Path) -> dict[str, Any]:
             stop.synchronize()
             device.append(start.elapsed_time(stop))
     return {
-        "peer": "torch.compile", "call_ms": call, "call_min_ms": call_min, "resident_ms": latency,
+        "peer": "torch.compile" if compiling else "eager", "call_ms": call, "call_min_ms": call_min,
+        "resident_ms": latency,
         "resident_min_ms": latency_min, "device_ms": statistics.median(device), "max_rel_err": error,
         "device": torch.cuda.get_device_name(), "version": torch.__version__,
     }  # fmt: skip
@@ -226,7 +228,7 @@ def main() -> None:
     parser.add_argument("graphs", type=Path)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--batches", default="1")
-    parser.add_argument("--peers", default="torch,mansard")
+    parser.add_argument("--peers", default="torch,mansard", help="torch (compiled) or eager, then mansard")
     parser.add_argument("--target", default="vulkan")
     parser.add_argument("--work", type=Path, default=Path("/tmp/mansard-gpu"))
     parser.add_argument("--slowest", type=int, default=12)
@@ -239,8 +241,8 @@ def main() -> None:
         return
     if options.step == "case":
         name, batch, peer = options.case.split(",")
-        if peer == "torch":
-            row = _torch_row(name, int(batch), options.work)
+        if peer in ("torch", "eager"):
+            row = _torch_row(name, int(batch), options.work, compiling=peer == "torch")
         else:
             row = _mansard_row(
                 name, int(batch), options.work, options.graphs, options.target, options.slowest
