@@ -80,6 +80,9 @@ class Evaluator:
         self.inside = False
         """Set by a schedule that visits only points at which padded reads stay inside."""
         self.vector: tuple[int, int] | None = None  # loop, lanes
+        self.multiple = 1
+        """What a schedule makes the bound value of the vector loop a multiple of: vectors of a buffer whose
+        address then is one of their lanes are loaded and stored as aligned."""
         self.reduced: dict[Generic, KValue] = {}
         self.special: Mapping[Generic, Generic] = {}
         """Ops as they are in the part of a loop at hand (see `mansard.codegen.segments`)."""
@@ -91,10 +94,12 @@ class Evaluator:
     def scope(self) -> Iterator[None]:
         """What is computed and bound inside is forgotten afterwards."""
         saved = (dict(self.loops), dict(self.shifts), self.vector, dict(self.reduced), dict(self._cache))
+        multiple = self.multiple
         try:
             yield
         finally:
             self.loops, self.shifts, self.vector, self.reduced, self._cache = saved
+            self.multiple = multiple
 
     def bind(self, group: Sequence[int], value: KValue, shift: int = 0) -> None:
         """Set a group of loops that run as one (the innermost carries it) to ``value + shift``.
@@ -167,6 +172,14 @@ class Evaluator:
         steps = self.b.mul(self.b.iota(self.vector[1]), self.dim(along))
         return self.b.add(base, steps)
 
+    def _aligned(self, position: Linear) -> bool:
+        """Whether a vector at a position starts at a multiple of its lanes."""
+        if self.vector is None or self.multiple % self.vector[1]:
+            return False
+        loop, lanes = self.vector
+        walked = [c for at, c in position.terms if at != loop and not dims.is_one(self.nest.extents[at])]
+        return all(dims.exact_div(c, lanes) is not None for c in (*walked, position.offset))
+
     # Reads and writes -------------------------------------------------------------------------
     def load(self, value: Value, address: Linear) -> KValue:
         """Read a buffer; a vector when the address varies along the vector loop."""
@@ -176,7 +189,7 @@ class Evaluator:
             return self._widen(self.b.load(memory, base))
         lanes = self.vector[1]
         if dims.is_one(along):
-            return self._widen(self.b.load(memory, base, lanes))
+            return self._widen(self.b.load(memory, base, lanes, aligned=self._aligned(address)))
         if along == 2 and lanes > 1 and lanes % 2 == 0:
             # Two plain loads and a shuffle: several times faster than a gather. Nothing past the
             # last lane's own element is read.
@@ -193,7 +206,8 @@ class Evaluator:
         if self.vector is None or along == 0:
             self.b.store(memory, base, data)
         elif dims.is_one(along):
-            self.b.store(memory, base, self.b.splat(data, self.vector[1]))
+            data = self.b.splat(data, self.vector[1])
+            self.b.store(memory, base, data, aligned=self._aligned(address))
         else:
             self.b.store(memory, self.lanes_of(address), self.b.splat(data, self.vector[1]))
 
@@ -259,7 +273,7 @@ class Evaluator:
             place = b.splat(self.lanes_of(address), ok.type.lanes)
             data = b.load(memory, b.select(ok, place, b.splat(b.idx(0), ok.type.lanes)))
         elif lanes == 1 or dims.is_one(along):
-            data = b.load(memory, b.select(ok, start, b.idx(0)), lanes)
+            data = b.load(memory, b.select(ok, start, b.idx(0)), lanes, aligned=self._aligned(address))
         else:
             data = b.load(
                 memory, b.select(b.splat(ok, lanes), self.lanes_of(address), b.splat(b.idx(0), lanes))

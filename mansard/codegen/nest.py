@@ -14,7 +14,7 @@ from mansard import dims
 from mansard.dims import DimLike
 from mansard.errors import CodegenError
 from mansard.ir.ops import Generic, Op, Reshape
-from mansard.ir.scalar import Arg, Gather, Index, walk
+from mansard.ir.scalar import Arg, Gather, Index, Scalar, walk
 from mansard.ir.types import Linear, Value
 from mansard.passes.dispatch import Dispatch
 from mansard.passes.loops import collapse, delinearize, linearize
@@ -163,6 +163,27 @@ class Nest:
         found: list[Read] = []
         self._collect(root.op, root.index, found, set())
         return found
+
+    def part_reads(self, root: Root, part: Scalar) -> tuple[list[Read], list[Linear]]:
+        """What a subtree of a root's body depends on: the buffer reads made to evaluate it once, and the
+        positions it uses as numbers."""
+        found: list[Read] = []
+        uses: list[Linear] = []
+        for node in walk(part):
+            if isinstance(node, Arg):
+                where = self.operand_index(root.op, node.index, root.index)
+                guards = self.guards(root.op, node.index, root.index)
+                value = root.op.inputs[node.index]
+                self._collect_value(value, where, guards, found, set())
+                base, place = self.locate(value, where)
+                producer = self.producers.get(base)
+                if isinstance(producer, Generic) and not isinstance(place, Linear):
+                    self._index_uses(producer, place, uses, set())
+            elif isinstance(node, Gather):
+                found.append(Read(self.buffer(root.op.inputs[node.operand]), None))
+            elif isinstance(node, Index):
+                uses.append(root.index[node.dim])
+        return found, uses
 
     def _collect(self, op: Generic, index: Sequence[Linear], found: list[Read], seen: set[object]) -> None:
         key = (op, tuple(index))

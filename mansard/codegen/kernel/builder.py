@@ -89,15 +89,21 @@ class KernelBuilder:
         return self.inst("local_id", (), KType(self.index), axis=axis)
 
     # Memory ---------------------------------------------------------------------------------
-    def shared(self, dtype: DType, size: int) -> Shared:
-        """Allocate workgroup memory of ``size`` elements."""
-        self._shared.append(Shared(len(self._shared), dtype, size))
+    def shared(self, dtype: DType, size: int, lanes: int = 1) -> Shared:
+        """Allocate workgroup memory of ``size`` elements, or of as many vectors."""
+        self._shared.append(Shared(len(self._shared), dtype, size, lanes))
         return self._shared[-1]
 
-    def load(self, memory: Memory, index: KValue, lanes: int = 1) -> KValue:
-        """Load ``lanes`` consecutive elements, or one per lane of a vector index."""
+    def load(self, memory: Memory, index: KValue, lanes: int = 1, *, aligned: bool = False) -> KValue:
+        """Load ``lanes`` consecutive elements, or one per lane of a vector index.
+
+        A memory of vectors gives a whole one. ``aligned``: the address is a multiple of the value's size.
+        """
         lanes = index.type.lanes if index.type.lanes > 1 else lanes
-        return self.inst("load", (index,), KType(memory.dtype, lanes), memory=memory)
+        if isinstance(memory, Shared) and memory.lanes > 1:
+            lanes = memory.lanes
+        attrs = {"aligned": True} if aligned else {}
+        return self.inst("load", (index,), KType(memory.dtype, lanes), memory=memory, **attrs)
 
     def load_words(self, memory: Memory, index: KValue, words: int) -> KValue:
         """32-bit words as they lie in memory from an element on, aligned to all of them (GPU only)."""
@@ -111,9 +117,17 @@ class KernelBuilder:
         wide = {DType.F16: DType.F32, DType.BF16: DType.F32, DType.I4: DType.I8, DType.U4: DType.U8}
         return self.inst("unpack", (words,), KType(wide.get(dtype, dtype), count), dtype=dtype, first=first)
 
-    def store(self, memory: Memory, index: KValue, value: KValue) -> None:
-        """Store all lanes of ``value`` to consecutive elements, or to those of a vector index."""
-        self.inst("store", (index, value), None, memory=memory)
+    def store(self, memory: Memory, index: KValue, value: KValue, *, aligned: bool = False) -> None:
+        """Store all lanes of ``value`` to consecutive elements, or to those of a vector index.
+
+        ``aligned``: the address is a multiple of the value's size.
+        """
+        attrs = {"aligned": True} if aligned else {}
+        self.inst("store", (index, value), None, memory=memory, **attrs)
+
+    def store_lane(self, memory: Shared, index: KValue, lane: KValue, value: KValue) -> None:
+        """Store one element of vector ``index`` of a workgroup memory of vectors."""
+        self.inst("store_lane", (index, lane, value), None, memory=memory)
 
     def prefetch(self, memory: Memory, index: KValue) -> None:
         """Hint that an element is read soon."""

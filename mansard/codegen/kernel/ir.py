@@ -51,6 +51,8 @@ shuffle            [a, b]; attrs lanes: for each lane of the result, a lane of a
 iota               0, 1, 2 … as int lanes
 reduce             [vector]; attrs combiner: add mul min max and or; any association
 subgroup_reduce    [scalar]; attrs combiner; over the active invocations of the subgroup
+store_lane         [index, lane, value]; attrs memory: Shared of vectors: one element of a vector, the lane an
+                   int below the vectors' lanes; GPU only
 atomic             [index, value]; attrs memory, combiner: add min max (int or f32 add); no result
 barrier            workgroup barrier, shared memory visible
 =================  ==========================================================================
@@ -102,11 +104,16 @@ class Binding:
 
 @dataclass(frozen=True)
 class Shared:
-    """Memory of one workgroup. On a CPU: memory of one invocation, on its stack."""
+    """Memory of one workgroup. On a CPU: memory of one invocation, on its stack.
+
+    With ``lanes`` > 1 (GPU only) it is ``size`` whole vectors: an index counts vectors, and load and store
+    move whole ones, which hardware does in one access.
+    """
 
     index: int
     dtype: DType
     size: int
+    lanes: int = 1
 
 
 Memory = Union[Binding, Shared]

@@ -131,6 +131,9 @@ def _access(v: _Verifier, inst: Inst, value: KType) -> None:
     v.require(value.dtype == memory.dtype, f"the memory holds {memory.dtype.value}")
     v.require(index.dtype in (DType.I32, DType.I64), "the index is not i32 or i64")
     v.require(index.lanes in (1, value.lanes), "the index has other lanes than the value")
+    if isinstance(memory, Shared) and memory.lanes > 1:
+        whole = index.lanes == 1 and value.lanes == memory.lanes
+        v.require(whole, f"the memory is accessed in whole vectors of {memory.lanes}")
 
 
 def _load(v: _Verifier, inst: Inst) -> None:
@@ -141,6 +144,13 @@ def _store(v: _Verifier, inst: Inst) -> None:
     _access(v, inst, inst.args[1].type)
     memory = v.memory(inst)
     v.require(isinstance(memory, Shared) or memory.writable, "the binding is not writable")
+
+
+def _store_lane(v: _Verifier, inst: Inst) -> None:
+    memory, (index, lane, value) = v.memory(inst), (a.type for a in inst.args)
+    v.require(isinstance(memory, Shared) and memory.lanes > 1, "the memory is not one of vectors")
+    v.require(value == KType(memory.dtype), f"the memory holds {memory.dtype.value}")
+    v.require(index == lane and index.lanes == 1 and index.dtype.is_int, "index and lane are not one int type")
 
 
 def _atomic(v: _Verifier, inst: Inst) -> None:
@@ -322,6 +332,7 @@ _RULES: dict[str, tuple[int, bool, _Rule]] = {
     "reduce": (1, True, _combine),
     "subgroup_reduce": (1, True, _subgroup),
     "atomic": (2, False, _atomic),
+    "store_lane": (3, False, _store_lane),
     "barrier": (0, False, _nothing),
     "fma": (3, True, _float),
     "dot": (3, True, _dot),

@@ -182,11 +182,11 @@ class KernelEmitter:
         """The variable of a workgroup memory."""
         if memory.index not in self._shared:
             m = self.module
-            element = self.shared_element(memory.dtype)
+            element = m.vector_type(self.shared_element(memory.dtype), memory.lanes)
             array = m.declare("OpTypeArray", None, element, m.int_constant(memory.size))
             self._shared[memory.index] = m.variable("Workgroup", array)
             width = 2 if memory.dtype is DType.F16 else max(4, memory.dtype.itemsize)
-            self.shared_bytes += memory.size * width
+            self.shared_bytes += memory.size * memory.lanes * width
         return self._shared[memory.index]
 
     def shared_element(self, dtype: DType) -> Id:

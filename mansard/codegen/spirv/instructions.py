@@ -10,7 +10,7 @@ from mansard.codegen.math import rounding
 from mansard.codegen.math.narrow import code
 from mansard.codegen.spirv.casts import emit_bitcast, emit_cast, normalized
 from mansard.codegen.spirv.function import KernelEmitter
-from mansard.codegen.spirv.memory import emit_atomic, emit_barrier, emit_load, emit_store
+from mansard.codegen.spirv.memory import emit_atomic, emit_barrier, emit_load, emit_store, emit_store_lane
 from mansard.codegen.spirv.packed import emit_load_words, emit_unpack
 from mansard.codegen.spirv.words import REDUCE, SCOPE, Id
 from mansard.dtypes import DType
@@ -360,6 +360,7 @@ _RULES: dict[str, _Rule] = {
     "load": emit_load,
     "store": emit_store,
     "atomic": emit_atomic,
+    "store_lane": emit_store_lane,
     "barrier": emit_barrier,
     **dict.fromkeys(("add", "sub", "mul", "div", "and", "or", "xor", "shl"), _arithmetic),
     "shr": _shr,

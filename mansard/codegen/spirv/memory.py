@@ -20,7 +20,7 @@ def emit_load(f: KernelEmitter, inst: Inst) -> None:
         raise CodegenError("load without a result")
     memory, index, type_ = inst.attrs["memory"], inst.args[0], inst.result.type
     f.type(type_)  # too many lanes are reported before anything is emitted
-    whole = isinstance(memory, Binding) and index.type.lanes == 1
+    whole = _is_whole(memory) and index.type.lanes == 1
     if whole or type_.lanes == 1:
         f.bind(inst.result, _load(f, memory, f.id(index), index.type, type_, inst))
         return
@@ -37,7 +37,7 @@ def emit_store(f: KernelEmitter, inst: Inst) -> None:
     memory = inst.attrs["memory"]
     index, value = inst.args
     type_ = value.type
-    whole = isinstance(memory, Binding) and index.type.lanes == 1
+    whole = _is_whole(memory) and index.type.lanes == 1
     if whole or type_.lanes == 1:
         _store(f, memory, (f.id(index), index.type), (f.id(value), type_), inst)
         return
@@ -46,6 +46,20 @@ def emit_store(f: KernelEmitter, inst: Inst) -> None:
     for lane, position in enumerate(_positions(f, index, type_.lanes)):
         part = f.op("OpCompositeExtract", f.type(scalar), f.id(value), lane)
         _store(f, memory, (position, index.type.with_lanes(1)), (part, scalar), inst)
+
+
+def _is_whole(memory: Binding | Shared) -> bool:
+    """Whether a vector of consecutive elements is one access."""
+    return isinstance(memory, Binding) or memory.lanes > 1
+
+
+def emit_store_lane(f: KernelEmitter, inst: Inst) -> None:
+    """One element of a vector in workgroup memory."""
+    memory = inst.attrs["memory"]
+    index, lane, value = inst.args
+    pointer = f.module.pointer_type("Workgroup", f.shared_element(memory.dtype))
+    place = f.op("OpAccessChain", pointer, f.shared(memory), f.id(index), f.id(lane))
+    f.do("OpStore", place, f.id(value))
 
 
 def _positions(f: KernelEmitter, index: KValue, lanes: int) -> list[Id]:
@@ -61,7 +75,7 @@ def _positions(f: KernelEmitter, index: KValue, lanes: int) -> list[Id]:
 def _pointer(f: KernelEmitter, memory: Binding | Shared, index: Id, index_type: KType, stored: Id) -> Id:
     m = f.module
     if isinstance(memory, Shared):
-        pointer = m.pointer_type("Workgroup", f.shared_element(memory.dtype))
+        pointer = m.pointer_type("Workgroup", m.vector_type(f.shared_element(memory.dtype), memory.lanes))
         return f.op("OpAccessChain", pointer, f.shared(memory), index)
     return buffer_pointer(f, memory, index, index_type, stored)
 
@@ -101,10 +115,11 @@ def _load(
 ) -> Id:
     m = f.module
     if isinstance(memory, Shared):
-        element = f.shared_element(memory.dtype)
+        element = m.vector_type(f.shared_element(memory.dtype), memory.lanes)
         value = f.op("OpLoad", element, _pointer(f, memory, index, index_type, element))
         if type_.dtype is DType.BOOL:
-            return f.op("OpINotEqual", m.bool_type(), value, m.int_constant(0))
+            zero = m.splat(m.int_constant(0), m.int_type(32), type_.lanes)
+            return f.op("OpINotEqual", f.type(type_), value, zero)
         return value
     stored = _stored_type(f, type_)
     pointer = _pointer(f, memory, index, index_type, stored)

@@ -9,11 +9,11 @@ from mansard.codegen.backend import KernelTarget
 from mansard.codegen.nest import Nest
 from mansard.codegen.schedules import contraction
 from mansard.codegen.schedules.base import estimate
-from mansard.codegen.schedules.gpu import general
+from mansard.codegen.schedules.gpu import general, tiled
 from mansard.codegen.schedules.parameters import NestSchedule, Tunable
 from mansard.codegen.schedules.reduce import ARG
 
-TUNABLE: Mapping[NestSchedule, Tunable] = {}
+TUNABLE: Mapping[NestSchedule, Tunable] = {tiled.schedule: Tunable(tiled.candidates, tiled.schedule)}
 """What a schedule that has parameters offers, by the schedule `choose` gives."""
 
 
@@ -22,6 +22,8 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
     reductions = [r for r in nest.roots if r.reduces]
     if not reductions:
         return general.schedule_map
+    if tiled.applies(nest, target):
+        return tiled.schedule
     if contraction.is_tiled(nest) and not _dot_like(nest):
         return general.schedule_contraction
     longest = max(estimate(nest.total(r.inner)) for r in nest.roots)
