@@ -1,10 +1,11 @@
-/* The Vulkan driver's part outside the interpreter: submission, completion, validation messages.
+/* The Vulkan driver's part outside the interpreter: submission and completion.
  *
  * A mn_vk_queue joins a VkQueue to a mn_queue in inline mode. Whichever thread makes a batch ready
  * calls vkQueueSubmit2 with the batch's command buffer (its `work`) and a signal of the next value of
- * the device's timeline semaphore; one watcher thread waits for those values in order and completes
+ * the queue's timeline semaphore; one watcher thread waits for those values in order and completes
  * the batches. Work on one VkQueue ends in the order of its signals, so the oldest entry is always the
- * next to complete.
+ * next to complete. Queues of one device form a ring: a batch that follows work of another one is handed
+ * over at once too, with a wait for that queue's semaphore.
  *
  * No Vulkan header is needed: the few structs are declared here, the commands come as pointers.
  */
@@ -55,16 +56,6 @@ typedef struct vk_semaphore_wait {
     const uint64_t *values;
 } vk_semaphore_wait;
 
-typedef struct vk_message {
-    int32_t type;
-    const void *next;
-    uint32_t flags;
-    const char *id_name;
-    int32_t id;
-    const char *text;
-    /* more follows */
-} vk_message;
-
 enum {
     VK_SUCCESS = 0,
     VK_TIMEOUT = 2,
@@ -109,12 +100,13 @@ static int result_code(int32_t result) {
 typedef struct mn_vk_options {
     const char *label;
     void *device;       /* VkDevice */
-    void *queue;        /* VkQueue, used by nobody else */
+    void *queue;        /* VkQueue, used by this device's mn_vk_queues alone */
     uint64_t semaphore; /* a timeline VkSemaphore at 0, used by nobody else */
     uint64_t spin_ns;   /* how long the watcher looks for an end before it sleeps */
     vk_queue_submit2 submit;
     vk_wait_semaphores wait;
     vk_get_counter counter;
+    struct mn_vk_queue *sibling; /* another queue of the device, or NULL; it may have the same VkQueue */
 } mn_vk_options;
 
 /* A submission the device has and has not completed. */
@@ -129,7 +121,10 @@ typedef struct mn_vk_queue {
     mn_vk_options vk;
     mn_queue *core;
     pthread_t watcher;
-    /* Guards all that follows and the VkQueue. Never held while a callback of the core may run. */
+    struct mn_vk_queue *next;     /* in the ring of the device's queues; guarded by ring_lock */
+    pthread_mutex_t *submit_lock; /* guards the VkQueue: own_submit_lock, or that of the first with it */
+    pthread_mutex_t own_submit_lock;
+    /* Guards all that follows. Never held while a callback of the core may run. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     entry *oldest, *newest;
@@ -142,6 +137,11 @@ typedef struct mn_vk_queue {
     int32_t inject_result;
     bool inject_hold, inject_armed;
 } mn_vk_queue;
+
+/* Guards every ring of queues. Taken before the lock of a queue, never while one is held. */
+static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
+/* A device has no more queues than that. */
+#define RING_MAX 4
 
 /* How long the watcher sleeps in one call: bounds how late it notices that it should stop. */
 #define WATCH_NS 100000000u
@@ -159,46 +159,65 @@ static uint64_t value_of_point(const mn_vk_queue *queue, const mn_point *point) 
     return 0;
 }
 
+/* Whether one of the device's queues runs the submission that signals `point`; `wait` is then a wait for
+ * its end. No lock held. */
+static bool find_signal(mn_vk_queue *queue, const mn_point *point, vk_semaphore_submit *wait) {
+    *wait = (vk_semaphore_submit){.type = TYPE_SEMAPHORE_SUBMIT_INFO, .stages = STAGE_ALL_COMMANDS};
+    mn_vk_queue *each = queue;
+    pthread_mutex_lock(&ring_lock);
+    do {
+        pthread_mutex_lock(&each->lock);
+        wait->semaphore = each->vk.semaphore;
+        wait->value = value_of_point(each, point);
+        pthread_mutex_unlock(&each->lock);
+        each = each->next;
+    } while (!wait->value && each != queue);
+    pthread_mutex_unlock(&ring_lock);
+    return wait->value != 0;
+}
+
 /* The core asks whether the device itself orders work after a point: it does when the work that
- * signals the point was submitted to the same VkQueue. */
+ * signals the point was submitted to one of its queues. */
 static bool native_wait(void *context, const mn_point *point) {
-    mn_vk_queue *queue = context;
-    pthread_mutex_lock(&queue->lock);
-    bool native = value_of_point(queue, point) != 0;
-    pthread_mutex_unlock(&queue->lock);
-    return native;
+    vk_semaphore_submit wait;
+    return find_signal(context, point, &wait);
 }
 
-/* The newest of the running submissions a batch must follow; 0 for none. Lock held. */
-static uint64_t value_to_follow(const mn_vk_queue *queue, mn_batch *batch) {
-    uint32_t count = 0;
-    const mn_point *points = mn_batch_native_waits(batch, &count);
-    uint64_t follow = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t value = value_of_point(queue, &points[i]);
-        if (value > follow) follow = value;
+/* What a batch waits for on the device: at most one value of every queue. Points that are found no more
+ * were reached meanwhile. */
+static uint32_t find_waits(mn_vk_queue *queue, mn_batch *batch, vk_semaphore_submit waits[RING_MAX]) {
+    uint32_t points = 0, count = 0;
+    const mn_point *native = mn_batch_native_waits(batch, &points);
+    for (uint32_t i = 0; i < points; i++) {
+        vk_semaphore_submit wait;
+        if (!find_signal(queue, &native[i], &wait)) continue;
+        uint32_t at = 0;
+        while (at < count && waits[at].semaphore != wait.semaphore) at++;
+        if (at == count || waits[at].value < wait.value) waits[at] = wait;
+        if (at == count) count++;
     }
-    return follow;
+    return count;
 }
 
-static int32_t submit(mn_vk_queue *queue, mn_batch *batch, uint64_t value) {
-    uint64_t follow = value_to_follow(queue, batch);
-    vk_semaphore_submit wait = {.type = TYPE_SEMAPHORE_SUBMIT_INFO,
-                                .semaphore = queue->vk.semaphore,
-                                .value = follow,
-                                .stages = STAGE_ALL_COMMANDS};
-    vk_semaphore_submit signal = wait;
-    signal.value = value;
+static int32_t submit(mn_vk_queue *queue, mn_batch *batch, uint64_t value, const vk_semaphore_submit *waits,
+                      uint32_t wait_count) {
+    vk_semaphore_submit signal = {.type = TYPE_SEMAPHORE_SUBMIT_INFO,
+                                  .semaphore = queue->vk.semaphore,
+                                  .value = value,
+                                  .stages = STAGE_ALL_COMMANDS};
     vk_command_buffer_submit work = {.type = TYPE_COMMAND_BUFFER_SUBMIT_INFO,
                                      .command_buffer = mn_batch_work(batch)};
     vk_submit2 info = {.type = TYPE_SUBMIT_INFO_2,
-                       .wait_count = follow ? 1 : 0,
-                       .waits = &wait,
+                       .wait_count = wait_count,
+                       .waits = waits,
                        .command_buffer_count = work.command_buffer ? 1 : 0,
                        .command_buffers = &work,
                        .signal_count = 1,
                        .signals = &signal};
-    return queue->vk.submit(queue->vk.queue, 1, &info, 0);
+    pthread_mutex_lock(queue->submit_lock);
+    int32_t result = queue->vk.submit(queue->vk.queue, 1, &info, 0);
+    pthread_mutex_unlock(queue->submit_lock);
+    return result;
 }
 
 /* Whether the injection falls due with this submission. Lock held. */
@@ -219,12 +238,14 @@ static void execute(void *context, mn_batch *batch) {
         mn_batch_complete(batch, MN_OUT_OF_MEMORY, "no host memory for a submission");
         return;
     }
+    vk_semaphore_submit waits[RING_MAX];
+    uint32_t wait_count = find_waits(queue, batch, waits);
     pthread_mutex_lock(&queue->lock);
     bool due = injected(queue);
     int32_t result = queue->loss;
     bool lost = result != VK_SUCCESS;
     if (result == VK_SUCCESS && due && !queue->inject_hold) result = queue->inject_result;
-    if (result == VK_SUCCESS) result = submit(queue, batch, queue->value + 1);
+    if (result == VK_SUCCESS) result = submit(queue, batch, queue->value + 1, waits, wait_count);
     if (result == VK_SUCCESS) {
         *e = (entry){.batch = batch, .value = ++queue->value, .held = due && queue->inject_hold};
         *(queue->oldest ? &queue->newest->next : &queue->oldest) = e;
@@ -284,6 +305,18 @@ static int32_t wait_for(mn_vk_queue *queue, uint64_t value, uint64_t timeout) {
     return queue->vk.wait(queue->vk.device, &info, timeout);
 }
 
+/* A device that is lost is lost for all of its queues. */
+static void spread_loss(mn_vk_queue *queue, int32_t loss) {
+    pthread_mutex_lock(&ring_lock);
+    for (mn_vk_queue *each = queue->next; each != queue; each = each->next) {
+        pthread_mutex_lock(&each->lock);
+        if (each->loss == VK_SUCCESS) each->loss = loss;
+        pthread_cond_broadcast(&each->changed);
+        pthread_mutex_unlock(&each->lock);
+    }
+    pthread_mutex_unlock(&ring_lock);
+}
+
 /* The device is lost: all that runs or waits fails, and so does everything submitted later. Called and
  * returns with the lock held. */
 static void handle_loss(mn_vk_queue *queue) {
@@ -293,6 +326,7 @@ static void handle_loss(mn_vk_queue *queue) {
     pthread_mutex_unlock(&queue->lock);
     snprintf(message, sizeof message, "%s: the device is lost: %s (VkResult %d)", queue->vk.label,
              result_name(loss), (int)loss);
+    spread_loss(queue, loss);
     /* Buffers are freed once their batches are complete, so a device that still works gets the chance
      * to end them; one that is really lost returns at once. */
     if (last) wait_for(queue, last, LOSS_NS);
@@ -346,11 +380,33 @@ static void free_queue(void *context) {
     mn_vk_queue *queue = context;
     pthread_cond_destroy(&queue->changed);
     pthread_mutex_destroy(&queue->lock);
+    pthread_mutex_destroy(&queue->own_submit_lock);
     free((char *)queue->vk.label);
     free(queue);
 }
 
-/* NULL on failure (see mn_last_message). */
+/* Join the ring of `sibling`, or make one. */
+static void enter_ring(mn_vk_queue *queue, mn_vk_queue *sibling) {
+    queue->next = queue;
+    queue->submit_lock = &queue->own_submit_lock;
+    if (!sibling) return;
+    pthread_mutex_lock(&ring_lock);
+    queue->next = sibling->next;
+    sibling->next = queue;
+    if (sibling->vk.queue == queue->vk.queue) queue->submit_lock = sibling->submit_lock;
+    pthread_mutex_unlock(&ring_lock);
+}
+
+static void leave_ring(mn_vk_queue *queue) {
+    pthread_mutex_lock(&ring_lock);
+    mn_vk_queue *before = queue;
+    while (before->next != queue) before = before->next;
+    before->next = queue->next;
+    queue->next = queue;
+    pthread_mutex_unlock(&ring_lock);
+}
+
+/* NULL on failure (see mn_last_message). A device's queues must be closed before the first is released. */
 MN_API mn_vk_queue *mn_vk_queue_create(const mn_vk_options *options) {
     mn_vk_queue *queue = calloc(1, sizeof *queue);
     char *label = strdup(options->label);
@@ -363,7 +419,9 @@ MN_API mn_vk_queue *mn_vk_queue_create(const mn_vk_options *options) {
     queue->vk = *options;
     queue->vk.label = label;
     pthread_mutex_init(&queue->lock, NULL);
+    pthread_mutex_init(&queue->own_submit_lock, NULL);
     pthread_cond_init(&queue->changed, NULL);
+    enter_ring(queue, options->sibling);
     mn_queue_options core = {.label = label,
                              .mode = MN_QUEUE_INLINE,
                              .execute = execute,
@@ -372,11 +430,13 @@ MN_API mn_vk_queue *mn_vk_queue_create(const mn_vk_options *options) {
                              .context = queue};
     queue->core = mn_queue_create(&core);
     if (!queue->core) {
+        leave_ring(queue);
         free_queue(queue);
         return NULL;
     }
     if (pthread_create(&queue->watcher, NULL, watch, queue) != 0) {
         mn_error(MN_DEVICE, "the watcher thread of %s could not be started", label);
+        leave_ring(queue);
         mn_queue_release(queue->core);
         return NULL;
     }
@@ -393,6 +453,7 @@ MN_API void mn_vk_queue_release(mn_vk_queue *queue) {
     pthread_cond_broadcast(&queue->changed);
     pthread_mutex_unlock(&queue->lock);
     pthread_join(queue->watcher, NULL);
+    leave_ring(queue);
     mn_queue_release(queue->core);
 }
 
@@ -432,51 +493,4 @@ MN_API void mn_vk_queue_let_go(mn_vk_queue *queue) {
     for (entry *e = queue->oldest; e; e = e->next) e->held = false;
     pthread_cond_broadcast(&queue->changed);
     pthread_mutex_unlock(&queue->lock);
-}
-
-/* ---- validation messages ------------------------------------------------------------------------ */
-
-/* Messages of the validation layer, each ended by a zero byte. Collected here because the layer may
- * speak on any thread, also on one that holds a lock another thread wants under the interpreter lock. */
-static struct {
-    pthread_mutex_t lock;
-    char *text;
-    size_t size, capacity;
-} messages = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-#define MESSAGES_MAX (1u << 20)
-
-static void append_message(const char *name, const char *text) {
-    size_t needed = strlen(name) + strlen(text) + 3;
-    if (messages.size + needed > MESSAGES_MAX) return;
-    if (messages.size + needed > messages.capacity) {
-        size_t capacity = 2 * (messages.size + needed);
-        char *grown = realloc(messages.text, capacity);
-        if (!grown) return;
-        messages.text = grown;
-        messages.capacity = capacity;
-    }
-    messages.size += (size_t)sprintf(messages.text + messages.size, "%s: %s", name, text) + 1;
-}
-
-/* A PFN_vkDebugUtilsMessengerCallbackEXT. */
-MN_API uint32_t mn_vk_message_callback(uint32_t severity, uint32_t types, const vk_message *message, void *user) {
-    (void)severity, (void)types, (void)user;
-    pthread_mutex_lock(&messages.lock);
-    append_message(message->id_name ? message->id_name : "", message->text ? message->text : "");
-    pthread_mutex_unlock(&messages.lock);
-    return 0;
-}
-
-/* Copy the messages to `out` when they fit into `capacity` bytes; returns their size. With `clear` they
- * are forgotten once copied. */
-MN_API size_t mn_vk_messages(char *out, size_t capacity, bool clear) {
-    pthread_mutex_lock(&messages.lock);
-    size_t size = messages.size;
-    if (size <= capacity && size > 0) {
-        memcpy(out, messages.text, size);
-        if (clear) messages.size = 0;
-    }
-    pthread_mutex_unlock(&messages.lock);
-    return size;
 }

@@ -16,6 +16,7 @@ from mansard.hal.device import (
     Launcher,
     MemoryHeap,
     ProfileRow,
+    QueueKind,
 )
 from mansard.hal.executable import EntryPoint, Executable, ExecutableSpec
 from mansard.hal.semaphore import Point, Semaphore
@@ -43,5 +44,6 @@ __all__ = [
     "MemoryKind",
     "Point",
     "ProfileRow",
+    "QueueKind",
     "Semaphore",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,15 @@ class MemoryHeap:
     size: int
     device_local: bool
     host_visible: bool
+
+
+class QueueKind(enum.Enum):
+    """Which queue of a device runs a recording."""
+
+    COMPUTE = "compute"
+    """The queue for everything."""
+    TRANSFER = "transfer"
+    """A queue for copies and fills beside it, where there is one (``capabilities.transfer_queue``)."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,8 @@ class Capabilities:
     ``int64``, ``float16``, ``float64`` ... on a GPU."""
     profiling: bool = True
     """Reports the device time of every command."""
+    transfer_queue: bool = False
+    """Copies on `QueueKind.TRANSFER` run while kernels do; without it they go to the one queue."""
     simulated: bool = False
     """Does not compute; results are undefined (the null driver)."""
 
@@ -172,8 +184,13 @@ class Device(abc.ABC):
         """Load compiled kernels; raises TargetMismatchError when the device lacks a requirement."""
 
     @abc.abstractmethod
-    def record(self, commands: Sequence[Command], *, profile: bool = False) -> CommandBuffer:
-        """Record commands for any number of later submissions."""
+    def record(
+        self, commands: Sequence[Command], *, profile: bool = False, queue: QueueKind = QueueKind.COMPUTE
+    ) -> CommandBuffer:
+        """Record commands for any number of later submissions, which go to the queue named here.
+
+        A transfer queue takes copies, fills and barriers alone, and may be unable to profile.
+        """
 
     @abc.abstractmethod
     def submit(self, batches: Sequence[Batch]) -> None:

@@ -12,7 +12,7 @@ from mansard.artifact.plan import Plan, WeightSpec
 from mansard.artifact.resources import Resources, WeightBlock
 from mansard.artifact.weights import weight_bytes
 from mansard.errors import DeviceError
-from mansard.hal import Batch, Buffer, BufferRef, Copy, Device, MemoryKind, Point, Semaphore
+from mansard.hal import Batch, Buffer, BufferRef, Copy, Device, MemoryKind, Point, QueueKind, Semaphore
 from mansard.runtime.arena import ALIGNMENT
 from mansard.runtime.binding import BoundSlot
 from mansard.runtime.layout import Layout, Links
@@ -174,7 +174,8 @@ def upload(
             Point(semaphore, count - 1).wait()  # the copy that last used this half is done
         half, end = staging[count % 2], min(start + size, first + total)
         _fill(half.view(), parts, start, end)
-        commands = device.record([Copy(BufferRef(half), BufferRef(target, start), end - start, "weights")])
+        copy = Copy(BufferRef(half), BufferRef(target, start), end - start, "weights")
+        commands = device.record([copy], queue=QueueKind.TRANSFER)
         recorded.append(commands)
         before = (Point(semaphore, count),) if count else ()
         device.submit([Batch(commands, before, (Point(semaphore, count + 1),))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,9 +18,14 @@ from mansard.hal import (
     CommandBuffer,
     Copy,
     Dispatch,
+    QueueKind,
 )
 from mansard.runtime.binding import BoundSlot
 from mansard.runtime.layout import CopyPlan, Layout, Store
+
+APART_BYTES = 1 << 20
+"""From here on copies at the ends of a segment go to a transfer queue: a smaller one takes less time than
+the queues take to wait for each other."""
 
 PlaceOf = Callable[[Store, int], tuple[Buffer | BindingSlot, int]]
 """Where the commands of a slot find a store: a buffer, or what is bound to a slot at submission."""
@@ -52,29 +58,56 @@ class Recorder:
         self.copied_bytes = 0
 
     def record(self, *, profile: bool) -> list[list[RecordedBatch]]:
-        """The batches of every slot, in order."""
-        batches = [
-            [self._segment(slot, n, segment, profile) for n, segment in enumerate(device.segments)]
+        """The batches of every slot, in order.
+
+        Large copies at the start and the end of a segment are batches of their own for the device's
+        transfer queue, so that they run while it computes for another call. Profiled recordings have
+        them on the queue that takes times.
+        """
+        parts = [
+            [self._parts(slot, n, segment, profile) for n, segment in enumerate(device.segments)]
             for slot, device in enumerate(self._plan.devices)
         ]
+        # Segments wait for segments; the last batch of one stands for all of it.
+        last = [list(itertools.accumulate(len(p) for p in device)) for device in parts]
+        batches: list[list[RecordedBatch]] = [[] for _ in parts]
+        for slot, device in enumerate(self._plan.devices):
+            for segment, commands in zip(device.segments, parts[slot], strict=True):
+                wait = tuple((s, last[s][n] - 1) for s, n in segment.wait)
+                for queue, part in commands:
+                    # Batches of one slot run in order: lifetimes are counted in its steps.
+                    before = ((slot, len(batches[slot]) - 1),) if batches[slot] else ()
+                    wait = tuple(dict.fromkeys((*wait, *before)))
+                    batches[slot].append(self._batch(slot, part, wait, profile, queue))
+                    wait = ()
         counts = [len(b) for b in batches]
         for slot in range(len(batches)):
             batches[slot] += self._commit_states(slot, counts, profile)
         return batches
 
-    def _segment(self, slot: int, number: int, segment: Segment, profile: bool) -> RecordedBatch:
-        commands: list[Command] = []
-        for copy in self._layout.before.get((slot, number), ()):
-            commands += self._copy(slot, copy)
-        if commands:
-            commands.append(Barrier())
-        for step in segment.steps:
-            commands += self._step(slot, step)
-        for index, copy in enumerate(self._layout.after.get((slot, number), ())):
-            commands += [*([Barrier()] if index == 0 else []), *self._copy(slot, copy)]
-        # Segments of one queue run in order: lifetimes are counted in its steps.
-        before = ((slot, number - 1),) if number else ()
-        return self._batch(slot, commands, tuple(dict.fromkeys((*segment.wait, *before))), profile)
+    def _parts(
+        self, slot: int, number: int, segment: Segment, profile: bool
+    ) -> list[tuple[QueueKind, list[Command]]]:
+        """The commands of a segment, as they go to the queues of its device one after another."""
+        before = [c for copy in self._layout.before.get((slot, number), ()) for c in self._copy(slot, copy)]
+        work = [command for step in segment.steps for command in self._step(slot, step)]
+        after = [c for copy in self._layout.after.get((slot, number), ()) for c in self._copy(slot, copy)]
+        parts = [(self._queue(slot, before, profile), before), (QueueKind.COMPUTE, work)]
+        parts.append((self._queue(slot, after, profile), after))
+        joined: list[tuple[QueueKind, list[Command]]] = []
+        for queue, commands in parts:
+            if joined and joined[-1][0] is queue:
+                joined[-1][1].extend([Barrier(), *commands] if joined[-1][1] and commands else commands)
+            elif commands or not joined:
+                joined.append((queue, list(commands)))
+        return joined
+
+    def _queue(self, slot: int, copies: Sequence[Command], profile: bool) -> QueueKind:
+        """The queue for the copies at one end of a segment."""
+        size = sum(copy.size for copy in copies if isinstance(copy, Copy))
+        has_queue = self._slots[slot].device.capabilities.transfer_queue
+        apart = has_queue and size >= APART_BYTES and not profile
+        return QueueKind.TRANSFER if apart else QueueKind.COMPUTE
 
     def _commit_states(self, slot: int, counts: Sequence[int], profile: bool) -> list[RecordedBatch]:
         """New contents of states move to their place when every device is done with the old ones."""
@@ -87,12 +120,17 @@ class Recorder:
         if not commands:
             return []
         wait = tuple((s, n - 1) for s, n in enumerate(counts) if n)
-        return [self._batch(slot, commands, wait, profile)]
+        return [self._batch(slot, commands, wait, profile, QueueKind.COMPUTE)]
 
     def _batch(
-        self, slot: int, commands: Sequence[Command], wait: tuple[tuple[int, int], ...], profile: bool
+        self,
+        slot: int,
+        commands: Sequence[Command],
+        wait: tuple[tuple[int, int], ...],
+        profile: bool,
+        queue: QueueKind,
     ) -> RecordedBatch:
-        recorded = self._slots[slot].device.record(commands, profile=profile)
+        recorded = self._slots[slot].device.record(commands, profile=profile, queue=queue)
         return RecordedBatch(recorded, wait, tuple(sorted(_arguments(commands))))
 
     def _step(self, slot: int, step: object) -> list[Command]:

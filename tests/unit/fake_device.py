@@ -32,6 +32,7 @@ from mansard.hal import (
     Fill,
     MemoryKind,
     ProfileRow,
+    QueueKind,
 )
 from mansard.hal.queue import Entry, Queue
 
@@ -173,7 +174,9 @@ class FakeDevice(Device):
     def load(self, spec: ExecutableSpec) -> Executable:
         return FakeExecutable(spec)
 
-    def record(self, commands: Sequence[Command], *, profile: bool = False) -> CommandBuffer:
+    def record(
+        self, commands: Sequence[Command], *, profile: bool = False, queue: QueueKind = QueueKind.COMPUTE
+    ) -> CommandBuffer:
         for command in commands:
             for reference in _references(command):
                 if isinstance(reference.buffer, BindingSlot):

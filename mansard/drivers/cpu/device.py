@@ -19,7 +19,7 @@ from mansard.errors import DeviceError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
-from mansard.hal.device import Batch, Capabilities, CommandBuffer, Device, DeviceInfo, Launcher
+from mansard.hal.device import Batch, Capabilities, CommandBuffer, Device, DeviceInfo, Launcher, QueueKind
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.queue import Entry, Queue, QueueStats, slot_addresses
 from mansard.hal.semaphore import Semaphore
@@ -67,7 +67,9 @@ class CpuDevice(Device):
         """Load machine code; raises TargetMismatchError naming the architecture or features missing."""
         return CpuExecutable(spec, self._cpu)
 
-    def record(self, commands: Sequence[Command], *, profile: bool = False) -> CommandBuffer:
+    def record(
+        self, commands: Sequence[Command], *, profile: bool = False, queue: QueueKind = QueueKind.COMPUTE
+    ) -> CommandBuffer:
         """Record commands for any number of later submissions."""
         return CpuCommandBuffer(commands, profile)
 

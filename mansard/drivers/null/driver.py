@@ -24,7 +24,16 @@ from mansard.errors import (
 )
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
-from mansard.hal.device import Batch, Capabilities, CommandBuffer, Device, DeviceInfo, Driver, ProfileRow
+from mansard.hal.device import (
+    Batch,
+    Capabilities,
+    CommandBuffer,
+    Device,
+    DeviceInfo,
+    Driver,
+    ProfileRow,
+    QueueKind,
+)
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.queue import Entry, Queue, QueueStats
 
@@ -120,7 +129,9 @@ class NullDevice(Device):
             raise TargetMismatchError(f"null lacks what the code requires: {', '.join(missing)}")
         return NullExecutable(spec)
 
-    def record(self, commands: Sequence[Command], *, profile: bool = False) -> CommandBuffer:
+    def record(
+        self, commands: Sequence[Command], *, profile: bool = False, queue: QueueKind = QueueKind.COMPUTE
+    ) -> CommandBuffer:
         """Remember the commands."""
         return NullCommandBuffer(commands)
 

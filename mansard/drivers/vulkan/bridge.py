@@ -20,6 +20,7 @@ class QueueOptions(ctypes.Structure):
         ("submit", ctypes.c_void_p),
         ("wait", ctypes.c_void_p),
         ("counter", ctypes.c_void_p),
+        ("sibling", ctypes.c_void_p),
     )
 
 

@@ -13,6 +13,7 @@ from mansard.drivers.vulkan.clock import DeviceClock
 from mansard.drivers.vulkan.context import Context
 from mansard.drivers.vulkan.encode import Encoder
 from mansard.drivers.vulkan.memory import VulkanBuffer
+from mansard.drivers.vulkan.queues import QueueSlot, can_time
 from mansard.drivers.vulkan.results import check
 from mansard.drivers.vulkan.stream import Stream, calls_of, record
 from mansard.errors import DeviceError
@@ -65,12 +66,23 @@ class VulkanCommandBuffer(CommandBuffer):
 
 
 class Recorder:
-    """Records the command buffers of one device. Thread-safe; the pool has one user at a time."""
+    """Records the command buffers of one queue, which takes some kinds of work (bits of `stream`).
+
+    Thread-safe; the pool has one user at a time.
+    """
 
     def __init__(
-        self, context: Context, encoder: Encoder, clock: DeviceClock, collect: Callable[[], None]
+        self,
+        context: Context,
+        slot: QueueSlot,
+        kinds: int,
+        encoder: Encoder,
+        clock: DeviceClock,
+        collect: Callable[[], None],
     ) -> None:
         self.context = context
+        self._can_time = can_time(context.snapshot, slot)
+        self._kinds = kinds
         self.collect = collect
         """Looks which batches are done, so that their command buffers can be let go."""
         self._encoder = encoder
@@ -80,7 +92,7 @@ class Recorder:
         self._released: list[tuple[int, int]] = []
         self._live: dict[int, int] = {}
         self._closed = False
-        info = vk.VkCommandPoolCreateInfo(queueFamilyIndex=context.plan.queue_family)
+        info = vk.VkCommandPoolCreateInfo(queueFamilyIndex=slot.family)
         pool = ctypes.c_uint64()
         check(
             context.commands.vkCreateCommandPool(
@@ -97,8 +109,9 @@ class Recorder:
 
     def stream(self, profile: bool) -> Stream:
         """A stream for `record_stream`."""
-        timed = profile and self.context.plan.timestamp_bits > 0
-        return Stream(profile=timed, labelled=self.context.instance.validation)
+        return Stream(
+            kinds=self._kinds, profile=profile and self._can_time, labelled=self.context.instance.validation
+        )
 
     def record_stream(self, stream: Stream, keep: list[object]) -> VulkanCommandBuffer:
         """Record what was checked before."""

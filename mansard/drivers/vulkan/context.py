@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.loader import Instance, string_array
 from mansard.drivers.vulkan.plan import DevicePlan
+from mansard.drivers.vulkan.queues import QueuePlan
 from mansard.drivers.vulkan.snapshot import EXTERNAL_MEMORY_HOST, Snapshot, feature_names, feature_structs
 
 BUFFER_USAGE = (
@@ -26,36 +27,42 @@ class Context:
     instance: Instance
     physical: int
     handle: int
-    queue: int
+    queues: QueuePlan
     commands: vk.DeviceCommands
     snapshot: Snapshot
     plan: DevicePlan
     can_import_host: bool
 
 
-def open_context(instance: Instance, physical: int, snapshot: Snapshot, plan: DevicePlan) -> Context:
-    """Create the VkDevice the plan describes; raises DeviceError."""
-    priority = ctypes.c_float(1.0)
-    queue_info = vk.VkDeviceQueueCreateInfo(
-        queueFamilyIndex=plan.queue_family, queueCount=1, pQueuePriorities=ctypes.pointer(priority)
+def open_context(
+    instance: Instance, physical: int, snapshot: Snapshot, plan: DevicePlan, queues: QueuePlan
+) -> Context:
+    """Create the VkDevice the plans describe; raises DeviceError."""
+    counts = {f: 1 + max(s.index for s in queues.slots if s.family == f) for f in queues.families}
+    queue_infos = (vk.VkDeviceQueueCreateInfo * len(counts))(
+        *(
+            vk.VkDeviceQueueCreateInfo(
+                queueFamilyIndex=family,
+                queueCount=count,
+                pQueuePriorities=(ctypes.c_float * count)(*[1.0] * count),
+            )
+            for family, count in counts.items()
+        )
     )
     info = vk.VkDeviceCreateInfo(
-        queueCreateInfoCount=1,
-        pQueueCreateInfos=ctypes.pointer(queue_info),
+        queueCreateInfoCount=len(counts),
+        pQueueCreateInfos=queue_infos,
         enabledExtensionCount=len(plan.extensions),
         ppEnabledExtensionNames=string_array(list(plan.extensions)),
     )
     vk.chain(info, _enable(plan.enabled, plan.extensions))
     handle = instance.create_device(physical, info)
-    commands = instance.device_commands(handle)
-    queue = ctypes.c_void_p()
-    commands.vkGetDeviceQueue(handle, plan.queue_family, 0, ctypes.byref(queue))
     return Context(
         instance=instance,
         physical=physical,
         handle=handle,
-        queue=queue.value or 0,
-        commands=commands,
+        queues=queues,
+        commands=instance.device_commands(handle),
         snapshot=snapshot,
         plan=plan,
         can_import_host=EXTERNAL_MEMORY_HOST in plan.extensions and _importable(instance, physical),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from mansard.drivers.vulkan.clock import DeviceClock, host_now
-from mansard.drivers.vulkan.commands import Recorder
+from mansard.drivers.vulkan.commands import Recorder, VulkanCommandBuffer
 from mansard.drivers.vulkan.context import open_context
 from mansard.drivers.vulkan.encode import Encoder
 from mansard.drivers.vulkan.executable import ExecutableLoader
@@ -18,10 +19,12 @@ from mansard.drivers.vulkan.loader import Instance
 from mansard.drivers.vulkan.memory import Allocator, VulkanBuffer
 from mansard.drivers.vulkan.plan import describe_capabilities
 from mansard.drivers.vulkan.queue import DeviceQueue
+from mansard.drivers.vulkan.queues import QueuePlan, plan_queues
+from mansard.drivers.vulkan.stream import COMPUTE, TRANSFER
 from mansard.errors import DeviceError
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
-from mansard.hal.device import Batch, CommandBuffer, Device, DeviceInfo
+from mansard.hal.device import Batch, CommandBuffer, Device, DeviceInfo, QueueKind
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.semaphore import Point, Semaphore
 
@@ -33,27 +36,37 @@ _CLOCK_TIMEOUT = 10.0
 
 
 class VulkanDevice(Device):
-    """The Device contract on one VkDevice with one compute queue."""
+    """The Device contract on one VkDevice, with a compute queue and, where it has one, a transfer queue.
 
-    def __init__(self, instance: Instance, candidate: Candidate, info: DeviceInfo) -> None:
+    ``queues`` takes the place of the queues that `plan_queues` chooses.
+    """
+
+    def __init__(
+        self, instance: Instance, candidate: Candidate, info: DeviceInfo, queues: QueuePlan | None = None
+    ) -> None:
         self.info = info
-        self._context = open_context(instance, candidate.physical, candidate.snapshot, candidate.plan)
-        self.capabilities = describe_capabilities(
-            candidate.snapshot, candidate.plan, import_host=self._context.can_import_host
-        )
+        snapshot, queues = candidate.snapshot, queues or plan_queues(candidate.snapshot)
+        self._context = open_context(instance, candidate.physical, snapshot, candidate.plan, queues)
+        described = describe_capabilities(snapshot, candidate.plan, import_host=self._context.can_import_host)
+        self.capabilities = replace(described, transfer_queue=queues.transfer is not None)
         self._lock = threading.Lock()
         self._closed = False
-        self._queue = DeviceQueue(self._context, info.id)
+        self._queue = DeviceQueue(self._context, queues.compute, info.id)
         self._allocator = Allocator(self._context)
         self._loader = ExecutableLoader(self._context)
         self._clock = DeviceClock(self._context, self._sample_clock)
         encoder = Encoder(candidate.plan, self._allocator, self._loader)
-        self._recorder = Recorder(self._context, encoder, self._clock, self._queue.collect)
+        self._recorder = self._new_recorder(self._queue, COMPUTE | TRANSFER, encoder)
+        self._queues = {self._recorder: self._queue}
+        self._copier = self._recorder
+        if queues.transfer is not None:
+            copies = DeviceQueue(self._context, queues.transfer, f"{info.id} transfers", self._queue)
+            self._copier = self._new_recorder(copies, TRANSFER, encoder)
+            self._queues[self._copier] = copies
 
     def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
         """A new buffer of ``size`` bytes, aligned to at least 256; raises OutOfMemoryError."""
-        # What ended batches alone kept alive is free memory.
-        self._queue.collect()
+        self._collect()  # What ended batches alone kept alive is free memory.
         return self._allocator.allocate(size, kind)
 
     def import_host(self, array: npt.NDArray[np.generic], label: str = "") -> Buffer:
@@ -77,13 +90,22 @@ class VulkanDevice(Device):
         """Load a SPIR-V module; raises TargetMismatchError when the device lacks a requirement."""
         return self._loader.load(spec)
 
-    def record(self, commands: Sequence[Command], *, profile: bool = False) -> CommandBuffer:
+    def record(
+        self, commands: Sequence[Command], *, profile: bool = False, queue: QueueKind = QueueKind.COMPUTE
+    ) -> CommandBuffer:
         """Record commands for any number of later submissions."""
-        return self._recorder.record(commands, profile)
+        recorder = self._copier if queue is QueueKind.TRANSFER else self._recorder
+        return recorder.record(commands, profile)
 
     def submit(self, batches: Sequence[Batch]) -> None:
-        """Hand over batches and return at once."""
-        self._queue.submit(self._recorder, batches)
+        """Hand over batches and return at once. Nothing is taken when one of them is not valid.
+
+        They go one by one: a batch that waits for an earlier one is then handed to the device at once,
+        which orders the two itself, without a round trip through the host.
+        """
+        for batch, commands in [(batch, self._checked(batch)) for batch in batches]:
+            self._queues[commands.recorder].submit(batch, commands)
+        self._collect()
 
     def close(self) -> None:
         """Wait for what runs, fail what still waits, and release the device. Closing twice is allowed."""
@@ -91,12 +113,15 @@ class VulkanDevice(Device):
             if self._closed:
                 return
             self._closed = True
-        if not self._queue.close():
+        ended = [queue.close() for queue in self._queues.values()]  # all of them, before any is released
+        if not all(ended):
             return
-        self._recorder.close()
+        for recorder in self._queues:
+            recorder.close()
         self._loader.close()
         self._allocator.close()
-        self._queue.release()
+        for queue in self._queues.values():
+            queue.release()
         self._context.commands.vkDestroyDevice(self._context.handle, None)
 
     def inject(
@@ -117,6 +142,24 @@ class VulkanDevice(Device):
     def let_go(self) -> None:
         """Debug facility: end an injected hang."""
         self._queue.let_go()
+
+    def _new_recorder(self, queue: DeviceQueue, kinds: int, encoder: Encoder) -> Recorder:
+        return Recorder(self._context, queue.slot, kinds, encoder, self._clock, queue.collect)
+
+    def _collect(self) -> None:
+        for queue in self._queues.values():
+            queue.collect()
+
+    def _checked(self, batch: Batch) -> VulkanCommandBuffer:
+        """The commands of a batch; raises DeviceError when it cannot be run."""
+        commands = batch.commands
+        if not isinstance(commands, VulkanCommandBuffer) or commands.recorder not in self._queues:
+            raise DeviceError("the commands of a batch were recorded by another device")
+        if commands.closing:
+            raise DeviceError("the commands of a batch are closed")
+        if batch.bindings:
+            raise DeviceError("Vulkan devices bind buffers when recording; a batch must not name any")
+        return commands
 
     def _sample_clock(self) -> tuple[int, int, int]:
         """A device timestamp, and the host's clock before and after it was taken."""

@@ -32,6 +32,10 @@ class Encoder:
         for command in commands:
             match command:
                 case Dispatch():
+                    if not stream.kinds & COMPUTE:
+                        raise DeviceError(
+                            f"dispatch of {command.entry!r}: the transfer queue runs copies and fills alone"
+                        )
                     self._dispatch(command, stream, keep)
                 case Barrier():
                     stream.barrier()
@@ -90,9 +94,11 @@ class Encoder:
         source = self._resolve(command.source, command.size, command.label)
         target = self._resolve(command.target, command.size, command.label)
         at, to = command.source.offset, command.target.offset
-        chunks = self._chunks_by_kernel(
-            source.address + at, target.address + to, command.size, source, target
-        )
+        chunks = 0
+        if stream.kinds & COMPUTE:
+            chunks = self._chunks_by_kernel(
+                source.address + at, target.address + to, command.size, source, target
+            )
         done = chunks * copy_kernel.CHUNK
         rest = command.size - done
         keep[source] = keep[target] = None

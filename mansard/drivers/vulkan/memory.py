@@ -274,7 +274,16 @@ class Allocator:
 
     def _buffer(self, size: int, extension: vk.VkExternalMemoryBufferCreateInfo | None) -> tuple[int, Any]:
         """A VkBuffer without memory, and its VkMemoryRequirements."""
-        info = vk.VkBufferCreateInfo(size=size, usage=BUFFER_USAGE, sharingMode=vk.VK_SHARING_MODE_EXCLUSIVE)
+        # Kernels reach buffers by address, so nobody could name those whose ownership to hand over; and
+        # for buffers concurrent sharing costs nothing on devices that have several families.
+        families = self._context.queues.families
+        info = vk.VkBufferCreateInfo(
+            size=size,
+            usage=BUFFER_USAGE,
+            sharingMode=vk.VK_SHARING_MODE_CONCURRENT if len(families) > 1 else vk.VK_SHARING_MODE_EXCLUSIVE,
+            queueFamilyIndexCount=len(families),
+            pQueueFamilyIndices=(ctypes.c_uint32 * len(families))(*families),
+        )
         if extension is not None:
             vk.chain(info, extension)
         buffer = ctypes.c_uint64()

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.bridge import QueueOptions, library
-from mansard.drivers.vulkan.commands import Recorder, VulkanCommandBuffer
+from mansard.drivers.vulkan.commands import VulkanCommandBuffer
 from mansard.drivers.vulkan.context import Context
 from mansard.drivers.vulkan.plan import describe_kind
+from mansard.drivers.vulkan.queues import QueueSlot
 from mansard.drivers.vulkan.results import check
-from mansard.errors import DeviceError
 from mansard.hal import native
 from mansard.hal.device import Batch
 from mansard.hal.semaphore import Point
@@ -37,41 +37,38 @@ def _end_watchers() -> None:
 
 
 class DeviceQueue:
-    """The one compute queue of a device. Thread-safe."""
+    """One queue of a device. Thread-safe. Work of its siblings is ordered by the device itself."""
 
-    def __init__(self, context: Context, label: str) -> None:
+    def __init__(
+        self, context: Context, slot: QueueSlot, label: str, sibling: DeviceQueue | None = None
+    ) -> None:
         self._context = context
+        self.slot = slot
         self._lock = threading.Lock()
         self._tokens = itertools.count(1)
         self._running: dict[int, VulkanCommandBuffer] = {}
         self._semaphore = self._create_semaphore()
         commands = context.commands
+        queue = ctypes.c_void_p()
+        commands.vkGetDeviceQueue(context.handle, slot.family, slot.index, ctypes.byref(queue))
         options = QueueOptions(
             label=label.encode(),
             device=context.handle,
-            queue=context.queue,
+            queue=queue,
             semaphore=self._semaphore,
             # A software device needs the processor itself.
             spin_ns=0 if describe_kind(context.snapshot) == "software" else SPIN_NS,
             submit=commands.address("vkQueueSubmit2"),
             wait=commands.address("vkWaitSemaphores"),
             counter=commands.address("vkGetSemaphoreCounterValue"),
+            sibling=None if sibling is None else sibling._handle,
         )
         self._handle: int = native.check_handle(library().mn_vk_queue_create(ctypes.byref(options)))
         _watched.add(self._handle)
         self._core: int = library().mn_vk_queue_core(self._handle)
 
-    def submit(self, recorder: Recorder, batches: Sequence[Batch]) -> None:
-        """Hand over batches and return at once. Nothing is taken when one of them is not valid.
-
-        They go one by one: a batch that waits for an earlier one is then handed to the device at once,
-        which orders the two itself, without a round trip through the host.
-        """
-        for batch, commands in [(batch, _command_buffer(batch, recorder)) for batch in batches]:
-            self._submit(batch, commands)
-        self.collect()
-
-    def _submit(self, batch: Batch, commands: VulkanCommandBuffer) -> None:
+    def submit(self, batch: Batch, commands: VulkanCommandBuffer) -> None:
+        """Hand over a batch, whose commands were recorded for this queue, and return at once."""
         waits, signals = _points(batch.wait), _points(batch.signal)
         with self._lock:
             token = next(self._tokens)
@@ -153,17 +150,6 @@ class DeviceQueue:
             "creating the device's timeline",
         )
         return handle.value
-
-
-def _command_buffer(batch: Batch, recorder: Recorder) -> VulkanCommandBuffer:
-    commands = batch.commands
-    if not isinstance(commands, VulkanCommandBuffer) or commands.recorder is not recorder:
-        raise DeviceError("the commands of a batch were recorded by another device")
-    if commands.closing:
-        raise DeviceError("the commands of a batch are closed")
-    if batch.bindings:
-        raise DeviceError("Vulkan devices bind buffers when recording; a batch must not name any")
-    return commands
 
 
 def _points(points: Sequence[Point]) -> ctypes.Array[native.PointStruct]:

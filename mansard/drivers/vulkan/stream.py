@@ -42,6 +42,8 @@ class Stream:
     barriers, each of which waits for the work the one before held back.
     """
 
+    kinds: int = COMPUTE | TRANSFER
+    """The kinds of work that the queue can do."""
     profile: bool = False
     labelled: bool = False
     """Whether commands get labels, for validation layers and debuggers."""
