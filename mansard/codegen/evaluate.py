@@ -157,8 +157,8 @@ class Evaluator:
     def place(self, position: Linear) -> tuple[object, ...]:
         """What decides the value of a position at the bound loops."""
         moving, offset, along = self._terms(position)
-        vector = self.vector if along != 0 else None
-        return (vector, along, offset, *((value.id, coefficient) for value, coefficient in moving))
+        lanes = self.vector[1] if self.vector is not None and along != 0 else 1
+        return (lanes, along, offset, *((value.id, coefficient) for value, coefficient in moving))
 
     def provide(self, value: Value, address: Linear, data: KValue) -> None:
         """Let ``data`` stand for what a read of a buffer at the bound loops would load, in this scope."""
@@ -226,10 +226,9 @@ class Evaluator:
     def value(self, value: Value, index: Sequence[Linear]) -> KValue:
         """Any value of the nest at an index."""
         base, where = self.nest.locate(value, index)
-        if isinstance(where, Linear):
-            key: tuple[object, ...] = (base, self.place(where))
-        else:
-            key = (base, where, *map(self.place, where))
+        # By the values of the loops, not by the loops: roots with loops of their own share what they have
+        # bound to the same values.
+        key = (base, *map(self.place, (where,) if isinstance(where, Linear) else where))
         if key in self._cache:
             return self._cache[key]
         if isinstance(where, Linear):

@@ -451,6 +451,27 @@ def test_subgroup_reduce(machine, combiner, dtype):
     np.testing.assert_allclose(out, expected, rtol=1e-5)
 
 
+def test_subgroup_scan_and_places(machine):
+    threads = 64 if machine.is_gpu else 1
+    b = KernelBuilder(
+        "scan", [(F32, False), (F32, True), (I32, True)], 0, workgroup=(threads, 1, 1), index=I32
+    )
+    i = b.local_id(0)
+    b.store(b.bindings[1], i, b.subgroup_scan("add", b.load(b.bindings[0], i)))
+    for k, name in enumerate(("subgroup_id", "subgroup_count", "subgroup_lane", "subgroup_size")):
+        b.store(b.bindings[2], b.add(b.mul(i, b.idx(4)), b.idx(k)), b.subgroup_place(name))
+    x = RNG.uniform(0.5, 1.5, threads).astype(np.float32)
+    out, places = np.zeros_like(x), np.zeros((threads, 4), np.int32)
+    machine.run(b.build(), [x, out, places])
+    size = int(places[0, 3])
+    assert sorted(map(tuple, places)) == [
+        (k // size, threads // size, k % size, size) for k in range(threads)
+    ]
+    order = np.argsort(places[:, 0] * size + places[:, 2])
+    expected = np.cumsum(x[order].reshape(-1, size), axis=1).reshape(-1)
+    np.testing.assert_allclose(out[order], expected, rtol=1e-5)
+
+
 # Control flow and the argument table --------------------------------------------------------------
 def test_workgroup_and_local_ids_cover_a_grid(machine):
     shape = (4, 2, 2) if machine.is_gpu else (1, 1, 1)

@@ -88,6 +88,10 @@ class KernelBuilder:
         """The invocation's coordinate in its workgroup."""
         return self.inst("local_id", (), KType(self.index), axis=axis)
 
+    def subgroup_place(self, name: str) -> KValue:
+        """``subgroup_id``, ``subgroup_count``, ``subgroup_lane`` or ``subgroup_size`` as an index value."""
+        return self.inst(name, (), KType(self.index))
+
     # Memory ---------------------------------------------------------------------------------
     def shared(self, dtype: DType, size: int, lanes: int = 1) -> Shared:
         """Allocate workgroup memory of ``size`` elements, or of as many vectors."""
@@ -275,6 +279,14 @@ class KernelBuilder:
     def reduce(self, combiner: str, a: KValue) -> KValue:
         """All lanes of a vector combined."""
         return a if a.type.lanes == 1 else self.inst("reduce", (a,), KType(a.type.dtype), combiner=combiner)
+
+    def subgroup_reduce(self, combiner: str, a: KValue) -> KValue:
+        """A scalar of every active invocation of the subgroup, combined."""
+        return self.inst("subgroup_reduce", (a,), a.type, combiner=combiner)
+
+    def subgroup_scan(self, combiner: str, a: KValue) -> KValue:
+        """A scalar of every active invocation of the subgroup up to this one, combined."""
+        return self.inst("subgroup_scan", (a,), a.type, combiner=combiner)
 
     # Control flow ---------------------------------------------------------------------------
     @contextmanager

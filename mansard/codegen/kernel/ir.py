@@ -51,6 +51,12 @@ shuffle            [a, b]; attrs lanes: for each lane of the result, a lane of a
 iota               0, 1, 2 … as int lanes
 reduce             [vector]; attrs combiner: add mul min max and or; any association
 subgroup_reduce    [scalar]; attrs combiner; over the active invocations of the subgroup
+subgroup_scan      [scalar]; attrs combiner: add mul min max; over the active invocations of the subgroup up
+                   to and with this one, in the order of their subgroup_lane
+subgroup_id        int; which subgroup of the workgroup this is
+subgroup_count     int; subgroups of the workgroup
+subgroup_lane      int; this invocation's place in its subgroup
+subgroup_size      int; invocations of a full subgroup
 store_lane         [index, lane, value]; attrs memory: Shared of vectors: one element of a vector, the lane an
                    int below the vectors' lanes; GPU only
 atomic             [index, value]; attrs memory, combiner: add min max (int or f32 add); no result

@@ -302,8 +302,12 @@ def _combine(v: _Verifier, inst: Inst) -> None:
 
 
 def _subgroup(v: _Verifier, inst: Inst) -> None:
-    v.require(inst.args[0].type.lanes == 1, "subgroup_reduce of a vector")
+    v.require(inst.args[0].type.lanes == 1, f"{inst.op} of a vector")
     _combine(v, inst)
+
+
+def _place(v: _Verifier, inst: Inst) -> None:
+    v.require(_is_scalar_int(v.result(inst)), "the result is not a scalar i32 or i64")
 
 
 def _nothing(v: _Verifier, inst: Inst) -> None:
@@ -331,6 +335,8 @@ _RULES: dict[str, tuple[int, bool, _Rule]] = {
     "iota": (0, True, _iota),
     "reduce": (1, True, _combine),
     "subgroup_reduce": (1, True, _subgroup),
+    "subgroup_scan": (1, True, _subgroup),
+    **dict.fromkeys(("subgroup_id", "subgroup_count", "subgroup_lane", "subgroup_size"), (0, True, _place)),
     "atomic": (2, False, _atomic),
     "store_lane": (3, False, _store_lane),
     "barrier": (0, False, _nothing),

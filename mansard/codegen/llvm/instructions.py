@@ -286,6 +286,11 @@ def _identity(f: FunctionEmitter, inst: Inst) -> None:
     f.bind(inst.result, f.name(inst.args[0]))
 
 
+def _one(f: FunctionEmitter, inst: Inst) -> None:
+    """Subgroups of a CPU's workgroup, and invocations in one."""
+    f.bind(inst.result, "1")
+
+
 def _nothing(f: FunctionEmitter, inst: Inst) -> None:
     """A workgroup of a CPU is one invocation: it need not wait for itself."""
 
@@ -321,6 +326,8 @@ _RULES: dict[str, _Rule] = {
     "shuffle": _shuffle,
     "iota": _iota,
     "reduce": _reduce,
-    "subgroup_reduce": _identity,
+    **dict.fromkeys(("subgroup_reduce", "subgroup_scan"), _identity),
+    **dict.fromkeys(("subgroup_id", "subgroup_lane"), _local_id),
+    **dict.fromkeys(("subgroup_count", "subgroup_size"), _one),
     "barrier": _nothing,
 }

@@ -178,6 +178,18 @@ class KernelEmitter:
             self._body = body
         return self._builtins[key]
 
+    def subgroup_builtin(self, name: str) -> Id:
+        """SubgroupId, NumSubgroups, SubgroupLocalInvocationId or SubgroupSize, a 32-bit integer."""
+        if name not in self._builtins:
+            m = self.module
+            m.capabilities.add("GroupNonUniform")
+            variable = m.variable("Input", m.int_type(32))
+            m.decorate(variable, "BuiltIn", BUILT_IN[name])
+            body, self._body = self._body, self._prologue
+            self._builtins[name] = self.op("OpLoad", m.int_type(32), variable)
+            self._body = body
+        return self._builtins[name]
+
     def shared(self, memory: Shared) -> Id:
         """The variable of a workgroup memory."""
         if memory.index not in self._shared:

@@ -12,7 +12,7 @@ from mansard.codegen.spirv.casts import emit_bitcast, emit_cast, normalized
 from mansard.codegen.spirv.function import KernelEmitter
 from mansard.codegen.spirv.memory import emit_atomic, emit_barrier, emit_load, emit_store, emit_store_lane
 from mansard.codegen.spirv.packed import emit_load_words, emit_unpack
-from mansard.codegen.spirv.words import REDUCE, SCOPE, Id
+from mansard.codegen.spirv.words import INCLUSIVE_SCAN, REDUCE, SCOPE, Id, Operand
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
@@ -323,22 +323,35 @@ def _reduce(f: KernelEmitter, inst: Inst) -> None:
     f.bind(inst.result, lanes[0])
 
 
-def _subgroup_reduce(f: KernelEmitter, inst: Inst) -> None:
+_SUBGROUP_PLACES = {
+    "subgroup_id": "SubgroupId", "subgroup_count": "NumSubgroups",
+    "subgroup_lane": "SubgroupLocalInvocationId", "subgroup_size": "SubgroupSize",
+}  # fmt: skip
+
+
+def _subgroup_place(f: KernelEmitter, inst: Inst) -> None:
+    value = f.subgroup_builtin(_SUBGROUP_PLACES[inst.op])
+    type_ = _type(inst)
+    f.bind(inst.result, f.op("OpUConvert", f.type(type_), value) if type_.dtype is DType.I64 else value)
+
+
+def _subgroup_combine(f: KernelEmitter, inst: Inst) -> None:
+    how = INCLUSIVE_SCAN if inst.op == "subgroup_scan" else REDUCE
     type_, arg, combiner = _type(inst), f.id(inst.args[0]), inst.attrs["combiner"]
     f.module.capabilities |= {"GroupNonUniform", "GroupNonUniformArithmetic"}
     if type_.dtype is DType.I64:
         f.module.capabilities.add("SubgroupExtendedTypes")  # a feature of the device, not a capability
-    value = _group(f, _group_op(combiner, type_.dtype), f.type(type_), arg)
+    value = _group(f, _group_op(combiner, type_.dtype), f.type(type_), how, arg)
     if type_.dtype.is_float and combiner in ("min", "max"):
         boolean = f.module.bool_type()
         unordered = f.op("OpFUnordNotEqual", boolean, arg, arg)
-        somewhere = _group(f, "OpGroupNonUniformLogicalOr", boolean, unordered)
+        somewhere = _group(f, "OpGroupNonUniformLogicalOr", boolean, how, unordered)
         value = f.op("OpSelect", f.type(type_), somewhere, f.float_literal(math.nan, type_), value)
     f.bind(inst.result, normalized(f, value, type_))
 
 
-def _group(f: KernelEmitter, op: str, type_: Id, arg: Id) -> Id:
-    return f.op(op, type_, f.module.int_constant(SCOPE["Subgroup"]), REDUCE, arg)
+def _group(f: KernelEmitter, op: str, type_: Id, *operands: Operand) -> Id:
+    return f.op(op, type_, f.module.int_constant(SCOPE["Subgroup"]), *operands)
 
 
 def _group_op(combiner: str, dtype: DType) -> str:
@@ -382,5 +395,6 @@ _RULES: dict[str, _Rule] = {
     "shuffle": _shuffle,
     "iota": _iota,
     "reduce": _reduce,
-    "subgroup_reduce": _subgroup_reduce,
+    **dict.fromkeys(("subgroup_reduce", "subgroup_scan"), _subgroup_combine),
+    **dict.fromkeys(_SUBGROUP_PLACES, _subgroup_place),
 }

@@ -52,7 +52,10 @@ CAPABILITIES = {
 
 STORAGE = {"Input": 1, "Workgroup": 4, "PushConstant": 9, "PhysicalStorageBuffer": 5349}
 DECORATION = {"Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Offset": 35, "NoContraction": 42}
-BUILT_IN = {"WorkgroupId": 26, "LocalInvocationId": 27}
+BUILT_IN = {
+    "WorkgroupId": 26, "LocalInvocationId": 27, "SubgroupSize": 36, "NumSubgroups": 38, "SubgroupId": 40,
+    "SubgroupLocalInvocationId": 41,
+}  # fmt: skip
 SCOPE = {"Device": 1, "Workgroup": 2, "Subgroup": 3}
 
 ALIGNED = 2  # memory operand
@@ -60,7 +63,7 @@ PHYSICAL_64, GLSL450 = 5348, 1  # addressing and memory model
 GL_COMPUTE, LOCAL_SIZE = 5, 17
 PRESERVE_NAN = 4461  # execution mode SignedZeroInfNanPreserve
 PARTIAL_COUNT = 0x100  # loop control, followed by how often to unroll
-REDUCE = 0  # group operation
+REDUCE, INCLUSIVE_SCAN = 0, 1  # group operations
 ACQUIRE_RELEASE_WORKGROUP = 0x8 | 0x100  # memory semantics
 
 MAGIC, VERSION = 0x07230203, 0x00010500  # SPIR-V 1.5, which Vulkan 1.2 and later accept

@@ -9,9 +9,9 @@ from mansard.codegen.backend import KernelTarget
 from mansard.codegen.nest import Nest
 from mansard.codegen.schedules import contraction
 from mansard.codegen.schedules.base import estimate
-from mansard.codegen.schedules.gpu import general, tiled
+from mansard.codegen.schedules.gpu import across, general, rows, tiled
 from mansard.codegen.schedules.parameters import NestSchedule, Tunable
-from mansard.codegen.schedules.reduce import ARG
+from mansard.passes.dispatch import is_contraction
 
 TUNABLE: Mapping[NestSchedule, Tunable] = {tiled.schedule: Tunable(tiled.candidates, tiled.schedule)}
 """What a schedule that has parameters offers, by the schedule `choose` gives."""
@@ -24,17 +24,18 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
         return general.schedule_map
     if tiled.applies(nest, target):
         return tiled.schedule
-    if contraction.is_tiled(nest) and not _dot_like(nest):
+    contracts = contraction.applies(nest) and is_contraction(reductions[0].op)
+    if contracts and not _dot_like(nest):
         return general.schedule_contraction
-    longest = max(estimate(nest.total(r.inner)) for r in nest.roots)
-    if any(r.op.combiner in ARG for r in reductions) or longest <= general.SERIAL_INNER:
-        return general.schedule_serial_rows
-    return general.schedule_rows
+    longest = max(reductions, key=lambda r: estimate(nest.total(r.inner)))
+    if estimate(nest.total(longest.inner)) <= rows.SERIAL or across.lies_across(nest, longest):
+        return across.schedule
+    return rows.schedule
 
 
 def _dot_like(nest: Nest) -> bool:
     """Few outputs over long contiguous dot products (a matrix-vector product)."""
     (root,) = (r for r in nest.roots if r.reduces)
     shape = contraction.analyse(nest, root)
-    rows = estimate(nest.total(shape.row)) if shape.row else 1
-    return shape.form == "dot" and rows <= 4 and not dims.is_one(nest.total(root.inner))
+    height = estimate(nest.total(shape.row)) if shape.row else 1
+    return shape.form == "dot" and height <= 4 and not dims.is_one(nest.total(root.inner))
