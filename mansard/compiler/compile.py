@@ -104,11 +104,9 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
     return _compile(graph, options, _Steps(options))
 
 
-def _passes(targets: Sequence[CompileTarget], precision: str) -> tuple[Step, ...]:
-    """The passes for a set of targets: images lie channels-last as soon as a CPU takes part."""
-    images: tuple[Step, ...] = ()
-    if any(t.driver == "cpu" for t in targets):
-        images = (read_padding, narrow_integers, fold_constants, eliminate_dead, channels_last)
+def _passes(precision: str) -> tuple[Step, ...]:
+    """The passes of every compilation; CPUs and GPUs both want images channels-last."""
+    images: tuple[Step, ...] = (read_padding, narrow_integers, fold_constants, eliminate_dead, channels_last)
     rounding: tuple[Step, ...] = (narrow_products, eliminate_dead) if precision == "bf16" else ()
     return (*CANONICAL, fold_scales, *images, *rounding, lay_out_weights)
 
@@ -141,7 +139,7 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
     precision = check_precision(options.precision)
     targets = resolve_targets(options.targets, options.placement)
     with steps.step("simplify"):
-        graph = run_passes(graph, _passes(targets, precision), dump=options.dump)
+        graph = run_passes(graph, _passes(precision), dump=options.dump)
     with steps.step("fuse"):
         dispatches = fuse(graph, attention=all(t.driver == "cpu" for t in targets))
         dispatches = mark_in_place(mark_packable(dispatches))
