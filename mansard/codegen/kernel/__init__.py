@@ -10,6 +10,7 @@ from mansard.codegen.kernel.ir import (
     Kernel,
     KType,
     KValue,
+    Matrix,
     Shared,
 )
 
@@ -24,5 +25,6 @@ __all__ = [
     "Kernel",
     "KernelBuilder",
     "Loop",
+    "Matrix",
     "Shared",
 ]

@@ -141,9 +141,9 @@ class KernelBuilder:
         """Combine atomically into one element."""
         self.inst("atomic", (index, value), None, memory=memory, combiner=combiner)
 
-    def barrier(self) -> None:
-        """Workgroup barrier."""
-        self.inst("barrier", (), None)
+    def barrier(self, scope: str = "workgroup") -> None:
+        """Barrier of the workgroup, or of its subgroup."""
+        self.inst("barrier", (), None, **({"scope": scope} if scope != "workgroup" else {}))
 
     # Arithmetic -----------------------------------------------------------------------------
     def match(self, a: KValue, b: KValue) -> tuple[KValue, KValue]:

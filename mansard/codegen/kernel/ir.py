@@ -60,7 +60,8 @@ subgroup_size      int; invocations of a full subgroup
 store_lane         [index, lane, value]; attrs memory: Shared of vectors: one element of a vector, the lane an
                    int below the vectors' lanes; GPU only
 atomic             [index, value]; attrs memory, combiner: add min max (int or f32 add); no result
-barrier            workgroup barrier, shared memory visible
+barrier            workgroup barrier, shared memory visible; attrs scope: "subgroup" for its subgroup only
+matrix_load …      see `mansard.codegen.kernel.matrix`
 =================  ==========================================================================
 """
 
@@ -74,17 +75,37 @@ from mansard.dtypes import DType
 
 
 @dataclass(frozen=True)
+class Matrix:
+    """A matrix that the invocations of a ``scope`` ("subgroup" or "workgroup") hold together.
+
+    ``use`` says what it may be in a product: left factor "a", right factor "b", or the sum "c".
+    """
+
+    rows: int
+    columns: int
+    use: str
+    scope: str = "subgroup"
+
+
+@dataclass(frozen=True)
 class KType:
-    """A register type: element type and vector lanes (1: scalar). bool is one bit in a register."""
+    """A register type: element type and vector lanes (1: scalar). bool is one bit in a register.
+
+    With ``matrix`` it is one of the matrices of `mansard.codegen.kernel.matrix`; lanes are 1 then.
+    """
 
     dtype: DType
     lanes: int = 1
+    matrix: Matrix | None = None
 
     def with_lanes(self, lanes: int) -> KType:
         """The same element type with other lanes."""
         return KType(self.dtype, lanes)
 
     def __str__(self) -> str:
+        if self.matrix is not None:
+            shape = f"{self.matrix.rows}x{self.matrix.columns} {self.matrix.use}"
+            return f"{self.dtype.value}<{shape} {self.matrix.scope}>"
         return self.dtype.value if self.lanes == 1 else f"{self.dtype.value}<{self.lanes}>"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from mansard.codegen.kernel import matrix
 from mansard.codegen.kernel.ir import Binding, Block, For, If, Inst, Kernel, KType, KValue, Shared
 from mansard.codegen.kernel.printer import print_inst
 from mansard.dtypes import DType
@@ -86,7 +87,13 @@ class _Verifier:
         count, has_result, rule = _RULES[inst.op]
         self.require(len(inst.args) == count, f"{inst.op} takes {count} arguments, not {len(inst.args)}")
         self.require((inst.result is not None) == has_result, "result missing or not expected")
-        rule(self, inst)
+        if any(
+            value.type.matrix is not None for value in (*inst.args, *((inst.result,) if inst.result else ()))
+        ):
+            broken = matrix.broken_rule(inst)
+            self.require(broken is None, broken or "")
+        else:
+            rule(self, inst)
         if inst.result is not None:
             self.define((inst.result,))
 
@@ -150,7 +157,9 @@ def _store_lane(v: _Verifier, inst: Inst) -> None:
     memory, (index, lane, value) = v.memory(inst), (a.type for a in inst.args)
     v.require(isinstance(memory, Shared) and memory.lanes > 1, "the memory is not one of vectors")
     v.require(value == KType(memory.dtype), f"the memory holds {memory.dtype.value}")
-    v.require(index == lane and index.lanes == 1 and index.dtype.is_int, "index and lane are not one int type")
+    v.require(
+        index == lane and index.lanes == 1 and index.dtype.is_int, "index and lane are not one int type"
+    )
 
 
 def _atomic(v: _Verifier, inst: Inst) -> None:
@@ -316,7 +325,16 @@ def _nothing(v: _Verifier, inst: Inst) -> None:
 
 _Rule = Callable[[_Verifier, Inst], None]
 
+
+def _no_matrix(v: _Verifier, inst: Inst) -> None:
+    v.fail(f"{inst.op} of what is no matrix")
+
+
 _RULES: dict[str, tuple[int, bool, _Rule]] = {
+    "matrix_load": (2, True, _no_matrix),
+    "matrix_store": (3, False, _no_matrix),
+    "matrix_multiply": (3, True, _no_matrix),
+    "matrix_scale": (2, True, _no_matrix),
     "const": (0, True, _const),
     "param": (0, True, _param),
     "workgroup_id": (0, True, _axis),

@@ -29,6 +29,11 @@ def emit_cast(f: KernelEmitter, inst: Inst) -> None:
     if inst.result is None:
         raise CodegenError("cast without a result")
     arg, result = inst.args[0], inst.result
+    if result.type.matrix is not None:
+        from mansard.codegen.spirv.matrix import emit_matrix_cast
+
+        emit_matrix_cast(f, inst)
+        return
     f.bind(result, _cast(f, arg, result.type))
     if result.type.dtype is DType.I64 and arg.type.dtype.is_int and arg.type.dtype.bits <= 32:
         f.widened[result.id] = f.id(arg)

@@ -7,9 +7,11 @@ which storage and conversion alone may use everywhere. Anything more with it ask
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from mansard.codegen.kernel import Binding, Block, For, If, Inst, Kernel, KernelBuilder, KType, KValue, Shared
 from mansard.codegen.spirv.module import Module, glsl_number
-from mansard.codegen.spirv.words import BUILT_IN, PARTIAL_COUNT, Id, Instruction, Operand
+from mansard.codegen.spirv.words import BUILT_IN, PARTIAL_COUNT, STORAGE, Id, Instruction, Operand
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.hal.executable import EntryPoint
@@ -27,7 +29,10 @@ class KernelEmitter:
         self.shared_bytes = 0
         self.widened: dict[int, Id] = {}
         """The 32-bit register behind a kernel value that was extended from it to 64 bits."""
+        self.needs: set[str] = set()
+        """Further features a device must have, by name."""
         self._body: list[Instruction] = []
+        self._variables: list[Instruction] = []
         self._prologue: list[Instruction] = []
         self._ids: dict[int, Id] = {}
         self._constants: dict[int, float | int | bool] = {}
@@ -104,6 +109,10 @@ class KernelEmitter:
 
     def type(self, type_: KType) -> Id:
         """The register type."""
+        if type_.matrix is not None:
+            from mansard.codegen.spirv.matrix import matrix_type
+
+            return matrix_type(self, type_)
         if type_.lanes > MAX_LANES:
             raise CodegenError(
                 f"kernel {self.kernel.name!r}: {type_} has more lanes than a SPIR-V vector ({MAX_LANES})"
@@ -215,7 +224,12 @@ class KernelEmitter:
         main, start = self.module.id(), self._label
         self._block(self.kernel.body)
         self.do("OpReturn")
-        body = [Instruction("OpLabel", None, start, ()), *self._prologue, *self._body]
+        body = [
+            Instruction("OpLabel", None, start, ()),
+            *self._variables,
+            *self._prologue,
+            *self._body,
+        ]
         return self.module.finish(self.kernel.name, main, self.kernel.workgroup, body)
 
     def requires(self) -> tuple[str, ...]:
@@ -224,10 +238,12 @@ class KernelEmitter:
             "Float16": "float16", "Float64": "float64", "Int64": "int64", "Int64Atomics": "int64_atomics",
             "GroupNonUniformArithmetic": "subgroup_arithmetic", "StorageBuffer16BitAccess": "storage16",
             "StorageBuffer8BitAccess": "storage8", "SubgroupExtendedTypes": "subgroup_extended_types",
-            "SignedZeroInfNanPreserve": "nan_preserve",
+            "SignedZeroInfNanPreserve": "nan_preserve", "CooperativeMatrixKHR": "cooperative_matrix",
+            "BFloat16CooperativeMatrixKHR": "bfloat16_matrix", "Int8": "int8",
         }  # fmt: skip
         found = sorted(names[c] for c in self.module.capabilities if c in names)
         x, y, z = self.kernel.workgroup
+        found += sorted(self.needs)
         found.append(f"workgroup_invocations>={x * y * z}")
         if self.shared_bytes:
             found.append(f"shared_memory>={self.shared_bytes}")
@@ -250,11 +266,17 @@ class KernelEmitter:
     def _for(self, node: For) -> None:
         m = self.module
         head, check, body, after, done = (m.id() for _ in range(5))
+        # Matrices go through memory of the function, as in what drivers know: few take them in a phi.
+        homes = {v.id: self._home(v.type) for v in node.carried if v.type.matrix is not None}
+        for carried, init in zip(node.carried, node.inits, strict=True):
+            if carried.id in homes:
+                self.do("OpStore", homes[carried.id], self.id(init))
         before = self._label
         self.do("OpBranch", head)
         self.label(head)
         phis = len(self._body)
-        variables = (node.index, *node.carried)
+        scalars = [i for i, v in enumerate(node.carried) if v.type.matrix is None]
+        variables = (node.index, *(node.carried[i] for i in scalars))
         for value in variables:
             self.bind(value, m.id())
             self.uses_f16(value.type)
@@ -265,20 +287,38 @@ class KernelEmitter:
         more = self.op("OpSLessThan", m.bool_type(), self.id(node.index), self.id(node.upper))
         self.do("OpBranchConditional", more, body, done)
         self.label(body)
+        self._reload(node.carried, node.carried, homes)
         self._block(node.body)
+        for carried, following in zip(node.carried, node.yields, strict=True):
+            if carried.id in homes:
+                self.do("OpStore", homes[carried.id], self.id(following))
         self.do("OpBranch", after)
         self.label(after)
         following = self.op("OpIAdd", self.type(node.index.type), self.id(node.index), self.id(node.step))
         self.do("OpBranch", head)
-        nexts = (following, *(self.id(v) for v in node.yields))
-        firsts = (node.lower, *node.inits)
+        nexts = (following, *(self.id(node.yields[i]) for i in scalars))
+        firsts = (node.lower, *(node.inits[i] for i in scalars))
         self._body[phis:phis] = [
             Instruction("OpPhi", self.type(value.type), self.id(value), (self.id(first), before, then, after))
             for value, first, then in zip(variables, firsts, nexts, strict=True)
         ]
         self.label(done)
-        for result, carried in zip(node.results, node.carried, strict=True):
-            self.bind(result, self.id(carried))
+        for i in scalars:
+            self.bind(node.results[i], self.id(node.carried[i]))
+        self._reload(node.results, node.carried, homes)
+
+    def _home(self, type_: KType) -> Id:
+        """A variable of the function."""
+        m, result = self.module, self.module.id()
+        pointer = m.pointer_type("Function", self.type(type_))
+        self._variables.append(Instruction("OpVariable", pointer, result, (STORAGE["Function"],)))
+        return result
+
+    def _reload(self, values: Sequence[KValue], carried: Sequence[KValue], homes: Mapping[int, Id]) -> None:
+        """Load what loops carry in variables."""
+        for value, place in zip(values, carried, strict=True):
+            if place.id in homes:
+                self.bind(value, self.op("OpLoad", self.type(value.type), homes[place.id]))
 
     def _if(self, node: If) -> None:
         m = self.module

@@ -10,6 +10,13 @@ from mansard.codegen.math import rounding
 from mansard.codegen.math.narrow import code
 from mansard.codegen.spirv.casts import emit_bitcast, emit_cast, normalized
 from mansard.codegen.spirv.function import KernelEmitter
+from mansard.codegen.spirv.matrix import (
+    emit_fill,
+    emit_matrix_load,
+    emit_matrix_multiply,
+    emit_matrix_scale,
+    emit_matrix_store,
+)
 from mansard.codegen.spirv.memory import emit_atomic, emit_barrier, emit_load, emit_store, emit_store_lane
 from mansard.codegen.spirv.packed import emit_load_words, emit_unpack
 from mansard.codegen.spirv.words import INCLUSIVE_SCAN, REDUCE, SCOPE, Id, Operand
@@ -49,6 +56,9 @@ def _type(inst: Inst) -> KType:
 
 def _const(f: KernelEmitter, inst: Inst) -> None:
     type_, value = _type(inst), inst.attrs["value"]
+    if type_.matrix is not None:
+        emit_fill(f, inst)
+        return
     m, dtype = f.module, type_.dtype
     f.type(type_)
     if dtype is DType.BOOL:
@@ -336,9 +346,9 @@ def _subgroup_place(f: KernelEmitter, inst: Inst) -> None:
 
 
 def _subgroup_combine(f: KernelEmitter, inst: Inst) -> None:
-    how = INCLUSIVE_SCAN if inst.op == "subgroup_scan" else REDUCE
     type_, arg, combiner = _type(inst), f.id(inst.args[0]), inst.attrs["combiner"]
     f.module.capabilities |= {"GroupNonUniform", "GroupNonUniformArithmetic"}
+    how = INCLUSIVE_SCAN if inst.op == "subgroup_scan" else REDUCE
     if type_.dtype is DType.I64:
         f.module.capabilities.add("SubgroupExtendedTypes")  # a feature of the device, not a capability
     value = _group(f, _group_op(combiner, type_.dtype), f.type(type_), how, arg)
@@ -395,6 +405,10 @@ _RULES: dict[str, _Rule] = {
     "shuffle": _shuffle,
     "iota": _iota,
     "reduce": _reduce,
+    "matrix_load": emit_matrix_load,
+    "matrix_store": emit_matrix_store,
+    "matrix_multiply": emit_matrix_multiply,
+    "matrix_scale": emit_matrix_scale,
     **dict.fromkeys(("subgroup_reduce", "subgroup_scan"), _subgroup_combine),
     **dict.fromkeys(_SUBGROUP_PLACES, _subgroup_place),
 }

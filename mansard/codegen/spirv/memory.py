@@ -199,7 +199,8 @@ def _add_f32(f: KernelEmitter, inst: Inst, scope: Id, relaxed: Id) -> None:
     f.label(done)
 
 
-def emit_barrier(f: KernelEmitter, _inst: Inst) -> None:
-    """Every invocation of the workgroup arrives, and sees what the others wrote to its memory."""
-    workgroup = f.module.int_constant(SCOPE["Workgroup"])
+def emit_barrier(f: KernelEmitter, inst: Inst) -> None:
+    """Every invocation of the scope arrives, and sees what the others wrote to workgroup memory."""
+    scope = SCOPE["Subgroup" if inst.attrs.get("scope") == "subgroup" else "Workgroup"]
+    workgroup = f.module.int_constant(scope)
     f.do("OpControlBarrier", workgroup, workgroup, f.module.int_constant(ACQUIRE_RELEASE_WORKGROUP))

@@ -29,6 +29,7 @@ class Module:
 
     def __init__(self) -> None:
         self.capabilities = {"Shader", "PhysicalStorageBufferAddresses", "Int64"}
+        self.extensions: set[str] = set()
         self._next = 1
         self._decorations: list[Instruction] = []
         self._globals: list[Instruction] = []
@@ -61,6 +62,17 @@ class Module:
         self._decorations.append(
             Instruction("OpDecorate", None, None, (target, DECORATION[decoration], *operands))
         )
+
+    def array_block(self, element: Id, stride: int) -> Id:
+        """A block that holds elements without end, ``stride`` bytes apart."""
+        known = ("OpTypeRuntimeArray", None, (element,)) in self._known
+        array = self.declare("OpTypeRuntimeArray", None, element)
+        block = self.declare("OpTypeStruct", None, array)
+        if not known:
+            self.decorate(array, "ArrayStride", stride)
+            self.decorate(block, "Block")
+            self.decorate_member(block, 0, "Offset", 0)
+        return block
 
     def decorate_member(self, struct_: Id, member: int, decoration: str, *operands: int) -> None:
         """Decorate a member of a struct."""
@@ -146,6 +158,7 @@ class Module:
             modes.append(Instruction("OpExecutionMode", None, None, (main, PRESERVE_NAN, 32)))
         return [
             *capabilities,
+            *(Instruction("OpExtension", None, None, (name,)) for name in sorted(self.extensions)),
             Instruction("OpExtInstImport", None, self.glsl, ("GLSL.std.450",)),
             Instruction("OpMemoryModel", None, None, (PHYSICAL_64, GLSL450)),
             Instruction("OpEntryPoint", None, None, (GL_COMPUTE, main, name, *self._interface)),

@@ -8,9 +8,11 @@ from typing import Union
 
 # Opcodes, from the SPIR-V specification, section 3.49 (unified1).
 OPCODES = {
+    "OpExtension": 10,
     "OpExtInstImport": 11, "OpExtInst": 12, "OpMemoryModel": 14, "OpEntryPoint": 15, "OpExecutionMode": 16,
     "OpCapability": 17, "OpTypeVoid": 19, "OpTypeBool": 20, "OpTypeInt": 21, "OpTypeFloat": 22,
-    "OpTypeVector": 23, "OpTypeArray": 28, "OpTypeStruct": 30, "OpTypePointer": 32, "OpTypeFunction": 33,
+    "OpTypeVector": 23, "OpTypeArray": 28, "OpTypeRuntimeArray": 29,
+    "OpTypeStruct": 30, "OpTypePointer": 32, "OpTypeFunction": 33,
     "OpConstantTrue": 41, "OpConstantFalse": 42, "OpConstant": 43, "OpConstantComposite": 44,
     "OpFunction": 54, "OpFunctionEnd": 56, "OpVariable": 59, "OpLoad": 61, "OpStore": 62,
     "OpAccessChain": 65, "OpDecorate": 71, "OpMemberDecorate": 72, "OpCompositeConstruct": 80,
@@ -19,7 +21,8 @@ OPCODES = {
     "OpConvertSToF": 111, "OpConvertUToF": 112, "OpUConvert": 113, "OpSConvert": 114, "OpFConvert": 115,
     "OpConvertUToPtr": 120, "OpBitcast": 124, "OpSNegate": 126, "OpFNegate": 127, "OpIAdd": 128,
     "OpFAdd": 129, "OpISub": 130, "OpFSub": 131, "OpIMul": 132, "OpFMul": 133, "OpUDiv": 134, "OpSDiv": 135,
-    "OpFDiv": 136, "OpLogicalEqual": 164, "OpLogicalNotEqual": 165, "OpLogicalOr": 166,
+    "OpFDiv": 136, "OpMatrixTimesScalar": 143,
+    "OpLogicalEqual": 164, "OpLogicalNotEqual": 165, "OpLogicalOr": 166,
     "OpLogicalAnd": 167, "OpLogicalNot": 168, "OpSelect": 169, "OpIEqual": 170, "OpINotEqual": 171,
     "OpUGreaterThan": 172, "OpSGreaterThan": 173, "OpUGreaterThanEqual": 174, "OpSGreaterThanEqual": 175,
     "OpULessThan": 176, "OpSLessThan": 177, "OpULessThanEqual": 178, "OpSLessThanEqual": 179,
@@ -27,7 +30,8 @@ OPCODES = {
     "OpFOrdLessThanEqual": 188, "OpFOrdGreaterThanEqual": 190, "OpShiftRightLogical": 194,
     "OpShiftRightArithmetic": 195, "OpShiftLeftLogical": 196, "OpBitwiseOr": 197, "OpBitwiseXor": 198,
     "OpBitwiseAnd": 199, "OpNot": 200, "OpBitFieldSExtract": 202, "OpBitFieldUExtract": 203,
-    "OpControlBarrier": 224, "OpAtomicLoad": 227,
+    "OpControlBarrier": 224,
+    "OpAtomicLoad": 227,
     "OpAtomicCompareExchange": 230, "OpAtomicIAdd": 234, "OpAtomicSMin": 236, "OpAtomicSMax": 238,
     "OpPhi": 245, "OpLoopMerge": 246, "OpSelectionMerge": 247, "OpLabel": 248, "OpBranch": 249,
     "OpBranchConditional": 250, "OpReturn": 253, "OpGroupNonUniformIAdd": 349, "OpGroupNonUniformFAdd": 350,
@@ -36,6 +40,8 @@ OPCODES = {
     "OpGroupNonUniformUMax": 357, "OpGroupNonUniformFMax": 358, "OpGroupNonUniformBitwiseAnd": 359,
     "OpGroupNonUniformBitwiseOr": 360, "OpGroupNonUniformLogicalAnd": 362,
     "OpGroupNonUniformLogicalOr": 363,
+    "OpTypeCooperativeMatrixKHR": 4456, "OpCooperativeMatrixLoadKHR": 4457,
+    "OpCooperativeMatrixStoreKHR": 4458, "OpCooperativeMatrixMulAddKHR": 4459,
 }  # fmt: skip
 
 # Instructions of the extended set GLSL.std.450.
@@ -47,10 +53,11 @@ GLSL = {
 CAPABILITIES = {
     "Shader": 1, "Float16": 9, "Float64": 10, "Int64": 11, "Int64Atomics": 12, "GroupNonUniform": 61,
     "GroupNonUniformArithmetic": 63, "StorageBuffer16BitAccess": 4433, "StorageBuffer8BitAccess": 4448,
-    "SignedZeroInfNanPreserve": 4466, "PhysicalStorageBufferAddresses": 5347,
+    "SignedZeroInfNanPreserve": 4466, "BFloat16TypeKHR": 5116, "BFloat16CooperativeMatrixKHR": 5118,
+    "CooperativeMatrixKHR": 6022, "Int8": 39, "PhysicalStorageBufferAddresses": 5347,
 }  # fmt: skip
 
-STORAGE = {"Input": 1, "Workgroup": 4, "PushConstant": 9, "PhysicalStorageBuffer": 5349}
+STORAGE = {"Input": 1, "Workgroup": 4, "Function": 7, "PushConstant": 9, "PhysicalStorageBuffer": 5349}
 DECORATION = {"Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Offset": 35, "NoContraction": 42}
 BUILT_IN = {
     "WorkgroupId": 26, "LocalInvocationId": 27, "SubgroupSize": 36, "NumSubgroups": 38, "SubgroupId": 40,
