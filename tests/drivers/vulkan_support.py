@@ -62,7 +62,7 @@ def open_vulkan() -> VulkanDevice:
 def assert_no_validation_messages() -> None:
     """Fails with what the validation layer reported since the last time."""
     messages = validating_driver().validation_messages(clear=True)
-    assert messages == []
+    assert messages == [], "\n".join(messages)
 
 
 def device_of_a_test() -> Iterator[VulkanDevice]:

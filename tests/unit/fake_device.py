@@ -123,6 +123,7 @@ class FakeDevice(Device):
         reaches: Sequence[str] | None = None,
         alignment: int = 1,
         max_allocation: int = 1 << 30,
+        transfer_queue: bool = False,
     ) -> None:
         driver, _, index = name.partition(":")
         self.info = DeviceInfo(driver, int(index or 0), f"fake {name}", f"{driver}:fake")
@@ -135,10 +136,13 @@ class FakeDevice(Device):
             max_allocation=max_allocation,
             max_workgroup_invocations=1,
             shared_memory_bytes=0,
+            transfer_queue=transfer_queue,
         )
         self.reaches = reaches
         self.live = 0
         self.log: list[str] = []
+        self.log_of_transfers: list[str] = []
+        """Labels of what was recorded for the transfer queue."""
         self.submissions = 0
         self.refuse_submissions: MansardError | None = None
         self.gate = threading.Event()
@@ -183,6 +187,9 @@ class FakeDevice(Device):
                     assert self.capabilities.late_binding
                 else:
                     self._own(reference.buffer)
+        if queue is QueueKind.TRANSFER:
+            assert not any(isinstance(command, Dispatch) for command in commands)
+            self.log_of_transfers += [command.label for command in commands]
         return FakeCommands(commands, profile)
 
     def submit(self, batches: Sequence[Batch]) -> None:

@@ -48,6 +48,23 @@ def test_a_gpu_alone(make, kind):
     assert (model.stats.uploaded_bytes > 0) == (kind == "discrete")
 
 
+def test_large_inputs_and_outputs_go_over_the_transfer_queue(make):
+    for count, apart in ((64, False), (1 << 19, True)):
+        b = PlanBuilder("gpu", count=count)
+        x, y = b.input(), b.output()
+        t = b.value()
+        b.segment(0, b.step("scale", x, t, params=(2,)))
+        b.segment(0, b.step("scale", t, y, params=(3,)), wait=((0, 0),))
+        gpu = make("gpu", transfer_queue=True, **gpu_options("discrete"))
+        model = bound(b, gpu)
+        array = np.linspace(0, 1, count, dtype=np.float32)
+        for _ in range(2):
+            assert np.allclose(model(array), 6 * array)
+        assert gpu.log_of_transfers == (["upload x0", "download v1"] if apart else [])
+        # A profile has the copies too, and the queue that takes times runs them.
+        assert [row[1] for row in model.profile(array).rows] == ["upload x0", "scale", "scale", "download v1"]
+
+
 def test_small_allocation_limits_split_arenas_and_weights(make):
     b = PlanBuilder("gpu", count=256)
     x, y = b.input(), b.output()

@@ -1,0 +1,133 @@
+"""Two queues of one device: work goes to each, and the device orders it across them.
+
+Where the device has one queue, both roles share it: everything but the overlap is the same.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import vulkan_support as support
+
+from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.device import VulkanDevice
+from mansard.drivers.vulkan.queues import QueuePlan, plan_queues
+from mansard.errors import DeviceError, DeviceLostError
+from mansard.hal import (
+    Barrier,
+    Batch,
+    BufferRef,
+    Copy,
+    Fill,
+    MemoryKind,
+    Point,
+    QueueKind,
+    Semaphore,
+)
+
+pytestmark = pytest.mark.vulkan
+SHARED = MemoryKind.SHARED
+N = 1000
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VulkanDevice]:
+    monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path))
+    driver, info = support.validating_driver(), support.usable_device()
+    candidate = driver._candidates[info.index]
+    queues = plan_queues(candidate.snapshot)
+    if queues.transfer is None:
+        queues = QueuePlan(queues.compute, queues.compute)
+    assert driver._instance is not None
+    opened = VulkanDevice(driver._instance, candidate, info, queues)
+    yield opened
+    opened.close()
+    gc.collect()
+    support.assert_no_validation_messages()
+
+
+def test_a_chain_over_both_queues(device: VulkanDevice) -> None:
+    assert device.capabilities.transfer_queue
+    source, result = device.allocate(4 * N, SHARED), device.allocate(4 * N, SHARED)
+    local, target = device.allocate(4 * N), device.allocate(4 * N)
+    semaphore = Semaphore("chain")
+    value = 0
+    for run in range(20):
+        # target <- source by the transfer queue, local = run + i on the compute queue, result <- local
+        up = device.record([Copy(BufferRef(source), BufferRef(target), 4 * N)], queue=QueueKind.TRANSFER)
+        down = device.record([Copy(BufferRef(local), BufferRef(result), 4 * N)], queue=QueueKind.TRANSFER)
+        fill = support.fill_index(device, local, N, 1, run)
+        work = device.record([fill])
+        points = [Point(semaphore, value + i) for i in range(4)]
+        device.submit(
+            [
+                Batch(up, (points[0],), (points[1],)),
+                Batch(work, (points[1],), (points[2],)),
+                Batch(down, (points[2],), (points[3],)),
+            ]
+        )
+        value += 3
+        if run % 5 == 4:
+            points[3].wait(support.TIMEOUT)
+            assert np.array_equal(result.view().view(np.uint32), np.arange(N) + run)
+    Point(semaphore, value).wait(support.TIMEOUT)
+
+
+def test_work_waits_for_the_host_and_for_the_other_queue(device: VulkanDevice) -> None:
+    buffer = device.allocate(4 * N, SHARED)
+    buffer.view()[:] = 0
+    fill = device.record([Fill(BufferRef(buffer), 4 * N, 7)], queue=QueueKind.TRANSFER)
+    work = device.record([support.fill_index(device, buffer, N // 2, 0, 9)])
+    host, first, second = (Point(Semaphore(name), 1) for name in ("host", "fill", "work"))
+    device.submit([Batch(work, (first,), (second,)), Batch(fill, (host,), (first,))])
+    assert not second.done()
+    threading.Timer(0.02, lambda: host.semaphore.signal(1)).start()
+    second.wait(support.TIMEOUT)
+    found = buffer.view().view(np.uint32)
+    assert (found[: N // 2] == 9).all()
+    assert (found[N // 2 :] == 7).all()
+
+
+def test_what_the_transfer_queue_refuses(device: VulkanDevice) -> None:
+    buffer = device.allocate(4 * N, SHARED)
+    with pytest.raises(DeviceError, match="copies and fills"):
+        device.record([support.fill_index(device, buffer, N, 1, 1)], queue=QueueKind.TRANSFER)
+
+
+def test_barriers_order_copies(device: VulkanDevice) -> None:
+    a, b, c = (device.allocate(4096, SHARED) for _ in range(3))
+    a.view()[:] = 5
+    commands = [
+        Copy(BufferRef(a), BufferRef(b), 4096),
+        Barrier(),
+        Copy(BufferRef(b), BufferRef(c), 4096),
+    ]
+    done = Point(Semaphore("copies"), 1)
+    device.submit([Batch(device.record(commands, queue=QueueKind.TRANSFER), signal=(done,))])
+    done.wait(support.TIMEOUT)
+    assert (c.view() == 5).all()
+
+
+@pytest.mark.parametrize("wait_first", [True, False])
+def test_a_loss_is_that_of_all_queues(device: VulkanDevice, wait_first: bool) -> None:
+    buffer = device.allocate(4096, SHARED)
+    fill = device.record([Fill(BufferRef(buffer), 4096)])
+    copies = device.record([Fill(BufferRef(buffer), 4096)], queue=QueueKind.TRANSFER)
+    lost, after = Point(Semaphore("lost"), 1), Point(Semaphore("after"), 1)
+    device.inject(result=vk.VK_ERROR_DEVICE_LOST)
+    device.submit([Batch(fill, (), (lost,))])
+    if wait_first:
+        with pytest.raises(DeviceLostError):
+            lost.wait(support.TIMEOUT)
+    device.submit([Batch(copies, (lost,), (after,))])
+    with pytest.raises(DeviceLostError):
+        after.wait(support.TIMEOUT)
+    later = Point(Semaphore("later"), 1)
+    device.submit([Batch(copies, (), (later,))])
+    with pytest.raises(DeviceLostError):
+        later.wait(support.TIMEOUT)
