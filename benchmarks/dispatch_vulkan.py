@@ -6,7 +6,9 @@
           hands it over, `per_dispatch_us` that over the number of dispatches; `run_us` is up to the end of
           the wait for its completion, `device_us` the device's own time from the first dispatch to the last.
 `long`    one dispatch whose work takes longer and longer: `submit_us` stays, `run_us` grows.
-`copy`    bytes per second of copies of 64 MB from and to host memory, on each queue that can do it.
+`copy`    copies of 64 MB from and to host memory on each queue.
+`queues`  an upload, an empty kernel and a download, on one queue or with the copies on the transfer queue;
+          a long kernel and a large upload, one after another or on two queues.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from mansard.hal import (
     ExecutableSpec,
     MemoryKind,
     Point,
+    QueueKind,
     Semaphore,
 )
 from mansard.hal.registry import open_device
@@ -140,6 +143,31 @@ class Bench:
             "run_us": round(min(runs), 2),
         }
 
+    def chained(self, recorded: Sequence[CommandBuffer]) -> float:
+        """Microseconds of recordings that follow one another, submitted in one call."""
+        return self._least_run(recorded, chained=True)
+
+    def together(self, recorded: Sequence[CommandBuffer]) -> float:
+        """Microseconds of recordings that need not wait for each other."""
+        return self._least_run(recorded, chained=False)
+
+    def _least_run(self, recorded: Sequence[CommandBuffer], *, chained: bool) -> float:
+        runs: list[float] = []
+        until = time.perf_counter() + self.seconds
+        while len(runs) < 10 or time.perf_counter() < until:
+            points = [Point(Semaphore("bench"), 1) for _ in recorded]
+            waits = [(), *((point,) for point in points[:-1])] if chained else [() for _ in points]
+            batches = [
+                Batch(commands, wait, (point,))
+                for commands, wait, point in zip(recorded, waits, points, strict=True)
+            ]
+            begin = time.perf_counter_ns()
+            self.device.submit(batches)
+            for point in points:
+                point.wait()
+            runs.append((time.perf_counter_ns() - begin) / 1e3)
+        return round(min(runs), 2)
+
     def device_us(self, commands: Sequence[Command]) -> float:
         """The device's time from the begin of the first command to the end of the last."""
         recorded = self.device.record(commands, profile=True)
@@ -181,19 +209,52 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
         result["long"].append({"turns": turns, **found})
         turns *= 4 if software else 10
     for direction in ("upload", "download"):
-        result["copy"].append({"direction": direction, **_copy_rate(bench, direction)})
+        result["copy"].append({"direction": direction, **_copy_rates(bench, direction)})
+    result["queues"] = _queues(bench)
     return result
 
 
-def _copy_rate(bench: Bench, direction: str) -> dict[str, float]:
+def _copy_rates(bench: Bench, direction: str) -> dict[str, float]:
+    """GB/s of a copy of 64 MB, by queue."""
     size = 64 << 20
     host = bench.device.allocate(size, MemoryKind.SHARED)
     local = bench.device.allocate(size)
     source, target = (host, local) if direction == "upload" else (local, host)
-    recorded = bench.device.record([Copy(BufferRef(source), BufferRef(target), size)])
-    rate = size / bench.times(recorded)["run_us"] / 1e3
-    recorded.close()
-    return {"compute_queue_GB_s": round(rate, 2)}
+    rates = {}
+    for queue in QueueKind:
+        recorded = bench.device.record([Copy(BufferRef(source), BufferRef(target), size)], queue=queue)
+        rates[f"{queue.value}_queue_GB_s"] = round(size / bench.times(recorded)["run_us"] / 1e3, 2)
+    return rates
+
+
+def _queues(bench: Bench) -> dict[str, float]:
+    """Microseconds of a small upload, kernel and download on one queue and over two; and of a long kernel
+    with a large upload beside it, against each alone."""
+    size = 64 << 20
+    host = bench.device.allocate(size, MemoryKind.SHARED)
+    local = bench.device.allocate(size)
+    found: dict[str, float] = {}
+    for name, count in (("4KB", 4096), ("1MB", 1 << 20), ("16MB", 16 << 20)):
+        up = Copy(BufferRef(host), BufferRef(local), count)
+        down = Copy(BufferRef(local), BufferRef(host), count)
+        one = bench.device.record([up, Barrier(), bench.spin(0), Barrier(), down])
+        found[f"chain_{name}_one_queue_us"] = bench.times(one)["run_us"]
+        chain = [
+            bench.device.record([up], queue=QueueKind.TRANSFER),
+            bench.device.record([bench.spin(0)]),
+            bench.device.record([down], queue=QueueKind.TRANSFER),
+        ]
+        found[f"chain_{name}_two_queues_us"] = bench.chained(chain)
+    turns = 300_000 if bench.device.info.kind != "software" else 50_000
+    kernel = bench.device.record([bench.spin(turns)])
+    upload = Copy(BufferRef(host), BufferRef(local), size)
+    beside = bench.device.record([upload], queue=QueueKind.TRANSFER)
+    after = bench.device.record([bench.spin(turns), upload])
+    found["kernel_us"] = bench.times(kernel)["run_us"]
+    found["upload_us"] = bench.times(beside)["run_us"]
+    found["both_one_queue_us"] = bench.times(after)["run_us"]
+    found["both_two_queues_us"] = bench.together([kernel, beside])
+    return found
 
 
 def _least(call: Callable[[], None], times: int) -> float:
