@@ -289,9 +289,9 @@ class KernelEmitter:
         self.label(body)
         self._reload(node.carried, node.carried, homes)
         self._block(node.body)
-        for carried, following in zip(node.carried, node.yields, strict=True):
+        for carried, value in zip(node.carried, node.yields, strict=True):
             if carried.id in homes:
-                self.do("OpStore", homes[carried.id], self.id(following))
+                self.do("OpStore", homes[carried.id], self.id(value))
         self.do("OpBranch", after)
         self.label(after)
         following = self.op("OpIAdd", self.type(node.index.type), self.id(node.index), self.id(node.step))
