@@ -15,6 +15,7 @@ import numpy.typing as npt
 import mansard
 from mansard.artifact.plan import Plan, WeightSpec
 from mansard.cache import Counts, Folder
+from mansard.codegen.schedules.choose import takes_attention
 from mansard.compiler.executables import KernelSettings, build_executables
 from mansard.compiler.sources import sources_to_bytes
 from mansard.compiler.targets import CompileTarget, resolve_targets
@@ -141,7 +142,7 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
     with steps.step("simplify"):
         graph = run_passes(graph, _passes(precision), dump=options.dump)
     with steps.step("fuse"):
-        dispatches = fuse(graph, attention=all(t.driver == "cpu" for t in targets))
+        dispatches = fuse(graph, attention=lambda form: all(takes_attention(form, t.kernel) for t in targets))
         dispatches = mark_in_place(mark_packable(dispatches))
         steps.dump("fuse", lambda: print_dispatches(dispatches))
     with steps.step("place"):

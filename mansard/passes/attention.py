@@ -61,6 +61,22 @@ class AttentionForm:
         return self.index[self.scores].index(length)
 
     @property
+    def depth(self) -> int:
+        """Elements of a query and of a key."""
+        depth = self.scores.extents[-1]
+        assert isinstance(depth, int)
+        return depth
+
+    @property
+    def columns(self) -> int:
+        """Elements of a value, and of a row of the result."""
+        scored = {d for p in self.masked_index for d, _ in p.terms}
+        own = (e for d, e in enumerate(self.weighted.extents[: self.weighted.rank]) if d not in scored)
+        columns = dims.product(own)
+        assert isinstance(columns, int)
+        return columns
+
+    @property
     def ops(self) -> tuple[Generic, ...]:
         """Every op of the form."""
         return (self.scores, *self.chain, *self.softmax, self.weighted)

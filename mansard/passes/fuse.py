@@ -16,7 +16,7 @@ the domain of the second). Inside a group nothing is stored: maps are evaluated 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mansard import dims
@@ -55,10 +55,10 @@ class _Group:
         return dims.product(self.domain)
 
 
-def fuse(graph: Graph, *, attention: bool = False) -> DispatchGraph:
+def fuse(graph: Graph, *, attention: Callable[[AttentionForm], bool] | None = None) -> DispatchGraph:
     """Group the ops of a canonical graph (Generic, Reshape, Scatter, Sort, Scan, Assert) into dispatches.
 
-    ``attention`` makes each attention one dispatch: for targets whose schedules take it.
+    ``attention`` says which attentions become one dispatch each: those that every target's schedules take.
     """
     graph = materialise_outputs(graph)
     return _Fusion(graph).run(attention)
@@ -153,7 +153,7 @@ class _Fusion:
     def base(self, value: Value) -> Value:
         return self.bases.get(value, value)
 
-    def run(self, attention: bool) -> DispatchGraph:
+    def run(self, attention: Callable[[AttentionForm], bool] | None) -> DispatchGraph:
         asserts = []
         for number, op in enumerate(self.graph.ops):
             if isinstance(op, Assert):
@@ -162,8 +162,8 @@ class _Fusion:
                 self._place(op, number)
             elif not isinstance(op, Reshape):
                 self._new_group("special", (), 1, op, number)
-        if attention:
-            self._merge_attention()
+        if attention is not None:
+            self._merge_attention(attention)
         users = self._users()
         for group in tuple(self.groups):
             self._push_squares(group, users)
@@ -273,12 +273,12 @@ class _Fusion:
         )
 
     # Attention ------------------------------------------------------------------------------
-    def _merge_attention(self) -> None:
+    def _merge_attention(self, taken: Callable[[AttentionForm], bool]) -> None:
         """Join the groups of every attention whose scores and probabilities nothing else reads."""
         users, live = self.graph.users(), self.graph.live_outs()
         for op in self.graph.ops:
             form = find_attention(op, self.producers)
-            if form is None:
+            if form is None or not taken(form):
                 continue
             target, inside = self.group_of[op.outputs[0]], {o for o in form.ops if o is not op}
             parts = {self.group_of[o.output] for o in inside}

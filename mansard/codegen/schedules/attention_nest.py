@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mansard import dims
@@ -60,12 +60,7 @@ class AttentionNest(Nest):
 
     def depth_and_columns(self) -> tuple[int, int]:
         """Elements of a key, and of a row of the result."""
-        scored = {d for p in self.form.masked_index for d, _ in p.terms}
-        weighted = self.form.weighted
-        columns = dims.product(e for d, e in enumerate(weighted.extents[: weighted.rank]) if d not in scored)
-        depth = self.form.scores.extents[-1]
-        assert isinstance(depth, int) and isinstance(columns, int)
-        return depth, columns
+        return self.form.depth, self.form.columns
 
     def masked_index(self) -> tuple[Linear, ...]:
         """Where the masked scores are read, over the loops."""
@@ -227,6 +222,23 @@ def each_part(
     frame: Frame, nest: AttentionNest, end: KValue, block: int, emit: Callable[[KValue, KValue], None]
 ) -> None:
     """``emit(first, count)`` for blocks of keys up to ``end``, none of them across parts."""
+
+    def step(first: KValue, count: KValue, _: Sequence[KValue]) -> Sequence[KValue]:
+        emit(first, count)
+        return ()
+
+    fold_parts(frame, nest, end, block, (), step)
+
+
+def fold_parts(
+    frame: Frame,
+    nest: AttentionNest,
+    end: KValue,
+    block: int,
+    inits: Sequence[KValue],
+    step: Callable[[KValue, KValue, Sequence[KValue]], Sequence[KValue]],
+) -> Sequence[KValue]:
+    """`each_part` with values that ``step(first, count, values)`` takes from one block to the next."""
     b, ev = frame.b, frame.ev
     parts = nest.parts()
     if len(parts) < 2:
@@ -234,8 +246,12 @@ def each_part(
     else:
         tops = [frame.minimum(b.idx(part.upper), end) for part in parts]
         bounds = [(b.idx(part.lower), top, part) for part, top in zip(parts, tops, strict=True)]
+    values = inits
     for lower, upper, part in bounds:
-        with b.for_(lower, upper, b.idx(block)) as loop, ev.scope():
+        with b.for_(lower, upper, b.idx(block), inits=values) as loop, ev.scope():
             ev.special = part.ops if part is not None else {}
-            emit(loop.index, frame.minimum(b.idx(block), b.sub(upper, loop.index)))
+            count = frame.minimum(b.idx(block), b.sub(upper, loop.index))
+            loop.yield_(*step(loop.index, count, loop.carried))
+        values = loop.results
         ev.special = {}
+    return values

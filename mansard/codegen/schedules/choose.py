@@ -11,9 +11,11 @@ from mansard.codegen.schedules.attention_nest import attention_form
 from mansard.codegen.schedules.base import Scheduled
 from mansard.codegen.schedules.cpu import attention as cpu_attention
 from mansard.codegen.schedules.cpu import choose as cpu
+from mansard.codegen.schedules.gpu import attention as gpu_attention
 from mansard.codegen.schedules.gpu import choose as gpu
 from mansard.codegen.schedules.parameters import NestSchedule, Parameters, Tunable
 from mansard.ir.ops import Generic, Reshape
+from mansard.passes.attention import AttentionForm
 from mansard.passes.dispatch import Dispatch
 
 
@@ -28,6 +30,8 @@ def schedule(
         return special.schedule(dispatch, target, name)
     attention = attention_form(dispatch)
     if attention is not None:
+        if target.is_gpu:
+            return gpu_attention.schedule(dispatch, attention, target, name, parameters)
         return cpu_attention.schedule(dispatch, attention, target, name)
     nest = Nest(dispatch)
     chosen = choose(nest, target)
@@ -43,11 +47,17 @@ def candidates(dispatch: Dispatch, target: KernelTarget) -> Sequence[Parameters]
     """
     if not all(isinstance(op, (Generic, Reshape)) for op in dispatch.ops):
         return (Parameters(),)
-    if attention_form(dispatch) is not None:
-        return (Parameters(),)
+    attention = attention_form(dispatch)
+    if attention is not None:
+        return gpu_attention.candidates(dispatch, attention, target) if target.is_gpu else (Parameters(),)
     nest = Nest(dispatch)
     tunable = _tunable(choose(nest, target), target)
     return tunable.candidates(nest, target) if tunable else (Parameters(),)
+
+
+def takes_attention(form: AttentionForm, target: KernelTarget) -> bool:
+    """Whether a target has a kernel for a whole attention."""
+    return not target.is_gpu or gpu_attention.applies(form, target)
 
 
 def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
