@@ -9,11 +9,14 @@ from mansard.codegen.backend import KernelTarget
 from mansard.codegen.nest import Nest
 from mansard.codegen.schedules import contraction
 from mansard.codegen.schedules.base import estimate
-from mansard.codegen.schedules.gpu import across, general, rows, tiled
+from mansard.codegen.schedules.gpu import across, gemv, general, rows, tiled
 from mansard.codegen.schedules.parameters import NestSchedule, Tunable
 from mansard.passes.dispatch import is_contraction
 
-TUNABLE: Mapping[NestSchedule, Tunable] = {tiled.schedule: Tunable(tiled.candidates, tiled.schedule)}
+TUNABLE: Mapping[NestSchedule, Tunable] = {
+    gemv.schedule: Tunable(gemv.candidates, gemv.schedule),
+    tiled.schedule: Tunable(tiled.candidates, tiled.schedule),
+}
 """What a schedule that has parameters offers, by the schedule `choose` gives."""
 
 
@@ -22,6 +25,8 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
     reductions = [r for r in nest.roots if r.reduces]
     if not reductions:
         return general.schedule_map
+    if gemv.applies(nest):
+        return gemv.schedule
     if tiled.applies(nest, target):
         return tiled.schedule
     contracts = contraction.applies(nest) and is_contraction(reductions[0].op)
