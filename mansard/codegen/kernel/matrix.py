@@ -4,11 +4,10 @@ Instructions (``op``; args; result), all GPU only, and reached by all invocation
 
 =================  ==========================================================================
 const              attrs value; of a matrix type: every element
-matrix_load        [index, stride]; attrs memory, by: "rows" or "columns", aligned: bytes. Element (r, c)
-                   is element ``index + r * stride + c`` of memory by rows, ``index + c * stride + r`` by
-                   columns; index and stride are scalars and count elements of the matrix, also in memory of
-                   another type, whose element (or vector) they then are a multiple of. Buffers hold the
-                   matrix's own type
+matrix_load        [index, stride]; attrs memory, by: "rows" or "columns", aligned: bytes. Row r (by columns:
+                   column r) starts at ``index + r * stride`` and lies in one piece. Index and stride are
+                   scalars and count what an index of the memory counts, its elements or vectors: workgroup
+                   memory may be of another type than the matrix. Buffers hold the matrix's own type
 matrix_store       [index, stride, value]; attrs as for matrix_load; no result
 matrix_multiply    [a, b, c]: ``a @ b + c`` of a (m, k), b (k, n) and c (m, n); the result has c's type
 matrix_scale       [matrix, scalar]: every element times a scalar of its type

@@ -80,26 +80,9 @@ def _place(
     if isinstance(memory, Shared):
         element = f.module.vector_type(f.shared_element(memory.dtype), memory.lanes)
         pointer = f.module.pointer_type("Workgroup", element)
-        unit = memory.dtype.bits * memory.lanes // type_.dtype.bits
-        chain = f.op("OpAccessChain", pointer, f.shared(memory), _divided(f, index, unit))
-        return chain, _divided(f, stride, unit), ()
+        chain = f.op("OpAccessChain", pointer, f.shared(memory), f.id(index))
+        return chain, f.id(stride), ()
     return _buffer_place(f, memory, type_, index, stride, inst.attrs["aligned"])
-
-
-def _divided(f: KernelEmitter, value: KValue, unit: int) -> Id:
-    """A number of matrix elements as one of memory elements, which it is a multiple of."""
-    if unit & (unit - 1):
-        raise CodegenError(f"kernel {f.kernel.name!r}: memory elements of {unit} elements of a matrix")
-    literal = f.constant(value)
-    if literal is not None:
-        return f.module.int_constant(int(literal) // unit)
-    id_ = f.id(value)
-    if value.type.dtype is DType.I64:
-        id_ = f.op("OpUConvert", f.module.int_type(32), id_)
-    if unit == 1:
-        return id_
-    shift = f.module.int_constant(unit.bit_length() - 1)
-    return f.op("OpShiftRightLogical", f.module.int_type(32), id_, shift)
 
 
 def _buffer_place(
@@ -120,7 +103,7 @@ def _buffer_place(
     zero = m.int_constant(0)
     inner = m.pointer_type("PhysicalStorageBuffer", element)
     chain = f.op("OpAccessChain", inner, pointer, zero, zero)
-    return chain, _divided(f, stride, 1), (ALIGNED, aligned)
+    return chain, f.id(stride), (ALIGNED, aligned)
 
 
 def emit_matrix_multiply(f: KernelEmitter, inst: Inst) -> None:
