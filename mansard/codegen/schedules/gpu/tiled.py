@@ -34,7 +34,6 @@ from mansard.codegen.schedules.parameters import Parameters
 from mansard.dims import DimLike
 from mansard.errors import CodegenError
 
-
 LEAST = 4
 """Rows and columns from which on a tile pays: fewer would leave most of it unused."""
 
