@@ -1,0 +1,256 @@
+"""Matrix-vector products on a GPU against the bandwidth of its memory, and one weight tensor above 8 GB.
+
+    python benchmarks/gemv_gpu.py [--device vulkan] [--peak GB/S] [--large] [--shapes K x N,...] [--json FILE]
+
+Weights (N, K) of f32, f16, bf16 and i8 with a vector of f32 (bf16 for bf16). Every dispatch reads weights of
+its own, and all of them together more than any cache holds; the time is that of all dispatches, with the
+barriers between them, by the device's clock, over their number, at its shortest of some rounds. Rows:
+shape, type, rows, mb, us, gb_s, share (of --peak, the memory's bandwidth by its data sheet; H200: 4800).
+
+``--large`` reads a tensor of more than 2**32 elements and 8 GB: a kernel fills it with small numbers that
+depend on the position, the product is made, and every output is compared with the one computed by NumPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mansard.codegen.backend import Backend, KernelTarget
+from mansard.codegen.schedules import Parameters, schedule
+from mansard.compiler.targets import resolve_targets
+from mansard.dtypes import DType
+from mansard.hal import (
+    Barrier,
+    Batch,
+    Buffer,
+    BufferRef,
+    Command,
+    Device,
+    Fill,
+    MemoryKind,
+    Point,
+    Semaphore,
+    registry,
+)
+from mansard.hal import Dispatch as Launch
+from mansard.ir import Graph, GraphBuilder, IndexMap
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Index, Scalar
+from mansard.passes.dispatch import Dispatch
+from mansard.passes.fuse import fuse
+from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.placement import Placement
+
+SHAPES = ("1024x2048", "2048x1024", "1024x3072", "3072x1024", "1024x151936", "16384x16384")
+"""The layers and the head of Qwen3-0.6B, and a large square."""
+TYPES = ("f32", "f16", "bf16", "i8")
+COLD_BYTES = 1 << 30
+"""Weights of one recording, several times any cache."""
+MOST_COPIES = 400
+LARGE = (263168, 16384)
+"""4.3e9 elements: 8.6 GB in f16, and some above 2**32."""
+PERIOD = 31
+
+
+def product(rows: int, n: int, k: int, weights: DType, vector: DType) -> Graph:
+    """x (rows, k) times w (n, k), summed in f32."""
+    b = GraphBuilder("gemv")
+    x, w = b.input("x", (rows, k), vector), b.input("w", (n, k), weights)
+
+    def wide(index: int, dtype: DType) -> Scalar:
+        return Arg(index, dtype) if dtype is DType.F32 else Cast(Arg(index, dtype), DType.F32)
+
+    body = Apply("mul", (wide(0, vector), wide(1, weights)), DType.F32)
+    maps = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((1, 2))]
+    return b.build([b.generic([x, w], maps, (rows, n, k), body, reduced=1, combiner="add")])
+
+
+def filling(n: int, k: int, dtype: DType) -> Graph:
+    """w[i, j] = ((7 i + 3 j) mod 31 - 15) / 16, exact in every float type."""
+    b = GraphBuilder("fill")
+
+    def number(value: int) -> Scalar:
+        return Const(value, DType.I64)
+
+    place = Apply("add", (_times(Index(0), number(7)), _times(Index(1), number(3))), DType.I64)
+    small = Apply("sub", (Apply("rem", (place, number(PERIOD)), DType.I64), number(15)), DType.I64)
+    body = Cast(Apply("div", (Cast(small, DType.F32), Const(16.0, DType.F32)), DType.F32), dtype)
+    return b.build([b.generic([], [], (n, k), body)])
+
+
+def _times(a: Scalar, b: Scalar) -> Scalar:
+    return Apply("mul", (a, b), DType.I64)
+
+
+@dataclass
+class Kernels:
+    """Compiles single dispatches for a device and runs them."""
+
+    device: Device
+    backend: Backend
+    target: KernelTarget
+
+    @classmethod
+    def of(cls, name: str) -> Kernels:
+        (target, *_) = resolve_targets([name], Placement(fallback="error"))
+        return cls(registry.open_device(name), target.backend, target.kernel)
+
+    def __post_init__(self) -> None:
+        self._timeline, self._turns = Semaphore("gemv"), itertools.count(1)
+
+    def buffer(self, size: int, pattern: int | None = None) -> Buffer:
+        """Device memory, filled with a 32-bit pattern."""
+        made = self.device.allocate(size, MemoryKind.DEVICE)
+        if pattern is not None:
+            self.run([Fill(BufferRef(made), size // 4 * 4, pattern)])
+        return made
+
+    def launch(
+        self, graph: Graph, buffers: Sequence[Sequence[BufferRef]], parameters: Parameters | None = None
+    ) -> list[Command]:
+        """The graph's one dispatch for each set of buffers, one after the other."""
+        dispatch = single(graph)
+        made = schedule(dispatch, self.target, "kernel", parameters)
+        loaded = self.device.load(self.backend.compile_kernel(made.kernel, self.target))
+        params = tuple(int(p) for p in made.params)
+        x, y, z = (int(g) for g in made.grid)
+        commands: list[Command] = []
+        for refs in buffers:
+            commands += [Launch(loaded, "kernel", tuple(refs), params, (x, y, z)), Barrier()]
+        return commands
+
+    def run(self, commands: Sequence[Command], rounds: int = 1) -> float:
+        """Run commands; the shortest time by the device's clock of all of them, in nanoseconds."""
+        recorded = self.device.record(commands, profile=True)
+        best = float("inf")
+        for _ in range(rounds):
+            done = Point(self._timeline, next(self._turns))
+            self.device.submit([Batch(recorded, signal=(done,))])
+            done.wait(120)
+            rows = recorded.profile()
+            best = min(best, rows[-1].end_ns - rows[0].start_ns) if rows else best
+        recorded.close()
+        return best
+
+    def read(self, buffer: Buffer, dtype: DType, count: int) -> np.ndarray[Any, Any]:
+        """The first elements of a buffer."""
+        from mansard.hal import Copy
+
+        size = count * dtype.itemsize
+        landing = self.device.allocate(size, MemoryKind.SHARED)
+        self.run([Copy(BufferRef(buffer), BufferRef(landing), size)])
+        found = np.array(landing.view()[:size]).view(dtype.numpy)
+        landing.close()
+        return found
+
+
+def single(graph: Graph) -> Dispatch:
+    """The one dispatch that a graph becomes."""
+    (dispatch,) = fuse(run_passes(graph, CANONICAL)).dispatches
+    return dispatch
+
+
+def row(kernels: Kernels, shape: str, kind: str, rows: int, peak: float, rounds: int) -> dict[str, Any]:
+    """One line of the table."""
+    k, n = (int(s) for s in shape.split("x"))
+    weights = DType(kind)
+    vector = DType.BF16 if weights is DType.BF16 else DType.F32
+    size = n * k * weights.itemsize
+    copies = max(2, min(MOST_COPIES, COLD_BYTES // size))
+    pitch = -(-size // 256) * 256
+    data = kernels.buffer(copies * pitch, 0x3C003C00)
+    x, y = kernels.buffer(rows * k * 4, 0), kernels.buffer(rows * n * 4)
+    sets = [(BufferRef(x), BufferRef(data, i * pitch), BufferRef(y)) for i in range(copies)]
+    took = kernels.run(kernels.launch(product(rows, n, k, weights, vector), sets), rounds) / copies
+    for used in (data, x, y):
+        used.close()
+    return {
+        "shape": shape,
+        "type": kind,
+        "rows": rows,
+        "mb": round(size / 1e6, 2),
+        "us": round(took / 1e3, 2),
+        "gb_s": round(size / took, 1),
+        "share": round(size / took / peak, 3),
+    }
+
+
+def large(kernels: Kernels, kind: str, peak: float, shape: tuple[int, int] = LARGE) -> dict[str, Any]:
+    """Fill, multiply and check a tensor of more than 2**32 elements; raises SystemExit if it is wrong."""
+    n, k = shape
+    weights = DType(kind)
+    size = n * k * weights.itemsize
+    data, y = kernels.buffer(size), kernels.buffer(n * 4)
+    kernels.run(kernels.launch(filling(n, k, weights), [(BufferRef(data),)]))
+    vector = np.random.default_rng(1).integers(-8, 9, k).astype(np.float32)
+    staged = kernels.device.allocate(k * 4, MemoryKind.SHARED)
+    staged.view()[: k * 4] = vector.view(np.uint8)
+    commands = kernels.launch(
+        product(1, n, k, weights, DType.F32), [(BufferRef(staged), BufferRef(data), BufferRef(y))]
+    )
+    took = kernels.run(commands, 10)
+    found = kernels.read(y, DType.F32, n)
+    phases = (7 * np.arange(n)) % PERIOD
+    table = ((np.arange(PERIOD)[:, None] + 3 * np.arange(k)) % PERIOD - 15) / 16.0
+    expected = (table @ vector.astype(np.float64))[phases]
+    wrong = int((np.abs(found - expected) > 1e-3 * np.abs(expected).max()).sum())
+    past = n - 2**32 // k
+    if wrong:
+        raise SystemExit(f"{wrong} of {n} outputs are wrong, first {int(np.argmax(found != expected))}")
+    return {
+        "shape": f"{k}x{n}",
+        "type": kind,
+        "rows": 1,
+        "mb": round(size / 1e6, 2),
+        "us": round(took / 1e3, 2),
+        "gb_s": round(size / took, 1),
+        "share": round(size / took / peak, 3),
+        "outputs_checked": n,
+        "outputs_past_2_32_elements": past,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="vulkan")
+    parser.add_argument("--peak", type=float, default=4800.0, help="GB/s of the memory")
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--types", default=",".join(TYPES))
+    parser.add_argument("--rows", default="1")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    kernels = Kernels.of(options.device)
+    table: list[dict[str, Any]] = []
+
+    def show(found: dict[str, Any]) -> None:
+        table.append(found)
+        print(
+            f"{found['shape']:14} {found['type']:5} rows {found['rows']} {found['mb']:9.2f} MB"
+            f" {found['us']:9.2f} us {found['gb_s']:7.1f} GB/s  {100 * found['share']:5.1f} %",
+            flush=True,
+        )
+
+    if options.large:
+        for kind in ("f16", "bf16"):
+            show(large(kernels, kind, options.peak))
+    for shape, kind in itertools.product(filter(None, options.shapes.split(",")), options.types.split(",")):
+        for rows in options.rows.split(","):
+            show(row(kernels, shape, kind, int(rows), options.peak, options.rounds))
+    if options.json:
+        head = {"device": kernels.device.info.name, "driver": kernels.device.info.driver_version}
+        Path(options.json).write_text(json.dumps({**head, "rows": table}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
