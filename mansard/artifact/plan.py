@@ -137,6 +137,8 @@ class DevicePlan:
     target: str
     executables: tuple[ExecutableRef, ...]
     segments: tuple[Segment, ...]
+    made_for: tuple[str, ...] = ()
+    """Parts of the names of devices that the target means: on these, the variant is taken before others."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ class Plan:
     info: Mapping[str, str] = field(default_factory=dict)
     """Versions and options of the compilation, for people."""
     variants: tuple[Plan, ...] = ()
-    """The same model for CPUs that lack what this plan's kernels need, the best first. Their decisions and
+    """The same model for other devices of the same driver, the best first. Their decisions and
     info are this plan's."""
 
     def with_variants(self) -> tuple[Plan, ...]:

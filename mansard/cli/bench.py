@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mansard.cli.limits import LimitsOption
 from mansard.cli.models import ArtifactArgument, DeviceOption, InputOption, gather_inputs, open_model
 from mansard.cli.output import JsonOption, Output, milliseconds
 
@@ -21,6 +22,7 @@ def bench(
     runs: Annotated[int, typer.Option("--runs", min=1, help="Timed calls.")] = 20,
     warmup: Annotated[int, typer.Option("--warmup", min=0, help="Calls before the timed ones.")] = 3,
     device: DeviceOption = None,
+    limits: LimitsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Time a compiled model: wall time of whole calls, and busy time of each device.

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from mansard.cli.explain import totals, totals_table
+from mansard.cli.limits import LimitsOption
 from mansard.cli.models import signature
 from mansard.cli.output import JsonOption, Output, si
 from mansard.cli.progress import progress_bar
@@ -89,6 +90,7 @@ def compile_(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write the IR before and after every step that changes it."),
     ] = None,
+    limits: LimitsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compile a model into one artifact file."""

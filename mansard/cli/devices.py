@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mansard.cli.explain import variant_lines, variants
+from mansard.cli.limits import LimitsOption
 from mansard.cli.output import JsonOption, Output, si
+from mansard.errors import CompileError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,10 +24,19 @@ TARGET_WIDTH = 40
 
 def devices(
     all_: Annotated[bool, typer.Option("--all", help="Also list simulated devices.")] = False,
+    dump: Annotated[
+        bool,
+        typer.Option(
+            "--dump", help="Everything about each device: features, limits, memory, queues, target."
+        ),
+    ] = False,
     artifact: Annotated[
         Path | None,
-        typer.Option(metavar="ARTIFACT", help="Also say which of the artifact's CPU variants runs here."),
+        typer.Option(
+            metavar="ARTIFACT", help="Also say which of the artifact's variants runs here, and why."
+        ),
     ] = None,
+    limits: LimitsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List devices: what can be used, and why the rest cannot."""
@@ -32,7 +44,11 @@ def devices(
 
     with Output(as_json) as out:
         found = [info for info in registry.devices() if all_ or info.kind != "simulated"]
-        out.show(device_table(found))
+        if dump:
+            for info in found:
+                out.show("\n".join(dump_lines(info)) + "\n")
+        else:
+            out.show(device_table(found))
         chosen = _variants(artifact) if artifact else []
         for line in variant_lines(chosen):
             out.show(line)
@@ -57,24 +73,91 @@ def describe(info: DeviceInfo) -> dict[str, Any]:
         "driver": info.driver,
         "index": info.index,
         "target": info.target,
+        "target_hint": target_hint(info),
+        "tier": info.tier,
         "supported": info.supported,
         "reasons": list(info.reasons),
         "api_version": info.api_version,
         "driver_version": info.driver_version,
         "memory_bytes": memory_bytes(info),
-        "heaps": [
-            {"size": heap.size, "device_local": heap.device_local, "host_visible": heap.host_visible}
-            for heap in info.heaps
-        ],
+        "heaps": [dataclasses.asdict(heap) for heap in info.heaps],
+        "memory_types": [dataclasses.asdict(kind) for kind in info.memory_types],
+        "queues": [dataclasses.asdict(family) for family in info.queues],
+        "extensions": list(info.extensions),
         "features": dict(info.features),
         "limits": dict(info.limits),
     }
+
+
+def target_hint(info: DeviceInfo) -> str:
+    """What to give as ``--target`` elsewhere to compile for the device; empty when it cannot be used."""
+    if not info.supported:
+        return ""
+    from mansard.compiler.targets import backend
+
+    try:
+        return backend(info.driver).hint(info)
+    except CompileError:  # a driver without a compiler, or a compiler that is not installed
+        return info.target
 
 
 def memory_bytes(info: DeviceInfo) -> int:
     """The largest heap: of the device's own memory where it has some."""
     own = [heap.size for heap in info.heaps if heap.device_local]
     return max(own or [heap.size for heap in info.heaps] or [0])
+
+
+def dump_lines(info: DeviceInfo) -> list[str]:
+    """Everything about a device, for people."""
+    lines = [f"{info.id}: {info.name}", f"  {info.tier}", *(f"    {reason}" for reason in info.reasons)]
+    facts = {
+        "kind": info.kind,
+        "API version": info.api_version,
+        "driver": info.driver_version,
+        "target to compile for": target_hint(info),
+    }
+    lines += [f"  {title}: {text}" for title, text in facts.items() if text]
+    heaps = [f"{si(h.size, 'B')}{_having(_heap_properties(h))}" for h in info.heaps]
+    types = [f"heap {t.heap}{_having(t.properties)}" for t in info.memory_types]
+    queues = [
+        f"{f.count} for {', '.join(f.abilities)}{'' if f.timestamps else ', without timestamps'}"
+        for f in info.queues
+    ]
+    for title, entries in (("heap", heaps), ("memory type", types), ("queue family", queues)):
+        lines += [f"  {title} {number}: {entry}" for number, entry in enumerate(entries)]
+    if info.extensions:
+        lines.append(f"  extensions used: {', '.join(info.extensions)}")
+    lines += _section("features", sorted(name for name, present in info.features.items() if present))
+    lines += _section("lacks", sorted(name for name, present in info.features.items() if not present))
+    lines += _limit_lines(info.limits)
+    return lines
+
+
+def _heap_properties(heap: Any) -> list[str]:
+    return [name for name in ("device_local", "host_visible") if getattr(heap, name)]
+
+
+def _having(properties: Iterable[str]) -> str:
+    listed = ", ".join(properties)
+    return f" ({listed})" if listed else ""
+
+
+def _section(title: str, names: Sequence[str]) -> list[str]:
+    return [f"  {title}: {', '.join(names)}"] if names else []
+
+
+def _limit_lines(limits: Mapping[str, int]) -> list[str]:
+    if not limits:
+        return []
+    width = max(map(len, limits))
+    unbounded = 1 << 62
+    return [
+        "  limits:",
+        *(
+            f"    {name:<{width}}  {'none' if value >= unbounded else value}"
+            for name, value in sorted(limits.items())
+        ),
+    ]
 
 
 def device_table(found: Sequence[DeviceInfo]) -> Table:

@@ -51,21 +51,29 @@ def explain(
 
 
 def variants(plan: Plan) -> list[dict[str, Any]]:
-    """The CPU variants of a model, the best first: which this machine would run, what it lacks for others."""
+    """The variants of a model, the best first: which this machine runs and why, what it lacks for others."""
     if not plan.variants:
         return []
-    from mansard.runtime.variants import verdicts
+    from mansard.runtime.variants import chosen_of, verdicts
 
     found = verdicts(plan)
-    chosen = next((v for v in found if not v.refusal), None)
-    return [{"target": v.target, "chosen": v is chosen, "refusal": v.refusal} for v in found]
+    chosen = chosen_of(found)
+    return [
+        {
+            "target": v.target,
+            "chosen": v is chosen,
+            "refusal": v.refusal,
+            "reason": "" if v is not chosen else f"made for {v.meant}" if v.meant else "the first that runs",
+        }
+        for v in found
+    ]
 
 
 def variant_lines(found: Sequence[dict[str, Any]]) -> list[str]:
     """`variants` for people."""
     lines = []
     for row in found:
-        state = "chosen here" if row["chosen"] else row["refusal"] or "runs here too"
+        state = f"chosen here: {row['reason']}" if row["chosen"] else row["refusal"] or "runs here too"
         lines.append(f"variant {row['target']}: {state}")
     return lines
 

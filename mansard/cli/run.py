@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 from mansard.artifact.plan import TensorSpec
+from mansard.cli.limits import LimitsOption
 from mansard.cli.models import (
     ArtifactArgument,
     DeviceOption,
@@ -42,6 +43,7 @@ def run(
         bool, typer.Option("--memory", help="Also show what memory the model holds, by use and device.")
     ] = False,
     verify: VerifyOption = False,
+    limits: LimitsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a compiled model once."""

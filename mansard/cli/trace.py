@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mansard.artifact.plan import DispatchStep, Plan
+from mansard.cli.limits import LimitsOption
 from mansard.cli.models import ArtifactArgument, DeviceOption, InputOption, gather_inputs, open_model
 from mansard.cli.output import JsonOption, Output, milliseconds
 
@@ -26,6 +27,7 @@ def trace(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The trace to write.")],
     input_: InputOption = None,
     device: DeviceOption = None,
+    limits: LimitsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a compiled model once and write what every device did when; open it in ui.perfetto.dev.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mansard.cli.limits import LimitsOption
 from mansard.cli.models import ArtifactArgument
 from mansard.cli.output import JsonOption, Output
 from mansard.cli.progress import progress_bar
@@ -35,6 +36,7 @@ def tune(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Neither use nor keep results and kernels on disk.")
     ] = False,
+    limits: LimitsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Search schedule parameters of a model's kernels on this machine, and keep the best in the artifact.

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from mansard.codegen.kernel import Kernel
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
+from mansard.hal.device import DeviceInfo
 from mansard.hal.executable import ExecutableSpec
+from mansard.targets.profile import DeviceProfile, default_profile
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,22 @@ class Backend(abc.ABC):
 
         The bare driver name means the device at hand (CPU) or a safe baseline (GPU).
         """
+
+    def describe_device(self, device: DeviceInfo) -> str:
+        """The target text for a device that is present: what the device says itself."""
+        return device.target
+
+    def hint(self, device: DeviceInfo) -> str:
+        """What to give as ``--target`` on another machine to compile for a device of this one."""
+        return self.describe_device(device)
+
+    def profile(self, text: str, device: DeviceInfo | None) -> DeviceProfile:
+        """The rates to place by, for a target text and the device present, if it is."""
+        return default_profile(self.name, device.kind if device is not None else "")
+
+    def made_for(self, text: str) -> tuple[str, ...]:
+        """Parts of the names of the devices a target text is meant for; empty: it is not meant for any."""
+        return ()
 
     @abc.abstractmethod
     def compile_kernel(self, kernel: Kernel, target: KernelTarget) -> ExecutableSpec:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import mansard
-from mansard.artifact.plan import Plan, WeightSpec
+from mansard.artifact.plan import ExecutableRef, Plan, WeightSpec
 from mansard.cache import Counts, Folder
 from mansard.codegen.schedules.choose import takes_attention
 from mansard.compiler.executables import KernelSettings, build_executables
@@ -32,6 +32,7 @@ from mansard.passes.fuse import fuse
 from mansard.passes.in_place import mark_in_place
 from mansard.passes.integer_products import narrow_integers
 from mansard.passes.layout import lay_out_weights
+from mansard.passes.merge_products import merge_products
 from mansard.passes.packing import Panels, mark_packable
 from mansard.passes.padding import read_padding
 from mansard.passes.pipeline import CANONICAL, Step, run_passes
@@ -109,7 +110,7 @@ def _passes(precision: str) -> tuple[Step, ...]:
     """The passes of every compilation; CPUs and GPUs both want images channels-last."""
     images: tuple[Step, ...] = (read_padding, narrow_integers, fold_constants, eliminate_dead, channels_last)
     rounding: tuple[Step, ...] = (narrow_products, eliminate_dead) if precision == "bf16" else ()
-    return (*CANONICAL, fold_scales, *images, *rounding, lay_out_weights)
+    return (*CANONICAL, fold_scales, *images, merge_products, *rounding, lay_out_weights)
 
 
 class _Steps:
@@ -162,7 +163,7 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
                     dispatches,
                     device_of,
                     part.kernels,
-                    [DeviceTarget(t.name, t.driver, t.kernel.name, refs[i]) for i, t in enumerate(chosen)],
+                    [_device_target(target, refs[i]) for i, target in enumerate(chosen)],
                     specs,
                     placed.decisions if number == 0 else (),
                     _info(options) if number == 0 else {},
@@ -173,6 +174,11 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
     sources = None if plan.variants else sources_to_bytes(made[0].sources)
     weights = tuple(files.weights.values())
     return CompiledModel(plan, files.blobs, weights, steps.timings, made[0].cache, sources)
+
+
+def _device_target(target: CompileTarget, refs: tuple[ExecutableRef, ...]) -> DeviceTarget:
+    name = target.kernel.name
+    return DeviceTarget(target.name, target.driver, name, refs, target.backend.made_for(name))
 
 
 def _info(options: CompileOptions) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib.metadata
 import re
@@ -18,15 +17,8 @@ from mansard.ir.ops import Generic
 from mansard.ir.scalar import walk
 from mansard.passes.dispatch import Dispatch
 from mansard.placement import DeviceSlot, Placement
-from mansard.targets import default_profile
 
 GROUP = "mansard.targets"
-RESIDENT = {"software": 1 << 6, "integrated": 1 << 12, "discrete": 1 << 16, "virtual": 1 << 16}
-"""Invocations to give a kind of GPU at least; a discrete one holds 50,000 to 270,000 at a time."""
-COMPUTE_UNITS = {"integrated": 8, "discrete": 64, "virtual": 64}
-"""Cores of a kind of GPU, where neither the driver nor the table of products knows better."""
-MOST_INVOCATIONS = 256
-"""Larger workgroups bring nothing to the kernels there are, and fit fewer to a core."""
 _NEEDS = {
     DType.F64: ("float64",),
     DType.I64: ("int64",),
@@ -92,26 +84,32 @@ def _target(text: str, *, fallback: bool) -> CompileTarget:
     kernel, *variants = _kernel_targets(driver, driver if rest.isdigit() else text)
     if device is not None and (not rest or rest.isdigit()):
         kernel = _at_hand(kernel, device)
-    profile = default_profile(driver, device.kind if device else "")
+    profile = backend(driver).profile(driver if rest.isdigit() else text, device)
     loops = device.limits.get("loop_iterations") if device else None
     slot = DeviceSlot(text, profile, _support(kernel, loops), fallback)
     return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants))
 
 
 def _kernel_targets(driver: str, text: str) -> list[KernelTarget]:
-    """The variants that a target text names, the best first: of wider vectors, then of more features."""
+    """The variants that a target text names, the best first: of wider vectors, then of more features, then
+    with more room for a workgroup and more cores."""
     found = {kernel.name: kernel for kernel in map(backend(driver).parse_target, variant_texts(text))}
-    return sorted(found.values(), key=lambda k: (k.vector_bits, len(k.features)), reverse=True)
+
+    def rank(kernel: KernelTarget) -> tuple[int, ...]:
+        room = (kernel.workgroup_invocations, kernel.shared_memory_bytes) if kernel.is_gpu else ()
+        return (kernel.vector_bits, len(kernel.features), *room, kernel.compute_units)
+
+    return sorted(found.values(), key=rank, reverse=True)
 
 
 def variant_texts(text: str) -> list[str]:
     """The targets a text lists: ``cpu:x86-64-v4,x86-64-v3,-fma`` is ``cpu:x86-64-v4`` and
-    ``cpu:x86-64-v3,-fma``. What follows a comma and a sign is a feature, anything else another CPU."""
+    ``cpu:x86-64-v3,-fma``. What follows a comma and a sign is a feature, anything else another target."""
     driver, separator, rest = text.partition(":")
-    if driver != "cpu" or not separator:
+    if not separator:
         return [text]
-    parts = [part.removeprefix("cpu:") for part in re.split(r",(?![+-])", rest)]
-    return [f"cpu:{part}" for part in parts]
+    parts = [part.removeprefix(f"{driver}:") for part in re.split(r",(?![+-])", rest)]
+    return [f"{driver}:{part}" for part in parts]
 
 
 def _present(driver: str, index: int) -> DeviceInfo | None:
@@ -124,24 +122,8 @@ def _present(driver: str, index: int) -> DeviceInfo | None:
 
 def _at_hand(kernel: KernelTarget, device: DeviceInfo) -> KernelTarget:
     """The target with the features and limits of the device that is present."""
-    if not kernel.is_gpu:
-        return kernel
-    features = frozenset(name for name, on in device.features.items() if on)
-    limits = device.limits
-    invocations = limits.get("workgroup_invocations", kernel.workgroup_invocations)
-    # Kernels with many registers leave about half of the places empty; half of the others is enough.
-    held = limits.get("resident_invocations", 0) // 4
-    units = limits.get("compute_units") or COMPUTE_UNITS.get(device.kind, kernel.compute_units)
-    least, most = kernel.subgroup
-    return dataclasses.replace(
-        kernel,
-        features=features,
-        workgroup_invocations=min(invocations, MOST_INVOCATIONS),
-        shared_memory_bytes=limits.get("shared_memory", kernel.shared_memory_bytes),
-        resident_invocations=held or RESIDENT.get(device.kind, kernel.resident_invocations),
-        compute_units=units,
-        subgroup=(limits.get("min_subgroup_size") or least, limits.get("max_subgroup_size") or most),
-    )
+    made = backend(device.driver)
+    return made.parse_target(made.describe_device(device)) if kernel.is_gpu else kernel
 
 
 def _support(kernel: KernelTarget, loops: int | None) -> Callable[[Dispatch], str | None]:

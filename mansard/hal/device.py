@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -36,6 +37,26 @@ class QueueKind(enum.Enum):
 
 
 @dataclass(frozen=True)
+class MemoryType:
+    """Memory of one heap with the same properties."""
+
+    heap: int
+    properties: tuple[str, ...]
+    """device_local, host_visible, host_coherent, host_cached ..."""
+
+
+@dataclass(frozen=True)
+class QueueFamily:
+    """Queues of one kind."""
+
+    count: int
+    abilities: tuple[str, ...]
+    """compute, transfer, graphics, sparse_binding ..."""
+    timestamps: bool
+    """Whether work on them can be timed."""
+
+
+@dataclass(frozen=True)
 class Capabilities:
     """What a device can do, declared once; nothing is probed by name or ``hasattr``."""
 
@@ -65,6 +86,9 @@ class Capabilities:
     """Does not compute; results are undefined (the null driver)."""
 
 
+_NO_OTHER_PRODUCT = r"(?!\w)(?!\s+(?:Ti|SUPER|XT|XTX|GRE|Max|Pro|Ultra|D|Laptop|Mobile|PCIe)\b)"
+
+
 @dataclass(frozen=True)
 class DeviceInfo:
     """A device as listed by its driver, usable or not."""
@@ -84,6 +108,23 @@ class DeviceInfo:
     heaps: tuple[MemoryHeap, ...] = ()
     features: Mapping[str, bool] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
+    memory_types: tuple[MemoryType, ...] = ()
+    queues: tuple[QueueFamily, ...] = ()
+    extensions: tuple[str, ...] = ()
+    """Extensions of the driver that are used."""
+
+    @property
+    def tier(self) -> str:
+        """What the device is measured by and whether it passes: ``vulkan-1.3: supported``."""
+        family = re.split(r"[+,]", self.target)[0].replace(":", "-")
+        return f"{family}: {'supported' if self.supported else 'not supported'}"
+
+    def is_product(self, part: str) -> bool:
+        """Whether the device's name has ``part`` in it, and no word behind it that makes it another product.
+
+        ``GeForce RTX 4070`` is in ``NVIDIA GeForce RTX 4070 Ti``, which is another.
+        """
+        return re.search(rf"(?<!\w){re.escape(part)}{_NO_OTHER_PRODUCT}", self.name) is not None
 
     @property
     def supported(self) -> bool:

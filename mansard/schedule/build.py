@@ -52,6 +52,7 @@ class DeviceTarget:
     driver: str
     target: str
     executables: tuple[ExecutableRef, ...]
+    made_for: tuple[str, ...] = ()
 
 
 @dataclass
@@ -282,7 +283,7 @@ class _Builder:
         graph = self.graph.graph
         values = tuple(self._value_spec(s) for s in self.specs)
         devices = tuple(
-            DevicePlan(t.name, t.driver, t.target, t.executables, tuple(self.closed[i]))
+            DevicePlan(t.name, t.driver, t.target, t.executables, tuple(self.closed[i]), t.made_for)
             for i, t in enumerate(self.targets)
         )
         arenas = activation_arenas(values, len(devices))

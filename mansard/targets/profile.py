@@ -7,10 +7,11 @@ import importlib.resources
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mansard.errors import PlacementError
+from mansard.targets.gpus import Gpu, known_gpus
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,26 @@ def default_profile(driver: str, kind: str) -> DeviceProfile:
     raw = _data()[key]
     scale = float(len(os.sched_getaffinity(0))) if raw["per_core"] else 1.0
     return profile_from(key, raw, scale, unified=key not in ("vulkan-discrete", "simulated"))
+
+
+def gpu_profile(gpu: Gpu, kind: str = "") -> DeviceProfile:
+    """The profile of a GPU that is known by name: that of its kind, which is of one product, in proportion.
+
+    Bandwidths scale with the bandwidth of memory, rates with the rate of f32. An architecture alone has
+    neither and gets the profile of its kind.
+    """
+    base = default_profile("vulkan", kind or gpu.kind)
+    reference = known_gpus().get(_data()[base.name].get("reference", ""))
+    if reference is None or not (gpu.bandwidth and gpu.f32 and reference.bandwidth and reference.f32):
+        return base
+    faster, stronger = gpu.bandwidth / reference.bandwidth, gpu.f32 / reference.f32
+    return replace(
+        base,
+        name=gpu.name,
+        bandwidth=base.bandwidth * faster,
+        cache_bandwidth=base.cache_bandwidth * faster,
+        rates={dtype: rate * stronger for dtype, rate in base.rates.items()},
+    )
 
 
 def profile_from(name: str, raw: Mapping[str, Any], scale: float, *, unified: bool) -> DeviceProfile:

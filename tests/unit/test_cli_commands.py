@@ -26,6 +26,7 @@ from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import InputError
 from mansard.hal import DeviceInfo, MemoryHeap, registry
+from mansard.hal.device import MemoryType, QueueFamily
 from mansard.runtime.ledger import MemoryLedger, MemoryRow
 
 DEVICES = [
@@ -111,9 +112,55 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert listed[1]["reasons"] == ["Vulkan 1.1 is below 1.3"]
     assert [item["id"] for item in json_of("devices", "--all")] == ["cpu", "vulkan", "null"]
 
+    said = "name driver api_version tier reasons features limits heaps queues target_hint"
+    assert all(set(said.split()) <= item.keys() for item in listed)
+    assert [item["tier"] for item in listed] == ["cpu-x86_64: supported", "vulkan-1.1: not supported"]
+    assert [item["target_hint"] for item in listed] == ["cpu:x86_64", ""]
+
     text = invoke("devices").stdout
     assert "no: Vulkan 1.1 is below 1.3" in text
     assert "null device" not in text
+
+
+def test_devices_dump(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = DeviceInfo(
+        "vulkan", 0, "NVIDIA H200", "vulkan:1.3",
+        kind="discrete", api_version="1.4.312", driver_version="NVIDIA 580",
+        heaps=(MemoryHeap(140 * 10**9, True, False),), features={"float16": True, "float64": False},
+        limits={"workgroup_invocations": 1024, "compute_units": 132, "loop_iterations": 2**63 - 1},
+        memory_types=(MemoryType(0, ("device_local",)),), extensions=("VK_EXT_memory_budget",),
+        queues=(QueueFamily(16, ("graphics", "compute"), True), QueueFamily(2, ("transfer",), False)),
+    )  # fmt: skip
+    monkeypatch.setattr(registry, "devices", lambda: [gpu, DEVICES[1]])
+    text = " ".join(invoke("devices", "--dump").stdout.split())
+    for part in (
+        "vulkan: NVIDIA H200 vulkan-1.3: supported kind: discrete API version: 1.4.312 driver: NVIDIA 580",
+        "vulkan:1.3+float16+workgroup=256+resident=67584+units=132",
+        "heap 0: 140.0 GB (device_local)",
+        "memory type 0: heap 0 (device_local)",
+        "queue family 0: 16 for graphics, compute queue family 1: 2 for transfer, without timestamps",
+        "extensions used: VK_EXT_memory_budget features: float16 lacks: float64",
+        "compute_units 132 loop_iterations none workgroup_invocations 1024",
+        "vulkan: Old GPU vulkan-1.1: not supported Vulkan 1.1 is below 1.3",
+    ):
+        assert part in text, text
+    listed = json_of("devices", "--dump")
+    assert listed[0]["queues"][1] == {"count": 2, "abilities": ["transfer"], "timestamps": False}
+    assert listed[0]["memory_types"] == [{"heap": 0, "properties": ["device_local"]}]
+
+
+def test_limits_reach_the_driver_before_devices_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(registry, "configure_driver", lambda name, **settings: seen.append((name, settings)))
+    monkeypatch.setattr(registry, "devices", lambda: seen.append("listed") or DEVICES)
+    json_of("devices", "--limits", "mali-g720")
+    assert seen == [("vulkan", {"limits": "mali-g720"}), "listed"]
+
+
+def test_an_unknown_limit_profile_is_told_in_one_line() -> None:
+    result = invoke("devices", "--limits", "mali-g721")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no limit profile 'mali-g721'; did you mean mali-g720?" in result.stderr
 
 
 # run --------------------------------------------------------------------------------------------

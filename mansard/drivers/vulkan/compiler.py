@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from mansard.codegen.backend import Backend, KernelTarget
+from mansard.codegen.backend import Backend, KernelTarget, MatrixShape
 from mansard.codegen.kernel import Kernel
 from mansard.codegen.kernel.verify import verify
 from mansard.codegen.spirv.function import KernelEmitter
+from mansard.drivers.vulkan.target_text import of_device, parse
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
+from mansard.hal.device import DeviceInfo
 from mansard.hal.executable import ExecutableSpec
+from mansard.targets.gpus import product_of
+from mansard.targets.profile import DeviceProfile, default_profile, gpu_profile
 
-_FEATURES = frozenset((
-    "float16", "float64", "storage16", "storage8", "subgroup_arithmetic", "int64_atomics",
-    "subgroup_extended_types", "nan_preserve",
-))  # fmt: skip
-
-# What every Vulkan 1.3 device that Mansard accepts has, so that such code runs on all of them.
-_BASELINE = frozenset({"int64", "storage16", "storage8"})
-_WORKGROUP_INVOCATIONS = 128  # the limit any device must reach
-_SHARED_BYTES = 16 * 1024  # likewise
-_RESIDENT = 1 << 12  # a phone's GPU holds some 8,000 invocations
-_VERSION = "1.3"
-_DEFAULTS = {"workgroup": _WORKGROUP_INVOCATIONS, "shared": _SHARED_BYTES, "resident": _RESIDENT}
+_MATRIX = re.compile(r"matrix_(\d+)x(\d+)x(\d+)_([a-z0-9]+)_([a-z0-9]+)")
+_DTYPES = {dtype.value: dtype for dtype in DType}
+TARGET = "vulkan:1.3"
+"""What every executable is for: SPIR-V names what it needs beyond that by itself."""
 
 
 class VulkanBackend(Backend):
@@ -32,34 +29,49 @@ class VulkanBackend(Backend):
     name = "vulkan"
 
     def parse_target(self, text: str) -> KernelTarget:
-        """``vulkan``, ``vulkan:1.3``, and ``+feature`` for what the device has beyond the baseline.
+        """``vulkan``, ``vulkan:1.3`` or ``vulkan:GPU``, with ``+feature`` and ``,-feature`` behind it.
 
-        ``+workgroup=N`` and ``+shared=BYTES`` raise the sizes schedules may use, ``+resident=N`` says how
-        many invocations it takes to keep the device busy.
+        ``+workgroup=N`` and ``+shared=BYTES`` say what sizes schedules may use, ``+units=N`` how many cores
+        there are, ``+resident=N`` how many invocations keep them busy, ``+subgroup=N`` or ``=N..M`` the size
+        of subgroups (`mansard.drivers.vulkan.target_text`).
         """
-        driver, _, rest = text.partition(":")
-        version, *additions = (rest or _VERSION).split("+")
-        if driver != self.name or version not in ("", _VERSION):
-            raise CodegenError(f"unknown Vulkan target {text!r}; known: vulkan:{_VERSION}[+feature…]")
-        features, limits = set(_BASELINE), dict(_DEFAULTS)
-        for addition in additions:
-            name, _, value = addition.strip(",").partition("=")
-            if name in limits and value.isdigit():
-                limits[name] = int(value)
-            elif name in _FEATURES and not value:
-                features.add(name)
-            else:
-                known = ", ".join(sorted(_FEATURES | {"workgroup=N", "shared=BYTES", "resident=N"}))
-                raise CodegenError(f"unknown feature {addition!r} in target {text!r}; known: {known}")
+        target = parse(text)
         return KernelTarget(
-            name=_canonical(features, limits),
+            name=str(target),
             vector_bits=0,
             index=DType.I32,
-            workgroup_invocations=limits["workgroup"],
-            shared_memory_bytes=limits["shared"],
-            features=frozenset(features),
-            resident_invocations=limits["resident"],
+            workgroup_invocations=target.limits["workgroup"],
+            shared_memory_bytes=target.limits["shared"],
+            features=target.features,
+            resident_invocations=target.limits["resident"],
+            compute_units=target.limits["units"],
+            subgroup=target.subgroup,
+            matrices=matrix_shapes(target.features),
         )
+
+    def describe_device(self, device: DeviceInfo) -> str:
+        """The target a device makes for: what it reports, and what is known of its product."""
+        return str(of_device(device))
+
+    def hint(self, device: DeviceInfo) -> str:
+        """The device's product by name, if that asks for nothing the device lacks; else what it reports."""
+        gpu, made = product_of(device), of_device(device)
+        return f"{self.name}:{gpu.name}" if gpu is not None and gpu.features <= made.features else str(made)
+
+    def profile(self, text: str, device: DeviceInfo | None) -> DeviceProfile:
+        """The rates of the product that the text or the device's name stands for, else of its kind."""
+        named = parse(text).gpu
+        if named is not None:
+            return gpu_profile(named)
+        gpu = product_of(device) if device is not None else None
+        if device is None or gpu is None:
+            return default_profile(self.name, device.kind if device is not None else "")
+        return gpu_profile(gpu, device.kind)
+
+    def made_for(self, text: str) -> tuple[str, ...]:
+        """Parts of the names of the devices that a named GPU is sold as; empty for ``vulkan:1.3``."""
+        gpu = parse(text).gpu
+        return gpu.devices if gpu is not None else ()
 
     def compile_kernel(self, kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
         """A SPIR-V module of one kernel."""
@@ -75,10 +87,17 @@ class VulkanBackend(Backend):
         return "\n".join(parts)
 
 
-def _canonical(features: set[str], limits: dict[str, int]) -> str:
-    parts = sorted(features - _BASELINE)
-    parts += [f"{name}={limits[name]}" for name, value in _DEFAULTS.items() if limits[name] != value]
-    return f"vulkan:{_VERSION}" + "".join(f"+{p}" for p in parts)
+def matrix_shapes(features: frozenset[str]) -> tuple[MatrixShape, ...]:
+    """The shapes of cooperative matrices among the features, the largest first."""
+    if "cooperative_matrix" not in features:
+        return ()
+    shapes = []
+    for name in sorted(features):
+        found = _MATRIX.fullmatch(name)
+        if found and {found[4], found[5]} <= _DTYPES.keys():
+            m, n, k = (int(part) for part in found.group(1, 2, 3))
+            shapes.append(MatrixShape(m, n, k, _DTYPES[found[4]], _DTYPES[found[5]]))
+    return tuple(sorted(shapes, key=lambda s: s.m * s.n * s.k, reverse=True))
 
 
 def _compile(kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
@@ -97,7 +116,7 @@ def _compile(kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
     if lacking:
         raise CodegenError(f"kernel {kernel.name!r} needs {', '.join(lacking)}, which {target.name} lacks")
     code = emitter.module.encode(instructions)
-    return ExecutableSpec("spirv", target.name, code, (emitter.entry,), requires)
+    return ExecutableSpec("spirv", TARGET, code, (emitter.entry,), requires)
 
 
 BACKEND = VulkanBackend()

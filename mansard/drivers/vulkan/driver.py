@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mansard.drivers.vulkan.loader import Instance, LoaderError
-from mansard.drivers.vulkan.plan import DevicePlan, describe_heaps, describe_kind, make_plan, version_text
+from mansard.drivers.vulkan.plan import (
+    DevicePlan,
+    describe_heaps,
+    describe_kind,
+    describe_memory,
+    describe_queues,
+    make_plan,
+    version_text,
+)
 from mansard.drivers.vulkan.snapshot import Snapshot, read_snapshot
 from mansard.errors import DeviceError, DeviceUnavailableError, InputError
 from mansard.hal.device import Device, DeviceInfo, Driver
@@ -152,7 +160,7 @@ def _describe(index: int, candidate: Candidate) -> DeviceInfo:
     return DeviceInfo(
         driver="vulkan",
         index=index,
-        name=snapshot.name,
+        name=f"{snapshot.name} held to {snapshot.profile}" if snapshot.profile else snapshot.name,
         target=TARGET,
         reasons=plan.reasons,
         api_version=version_text(snapshot.api_version),
@@ -161,6 +169,9 @@ def _describe(index: int, candidate: Candidate) -> DeviceInfo:
         heaps=describe_heaps(snapshot),
         features=plan.features,
         limits=plan.limits,
+        memory_types=describe_memory(snapshot),
+        queues=describe_queues(snapshot),
+        extensions=plan.extensions,
     )
 
 

@@ -15,7 +15,7 @@ from mansard.drivers.vulkan.snapshot import (
     MatrixProperties,
     Snapshot,
 )
-from mansard.hal.device import Capabilities, MemoryHeap
+from mansard.hal.device import Capabilities, MemoryHeap, MemoryType, QueueFamily
 
 MINIMUM_API = vk.VK_API_VERSION_1_3
 BASELINE_FEATURES = (
@@ -92,6 +92,20 @@ _CACHED = vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
 _PLAIN = _LOCAL | _MAPPED | _CACHED
 """Memory with any other property (protected, lazily allocated, uncached AMD types) is not for us."""
 
+_QUEUE_ABILITIES = {
+    "graphics": vk.VK_QUEUE_GRAPHICS_BIT,
+    "compute": vk.VK_QUEUE_COMPUTE_BIT,
+    "transfer": vk.VK_QUEUE_TRANSFER_BIT,
+    "sparse_binding": vk.VK_QUEUE_SPARSE_BINDING_BIT,
+}
+_MEMORY_PROPERTIES = {
+    "device_local": vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
+    "host_visible": vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT,
+    "host_coherent": vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
+    "host_cached": vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT,
+    "lazily_allocated": vk.VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT,
+    "protected": vk.VK_MEMORY_PROPERTY_PROTECTED_BIT,
+}
 _KINDS = {
     vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: "discrete",
     vk.VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: "integrated",
@@ -337,6 +351,26 @@ def describe_heaps(snapshot: Snapshot) -> tuple[MemoryHeap, ...]:
     return tuple(
         MemoryHeap(heap.size, bool(heap.flags & vk.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT), index in visible)
         for index, heap in enumerate(snapshot.heaps)
+    )
+
+
+def describe_memory(snapshot: Snapshot) -> tuple[MemoryType, ...]:
+    """The memory types as listed in DeviceInfo."""
+    return tuple(
+        MemoryType(t.heap, tuple(name for name, bit in _MEMORY_PROPERTIES.items() if t.flags & bit))
+        for t in snapshot.memory_types
+    )
+
+
+def describe_queues(snapshot: Snapshot) -> tuple[QueueFamily, ...]:
+    """The queue families as listed in DeviceInfo, in Vulkan's order."""
+    return tuple(
+        QueueFamily(
+            family.count,
+            tuple(name for name, bit in _QUEUE_ABILITIES.items() if family.flags & bit),
+            timestamp_bits(snapshot, index) > 0,
+        )
+        for index, family in enumerate(snapshot.queue_families)
     )
 
 
