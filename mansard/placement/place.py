@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from mansard import dims
 from mansard.artifact.plan import Decision
 from mansard.errors import PlacementError
-from mansard.ir.types import Value
 from mansard.passes.dispatch import Dispatch, DispatchGraph
-from mansard.placement.cost import Work, seconds, transfer_seconds, work_of
+from mansard.placement.choose import Choice, choose
+from mansard.placement.cost import Work, seconds, work_of
+from mansard.placement.problem import Problem, make_problem
 from mansard.targets.profile import DeviceProfile
 
 OBJECTIVES = ("latency", "throughput")
@@ -32,6 +32,10 @@ class Placement:
     pins: tuple[tuple[str, str], ...] = ()
     min_share: float = 0.0
     fallback: str = "cpu"
+    memory: tuple[tuple[str, int], ...] = ()
+    """(device, bytes) pairs: the most that constants may take on a device; the rest goes elsewhere."""
+    search_seconds: float = 5.0
+    """Most time spent on looking for a better placement (`mansard.placement.choose`)."""
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -59,7 +63,9 @@ class PlacementResult:
 
     device: Mapping[Dispatch, int]
     decisions: tuple[Decision, ...]
-    reasons: Mapping[Dispatch, str] = field(default_factory=dict)
+    reasons: Mapping[Dispatch, str]
+    problem: Problem
+    choice: Choice
 
 
 def place(graph: DispatchGraph, slots: Sequence[DeviceSlot], wish: Placement) -> PlacementResult:
@@ -76,7 +82,6 @@ class _Placer:
         self.times = [[seconds(self.work[d], s.profile) for s in slots] for d in self.dispatches]
         self.pinned: dict[int, tuple[str, int]] = {}
         self.allowed = [self._allowed(n) for n in range(len(self.dispatches))]
-        self.edges = self._edges()
 
     # Constraints ----------------------------------------------------------------------------
     def _allowed(self, number: int) -> list[int]:
@@ -115,127 +120,42 @@ class _Placer:
                 return pattern, names[device]
         return None
 
-    def _edges(self) -> list[tuple[int, int, int]]:
-        """(producer, consumer, bytes) between dispatches."""
-        producer: dict[Value, int] = {v: n for n, d in enumerate(self.dispatches) for v in d.outputs}
-        return [
-            (producer[v], n, dims.representative(v.type.bytes))
-            for n, d in enumerate(self.dispatches)
-            for v in d.inputs
-            if v in producer
-        ]
-
     # Choice ---------------------------------------------------------------------------------
     def run(self) -> PlacementResult:
-        if len(self.slots) == 1 or not self.dispatches:
-            labels = [self.allowed[n][0] for n in range(len(self.dispatches))]
-        elif self.wish.min_share > 0 or self.wish.objective == "throughput":
-            labels = self._stages()
-        else:
-            labels = self._latency()
+        problem = self._problem()
+        chosen = choose(problem, self._objective(), self.wish.search_seconds)
+        labels = chosen.labels
         decisions = tuple(self._decision(n, labels) for n in range(len(self.dispatches)))
         device = {d: labels[n] for n, d in enumerate(self.dispatches)}
-        return PlacementResult(
-            device, decisions, {d: x.reason for d, x in zip(device, decisions, strict=True)}
-        )
+        reasons = {d: x.reason for d, x in zip(device, decisions, strict=True)}
+        return PlacementResult(device, decisions, reasons, problem, chosen)
 
-    def _total(self, labels: Sequence[int]) -> float:
-        """Predicted time when everything runs in turn."""
-        total = sum(self.times[n][label] for n, label in enumerate(labels))
-        moved = set()
-        for a, b, size in self.edges:
-            if labels[a] != labels[b] and (a, labels[b]) not in moved:
-                moved.add((a, labels[b]))
-                total += transfer_seconds(size, self.slots[labels[a]].profile, self.slots[labels[b]].profile)
-        return total
+    def _objective(self) -> str:
+        return "throughput" if self.wish.min_share > 0 else self.wish.objective
 
-    def _latency(self) -> list[int]:
-        """Local search from each single device: move runs of dispatches while the total falls."""
-        best: list[int] | None = None
-        for device in range(len(self.slots)):
-            labels = [device if device in a else a[0] for a in self.allowed]
-            labels = self._improve(labels)
-            if best is None or self._total(labels) < self._total(best):
-                best = labels
-        assert best is not None
-        return best
-
-    def _improve(self, labels: list[int]) -> list[int]:
-        neighbours: dict[int, list[tuple[int, int]]] = {}
-        for a, b, size in self.edges:
-            neighbours.setdefault(a, []).append((b, size))
-            neighbours.setdefault(b, []).append((a, size))
-        changed, rounds = True, 0
-        while changed and rounds < 8:
-            changed, rounds = False, rounds + 1
-            for width in (1, 2, 4, 8, 16):
-                for start in range(0, len(labels), max(1, width // 2)):
-                    run = range(start, min(start + width, len(labels)))
-                    for device in range(len(self.slots)):
-                        if all(device in self.allowed[n] for n in run):
-                            changed |= self._move(labels, run, device, neighbours)
-        return labels
-
-    def _move(
-        self, labels: list[int], run: range, device: int, neighbours: Mapping[int, list[tuple[int, int]]]
-    ) -> bool:
-        def local() -> float:
-            cost = sum(self.times[n][labels[n]] for n in run)
-            for n in run:
-                for other, size in neighbours.get(n, ()):
-                    if labels[other] != labels[n]:
-                        a, b = self.slots[labels[n]].profile, self.slots[labels[other]].profile
-                        cost += transfer_seconds(size, a, b)
-            return cost
-
-        before, saved = local(), [labels[n] for n in run]
-        if all(label == device for label in saved):
-            return False
-        for n in run:
-            labels[n] = device
-        if local() < before - 1e-12:
-            return True
-        for n, label in zip(run, saved, strict=True):
-            labels[n] = label
-        return False
-
-    def _stages(self) -> list[int]:
-        """Contiguous stages, one per device, with the least time in the slowest: for requests in flight."""
-        count = len(self.dispatches)
+    def _problem(self) -> Problem:
         active = [i for i, s in enumerate(self.slots) if not s.fallback]
-        least = max(1, -int(-self.wish.min_share * count // 1)) if self.wish.min_share else 0
-        best: tuple[float, list[int]] | None = None
-        for order in itertools.permutations(active):
-            for cuts in _cuts(count, len(order), least):
-                labels = self._label(order, cuts)
-                if self.wish.min_share and any(labels.count(i) < self.wish.min_share * count for i in active):
-                    continue
-                cost = self._slowest(labels)
-                if best is None or cost < best[0]:
-                    best = (cost, labels)
-        if best is None:
-            raise PlacementError(
-                f"min_share={self.wish.min_share} cannot be met: {count} dispatches on "
-                f"{', '.join(self.slots[i].name for i in active)}, some of which not every device runs"
-            )
-        return best[1]
-
-    def _label(self, order: Sequence[int], cuts: Sequence[int]) -> list[int]:
-        labels = []
-        for n in range(len(self.dispatches)):
-            wanted = order[sum(n >= c for c in cuts)]
-            labels.append(wanted if wanted in self.allowed[n] else self.allowed[n][0])
-        return labels
-
-    def _slowest(self, labels: Sequence[int]) -> float:
-        busy = [0.0] * len(self.slots)
-        for n, label in enumerate(labels):
-            busy[label] += self.times[n][label]
-        for a, b, size in self.edges:
-            if labels[a] != labels[b]:
-                moved = transfer_seconds(size, self.slots[labels[a]].profile, self.slots[labels[b]].profile)
-                busy[labels[b]] += moved
-        return max(busy)
+        limits = dict(self.wish.memory)
+        names = [slot.name for slot in self.slots]
+        for name in limits:
+            if name not in names:
+                raise PlacementError(f"a memory limit for {name!r}, but the devices are {', '.join(names)}")
+        share = math.ceil(self.wish.min_share * len(self.dispatches) - 1e-9)
+        for device in active if share else ():
+            able = sum(device in allowed for allowed in self.allowed)
+            if able < share:
+                raise PlacementError(
+                    f"min_share={self.wish.min_share} cannot be met: {share} dispatches must be on "
+                    f"{names[device]}, which can run {able}"
+                )
+        return make_problem(
+            self.graph,
+            self.times,
+            self.allowed,
+            [slot.profile for slot in self.slots],
+            [limits.get(name) for name in names],
+            [share if i in active else 0 for i in range(len(self.slots))],
+        )
 
     # Reasons --------------------------------------------------------------------------------
     def _decision(self, number: int, labels: Sequence[int]) -> Decision:
@@ -273,14 +193,3 @@ class _Placer:
         if self.wish.min_share or self.wish.objective == "throughput":
             return "balances the devices' load"
         return f"kept with its neighbours: handing over costs more than {self.slots[fastest].name} saves"
-
-
-def _cuts(count: int, stages: int, least: int) -> list[tuple[int, ...]]:
-    """Cut positions of a chain of ``count`` into stages of at least ``least`` each."""
-    step = 1 if stages <= 2 or count <= 64 else max(1, count // 64)
-    points = range(least, count - least + 1, step)
-    return [
-        cuts
-        for cuts in itertools.combinations_with_replacement(points, stages - 1)
-        if all(b - a >= least for a, b in itertools.pairwise(cuts))
-    ]

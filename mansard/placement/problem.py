@@ -1,0 +1,154 @@
+"""Placement as numbers: dispatches, devices, times, and values that move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mansard import dims
+from mansard.ir.types import Value
+from mansard.passes.dispatch import Dispatch, DispatchGraph
+from mansard.placement.cost import transfer_seconds
+from mansard.targets.profile import DeviceProfile
+
+HOST = -1
+"""Stands for the caller: the producer of inputs, a consumer of outputs."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """A value with its producer and consumers, by dispatch number or HOST."""
+
+    producer: int
+    consumers: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """Data that stays on a device while the model is loaded: a constant and the dispatches that read it."""
+
+    bytes: int
+    users: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Dispatches in the order in which every queue runs its own, and what they cost on each device."""
+
+    times: tuple[tuple[float, ...], ...]
+    """Seconds of every dispatch on every device."""
+    allowed: tuple[tuple[int, ...], ...]
+    """The devices each dispatch may be on."""
+    moves: tuple[Move, ...]
+    profiles: tuple[DeviceProfile, ...]
+    together: tuple[tuple[int, ...], ...] = ()
+    """Groups of dispatches that share a state: each on one device."""
+    held: tuple[Held, ...] = ()
+    limits: tuple[int | None, ...] = ()
+    """Most bytes of constants on each device, None where it does not matter."""
+    least: tuple[int, ...] = ()
+    """Fewest dispatches on each device."""
+
+    @property
+    def devices(self) -> range:
+        """Device numbers."""
+        return range(len(self.profiles))
+
+    def delay(self, size: int, source: int, target: int) -> tuple[float, float]:
+        """Seconds before a value can be copied to another device, and of the copy, which occupies the
+        target's queue. HOST is a place without a queue and without a delay of its own."""
+        if source == target:
+            return 0.0, 0.0
+        if HOST in (source, target):
+            profile = self.profiles[target if source == HOST else source]
+            return 0.0, 0.0 if profile.unified else size / profile.link.bytes_per_second
+        a, b = self.profiles[source], self.profiles[target]
+        handoff = transfer_seconds(0, a, b)
+        return handoff, transfer_seconds(size, a, b) - handoff
+
+    def fits(self, labels: Sequence[int]) -> bool:
+        """Whether constants are within every device's limit, shares are met, and states are on one device."""
+        if any(labels.count(d) < n for d, n in enumerate(self.least)):
+            return False
+        for device, limit in enumerate(self.limits):
+            if limit is not None:
+                used = sum(h.bytes for h in self.held if any(labels[n] == device for n in h.users))
+                if used > limit:
+                    return False
+        return all(len({labels[n] for n in group}) == 1 for group in self.together)
+
+
+def make_problem(
+    graph: DispatchGraph,
+    times: Sequence[Sequence[float]],
+    allowed: Sequence[Sequence[int]],
+    profiles: Sequence[DeviceProfile],
+    limits: Sequence[int | None],
+    least: Sequence[int],
+) -> Problem:
+    """The problem of a dispatch graph; dims count with a representative size."""
+    dispatches = graph.dispatches
+    producer: dict[Value, int] = {v: n for n, d in enumerate(dispatches) for v in d.outputs}
+    producer.update(dict.fromkeys(graph.graph.inputs, HOST))
+    consumers: dict[Value, list[int]] = {}
+    for n, dispatch in enumerate(dispatches):
+        for value in dispatch.inputs:
+            consumers.setdefault(value, []).append(n)
+    outputs = {graph.base(v) for v in graph.graph.outputs}
+    moves = []
+    for value, source in producer.items():
+        targets = tuple(dict.fromkeys(consumers.get(value, ())))
+        if value in outputs and source != HOST:
+            targets = (*targets, HOST)
+        if targets:
+            moves.append(Move(source, targets, dims.representative(value.type.bytes)))
+    held = [
+        Held(dims.representative(value.type.bytes), tuple(dict.fromkeys(users)))
+        for value, users in consumers.items()
+        if value in graph.graph.constants
+    ]
+    return Problem(
+        tuple(map(tuple, times)),
+        tuple(map(tuple, allowed)),
+        tuple(moves),
+        tuple(profiles),
+        _states(graph, dispatches),
+        tuple(held),
+        tuple(limits),
+        tuple(least),
+    )
+
+
+def _states(graph: DispatchGraph, dispatches: Sequence[Dispatch]) -> tuple[tuple[int, ...], ...]:
+    groups = []
+    for state in graph.graph.states:
+        values = {state.before, graph.base(state.after)}
+        users = [n for n, d in enumerate(dispatches) if values & {*d.inputs, *d.outputs}]
+        if len(users) > 1:
+            groups.append(tuple(users))
+    return tuple(groups)
+
+
+def reachable(problem: Problem) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """``[a, b]``: whether dispatch b has to wait for a, by the values between them. Shape (n, n)."""
+    count = len(problem.times)
+    after = np.zeros((count, count), np.bool_)
+    parents: dict[int, set[int]] = {}
+    for move in problem.moves:
+        if move.producer != HOST:
+            for consumer in move.consumers:
+                if consumer != HOST:
+                    parents.setdefault(consumer, set()).add(move.producer)
+    for n in range(count):
+        for parent in parents.get(n, ()):
+            after[:, n] |= after[:, parent]
+            after[parent, n] = True
+    return after
+
+
+def device_names(problem: Problem) -> Mapping[int, str]:
+    """Names for messages."""
+    return {i: p.name for i, p in enumerate(problem.profiles)}

@@ -1,0 +1,79 @@
+"""Local search over placements: what `simulate` predicts falls with every step it takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from mansard.placement.problem import Problem
+from mansard.placement.simulate import simulate
+
+_WIDTHS = (1, 2, 4, 8, 16, 32)
+_CHANGE = 1e-4
+"""A step must gain this part of the cost: changes that gain nothing are not made."""
+
+Cost = Callable[[Sequence[int]], float]
+
+
+def cost_of(problem: Problem, objective: str) -> Cost:
+    """Seconds to compare placements by: of a call, or of the busiest device."""
+
+    def cost(labels: Sequence[int]) -> float:
+        predicted = simulate(problem, labels)
+        return predicted.seconds if objective == "latency" else max(predicted.busy)
+
+    return cost
+
+
+def single_device(problem: Problem, device: int) -> list[int]:
+    """Everything that can be on one device there, the rest where it is fastest."""
+    labels = [
+        device if device in able else min((problem.times[n][d], d) for d in able)[1]
+        for n, able in enumerate(problem.allowed)
+    ]
+    for group in problem.together:
+        shared = set.intersection(*(set(problem.allowed[n]) for n in group))
+        chosen = device if device in shared else min(shared, default=labels[group[0]])
+        for n in group:
+            labels[n] = chosen
+    return labels
+
+
+def improve(problem: Problem, labels: Sequence[int], cost: Cost, until: float) -> list[int]:
+    """Move runs of dispatches to other devices while the cost falls, until a time (`time.perf_counter`)."""
+    best, found = list(labels), cost(labels)
+    group_of = {n: group for group in problem.together for n in group}
+    improving = True
+    while improving:
+        improving = False
+        for width in _WIDTHS:
+            for start in range(0, len(best), max(1, width // 2)):
+                for device in problem.devices:
+                    if time.perf_counter() > until:
+                        return best
+                    trial = _moved(
+                        problem, best, range(start, min(start + width, len(best))), device, group_of
+                    )
+                    if trial is None:
+                        continue
+                    value = cost(trial)
+                    if value < found * (1 - _CHANGE):
+                        best, found, improving = trial, value, True
+    return best
+
+
+def _moved(
+    problem: Problem,
+    labels: list[int],
+    run: range,
+    device: int,
+    group_of: dict[int, tuple[int, ...]],
+) -> list[int] | None:
+    """The labels with a run on another device, or None when that is no change or not allowed."""
+    moving = {m for n in run for m in group_of.get(n, (n,))}
+    if all(labels[n] == device for n in moving) or any(device not in problem.allowed[n] for n in moving):
+        return None
+    trial = list(labels)
+    for n in moving:
+        trial[n] = device
+    return trial if problem.fits(trial) else None

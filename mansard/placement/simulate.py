@@ -1,0 +1,92 @@
+"""What a placement gives: the run of all queues, predicted from the profiles.
+
+Every device has one queue that runs its dispatches in the model's order, as the runtime does; a dispatch
+starts when its queue is free and its inputs are there. A value another device made arrives after the
+handoff, and a copy, where one is needed, takes its time in the reader's queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard.placement.problem import HOST, Problem
+
+
+@dataclass(frozen=True)
+class Span:
+    """Seconds from start to end on a device: of a dispatch, or of the copy of a move's value."""
+
+    device: int
+    start: float
+    end: float
+    dispatch: int | None
+    move: int | None
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One call from its first step to the last result."""
+
+    seconds: float
+    busy: tuple[float, ...]
+    """Seconds every device works."""
+    spans: tuple[Span, ...]
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of all copies."""
+        return sum(s.bytes for s in self.spans if s.dispatch is None)
+
+
+def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False) -> Prediction:
+    """Run a placement against the profiles; ``labels`` are device numbers by dispatch.
+
+    ``lockstep`` runs one thing at a time on all devices together, as runtimes without overlap do.
+    """
+    free = [0.0] * len(problem.profiles)
+    end = [0.0] * len(labels)
+    inputs: list[list[int]] = [[] for _ in labels]
+    for number, move in enumerate(problem.moves):
+        for consumer in move.consumers:
+            if consumer != HOST:
+                inputs[consumer].append(number)
+    arrived: dict[tuple[int, int], float] = {}
+    spans: list[Span] = []
+
+    def bring(number: int, device: int) -> float:
+        move = problem.moves[number]
+        source = HOST if move.producer == HOST else labels[move.producer]
+        made = 0.0 if move.producer == HOST else end[move.producer]
+        if source == device:
+            return made
+        if (number, device) not in arrived:
+            handoff, copy = problem.delay(move.bytes, source, device)
+            queue = source if device == HOST else device
+            start = max(free[queue], made + handoff)
+            if lockstep:
+                start = max(start, *free)
+            if copy:
+                spans.append(Span(queue, start, start + copy, None, number, move.bytes))
+                free[queue] = start + copy
+                arrived[number, device] = start + copy
+            else:
+                arrived[number, device] = made + handoff
+        return arrived[number, device]
+
+    for n, device in enumerate(labels):
+        ready = max((bring(number, device) for number in inputs[n]), default=0.0)
+        start = max(ready, free[device])
+        if lockstep:
+            start = max(start, *free)
+        end[n] = free[device] = start + problem.times[n][device]
+        spans.append(Span(device, start, end[n], n, None))
+    last = max(end, default=0.0)
+    for number, move in enumerate(problem.moves):
+        if HOST in move.consumers:
+            last = max(last, bring(number, HOST))
+    busy = [0.0] * len(problem.profiles)
+    for span in spans:
+        busy[span.device] += span.end - span.start
+    return Prediction(last, tuple(busy), tuple(spans))

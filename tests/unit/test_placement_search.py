@@ -1,0 +1,117 @@
+"""Placements beside all there are: the best is found, and no bound is above it."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from mansard.errors import PlacementError
+from mansard.placement.choose import choose, load_bound, path_bound
+from mansard.placement.exact import solve
+from mansard.placement.problem import HOST, Held, Move, Problem
+from mansard.placement.simulate import simulate
+from mansard.targets.profile import DeviceProfile, LinkProfile
+
+
+def profile(name, handoff, link, unified):
+    return DeviceProfile(name, 1e9, 1e9, 0, {"f32": 1e9}, 0.0, LinkProfile(link, handoff), unified)
+
+
+def random_problem(seed, count=7, devices=2):
+    """A random DAG; every dispatch reads one or two earlier ones or the input, the last gives the output."""
+    rng = np.random.default_rng(seed)
+    profiles = tuple(
+        profile(f"d{i}", float(rng.uniform(0, 0.3)), 1.0, bool(rng.integers(2))) for i in range(devices)
+    )
+    readers = {}
+    for n in range(count):
+        for source in {int(s) for s in rng.integers(max(-1, n - 3), n, 2)} if n else {HOST}:
+            readers.setdefault(source, []).append(n)
+    moves = [Move(s, tuple(r), float(rng.uniform(0, 0.5))) for s, r in readers.items()]
+    moves += [Move(n, (HOST,), 0.1) for n in range(count) if n not in readers]
+    times = tuple(tuple(float(t) for t in rng.uniform(0.1, 1.0, devices)) for _ in range(count))
+    allowed = tuple(
+        tuple(range(devices)) if rng.uniform() < 0.8 else (int(rng.integers(devices)),) for _ in range(count)
+    )
+    return Problem(times, allowed, tuple(moves), profiles)
+
+
+def best_of_all(problem, objective, accept=lambda labels: True):
+    def cost(labels):
+        predicted = simulate(problem, labels)
+        return predicted.seconds if objective == "latency" else max(predicted.busy)
+
+    return min(cost(list(labels)) for labels in itertools.product(*problem.allowed) if accept(labels))
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("seed", range(12))
+def test_the_best_of_all_placements_is_found_and_bounded(seed, objective):
+    problem = random_problem(seed, devices=2 + seed % 2)
+    best = best_of_all(problem, objective)
+    choice = choose(problem, objective, 5.0)
+    assert choice.bound <= best * (1 + 1e-9)
+    assert choice.cost <= best * 1.01
+    predicted = simulate(problem, choice.labels)
+    assert choice.cost == (predicted.seconds if objective == "latency" else max(predicted.busy))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_simple_bounds_hold(seed):
+    problem = random_problem(seed)
+    assert path_bound(problem) <= best_of_all(problem, "latency") + 1e-12
+    assert load_bound(problem) <= best_of_all(problem, "throughput") + 1e-12
+
+
+def test_constants_stay_within_a_memory_limit():
+    fast, slow = profile("fast", 0.0, 1e9, True), profile("slow", 0.0, 1e9, True)
+    moves = tuple(Move(n - 1, (n,), 1) for n in range(6))
+    held = tuple(Held(10, (n,)) for n in range(6))
+    problem = Problem(((1.0, 2.0),) * 6, ((0, 1),) * 6, moves, (fast, slow), (), held, (35, None))
+    choice = choose(problem, "latency", 5.0)
+    assert choice.labels.count(0) == 3
+    assert choice.cost == pytest.approx(9.0)
+    shared = Problem(
+        problem.times, problem.allowed, moves, problem.profiles, (), (Held(40, (0, 5)),), (35, 35)
+    )
+    with pytest.raises(PlacementError, match="memory limits"):
+        choose(shared, "latency", 5.0)
+
+
+def test_dispatches_of_one_state_stay_together():
+    a, b = profile("a", 0.0, 1e9, True), profile("b", 0.0, 1e9, True)
+    times = ((1.0, 5.0), (5.0, 1.0), (1.0, 5.0), (1.0, 1.0))
+    moves = tuple(Move(n - 1, (n,), 1) for n in range(4))
+    problem = Problem(times, ((0, 1),) * 4, moves, (a, b), together=((0, 1),))
+    labels = choose(problem, "latency", 5.0).labels
+    assert labels[0] == labels[1]
+    assert labels[2] == 0
+
+
+def test_independent_branches_run_at_once():
+    a, b = profile("a", 0.01, 1e9, True), profile("b", 0.01, 1e9, True)
+    moves = (Move(HOST, (0, 1), 1), Move(0, (2,), 1), Move(1, (2,), 1), Move(2, (HOST,), 1))
+    problem = Problem(((1.0, 1.0), (1.0, 1.0), (0.1, 0.1)), ((0, 1),) * 3, moves, (a, b))
+    choice = choose(problem, "latency", 5.0)
+    assert choice.labels[0] != choice.labels[1]
+    predicted = simulate(problem, choice.labels)
+    assert predicted.seconds == pytest.approx(1.11)
+    assert simulate(problem, choice.labels, lockstep=True).seconds == pytest.approx(2.1)
+
+
+def test_a_value_is_copied_once_to_each_device_that_reads_it():
+    near, far = profile("near", 0.5, 1.0, True), profile("far", 0.5, 2.0, False)
+    moves = (Move(HOST, (0,), 4), Move(0, (1, 2), 6), Move(2, (HOST,), 2))
+    problem = Problem(((1.0, 1.0),) * 3, ((0,), (1,), (1,)), moves, (near, far))
+    predicted = simulate(problem, [0, 1, 1])
+    # One second of work, half of handoff, three of copy, two of work, one of copy back.
+    assert predicted.seconds == pytest.approx(1 + 0.5 + 3 + 2 + 1)
+    assert predicted.copied_bytes == 6 + 2
+    assert predicted.busy == pytest.approx((1.0, 6.0))
+
+
+def test_the_program_alone_bounds_what_it_leaves_out():
+    problem = random_problem(3, count=40)
+    solution = solve(problem, "latency", 5.0)
+    assert solution.labels is not None
+    assert solution.bound <= simulate(problem, solution.labels).seconds
