@@ -257,6 +257,10 @@ class Evaluator:
             raise CodegenError(
                 f"dispatch {self.nest.dispatch.name}: padded read of {value}, which is not stored"
             )
+        limits = ((self.place(at), extent) for at, extent in guards)
+        key = ("padded", base, index_map.fill, self.place(address), *limits)
+        if key in self._cache:
+            return self._cache[key]
         ok: KValue | None = None
         for at, extent in guards:
             place = self.lanes_of(at)
@@ -279,7 +283,9 @@ class Evaluator:
             )
         data = self._widen(data)
         fill = b.const(index_map.fill, data.type.dtype)
-        return b.select(b.splat(ok, data.type.lanes), data, b.splat(fill, data.type.lanes))
+        result = b.select(b.splat(ok, data.type.lanes), data, b.splat(fill, data.type.lanes))
+        self._cache[key] = result
+        return result
 
     def body(self, op: Generic, index: Sequence[Linear]) -> KValue:
         """An op's scalar body with its dims at ``index``."""

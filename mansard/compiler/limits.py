@@ -10,8 +10,8 @@ from mansard.passes.dispatch import Dispatch, is_contraction
 
 _LANES = 64
 """Invocations that at least share the inner loops of a row, or the points of a domain."""
-_SERIAL_ROW = 4096
-"""Rows are never reduced by a single invocation beyond this length, but for arg-reductions."""
+_SERIAL_ROW, _ROW_SHARED = 4096, 16
+"""Rows are never reduced by a single invocation beyond this length; as many share the row, or more."""
 
 
 def gpu_loop_iterations(dispatch: Dispatch) -> int:
@@ -38,9 +38,9 @@ def gpu_loop_iterations(dispatch: Dispatch) -> int:
 
 def _inner(op: Generic) -> int:
     inner = _most(dims.product(op.extents[op.rank :]))
-    if op.combiner in ("argmin", "argmax") or is_contraction(op) or inner <= _SERIAL_ROW:
+    if is_contraction(op) or inner <= _SERIAL_ROW:
         return inner
-    return inner // _LANES + 1
+    return max(_SERIAL_ROW, inner // _ROW_SHARED + 1)
 
 
 def _most(value: DimLike) -> int:

@@ -26,6 +26,8 @@ WORKGROUP = 128
 COLUMNS = 32
 """Invocations side by side that read whole lines of memory."""
 MOST_SLICES = 16
+SERIAL = 4096
+"""Longer rows are always split into slices."""
 
 
 def lies_across(nest: Nest, root: Root) -> bool:
@@ -59,6 +61,10 @@ class _Across:
         # Slices of a row: as many as it takes to fill the device, with a few elements each.
         wanted = max(1, target.resident_invocations // max(1, vectors))
         slices = power_of_two_below(min(wanted, MOST_SLICES, max(1, longest // 4)))
+        # And as many as it takes to keep an invocation's loop short (`mansard.compiler.limits`).
+        longest_possible = max(dims.bounds(nest.total(r.inner))[1] for r in nest.roots)
+        while slices < MOST_SLICES and longest_possible > slices * SERIAL:
+            slices *= 2
         self.slices = min(slices, most)
         across = estimate(extent) // self.lanes
         if self.slices == 1:
@@ -94,8 +100,7 @@ class _Across:
         b, ev, nest = self.b, self.ev, self.nest
         *outer, last = self.groups or [[]]
         extent = nest.total(last)
-        vectors = dims.exact_div(extent, self.lanes) if self.lanes > 1 else extent
-        assert vectors is not None
+        vectors = dims.floordiv(extent, self.lanes)
         if self.slices == 1:
             # Rows one after another, without regard to lines: short ones would leave invocations idle.
             count = dims.mul(nest.total([loop for g in outer for loop in g]), vectors)

@@ -9,7 +9,8 @@ from mansard.codegen.backend import KernelTarget
 from mansard.codegen.nest import Nest
 from mansard.codegen.schedules import contraction
 from mansard.codegen.schedules.base import estimate
-from mansard.codegen.schedules.gpu import across, gemv, general, rows, tiled
+from mansard.codegen.schedules.gpu import across, gemv, general, rows, tiled, transpose, window
+from mansard.codegen.schedules.gpu import map as maps
 from mansard.codegen.schedules.parameters import NestSchedule, Tunable
 from mansard.passes.dispatch import is_contraction
 
@@ -24,7 +25,9 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
     """The special schedules first, each with its own condition; then what takes any nest."""
     reductions = [r for r in nest.roots if r.reduces]
     if not reductions:
-        return general.schedule_map
+        return transpose.schedule if transpose.applies(nest, target) else maps.schedule
+    if window.applies(nest, target):
+        return window.schedule
     if gemv.applies(nest):
         return gemv.schedule
     if tiled.applies(nest, target):

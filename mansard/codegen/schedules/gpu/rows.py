@@ -183,8 +183,9 @@ class _Rows:
             return
         for number in range(count):
             position, valid = self._place(root, number)
-            conditions = [c for c in (inside, valid) if c is not None]
-            ok = self.b.binary("and", *conditions) if len(conditions) == 2 else (conditions or [None])[0]
+            ok = inside if valid is None else valid
+            if inside is not None and valid is not None:
+                ok = self.b.binary("and", inside, valid)
             with self.ev.scope():
                 self._bind(root, position)
                 with self._guard(ok):

@@ -1,0 +1,276 @@
+"""Rows, windows, elementwise dispatches and lines on a GPU, at its own limits and at those any device has."""
+
+import numpy as np
+import pytest
+from graph_runner import check, compare, compiled, outputs
+from graphs import A0, A1, F32, binary, layer_norm, maps, op, softmax, unary
+
+from mansard import dims
+from mansard.codegen.nest import Nest
+from mansard.codegen.schedules.gpu import across, choose, rows, transpose, window
+from mansard.codegen.schedules.gpu import map as elementwise
+from mansard.compiler.targets import backend
+from mansard.dims import Dim
+from mansard.dtypes import DType
+from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
+from mansard.ir.interpreter import interpret
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
+from mansard.passes.fuse import fuse
+
+pytestmark = pytest.mark.vulkan
+RNG = np.random.default_rng(11)
+
+
+@pytest.fixture(params=["vulkan", "vulkan:1.3"])
+def device(request):
+    """The device with all it has, and as one that only has what is required."""
+    from mansard.hal import registry
+
+    if not any(i.driver == "vulkan" and i.supported for i in registry.devices()):
+        pytest.skip("no Vulkan 1.3 device")
+    return request.param
+
+
+def random(*shape, dtype=np.float32):
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def chosen(graph, target="vulkan:1.3+subgroup_arithmetic"):
+    """The schedules of a graph's dispatches."""
+    kernel = backend("vulkan").parse_target(target)
+    return [choose.choose(Nest(d), kernel) for d in fuse(graph).dispatches]
+
+
+# Rows that lie along memory -------------------------------------------------------------------------
+def reduction(shape, combiner, dtype=F32):
+    b = GraphBuilder()
+    x = b.input("x", shape, dtype)
+    identity = IndexMap.identity(len(shape))
+    return b.build([b.generic([x], [identity], shape, Arg(0, dtype), reduced=1, combiner=combiner)])
+
+
+@pytest.mark.parametrize("length", [33, 64, 100, 384, 1000, 4096, 9001])
+def test_norms_of_rows(device, length):
+    b = GraphBuilder()
+    x = b.input("x", (5, length), F32)
+    graph = b.build([layer_norm(b, x, b.input("g", (length,), F32), b.input("b", (length,), F32))])
+    assert chosen(graph) == [rows.schedule]
+    check(graph, [random(5, length), random(length), random(length)], device)
+
+
+@pytest.mark.parametrize("count", [1, 7, 700])
+def test_softmax_of_few_and_many_rows(device, count):
+    b = GraphBuilder()
+    graph = b.build([softmax(b, b.input("x", (count, 96), F32))])
+    data = random(count, 96) * 10
+    data[0, 3:] = -np.inf
+    check(graph, [data], device)
+
+
+def test_rows_of_unknown_number_and_length(device):
+    n, s = dims.symbol(Dim("n", 1, 40)), dims.symbol(Dim("s", 1, 3000))
+    b = GraphBuilder()
+    graph = b.build([softmax(b, b.input("x", (n, s), F32))])
+    with compiled(graph, device) as model:
+        for shape in ((1, 1), (3, 130), (40, 7), (2, 2999)):
+            inputs = [random(*shape)]
+            compare(outputs(model, inputs), interpret(graph, inputs))
+
+
+@pytest.mark.parametrize("combiner", ["add", "min", "max", "argmin", "argmax"])
+@pytest.mark.parametrize("length", [40, 128, 2050, 70000])
+def test_reductions_with_ties_and_nan(device, combiner, length):
+    data = np.round(random(6, length) * 3)
+    if combiner != "add":
+        data[1, length // 2] = data[1, length - 1] = np.nan
+        data[2] = -np.inf if combiner.endswith("max") else np.inf
+        data[3] = 1.0
+    check(reduction((6, length), combiner), [data], device)
+
+
+@pytest.mark.parametrize("combiner", ["add", "max", "argmax"])
+@pytest.mark.parametrize("dtype", [DType.I64, DType.I32, DType.U8, DType.I8, DType.F16])
+def test_reductions_of_other_types(device, combiner, dtype):
+    data = RNG.integers(-60, 60, (3, 200))
+    if dtype in (DType.F16, DType.U8):
+        data = np.abs(data) / (8 if dtype is DType.F16 else 1)
+    b = GraphBuilder()
+    x = b.input("x", (3, 200), dtype)
+    body = Cast(Arg(0, dtype), F32) if dtype is DType.F16 else Arg(0, dtype)
+    y = b.generic([x], [IndexMap.identity(2)], (3, 200), body, reduced=1, combiner=combiner)
+    check(b.build([y]), [data.astype(dtype.numpy)], device)
+
+
+def test_all_and_any_of_bools(device):
+    flag = Arg(0, DType.BOOL)
+    b = GraphBuilder()
+    x = b.input("x", (4, 300), DType.BOOL)
+    made = [
+        b.generic([x], [IndexMap.identity(2)], (4, 300), flag, reduced=1, combiner=c) for c in ("and", "or")
+    ]
+    mask = RNG.random((4, 300)) < 0.99
+    mask[1], mask[2] = True, False
+    check(b.build(made), [mask], device)
+
+
+# Rows that lie across memory ------------------------------------------------------------------------
+@pytest.mark.parametrize("combiner", ["add", "max", "argmax"])
+@pytest.mark.parametrize(("pixels", "channels"), [(49, 1280), (49, 6), (200, 33), (9, 130), (1000, 4)])
+def test_reductions_over_pixels_of_channels_last_images(device, combiner, pixels, channels):
+    b = GraphBuilder()
+    x = b.input("x", (2, pixels, channels), F32)
+    y = b.generic([x], [maps(0, 2, 1)], (2, channels, pixels), A0, reduced=1, combiner=combiner)
+    graph = b.build([y])
+    assert chosen(graph) == [across.schedule]
+    data = np.round(random(2, pixels, channels) * 4)
+    if combiner != "add":
+        data[1, pixels // 2, 0] = np.nan
+    check(graph, [data], device)
+
+
+@pytest.mark.parametrize(("channels", "points"), [(3, 16), (21, 37), (70, 128)])
+def test_softmax_over_channels(device, channels, points):
+    b = GraphBuilder()
+    x = b.input("x", (2, channels, points), F32)
+    turned = IndexMap((Linear.dim(0), Linear.dim(2), Linear.dim(1)))
+    row, shape, over = IndexMap.of_dims((0, 2)), (2, channels, points), (2, points, channels)
+    top = b.generic([x], [turned], over, A0, reduced=1, combiner="max")
+    powers = b.generic([x, top], [IndexMap.identity(3), row], shape, op("exp", op("sub", A0, A1)))
+    total = b.generic([powers], [turned], over, A0, reduced=1, combiner="add")
+    y = b.generic([powers, total], [IndexMap.identity(3), row], shape, op("div", A0, A1))
+    check(b.build([y]), [random(2, channels, points)], device)
+
+
+# Windows --------------------------------------------------------------------------------------------
+def window_maps(size, stride, dilation, pad, *, last):
+    """The map of an image read by a 3x3 window, over (channel, y, x) or (y, x, channel) and two taps."""
+    y, x, channel = (0, 1, 2) if last else (1, 2, 0)
+    rows_ = Linear(((y, stride), (3, dilation)), -pad)
+    columns = Linear(((x, stride), (4, dilation)), -pad)
+    where = (rows_, columns, Linear.dim(channel)) if last else (Linear.dim(channel), rows_, columns)
+    return where, (size + 2 * pad - 2 * dilation - 1) // stride + 1
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize(
+    ("channels", "size", "stride", "dilation", "pad"),
+    [(8, 13, 1, 1, 1), (12, 14, 2, 1, 1), (6, 9, 1, 2, 2), (5, 7, 1, 1, 0), (4, 3, 1, 1, 1)],
+)
+def test_depthwise_convolutions(device, last, channels, size, stride, dilation, pad):
+    where, out = window_maps(size, stride, dilation, pad, last=last)
+    b = GraphBuilder()
+    x = b.input("x", (size, size, channels) if last else (channels, size, size), F32)
+    w = b.constant("w", Constant.of(random(channels, 3, 3)), (channels, 3, 3), F32)
+    shape = (out, out, channels) if last else (channels, out, out)
+    bias = b.input("b", (channels,), F32)
+    channel = 2 if last else 0
+    y = b.generic(
+        [x, w],
+        [IndexMap(where, 0.0 if pad else None), maps(channel, 3, 4)],
+        (*shape, 3, 3),
+        op("mul", A0, A1),
+        reduced=2,
+        combiner="add",
+    )
+    y = b.generic([y, bias], [IndexMap.identity(3), maps(channel)], shape, op("add", A0, A1))
+    y = b.generic([y], [IndexMap.identity(3)], shape, op("max", A0, Const(0.0, F32)))
+    graph = b.build([y])
+    assert window.schedule in chosen(graph)
+    check(graph, [random(*x.type.shape), random(channels)], device)
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("combiner", ["max", "add"])
+def test_pooling(device, last, combiner):
+    where, out = window_maps(15, 2, 1, 1, last=last)
+    b = GraphBuilder()
+    x = b.input("x", (15, 15, 6) if last else (6, 15, 15), F32)
+    shape = (out, out, 6) if last else (6, out, out)
+    fill = -np.inf if combiner == "max" else 0.0
+    y = b.generic([x], [IndexMap(where, float(fill))], (*shape, 3, 3), A0, reduced=2, combiner=combiner)
+    data = random(*x.type.shape)
+    if combiner == "max":
+        data[3, 4, 2] = np.nan
+    check(b.build([y]), [data], device)
+
+
+def test_window_parameters_give_the_same_results():
+    where, out = window_maps(12, 1, 1, 1, last=True)
+    b = GraphBuilder()
+    x = b.input("x", (12, 12, 8), F32)
+    y = b.generic([x], [IndexMap(where, 0.0)], (out, out, 8, 3, 3), A0, reduced=2, combiner="add")
+    (dispatch,) = fuse(b.build([y])).dispatches
+    target = backend("vulkan").parse_target("vulkan:1.3")
+    nest = Nest(dispatch)
+    tried = window.candidates(nest, target)
+    assert len(set(tried)) == len(tried) > 5
+    assert all(window.schedule(nest, target, "k", p).kernel.workgroup[0] == p["width"] for p in tried)
+
+
+# Elementwise ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("shape", [(1,), (7,), (64, 64), (3, 40001), (513, 260), (100, 1000, 3)])
+@pytest.mark.parametrize("dtype", [F32, DType.F16, DType.I64])
+def test_wide_maps(device, shape, dtype):
+    b = GraphBuilder()
+    x, y = b.input("x", shape, dtype), b.input("y", shape[-1:], dtype)
+    a, c = Arg(0, dtype), Arg(1, dtype)
+    z = b.generic([x, y], [IndexMap.identity(len(shape)), maps(len(shape) - 1)], shape, op("add", a, c))
+    values = [RNG.integers(-99, 99, s).astype(dtype.numpy) for s in (shape, shape[-1:])]
+    check(b.build([z]), values, device)
+
+
+def test_wide_maps_of_unknown_size(device):
+    s = dims.symbol(Dim("s", 1, 200000))
+    b = GraphBuilder()
+    graph = b.build([unary(b, "neg", b.input("x", (s,), F32))])
+    with compiled(graph, device) as model:
+        for size in (1, 3, 4, 4097, 200000):
+            inputs = [random(size)]
+            compare(outputs(model, inputs), interpret(graph, inputs))
+
+
+@pytest.mark.parametrize("rows_", [7, 900])
+def test_halves_of_rows_that_change_places(device, rows_):
+    half = 32
+    below = Apply("lt", (Index(1), Const(half, DType.I64)), DType.BOOL)
+    b = GraphBuilder()
+    x = b.input("x", (rows_, 2 * half), F32)
+    upper = op("neg", Gather(0, (Index(0), op("add", Index(1), Const(half, DType.I64))), F32))
+    lower = Gather(0, (Index(0), op("add", Index(1), Const(-half, DType.I64))), F32)
+    y = b.generic([x], [None], (rows_, 2 * half), Apply("select", (below, upper, lower), F32))
+    check(b.build([y]), [random(rows_, 2 * half)], device)
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (33, 31), (3, 40, 50), (100, 7)])
+@pytest.mark.parametrize("dtype", [F32, DType.BOOL, DType.F16, DType.I64])
+def test_transposes(device, shape, dtype):
+    b = GraphBuilder()
+    x = b.input("x", shape, dtype)
+    order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    turned = tuple(shape[i] for i in order)
+    # A map from result dims to the operand's: its own inverse here.
+    y = b.generic([x], [maps(*order)], turned, Arg(0, dtype))
+    graph = b.build([y])
+    assert chosen(graph) == [transpose.schedule if min(shape[-2:]) >= 16 else elementwise.schedule]
+    check(
+        graph,
+        [(RNG.integers(0, 2, shape) if dtype is DType.BOOL else random(*shape)).astype(dtype.numpy)],
+        device,
+    )
+
+
+def test_a_sum_with_a_transposed_operand(device):
+    b = GraphBuilder()
+    x, y = b.input("x", (50, 70), F32), b.input("y", (70, 50), F32)
+    z = b.generic([x, y], [maps(0, 1), maps(1, 0)], (50, 70), op("add", A0, A1))
+    graph = b.build([z, binary(b, "mul", x, x)])
+    check(graph, [random(50, 70), random(70, 50)], device)
+
+
+@pytest.mark.parametrize("width", [3, 48, 200])
+def test_rows_gathered_by_number(device, width):
+    b = GraphBuilder()
+    i, t = b.input("i", (40,), DType.I64), b.input("t", (30, width), F32)
+    y = b.generic([i, t], [maps(0), None], (40, width), Gather(1, (Arg(0, DType.I64), Index(1)), F32))
+    numbers = RNG.integers(-2, 33, 40)  # clamped into the table
+    check(b.build([y]), [numbers, random(30, width)], device)
