@@ -82,10 +82,13 @@ def _target(text: str, *, fallback: bool) -> CompileTarget:
     driver, _, rest = text.partition(":")
     device = _present(driver, int(rest)) if rest.isdigit() else _present(driver, 0)
     kernel, *variants = _kernel_targets(driver, driver if rest.isdigit() else text)
-    if device is not None and (not rest or rest.isdigit()):
+    at_hand = not rest or rest.isdigit()
+    profile = backend(driver).profile(driver if at_hand else kernel.name, device)
+    if device is not None and at_hand:
         kernel = _at_hand(kernel, device)
-    profile = backend(driver).profile(driver if rest.isdigit() else text, device)
-    loops = device.limits.get("loop_iterations") if device else None
+    # What is made for other devices than the one present is not bound by its limits.
+    elsewhere = not at_hand and backend(driver).made_for(kernel.name)
+    loops = device.limits.get("loop_iterations") if device and not elsewhere else None
     slot = DeviceSlot(text, profile, _support(kernel, loops), fallback)
     return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants))
 
