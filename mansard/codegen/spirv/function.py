@@ -22,10 +22,14 @@ MAX_LANES = 4
 class KernelEmitter:
     """Emits one kernel into a module of its own. Instruction rules append through it."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, *, descriptors: bool = False) -> None:
         self.kernel = kernel
+        self.descriptors = descriptors
+        """Whether buffers are storage buffers of a descriptor set, not addresses."""
+        self.storage: dict[tuple[int, Id], Id] = {}
+        """The variables of storage buffers by binding and type of element."""
         self.entry = EntryPoint(kernel.name, len(kernel.bindings), kernel.params, kernel.workgroup)
-        self.module = Module()
+        self.module = Module(physical=not descriptors)
         self.shared_bytes = 0
         self.widened: dict[int, Id] = {}
         """The 32-bit register behind a kernel value that was extended from it to 64 bits."""
@@ -155,21 +159,33 @@ class KernelEmitter:
         pointer = self.op("OpConvertUToPtr", m.pointer_type("PhysicalStorageBuffer", ulong), address)
         return self.op("OpLoad", ulong, pointer, 2, 8)
 
+    def push_constant(self, index: int, type_: Id) -> Id:
+        """A 32-bit word of the parameters, which lie in push constants by themselves; see `descriptors`."""
+        key = f"push.{index}"
+        if key not in self._builtins:
+            body, self._body = self._body, self._prologue
+            self._builtins[key] = self._load_push(index, type_, 4, 2 * self.kernel.params)
+            self._body = body
+        return self._builtins[key]
+
     def _load_push_constant(self, index: int) -> Id:
+        held = self.entry.table_words if self.entry.table_in_push_constants else 1
+        return self._load_push(index, self.module.int_type(64), 8, held)
+
+    def _load_push(self, index: int, word: Id, stride: int, held: int) -> Id:
         m = self.module
-        ulong = m.int_type(64)
         if "push" not in self._builtins:
-            held = self.entry.table_words if self.entry.table_in_push_constants else 1
-            words = m.declare("OpTypeArray", None, ulong, m.int_constant(held))
+            words = m.declare("OpTypeArray", None, word, m.int_constant(held))
             block = m.declare("OpTypeStruct", None, words)
-            m.decorate(words, "ArrayStride", 8)
+            m.decorate(words, "ArrayStride", stride)
             m.decorate(block, "Block")
             m.decorate_member(block, 0, "Offset", 0)
             self._builtins["push"] = m.variable("PushConstant", block)
-        pointer = m.pointer_type("PushConstant", ulong)
         zero, at = m.int_constant(0), m.int_constant(index)
-        chain = self.op("OpAccessChain", pointer, self._builtins["push"], zero, at)
-        return self.op("OpLoad", ulong, chain)
+        chain = self.op(
+            "OpAccessChain", m.pointer_type("PushConstant", word), self._builtins["push"], zero, at
+        )
+        return self.op("OpLoad", word, chain)
 
     def builtin(self, name: str, axis: int) -> Id:
         """A component of WorkgroupId or LocalInvocationId, as a 32-bit integer."""

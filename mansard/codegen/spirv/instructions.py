@@ -8,6 +8,7 @@ from collections.abc import Callable
 from mansard.codegen.kernel import Inst, KType, KValue
 from mansard.codegen.math import rounding
 from mansard.codegen.math.narrow import code
+from mansard.codegen.spirv import descriptors
 from mansard.codegen.spirv.casts import emit_bitcast, emit_cast, normalized
 from mansard.codegen.spirv.function import KernelEmitter
 from mansard.codegen.spirv.matrix import (
@@ -90,6 +91,10 @@ def _from_word(f: KernelEmitter, word: Id, type_: KType) -> Id:
 
 
 def _param(f: KernelEmitter, inst: Inst) -> None:
+    if f.descriptors:
+        found = descriptors.param(f, inst.attrs["index"], _type(inst).dtype)
+        f.bind(inst.result, normalized(f, found, _type(inst)))
+        return
     word = f.word(len(f.kernel.bindings) + inst.attrs["index"])
     f.bind(inst.result, _from_word(f, word, _type(inst)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mansard.codegen.kernel import Binding, Inst, KType, KValue, Shared
+from mansard.codegen.spirv.descriptors import storage_pointer
 from mansard.codegen.spirv.function import KernelEmitter, binding_address
 from mansard.codegen.spirv.words import ALIGNED, SCOPE, Id, Operand
 from mansard.dtypes import DType
@@ -91,6 +92,9 @@ def _buffer_place(
     """As `_place`; the pointer lies in an array, as the extension asks for."""
     m = f.module
     element = m.int_type(16) if type_.dtype is DType.BF16 else component_type(f, type_.dtype)
+    if f.descriptors:
+        place = storage_pointer(f, memory, f.id(index), index.type, element)
+        return place, f.id(stride), ()
     size = memory.dtype.itemsize
     block = m.array_block(element, size)
     ulong = m.int_type(64)

@@ -6,6 +6,7 @@ Buffers are reached by 64-bit addresses: ``base + index * size``, so an i64 inde
 from __future__ import annotations
 
 from mansard.codegen.kernel import Binding, Inst, KType, KValue, Shared
+from mansard.codegen.spirv.descriptors import storage_pointer
 from mansard.codegen.spirv.function import KernelEmitter, binding_address
 from mansard.codegen.spirv.words import ACQUIRE_RELEASE_WORKGROUP, ALIGNED, SCOPE, Id
 from mansard.dtypes import DType
@@ -20,7 +21,7 @@ def emit_load(f: KernelEmitter, inst: Inst) -> None:
         raise CodegenError("load without a result")
     memory, index, type_ = inst.attrs["memory"], inst.args[0], inst.result.type
     f.type(type_)  # too many lanes are reported before anything is emitted
-    whole = _is_whole(memory) and index.type.lanes == 1
+    whole = _is_whole(f, memory, type_, inst) and index.type.lanes == 1
     if whole or type_.lanes == 1:
         f.bind(inst.result, _load(f, memory, f.id(index), index.type, type_, inst))
         return
@@ -37,7 +38,7 @@ def emit_store(f: KernelEmitter, inst: Inst) -> None:
     memory = inst.attrs["memory"]
     index, value = inst.args
     type_ = value.type
-    whole = _is_whole(memory) and index.type.lanes == 1
+    whole = _is_whole(f, memory, type_, inst) and index.type.lanes == 1
     if whole or type_.lanes == 1:
         _store(f, memory, (f.id(index), index.type), (f.id(value), type_), inst)
         return
@@ -48,9 +49,12 @@ def emit_store(f: KernelEmitter, inst: Inst) -> None:
         _store(f, memory, (position, index.type.with_lanes(1)), (part, scalar), inst)
 
 
-def _is_whole(memory: Binding | Shared) -> bool:
+def _is_whole(f: KernelEmitter, memory: Binding | Shared, type_: KType, inst: Inst) -> bool:
     """Whether a vector of consecutive elements is one access."""
-    return isinstance(memory, Binding) or memory.lanes > 1
+    if isinstance(memory, Shared):
+        return memory.lanes > 1
+    # An array of vectors has them at multiples of their size alone.
+    return not f.descriptors or _alignment(type_, inst) == type_.dtype.itemsize * type_.lanes
 
 
 def emit_store_lane(f: KernelEmitter, inst: Inst) -> None:
@@ -82,6 +86,8 @@ def _pointer(f: KernelEmitter, memory: Binding | Shared, index: Id, index_type: 
 
 def buffer_pointer(f: KernelEmitter, memory: Binding, index: Id, index_type: KType, stored: Id) -> Id:
     """A pointer to ``stored`` at element ``index`` of a buffer."""
+    if f.descriptors:
+        return storage_pointer(f, memory, index, index_type, stored)
     m = f.module
     ulong = m.int_type(64)
     wide = index if index_type.dtype is DType.I64 else f.op("OpSConvert", ulong, index)

@@ -12,6 +12,7 @@ from mansard.codegen.spirv.words import (
     GLSL,
     GLSL450,
     LOCAL_SIZE,
+    LOGICAL,
     PHYSICAL_64,
     PRESERVE_NAN,
     STORAGE,
@@ -27,8 +28,10 @@ _Key = tuple[str, Union[Id, None], tuple[Operand, ...]]
 class Module:
     """Holds one compute entry point. ``capabilities`` grows with what is used."""
 
-    def __init__(self) -> None:
-        self.capabilities = {"Shader", "PhysicalStorageBufferAddresses", "Int64"}
+    def __init__(self, *, physical: bool = True) -> None:
+        self.capabilities = {"Shader"}
+        if physical:  # buffers are reached by 64-bit addresses
+            self.capabilities |= {"PhysicalStorageBufferAddresses", "Int64"}
         self.extensions: set[str] = set()
         self._next = 1
         self._decorations: list[Instruction] = []
@@ -43,6 +46,14 @@ class Module:
         Without it a driver may turn ``a < b ? a : b`` into a minimum that ignores NaN, and NVIDIA's does.
         """
         self.capabilities.add("SignedZeroInfNanPreserve")
+
+    def bytes_of(self, type_: Id) -> int:
+        """The size of a number or a vector of numbers in memory."""
+        op, _, operands = next(key for key, id_ in self._known.items() if id_ == type_)
+        if op == "OpTypeVector" and isinstance(operands[0], Id) and isinstance(operands[1], int):
+            return operands[1] * self.bytes_of(operands[0])
+        assert op in ("OpTypeInt", "OpTypeFloat") and isinstance(operands[0], int), op
+        return operands[0] // 8
 
     def id(self) -> Id:
         """A fresh id."""
@@ -90,6 +101,8 @@ class Module:
             self.capabilities.add("StorageBuffer16BitAccess")
         if bits == 8:
             self.capabilities.add("StorageBuffer8BitAccess")
+        if bits == 64:
+            self.capabilities.add("Int64")
         return self.declare("OpTypeInt", None, bits, 0)
 
     def float_type(self, bits: int) -> Id:
@@ -156,11 +169,12 @@ class Module:
         modes = []
         if "SignedZeroInfNanPreserve" in self.capabilities:
             modes.append(Instruction("OpExecutionMode", None, None, (main, PRESERVE_NAN, 32)))
+        addressing = PHYSICAL_64 if "PhysicalStorageBufferAddresses" in self.capabilities else LOGICAL
         return [
             *capabilities,
             *(Instruction("OpExtension", None, None, (name,)) for name in sorted(self.extensions)),
             Instruction("OpExtInstImport", None, self.glsl, ("GLSL.std.450",)),
-            Instruction("OpMemoryModel", None, None, (PHYSICAL_64, GLSL450)),
+            Instruction("OpMemoryModel", None, None, (addressing, GLSL450)),
             Instruction("OpEntryPoint", None, None, (GL_COMPUTE, main, name, *self._interface)),
             Instruction("OpExecutionMode", None, None, (main, LOCAL_SIZE, *workgroup)),
             *modes,

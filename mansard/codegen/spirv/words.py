@@ -57,8 +57,14 @@ CAPABILITIES = {
     "CooperativeMatrixKHR": 6022, "Int8": 39, "PhysicalStorageBufferAddresses": 5347,
 }  # fmt: skip
 
-STORAGE = {"Input": 1, "Workgroup": 4, "Function": 7, "PushConstant": 9, "PhysicalStorageBuffer": 5349}
-DECORATION = {"Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Offset": 35, "NoContraction": 42}
+STORAGE = {
+    "Input": 1, "Workgroup": 4, "Function": 7, "PushConstant": 9, "StorageBuffer": 12,
+    "PhysicalStorageBuffer": 5349,
+}  # fmt: skip
+DECORATION = {
+    "Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Aliased": 20, "Binding": 33, "DescriptorSet": 34,
+    "Offset": 35, "NoContraction": 42,
+}  # fmt: skip
 BUILT_IN = {
     "WorkgroupId": 26, "LocalInvocationId": 27, "SubgroupSize": 36, "NumSubgroups": 38, "SubgroupId": 40,
     "SubgroupLocalInvocationId": 41,
@@ -66,7 +72,7 @@ BUILT_IN = {
 SCOPE = {"Device": 1, "Workgroup": 2, "Subgroup": 3}
 
 ALIGNED = 2  # memory operand
-PHYSICAL_64, GLSL450 = 5348, 1  # addressing and memory model
+LOGICAL, PHYSICAL_64, GLSL450 = 0, 5348, 1  # addressing and memory model
 GL_COMPUTE, LOCAL_SIZE = 5, 17
 PRESERVE_NAN = 4461  # execution mode SignedZeroInfNanPreserve
 PARTIAL_COUNT = 0x100  # loop control, followed by how often to unroll
