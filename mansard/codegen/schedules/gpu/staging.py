@@ -96,19 +96,24 @@ class Stager:
         return [(low, self.frame.minimum(high, b.idx(slow - 1)), inside)]
 
     def load(self, base: KValue, exact: bool) -> list[KValue]:
-        """The places' elements at the depths from ``base`` on, zero beyond the depth unless ``exact``."""
-        frame, b, ev, factor = self.frame, self.frame.b, self.frame.ev, self.factor
+        """The places' elements at the depths from ``base`` on, zero beyond the depth unless ``exact``.
+
+        ``base`` is a multiple of the tile's depth and the same for all of a group.
+        """
+        b, ev, factor = self.frame.b, self.frame.ev, self.factor
+        coordinates = self._whole(base, exact) if self._even else None
         out = []
-        vectors_of_depth = factor.lanes if factor.along == "depth" else 1
         for place in self.places:
-            depth, inside = b.add(base, place.depth), None
-            if not exact:
-                inside = b.compare("lt", depth, ev.dim(self.total_depth))
-                depth = frame.minimum(depth, ev.dim(dims.add(self.total_depth, -vectors_of_depth)))
+            if coordinates is not None:
+                (*outer, last), inside = coordinates
+                depths = [*outer, b.add(last, place.depth)]
+            else:
+                depths, inside = self._single(b.add(base, place.depth), exact)
             with ev.scope():
                 for group, value in zip(factor.groups, place.coordinates, strict=True):
                     ev.bind(group, value)
-                frame.bind_flat(factor.depth, depth)
+                for group, value in zip(factor.depth, depths, strict=True):
+                    ev.bind(group, value)
                 if factor.lanes > 1:
                     moving = factor.groups if factor.along == "side" else factor.depth
                     ev.vector, ev.multiple = (moving[-1][-1], factor.lanes), factor.lanes
@@ -118,6 +123,27 @@ class Stager:
                 value = b.select(b.splat(inside, factor.lanes), value, zero)
             out.append(value)
         return out
+
+    @property
+    def _even(self) -> bool:
+        """Whether a tile's depths differ in the innermost loop alone: the others are then decoded once."""
+        return divides(self.frame.nest.total(self.factor.depth[-1]), self.depth)
+
+    def _whole(self, base: KValue, exact: bool) -> tuple[list[KValue], KValue | None]:
+        """The loops of the depth at the start of a tile, and whether the tile is inside."""
+        return self._clamped(base, exact, self.depth)
+
+    def _single(self, depth: KValue, exact: bool) -> tuple[list[KValue], KValue | None]:
+        """The loops at a depth, and whether that is inside."""
+        return self._clamped(depth, exact, self.factor.lanes if self.factor.along == "depth" else 1)
+
+    def _clamped(self, depth: KValue, exact: bool, count: int) -> tuple[list[KValue], KValue | None]:
+        """The loops at the first of ``count`` depths that are all inside or all outside."""
+        frame, b, inside = self.frame, self.frame.b, None
+        if not exact:
+            inside = b.compare("lt", depth, frame.ev.dim(self.total_depth))
+            depth = frame.minimum(depth, frame.ev.dim(dims.add(self.total_depth, -count)))
+        return frame.decode(depth, [frame.nest.total(group) for group in self.factor.depth]), inside
 
     def store(self, values: Sequence[KValue], memory: Shared, origin: KValue) -> None:
         """Write what `load` gave to the tile that starts at vector ``origin``."""
