@@ -62,6 +62,10 @@ class KernelBuilder:
         self._block.nodes.append(Inst(op, tuple(args), result, dict(attrs)))
         return result if result is not None else KValue(-1, KType(DType.BOOL))
 
+    def register(self, type_: KType) -> KValue:
+        """A register that an instruction with a body of its own defines."""
+        return self._new(type_)
+
     def constant_value(self, value: KValue) -> float | int | bool | None:
         """The literal behind a value, if it is one."""
         return self._constants.get(value.id)
@@ -326,6 +330,16 @@ class KernelBuilder:
         finally:
             self._block = outer
         outer.nodes.append(If(condition, then, Block()))
+
+    @contextmanager
+    def nested(self) -> Iterator[Block]:
+        """A block of its own for the nodes inside; nothing refers to it yet."""
+        outer, inner = self._block, Block()
+        self._block = inner
+        try:
+            yield inner
+        finally:
+            self._block = outer
 
     def build(self) -> Kernel:
         """The finished kernel."""

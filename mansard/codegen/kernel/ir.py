@@ -36,6 +36,7 @@ prefetch           [index]; attrs memory: a hint that the element is read soon; 
                    the memory; no result
 sqrt floor ceil    float; round is half to even
 round trunc
+exp2_native        f32, the hardware's power of two: within 3 + 2 * |x| ulp; GPU only
 and or xor not     int or bool
 shl shr            int; shr is arithmetic on signed types; the amount is below the width
 eq ne lt le gt ge  to bool; float: ordered, but ne is unordered

@@ -11,6 +11,13 @@ matrix_load        [index, stride]; attrs memory, by: "rows" or "columns", align
 matrix_store       [index, stride, value]; attrs as for matrix_load; no result
 matrix_multiply    [a, b, c]: ``a @ b + c`` of a (m, k), b (k, n) and c (m, n); the result has c's type
 matrix_scale       [matrix, scalar]: every element times a scalar of its type
+matrix_map         [matrices of f32 or i32 of one shape, use and scope]; attrs elements: scalars, one of each,
+                   body: Block, value: a scalar register. The matrix of the values that the body, run for
+                   each element by whoever holds it, gives; it may read registers of the block around it
+matrix_reduce      [matrix c]; attrs combiner: add max; every element becomes that of its row combined, in any
+                   association; NaN may get lost from max. Needs the feature matrix_reductions
+matrix_convert     [matrix c]; the same matrix for use as a factor, of another float type. Needs the feature
+                   matrix_conversions
 add sub mul div    of two matrices of one type, element by element
 neg
 cast               to another element type; the shape and the use stay
@@ -18,6 +25,9 @@ cast               to another element type; the shape and the use stay
 """
 
 from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
 
 from mansard.codegen.kernel.builder import KernelBuilder
 from mansard.codegen.kernel.ir import Inst, KType, KValue, Matrix, Memory, Shared
@@ -92,6 +102,30 @@ def scale(b: KernelBuilder, matrix: KValue, factor: KValue) -> KValue:
     return b.inst("matrix_scale", (matrix, factor), matrix.type)
 
 
+def mapped(
+    b: KernelBuilder, matrices: Sequence[KValue], emit: Callable[[Sequence[KValue]], KValue]
+) -> KValue:
+    """The matrix of what ``emit`` makes of the elements of ``matrices`` at each place."""
+    elements = tuple(b.register(KType(m.type.dtype)) for m in matrices)
+    with b.nested() as body:
+        value = emit(elements)
+    type_ = KType(value.type.dtype, 1, matrices[0].type.matrix)
+    return b.inst("matrix_map", matrices, type_, elements=elements, body=body, value=value)
+
+
+def reduce_rows(b: KernelBuilder, combiner: str, matrix: KValue) -> KValue:
+    """Every row combined, in all of its elements."""
+    return b.inst("matrix_reduce", (matrix,), matrix.type, combiner=combiner)
+
+
+def as_factor(b: KernelBuilder, matrix: KValue, use: str, dtype: DType) -> KValue:
+    """A sum as a factor ("a" or "b") of the next product."""
+    held = matrix.type.matrix
+    assert held is not None
+    type_ = KType(dtype, 1, dataclasses.replace(held, use=use))
+    return b.inst("matrix_convert", (matrix,), type_)
+
+
 # Checks -------------------------------------------------------------------------------------------
 def broken_rule(inst: Inst) -> str | None:
     """Which rule of the table an instruction on matrices breaks, or None."""
@@ -108,6 +142,20 @@ def broken_rule(inst: Inst) -> str | None:
     if inst.op == "matrix_scale":
         fits = types[0].matrix is not None and types[1] == KType(types[0].dtype) and types[0] == types[2]
         return None if fits else "matrix_scale takes a matrix and a scalar of its type"
+    if inst.op == "matrix_map":
+        held = {t.matrix for t in types}
+        taken = [e.type for e in inst.attrs["elements"]] + [inst.attrs["value"].type]
+        fits = (
+            len(held) == 1
+            and {t.dtype for t in types} <= {DType.F32, DType.I32}
+            and taken == [KType(t.dtype) for t in types]
+        )
+        return None if fits else "the matrices, their elements and the value do not fit"
+    if inst.op == "matrix_reduce":
+        known = inst.attrs.get("combiner") in ("add", "max") and types[0].dtype is DType.F32
+        return None if known and types[0] == types[1] else "no such reduction of rows"
+    if inst.op == "matrix_convert":
+        return _convert_rule(*types)
     if inst.op == "cast":
         return None if types[0].matrix == types[1].matrix else "the shape or the use changes"
     if inst.op not in ELEMENTWISE:
@@ -115,6 +163,14 @@ def broken_rule(inst: Inst) -> str | None:
     if len(set(types)) > 1:
         return "operand and result types differ"
     return None
+
+
+def _convert_rule(source: KType, result: KType) -> str | None:
+    if source.matrix is None or result.matrix is None:
+        return "matrix_convert takes and gives a matrix"
+    if source.matrix.use != "c" or dataclasses.replace(source.matrix, use=result.matrix.use) != result.matrix:
+        return "only the use changes, and from that of a sum"
+    return None if source.dtype.is_float and result.dtype.is_float else "both are matrices of floats"
 
 
 def _access_rule(inst: Inst, type_: KType) -> str | None:

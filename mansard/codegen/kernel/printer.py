@@ -41,6 +41,10 @@ def _attr(value: object) -> str:
         return f"b{value.index}"
     if isinstance(value, Shared):
         return f"s{value.index}"
+    if isinstance(value, Block):
+        return "{ " + "; ".join(line.strip() for line in _block(value, 0)) + " }"
+    if isinstance(value, tuple) and value and all(isinstance(v, KValue) for v in value):
+        return _values(value)
     return repr(value) if isinstance(value, float) else str(value)
 
 

@@ -85,17 +85,30 @@ class _Verifier:
         self.require(inst.op in _RULES, f"unknown instruction {inst.op!r}")
         self.use(inst.args)
         count, has_result, rule = _RULES[inst.op]
-        self.require(len(inst.args) == count, f"{inst.op} takes {count} arguments, not {len(inst.args)}")
+        self.require(
+            len(inst.args) == count or (count < 0 < len(inst.args)),
+            f"{inst.op} takes {count} arguments, not {len(inst.args)}",
+        )
         self.require((inst.result is not None) == has_result, "result missing or not expected")
         if any(
             value.type.matrix is not None for value in (*inst.args, *((inst.result,) if inst.result else ()))
         ):
             broken = matrix.broken_rule(inst)
             self.require(broken is None, broken or "")
+            if "body" in inst.attrs:
+                self.body(inst)
         else:
             rule(self, inst)
         if inst.result is not None:
             self.define((inst.result,))
+
+    def body(self, inst: Inst) -> None:
+        """The block an instruction runs for every element."""
+        self.scopes.append(set())
+        self.define(inst.attrs["elements"])
+        self.block(inst.attrs["body"])
+        self.use((inst.attrs["value"],))
+        self.scopes.pop()
 
     def result(self, inst: Inst) -> KType:
         if inst.result is None:
@@ -335,6 +348,9 @@ _RULES: dict[str, tuple[int, bool, _Rule]] = {
     "matrix_store": (3, False, _no_matrix),
     "matrix_multiply": (3, True, _no_matrix),
     "matrix_scale": (2, True, _no_matrix),
+    "matrix_map": (-1, True, _no_matrix),  # any number of matrices
+    "matrix_reduce": (1, True, _no_matrix),
+    "matrix_convert": (1, True, _no_matrix),
     "const": (0, True, _const),
     "param": (0, True, _param),
     "workgroup_id": (0, True, _axis),
@@ -363,7 +379,7 @@ _RULES: dict[str, tuple[int, bool, _Rule]] = {
     "prefetch": (1, False, _prefetch),
     **dict.fromkeys(("add", "sub", "mul", "div", "rem", "min", "max"), (2, True, _number)),
     **dict.fromkeys(("neg", "abs"), (1, True, _signed)),
-    **dict.fromkeys(("sqrt", "floor", "ceil", "round", "trunc"), (1, True, _float)),
+    **dict.fromkeys(("sqrt", "floor", "ceil", "round", "trunc", "exp2_native"), (1, True, _float)),
     **dict.fromkeys(("and", "or", "xor"), (2, True, _bits)),
     "not": (1, True, _bits),
     **dict.fromkeys(("shl", "shr"), (2, True, _shift)),

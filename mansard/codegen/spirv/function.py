@@ -35,6 +35,8 @@ class KernelEmitter:
         """The 32-bit register behind a kernel value that was extended from it to 64 bits."""
         self.needs: set[str] = set()
         """Further features a device must have, by name."""
+        self.functions: dict[str, Id] = {}
+        """Functions of the module beside the entry point, by what they do."""
         self._body: list[Instruction] = []
         self._variables: list[Instruction] = []
         self._prologue: list[Instruction] = []
@@ -97,7 +99,7 @@ class KernelEmitter:
 
     def inline(self, builder: KernelBuilder, result: KValue) -> Id:
         """Emit what an expansion built here, and give its result's id."""
-        self._block(builder.build().body)
+        self.block(builder.build().body)
         return self.id(result)
 
     # Types ----------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ class KernelEmitter:
 
         self._emit_inst = emit_inst
         main, start = self.module.id(), self._label
-        self._block(self.kernel.body)
+        self.block(self.kernel.body)
         self.do("OpReturn")
         body = [
             Instruction("OpLabel", None, start, ()),
@@ -255,6 +257,8 @@ class KernelEmitter:
             "GroupNonUniformArithmetic": "subgroup_arithmetic", "StorageBuffer16BitAccess": "storage16",
             "StorageBuffer8BitAccess": "storage8", "SubgroupExtendedTypes": "subgroup_extended_types",
             "SignedZeroInfNanPreserve": "nan_preserve", "CooperativeMatrixKHR": "cooperative_matrix",
+            "CooperativeMatrixReductionsNV": "matrix_reductions",
+            "CooperativeMatrixConversionsNV": "matrix_conversions",
             "BFloat16CooperativeMatrixKHR": "bfloat16_matrix", "Int8": "int8",
         }  # fmt: skip
         found = sorted(names[c] for c in self.module.capabilities if c in names)
@@ -270,7 +274,8 @@ class KernelEmitter:
         self._body.append(Instruction("OpLabel", None, id_, ()))
         self._label = id_
 
-    def _block(self, block: Block) -> None:
+    def block(self, block: Block) -> None:
+        """Append the nodes of a block."""
         for node in block.nodes:
             if isinstance(node, Inst):
                 self._emit_inst(self, node)
@@ -283,7 +288,7 @@ class KernelEmitter:
         m = self.module
         head, check, body, after, done = (m.id() for _ in range(5))
         # Matrices go through memory of the function, as in what drivers know: few take them in a phi.
-        homes = {v.id: self._home(v.type) for v in node.carried if v.type.matrix is not None}
+        homes = {v.id: self.home(v.type) for v in node.carried if v.type.matrix is not None}
         for carried, init in zip(node.carried, node.inits, strict=True):
             if carried.id in homes:
                 self.do("OpStore", homes[carried.id], self.id(init))
@@ -304,7 +309,7 @@ class KernelEmitter:
         self.do("OpBranchConditional", more, body, done)
         self.label(body)
         self._reload(node.carried, node.carried, homes)
-        self._block(node.body)
+        self.block(node.body)
         for carried, value in zip(node.carried, node.yields, strict=True):
             if carried.id in homes:
                 self.do("OpStore", homes[carried.id], self.id(value))
@@ -323,7 +328,7 @@ class KernelEmitter:
             self.bind(node.results[i], self.id(node.carried[i]))
         self._reload(node.results, node.carried, homes)
 
-    def _home(self, type_: KType) -> Id:
+    def home(self, type_: KType) -> Id:
         """A variable of the function."""
         m, result = self.module, self.module.id()
         pointer = m.pointer_type("Function", self.type(type_))
@@ -343,7 +348,7 @@ class KernelEmitter:
         self.do("OpBranchConditional", self.id(node.condition), then, otherwise)
         for label, block in ((then, node.then), (otherwise, node.otherwise)):
             self.label(label)
-            self._block(block)
+            self.block(block)
             self.do("OpBranch", done)
         self.label(done)
 

@@ -18,6 +18,7 @@ from mansard.codegen.spirv.matrix import (
     emit_matrix_scale,
     emit_matrix_store,
 )
+from mansard.codegen.spirv.matrix_elements import emit_matrix_convert, emit_matrix_map, emit_matrix_reduce
 from mansard.codegen.spirv.memory import emit_atomic, emit_barrier, emit_load, emit_store, emit_store_lane
 from mansard.codegen.spirv.packed import emit_load_words, emit_unpack
 from mansard.codegen.spirv.words import INCLUSIVE_SCAN, REDUCE, SCOPE, Id, Operand
@@ -37,7 +38,10 @@ _FLOAT_COMPARE = {
     "gt": "OpFOrdGreaterThan", "ge": "OpFOrdGreaterThanEqual",
 }  # fmt: skip
 _INT_COMPARE = {"lt": "LessThan", "le": "LessThanEqual", "gt": "GreaterThan", "ge": "GreaterThanEqual"}
-_ROUNDING = {"floor": "Floor", "ceil": "Ceil", "round": "RoundEven", "trunc": "Trunc", "sqrt": "Sqrt"}
+_ROUNDING = {
+    "floor": "Floor", "ceil": "Ceil", "round": "RoundEven", "trunc": "Trunc", "sqrt": "Sqrt",
+    "exp2_native": "Exp2",
+}  # fmt: skip
 _WRAPS = frozenset({"add", "sub", "mul", "shl", "div"})
 
 
@@ -414,6 +418,9 @@ _RULES: dict[str, _Rule] = {
     "matrix_store": emit_matrix_store,
     "matrix_multiply": emit_matrix_multiply,
     "matrix_scale": emit_matrix_scale,
+    "matrix_map": emit_matrix_map,
+    "matrix_reduce": emit_matrix_reduce,
+    "matrix_convert": emit_matrix_convert,
     **dict.fromkeys(("subgroup_reduce", "subgroup_scan"), _subgroup_combine),
     **dict.fromkeys(_SUBGROUP_PLACES, _subgroup_place),
 }

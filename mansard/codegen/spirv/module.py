@@ -38,6 +38,8 @@ class Module:
         self._globals: list[Instruction] = []
         self._known: dict[_Key, Id] = {}
         self._interface: list[Id] = []
+        self.functions: list[Instruction] = []
+        """Whole functions that the entry point uses."""
         self.glsl = self.id()
 
     def preserve_nan(self) -> None:
@@ -183,7 +185,12 @@ class Module:
             Instruction("OpFunction", void, main, (0, signature)),
             *body,
             Instruction("OpFunctionEnd", None, None, ()),
+            *self.functions,
         ]
+
+    def glsl_instruction(self, name: str, type_: Id, result: Id, *operands: Id) -> Instruction:
+        """An instruction of GLSL.std.450."""
+        return Instruction("OpExtInst", type_, result, (self.glsl, glsl_number(name), *operands))
 
     def encode(self, instructions: list[Instruction]) -> bytes:
         """The binary."""

@@ -42,18 +42,23 @@ OPCODES = {
     "OpGroupNonUniformLogicalOr": 363,
     "OpTypeCooperativeMatrixKHR": 4456, "OpCooperativeMatrixLoadKHR": 4457,
     "OpCooperativeMatrixStoreKHR": 4458, "OpCooperativeMatrixMulAddKHR": 4459,
+    "OpCooperativeMatrixLengthKHR": 4460, "OpCooperativeMatrixConvertNV": 5293,
+    "OpCooperativeMatrixReduceNV": 5366, "OpFunctionParameter": 55,
+    "OpReturnValue": 254,
 }  # fmt: skip
 
 # Instructions of the extended set GLSL.std.450.
 GLSL = {
-    "RoundEven": 2, "Trunc": 3, "FAbs": 4, "SAbs": 5, "Floor": 8, "Ceil": 9, "Sqrt": 31, "UMin": 38,
-    "SMin": 39, "UMax": 41, "SMax": 42, "Fma": 50, "PackHalf2x16": 58, "UnpackHalf2x16": 62,
+    "RoundEven": 2, "Trunc": 3, "FAbs": 4, "SAbs": 5, "Floor": 8, "Ceil": 9, "Exp2": 29, "Sqrt": 31,
+    "UMin": 38, "SMin": 39, "FMax": 40, "UMax": 41, "SMax": 42, "Fma": 50,
+    "PackHalf2x16": 58, "UnpackHalf2x16": 62,
 }  # fmt: skip
 
 CAPABILITIES = {
     "Shader": 1, "Float16": 9, "Float64": 10, "Int64": 11, "Int64Atomics": 12, "GroupNonUniform": 61,
     "GroupNonUniformArithmetic": 63, "StorageBuffer16BitAccess": 4433, "StorageBuffer8BitAccess": 4448,
     "SignedZeroInfNanPreserve": 4466, "BFloat16TypeKHR": 5116, "BFloat16CooperativeMatrixKHR": 5118,
+    "CooperativeMatrixReductionsNV": 5430, "CooperativeMatrixConversionsNV": 5431,
     "CooperativeMatrixKHR": 6022, "Int8": 39, "PhysicalStorageBufferAddresses": 5347,
 }  # fmt: skip
 
