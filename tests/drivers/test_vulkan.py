@@ -227,7 +227,10 @@ def test_buffers_of_another_device(device: VulkanDevice) -> None:
 # ---- executables ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "text"), [*sorted(kernels.TEXTS.items()), ("copy", copy_kernel.TEXT)])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [*sorted(kernels.TEXTS.items()), ("copy", copy_kernel.TEXT), ("rest", copy_kernel.REST_TEXT)],
+)
 def test_hand_written_kernels_are_valid(name: str, text: str, tmp_path: Path) -> None:
     if not support.has_spirv_val():
         pytest.skip("spirv-val is not installed")

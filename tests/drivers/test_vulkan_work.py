@@ -139,7 +139,7 @@ def test_without_profile_there_are_no_rows(device: VulkanDevice) -> None:
     assert recorded.profile() == []
 
 
-@pytest.mark.parametrize("size", [64 * 1024, 5 * 16384 + 12, 3 * 1024 * 1024 + 5, 40_000])
+@pytest.mark.parametrize("size", [64 * 1024, 5 * 16384 + 12, 3 * 1024 * 1024 + 5, 40_000, 4, 4100])
 @pytest.mark.parametrize("offset", [0, 16, 4])
 def test_copies_within_device_memory(device: VulkanDevice, size: int, offset: int) -> None:
     encoder = device._recorder._encoder
@@ -160,8 +160,28 @@ def test_copies_within_device_memory(device: VulkanDevice, size: int, offset: in
     np.testing.assert_array_equal(shared.view()[offset : offset + size], data[32 : 32 + size])
     assert (shared.view()[:offset] == 0xEE).all()
     assert (shared.view()[offset + size : total // 4 * 4] == 0xEE).all()
-    by_kernel = size >= 64 * 1024 and offset % 16 == 0
-    assert (encoder._copier is not None) == by_kernel
+    aligned_host_copies = total <= encoder.host_copies_by_kernel
+    assert (encoder._copiers is not None) == (offset % 16 == 0 or aligned_host_copies)
+
+
+@pytest.mark.parametrize(("limit", "offset"), [(0, 0), (1 << 20, 0), (1 << 20, 4)])
+def test_copies_from_and_to_the_host(device: VulkanDevice, limit: int, offset: int) -> None:
+    encoder = device._recorder._encoder
+    encoder.copies_by_kernel, encoder.host_copies_by_kernel = True, limit
+    for size in (4, 16, 28, 4096, 40_004, 200_000, 1_200_000):
+        host, local, back = (
+            device.allocate(size + 64, SHARED),
+            device.allocate(size + 64),
+            device.allocate(size + 64, SHARED),
+        )
+        host.view()[:] = np.random.default_rng(size).integers(0, 255, host.size).astype(np.uint8)
+        back.view()[:] = 0xEE
+        up = Copy(BufferRef(host, 16), BufferRef(local, offset), size)
+        support.run(device, up, Copy(BufferRef(local, offset), BufferRef(back, 32), size))
+        np.testing.assert_array_equal(back.view()[32 : 32 + size], host.view()[16 : 16 + size])
+        assert (back.view()[:32] == 0xEE).all()
+        assert (back.view()[32 + size :] == 0xEE).all()
+    assert (encoder._copiers is not None) == (limit > 0 and offset % 16 == 0)
 
 
 # ---- submission ----------------------------------------------------------------------------------

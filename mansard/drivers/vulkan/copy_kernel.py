@@ -1,8 +1,8 @@
-"""Copies within device memory by a kernel.
+"""Copies by kernels.
 
 ``vkCmdCopyBuffer`` may be left to a copy engine built for the bus: on an H200 it moves 90 GB/s from
-device memory to device memory, a twentieth of what a kernel does. Transfers to and from host memory
-stay with the copy engine.
+device memory to device memory, a twentieth of what a kernel does, and takes 20 us to begin where a kernel
+takes 2. Only large transfers to and from host memory stay with the copy engine.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ _UNROLL = 4
 ALIGNMENT = 16
 """Of both addresses, in bytes: an invocation moves 16 bytes at a time."""
 CHUNK = _LOCAL * _UNROLL * 16
-"""Bytes one workgroup copies; the rest of a copy is not the kernel's."""
+"""Bytes one workgroup of the main kernel copies."""
 THRESHOLD = 64 * 1024
-"""Smaller copies are not worth a dispatch."""
+"""Copies below are left to the kernel of the rest as a whole, which spreads them over more invocations."""
 
 ENTRY = EntryPoint("copy", bindings=2, params=0, workgroup=(_LOCAL, 1, 1))
 """Copies one chunk per workgroup of the (x, y) grid; buffers source and target."""
+REST = EntryPoint("copy_rest", bindings=2, params=2, workgroup=(_LOCAL, 1, 1))
+"""Copies `param 0` units of 16 bytes, one for each invocation, then `param 1` words (up to 3) behind them."""
 
 
 def _step(i: int) -> tuple[str, str]:
@@ -101,9 +103,94 @@ OpFunctionEnd
 """
 
 
-def copy_spec() -> ExecutableSpec:
-    """The kernel, ready to be loaded."""
-    return ExecutableSpec("spirv", "vulkan:1.3", assemble(TEXT), (ENTRY,))
+def _word(index: int, name: str) -> str:
+    """Load a word of the argument table."""
+    return f"""
+%p_{name} = OpAccessChain %p_word %table %u0 %u{index}
+%{name} = OpLoad %ulong %p_{name}"""
+
+
+def _guarded(number: int, count: str, body: str) -> str:
+    """``body`` for invocations below ``count``."""
+    return f"""
+%inside_{number} = OpULessThan %bool %index {count}
+OpSelectionMerge %after_{number} None
+OpBranchConditional %inside_{number} %within_{number} %after_{number}
+%within_{number} = OpLabel
+{body}
+OpBranch %after_{number}
+%after_{number} = OpLabel"""
+
+
+def _move(number: int, type_: str, size: int, begin: str) -> str:
+    """Load and store element ``index`` of an array at an offset of ``begin``, after its size."""
+    return f"""
+%bytes_{number} = OpIMul %ulong %index %size_{size}
+%offset_{number} = OpIAdd %ulong %bytes_{number} {begin}
+%from_{number} = OpIAdd %ulong %source %offset_{number}
+%p_from_{number} = OpConvertUToPtr %p_{type_} %from_{number}
+%value_{number} = OpLoad %{type_} %p_from_{number} Aligned {size}
+%to_{number} = OpIAdd %ulong %target %offset_{number}
+%p_to_{number} = OpConvertUToPtr %p_{type_} %to_{number}
+OpStore %p_to_{number} %value_{number} Aligned {size}"""
+
+
+REST_TEXT = f"""
+OpCapability Shader
+OpCapability Int64
+OpCapability PhysicalStorageBufferAddresses
+OpMemoryModel PhysicalStorageBuffer64 GLSL450
+OpEntryPoint GLCompute %main "{REST.name}" %gid %table
+OpExecutionMode %main LocalSize {_LOCAL} 1 1
+OpDecorate %gid BuiltIn GlobalInvocationId
+OpDecorate %words ArrayStride 8
+OpDecorate %block Block
+OpMemberDecorate %block 0 Offset 0
+%void = OpTypeVoid
+%bool = OpTypeBool
+%uint = OpTypeInt 32 0
+%ulong = OpTypeInt 64 0
+%uvec3 = OpTypeVector %uint 3
+%uvec4 = OpTypeVector %uint 4
+{"".join(f"%u{i} = OpConstant %uint {i}{chr(10)}" for i in range(5))}
+%zero = OpConstant %ulong 0 0
+%size_4 = OpConstant %ulong 4 0
+%size_16 = OpConstant %ulong 16 0
+%words = OpTypeArray %ulong %u4
+%block = OpTypeStruct %words
+%p_block = OpTypePointer PushConstant %block
+%p_word = OpTypePointer PushConstant %ulong
+%p_uvec3 = OpTypePointer Input %uvec3
+%p_uvec4 = OpTypePointer PhysicalStorageBuffer %uvec4
+%p_uint = OpTypePointer PhysicalStorageBuffer %uint
+%gid = OpVariable %p_uvec3 Input
+%table = OpVariable %p_block PushConstant
+%signature = OpTypeFunction %void
+%main = OpFunction %void None %signature
+%entry = OpLabel
+{"".join(_word(i, name) for i, name in enumerate(("source", "target", "units", "tail")))}
+%gid3 = OpLoad %uvec3 %gid
+%x = OpCompositeExtract %uint %gid3 0
+%index = OpUConvert %ulong %x
+%whole = OpIMul %ulong %units %size_16
+{_guarded(0, "%units", _move(0, "uvec4", 16, "%zero"))}
+{_guarded(1, "%tail", _move(1, "uint", 4, "%whole"))}
+OpReturn
+OpFunctionEnd
+"""
+
+
+def copy_specs() -> tuple[ExecutableSpec, ExecutableSpec]:
+    """The kernels of whole chunks and of the rest, ready to be loaded."""
+    return (
+        ExecutableSpec("spirv", "vulkan:1.3", assemble(TEXT), (ENTRY,)),
+        ExecutableSpec("spirv", "vulkan:1.3", assemble(REST_TEXT), (REST,)),
+    )
+
+
+def rest_grid(size: int) -> tuple[int, int, int]:
+    """The grid of the kernel of the rest for ``size`` bytes."""
+    return max(1, -(-size // (16 * _LOCAL))), 1, 1
 
 
 def copy_grids(chunks: int, limit: int) -> list[tuple[int, int, int]]:
