@@ -1,0 +1,132 @@
+"""Products of one input joined into one: what is joined, what stays apart, and the same results."""
+
+import numpy as np
+import pytest
+
+from mansard.dtypes import DType
+from mansard.ir import Constant, GraphBuilder, IndexMap
+from mansard.ir.interpreter import interpret
+from mansard.ir.scalar import Apply, Arg
+from mansard.ir.types import Linear
+from mansard.ir.verify import verify
+from mansard.passes.dispatch import is_contraction
+from mansard.passes.merge_products import merge_products
+
+F32 = DType.F32
+ROWS, DEPTH = 5, 12
+PRODUCT = Apply("mul", (Arg(0, F32), Arg(1, F32)), F32)
+SUM = Apply("add", (Arg(0, F32), Arg(1, F32)), F32)
+
+
+class Network:
+    """A builder with one input and random constants."""
+
+    def __init__(self):
+        self.b, self.random = GraphBuilder(), np.random.default_rng(7)
+        self.x = self.b.input("x", (ROWS, DEPTH), F32)
+
+    def constant(self, *shape):
+        data = self.random.standard_normal(shape).astype(np.float32)
+        return self.b.constant("w", Constant.of(data, f"w{shape}"), shape, F32)
+
+    def product(self, columns, x=None, weight=None, transposed=False):
+        x = self.x if x is None else x
+        shape = (DEPTH, columns) if transposed else (columns, DEPTH)
+        weight = self.constant(*shape) if weight is None else weight
+        reads = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((2, 1) if transposed else (1, 2))]
+        return self.b.generic([x, weight], reads, (ROWS, columns, DEPTH), PRODUCT, reduced=1, combiner="add")
+
+    def biased(self, value):
+        rows, columns = value.type.shape
+        reads = [IndexMap.identity(2), IndexMap.of_dims((1,))]
+        return self.b.generic([value, self.constant(columns)], reads, (rows, columns), SUM)
+
+    def unary(self, op, value):
+        return self.b.generic(
+            [value], [IndexMap.identity(2)], value.type.shape, Apply(op, (Arg(0, F32),), F32)
+        )
+
+    def row_sums(self, value):
+        """A reader that needs no copy of its own."""
+        rows, columns = value.type.shape
+        return self.b.generic(
+            [value], [IndexMap.identity(2)], (rows, columns), Arg(0, F32), reduced=1, combiner="add"
+        )
+
+
+def products(graph):
+    return [op for op in graph.ops if is_contraction(op)]
+
+
+def same(graph, merged):
+    verify(merged)
+    x = np.random.default_rng(1).standard_normal((ROWS, DEPTH)).astype(np.float32)
+    for a, b in zip(interpret(graph, [x]), interpret(merged, [x]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_with_their_biases_become_one(transposed):
+    n = Network()
+    outs = [n.row_sums(n.biased(n.product(c, transposed=transposed))) for c in (8, 4, 16)]
+    graph = n.b.build(outs)
+    merged = merge_products(graph)
+    (product,) = products(merged)
+    assert product.output.type.shape == (ROWS, 28)
+    assert len(merged.ops) == 2 + 3 and len(merged.constants) == 2
+    same(graph, merged)
+
+
+def test_readers_behind_reshapes_read_their_columns():
+    n = Network()
+    heads = []
+    for columns in (8, 4):
+        value = n.b.reshape(n.product(columns), (ROWS, columns // 4, 4))
+        reads = [IndexMap((Linear.dim(1), Linear.dim(0), Linear.dim(2)))]
+        heads.append(
+            n.b.generic([value], reads, (columns // 4, ROWS, 4), Arg(0, F32), reduced=1, combiner="max")
+        )
+    graph = n.b.build(heads)
+    merged = merge_products(graph)
+    assert len(products(merged)) == 1
+    same(graph, merged)
+
+
+def test_products_whose_results_meet_stay_apart():
+    n = Network()
+    gate, up = n.product(8), n.product(8)
+    reads = [IndexMap.identity(2)] * 2
+    joined = n.b.generic([n.unary("exp", gate), up], reads, (ROWS, 8), PRODUCT)
+    graph = n.b.build([n.row_sums(joined)])
+    assert merge_products(graph) is graph
+
+
+def test_results_that_are_needed_by_themselves_stay_apart():
+    n = Network()
+    graph = n.b.build([n.product(8), n.product(8)])
+    assert merge_products(graph) is graph
+    n = Network()  # a reshape that is an output needs its operand in memory
+    graph = n.b.build([n.b.reshape(n.product(8), (ROWS * 8,)), n.row_sums(n.product(8))])
+    assert merge_products(graph) is graph
+
+
+def test_weights_with_other_readers_and_other_inputs_stay_apart():
+    n = Network()
+    shared = n.constant(8, DEPTH)
+    outs = [n.row_sums(n.product(8, weight=shared)), n.row_sums(n.product(4)), n.row_sums(shared)]
+    graph = n.b.build(outs)
+    assert merge_products(graph) is graph
+    n = Network()
+    graph = n.b.build([n.row_sums(n.product(8)), n.row_sums(n.product(8, x=n.unary("exp", n.x)))])
+    assert merge_products(graph) is graph
+
+
+def test_only_those_stay_apart_that_have_to():
+    n = Network()
+    y = n.unary("exp", n.x)
+    outs = [n.b.reshape(n.product(8), (ROWS * 8,)), n.row_sums(n.product(8))]
+    outs += [n.row_sums(n.product(8, x=y)), n.row_sums(n.product(4, x=y))]
+    graph = n.b.build(outs)
+    merged = merge_products(graph)
+    assert sorted(p.output.type.shape[1] for p in products(merged)) == [8, 8, 12]
+    same(graph, merged)
