@@ -31,6 +31,7 @@ from mansard.passes.fold_scales import fold_scales
 from mansard.passes.fuse import fuse
 from mansard.passes.in_place import mark_in_place
 from mansard.passes.integer_products import narrow_integers
+from mansard.passes.large_constants import split_large_constants
 from mansard.passes.layout import lay_out_weights
 from mansard.passes.merge_products import merge_products
 from mansard.passes.packing import Panels, mark_packable
@@ -113,6 +114,19 @@ def _passes(precision: str) -> tuple[Step, ...]:
     return (*CANONICAL, fold_scales, *images, merge_products, *rounding, lay_out_weights)
 
 
+def _fitting(targets: Sequence[CompileTarget]) -> tuple[Step, ...]:
+    """The pass that cuts weights which no buffer of some target can hold."""
+    limits = [(t.largest_buffer, t.name) for t in targets if t.largest_buffer is not None]
+    if not limits:
+        return ()
+    limit, device = min(limits)
+
+    def fit_buffers(graph: Graph) -> Graph:
+        return split_large_constants(graph, limit, device)
+
+    return (fit_buffers,)
+
+
 class _Steps:
     """Times the steps and reports progress."""
 
@@ -141,7 +155,7 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
     precision = check_precision(options.precision)
     targets = resolve_targets(options.targets, options.placement)
     with steps.step("simplify"):
-        graph = run_passes(graph, _passes(precision), dump=options.dump)
+        graph = run_passes(graph, (*_passes(precision), *_fitting(targets)), dump=options.dump)
     with steps.step("fuse"):
         dispatches = fuse(graph, attention=lambda form: all(takes_attention(form, t.kernel) for t in targets))
         dispatches = mark_in_place(mark_packable(dispatches))

@@ -19,6 +19,8 @@ from mansard.passes.dispatch import Dispatch
 from mansard.placement import DeviceSlot, Placement
 
 GROUP = "mansard.targets"
+LEAST_BUFFER = 1 << 30
+"""Bytes that one allocation may have on every Vulkan 1.3 device (the least maxMemoryAllocationSize)."""
 _NEEDS = {
     DType.F64: ("float64",),
     DType.I64: ("int64",),
@@ -43,6 +45,8 @@ class CompileTarget:
     slot: DeviceSlot
     variants: tuple[KernelTarget, ...] = ()
     """CPUs with less than ``kernel`` has, for which there are kernels too; the best first."""
+    largest_buffer: int | None = None
+    """Bytes of one buffer; larger weights are split over several. None: as much as there is memory."""
 
 
 @functools.cache
@@ -90,7 +94,10 @@ def _target(text: str, *, fallback: bool) -> CompileTarget:
     elsewhere = not at_hand and backend(driver).made_for(kernel.name)
     loops = device.limits.get("loop_iterations") if device and not elsewhere else None
     slot = DeviceSlot(text, profile, _support(kernel, loops), fallback)
-    return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants))
+    largest = None
+    if kernel.is_gpu:
+        largest = device.limits.get("max_allocation", LEAST_BUFFER) if device and at_hand else LEAST_BUFFER
+    return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants), largest)
 
 
 def _kernel_targets(driver: str, text: str) -> list[KernelTarget]:
@@ -146,7 +153,7 @@ def _support(kernel: KernelTarget, loops: int | None) -> Callable[[Dispatch], st
             missing = [name for name in wanted if name not in kernel.features]
             if missing:
                 return f"{dtype.value} needs the device feature {', '.join(missing)}"
-        longest = gpu_loop_iterations(dispatch)
+        longest = gpu_loop_iterations(dispatch, kernel)
         if loops is not None and longest > loops:
             return f"up to {longest} loop iterations in an invocation; the driver stops after {loops}"
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from mansard.artifact.plan import Plan, WeightSpec
 from mansard.artifact.resources import Resources, WeightBlock
 from mansard.artifact.weights import weight_bytes
-from mansard.errors import DeviceError
+from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.hal import Batch, Buffer, BufferRef, Copy, Device, MemoryKind, Point, QueueKind, Semaphore
 from mansard.runtime.arena import ALIGNMENT
 from mansard.runtime.binding import BoundSlot
@@ -73,13 +73,15 @@ class Constants:
         numbers = {spec.entry: number for number, spec in rest.items()}
         left: dict[int, WeightSpec] = {}
         for block in self._resources.blocks(list(rest.values())):
-            used = sum(weight_bytes(rest[numbers[entry]]) for entry in block.offsets)
-            buffer = self._import(slot, block, used)
-            for entry, offset in block.offsets.items():
-                if buffer is None:
-                    left[numbers[entry]] = rest[numbers[entry]]
-                else:
-                    self._places[slot, numbers[entry]] = (buffer, offset)
+            sizes = {entry: weight_bytes(rest[numbers[entry]]) for entry in block.offsets}
+            for window, first in self._windows(slot, block, sizes):
+                used = sum(sizes[entry] for entry in window.offsets)
+                buffer = self._import(slot, window, used)
+                for entry, offset in window.offsets.items():
+                    if buffer is None:
+                        left[numbers[entry]] = rest[numbers[entry]]
+                    else:
+                        self._places[slot, numbers[entry]] = (buffer, offset - first)
         for group in self._groups(slot, left):
             self._upload(slot, group)
 
@@ -104,6 +106,29 @@ class Constants:
                 return True
         return False
 
+    def _windows(
+        self, slot: int, block: WeightBlock, sizes: Mapping[str, int]
+    ) -> list[tuple[WeightBlock, int]]:
+        """A block in pieces that the device can use in place, each with the byte at which it starts.
+
+        The whole block where one buffer may be as large; else pieces of whole weights, from one multiple
+        of the alignment of imported memory to another.
+        """
+        capabilities = self._slots[slot].device.capabilities
+        limit, alignment = capabilities.max_allocation, capabilities.import_alignment
+        if block.data.size <= limit:
+            return [(block, 0)]
+        pieces: list[tuple[int, int, dict[str, int]]] = []
+        for entry, offset in sorted(block.offsets.items(), key=lambda item: item[1]):
+            start = offset // alignment * alignment
+            end = min(-(-(offset + sizes[entry]) // alignment) * alignment, block.data.size)
+            if pieces and end - pieces[-1][0] <= limit:
+                start, _, held = pieces.pop()
+                pieces.append((start, end, {**held, entry: offset}))
+            else:
+                pieces.append((start, end, {entry: offset}))
+        return [(WeightBlock(block.data[start:end], held), start) for start, end, held in pieces]
+
     def _import(self, slot: int, block: WeightBlock, used: int) -> Buffer | None:
         """The block as a buffer of the slot's device, which reads ``used`` bytes of it; None if it cannot."""
         device = self._slots[slot].device
@@ -125,6 +150,13 @@ class Constants:
     def _groups(self, slot: int, weights: dict[int, WeightSpec]) -> list[dict[int, WeightSpec]]:
         """Weights that go into one allocation, within the device's limit."""
         limit = self._slots[slot].device.capabilities.max_allocation
+        for spec in weights.values():
+            if weight_bytes(spec) > limit:
+                raise OutOfMemoryError(
+                    f"weight {spec.entry!r} ({spec.source}) has {weight_bytes(spec)} bytes, and a buffer of "
+                    f"{self._slots[slot].name} holds {limit}: compile it for this device, or for the bare "
+                    "driver name, and it is split over several"
+                )
         groups: list[dict[int, WeightSpec]] = []
         filled = limit + 1
         for number, spec in weights.items():

@@ -188,6 +188,9 @@ class Allocator:
             )
         if self._context.snapshot.profile:
             self._hold_to_profile(size)
+        most = plan.limits["max_allocation"]
+        if size > most:
+            raise OutOfMemoryError(f"a buffer of {size} bytes exceeds what one allocation may hold ({most})")
         order = plan.device_memory if kind is MemoryKind.DEVICE else plan.shared_memory
         mapped = kind is MemoryKind.SHARED or plan.unified
         failure: DeviceError | None = None

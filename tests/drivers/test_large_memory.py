@@ -1,0 +1,98 @@
+"""Weights above what one allocation of a device may hold, on a Vulkan device held to a lower limit."""
+
+import numpy as np
+import pytest
+from graph_runner import compare, outputs
+from graphs import A0, F32, binary, maps, matmul, op
+
+from mansard.api import Model
+from mansard.artifact.resources import MemoryResources, read_artifact, write_artifact
+from mansard.compiler import CompileOptions, compile_graph, targets
+from mansard.dtypes import DType
+from mansard.errors import OutOfMemoryError
+from mansard.hal import MemoryKind
+from mansard.ir import Constant, GraphBuilder
+from mansard.ir.interpreter import interpret
+from mansard.ir.scalar import Arg, Const, Gather, Index
+from mansard.placement import Placement
+
+pytestmark = pytest.mark.vulkan
+RNG = np.random.default_rng(17)
+LIMIT = 1 << 20
+
+
+@pytest.fixture
+def small_device(monkeypatch):
+    """A device that refuses allocations above `LIMIT`, which the compiler is told of."""
+    from mansard.drivers.vulkan import plan
+    from mansard.drivers.vulkan.driver import VulkanDriver
+
+    monkeypatch.setattr(plan, "max_allocation", lambda snapshot: LIMIT)
+    driver = VulkanDriver()
+    (info, *_) = driver.devices()
+    if info.reasons:
+        pytest.skip("no Vulkan 1.3 device")
+    monkeypatch.setattr(targets, "_present", lambda name, index: info if name == "vulkan" else None)
+    device = driver.open(info)
+    yield device
+    device.close()
+
+
+def compiled(graph, device):
+    options = CompileOptions(targets=("vulkan",), placement=Placement(fallback="error"), cache=False)
+    made = compile_graph(graph, options)
+    return Model(made.plan, MemoryResources(made.executables, made.weights), devices={"vulkan": device})
+
+
+def weight(b, shape, name):
+    return b.constant(name, Constant.of(RNG.standard_normal(shape).astype(np.float32), name), shape, F32)
+
+
+def language_model(vocabulary, width):
+    """A tied embedding and head, each several allocations long, around a layer that is larger than one."""
+    b = GraphBuilder()
+    ids = b.input("ids", (3,), DType.I64)
+    table, layer = weight(b, (vocabulary, width), "table"), weight(b, (width, 2048), "layer")
+    back = weight(b, (2048, width), "back")
+    x = b.generic([ids, table], [maps(0), None], (3, width), Gather(1, (Arg(0, DType.I64), Index(1)), F32))
+    h = b.generic([matmul(b, x, layer)], [maps(0, 1)], (3, 2048), op("max", A0, Const(0.0, F32)))
+    y = binary(b, "add", matmul(b, h, back), x)
+    return b.build([matmul(b, y, table, transposed=True)])
+
+
+def test_a_model_runs_on_a_device_with_small_allocations(small_device):
+    graph = language_model(5000, 256)
+    inputs = [np.array([1, 4999, 2600])]
+    with compiled(graph, small_device) as model:
+        sizes = [row.bytes for row in model.memory().rows if row.what == "weights"]
+        compare(outputs(model, inputs), interpret(graph, inputs), rtol=1e-4, atol=1e-4)
+    assert sizes and sum(sizes) >= 5000 * 256 * 4
+
+
+def test_the_device_holds_to_its_limit(small_device):
+    with pytest.raises(OutOfMemoryError, match=f"{LIMIT + 16}.*{LIMIT}"):
+        small_device.allocate(LIMIT + 16, MemoryKind.DEVICE)
+    small_device.allocate(LIMIT, MemoryKind.DEVICE).close()
+
+
+def test_a_model_compiled_for_larger_allocations_is_refused(small_device, monkeypatch):
+    monkeypatch.setattr(targets, "_present", lambda name, index: None)
+    graph = language_model(5000, 256)
+    with pytest.raises(OutOfMemoryError, match=r"weight.*bytes.*compile it for this device"):
+        compiled(graph, small_device)(np.array([1, 2, 3]))
+
+
+def test_weights_of_a_file_are_used_in_place_in_several_pieces(small_device, tmp_path):
+    if not (small_device.capabilities.import_host and small_device.capabilities.unified_memory):
+        pytest.skip("the device does not use the host's memory in place")
+    graph = language_model(1500, 256)
+    options = CompileOptions(targets=("vulkan",), placement=Placement(fallback="error"), cache=False)
+    made = compile_graph(graph, options)
+    path = tmp_path / "model.mansard"
+    write_artifact(path, made.plan, MemoryResources(made.executables, made.weights))
+    plan, resources = read_artifact(path)
+    inputs = [np.array([1, 1499, 700])]
+    with Model(plan, resources, devices={"vulkan": small_device}) as model:
+        compare(outputs(model, inputs), interpret(graph, inputs), rtol=1e-4, atol=1e-4)
+        rows = [row for row in model.memory().rows if row.what == "weights"]
+    assert len(rows) > 1 and all("mapped" in str(row) for row in rows)
