@@ -49,8 +49,8 @@ imports: $(STAMP)
 pytest: $(STAMP)
 	$(BIN)/python -m pytest --durations=15 $(PYTEST_ARGS)
 
-conformance: $(STAMP) vulkan-packages ## the driver conformance suite alone
-	$(BIN)/python -m pytest tests/drivers --durations=10 $(PYTEST_ARGS)
+conformance: $(STAMP) vulkan-packages ## the conformance suite on every driver and device, in every variation
+	$(BIN)/python tools/conformance.py $(PYTEST_ARGS)
 
 bench: $(STAMP) ## measure Mansard beside the peers installed; writes benchmarks/results
 	@$(BIN)/python -c 'import onnxruntime, openvino, matplotlib' 2>/dev/null || $(BIN)/pip install --quiet --no-build-isolation -e '.[bench]'

@@ -10,6 +10,10 @@ from mansard.hal import Device, ExecutableSpec
 
 
 class CpuAdapter(Adapter):
+    def title(self) -> str:
+        (info,) = DRIVER.devices()
+        return f"{info.id}: {info.name}"
+
     def open(self) -> Device:
         return DRIVER.open(DRIVER.devices()[0])
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 import vulkan_kernels as kernels
 import vulkan_support as support
-from conformance import Adapter, Conformance
+from conformance import Adapter, Conformance, KernelTests
 
 from mansard.hal import Device, ExecutableSpec
 
@@ -16,13 +17,22 @@ ENTRIES = {entry.name: entry for entry in (kernels.FILL_INDEX, kernels.ADD, kern
 
 
 class VulkanAdapter(Adapter):
+    def __init__(self, variation: support.Variation) -> None:
+        self._variation = variation
+        self.variation = variation.name
+
+    def title(self) -> str:
+        info = support.validating_driver().devices()[self._variation.index]
+        return f"{info.id}: {info.name} ({info.driver_version})"
+
     @property
     def spin_steps(self) -> int:  # type: ignore[override]
         """Many steps on a GPU, which runs all workgroups at once; few on a processor."""
         return 60_000 if support.usable_device().kind == "software" else 4_000_000
 
     def open(self) -> Device:
-        return support.open_vulkan()
+        support.usable_device()
+        return self._variation.open()
 
     def spec(self, name: str) -> ExecutableSpec:
         return kernels.spec(ENTRIES[name])
@@ -31,9 +41,7 @@ class VulkanAdapter(Adapter):
         return kernels.groups(count)
 
 
-class TestVulkan(Conformance):
-    adapter = VulkanAdapter()
-
+class VulkanConformance(Conformance, KernelTests):
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def nothing_left_behind(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -47,3 +55,19 @@ class TestVulkan(Conformance):
     def used_as_vulkan_demands(self) -> Iterator[None]:
         yield
         support.assert_no_validation_messages()
+
+
+def _suites() -> dict[str, type[VulkanConformance]]:
+    """A class for every variation of every usable device; one that skips where there is none."""
+    usable = [info.index for info in support.validating_driver().devices() if info.supported]
+    found = [variation for index in usable for variation in support.variations(index)]
+    suites = {}
+    for variation in found or [support.Variation()]:
+        words = re.findall(r"\w+", variation.name if variation.limits or variation.disable else "")
+        name = "TestVulkan" + "".join(word[0].upper() + word[1:] for word in words)
+        name += str(variation.index) if variation.index else ""
+        suites[name] = type(name, (VulkanConformance,), {"adapter": VulkanAdapter(variation)})
+    return suites
+
+
+globals().update(_suites())

@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 import vulkan_kernels as kernels
@@ -14,6 +15,7 @@ import vulkan_kernels as kernels
 from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.drivers.vulkan.driver import VulkanDriver
 from mansard.drivers.vulkan.loader import VALIDATION_LAYER
+from mansard.drivers.vulkan.restrict import limit_profiles, optional_features
 from mansard.hal import (
     Barrier,
     Batch,
@@ -38,6 +40,48 @@ def validating_driver() -> VulkanDriver:
     if any(VALIDATION_LAYER in reason for info in driver.devices() for reason in info.reasons):
         driver = VulkanDriver(validation=False)
     return driver
+
+
+@dataclass(frozen=True)
+class Variation:
+    """How a device is made to differ: a limit profile, features to do without, which of several devices."""
+
+    name: str = "as it is"
+    limits: str = ""
+    disable: tuple[str, ...] = ()
+    index: int = 0
+
+    def open(self) -> VulkanDevice:
+        """A newly opened device that differs so; devices opened later do not."""
+        driver = validating_driver()
+        try:
+            driver.configure(limits=self.limits, disable=self.disable)
+            device = driver.open(driver.devices()[self.index])
+        finally:
+            driver.configure(limits=None, disable=None)
+        assert isinstance(device, VulkanDevice)
+        return device
+
+
+def variations(index: int = 0) -> list[Variation]:
+    """A device as it is, without each of its optional features in turn, and held to each limit profile.
+
+    Without MANSARD_CONFORMANCE=all in the environment only some that together cover the most.
+    """
+    candidate = validating_driver()._candidates[index]
+    optional = optional_features(candidate.snapshot)
+    # Whatever matrices are called, they go with the feature.
+    named = [name for name in optional if not name.startswith("matrix_")]
+    held = [Variation(f"--limits {name}", limits=name, index=index) for name in limit_profiles()]
+    if os.environ.get("MANSARD_CONFORMANCE") == "all":
+        without = [Variation(f"without {name}", disable=(name,), index=index) for name in named]
+        return [Variation(index=index), *without, *held]
+    chosen = [v for v in held if v.limits in ("mali-g720", "vulkan-minimum")]
+    return [
+        Variation(index=index),
+        Variation("without anything optional", disable=tuple(named), index=index),
+        *chosen,
+    ]
 
 
 def usable_device() -> DeviceInfo:

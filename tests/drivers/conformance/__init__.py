@@ -8,10 +8,14 @@ A driver joins with an adapter and a class::
 A test that needs a device to compute carries `computes`, and is skipped with the reason on a device
 that declares ``capabilities.simulated``. For other capabilities both answers are tested: a device that
 declares late binding must bind late, and one that does not must refuse it.
+
+A driver whose kernels Mansard generates takes `KernelTests` as a second base. An adapter may stand for a
+variation of a device: with a feature less, or held to the limits of another.
 """
 
 from conformance.adapter import KERNELS, Adapter, computes
 from conformance.commands import CommandTests
+from conformance.kernels import KernelTests
 from conformance.memory import MemoryTests
 from conformance.order import OrderTests
 
@@ -20,4 +24,4 @@ class Conformance(MemoryTests, CommandTests, OrderTests):
     """The whole suite."""
 
 
-__all__ = ["KERNELS", "Adapter", "Conformance", "computes"]
+__all__ = ["KERNELS", "Adapter", "Conformance", "KernelTests", "computes"]

@@ -47,10 +47,16 @@ class Adapter(abc.ABC):
     """Workgroups of ``spin`` that keep the device busy for some tens of milliseconds ..."""
     spin_steps = 60_000
     """... with these many steps each."""
+    variation = "as it is"
+    """How the device differs from what it is, in words."""
 
     @abc.abstractmethod
     def open(self) -> Device:
         """A new device; the suite closes it."""
+
+    def title(self) -> str:
+        """The driver and the device, in words."""
+        return type(self).__name__.removesuffix("Adapter").lower()
 
     @abc.abstractmethod
     def spec(self, name: str) -> ExecutableSpec:
