@@ -274,3 +274,86 @@ def test_rows_gathered_by_number(device, width):
     y = b.generic([i, t], [maps(0), None], (40, width), Gather(1, (Arg(0, DType.I64), Index(1)), F32))
     numbers = RNG.integers(-2, 33, 40)  # clamped into the table
     check(b.build([y]), [numbers, random(30, width)], device)
+
+
+# Lines: sorting, top-k, running sums, scatters ------------------------------------------------------
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(("shape", "axis"), [((5, 1), 1), ((3, 7), 1), ((4, 300), 1), ((6, 100, 3), 1)])
+@pytest.mark.parametrize("dtype", [F32, DType.I32, DType.BOOL, DType.I64])
+def test_sorting_is_stable(device, shape, axis, descending, dtype):
+    b = GraphBuilder()
+    graph = b.build(b.sort(b.input("x", shape, dtype), axis, descending))
+    data = RNG.integers(0, 2 if dtype is DType.BOOL else 20, shape).astype(dtype.numpy)
+    if dtype is F32:
+        data[0].reshape(-1)[0] = np.nan
+        data[-1].reshape(-1)[-1] = -np.inf
+    check(graph, [data], device)
+
+
+@pytest.mark.parametrize("length", [30, 1000, 3000])
+def test_top_k(device, length):
+    b = GraphBuilder()
+    graph = b.build(b.sort(b.input("x", (3, length), F32), 1, True, limit=20))
+    data = np.round(random(3, length) * 50)
+    data[1, 17] = data[2, length - 1] = np.nan
+    check(graph, [data], device)
+
+
+def test_sorting_lines_of_unknown_length(device):
+    s = dims.symbol(Dim("s", 1, 600))
+    b = GraphBuilder()
+    graph = b.build(b.sort(b.input("x", (4, s), F32), 1))
+    with compiled(graph, device) as model:
+        for size in (1, 2, 63, 600):
+            inputs = [np.round(random(4, size) * 9)]
+            compare(outputs(model, inputs), interpret(graph, inputs))
+
+
+@pytest.mark.parametrize("inclusive", [True, False])
+@pytest.mark.parametrize("combiner", ["add", "max", "min", "mul"])
+@pytest.mark.parametrize(("shape", "axis"), [((3, 5), 1), ((2, 100), 1), ((3, 5000), 1), ((4, 90, 3), 1)])
+def test_running_values(device, shape, axis, combiner, inclusive):
+    b = GraphBuilder()
+    graph = b.build([b.scan(b.input("x", shape, F32), axis, combiner, inclusive)])
+    data = random(*shape)
+    if combiner == "mul":
+        data = np.exp(0.01 * data).astype(np.float32)
+    check(graph, [data], device, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [DType.I32, DType.I64, DType.F16])
+def test_running_sums_of_other_types(device, dtype):
+    b = GraphBuilder()
+    graph = b.build([b.scan(b.input("x", (2, 700), dtype), 1)])
+    check(graph, [RNG.integers(0, 3, (2, 700)).astype(dtype.numpy)], device, rtol=1e-2)
+
+
+@pytest.mark.parametrize("combiner", [None, "add", "max"])
+@pytest.mark.parametrize("width", [1, 5, 64, 300])
+def test_scatters_apply_rows_in_order(device, combiner, width):
+    b = GraphBuilder()
+    t, i = b.input("t", (20, width), F32), b.input("i", (70, 1), DType.I64)
+    graph = b.build([b.scatter(t, i, b.input("u", (70, width), F32), combiner)])
+    numbers = RNG.integers(-2, 22, (70, 1))  # those outside are dropped
+    check(graph, [random(20, width), numbers, random(70, width)], device)
+
+
+@pytest.mark.parametrize("combiner", [None, "add"])
+def test_scatters_into_states_in_place(device, combiner):
+    b = GraphBuilder()
+    s = b.state("s", (16, 32), F32)
+    i, u = b.input("i", (9, 1), DType.I64), b.input("u", (9, 32), F32)
+    after = b.scatter(s, i, u, combiner)
+    b.update_state(s, after)
+    graph = b.build([unary(b, "neg", after)])
+    numbers, rows_ = RNG.integers(-1, 17, (9, 1)), random(9, 32)
+    numbers[3] = numbers[7]
+    expected = np.zeros((16, 32), np.float32)
+    with compiled(graph, device) as model:
+        for _ in range(2):
+            (found,) = outputs(model, [numbers, rows_])
+            for n, (k,) in enumerate(numbers):
+                if 0 <= k < 16:
+                    expected[k] = rows_[n] + (expected[k] if combiner else 0)
+            np.testing.assert_allclose(found, -expected, rtol=1e-6)
+        assert [before == after for before, after in model.plan.states] == [True]

@@ -19,12 +19,14 @@ GPU_WORKGROUP = 64
 class Lines:
     """A kernel that runs ``emit(line)`` for each of ``count`` independent lines."""
 
-    def __init__(self, dispatch: Dispatch, target: KernelTarget, name: str) -> None:
+    def __init__(self, dispatch: Dispatch, target: KernelTarget, name: str, width: int = 0) -> None:
+        """``width``: invocations of a workgroup, where a schedule wants others than the default."""
         self.values = (*dispatch.inputs, *dispatch.outputs)
         self.in_place = dispatch.in_place
         self.params = Params()
         self.target = target
-        width = min(GPU_WORKGROUP, target.workgroup_invocations) if target.is_gpu else 1
+        if not width:
+            width = min(GPU_WORKGROUP, target.workgroup_invocations) if target.is_gpu else 1
         self.width = width
         outputs = set(dispatch.outputs)
         self.b = KernelBuilder(
@@ -64,6 +66,18 @@ class Lines:
             grid = (groups, 1, 1)
         b.params = len(self.params.values)
         return Scheduled(b.build(), tuple(self.params.values), grid)
+
+    def run_workgroups(self, count: DimLike, emit: Callable[[KValue], None]) -> Scheduled:
+        """The finished kernel: ``emit`` for every line, with all invocations of a workgroup."""
+        b = self.b
+        groups = dims.minimum(count, MAX_GRID)
+        if dims.bounds(count)[1] <= MAX_GRID:
+            emit(b.workgroup_id(0))
+        else:
+            with b.for_(b.workgroup_id(0), self.dim(count), self.dim(groups)) as loop:
+                emit(loop.index)
+        b.params = len(self.params.values)
+        return Scheduled(b.build(), tuple(self.params.values), (groups, 1, 1))
 
 
 def line_base(lines: Lines, line: KValue, inner: DimLike, length: DimLike) -> KValue:

@@ -1,6 +1,7 @@
 """Schedules of the ops that are no loop nests: scan, sort, scatter.
 
-Each runs one invocation per independent line of elements, in order, on any device.
+Here, one invocation runs over each independent line of elements, in order, on any device; targets have
+schedules of their own for what these are slow at.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from mansard.codegen.kernel import KValue
 from mansard.codegen.math import neutral
 from mansard.codegen.schedules.base import Scheduled
 from mansard.codegen.schedules.cpu import topk
+from mansard.codegen.schedules.gpu import scan as gpu_scan
+from mansard.codegen.schedules.gpu import scatter as gpu_scatter
+from mansard.codegen.schedules.gpu import sort as gpu_sort
 from mansard.codegen.schedules.lines import Lines, line_base
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -32,6 +36,13 @@ def schedule(dispatch: Dispatch, target: KernelTarget, name: str) -> Scheduled:
             value = bases[value]
         return value
 
+    if target.is_gpu:
+        if isinstance(op, Sort) and gpu_sort.applies(op, target):
+            return gpu_sort.schedule(dispatch, target, name, op, base)
+        if isinstance(op, Scan) and gpu_scan.applies(op):
+            return gpu_scan.schedule(dispatch, target, name, op, base)
+        if isinstance(op, Scatter) and gpu_scatter.applies(op):
+            return gpu_scatter.schedule(dispatch, target, name, op, base)
     lines = Lines(dispatch, target, name)
     if isinstance(op, Sort) and not target.is_gpu and topk.applies(op):
         return topk.schedule(lines, op, base)
