@@ -9,13 +9,14 @@ from mansard.codegen.backend import KernelTarget
 from mansard.codegen.nest import Nest
 from mansard.codegen.schedules import contraction
 from mansard.codegen.schedules.base import estimate
-from mansard.codegen.schedules.gpu import across, gemv, general, rows, tiled, transpose, window
+from mansard.codegen.schedules.gpu import across, gemv, general, matrix, rows, tiled, transpose, window
 from mansard.codegen.schedules.gpu import map as maps
 from mansard.codegen.schedules.parameters import NestSchedule, Tunable
 from mansard.passes.dispatch import is_contraction
 
 TUNABLE: Mapping[NestSchedule, Tunable] = {
     gemv.schedule: Tunable(gemv.candidates, gemv.schedule),
+    matrix.schedule: Tunable(matrix.candidates, matrix.schedule),
     tiled.schedule: Tunable(tiled.candidates, tiled.schedule),
     window.schedule: Tunable(window.candidates, window.schedule),
 }
@@ -31,6 +32,8 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
         return window.schedule
     if gemv.applies(nest):
         return gemv.schedule
+    if matrix.applies(nest, target):
+        return matrix.schedule
     if tiled.applies(nest, target):
         return tiled.schedule
     contracts = contraction.applies(nest) and is_contraction(reductions[0].op)

@@ -1,0 +1,143 @@
+"""Tiles of a product by matrix units: what there is to choose, and a model of what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard.codegen.backend import KernelTarget, MatrixShape
+from mansard.codegen.nest import Nest
+from mansard.codegen.schedules.base import estimate
+from mansard.codegen.schedules.gpu.matrix_staging import VECTOR_BITS, Operand
+from mansard.codegen.schedules.gpu.product import Product
+from mansard.codegen.schedules.parameters import Parameters
+from mansard.dtypes import DType
+
+CANDIDATES = 16
+"""Tiles offered to a search."""
+RESULT_PAD = 1
+"""Vectors of 16 bytes between rows of results in shared memory."""
+
+
+@dataclass(frozen=True)
+class MatrixTile:
+    """``rows`` x ``columns`` results of a workgroup of ``down`` x ``across`` subgroups.
+
+    The depth is walked in steps of ``depth``, staged ``stages`` times (2: the next step is written while
+    this one is read). ``split`` subgroups each take a part of every step for the same results, and add up
+    what they found at the end. Tiles are walked in bands of ``band`` row tiles.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    down: int
+    across: int
+    stages: int = 1
+    split: int = 1
+    band: int = 8
+
+    @property
+    def subgroups(self) -> int:
+        """Subgroups of a workgroup."""
+        return self.down * self.across * self.split
+
+    def stage_vectors(self, left: Operand, right: Operand) -> int:
+        """Vectors of shared memory for one step of both factors."""
+        return left.vectors(self.rows, self.depth) + right.vectors(self.columns, self.depth)
+
+    def result_line(self) -> int:
+        """Vectors from one row of a subgroup's results to the next in shared memory."""
+        return self.columns // self.across * 32 // VECTOR_BITS + RESULT_PAD
+
+    def shared_vectors(self, left: Operand, right: Operand, shape: MatrixShape) -> int:
+        """Vectors of shared memory of a workgroup: staged steps, or a strip of each subgroup's results."""
+        strips = self.subgroups * shape.m * self.result_line()
+        return max(self.stages * self.stage_vectors(left, right), strips)
+
+    def fits(self, left: Operand, right: Operand, shape: MatrixShape, target: KernelTarget) -> bool:
+        """Whether the target's workgroups and their memory are large enough."""
+        shared = self.shared_vectors(left, right, shape) * VECTOR_BITS // 8
+        invocations = self.subgroups * target.subgroup[0]
+        return invocations <= target.workgroup_invocations and shared <= target.shared_memory_bytes
+
+    def parameters(self) -> Parameters:
+        """The tile as schedule parameters."""
+        return Parameters.of(**{name: getattr(self, name) for name in _NAMES})
+
+    @classmethod
+    def of(cls, parameters: Parameters) -> MatrixTile:
+        """The opposite of `parameters`."""
+        return cls(*(parameters[name] for name in _NAMES))
+
+
+_NAMES = ("rows", "columns", "depth", "down", "across", "stages", "split", "band")
+
+_BLOCKS = (
+    (128, 128, 2, 2), (128, 64, 2, 1), (64, 128, 1, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2),
+    (64, 64, 1, 1), (64, 32, 2, 1), (32, 64, 1, 2), (32, 32, 1, 1), (128, 32, 4, 1), (32, 128, 1, 4),
+    (16, 64, 1, 1), (64, 16, 1, 1), (16, 32, 1, 1), (32, 16, 1, 1), (16, 16, 1, 1), (128, 256, 2, 4),
+    (256, 128, 4, 2),
+)  # fmt: skip
+"""Rows and columns of a workgroup's tile, then subgroups down and across it."""
+
+
+def shape_for(operand: DType, target: KernelTarget) -> MatrixShape | None:
+    """The largest shape of matrices with f32 sums for a type of operands."""
+    shapes = [s for s in target.matrices if s.operand is operand and s.accumulator is DType.F32]
+    return max(shapes, key=lambda s: s.m * s.n * s.k) if shapes else None
+
+
+def tiles(
+    nest: Nest, product: Product, left: Operand, right: Operand, shape: MatrixShape, target: KernelTarget
+) -> list[MatrixTile]:
+    """Every tile the target can hold, the cheapest first."""
+    found = []
+    most = target.workgroup_invocations // target.subgroup[0]
+    for rows, columns, down, across in _BLOCKS:
+        if rows % (down * shape.m) or columns % (across * shape.n):
+            continue
+        for depth in (32, 64, 128):
+            for split in (1, 2, 4, 8):
+                if down * across * split > most or depth % (split * shape.k):
+                    continue
+                for stages in (1, 2):
+                    tile = MatrixTile(rows, columns, depth, down, across, stages, split)
+                    if tile.fits(left, right, shape, target):
+                        found.append(tile)
+    sizes = (
+        estimate(nest.total([loop for group in product.batch for loop in group])),
+        estimate(product.left.extent), estimate(product.right.extent), estimate(product.depth),
+    )  # fmt: skip
+    return sorted(found, key=lambda tile: cost(tile, *sizes, target))
+
+
+def cost(tile: MatrixTile, batch: int, rows: int, columns: int, depth: int, target: KernelTarget) -> float:
+    """Clocks the product takes, roughly; rates are those of an NVIDIA H200, others are alike in proportion.
+
+    A core multiplies 1024 pairs a clock, moves 128 bytes a clock to and from shared memory, and gets some
+    24 bytes a clock from the cache all cores share; a step waits for that cache some 700 clocks, unless
+    other workgroups of the core have work meanwhile.
+    """
+    blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
+    steps = -(-depth // tile.depth)
+    products = tile.rows * tile.columns * tile.depth / 1024
+    own_rows, own_columns = tile.rows // tile.down, tile.columns // tile.across
+    read = 2 * tile.down * tile.across * (own_rows + own_columns) * tile.depth / 128
+    moved = 2 * (tile.rows + tile.columns) * tile.depth
+    registers = own_rows * own_columns // target.subgroup[0] + moved // 4 // (tile.subgroups * 32) + 64
+    warps = tile.subgroups
+    resident = max(1, min(16, 2048 // (32 * warps), 65536 // (32 * warps * min(255, registers))))
+    spilled = 4.0 if registers > 255 else 1.0
+    per_core = -(-blocks // target.compute_units)
+    together = min(per_core, resident)
+    waves = -(-per_core // resident)
+    busy = max(products * max(1.0, 4 / (warps * together)), read + moved / 128, moved / 24)
+    step = max(busy * together, 600.0 + busy / 2 + 100.0 / tile.stages) * spilled
+    end = 1500.0 + tile.rows * tile.columns * tile.split / 64
+    return waves * (steps * step + end * together)
+
+
+def candidates(found: Sequence[MatrixTile]) -> Sequence[Parameters]:
+    """Tiles to try of those `tiles` gave, the cheapest by the model first."""
+    return [tile.parameters() for tile in found[:CANDIDATES]]

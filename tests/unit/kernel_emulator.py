@@ -1,0 +1,246 @@
+"""Runs GPU kernels of kernel IR in NumPy, for devices that are not at hand (matrix units).
+
+All invocations of a workgroup go through the kernel in lockstep, each instruction for all of them before
+the next, with a mask of those that are active: barriers then have nothing to do. Values are arrays of
+(invocations, lanes), matrices of (subgroups, rows, columns). Enough of the instructions for products; one
+that is not known fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mansard.codegen.kernel import Binding, Block, For, If, Inst, Kernel, KType, KValue
+from mansard.codegen.kernel.verify import verify
+from mansard.dtypes import DType
+
+_BINARY = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift, "min": np.minimum, "max": np.maximum,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+    "ge": np.greater_equal,
+}  # fmt: skip
+_UNARY = {"neg": np.negative, "abs": np.abs, "sqrt": np.sqrt}
+Array = np.ndarray[Any, Any]
+
+
+def run(
+    kernel: Kernel, arrays: Sequence[Array], params: Sequence[int], grid: tuple[int, int, int], subgroup: int
+) -> None:
+    """Run a kernel over a grid; ``arrays`` are its buffers and hold the results after."""
+    verify(kernel)
+    for z in range(grid[2]):
+        for y in range(grid[1]):
+            for x in range(grid[0]):
+                _Workgroup(kernel, arrays, params, (x, y, z), subgroup).run()
+
+
+class _Workgroup:
+    def __init__(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[Array],
+        params: Sequence[int],
+        place: tuple[int, ...],
+        subgroup: int,
+    ) -> None:
+        self.kernel, self.params, self.place, self.subgroup = kernel, params, place, subgroup
+        self.count = int(np.prod(kernel.workgroup))
+        self.buffers = [a.reshape(-1) for a in arrays]
+        self.shared = {s.index: np.zeros((s.size, s.lanes), s.dtype.numpy) for s in kernel.shared}
+        self.values: dict[int, Array] = {}
+
+    def run(self) -> None:
+        with np.errstate(all="ignore"):
+            self.block(self.kernel.body, np.ones(self.count, bool))
+
+    def block(self, block: Block, mask: Array) -> None:
+        for node in block.nodes:
+            if isinstance(node, Inst):
+                self.inst(node, mask)
+            elif isinstance(node, For):
+                self.loop(node, mask)
+            else:
+                self.branch(node, mask)
+
+    def branch(self, node: If, mask: Array) -> None:
+        condition = self.values[node.condition.id][:, 0]
+        for side, active in ((node.then, mask & condition), (node.otherwise, mask & ~condition)):
+            if active.any():
+                self.block(side, active)
+
+    def loop(self, node: For, mask: Array) -> None:
+        lower, upper, step = (self.values[v.id][:, 0].copy() for v in (node.lower, node.upper, node.step))
+        carried = [self.values[v.id] for v in node.inits]
+        index, active = lower, mask & (lower < upper)
+        while active.any():
+            self.values[node.index.id] = index[:, None]
+            self.values.update({v.id: value for v, value in zip(node.carried, carried, strict=True)})
+            self.block(node.body, active)
+            following = [self.values[v.id] for v in node.yields]
+            carried = [
+                self.chosen(v, active, a, b) for v, a, b in zip(node.carried, following, carried, strict=True)
+            ]
+            index = index + step
+            active = active & (index < upper)
+        self.values.update({v.id: value for v, value in zip(node.results, carried, strict=True)})
+
+    def chosen(self, value: KValue, active: Array, new: Array, old: Array) -> Array:
+        if value.type.matrix is None:
+            return np.where(active[:, None], new, old)
+        assert active.all() or not active.any(), "matrices are handled by all invocations together"
+        return new
+
+    def inst(self, inst: Inst, mask: Array) -> None:
+        if inst.op in ("store", "store_lane", "matrix_store"):
+            self.write(inst, mask)
+        elif inst.op != "barrier":
+            assert inst.result is not None
+            value = self.value(inst, mask)
+            if inst.result.type.matrix is None:
+                value = np.broadcast_to(value, (self.count, inst.result.type.lanes))
+                value = value.astype(_register(inst.result.type.dtype))
+            self.values[inst.result.id] = value
+
+    def arg(self, inst: Inst, index: int) -> Array:
+        return self.values[inst.args[index].id]
+
+    def value(self, inst: Inst, mask: Array) -> Array:
+        assert inst.result is not None
+        op, attrs, type_ = inst.op, inst.attrs, inst.result.type
+        if op == "const":
+            if type_.matrix is not None:
+                shape = (self.count // self.subgroup, type_.matrix.rows, type_.matrix.columns)
+                return np.full(shape, attrs["value"], type_.dtype.numpy)
+            return np.full((self.count, type_.lanes), attrs["value"])
+        if op == "param":
+            return np.full((self.count, 1), self.params[attrs["index"]])
+        places = np.arange(self.count)[:, None]
+        simple = {
+            "workgroup_id": lambda: np.full((self.count, 1), self.place[attrs["axis"]]),
+            "local_id": lambda: places if attrs["axis"] == 0 else places * 0,
+            "subgroup_id": lambda: places // self.subgroup,
+            "subgroup_lane": lambda: places % self.subgroup,
+            "subgroup_size": lambda: places * 0 + self.subgroup,
+            "subgroup_count": lambda: places * 0 + self.count // self.subgroup,
+            "iota": lambda: np.arange(type_.lanes)[None],
+        }
+        if op in simple:
+            return simple[op]()
+        if op.startswith("matrix_"):
+            return self.matrix(inst)
+        if op in ("load", "load_words"):
+            return self.load(inst, mask)
+        args = [self.arg(inst, i) for i in range(len(inst.args))]
+        if op in _BINARY:
+            return _BINARY[op](*args)
+        if op in _UNARY:
+            return _UNARY[op](*args)
+        if op == "fma":
+            return args[0] * args[1] + args[2]
+        if op in ("div", "rem"):
+            return _division(op, *args)
+        if op == "select":
+            return np.where(args[0], args[1], args[2])
+        if op == "cast":
+            return args[0].astype(type_.dtype.numpy)
+        if op == "bitcast":
+            return np.ascontiguousarray(args[0]).view(type_.dtype.numpy)
+        if op == "splat":
+            return args[0]
+        if op == "extract":
+            return args[0][:, attrs["lane"], None]
+        if op == "insert":
+            changed = args[0].copy()
+            changed[:, attrs["lane"]] = args[1][:, 0]
+            return changed
+        if op == "shuffle":
+            return np.concatenate(args[:2], 1)[:, list(attrs["lanes"])]
+        raise AssertionError(f"the emulator does not know {op}")
+
+    # Memory ---------------------------------------------------------------------------------
+    def load(self, inst: Inst, mask: Array) -> Array:
+        assert inst.result is not None
+        memory, index, lanes = inst.attrs["memory"], self.arg(inst, 0), inst.result.type.lanes
+        if not isinstance(memory, Binding):
+            shared = self.shared[memory.index]
+            if memory.lanes > 1:
+                return shared[np.where(mask, index[:, 0], 0)]
+            return shared[np.where(mask[:, None], self.spread(index, lanes), 0), 0]
+        buffer = self.buffers[memory.index]
+        if inst.op == "load_words":
+            per = 4 // buffer.itemsize
+            assert not (index[mask] % (lanes * per)).any(), "words are not aligned"
+            index, buffer = index // per, buffer.view(np.int32)
+        at = self.spread(index, lanes)
+        assert ((at >= 0) & (at < len(buffer)))[mask].all(), f"{inst.op} outside a buffer"
+        if inst.attrs.get("aligned"):
+            assert not (at[mask, 0] % lanes).any(), "a vector is not aligned"
+        return buffer[np.where(mask[:, None], at, 0)]
+
+    def write(self, inst: Inst, mask: Array) -> None:
+        memory, index = inst.attrs["memory"], self.arg(inst, 0)
+        if inst.op == "matrix_store":
+            self.matrix_store(inst)
+        elif inst.op == "store_lane":
+            self.shared[memory.index][index[mask, 0], self.arg(inst, 1)[mask, 0]] = self.arg(inst, 2)[mask, 0]
+        elif not isinstance(memory, Binding) and memory.lanes > 1:
+            self.shared[memory.index][index[mask, 0]] = self.arg(inst, 1)[mask]
+        else:
+            target = self.buffers[memory.index] if isinstance(memory, Binding) else self.shared[memory.index]
+            value = self.arg(inst, 1)
+            at = self.spread(index, value.shape[1])[mask]
+            assert ((at >= 0) & (at < len(target))).all(), "store outside a buffer"
+            target.reshape(-1)[at] = value[mask]
+
+    def spread(self, index: Array, lanes: int) -> Array:
+        return index if index.shape[1] > 1 else index + np.arange(lanes)[None]
+
+    # Matrices -------------------------------------------------------------------------------
+    def matrix(self, inst: Inst) -> Array:
+        assert inst.result is not None
+        if inst.op == "matrix_multiply":
+            a, b, c = (self.arg(inst, i) for i in range(3))
+            return c + a.astype(c.dtype) @ b.astype(c.dtype)
+        if inst.op == "matrix_scale":
+            return self.arg(inst, 0) * self.uniform(inst, 1)[:, None, None]
+        memory, places = self.cells(inst, inst.result.type)
+        return memory[places]
+
+    def matrix_store(self, inst: Inst) -> None:
+        memory, places = self.cells(inst, inst.args[2].type)
+        memory[places] = self.arg(inst, 2)
+
+    def cells(self, inst: Inst, type_: KType) -> tuple[Array, Array]:
+        """The memory as elements of the matrix, and where in it every element of each subgroup's lies."""
+        memory, matrix = inst.attrs["memory"], type_.matrix
+        assert matrix is not None and matrix.scope == "subgroup"
+        data = self.buffers[memory.index] if isinstance(memory, Binding) else self.shared[memory.index]
+        unit = 1 if isinstance(memory, Binding) else data.itemsize * memory.lanes // type_.dtype.itemsize
+        start, stride = (self.uniform(inst, i)[:, None, None] * unit for i in range(2))
+        rows, columns = np.arange(matrix.rows)[None, :, None], np.arange(matrix.columns)[None, None]
+        by_rows = inst.attrs["by"] == "rows"
+        at = start + (rows * stride + columns if by_rows else columns * stride + rows)
+        flat = data.reshape(-1).view(type_.dtype.numpy)
+        assert (at >= 0).all() and (at < len(flat)).all(), f"{inst.op} outside its memory"
+        return flat, at
+
+    def uniform(self, inst: Inst, index: int) -> Array:
+        """An operand that all invocations of a subgroup agree on: one value for each subgroup."""
+        values = self.arg(inst, index)[:, 0].reshape(-1, self.subgroup)
+        assert (values == values[:, :1]).all(), f"{inst.op}: operand {index} differs in a subgroup"
+        return values[:, 0]
+
+
+def _register(dtype: DType) -> Any:
+    return np.dtype(bool) if dtype is DType.BOOL else dtype.numpy
+
+
+def _division(op: str, a: Array, b: Array) -> Array:
+    if a.dtype.kind == "f":
+        return a / b if op == "div" else np.fmod(a, b)
+    quotient = np.trunc(a.astype(np.float64) / np.where(b == 0, 1, b)).astype(a.dtype)
+    return quotient if op == "div" else a - quotient * b
