@@ -165,6 +165,8 @@ class Decision:
     bytes: DimLike = 0
     operations: DimLike = 0
     location: str = ""
+    dtype: str = ""
+    """The element type whose rate bounds the operations."""
 
 
 @dataclass(frozen=True)

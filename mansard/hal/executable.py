@@ -55,11 +55,24 @@ class ExecutableSpec:
     requires: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Build:
+    """What a device's driver did to make an entry point ready when its executable was loaded."""
+
+    entry: str
+    seconds: float
+    """The time the driver says, or the time of the call shared over its entry points."""
+    cached: bool | None = None
+    """Whether it came from the driver's cache; None when the driver does not say."""
+
+
 class Executable(abc.ABC):
     """An ExecutableSpec loaded by one device; ``entries`` maps entry names to their ABI."""
 
     spec: ExecutableSpec
     entries: Mapping[str, EntryPoint]
+    builds: tuple[Build, ...] = ()
+    """What the driver compiled at loading; empty for code that was ready to run."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -9,7 +9,7 @@ from mansard.dims import DimLike
 from mansard.ir.ops import Generic, Op, Reshape, Sort
 from mansard.ir.scalar import Apply, Cast, Gather, walk
 from mansard.ir.types import Value
-from mansard.passes.dispatch import Dispatch
+from mansard.passes.dispatch import Dispatch, is_contraction
 from mansard.passes.fuse import HEAVY
 from mansard.targets.profile import DeviceProfile
 
@@ -24,6 +24,7 @@ class Work:
     bytes: DimLike
     operations: DimLike
     dtype: str
+    """The element type whose rate counts."""
 
 
 def work_of(dispatch: Dispatch) -> Work:
@@ -39,8 +40,16 @@ def work_of(dispatch: Dispatch) -> Work:
     operations: DimLike = 0
     for op in dispatch.ops:
         operations = dims.add(operations, _operations(op))
+    return Work(moved, operations, _computed(dispatch))
+
+
+def _computed(dispatch: Dispatch) -> str:
+    """The element type whose rate bounds a dispatch: what its products multiply, else what it writes."""
+    for op in dispatch.ops:
+        if is_contraction(op):
+            return max((v.type.dtype for v in op.inputs), key=lambda dtype: dtype.bits).value
     floats = [v.type.dtype.value for v in dispatch.outputs if v.type.dtype.is_float]
-    return Work(moved, operations, floats[0] if floats else dispatch.outputs[0].type.dtype.value)
+    return floats[0] if floats else dispatch.outputs[0].type.dtype.value
 
 
 def _gathered(dispatch: Dispatch) -> set[Value]:

@@ -174,6 +174,7 @@ class _Placer:
             bytes=work.bytes,
             operations=work.operations,
             location=dispatch.location,
+            dtype=work.dtype,
         )
 
     def _reason(self, number: int, label: int) -> str:

@@ -7,7 +7,7 @@ import functools
 import importlib.resources
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mansard.hal.device import DeviceInfo
@@ -39,6 +39,8 @@ class Gpu:
     """Bytes per second of memory; None for an architecture."""
     f32: float | None = None
     """Operations per second of f32, a multiply-add counted as two; None for an architecture."""
+    rates: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Operations per second of other element types, dense matrix products with f32 or i32 sums included."""
     devices: tuple[str, ...] = ()
     """Parts of the names by which Vulkan knows the devices."""
 
@@ -100,5 +102,6 @@ def _product(name: str, raw: Mapping[str, Any], architectures: Mapping[str, Gpu]
         units=raw["units"],
         bandwidth=raw["bandwidth"],
         f32=raw["f32"],
+        rates=raw.get("rates", {}),
         devices=(raw["device"],),
     )
