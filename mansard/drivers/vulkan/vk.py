@@ -92,6 +92,8 @@ VK_QUEUE_FAMILY_IGNORED = 4294967295
 VK_WHOLE_SIZE = 18446744073709551615
 VK_DESCRIPTOR_TYPE_STORAGE_BUFFER = 7
 VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR = 1
+VK_PIPELINE_CREATION_FEEDBACK_VALID_BIT = 1
+VK_PIPELINE_CREATION_FEEDBACK_APPLICATION_PIPELINE_CACHE_HIT_BIT = 2
 VK_OBJECT_TYPE_BUFFER = 9
 VK_OBJECT_TYPE_PIPELINE = 19
 VK_OBJECT_TYPE_COMMAND_BUFFER = 6
@@ -410,6 +412,15 @@ class VkPushConstantRange(C.Structure):
 class VkPipelineLayoutCreateInfo(Chained):
     STYPE = 30
     _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('flags', C.c_uint32), ('setLayoutCount', C.c_uint32), ('pSetLayouts', P(C.c_uint64)), ('pushConstantRangeCount', C.c_uint32), ('pPushConstantRanges', P(VkPushConstantRange))]
+
+
+class VkPipelineCreationFeedback(C.Structure):
+    _fields_ = [('flags', C.c_uint32), ('duration', C.c_uint64)]
+
+
+class VkPipelineCreationFeedbackCreateInfo(Chained):
+    STYPE = 1000192000
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('pPipelineCreationFeedback', P(VkPipelineCreationFeedback)), ('pipelineStageCreationFeedbackCount', C.c_uint32), ('pPipelineStageCreationFeedbacks', P(VkPipelineCreationFeedback))]
 
 
 class VkCommandPoolCreateInfo(Chained):
