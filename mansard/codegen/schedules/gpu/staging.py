@@ -101,14 +101,15 @@ class Stager:
         ``base`` is a multiple of the tile's depth and the same for all of a group.
         """
         b, ev, factor = self.frame.b, self.frame.ev, self.factor
-        coordinates = self._whole(base, exact) if self._even else None
+        together = self._clamped(base, exact, self.depth) if self._even else None
+        alone = factor.lanes if factor.along == "depth" else 1
         out = []
         for place in self.places:
-            if coordinates is not None:
-                (*outer, last), inside = coordinates
+            if together is not None:
+                (*outer, last), inside = together
                 depths = [*outer, b.add(last, place.depth)]
             else:
-                depths, inside = self._single(b.add(base, place.depth), exact)
+                depths, inside = self._clamped(b.add(base, place.depth), exact, alone)
             with ev.scope():
                 for group, value in zip(factor.groups, place.coordinates, strict=True):
                     ev.bind(group, value)
@@ -128,14 +129,6 @@ class Stager:
     def _even(self) -> bool:
         """Whether a tile's depths differ in the innermost loop alone: the others are then decoded once."""
         return divides(self.frame.nest.total(self.factor.depth[-1]), self.depth)
-
-    def _whole(self, base: KValue, exact: bool) -> tuple[list[KValue], KValue | None]:
-        """The loops of the depth at the start of a tile, and whether the tile is inside."""
-        return self._clamped(base, exact, self.depth)
-
-    def _single(self, depth: KValue, exact: bool) -> tuple[list[KValue], KValue | None]:
-        """The loops at a depth, and whether that is inside."""
-        return self._clamped(depth, exact, self.factor.lanes if self.factor.along == "depth" else 1)
 
     def _clamped(self, depth: KValue, exact: bool, count: int) -> tuple[list[KValue], KValue | None]:
         """The loops at the first of ``count`` depths that are all inside or all outside."""
