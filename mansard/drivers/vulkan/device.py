@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -51,18 +52,26 @@ class VulkanDevice(Device):
         self.capabilities = replace(described, transfer_queue=queues.transfer is not None)
         self._lock = threading.Lock()
         self._closed = False
-        self._queue = DeviceQueue(self._context, queues.compute, info.id)
-        self._allocator = Allocator(self._context)
-        self._loader = ExecutableLoader(self._context)
-        self._clock = DeviceClock(self._context, self._sample_clock)
-        encoder = Encoder(candidate.plan, self._allocator, self._loader)
-        self._recorder = self._new_recorder(self._queue, COMPUTE | TRANSFER, encoder)
-        self._queues = {self._recorder: self._queue}
-        self._copier = self._recorder
-        if queues.transfer is not None:
-            copies = DeviceQueue(self._context, queues.transfer, f"{info.id} transfers", self._queue)
-            self._copier = self._new_recorder(copies, TRANSFER, encoder)
-            self._queues[self._copier] = copies
+        with ExitStack() as undo:  # what was made is taken back when something behind it cannot be made
+            undo.callback(self._context.commands.vkDestroyDevice, self._context.handle, None)
+            self._queue = DeviceQueue(self._context, queues.compute, info.id)
+            undo.callback(_discard, self._queue)
+            self._allocator = Allocator(self._context)
+            undo.callback(self._allocator.close)
+            self._loader = ExecutableLoader(self._context)
+            undo.callback(self._loader.close)
+            self._clock = DeviceClock(self._context, self._sample_clock)
+            encoder = Encoder(candidate.plan, self._allocator, self._loader)
+            self._recorder = self._new_recorder(self._queue, COMPUTE | TRANSFER, encoder)
+            undo.callback(self._recorder.close)
+            self._queues = {self._recorder: self._queue}
+            self._copier = self._recorder
+            if queues.transfer is not None:
+                copies = DeviceQueue(self._context, queues.transfer, f"{info.id} transfers", self._queue)
+                undo.callback(_discard, copies)
+                self._copier = self._new_recorder(copies, TRANSFER, encoder)
+                self._queues[self._copier] = copies
+            undo.pop_all()
 
     def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
         """A new buffer of ``size`` bytes, aligned to at least 256; raises OutOfMemoryError."""
@@ -175,3 +184,9 @@ class VulkanDevice(Device):
         ticks = commands.ticks()
         commands.close()
         return ticks[0], before, after
+
+
+def _discard(queue: DeviceQueue) -> None:
+    """Take back a queue that nothing was submitted to."""
+    queue.close()
+    queue.release()
