@@ -6,7 +6,7 @@ import ctypes
 import sys
 from typing import Any
 
-from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan import faults, vk
 from mansard.drivers.vulkan.results import check, result_name
 from mansard.drivers.vulkan.snapshot import enumerate_all
 
@@ -112,13 +112,16 @@ class Instance:
 
     def device_commands(self, device: int) -> vk.DeviceCommands:
         """The commands of a device, called without going through the loader."""
-        return vk.DeviceCommands(lambda name: self.commands.vkGetDeviceProcAddr(device, name.encode()))
+        return faults.opened(
+            vk.DeviceCommands(lambda name: self.commands.vkGetDeviceProcAddr(device, name.encode()))
+        )
 
     def create_device(self, physical: int, info: Any) -> int:
         """vkCreateDevice; raises DeviceError."""
         handle = ctypes.c_void_p()
+        create = self.commands.vkCreateDevice
         check(
-            self.commands.vkCreateDevice(physical, ctypes.byref(info), None, ctypes.byref(handle)),
+            faults.opening() or create(physical, ctypes.byref(info), None, ctypes.byref(handle)),
             "opening the Vulkan device",
         )
         return handle.value or 0
