@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mansard.cli.kernels import build_lines, builds, describe, dispatch_table, dispatch_times
 from mansard.cli.limits import LimitsOption
 from mansard.cli.models import ArtifactArgument, DeviceOption, InputOption, gather_inputs, open_model
 from mansard.cli.output import JsonOption, Output, milliseconds
@@ -23,11 +24,19 @@ def bench(
     warmup: Annotated[int, typer.Option("--warmup", min=0, help="Calls before the timed ones.")] = 3,
     device: DeviceOption = None,
     limits: LimitsOption = None,
+    profile_dispatches: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="Time every dispatch, with bytes, operations and percent of the device's roofline.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Time a compiled model: wall time of whole calls, and busy time of each device.
 
     Inputs that are not given are made up: random floats, zeros otherwise, of the smallest shape allowed.
+    With --profile the times of dispatches are the shortest of as many profiled calls as there are timed ones.
     """
     with Output(as_json) as out:
         model = open_model(artifact, device)
@@ -46,7 +55,16 @@ def bench(
             + ", ".join(f"{key.removesuffix('_ms')} {milliseconds(value)}" for key, value in figures.items())
         )
         out.show(device_table(profile.devices))
-        out.result({"runs": runs, "warmup": warmup, **figures, "devices": profile.devices})
+        result = {"runs": runs, "warmup": warmup, **figures, "devices": profile.devices}
+        if profile_dispatches:
+            profiles = [profile, *(model.profile(*inputs) for _ in range(runs - 1))]
+            rows, built = dispatch_times(model.plan, profiles), builds(profile)
+            out.show("")
+            out.show(dispatch_table(rows))
+            for line in build_lines(built):
+                out.show(line)
+            result |= {"dispatches": describe(rows), "pipelines": built}
+        out.result(result)
 
 
 def statistics(times: Sequence[float]) -> dict[str, float]:

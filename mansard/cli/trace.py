@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mansard.artifact.plan import DispatchStep, Plan
+from mansard.cli.kernels import DispatchTime, dispatch_times
 from mansard.cli.limits import LimitsOption
 from mansard.cli.models import ArtifactArgument, DeviceOption, InputOption, gather_inputs, open_model
 from mansard.cli.output import JsonOption, Output, milliseconds
@@ -39,7 +39,8 @@ def trace(
         inputs = gather_inputs(model.plan, input_, fill=True)
         model(*inputs)  # recording and first-touch costs stay out of the picture
         profile = model.profile(*inputs)
-        document = trace_document(profile.rows, locations(model.plan), model.plan.name)
+        facts = {(t.device, t.dispatch): arguments(t) for t in dispatch_times(model.plan, [profile])}
+        document = trace_document(profile.rows, facts, model.plan.name)
         try:
             output.write_text(json.dumps(document), encoding="utf-8")
         except OSError as error:
@@ -60,21 +61,27 @@ def trace(
         )
 
 
-def locations(plan: Plan) -> dict[tuple[str, str], str]:
-    """Where in the user's model a dispatch comes from, by device name and label."""
-    return {
-        (device.name, step.label): step.location
-        for device in plan.devices
-        for segment in device.segments
-        for step in segment.steps
-        if isinstance(step, DispatchStep) and step.location
+def arguments(row: DispatchTime) -> dict[str, Any]:
+    """What a trace says about a dispatch when it is selected."""
+    known = {
+        "location": row.location or None,
+        "bytes": row.bytes,
+        "operations": row.operations,
+        "GB/s": row.gb_s,
+        "Gop/s": row.gops_s,
+        "roofline_percent": row.roofline_percent,
+        "bound": row.bound,
     }
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def trace_document(
-    rows: Sequence[Row], places: Mapping[tuple[str, str], str], name: str = "model"
+    rows: Sequence[Row], facts: Mapping[tuple[str, str], Mapping[str, Any]], name: str = "model"
 ) -> dict[str, Any]:
-    """The trace of profile rows ``(device, label, start_ns, end_ns)``; time starts at the first row."""
+    """The trace of profile rows ``(device, label, start_ns, end_ns)``; time starts at the first row.
+
+    ``facts`` are further arguments of events by device and label.
+    """
     tracks = {device: number for number, device in enumerate(dict.fromkeys(row[0] for row in rows), start=1)}
     origin = min((row[2] for row in rows), default=0)
     events: list[dict[str, Any]] = [
@@ -96,9 +103,7 @@ def trace_document(
             "tid": tracks[device],
             "ts": (start - origin) / 1000,
             "dur": (end - start) / 1000,
-            "args": {"device": device},
+            "args": {"device": device, **facts.get((device, label), {})},
         }
-        if place := places.get((device, label)):
-            event["args"] = {"device": device, "location": place}
         events.append(event)
     return {"traceEvents": events, "displayTimeUnit": "ns"}

@@ -9,6 +9,7 @@ from mansard.artifact.plan import DevicePlan, ExecutableRef, Plan
 from mansard.artifact.resources import Resources
 from mansard.errors import DeviceError, DeviceUnavailableError, TargetMismatchError
 from mansard.hal import Device, EntryPoint, Executable, ExecutableSpec, MemoryKind
+from mansard.hal.executable import Build
 from mansard.hal.registry import devices as present_devices
 from mansard.hal.registry import open_device
 from mansard.runtime.layout import Links
@@ -29,6 +30,11 @@ class BoundSlot:
     def name(self) -> str:
         """The device's name, such as ``vulkan:1``."""
         return self.device.info.id
+
+    @property
+    def builds(self) -> tuple[Build, ...]:
+        """What the driver compiled when the executables were loaded."""
+        return tuple(build for executable in self.executables for build in executable.builds)
 
 
 def bind(plan: Plan, resources: Resources, devices: Devices = None) -> list[BoundSlot]:

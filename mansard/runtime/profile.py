@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mansard.hal import ProfileRow
+from mansard.hal import DeviceInfo, ProfileRow
+from mansard.hal.executable import Build
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,10 @@ class DeviceProfile:
     device: str
     """The device it ran on, such as ``vulkan:1``."""
     rows: tuple[ProfileRow, ...]
+    info: DeviceInfo | None = None
+    """What the driver says about the device."""
+    builds: tuple[Build, ...] = ()
+    """What the driver compiled when the model was loaded."""
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -44,6 +49,8 @@ class Profile:
     """From submission to the completion of the last device, as the host sees it."""
     dispatches: Mapping[str, int] = field(default_factory=dict)
     """How many dispatches the plan gives each slot."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """The values of the model's dims in this call."""
 
     @property
     def rows(self) -> list[tuple[str, str, int, int]]:

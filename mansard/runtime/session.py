@@ -86,10 +86,10 @@ class Session:
         """Run once with device times. It runs on recordings of its own, kept for the last shape."""
         rows, wall = self._calls.profile(prepared)
         devices = (
-            DeviceProfile(slot.plan.name, slot.name, tuple(times))
+            DeviceProfile(slot.plan.name, slot.name, tuple(times), slot.device.info, slot.builds)
             for slot, times in zip(self.slots, rows, strict=True)
         )
-        return Profile(tuple(devices), wall * 1e3, dispatch_counts(self.plan))
+        return Profile(tuple(devices), wall * 1e3, dispatch_counts(self.plan), prepared.dims)
 
     def reset_states(self) -> None:
         """Give every state its initial contents: its weight where it has one, else zeros."""

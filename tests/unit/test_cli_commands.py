@@ -22,12 +22,15 @@ from mansard.cli.bench import statistics
 from mansard.cli.explain import select
 from mansard.cli.main import app
 from mansard.cli.trace import trace_document
-from mansard.dims import Dim
+from mansard.dims import Dim, mul, symbol
 from mansard.dtypes import DType
 from mansard.errors import InputError
-from mansard.hal import DeviceInfo, MemoryHeap, registry
+from mansard.hal import DeviceInfo, MemoryHeap, ProfileRow, registry
 from mansard.hal.device import MemoryType, QueueFamily
+from mansard.hal.executable import Build
 from mansard.runtime.ledger import MemoryLedger, MemoryRow
+from mansard.runtime.profile import DeviceProfile as RanOn
+from mansard.targets.roofline import roofline_of
 
 DEVICES = [
     DeviceInfo("cpu", 0, "Some CPU", "cpu:x86_64", kind="cpu", heaps=(MemoryHeap(2**30, True, True),)),
@@ -40,6 +43,25 @@ DECISIONS = (
     Decision("d2_matmul", "matmul", "cpu", "the only one", {"cpu": 0.25, "vulkan": "no int4"}),
 )
 ROWS = [("cpu", "a", 1_000, 3_000), ("vulkan", "b", 2_500, 9_500), ("cpu", "c", 9_500, 10_000)]
+
+
+GPU = DeviceInfo("vulkan", 0, "NVIDIA H200", "vulkan:1.3", kind="discrete")
+PARTS = (
+    RanOn("cpu", "cpu", (ProfileRow("a", 1000, 3000), ProfileRow("c", 9500, 10000)), DEVICES[0]),
+    RanOn(
+        "vulkan",
+        "vulkan",
+        (ProfileRow("b", 2500, 9500),),
+        GPU,
+        (Build("quick", 0.001, True), Build("slow", 0.3, False)),
+    ),
+)
+PROFILED = (
+    Decision("a", "generic", "cpu", "fastest", bytes=8, operations=10**6, dtype="f32"),
+    Decision(
+        "b", "generic", "vulkan", "fastest", {}, 8 * 10**9, mul(10**6, symbol(Dim("n", 1, 9))), "m.py:7"
+    ),
+)
 
 
 class FakeModel:
@@ -60,7 +82,7 @@ class FakeModel:
             "cpu": {"dispatches": 2, "busy_ms": 0.0025},
             "vulkan": {"dispatches": 1, "busy_ms": 0.007},
         }
-        return SimpleNamespace(latency_ms=0.009, devices=devices, rows=ROWS)
+        return SimpleNamespace(latency_ms=0.009, devices=devices, rows=ROWS, parts=PARTS, sizes={"n": 3})
 
 
 def sum_plan() -> Plan:
@@ -258,6 +280,25 @@ def test_statistics() -> None:
     assert statistics([3.0]) == {"median_ms": 3.0, "p95_ms": 3.0, "min_ms": 3.0, "mean_ms": 3.0}
 
 
+def test_bench_profile_sets_each_dispatch_beside_its_roofline(model: FakeModel) -> None:
+    gpu = roofline_of(GPU)
+    model.plan = dataclasses.replace(model.plan, decisions=PROFILED)
+    report = json_of("bench", "m.mansard", "--runs", "2", "--warmup", "0", "--profile")
+    rows = {row["dispatch"]: row for row in report["dispatches"]}
+    assert list(rows) == ["a", "b", "c"]
+    # 7 us on an H200 for 8 GB would be the impossible; the least time is that of its memory.
+    assert rows["b"]["bytes"] == 8 * 10**9 and rows["b"]["operations"] == 3 * 10**6
+    assert rows["b"]["roofline_percent"] == pytest.approx(100 * (8e9 / 4.8e12) / 7e-6)
+    assert rows["b"]["gb_s"] == pytest.approx(8e9 / 7e-6 / 1e9) and rows["b"]["bound"] == "memory"
+    assert rows["b"]["location"] == "m.py:7"
+    assert rows["a"]["bound"] == "compute" and rows["c"]["bytes"] is None
+    assert report["pipelines"]["vulkan"]["pipelines"] == 2 and report["pipelines"]["vulkan"]["cached"] == 1
+    assert report["pipelines"]["vulkan"]["rows"][0] == {"entry": "slow", "ms": 300.0, "cached": False}
+    assert gpu.least(0, 989 * 10**12, "bf16") == (1.0, "compute")
+    text = invoke("bench", "m.mansard", "--runs", "2", "--profile").stdout
+    assert "roofline" in text and "2 pipelines made in 301.0 ms" in text
+
+
 def test_trace_has_one_track_per_device(model: FakeModel, tmp_path: Path) -> None:
     report = json_of("trace", "m.mansard", "-o", tmp_path / "t.json")
     assert report["tracks"] == ["cpu", "vulkan"]
@@ -269,7 +310,7 @@ def test_trace_has_one_track_per_device(model: FakeModel, tmp_path: Path) -> Non
 
 
 def test_trace_carries_source_locations() -> None:
-    events = trace_document(ROWS, {("vulkan", "b"): "m.py:3"})["traceEvents"]
+    events = trace_document(ROWS, {("vulkan", "b"): {"location": "m.py:3"}})["traceEvents"]
     places = {e["name"]: e["args"].get("location") for e in events if e["ph"] == "X"}
     assert places == {"a": None, "b": "m.py:3", "c": None}
 
