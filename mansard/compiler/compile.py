@@ -16,6 +16,7 @@ import mansard
 from mansard.artifact.plan import ExecutableRef, Plan, WeightSpec
 from mansard.cache import Counts, Folder
 from mansard.codegen.schedules.choose import takes_attention
+from mansard.compiler.dispatch_abi import with_dispatch_abi
 from mansard.compiler.executables import KernelSettings, build_executables
 from mansard.compiler.sources import sources_to_bytes
 from mansard.compiler.targets import CompileTarget, resolve_targets
@@ -33,6 +34,7 @@ from mansard.passes.in_place import mark_in_place
 from mansard.passes.integer_products import narrow_integers
 from mansard.passes.large_constants import split_large_constants
 from mansard.passes.layout import lay_out_weights
+from mansard.passes.long_lines import cut_long_lines
 from mansard.passes.merge_products import merge_products
 from mansard.passes.packing import Panels, mark_packable
 from mansard.passes.padding import read_padding
@@ -58,6 +60,8 @@ class CompileOptions:
     dump: Dump | None = None
     precision: str = "f32"
     """How products with constant weights compute: as the model says, or bf16 (`mansard.passes.precision`)."""
+    vulkan_dispatch_abi: str = "bda"
+    """How Vulkan kernels receive buffers: by address, as ``descriptors``, or ``all`` (`dispatch_abi`)."""
     cache: bool = True
     """Whether compiled kernels are kept on disk, and taken from there (`mansard.cache`)."""
 
@@ -114,6 +118,11 @@ def _passes(precision: str) -> tuple[Step, ...]:
     return (*CANONICAL, fold_scales, *images, merge_products, *rounding, lay_out_weights)
 
 
+def _cutting(targets: Sequence[CompileTarget]) -> tuple[Step, ...]:
+    """The pass that gives the workgroups of a GPU pieces of long lines."""
+    return (cut_long_lines,) if any(t.kernel.is_gpu and not t.slot.fallback for t in targets) else ()
+
+
 def _fitting(targets: Sequence[CompileTarget]) -> tuple[Step, ...]:
     """The pass that cuts weights which no buffer of some target can hold."""
     limits = [(t.largest_buffer, t.name) for t in targets if t.largest_buffer is not None]
@@ -154,8 +163,10 @@ class _Steps:
 def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledModel:
     precision = check_precision(options.precision)
     targets = resolve_targets(options.targets, options.placement)
+    targets = with_dispatch_abi(targets, options.vulkan_dispatch_abi)
     with steps.step("simplify"):
-        graph = run_passes(graph, (*_passes(precision), *_fitting(targets)), dump=options.dump)
+        passes = (*_passes(precision), *_cutting(targets), *_fitting(targets))
+        graph = run_passes(graph, passes, dump=options.dump)
     with steps.step("fuse"):
         dispatches = fuse(graph, attention=lambda form: all(takes_attention(form, t.kernel) for t in targets))
         dispatches = mark_in_place(mark_packable(dispatches))

@@ -290,7 +290,7 @@ def test_sorting_is_stable(device, shape, axis, descending, dtype):
     check(graph, [data], device)
 
 
-@pytest.mark.parametrize("length", [30, 1000, 3000])
+@pytest.mark.parametrize("length", [30, 1000, 3000, 40001])
 def test_top_k(device, length):
     b = GraphBuilder()
     graph = b.build(b.sort(b.input("x", (3, length), F32), 1, True, limit=20))
@@ -311,7 +311,9 @@ def test_sorting_lines_of_unknown_length(device):
 
 @pytest.mark.parametrize("inclusive", [True, False])
 @pytest.mark.parametrize("combiner", ["add", "max", "min", "mul"])
-@pytest.mark.parametrize(("shape", "axis"), [((3, 5), 1), ((2, 100), 1), ((3, 5000), 1), ((4, 90, 3), 1)])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((3, 5), 1), ((2, 100), 1), ((3, 5000), 1), ((1, 20001), 1), ((4, 90, 3), 1)]
+)
 def test_running_values(device, shape, axis, combiner, inclusive):
     b = GraphBuilder()
     graph = b.build([b.scan(b.input("x", shape, F32), axis, combiner, inclusive)])
