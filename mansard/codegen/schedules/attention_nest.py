@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mansard import dims
@@ -14,7 +14,7 @@ from mansard.codegen.segments import Segment, segments
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.ir.ops import Generic, Reshape
-from mansard.ir.scalar import Apply, Arg, Const, Scalar
+from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, walk
 from mansard.ir.types import Linear
 from mansard.passes.affine import Affine
 from mansard.passes.attention import AttentionForm, find_attention
@@ -191,6 +191,70 @@ def _ends(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, .
         return []
     rest = difference.plus(Linear.dim(nest.key_loop))
     return [rest if node.op in ("lt", "gt") else Linear(rest.terms, dims.add(rest.offset, 1))]
+
+
+def without_ends(nest: AttentionNest) -> dict[Generic, Generic]:
+    """The maps of the scores as they are where the key lies before every one of the `key_bounds`."""
+    producer = nest.producers[nest.form.masked]
+    if not isinstance(producer, Generic) or producer is nest.form.scores:
+        return {}
+    found: dict[Generic, Generic] = {}
+    stack = [(producer, nest.masked_index())]
+    while stack:
+        op, index = stack.pop()
+        body = _unhidden(nest, op, op.body, index)
+        if body is not op.body:
+            found[op] = dataclasses.replace(op, body=body)
+        args = (node for node in walk(op.body) if isinstance(node, Arg))
+        stack.extend(inner for arg in args if (inner := _producer(nest, op, arg, index)) is not None)
+    return found
+
+
+def _unhidden(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> Scalar:
+    if isinstance(node, Apply) and node.op == "select":
+        condition, seen, otherwise = node.args
+        hides = isinstance(otherwise, Const) and float(otherwise.value) == float("-inf")
+        if hides and _only_ends(nest, op, condition, index):
+            return _unhidden(nest, op, seen, index)
+    elif isinstance(node, Apply) and node.op == "add":
+        args = tuple(_unhidden(nest, op, arg, index) for arg in node.args)
+        return (
+            node
+            if all(a is b for a, b in zip(args, node.args, strict=True))
+            else Apply("add", args, node.dtype)
+        )
+    return node
+
+
+def _only_ends(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> bool:
+    """Whether a condition holds exactly before its ends."""
+    if isinstance(node, Arg):
+        inner = _producer(nest, op, node, index)
+        return inner is not None and _only_ends(nest, inner[0], inner[0].body, inner[1])
+    if isinstance(node, Apply) and node.op == "and":
+        return all(_only_ends(nest, op, arg, index) for arg in node.args)
+    return len(_ends(nest, op, node, index)) == 1
+
+
+def needs_place(nest: AttentionNest, special: Mapping[Generic, Generic]) -> bool:
+    """Whether the maps of the scores, those in ``special`` replaced, depend on row and key."""
+    producer = nest.producers[nest.form.masked]
+    stack = [producer] if isinstance(producer, Generic) and producer is not nest.form.scores else []
+    while stack:
+        op = stack.pop()
+        for node in walk(special.get(op, op).body):
+            if isinstance(node, (Index, Gather)):
+                return True
+            if isinstance(node, Arg):
+                value = op.inputs[node.index]
+                while isinstance(source := nest.producers.get(value), Reshape):
+                    value = source.inputs[0]
+                if source is nest.form.scores:
+                    continue
+                if not isinstance(source, Generic):
+                    return True
+                stack.append(source)
+    return False
 
 
 def _affine(op: Generic, node: Scalar, index: tuple[Linear, ...]) -> Linear | None:

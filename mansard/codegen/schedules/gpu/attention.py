@@ -22,6 +22,7 @@ from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.schedules.attention_nest import AttentionNest, Group, Loops, classify
 from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, estimate, power_of_two_below
+from mansard.codegen.schedules.gpu import attention_matrix
 from mansard.codegen.schedules.gpu.attention_tile import AttentionTile, FlashTile
 from mansard.codegen.schedules.parameters import Parameters
 from mansard.dims import DimLike
@@ -53,6 +54,11 @@ def schedule(
     """One workgroup takes tiles of query rows of one head, each over all of its keys."""
     nest = AttentionNest(dispatch, form)
     loops = classify(nest)
+    tiles = attention_matrix.tiles_for(nest, target)
+    if tiles and (not parameters or "matrix" in parameters.to_dict()):
+        known = {attention_matrix.parameters_of(t): t for t in reversed(tiles)}
+        chosen = known.get(parameters, tiles[0]) if parameters else tiles[0]
+        return attention_matrix.schedule(nest, target, name, chosen)
     work = deal(nest, loops)
     tile = default_tile(nest, loops, target) if not parameters else tile_of(parameters)
     assert tile is not None
@@ -78,12 +84,13 @@ def candidates(dispatch: Dispatch, form: AttentionForm, target: KernelTarget) ->
     default = default_tile(nest, loops, target)
     if default is None:
         return (Parameters(),)
+    units = [attention_matrix.parameters_of(t) for t in attention_matrix.tiles_for(nest, target)]
     found = [default]
     for rows, keys, threads in itertools.product(_ROWS, _KEYS, (64, 128, 256)):
         tile = make_tile(nest, target, rows, keys, threads)
         if tile is not None and tile not in found:
             found.append(tile)
-    return [parameters_of(tile) for tile in found]
+    return [*dict.fromkeys(units), *(parameters_of(tile) for tile in found)]
 
 
 def applies(form: AttentionForm, target: KernelTarget) -> bool:
