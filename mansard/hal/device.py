@@ -248,6 +248,11 @@ class Device(abc.ABC):
         """
         return None
 
+    @property
+    def lost(self) -> bool:
+        """Whether the device stopped answering for good, so that it has to be opened anew."""
+        return False
+
     @abc.abstractmethod
     def close(self) -> None:
         """Wait for what runs, fail what still waits, and release the device."""

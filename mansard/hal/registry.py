@@ -63,6 +63,8 @@ _lock = threading.Lock()
 def open_device(name: str) -> Device:
     """The open device called ``name`` (``cpu``, ``vulkan``, ``vulkan:1``); opened once per process.
 
+    A device that was lost is closed and opened anew: models bound to it stay as they are, the next works.
+
     Raises DeviceUnavailableError naming what is present when there is no such device, or the
     reasons when it is below the baseline.
     """
@@ -71,7 +73,9 @@ def open_device(name: str) -> Device:
     key = driver_name if index == 0 else f"{driver_name}:{index}"
     with _lock:
         if key in _open:
-            return _open[key]
+            if not _open[key].lost:
+                return _open[key]
+            _open.pop(key).close()
         found = driver(driver_name)
         if found is None:
             raise DeviceUnavailableError(

@@ -22,7 +22,7 @@ from mansard.drivers.vulkan.plan import describe_capabilities
 from mansard.drivers.vulkan.queue import DeviceQueue
 from mansard.drivers.vulkan.queues import QueuePlan, plan_queues
 from mansard.drivers.vulkan.stream import COMPUTE, TRANSFER
-from mansard.errors import DeviceError
+from mansard.errors import DeviceError, DeviceLostError, WaitTimeoutError
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.device import Batch, CommandBuffer, Device, DeviceInfo, QueueKind
@@ -115,6 +115,19 @@ class VulkanDevice(Device):
         for batch, commands in [(batch, self._checked(batch)) for batch in batches]:
             self._queues[commands.recorder].submit(batch, commands)
         self._collect()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the device stopped answering. Work handed to a lost device fails at once."""
+        point = Point(Semaphore("vulkan answer"), 1)
+        try:
+            self.submit([Batch(self._recorder.record([], profile=False), signal=(point,))])
+            point.wait(0)
+        except WaitTimeoutError:
+            return False
+        except DeviceError as error:
+            return isinstance(error, DeviceLostError)
+        return False
 
     def close(self) -> None:
         """Wait for what runs, fail what still waits, and release the device. Closing twice is allowed."""
