@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mansard.codegen.kernel import Binding, Block, For, If, Inst, Kernel, KernelBuilder, KType, KValue, Shared
+from mansard.codegen.spirv.descriptors import MAX_PARAMS
 from mansard.codegen.spirv.module import Module, glsl_number
 from mansard.codegen.spirv.words import BUILT_IN, PARTIAL_COUNT, STORAGE, Id, Instruction, Operand
 from mansard.dtypes import DType
@@ -28,6 +29,11 @@ class KernelEmitter:
         """Whether buffers are storage buffers of a descriptor set, not addresses."""
         self.storage: dict[tuple[int, Id], Id] = {}
         """The variables of storage buffers by binding and type of element."""
+        if descriptors and kernel.params > MAX_PARAMS:
+            raise CodegenError(
+                f"kernel {kernel.name!r} has {kernel.params} parameters; beside descriptors there is room "
+                f"for {MAX_PARAMS}"
+            )
         self.entry = EntryPoint(kernel.name, len(kernel.bindings), kernel.params, kernel.workgroup)
         self.module = Module(physical=not descriptors)
         self.shared_bytes = 0
@@ -42,6 +48,7 @@ class KernelEmitter:
         self._prologue: list[Instruction] = []
         self._ids: dict[int, Id] = {}
         self._constants: dict[int, float | int | bool] = {}
+        self._sums: dict[int, tuple[KValue, int]] = {}
         self._words: dict[int, Id] = {}
         self._builtins: dict[str, Id] = {}
         self._shared: dict[int, Id] = {}
@@ -89,6 +96,17 @@ class KernelEmitter:
     def set_constant(self, value: KValue, literal: float | int | bool) -> None:
         """Remember that a value is a literal."""
         self._constants[value.id] = literal
+
+    def set_sum(self, value: KValue, left: KValue, right: KValue) -> None:
+        """Remember that a value is a sum, for `without_literal`."""
+        for part, other in ((left, right), (right, left)):
+            literal = self._constants.get(other.id)
+            if literal is not None:
+                self._sums[value.id] = (part, int(literal))
+
+    def without_literal(self, value: KValue) -> tuple[KValue, int]:
+        """An integer as another one plus a literal."""
+        return self._sums.get(value.id, (value, 0))
 
     def expansion(self) -> KernelBuilder:
         """A builder whose instructions this emitter can take in place, by `inline`."""
@@ -267,6 +285,8 @@ class KernelEmitter:
         found.append(f"workgroup_invocations>={x * y * z}")
         if self.shared_bytes:
             found.append(f"shared_memory>={self.shared_bytes}")
+        if self.descriptors:
+            found.append(f"storage_buffers>={len(self.kernel.bindings)}")
         return tuple(found)
 
     def label(self, id_: Id) -> None:

@@ -117,6 +117,8 @@ def _arithmetic(f: KernelEmitter, inst: Inst) -> None:
     type_ = _type(inst)
     left, right = (f.id(a) for a in inst.args)
     f.bind(inst.result, _binary(f, inst.op, type_, left, right, exact=bool(inst.attrs.get("exact"))))
+    if inst.op == "add" and inst.result is not None and type_.dtype in (DType.I32, DType.I64):
+        f.set_sum(inst.result, *inst.args)
 
 
 def _binary(f: KernelEmitter, op: str, type_: KType, left: Id, right: Id, *, exact: bool = False) -> Id:

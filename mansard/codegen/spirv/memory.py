@@ -84,8 +84,10 @@ def _pointer(f: KernelEmitter, memory: Binding | Shared, index: Id, index_type: 
     return buffer_pointer(f, memory, index, index_type, stored)
 
 
-def buffer_pointer(f: KernelEmitter, memory: Binding, index: Id, index_type: KType, stored: Id) -> Id:
-    """A pointer to ``stored`` at element ``index`` of a buffer."""
+def buffer_pointer(
+    f: KernelEmitter, memory: Binding, index: Id, index_type: KType, stored: Id, further: int = 0
+) -> Id:
+    """A pointer to ``stored`` at element ``index + further`` of a buffer."""
     if f.descriptors:
         return storage_pointer(f, memory, index, index_type, stored)
     m = f.module
@@ -95,6 +97,9 @@ def buffer_pointer(f: KernelEmitter, memory: Binding, index: Id, index_type: KTy
     if size & (size - 1) == 0 and size > 1:
         wide = f.op("OpShiftLeftLogical", ulong, wide, m.int_constant(size.bit_length() - 1))
     address = f.op("OpIAdd", ulong, binding_address(f, memory), wide)
+    if further:
+        # Last and in 64 bits, so that it becomes part of the access itself.
+        address = f.op("OpIAdd", ulong, address, m.int_constant(further * size, 64))
     return f.op("OpConvertUToPtr", m.pointer_type("PhysicalStorageBuffer", stored), address)
 
 

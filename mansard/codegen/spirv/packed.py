@@ -15,8 +15,8 @@ def emit_load_words(f: KernelEmitter, inst: Inst) -> None:
     if inst.result is None:
         raise CodegenError("load_words without a result")
     type_ = f.type(inst.result.type)
-    (index,) = inst.args
-    pointer = buffer_pointer(f, inst.attrs["memory"], f.id(index), index.type, type_)
+    index, further = (inst.args[0], 0) if f.descriptors else f.without_literal(inst.args[0])
+    pointer = buffer_pointer(f, inst.attrs["memory"], f.id(index), index.type, type_, further)
     f.bind(inst.result, f.op("OpLoad", type_, pointer, ALIGNED, 4 * inst.result.type.lanes))
 
 

@@ -8,6 +8,7 @@ the product, conversions, padding, odd sizes) is computed element by element and
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -127,6 +128,8 @@ class Place:
     depths: Sequence[KValue]
     inside: KValue | None
     base: KValue | None
+    further: int = 0
+    """Elements from ``base`` on, where several places share it."""
 
 
 class MatrixStager:
@@ -160,7 +163,21 @@ class MatrixStager:
             if inside is not None:
                 number = self.frame.minimum(number, b.idx(count - 1))
             line, vector = self._split(number, fast)
-            self.places.append(self._place(first, line, vector, inside))
+            place = self._place(first, line, vector, inside)
+            apart = self._lines_apart(fast) if self.places else None
+            if apart is not None:
+                place = dataclasses.replace(place, base=self.places[0].base, further=turn * apart)
+            self.places.append(place)
+
+    def _lines_apart(self, fast: int) -> int | None:
+        """Elements between an invocation's successive vectors, where that is one known number."""
+        operand = self.operand
+        whole = self.threads % fast == 0 and divides(operand.factor.extent, self.side)
+        if operand.address is None or not whole or len(operand.factor.depth) != 1:
+            return None
+        across = operand.factor.groups if operand.along == "depth" else operand.factor.depth
+        step = dict(operand.address.terms).get(across[-1][-1], 0)
+        return step * (self.threads // fast) if len(across) == 1 and isinstance(step, int) else None
 
     def _split(self, number: KValue, fast: int) -> tuple[KValue, KValue]:
         b = self.frame.b
@@ -225,6 +242,7 @@ class MatrixStager:
         else:
             walked = dict(operand.address.terms).get(operand.factor.depth[-1][-1], 0)
             address = b.add(place.base, b.mul(step, ev.dim(dims.mul(walked, self.depth))))
+            address = b.add(address, b.idx(place.further))
             if inside is not None:
                 address = b.select(inside, address, b.idx(0))
         words = b.load_words(b.bindings[ev.binding_of[operand.value]], address, WORDS)
