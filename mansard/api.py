@@ -43,6 +43,7 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     objective: str | None = None,
     fallback: str | None = None,
     precision: str = "f32",
+    vulkan_dispatch_abi: str = "bda",
     cache: bool = True,
     tune: float | None = None,
     progress: Progress | None = None,
@@ -60,7 +61,9 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     ``placement`` says how dispatches are spread, ``objective`` and ``fallback`` are its most wanted
     fields. ``precision="bf16"`` lets products with constant weights round their operands to bfloat16
     (sums stay f32; weights take half the memory); results then differ, by 2**-9 of each operand.
-    Further keywords go to the frontend. ``progress(step, done, total)`` is called as steps
+    ``vulkan_dispatch_abi`` says how kernels for Vulkan receive their buffers: by 64-bit addresses
+    (``"bda"``), as ``"descriptors"`` for drivers that are better at those, or ``"all"``: devices then take
+    the addresses if they can. Further keywords go to the frontend. ``progress(step, done, total)`` is called as steps
     start, ``dump(step, text)`` with the IR after each.
     ``cache`` keeps compiled kernels on disk for later compilations (docs/compiling.md). ``tune`` spends
     that many seconds on a search of better kernels, as `mansard.tune` does.
@@ -77,6 +80,7 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
             targets=(*_texts(devices), *_texts(target)) or _default_devices(),
             placement=_placement(placement, objective, fallback),
             precision=precision,
+            vulkan_dispatch_abi=vulkan_dispatch_abi,
             cache=cache,
             progress=progress,
             dump=dump,

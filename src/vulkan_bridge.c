@@ -231,6 +231,18 @@ static bool injected(mn_vk_queue *queue) {
     return true;
 }
 
+/* A device that is lost is lost for all of its queues. */
+static void spread_loss(mn_vk_queue *queue, int32_t loss) {
+    pthread_mutex_lock(&ring_lock);
+    for (mn_vk_queue *each = queue->next; each != queue; each = each->next) {
+        pthread_mutex_lock(&each->lock);
+        if (each->loss == VK_SUCCESS) each->loss = loss;
+        pthread_cond_broadcast(&each->changed);
+        pthread_mutex_unlock(&each->lock);
+    }
+    pthread_mutex_unlock(&ring_lock);
+}
+
 static void execute(void *context, mn_batch *batch) {
     mn_vk_queue *queue = context;
     entry *e = calloc(1, sizeof *e);
@@ -257,6 +269,7 @@ static void execute(void *context, mn_batch *batch) {
     }
     pthread_mutex_unlock(&queue->lock);
     if (result == VK_SUCCESS) return;
+    if (result == VK_ERROR_DEVICE_LOST) spread_loss(queue, result);
     free(e);
     char message[160];
     snprintf(message, sizeof message, "%s: vkQueueSubmit2 failed: %s (VkResult %d)", queue->vk.label,
@@ -303,18 +316,6 @@ static int32_t wait_for(mn_vk_queue *queue, uint64_t value, uint64_t timeout) {
                               .semaphores = &queue->vk.semaphore,
                               .values = &value};
     return queue->vk.wait(queue->vk.device, &info, timeout);
-}
-
-/* A device that is lost is lost for all of its queues. */
-static void spread_loss(mn_vk_queue *queue, int32_t loss) {
-    pthread_mutex_lock(&ring_lock);
-    for (mn_vk_queue *each = queue->next; each != queue; each = each->next) {
-        pthread_mutex_lock(&each->lock);
-        if (each->loss == VK_SUCCESS) each->loss = loss;
-        pthread_cond_broadcast(&each->changed);
-        pthread_mutex_unlock(&each->lock);
-    }
-    pthread_mutex_unlock(&ring_lock);
 }
 
 /* The device is lost: all that runs or waits fails, and so does everything submitted later. Called and

@@ -168,8 +168,8 @@ static uint64_t make_set(state *s, uint64_t set_layout, vk_write_set *writes, ui
     return set;
 }
 
-/* pipeline, layout, x | y << 32, z, set layout, number of buffers, then (buffer, offset, range) of each,
- * then the parameters. */
+/* pipeline, layout, x | y << 32, z, layout of a set from the pool (0: descriptors are pushed), number of
+ * buffers, then (buffer, offset, range) of each, then the parameters. */
 static void dispatch_with_set(state *s, const uint64_t *w, uint64_t count) {
     uint32_t buffers = (uint32_t)w[5];
     const vk_buffer_info *infos = (const vk_buffer_info *)(w + 6);
@@ -186,7 +186,7 @@ static void dispatch_with_set(state *s, const uint64_t *w, uint64_t count) {
                                        .count = 1,
                                        .descriptor_type = STORAGE_BUFFER,
                                        .buffers = &infos[i]};
-        if (!s->r->set_pool) {
+        if (!w[4]) {
             s->calls->push_set(s->r->target, COMPUTE_POINT, w[1], 0, buffers, writes);
         } else {
             uint64_t set = make_set(s, w[4], writes, buffers);

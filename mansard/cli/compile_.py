@@ -79,6 +79,10 @@ def compile_(
         str,
         typer.Option(help="f32, or bf16: products with weights round their operands to bfloat16."),
     ] = "f32",
+    vulkan_dispatch_abi: Annotated[
+        str,
+        typer.Option(help="How Vulkan kernels receive buffers: bda (addresses), descriptors, or all for both."),
+    ] = "bda",
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Neither use nor keep compiled kernels on disk.")
     ] = False,
@@ -108,6 +112,7 @@ def compile_(
                 target=target or None,
                 placement=mansard.Placement(objective, parse_pins(pin or ()), min_share, fallback),
                 precision=precision,
+                vulkan_dispatch_abi=vulkan_dispatch_abi,
                 cache=not no_cache,
                 tune=None if tune is None else parse_duration(tune),
                 progress=progress,

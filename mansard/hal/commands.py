@@ -25,6 +25,8 @@ class BufferRef:
 
     buffer: Buffer | BindingSlot
     offset: int = 0
+    size: int | None = None
+    """Bytes that a dispatch may reach from ``offset`` on, for devices that bind ranges; None: to the end."""
 
 
 @dataclass(frozen=True)

@@ -156,11 +156,11 @@ class Recorder:
         store = self._layout.of_value[binding.value]
         if slot not in store.members:
             raise ArtifactError(f"{step.label}: value {binding.value} belongs to another device")
-        return self._reference(slot, store, offset)
+        return self._reference(slot, store, offset, self._bytes[binding.value] - offset)
 
-    def _reference(self, slot: int, store: Store, offset: int = 0) -> BufferRef:
+    def _reference(self, slot: int, store: Store, offset: int = 0, size: int | None = None) -> BufferRef:
         buffer, start = self._place(store, slot)
-        return BufferRef(buffer, start + offset)
+        return BufferRef(buffer, start + offset, size)
 
     def _copy(self, slot: int, copy: CopyPlan) -> list[Command]:
         size = self._bytes[copy.value.id]

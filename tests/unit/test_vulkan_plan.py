@@ -10,6 +10,7 @@ import pytest
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.plan import (
+    ADDRESS_FEATURES,
     BASELINE_FEATURES,
     describe_capabilities,
     describe_heaps,
@@ -61,7 +62,14 @@ DISCRETE = Snapshot(
     device_uuid=bytes(range(16)),
     timestamp_period=1.0,
     features=frozenset(
-        {*BASELINE_FEATURES, "hostQueryReset", "shaderFloat16", "shaderFloat64", "geometryShader"}
+        {
+            *BASELINE_FEATURES,
+            *ADDRESS_FEATURES,
+            "hostQueryReset",
+            "shaderFloat16",
+            "shaderFloat64",
+            "geometryShader",
+        }
     ),
     limits=LIMITS,
     extensions=frozenset({"VK_EXT_external_memory_host", "VK_EXT_memory_budget", "VK_KHR_swapchain"}),
@@ -202,7 +210,8 @@ def test_memory_keeps_its_promises_in_any_order_of_types(snapshot: Snapshot) -> 
 
 def test_only_known_features_and_extensions_are_enabled() -> None:
     plan = make_plan(DISCRETE)
-    assert plan.enabled == {*BASELINE_FEATURES, "hostQueryReset", "shaderFloat16", "shaderFloat64"}
+    expected = {*BASELINE_FEATURES, *ADDRESS_FEATURES, "hostQueryReset", "shaderFloat16", "shaderFloat64"}
+    assert plan.enabled == expected
     assert plan.extensions == ("VK_EXT_external_memory_host", "VK_EXT_memory_budget")
 
 
@@ -271,7 +280,8 @@ def test_heaps_say_who_sees_them() -> None:
 def test_capabilities_follow_the_plan() -> None:
     capabilities = describe_capabilities(DISCRETE, make_plan(DISCRETE), import_host=True)
     expected: dict[str, Any] = {
-        "formats": ("spirv",), "unified_memory": False, "late_binding": False, "import_host": True,
+        "formats": ("spirv", "spirv-all", "spirv-descriptors"),
+        "unified_memory": False, "late_binding": False, "import_host": True,
         "import_alignment": 4096, "max_allocation": 8 * GIB, "max_workgroup_invocations": 1024,
         "shared_memory_bytes": 48 * 1024, "profiling": True,
     }  # fmt: skip

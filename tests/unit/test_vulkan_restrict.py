@@ -9,7 +9,13 @@ from test_vulkan_plan import DISCRETE, GIB
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.driver import VulkanDriver
-from mansard.drivers.vulkan.plan import BASELINE_FEATURES, NAMED_FEATURES, UNNAMED_FEATURES, make_plan
+from mansard.drivers.vulkan.plan import (
+    BASELINE_FEATURES,
+    NAMED_FEATURES,
+    UNNAMED_FEATURES,
+    describe_capabilities,
+    make_plan,
+)
 from mansard.drivers.vulkan.restrict import (
     disable,
     limit_profile,
@@ -127,9 +133,19 @@ def test_no_matrices_without_the_feature_or_what_it_needs() -> None:
 
 
 def test_a_device_without_a_feature_of_the_baseline_says_so() -> None:
-    assert make_plan(disable(RICH, ["int64"])).reasons == ("feature shaderInt64 is missing",)
-    reasons = make_plan(disable(RICH, ["timelineSemaphore", "int64"])).reasons
-    assert reasons == ("feature timelineSemaphore is missing", "feature shaderInt64 is missing")
+    assert make_plan(disable(RICH, ["scalar_block_layout"])).reasons == (
+        "feature scalarBlockLayout is missing",
+    )
+    reasons = make_plan(disable(RICH, ["timelineSemaphore", "synchronization2"])).reasons
+    assert reasons == ("feature timelineSemaphore is missing", "feature synchronization2 is missing")
+
+
+@pytest.mark.parametrize("name", ["int64", "buffer_device_address"])
+def test_without_addresses_a_device_loads_kernels_with_descriptors(name: str) -> None:
+    plan = make_plan(disable(RICH, [name]))
+    assert plan.reasons == ()
+    formats = describe_capabilities(RICH, plan, import_host=False).formats
+    assert formats == ("spirv-all", "spirv-descriptors")
 
 
 def test_unknown_names_are_answered_with_near_ones() -> None:

@@ -6,6 +6,7 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.bridge import RecordingStruct
@@ -35,7 +36,7 @@ class VulkanCommandBuffer(CommandBuffer):
         self.closing = False
         self._labels = labels
         self._query_pool = query_pool
-        self._finalizer = weakref.finalize(self, recorder.release, handle, query_pool)
+        self._finalizer = weakref.finalize(self, recorder.release, handle)
         self._finalizer.atexit = False
 
     def profile(self) -> Sequence[ProfileRow]:
@@ -65,6 +66,14 @@ class VulkanCommandBuffer(CommandBuffer):
             self.keep = []
 
 
+@dataclass
+class _Pools:
+    """The pools a command buffer has for itself: of queries and of descriptor sets; 0 for none."""
+
+    queries: int = 0
+    sets: int = 0
+
+
 class Recorder:
     """Records the command buffers of one queue, which takes some kinds of work (bits of `stream`).
 
@@ -89,8 +98,8 @@ class Recorder:
         self.clock = clock
         self._calls = calls_of(context.commands)
         self._lock = threading.Lock()
-        self._released: list[tuple[int, int]] = []
-        self._live: dict[int, int] = {}
+        self._released: list[int] = []
+        self._live: dict[int, _Pools] = {}
         self._closed = False
         info = vk.VkCommandPoolCreateInfo(queueFamilyIndex=slot.family)
         pool = ctypes.c_uint64()
@@ -124,20 +133,22 @@ class Recorder:
                 raise DeviceError("the Vulkan device is closed")
             self._free_released()
             handle = self._allocate()
-            self._live[handle] = 0
+            self._live[handle] = pools = _Pools()
             if stream.rows:
-                self._live[handle] = self._query_pool(2 * len(stream.rows))
-            queries = self._live[handle]
-            recorded = VulkanCommandBuffer(self, handle, tuple(stream.rows), queries)
+                pools.queries = self._query_pool(2 * len(stream.rows))
+            if stream.sets:
+                pools.sets = self._set_pool(stream.sets, stream.descriptors)
+            recorded = VulkanCommandBuffer(self, handle, tuple(stream.rows), pools.queries)
             recorded.keep = [tables, *keep]
             recording = RecordingStruct(
                 calls=ctypes.pointer(self._calls),
                 device=self.context.handle,
                 target=handle,
-                queries=queries,
+                queries=pools.queries,
                 query_count=2 * len(stream.rows),
                 tables=tables.host_pointer if tables else None,
                 tables_address=tables.address if tables else 0,
+                set_pool=pools.sets,
             )
             # The lock is held: command buffers of one pool are recorded by one thread at a time.
             check(record(words, recording), "recording")
@@ -152,9 +163,9 @@ class Recorder:
         check(status, "reading timestamps")
         return None if status == vk.VK_NOT_READY else list(results)
 
-    def release(self, handle: int, queries: int) -> None:
+    def release(self, handle: int) -> None:
         """Free a command buffer; also called by the garbage collector, so it never waits for the lock."""
-        self._released.append((handle, queries))
+        self._released.append(handle)
         if self._lock.acquire(blocking=False):
             try:
                 self._free_released()
@@ -164,7 +175,7 @@ class Recorder:
     def close(self) -> None:
         """Free everything. Nothing may be in flight."""
         with self._lock:
-            self._released += [(handle, queries) for handle, queries in self._live.items()]
+            self._released += self._live
             self._free_released()
             self._closed = True
             self.context.commands.vkDestroyCommandPool(self.context.handle, self._pool, None)
@@ -172,12 +183,15 @@ class Recorder:
     def _free_released(self) -> None:
         commands, device = self.context.commands, self.context.handle
         while self._released:
-            handle, queries = self._released.pop()
-            if self._closed or self._live.pop(handle, None) is None:
+            handle = self._released.pop()
+            pools = None if self._closed else self._live.pop(handle, None)
+            if pools is None:
                 continue
             commands.vkFreeCommandBuffers(device, self._pool, 1, ctypes.byref(ctypes.c_void_p(handle)))
-            if queries:
-                commands.vkDestroyQueryPool(device, queries, None)
+            if pools.queries:
+                commands.vkDestroyQueryPool(device, pools.queries, None)
+            if pools.sets:
+                commands.vkDestroyDescriptorPool(device, pools.sets, None)
 
     def _allocate(self) -> int:
         info = vk.VkCommandBufferAllocateInfo(
@@ -205,4 +219,16 @@ class Recorder:
         )
         # Until the first run has ended the queries must read as not ready.
         self.context.commands.vkResetQueryPool(self.context.handle, pool.value, 0, count)
+        return pool.value
+
+    def _set_pool(self, sets: int, descriptors: int) -> int:
+        size = vk.VkDescriptorPoolSize(type=vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, descriptorCount=descriptors)
+        info = vk.VkDescriptorPoolCreateInfo(maxSets=sets, poolSizeCount=1, pPoolSizes=ctypes.pointer(size))
+        pool = ctypes.c_uint64()
+        check(
+            self.context.commands.vkCreateDescriptorPool(
+                self.context.handle, ctypes.byref(info), None, ctypes.byref(pool)
+            ),
+            f"creating a pool of {sets} descriptor sets",
+        )
         return pool.value

@@ -9,11 +9,12 @@ from mansard.codegen.backend import Backend, KernelTarget, MatrixShape
 from mansard.codegen.kernel import Kernel
 from mansard.codegen.kernel.verify import verify
 from mansard.codegen.spirv.function import KernelEmitter
+from mansard.drivers.vulkan.abi import BDA, DESCRIPTORS, Module, join
 from mansard.drivers.vulkan.target_text import of_device, parse
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.hal.device import DeviceInfo
-from mansard.hal.executable import ExecutableSpec
+from mansard.hal.executable import EntryPoint, ExecutableSpec
 from mansard.targets.gpus import product_of
 from mansard.targets.profile import DeviceProfile, default_profile, gpu_profile
 
@@ -24,7 +25,7 @@ TARGET = "vulkan:1.3"
 
 
 class VulkanBackend(Backend):
-    """Vulkan 1.3 compute through physical storage buffers."""
+    """Vulkan 1.3 compute, through physical storage buffers unless a target asks for descriptors."""
 
     name = "vulkan"
 
@@ -82,8 +83,9 @@ class VulkanBackend(Backend):
         parts = []
         for kernel in kernels:
             verify(kernel)
-            lines = [str(i) for i in KernelEmitter(kernel).emit()]
-            parts.append("\n".join([f"; {kernel.name}", *lines, ""]))
+            for abi in dispatch_abis(target.features):
+                lines = [str(i) for i in KernelEmitter(kernel, descriptors=abi == DESCRIPTORS).emit()]
+                parts.append("\n".join([f"; {kernel.name} ({abi})", *lines, ""]))
         return "\n".join(parts)
 
 
@@ -102,7 +104,21 @@ def matrix_shapes(features: frozenset[str]) -> tuple[MatrixShape, ...]:
 
 def _compile(kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
     verify(kernel)
-    emitter = KernelEmitter(kernel)
+    modules = [_module(kernel, target, abi) for abi in dispatch_abis(target.features)]
+    code_format, code, requires = join(modules)
+    entry = EntryPoint(kernel.name, len(kernel.bindings), kernel.params, kernel.workgroup)
+    return ExecutableSpec(code_format, TARGET, code, (entry,), requires)
+
+
+def dispatch_abis(features: frozenset[str]) -> tuple[str, ...]:
+    """The ABIs that a target's features ask for, best first."""
+    if "abi_all" in features:
+        return BDA, DESCRIPTORS
+    return (DESCRIPTORS,) if "abi_descriptors" in features else (BDA,)
+
+
+def _module(kernel: Kernel, target: KernelTarget, abi: str) -> Module:
+    emitter = KernelEmitter(kernel, descriptors=abi == DESCRIPTORS)
     if "nan_preserve" in target.features:
         emitter.module.preserve_nan()
     instructions = emitter.emit()
@@ -115,8 +131,7 @@ def _compile(kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
         lacking.append(f"{emitter.shared_bytes} bytes of shared memory (limit {target.shared_memory_bytes})")
     if lacking:
         raise CodegenError(f"kernel {kernel.name!r} needs {', '.join(lacking)}, which {target.name} lacks")
-    code = emitter.module.encode(instructions)
-    return ExecutableSpec("spirv", TARGET, code, (emitter.entry,), requires)
+    return Module(abi, emitter.module.encode(instructions), requires)
 
 
 BACKEND = VulkanBackend()

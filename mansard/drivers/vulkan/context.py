@@ -12,11 +12,10 @@ from mansard.drivers.vulkan.plan import DevicePlan
 from mansard.drivers.vulkan.queues import QueuePlan
 from mansard.drivers.vulkan.snapshot import EXTERNAL_MEMORY_HOST, Snapshot, feature_names, feature_structs
 
-BUFFER_USAGE = (
+_PLAIN_USAGE = (
     vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
     | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
     | vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
-    | vk.VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT
 )
 
 
@@ -32,6 +31,16 @@ class Context:
     snapshot: Snapshot
     plan: DevicePlan
     can_import_host: bool
+
+    @property
+    def has_addresses(self) -> bool:
+        """Whether buffers have addresses."""
+        return self.plan.features["buffer_device_address"]
+
+    @property
+    def buffer_usage(self) -> int:
+        """VkBufferUsageFlags of every buffer."""
+        return _usage(self.plan)
 
 
 def open_context(
@@ -65,7 +74,8 @@ def open_context(
         commands=instance.device_commands(handle),
         snapshot=snapshot,
         plan=plan,
-        can_import_host=EXTERNAL_MEMORY_HOST in plan.extensions and _importable(instance, physical),
+        can_import_host=EXTERNAL_MEMORY_HOST in plan.extensions
+        and _importable(instance, physical, _usage(plan)),
     )
 
 
@@ -80,10 +90,15 @@ def _enable(names: Iterable[str], extensions: Collection[str]) -> vk.VkPhysicalD
     return chain
 
 
-def _importable(instance: Instance, physical: int) -> bool:
+def _usage(plan: DevicePlan) -> int:
+    addressed = vk.VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT if plan.features["buffer_device_address"] else 0
+    return _PLAIN_USAGE | addressed
+
+
+def _importable(instance: Instance, physical: int, usage: int) -> bool:
     """Whether buffers as we create them can lie in imported host memory."""
     info = vk.VkPhysicalDeviceExternalBufferInfo(
-        usage=BUFFER_USAGE, handleType=vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
+        usage=usage, handleType=vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
     )
     found = vk.VkExternalBufferProperties()
     instance.commands.vkGetPhysicalDeviceExternalBufferProperties(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mansard.drivers.vulkan import copy_kernel
+from mansard.drivers.vulkan.abi import ADDRESSES
 from mansard.drivers.vulkan.executable import ExecutableLoader, Pipeline, VulkanExecutable
 from mansard.drivers.vulkan.memory import Allocator, VulkanBuffer
 from mansard.drivers.vulkan.plan import DevicePlan
@@ -24,7 +25,7 @@ class Encoder:
         self.plan = plan
         self.allocator = allocator
         self.loader = loader
-        self.copies_by_kernel = not plan.unified
+        self.copies_by_kernel = not plan.unified and all(plan.features[name] for name in ADDRESSES)
         """Whether copies within device memory are left to a kernel."""
         self.host_copies_by_kernel = HOST_COPIES
         """The largest copy from or to host memory, in bytes, that is left to a kernel too."""
@@ -59,6 +60,9 @@ class Encoder:
         if not (0 <= x <= most_x and 0 <= y <= most_y and 0 <= z <= most_z):
             self._refuse_grid(command)
         label = command.label or command.entry
+        if pipeline.descriptors:
+            self._dispatch_with_set(command, pipeline, label, stream, keep)
+            return
         table = []
         for ref in command.bindings:
             buffer = self._resolve(ref, 0, label)
@@ -70,6 +74,40 @@ class Encoder:
         in_memory = not pipeline.entry.table_in_push_constants
         stream.dispatch(pipeline.handle, pipeline.layout, grid, table, in_memory)
         stream.end(label)
+
+    def _dispatch_with_set(
+        self, command: Dispatch, pipeline: Pipeline, label: str, stream: Stream, keep: dict[object, None]
+    ) -> None:
+        buffers = []
+        for number, ref in enumerate(command.bindings):
+            buffer = self._resolve(ref, 0, label)
+            buffers.append(self._range(ref, buffer, f"{label}, buffer {number}"))
+            keep[buffer] = None
+        keep[command.executable] = None
+        params = [param & WORD for param in command.params]
+        stream.begin(label, COMPUTE)
+        stream.dispatch_with_set(
+            pipeline.handle, pipeline.layout, pipeline.pooled_set, command.grid, buffers, params
+        )
+        stream.end(label)
+
+    def _range(self, ref: BufferRef, buffer: VulkanBuffer, what: str) -> tuple[int, int, int]:
+        """Handle, offset and size of a buffer's range for a descriptor."""
+        limits = self.plan.limits
+        offset = buffer.offset + ref.offset
+        size = buffer.size - ref.offset if ref.size is None else ref.size
+        if offset % limits["storage_alignment"]:
+            raise DeviceError(
+                f"{what}: offset {offset} is no multiple of {limits['storage_alignment']}, as descriptors "
+                "on this device need it (minStorageBufferOffsetAlignment)"
+            )
+        if size > limits["storage_range"]:
+            raise DeviceError(
+                f"{what}: {size} bytes exceed the {limits['storage_range']} that one descriptor can name on "
+                "this device (maxStorageBufferRange); compile with --vulkan-dispatch-abi bda or all"
+            )
+        # Allocations are whole 16 bytes; an empty range is not allowed.
+        return buffer.handle, offset, max(4, -(-size // 4) * 4)
 
     def _pipeline(self, command: Dispatch) -> Pipeline:
         executable = command.executable

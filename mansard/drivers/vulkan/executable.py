@@ -6,10 +6,12 @@ import ctypes
 import re
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.abi import DESCRIPTORS, FORMATS, Module, modules_of
 from mansard.drivers.vulkan.cache import PipelineCache
 from mansard.drivers.vulkan.context import Context
 from mansard.drivers.vulkan.plan import DevicePlan
@@ -21,13 +23,13 @@ from mansard.hal.executable import EntryPoint, Executable, ExecutableSpec
 _LIMIT = re.compile(r"(\w+)\s*>=\s*(\d+)")
 
 
-def unmet_requirements(spec: ExecutableSpec, plan: DevicePlan) -> list[str]:
-    """What an executable needs and the device lacks, each as a sentence part; empty when it fits.
+def unmet_requirements(requires: Iterable[str], entries: Iterable[EntryPoint], plan: DevicePlan) -> list[str]:
+    """What kernels need and the device lacks, each as a sentence part; empty when it fits.
 
     A requirement is a named feature (``float16``) or a limit (``workgroup_invocations>=256``).
     """
     missing = []
-    for requirement in spec.requires:
+    for requirement in requires:
         limit = _LIMIT.fullmatch(requirement)
         if limit is None:
             if requirement not in plan.feature_names:
@@ -36,7 +38,7 @@ def unmet_requirements(spec: ExecutableSpec, plan: DevicePlan) -> list[str]:
             missing.append(
                 f"needs {requirement}, the device has {plan.limits.get(limit[1], 'no such limit')}"
             )
-    for entry in spec.entries:
+    for entry in entries:
         x, y, z = entry.workgroup
         if x * y * z > plan.limits["workgroup_invocations"]:
             missing.append(f"{entry.name} has workgroups of {x * y * z}, the device's limit is "
@@ -50,13 +52,27 @@ def unmet_requirements(spec: ExecutableSpec, plan: DevicePlan) -> list[str]:
     return missing
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Handles of a pipeline layout and of the descriptor set layout in it, if any."""
+
+    pipeline: int
+    set: int = 0
+    descriptors: bool = False
+    pushed: bool = False
+
+
 class Pipeline:
     """One entry point, ready to be dispatched."""
 
-    def __init__(self, handle: int, layout: int, entry: EntryPoint) -> None:
+    def __init__(self, handle: int, layout: Layout, entry: EntryPoint) -> None:
         self.handle = handle
-        self.layout = layout
+        self.layout = layout.pipeline
         self.entry = entry
+        self.descriptors = layout.descriptors
+        """Whether it takes descriptors instead of an argument table."""
+        self.pooled_set = 0 if layout.pushed else layout.set
+        """The layout of the sets it needs from a pool; 0 when descriptors are pushed or there are none."""
 
 
 class VulkanExecutable(Executable):
@@ -85,7 +101,7 @@ class ExecutableLoader:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._layouts: dict[int, int] = {}
+        self._layouts: dict[tuple[bool, int, int], Layout] = {}
         self._live: set[int] = set()
         self._cache = PipelineCache(context)
         self._closed = False
@@ -96,18 +112,17 @@ class ExecutableLoader:
         Raises TargetMismatchError for a foreign format or an unmet requirement, ArtifactError for code
         that is no SPIR-V or lacks an entry point, DeviceError when the driver refuses it.
         """
-        if spec.format != "spirv":
-            raise TargetMismatchError(f"a Vulkan device loads 'spirv', not {spec.format!r}")
-        missing = unmet_requirements(spec, self._context.plan)
-        if missing:
-            raise TargetMismatchError(f"the executable for {spec.target} {'; '.join(missing)}")
-        code = bytes(spec.code)
-        absent = {entry.name for entry in spec.entries} - entry_points(code)
+        if spec.format not in FORMATS.values():
+            raise TargetMismatchError(
+                f"a Vulkan device loads {', '.join(FORMATS.values())}, not {spec.format!r}"
+            )
+        module = self._choose(spec)
+        absent = {entry.name for entry in spec.entries} - entry_points(module.code)
         if absent:
             raise ArtifactError(f"the SPIR-V module has no entry point {', '.join(sorted(absent))}")
         if self._closed:
             raise DeviceError("the Vulkan device is closed")
-        pipelines = self._pipelines(code, spec.entries) if spec.entries else {}
+        pipelines = self._pipelines(module, spec.entries) if spec.entries else {}
         self._cache.save()
         return VulkanExecutable(self, spec, pipelines)
 
@@ -124,26 +139,44 @@ class ExecutableLoader:
         """Destroy what is left."""
         self.release(list(self._live))
         self._closed = True
+        commands, device = self._context.commands, self._context.handle
         for layout in self._layouts.values():
-            self._context.commands.vkDestroyPipelineLayout(self._context.handle, layout, None)
+            commands.vkDestroyPipelineLayout(device, layout.pipeline, None)
+            if layout.set:
+                commands.vkDestroyDescriptorSetLayout(device, layout.set, None)
         self._cache.close()
 
-    def _pipelines(self, code: bytes, entries: tuple[EntryPoint, ...]) -> dict[str, Pipeline]:
-        commands, device = self._context.commands, self._context.handle
+    def _choose(self, spec: ExecutableSpec) -> Module:
+        """The first module whose requirements the device meets; raises TargetMismatchError."""
+        refusals = []
+        for module in modules_of(spec):
+            missing = unmet_requirements(module.requires, spec.entries, self._context.plan)
+            if not missing:
+                return module
+            refusals.append("; ".join(missing))
+        raise TargetMismatchError(f"the executable for {spec.target} {'; or it '.join(refusals)}")
+
+    def _pipelines(self, module_: Module, entries: tuple[EntryPoint, ...]) -> dict[str, Pipeline]:
+        commands, device, code = self._context.commands, self._context.handle, module_.code
         words = (ctypes.c_uint32 * (len(code) // 4)).from_buffer_copy(code)
         info = vk.VkShaderModuleCreateInfo(codeSize=len(code), pCode=words)
         module = _created(
             lambda out: commands.vkCreateShaderModule(device, ctypes.byref(info), None, out), "loading SPIR-V"
         )
         try:
-            return self._compile(module, entries)
+            return self._compile(module, entries, module_.abi == DESCRIPTORS)
         finally:
             commands.vkDestroyShaderModule(device, module, None)
 
-    def _compile(self, module: int, entries: tuple[EntryPoint, ...]) -> dict[str, Pipeline]:
-        layouts = [self._layout(entry) for entry in entries]
+    def _compile(
+        self, module: int, entries: tuple[EntryPoint, ...], descriptors: bool
+    ) -> dict[str, Pipeline]:
+        layouts = [self._layout(entry, descriptors) for entry in entries]
         infos = (vk.VkComputePipelineCreateInfo * len(entries))(
-            *(_pipeline_info(module, entry, layout) for entry, layout in zip(entries, layouts, strict=True))
+            *(
+                _pipeline_info(module, entry, layout.pipeline)
+                for entry, layout in zip(entries, layouts, strict=True)
+            )
         )
         handles = (ctypes.c_uint64 * len(entries))()
         result = self._context.commands.vkCreateComputePipelines(
@@ -160,23 +193,55 @@ class ExecutableLoader:
             for entry, handle, layout in zip(entries, handles, layouts, strict=True)
         }
 
-    def _layout(self, entry: EntryPoint) -> int:
-        """The pipeline layout for an entry's push constants; entries of equal size share one."""
-        size = entry.table_words * 8 if entry.table_in_push_constants else 8
+    def _layout(self, entry: EntryPoint, descriptors: bool) -> Layout:
+        """The layout for an entry's push constants and buffers; equal entries share one."""
+        if descriptors:
+            key = True, 8 * entry.params, entry.bindings
+        else:
+            key = False, entry.table_words * 8 if entry.table_in_push_constants else 8, 0
         with self._lock:
-            if size not in self._layouts:
-                self._layouts[size] = self._create_layout(size)
-            return self._layouts[size]
+            if key not in self._layouts:
+                self._layouts[key] = self._create_layout(*key)
+            return self._layouts[key]
 
-    def _create_layout(self, size: int) -> int:
+    def _create_layout(self, descriptors: bool, size: int, buffers: int) -> Layout:
+        pushed = buffers <= self._context.plan.limits["push_descriptors"]
+        set_layout = ctypes.c_uint64(self._create_set_layout(buffers, pushed) if buffers else 0)
         constants = vk.VkPushConstantRange(stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT, offset=0, size=size)
         info = vk.VkPipelineLayoutCreateInfo(
-            pushConstantRangeCount=1 if size else 0, pPushConstantRanges=ctypes.pointer(constants)
+            setLayoutCount=1 if buffers else 0,
+            pSetLayouts=ctypes.pointer(set_layout),
+            pushConstantRangeCount=1 if size else 0,
+            pPushConstantRanges=ctypes.pointer(constants),
+        )
+        commands, device = self._context.commands, self._context.handle
+        handle = _created(
+            lambda out: commands.vkCreatePipelineLayout(device, ctypes.byref(info), None, out),
+            "creating a pipeline layout",
+        )
+        return Layout(handle, set_layout.value, descriptors, pushed)
+
+    def _create_set_layout(self, buffers: int, pushed: bool) -> int:
+        bindings = (vk.VkDescriptorSetLayoutBinding * buffers)(
+            *(
+                vk.VkDescriptorSetLayoutBinding(
+                    binding=number,
+                    descriptorType=vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+                    descriptorCount=1,
+                    stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
+                )
+                for number in range(buffers)
+            )
+        )
+        info = vk.VkDescriptorSetLayoutCreateInfo(
+            flags=vk.VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR if pushed else 0,
+            bindingCount=buffers,
+            pBindings=bindings,
         )
         commands, device = self._context.commands, self._context.handle
         return _created(
-            lambda out: commands.vkCreatePipelineLayout(device, ctypes.byref(info), None, out),
-            "creating a pipeline layout",
+            lambda out: commands.vkCreateDescriptorSetLayout(device, ctypes.byref(info), None, out),
+            "creating a descriptor set layout",
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.context import BUFFER_USAGE, Context
+from mansard.drivers.vulkan.context import Context
 from mansard.drivers.vulkan.plan import MEMORY_BUDGET, pick_memory
 from mansard.drivers.vulkan.pool import FreeList
 from mansard.drivers.vulkan.results import check
@@ -282,7 +282,7 @@ class Allocator:
         families = self._context.queues.families
         info = vk.VkBufferCreateInfo(
             size=size,
-            usage=BUFFER_USAGE,
+            usage=self._context.buffer_usage,
             sharingMode=vk.VK_SHARING_MODE_CONCURRENT if len(families) > 1 else vk.VK_SHARING_MODE_EXCLUSIVE,
             queueFamilyIndexCount=len(families),
             pQueueFamilyIndices=(ctypes.c_uint32 * len(families))(*families),
@@ -308,7 +308,9 @@ class Allocator:
         """Allocate (or import) memory and bind the buffer to it; the buffer stays when that fails."""
         commands, handle = self._context.commands, self._context.handle
         info = vk.VkMemoryAllocateInfo(allocationSize=size, memoryTypeIndex=memory_type)
-        chain = [info, vk.VkMemoryAllocateFlagsInfo(flags=vk.VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT)]
+        chain: list[Any] = [info]
+        if self._context.has_addresses:
+            chain.append(vk.VkMemoryAllocateFlagsInfo(flags=vk.VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT))
         if imported is not None:
             chain.append(
                 vk.VkImportMemoryHostPointerInfoEXT(handleType=_HOST_ALLOCATION, pHostPointer=imported)
@@ -324,9 +326,11 @@ class Allocator:
         except DeviceError:
             commands.vkFreeMemory(handle, memory.value, None)
             raise
-        address = commands.vkGetBufferDeviceAddress(
-            handle, ctypes.byref(vk.VkBufferDeviceAddressInfo(buffer=buffer))
-        )
+        address = 0
+        if self._context.has_addresses:
+            address = commands.vkGetBufferDeviceAddress(
+                handle, ctypes.byref(vk.VkBufferDeviceAddressInfo(buffer=buffer))
+            )
         allocation = Allocation(buffer, memory.value, address, pointer, size)
         self._live.add(allocation)
         return allocation

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.abi import device_formats
 from mansard.drivers.vulkan.snapshot import (
     BFLOAT16_COMPONENT,
     EXTENSION_FEATURES,
     EXTERNAL_MEMORY_HOST,
+    PUSH_DESCRIPTOR,
     SOFTWARE_THREADS,
     MatrixProperties,
     Snapshot,
@@ -18,13 +20,9 @@ from mansard.drivers.vulkan.snapshot import (
 from mansard.hal.device import Capabilities, MemoryHeap, MemoryType, QueueFamily
 
 MINIMUM_API = vk.VK_API_VERSION_1_3
-BASELINE_FEATURES = (
-    "timelineSemaphore",
-    "synchronization2",
-    "scalarBlockLayout",
-    "bufferDeviceAddress",
-    "shaderInt64",
-)
+BASELINE_FEATURES = ("timelineSemaphore", "synchronization2", "scalarBlockLayout")
+ADDRESS_FEATURES = ("bufferDeviceAddress", "shaderInt64")
+"""Behind the usual ABI of kernels; without them a device takes kernels with descriptors alone."""
 
 NAMED_FEATURES: Mapping[str, tuple[str, ...]] = {
     "buffer_device_address": ("bufferDeviceAddress",),
@@ -84,7 +82,13 @@ _LLVMPIPE_UNLIMITED_SINCE = 25
 _UNLIMITED = (1 << 63) - 1
 CALIBRATED_TIMESTAMPS = "VK_EXT_calibrated_timestamps"
 MEMORY_BUDGET = "VK_EXT_memory_budget"
-OPTIONAL_EXTENSIONS = (EXTERNAL_MEMORY_HOST, CALIBRATED_TIMESTAMPS, MEMORY_BUDGET, *EXTENSION_FEATURES)
+OPTIONAL_EXTENSIONS = (
+    EXTERNAL_MEMORY_HOST,
+    CALIBRATED_TIMESTAMPS,
+    MEMORY_BUDGET,
+    PUSH_DESCRIPTOR,
+    *EXTENSION_FEATURES,
+)
 
 _LOCAL = vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
 _MAPPED = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
@@ -289,6 +293,11 @@ def named_limits(snapshot: Snapshot) -> dict[str, int]:
         "max_subgroup_size": limits.get("maxSubgroupSize") or subgroup,
         "max_allocation": max_allocation(snapshot),
         "allocations": limits.get("maxMemoryAllocationCount") or 4096,
+        "storage_buffers": limits.get("maxPerStageDescriptorStorageBuffers") or 4,
+        "storage_alignment": limits.get("minStorageBufferOffsetAlignment") or 256,
+        "push_descriptors": limits.get("maxPushDescriptors", 0)
+        if PUSH_DESCRIPTOR in snapshot.extensions
+        else 0,
         "storage_range": limits.get("maxStorageBufferRange") or 1 << 27,
         "loop_iterations": loop_iterations(snapshot),
         "compute_units": compute_units(snapshot),
@@ -382,7 +391,7 @@ def describe_kind(snapshot: Snapshot) -> str:
 def describe_capabilities(snapshot: Snapshot, plan: DevicePlan, *, import_host: bool) -> Capabilities:
     """The declared capabilities of an opened device."""
     return Capabilities(
-        formats=("spirv",),
+        formats=device_formats(plan.features),
         unified_memory=plan.unified,
         late_binding=False,
         import_host=import_host,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.plan import (
+    ADDRESS_FEATURES,
     BASELINE_FEATURES,
     NAMED_FEATURES,
     OPTIONAL_EXTENSIONS,
@@ -149,8 +150,8 @@ def check_feature(name: str) -> None:
 
 
 def optional_features(snapshot: Snapshot) -> tuple[str, ...]:
-    """Everything the device has beyond the baseline and Mansard uses, by the names `disable` takes."""
-    needed = set(BASELINE_FEATURES)
+    """What the device has beyond the needs of usual kernels and Mansard uses, by names `disable` takes."""
+    needed = {*BASELINE_FEATURES, *ADDRESS_FEATURES}  # the latter change which kernels a device takes at all
     named = [
         name
         for name, present in named_features(snapshot).items()

@@ -53,6 +53,7 @@ BFLOAT16_COMPONENT = 1000141000
 
 _LIMITS = (
     "maxStorageBufferRange",
+    "maxPerStageDescriptorStorageBuffers",
     "maxPushConstantsSize",
     "maxComputeSharedMemorySize",
     "maxComputeWorkGroupInvocations",
@@ -72,6 +73,7 @@ _PROPERTIES = (
     "shaderSignedZeroInfNanPreserveFloat32",
 )
 EXTERNAL_MEMORY_HOST = "VK_EXT_external_memory_host"
+PUSH_DESCRIPTOR = "VK_KHR_push_descriptor"
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,9 @@ def _properties(
     host = vk.VkPhysicalDeviceExternalMemoryHostPropertiesEXT()
     if EXTERNAL_MEMORY_HOST in extensions:
         chain.append(host)
+    push = vk.VkPhysicalDevicePushDescriptorPropertiesKHR()
+    if PUSH_DESCRIPTOR in extensions:
+        chain.append(push)
     cores = [kind() for name, kind in CORE_PROPERTIES.items() if name in extensions]
     chain += cores
     commands.vkGetPhysicalDeviceProperties2(physical, ctypes.byref(vk.chain(*chain)))
@@ -241,6 +246,8 @@ def _properties(
         limits[SOFTWARE_THREADS] = len(os.sched_getaffinity(0))
     if EXTERNAL_MEMORY_HOST in extensions:
         limits["minImportedHostPointerAlignment"] = int(host.minImportedHostPointerAlignment)
+    if PUSH_DESCRIPTOR in extensions:
+        limits["maxPushDescriptors"] = int(push.maxPushDescriptors)
     driver = f"{v12.driverName.decode(errors='replace')} {v12.driverInfo.decode(errors='replace')}".strip()
     return driver, int(v12.driverID), bytes(v11.deviceUUID)
 

@@ -53,6 +53,7 @@ class Stream:
     table_bytes: int = 0
     sets: int = 0
     descriptors: int = 0
+    """Sets to take from a pool, and the descriptors in them."""
     _kinds: int = 0  # of the work since the last barrier
     _all: int = 0
     _open: int = -1  # where the last barrier is in the words
@@ -100,14 +101,16 @@ class Stream:
         buffers: list[tuple[int, int, int]],
         params: list[int],
     ) -> None:
-        """A dispatch that takes its buffers (handle, offset, bytes) as descriptors."""
+        """A dispatch that takes its buffers (handle, offset, bytes) as descriptors: pushed, or in a set of
+        ``set_layout`` from a pool."""
         x, y, z = grid
         flat = [word for buffer in buffers for word in buffer]
         count = 6 + len(flat) + len(params)
         self.words += (DISPATCH_WITH_SET | count << 8, pipeline, layout, x | y << 32, z, set_layout)
         self.words += (len(buffers), *flat, *params)
-        self.sets += bool(buffers)
-        self.descriptors += len(buffers)
+        if set_layout:
+            self.sets += 1
+            self.descriptors += len(buffers)
 
     def copy(self, source: int, target: int, source_offset: int, target_offset: int, size: int) -> None:
         """vkCmdCopyBuffer of one region."""

@@ -36,7 +36,9 @@ _USED = 4
 places empty, and half of the others hides what memory takes."""
 
 _MATRIX = re.compile(r"matrix_\d+x\d+x\d+_[a-z0-9]+_[a-z0-9]+")
-_NAMES = {*NAMED_FEATURES, *SUBGROUP_OPERATIONS, NAN_PRESERVE}
+ABI_FEATURES = ("abi_descriptors", "abi_all")
+"""Not of devices but asked for: how kernels receive their buffers (`mansard.drivers.vulkan.abi`)."""
+_NAMES = {*NAMED_FEATURES, *SUBGROUP_OPERATIONS, NAN_PRESERVE, *ABI_FEATURES}
 
 
 @dataclass(frozen=True)
