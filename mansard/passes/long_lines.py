@@ -257,14 +257,15 @@ def _long_reduction(op: Generic) -> bool:
 def _wanted(op: Generic) -> int:
     """Pieces that each row should have."""
     rows = max(1, dims.representative(dims.product(op.extents[: op.rank])))
-    row = math.prod(int(op.extents[d]) for d in op.reduced)  # type: ignore[call-overload]
+    row = math.prod(_known(op.extents[op.rank :]))
     return 0 if row < LEAST_ROW or rows > MOST_ROWS else min(WANTED_PIECES // rows, row // LEAST_PIECE)
 
 
 def _pieces(op: Generic) -> tuple[int, int, int]:
     """The reduced loop to cut, the number of pieces and their length: one that leaves nothing over and keeps
     vectors aligned, if there is one nearly as good."""
-    loop = max(op.reduced, key=lambda d: (op.extents[d], -d))
+    extents = _known(op.extents[op.rank :])
+    loop = op.rank + extents.index(max(extents))
     extent, wanted = op.extents[loop], _wanted(op)
     assert isinstance(extent, int)
     whole = [p for p in range(max(2, wanted // 8), min(2 * wanted, extent) + 1) if extent % p == 0]
@@ -279,8 +280,13 @@ def _pieces(op: Generic) -> tuple[int, int, int]:
 
 def _lines(value: Value, axis: int) -> tuple[int, int]:
     """Lines and their length, both known."""
-    shape = value.type.shape
-    return math.prod(int(d) for d in shape[:axis]), int(shape[axis])  # type: ignore[call-overload]
+    shape = _known(value.type.shape)
+    return math.prod(shape[:axis]), shape[axis]
+
+
+def _known(extents: Sequence[DimLike]) -> list[int]:
+    """Extents that are all known."""
+    return [d for d in extents if isinstance(d, int)]
 
 
 def _is_line(value: Value, axis: int) -> bool:
