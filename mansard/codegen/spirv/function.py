@@ -48,6 +48,7 @@ class KernelEmitter:
         self._prologue: list[Instruction] = []
         self._ids: dict[int, Id] = {}
         self._constants: dict[int, float | int | bool] = {}
+        self._sums: dict[int, tuple[KValue, int]] = {}
         self._words: dict[int, Id] = {}
         self._builtins: dict[str, Id] = {}
         self._shared: dict[int, Id] = {}
@@ -95,6 +96,17 @@ class KernelEmitter:
     def set_constant(self, value: KValue, literal: float | int | bool) -> None:
         """Remember that a value is a literal."""
         self._constants[value.id] = literal
+
+    def set_sum(self, value: KValue, left: KValue, right: KValue) -> None:
+        """Remember that a value is a sum, for `without_literal`."""
+        for part, other in ((left, right), (right, left)):
+            literal = self._constants.get(other.id)
+            if literal is not None:
+                self._sums[value.id] = (part, int(literal))
+
+    def without_literal(self, value: KValue) -> tuple[KValue, int]:
+        """An integer as another one plus a literal."""
+        return self._sums.get(value.id, (value, 0))
 
     def expansion(self) -> KernelBuilder:
         """A builder whose instructions this emitter can take in place, by `inline`."""
