@@ -41,7 +41,8 @@ def tune(
 ) -> None:
     """Search schedule parameters of a model's kernels on this machine, and keep the best in the artifact.
 
-    Results are cached by CPU and kernel: compiling for this CPU uses them, tuning again goes on from them.
+    Results are cached by device, driver and kernel: compiling for the device uses them, tuning again goes on
+    from them.
     """
     import mansard
 

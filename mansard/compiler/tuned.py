@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass
 
@@ -29,7 +30,9 @@ class TunedKernels:
     def __init__(self, device: DeviceInfo, target: KernelTarget, folder: Folder | None = None) -> None:
         threads = device.limits.get("threads", 0)
         # The best schedule depends on the code the compiler makes, so a new compiler starts anew.
-        self._prefix = f"{compiler_digest()}\n{device.name} threads={threads}\n{target.name}\n"
+        # So it may on the driver, where that is a compiler of its own.
+        machine = f"{device.name} {device.driver_version} threads={threads}"
+        self._prefix = f"{compiler_digest()}\n{machine}\n{target.name}\n"
         self._folder = folder or Folder("tuning")
 
     def get(self, key: str) -> Tuned | None:
@@ -57,9 +60,30 @@ class TunedKernels:
         self._folder.put(self._prefix + key, json.dumps(record).encode())
 
 
+def device_here(backend: Backend, target: KernelTarget) -> DeviceInfo | None:
+    """The device of this machine that a target means; None for targets that mean another.
+
+    A CPU's target is that of this machine, by name. A GPU's either asks for exactly what a device here
+    has, or names the one product that it is.
+    """
+    present = [info for info in devices(backend.name) if info.supported]
+    if not target.is_gpu:
+        return present[0] if present and target.name == backend.parse_target(backend.name).name else None
+    products = backend.made_for(target.name)
+    for info in present:
+        own = backend.parse_target(backend.describe_device(info))
+        if _plain(own) == _plain(target) or (len(products) == 1 and info.is_product(products[0])):
+            return info
+    return None
+
+
+def _plain(target: KernelTarget) -> KernelTarget:
+    """A target without what says how its kernels get their arguments."""
+    features = frozenset(f for f in target.features if not f.startswith("abi_"))
+    return dataclasses.replace(target, name="", features=features)
+
+
 def tuned_here(backend: Backend, target: KernelTarget) -> TunedKernels | None:
     """Results for the device of this machine that a target means; None for targets that mean another."""
-    if target.is_gpu or target.name != backend.parse_target(backend.name).name:
-        return None
-    present = [info for info in devices(backend.name) if info.supported]
-    return TunedKernels(present[0], target) if present else None
+    device = device_here(backend, target)
+    return TunedKernels(device, target) if device is not None else None

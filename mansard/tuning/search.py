@@ -100,7 +100,8 @@ class Search:
                 return None  # a candidate that the target cannot hold is no candidate
 
         with ThreadPoolExecutor(workers()) as pool:
-            return [kernel for kernel in pool.map(one, parameters) if kernel is not None]
+            made = [kernel for kernel in pool.map(one, parameters) if kernel is not None]
+        return [kernel for kernel in made if self._stopwatch.loads(kernel)]
 
     def _run(self, kernels: Sequence[CompiledKernel], rounds: int) -> None:
         """Time kernels against each other; the least time of each is kept."""

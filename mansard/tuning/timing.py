@@ -12,6 +12,7 @@ from mansard import dims
 from mansard.compiler.kernels import CompiledKernel
 from mansard.dims import DimLike
 from mansard.dtypes import DType
+from mansard.errors import DeviceError, TargetMismatchError
 from mansard.hal import (
     Barrier,
     Batch,
@@ -21,14 +22,18 @@ from mansard.hal import (
     Device,
     Dispatch,
     Executable,
+    MemoryKind,
     Point,
     Semaphore,
 )
 from mansard.ir.types import Value
 from mansard.passes import dispatch as ir
+from mansard.runtime.constants import upload
 from mansard.runtime.tensors import empty
 
 _MOST_SETS = 16
+_MOST_COPIES = 1 << 30
+"""Bytes of the copies of a kernel's constants, if one does not take more by itself."""
 _BLOCK = 1 << 20
 _TIMEOUT_S = 60.0
 
@@ -65,7 +70,7 @@ class Stopwatch:
         values = workload.dispatch.inputs
         constant_bytes = sum(self._bytes(values[i]) for i in workload.constants)
         wanted = math.ceil(workload.model_constants / max(1, constant_bytes))
-        self._sets = max(1, min(_MOST_SETS, wanted))
+        self._sets = max(1, min(_MOST_SETS, wanted, _MOST_COPIES // max(1, constant_bytes)))
 
     def measure(self, variants: Sequence[CompiledKernel], rounds: int) -> list[list[int]]:
         """Nanoseconds of ``rounds`` runs of each variant."""
@@ -85,6 +90,15 @@ class Stopwatch:
         spans = [row.end_ns - row.start_ns for row in rows]
         return [spans[i :: len(variants)] for i in range(len(variants))]
 
+    def loads(self, variant: CompiledKernel) -> bool:
+        """Whether the device takes a variant: a driver may refuse code that keeps to every limit."""
+        if variant.name not in self._loaded:
+            try:
+                self._loaded[variant.name] = self._device.load(variant.spec)
+            except (DeviceError, TargetMismatchError):
+                return False
+        return True
+
     def close(self) -> None:
         """Free code and buffers."""
         for executable in self._loaded.values():
@@ -100,8 +114,8 @@ class Stopwatch:
             executable.close()
 
     def _dispatch(self, variant: CompiledKernel, copies: int) -> Dispatch:
-        if variant.name not in self._loaded:
-            self._loaded[variant.name] = self._device.load(variant.spec)
+        if not self.loads(variant):
+            raise DeviceError(f"{self._device.info.id} does not load kernel {variant.name!r}")
         dispatch, sizes = self._work.dispatch, self._work.sizes
         bindings = []
         for place, value in enumerate((*dispatch.inputs, *dispatch.outputs)):
@@ -124,8 +138,16 @@ class Stopwatch:
             alignment = max(256, self._device.capabilities.import_alignment)
             array = empty((max(1, size),), np.dtype(np.uint8), alignment)
             _fill(array, dtype)
-            self._buffers[key] = self._device.import_host(array)
+            self._buffers[key] = self._held(array)
         return self._buffers[key]
+
+    def _held(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Buffer:
+        """The bytes in memory of the kind in which the model has its weights and activations."""
+        if self._device.capabilities.unified_memory and self._device.capabilities.import_host:
+            return self._device.import_host(array)
+        buffer = self._device.allocate(array.size, MemoryKind.DEVICE, "tuning")
+        upload(self._device, buffer, [(0, array.view(np.uint8))], 0, array.size)
+        return buffer
 
 
 def _fill(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], dtype: DType) -> None:

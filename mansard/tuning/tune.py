@@ -16,10 +16,11 @@ from mansard.codegen.schedules import Parameters
 from mansard.compiler.kernels import KernelCompiler
 from mansard.compiler.sources import KernelSource, sources_from_bytes
 from mansard.compiler.targets import backend
-from mansard.compiler.tuned import Tuned, TunedKernels, tuned_here
+from mansard.compiler.tuned import Tuned, TunedKernels, device_here
 from mansard.dims import evaluate
 from mansard.errors import ArtifactError, CompileError
-from mansard.hal.registry import devices, open_device
+from mansard.hal import Device, DeviceInfo
+from mansard.hal.registry import open_device
 from mansard.tuning.rebuild import with_parameters
 from mansard.tuning.search import Search
 from mansard.tuning.timing import Stopwatch, Workload, representative_sizes
@@ -94,7 +95,7 @@ def tune(
     """
     begin = time.monotonic()
     if plan.variants:
-        raise CompileError("a model with CPU variants cannot be tuned: compile it for one CPU, and tune that")
+        raise CompileError("a model with variants cannot be tuned: compile it for one device, and tune that")
     data = resources.sources()
     if data is None:
         raise ArtifactError("the model does not hold the sources of its kernels: compile it again")
@@ -105,12 +106,12 @@ def tune(
         raise CompileError(f"nothing to tune here: the model is for {named}; compile it for this machine")
     chosen: dict[tuple[int, str], Tuned] = {}
     rows: list[TunedKernel] = []
-    for number, (slot, (compiler, results)) in enumerate(slots.items()):
+    for number, (slot, (compiler, device)) in enumerate(slots.items()):
         clock = _Clock(begin, begin + budget * (number + 1) / len(slots), progress)
         mine = [s for s in sources if s.device == slot]
-        results_kept = results if cache else None
+        results = TunedKernels(device, compiler.target) if cache else None
         compiler.folder = compiler.folder if cache else None
-        for row, result in _tune_slot(plan, slot, mine, compiler, results_kept, clock):
+        for row, result in _tune_slot(plan, slot, mine, compiler, device, results, clock):
             chosen[slot, row.kernel] = result
             rows.append(row)
     wanted = {key: result.parameters for key, result in chosen.items()}
@@ -120,12 +121,12 @@ def tune(
     return Tuning(*tuned, tuple(rows), time.monotonic() - begin)
 
 
-def _tunable(plan: Plan, slot: int) -> tuple[KernelCompiler, TunedKernels] | None:
-    """The compiler of a slot whose target is a device of this machine."""
+def _tunable(plan: Plan, slot: int) -> tuple[KernelCompiler, DeviceInfo] | None:
+    """The compiler of a slot whose target is a device of this machine, and that device."""
     driver: Backend = backend(plan.devices[slot].driver)
     target: KernelTarget = driver.parse_target(plan.devices[slot].target)
-    results = tuned_here(driver, target)
-    return None if results is None else (KernelCompiler(driver, target, Folder("kernels")), results)
+    device = device_here(driver, target)
+    return None if device is None else (KernelCompiler(driver, target, Folder("kernels")), device)
 
 
 @dataclass(frozen=True)
@@ -148,10 +149,11 @@ def _tune_slot(
     slot: int,
     sources: list[KernelSource],
     compiler: KernelCompiler,
+    device: DeviceInfo,
     results: TunedKernels | None,
     clock: _Clock,
 ) -> list[tuple[TunedKernel, Tuned]]:
-    jobs = _jobs(plan, slot, sources, compiler)
+    jobs = _jobs(plan, slot, sources, compiler, open_device(device.id))
     left = sorted(jobs, key=lambda j: -j.default_ns * j.runs)
     found = []
     while left:
@@ -178,7 +180,9 @@ def _tune_slot(
     return found
 
 
-def _jobs(plan: Plan, slot: int, sources: list[KernelSource], compiler: KernelCompiler) -> list[_Job]:
+def _jobs(
+    plan: Plan, slot: int, sources: list[KernelSource], compiler: KernelCompiler, device: Device
+) -> list[_Job]:
     """Kernels with something to choose, with the time of their default."""
     segments = plan.devices[slot].segments
     steps = [s for segment in segments for s in segment.steps if isinstance(s, DispatchStep)]
@@ -187,7 +191,6 @@ def _jobs(plan: Plan, slot: int, sources: list[KernelSource], compiler: KernelCo
     kinds = {value.id: value.kind for value in plan.values}
     sizes = representative_sizes(plan.dims)
     total = sum(evaluate(v.bytes, sizes) for v in plan.values if v.kind == "constant" and v.device == slot)
-    device = open_device(next(i for i in devices(plan.devices[slot].driver) if i.supported).id)
     jobs = []
     for source in sources:
         if source.name not in first:

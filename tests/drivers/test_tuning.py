@@ -1,5 +1,6 @@
 """Tuning: other kernels, the same results, kept in the artifact and in the cache."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -12,8 +13,8 @@ from mansard.codegen.schedules import Parameters, candidates, schedule
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.kernels import KernelCompiler
 from mansard.compiler.sources import sources_from_bytes
-from mansard.compiler.targets import backend
-from mansard.compiler.tuned import Tuned, tuned_here
+from mansard.compiler.targets import backend, resolve_targets
+from mansard.compiler.tuned import Tuned, device_here, tuned_here
 from mansard.dims import Dim, symbol
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError, CompileError
@@ -21,6 +22,7 @@ from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.interpreter import interpret
 from mansard.ir.scalar import Apply, Arg
 from mansard.passes.packing import Panels
+from mansard.placement import Placement
 from mansard.tuning.rebuild import unpack, with_parameters
 
 F32 = DType.F32
@@ -55,13 +57,13 @@ def parameters_of(model):
     return {s.source: s.parameters for s in sources_from_bytes(model._resources.sources())}
 
 
-def pretend_tuned(graph):
+def pretend_tuned(graph, driver="cpu"):
     """Results in the cache by which every kernel gets the last of its candidates; these, by source."""
-    cpu = backend("cpu")
-    target = cpu.parse_target("cpu")
-    results = tuned_here(cpu, target)
+    (slot,) = resolve_targets((driver,), Placement(fallback="error"))
+    target = slot.kernel
+    results = tuned_here(slot.backend, target)
     chosen = {}
-    for source in sources_from_bytes(compile_graph(graph).sources):
+    for source in sources_from_bytes(compile_graph(graph, CompileOptions(targets=(driver,))).sources):
         others = candidates(source.dispatch(), target)
         if len(others) > 1:
             chosen[source.source] = others[-1]
@@ -203,3 +205,35 @@ def test_the_command_writes_the_artifact_and_tells_what_it_found(tmp_path, capsy
     assert shown.exit_code == 0 and "kernels changed" in shown.stdout
     wrong = runner.invoke(app, ["tune", str(path), "--budget", "soon"])
     assert wrong.exit_code != 0 and "no duration" in wrong.output
+
+
+def test_kernels_of_a_gpu_are_tuned_and_used_by_later_compilations(tmp_path):
+    if not any(d.supported for d in mansard.devices() if d.driver == "vulkan"):
+        pytest.skip("no Vulkan device")
+    expected = interpret(network(64), [x_of(64)])[0]
+    path = tmp_path / "m.mansard"
+    model_of(network(64), targets=("vulkan",)).save(path)
+    tuned = mansard.tune(path, 1.0)
+    found = tuned.tuning.kernels
+    assert found and all(k.candidates > 1 and k.device == "vulkan" for k in found)
+    np.testing.assert_allclose(tuned(x_of(64)), expected, rtol=1e-5, atol=1e-5)
+    tuned.save(path)
+    with mansard.load(path) as again:
+        assert "vulkan" in again.plan.info["tuned"]
+        np.testing.assert_allclose(again(x_of(64)), expected, rtol=1e-5, atol=1e-5)
+    chosen = pretend_tuned(network(64), "vulkan")
+    later = model_of(network(64), targets=("vulkan",))
+    assert {k: v for k, v in parameters_of(later).items() if v is not None} == chosen
+    np.testing.assert_allclose(later(x_of(64)), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_results_of_a_gpu_belong_to_its_own_target():
+    vulkan = backend("vulkan")
+    present = [d for d in mansard.devices() if d.driver == "vulkan" and d.supported]
+    if not present:
+        pytest.skip("no Vulkan device")
+    own = vulkan.parse_target(vulkan.describe_device(present[0]))
+    assert device_here(vulkan, own) == present[0]
+    assert device_here(vulkan, vulkan.parse_target("vulkan:mali-g715")) is None
+    h200 = dataclasses.replace(present[0], name="NVIDIA H200")
+    assert h200.is_product(vulkan.made_for("vulkan:h200")[0])
