@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from mansard import dims
 from mansard.codegen.backend import Backend, KernelTarget
 from mansard.codegen.schedules import Parameters, schedule
 from mansard.compiler.targets import resolve_targets
@@ -119,8 +120,8 @@ class Kernels:
         dispatch = single(graph)
         made = schedule(dispatch, self.target, "kernel", parameters)
         loaded = self.device.load(self.backend.compile_kernel(made.kernel, self.target))
-        params = tuple(int(p) for p in made.params)
-        x, y, z = (int(g) for g in made.grid)
+        params = tuple(dims.evaluate(p, {}) for p in made.params)
+        x, y, z = (dims.evaluate(g, {}) for g in made.grid)
         commands: list[Command] = []
         for refs in buffers:
             commands += [Launch(loaded, "kernel", tuple(refs), params, (x, y, z)), Barrier()]

@@ -1,15 +1,24 @@
 """Products that read one large operand once, on a GPU, against the reference interpreter."""
 
+import dataclasses
+
 import numpy as np
 import pytest
-from graph_runner import check
+from graph_runner import check, compare, outputs
 from graphs import A0, F32, binary, maps, op
+from kernel_runner import VULKAN_TARGET, Machine
 
+from mansard import dims
+from mansard.api import Model
+from mansard.artifact.resources import MemoryResources
 from mansard.codegen.nest import Nest
+from mansard.codegen.schedules import base
 from mansard.codegen.schedules.gpu import choose, gemv
+from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.targets import backend, resolve_targets
 from mansard.dtypes import DType
-from mansard.ir import Constant, GraphBuilder, IndexMap
+from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
+from mansard.ir.interpreter import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const
 from mansard.passes.fuse import fuse
 from mansard.passes.pipeline import CANONICAL, run_passes
@@ -79,8 +88,6 @@ def test_what_the_schedule_takes():
     assert not taken(product(1, 300, 8, F32)[0])
     b = GraphBuilder()
     x, w = b.input("x", (1, 64, 20, 20), F32), b.input("w", (64, 7, 7), F32)
-    from mansard.ir import Linear
-
     window = IndexMap((Linear.dim(0), Linear.dim(1), Linear(((2, 1), (4, 1))), Linear(((3, 1), (5, 1)))))
     extents = (1, 64, 14, 14, 7, 7)
     body = op("mul", A0, Arg(1, F32))
@@ -106,4 +113,77 @@ def test_element_types_layouts_and_rows(device, weights, transposed, rows, n, k)
 )
 def test_narrow_vectors(device, weights, vector, transposed):
     graph, arrays = product(2, 50, 160, weights, vector, transposed=transposed)
+    check(graph, arrays, device, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_every_choice_of_parameters(device, transposed, dynamic):
+    """All ways to share the work, for a subgroup size that is known and for one that is not."""
+    kernel = backend("vulkan").parse_target(VULKAN_TARGET)
+    if not dynamic:
+        kernel = dataclasses.replace(kernel, subgroup=(8, 8))
+    graph, arrays = product(2, 70, 264, BF16, BF16, transposed=transposed)
+    (expected,) = interpret(graph, arrays)
+    nest = nest_of(graph)
+    found = gemv.candidates(nest, kernel)
+    assert len(found) == len(set(found)) > 10
+    for parameters in found[:: max(1, len(found) // 12)]:
+        made = gemv.schedule(nest_of(graph), kernel, "product", parameters)
+        y = np.zeros_like(expected)
+        params = [dims.evaluate(p, {}) for p in made.params]
+        grid = tuple(dims.evaluate(g, {}) for g in made.grid)
+        Machine("vulkan").run(made.kernel, [*arrays, y], params, grid)
+        np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.vulkan
+def test_more_outputs_than_workgroups(device):
+    graph, arrays = product(1, 270000, 32, I8)
+    check(graph, arrays, device, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.vulkan
+def test_indices_of_64_bits(device, monkeypatch):
+    monkeypatch.setattr(base, "index_dtype", lambda dispatch, kernel: DType.I64)
+    for transposed in (True, False):
+        graph, arrays = product(2, 50, 256, BF16, BF16, transposed=transposed, bias=True)
+        options = CompileOptions(targets=(device,), placement=Placement(fallback="error"), cache=False)
+        made = compile_graph(graph, options)
+        with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
+            compare(outputs(model, arrays), interpret(graph, arrays), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.vulkan
+def test_batches_and_groups_of_rows(device):
+    """Scores of grouped heads: keys are read once for the queries that share them."""
+    heads, group, positions, width = 3, 4, 50, 64
+    b = GraphBuilder()
+    q, k = b.input("q", (heads, group, width), F32), b.input("k", (heads, positions, width), F16)
+    body = Apply("mul", (A0, Cast(Arg(1, F16), F32)), F32)
+    extents = (heads, group, positions, width)
+    y = b.generic([q, k], [maps(0, 1, 3), maps(0, 2, 3)], extents, body, reduced=1, combiner="add")
+    graph = b.build([y])
+    assert choose.choose(nest_of(graph), target()) is gemv.schedule
+    check(graph, [random((heads, group, width)), random((heads, positions, width), F16)], device)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("transposed", [True, False])
+def test_weights_with_scales_of_groups(device, transposed):
+    """Dequantisation is part of the product: a scale for every 32 positions of every output."""
+    n, k, size = 24, 128, 32
+    b = GraphBuilder()
+    x = b.input("x", (1, k // size, size), F32)
+    w = b.input("w", (n, k // size, size) if transposed else (k // size, size, n), I8)
+    scale = b.input("s", (n, k // size) if transposed else (k // size, n), F32)
+    real = Apply("mul", (Cast(Arg(1, I8), F32), Arg(2, F32)), F32)
+    body = Apply("mul", (A0, real), F32)
+    reads = [maps(0, 2, 3), maps(1, 2, 3) if transposed else maps(2, 3, 1)]
+    reads.append(maps(1, 2) if transposed else maps(2, 1))
+    y = b.generic([x, w, scale], reads, (1, n, k // size, size), body, reduced=2, combiner="add")
+    graph = b.build([y])
+    assert choose.choose(nest_of(graph), target()) is gemv.schedule
+    arrays = [random(v.type.shape, v.type.dtype) for v in graph.inputs]
     check(graph, arrays, device, rtol=2e-5, atol=2e-5)

@@ -13,26 +13,31 @@ and where it lies along the outputs, with a vector of them in every load:
     for k in my share of the reduced dim:
         for row in rows: sums[row][0:8] += x[row, k] * w[k, column:column + 8]
 
-No subgroup size is assumed: what a subgroup has added, its first invocation writes.
+No subgroup size is assumed: what a subgroup has added, its first invocation writes; a subgroup that works
+alone counts its invocations.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from mansard.codegen.backend import KernelTarget
+from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.nest import Nest
 from mansard.codegen.schedules.base import Frame, Scheduled, estimate, power_of_two_below
 from mansard.codegen.schedules.gpu.gemv_form import Form, analyse, chunk_of, rows_of
-from mansard.codegen.schedules.gpu.gemv_sums import LANES, Across, Along, Plan
+from mansard.codegen.schedules.gpu.gemv_sums import MOST_SUMS, SUBGROUP_TYPES, Across, Along, Plan
 from mansard.codegen.schedules.parameters import Parameters
 
 WIDTH = 128
-LEAST_SECTOR = 32
-"""Bytes that memory moves at least: what neighbours read of a row in one piece."""
-MOST_SUMS = 64
-"""Accumulators of one invocation, in registers."""
+"""Invocations of a workgroup that works along the reduced dim."""
+ACROSS_WIDTH = 256
+"""Invocations of a workgroup that works along the outputs."""
+SECTOR, SEGMENT = 32, 128
+"""Bytes of a row that neighbours read in one piece: what memory moves at least, and a whole line."""
+COLUMNS = 4
+SUBGROUP = 32
+"""What is expected of subgroups whose size is not known; a wrong guess costs only time."""
 
 
 def applies(nest: Nest) -> bool:
@@ -52,45 +57,97 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
     """What to try, the default first."""
     form = _form(nest)
     first = default_plan(nest, form, target)
-    found = {first: None}
-    widths = {w for w in (32, 64, 128, 256) if w <= target.workgroup_invocations} | {first.width}
-    for width in sorted(widths):
-        splits = {min(width, first.split), width} if form.along else {width // k for k in (4, 8, 16)}
-        for split in sorted(splits):
-            for columns in _columns(form, first):
-                for unroll in (1, 2, 4):
-                    plan = Plan(width, split, columns, unroll)
-                    if _fits(nest, form, plan, target):
-                        found[plan] = None
-    return [plan.parameters() for plan in found]
+    plans = [first, *(_along_plans(nest, form, target) if form.along else _across_plans(form, first, target))]
+    return [plan.parameters() for plan in dict.fromkeys(plans) if _fits(nest, form, plan, target)]
 
 
 def default_plan(nest: Nest, form: Form, target: KernelTarget) -> Plan:
     """Few columns where there is little to read, so that the whole device reads; more where it is much."""
+    return _along(nest, form, target) if form.along else _across(nest, form, target)
+
+
+def _along(nest: Nest, form: Form, target: KernelTarget) -> Plan:
+    """A subgroup for each few columns where there are enough of them to fill the device; else a workgroup."""
     width = power_of_two_below(min(WIDTH, target.workgroup_invocations))
-    outputs = estimate(nest.total([loop for g in (form.column, *form.rest) for loop in g]))
-    wide = chunk_of(nest, form)
-    if form.along:
-        steps = -(-estimate(nest.total(form.root.inner)) // wide)
-        split = min(width, 1 << max(0, (steps - 1).bit_length()))
-        plan = Plan(width, split, 4, 1)
-        while plan.columns > 1 and (
-            outputs * split // plan.columns < 2 * target.resident_invocations
-            or not _fits(nest, form, plan, target)
-        ):
-            plan = dataclasses.replace(plan, columns=plan.columns // 2)
-        share = -(-steps // split)
-        unroll = next((u for u in (4, 2) if u * plan.columns <= 8 and share % u == 0), 1)
-        return dataclasses.replace(plan, unroll=unroll if share <= unroll * 64 else 1)
-    columns = wide
-    size = form.large.value.type.dtype.bits
-    across = max(1, -(-LEAST_SECTOR * 8 // (columns * size)))
-    while across < width // 8 and outputs // (across * columns) > 4 * target.compute_units:
-        across *= 2
-    plan = Plan(width, max(1, width // across), columns, 4)
-    while not _fits(nest, form, plan, target) and plan.columns > 1:
+    outputs = _outputs(nest, form)
+    steps = -(-estimate(nest.total(form.root.inner)) // chunk_of(nest, form))
+    if _can_be_alone(form, target):
+        size = _subgroup(target, width)
+        for columns in (COLUMNS, COLUMNS // 2):
+            plan = Plan(width, size, columns, 2 if steps % (2 * size) == 0 else 1, 1)
+            enough = outputs // columns * size >= target.resident_invocations
+            if enough and _fits(nest, form, plan, target):
+                return plan
+    split = min(width, 1 << max(0, (steps - 1).bit_length()))
+    plan = Plan(width, split, COLUMNS, 1)
+    while plan.columns > 1 and (
+        outputs * split // plan.columns < 2 * target.resident_invocations
+        or not _fits(nest, form, plan, target)
+    ):
         plan = dataclasses.replace(plan, columns=plan.columns // 2)
+    share = -(-steps // split)
+    unroll = next((u for u in (4, 2) if u * plan.columns <= 2 * COLUMNS and share % u == 0), 1)
+    return dataclasses.replace(plan, unroll=unroll)
+
+
+def _across(nest: Nest, form: Form, target: KernelTarget) -> Plan:
+    """Whole lines of rows where there are columns enough for every core, else pieces of them."""
+    width = power_of_two_below(min(ACROSS_WIDTH, target.workgroup_invocations))
+    columns, bits = chunk_of(nest, form), form.large.value.type.dtype.bits
+    across = min(width, max(1, SEGMENT * 8 // (columns * bits)))
+    wanted = 3 * target.compute_units // 2
+    while across > 1 and (
+        across * columns * bits > SECTOR * 8 and _outputs(nest, form) // (across * columns) < wanted
+    ):
+        across //= 2
+    plan = Plan(width, width // across, columns, 4)
+    while not _fits(nest, form, plan, target) and max(plan.columns, plan.width) > 1:
+        if plan.columns > 1:
+            plan = dataclasses.replace(plan, columns=plan.columns // 2)
+        else:
+            plan = dataclasses.replace(plan, width=plan.width // 2, split=max(1, plan.split // 2))
     return plan
+
+
+def _along_plans(nest: Nest, form: Form, target: KernelTarget) -> list[Plan]:
+    widths = [w for w in (64, 128, 256) if w <= target.workgroup_invocations]
+    alone = _can_be_alone(form, target)
+    steps = -(-estimate(nest.total(form.root.inner)) // chunk_of(nest, form))
+    plans = []
+    for width in widths:
+        for columns in (1, 2, 4, 8):
+            for unroll in (1, 2, 4):
+                if alone:
+                    plans.append(Plan(width, _subgroup(target, width), columns, unroll, 1))
+                plans.append(Plan(width, min(width, 1 << max(0, (steps - 1).bit_length())), columns, unroll))
+    return plans
+
+
+def _across_plans(form: Form, first: Plan, target: KernelTarget) -> list[Plan]:
+    return [
+        Plan(width, width // across, columns, unroll)
+        for width in (128, 256)
+        if width <= target.workgroup_invocations
+        for across in (2, 4, 8, 16, 32)
+        for columns in sorted({first.columns, max(1, first.columns // 2)})
+        for unroll in (2, 4, 8)
+    ]
+
+
+def _can_be_alone(form: Form, target: KernelTarget) -> bool:
+    """Whether subgroups can add the sums by themselves."""
+    return (
+        "subgroup_arithmetic" in target.features and register_dtype(form.root.op.body.dtype) in SUBGROUP_TYPES
+    )
+
+
+def _subgroup(target: KernelTarget, width: int) -> int:
+    least, greatest = target.subgroup
+    return min(width, least if least == greatest else SUBGROUP)
+
+
+def _outputs(nest: Nest, form: Form) -> int:
+    return estimate(nest.total([loop for g in (form.column, *form.rest) for loop in g]))
 
 
 def _form(nest: Nest) -> Form:
@@ -99,13 +156,8 @@ def _form(nest: Nest) -> Form:
     return form
 
 
-def _columns(form: Form, first: Plan) -> Sequence[int]:
-    return (1, 2, 4, 8) if form.along else (first.columns, max(1, first.columns // 2))
-
-
 def _fits(nest: Nest, form: Form, plan: Plan, target: KernelTarget) -> bool:
     """Whether the accumulators fit into registers, and what invocations exchange into workgroup memory."""
     cells = rows_of(nest, form) * plan.columns
-    sums = cells * (min(LANES, chunk_of(nest, form)) if form.along else 1)
-    exchanged = 4 * cells * plan.width
-    return sums <= MOST_SUMS and exchanged <= target.shared_memory_bytes and plan.width % plan.split == 0
+    exchanged = 0 if plan.alone else 4 * cells * plan.width
+    return cells <= MOST_SUMS and exchanged <= target.shared_memory_bytes and plan.width % plan.split == 0

@@ -17,9 +17,14 @@ from mansard.codegen.schedules.gpu.gemv_form import Form, chunk, chunk_of, rows_
 from mansard.codegen.schedules.gpu.wide import WideReads
 from mansard.codegen.schedules.parameters import Parameters
 from mansard.dims import DimLike
+from mansard.dtypes import DType
 
 LANES = 4
 """Elements of a register vector."""
+SUBGROUP_TYPES = frozenset({DType.F32, DType.I32})
+"""What every device with subgroup arithmetic adds in subgroups."""
+MOST_SUMS = 64
+"""Accumulators of one invocation, in registers."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,9 @@ class Plan:
     """Outputs of an invocation for each row."""
     unroll: int
     """Steps along the reduced dim whose loads are under way together."""
+    alone: int = 0
+    """1: a subgroup works for itself, on outputs of its own, and no memory is shared. ``split`` is then the
+    size expected of subgroups; any other gives the same results."""
 
     def parameters(self) -> Parameters:
         """The plan as parameters."""
@@ -55,7 +63,11 @@ class Product(abc.ABC):
         assert combiner is not None
         self.combiner = combiner
         self.cells = [(row, column) for row in range(self.rows) for column in range(plan.columns)]
-        self.subgroups = self.across == 1 and "subgroup_arithmetic" in frame.target.features
+        in_subgroups = "subgroup_arithmetic" in frame.target.features and self.sum in SUBGROUP_TYPES
+        self.subgroups = self.across == 1 and in_subgroups
+        self.exact = divides(self.extent, plan.columns if plan.alone else self.across * plan.columns)
+        self.share: KValue | None = None
+        """How many invocations share the reduced dim, where that is known only when the kernel runs."""
         self.wide = WideReads(self.ev, self._wide_reads(), form.tiled, self.chunk)
 
     def _wide_reads(self) -> list[tuple[Read, int]]:
@@ -70,13 +82,26 @@ class Product(abc.ABC):
         return found
 
     def run(self) -> Scheduled:
-        """The kernel: a workgroup takes blocks of columns in turn."""
+        """The kernel: blocks of columns are taken in turn, by workgroups or by subgroups."""
+        workgroups = self._by_subgroups() if self.plan.alone else self._by_workgroups()
+        return self.frame.finish((workgroups, 1, 1))
+
+    def _blocks(self, columns: int) -> tuple[DimLike, DimLike]:
+        """How often the outermost loops run, and how many blocks of columns there are in each."""
+        rest = self.nest.total([loop for g in self.form.rest for loop in g])
+        return rest, dims.ceildiv(self.extent, columns)
+
+    def _begin(self, flat: KValue, counts: tuple[DimLike, DimLike], columns: int) -> KValue:
+        """Bind the outermost loops of a block; its first column is the result."""
+        rest, number = self.frame.decode(flat, counts)
+        if self.form.rest:
+            self.frame.bind_flat(self.form.rest, rest)
+        return self.b.mul(number, self.b.idx(columns))
+
+    def _by_workgroups(self) -> DimLike:
         b, plan = self.b, self.plan
         block = self.across * plan.columns
-        counts = (
-            self.nest.total([loop for g in self.form.rest for loop in g]),
-            dims.ceildiv(self.extent, block),
-        )
+        counts = self._blocks(block)
         total = dims.product(counts)
         workgroups = dims.minimum(total, MAX_GRID)
         lane = b.local_id(0)
@@ -86,15 +111,37 @@ class Product(abc.ABC):
         kept = plan.width // max(1, self.frame.target.subgroup[0]) if self.subgroups else plan.width
         exchange = b.shared(self.sum, max(1, kept) * len(self.cells))
         with b.for_(b.workgroup_id(0), self.ev.dim(total), self.ev.dim(workgroups)) as loop, self.ev.scope():
-            rest, number = self.frame.decode(loop.index, counts)
-            if self.form.rest:
-                self.frame.bind_flat(self.form.rest, rest)
-            first = b.mul(number, b.idx(block))
+            first = self._begin(loop.index, counts, block)
             sums = self._sums(b.add(first, b.mul(place, b.idx(plan.columns))), part)
             self._finish(exchange, sums, first, lane, part, place)
             if not (isinstance(total, int) and total <= MAX_GRID):
                 b.barrier()  # what was exchanged has been read
-        return self.frame.finish((workgroups, 1, 1))
+        return workgroups
+
+    def _by_subgroups(self) -> DimLike:
+        """Subgroups of any size, also with invocations missing: what counts is who is there."""
+        b, plan = self.b, self.plan
+        counts = self._blocks(plan.columns)
+        total = dims.product(counts)
+        workgroups = dims.minimum(dims.ceildiv(total, self.across), MAX_GRID)
+        one = b.const(1, DType.I32)
+        self.share = b.cast(b.subgroup_reduce("add", one), b.index)
+        part = b.cast(b.sub(b.subgroup_scan("add", one), one), b.index)
+        subgroups = b.subgroup_place("subgroup_count")
+        mine = b.add(b.mul(b.workgroup_id(0), subgroups), b.subgroup_place("subgroup_id"))
+        stride = b.mul(self.ev.dim(workgroups), subgroups)
+        with b.for_(mine, self.ev.dim(total), stride) as loop, self.ev.scope():
+            first = self._begin(loop.index, counts, plan.columns)
+            whole = [b.subgroup_reduce(self.combiner, v) for v in self._sums(first, part)]
+            with b.for_(part, b.idx(len(whole)), self.share) as cells, self.ev.scope():
+                total_ = whole[0]
+                for number, value in enumerate(whole[1:], 1):
+                    here = b.compare("eq", cells.index, b.idx(number))
+                    total_ = b.select(here, value, total_)
+                row = b.binary("div", cells.index, b.idx(plan.columns))
+                column = b.add(first, b.binary("rem", cells.index, b.idx(plan.columns)))
+                self._store(row, column, total_)
+        return workgroups
 
     @abc.abstractmethod
     def _split(self, lane: KValue) -> tuple[KValue, KValue]:
@@ -113,8 +160,8 @@ class Product(abc.ABC):
             row, place = divmod(row, dims.bounds(self.nest.total(group))[1])
             self.ev.bind(group, self.b.idx(place))
 
-    def _bind_column(self, first: KValue, number: int, exact: bool) -> None:
-        if exact:
+    def _bind_column(self, first: KValue, number: int) -> None:
+        if self.exact:
             self.ev.bind(self.form.column, first, number)
             return
         at = self.b.add(first, self.b.idx(number))
@@ -165,7 +212,7 @@ class Product(abc.ABC):
             ev.bind(self.form.column, column)
             self.frame.store_results(self.root, total)
 
-        if divides(self.extent, self.across * self.plan.columns):
+        if self.exact:
             store()
             return
         with b.if_(b.compare("lt", column, ev.dim(self.extent))), ev.scope():
@@ -182,17 +229,23 @@ class Product(abc.ABC):
 
         ``emit`` takes the positions and the accumulators.
         """
-        b, split, unroll = self.b, self.plan.split, self.plan.unroll
-        stride = split * unroll
-        whole = divides(steps, stride)
-        ahead = steps if whole else dims.mul(dims.floordiv(steps, stride), stride)
-        with b.for_(part, self.ev.dim(ahead), stride, inits=inits) as loop, self.ev.scope():
-            places = [b.add(loop.index, b.idx(u * split)) for u in range(unroll)]
+        b, unroll = self.b, self.plan.unroll
+        size = self.ev.dim(steps)
+        if self.share is None:
+            split, step = b.idx(self.plan.split), self.plan.split * unroll
+            whole = divides(steps, step)
+            ahead = self.ev.dim(steps if whole else dims.mul(dims.floordiv(steps, step), step))
+            stride = b.idx(step)
+        else:
+            split, whole = self.share, unroll == 1
+            stride = b.mul(split, b.idx(unroll))
+            ahead = size if whole else b.sub(size, b.binary("rem", size, stride))
+        with b.for_(part, ahead, stride, inits=inits) as loop, self.ev.scope():
+            places = [b.add(loop.index, b.mul(split, b.idx(u))) for u in range(unroll)]
             loop.yield_(*emit(places, loop.carried))
         if whole:
             return loop.results
-        start = b.add(self.ev.dim(ahead), part)
-        with b.for_(start, self.ev.dim(steps), split, inits=loop.results) as rest, self.ev.scope():
+        with b.for_(b.add(ahead, part), size, split, inits=loop.results) as rest, self.ev.scope():
             rest.yield_(*emit([rest.index], rest.carried))
         return rest.results
 
@@ -207,28 +260,37 @@ class Along(Product):
     def _sums(self, first: KValue, part: KValue) -> list[KValue]:
         b = self.b
         lanes = min(LANES, self.chunk)
-        depth = self.nest.total(self.root.inner)
-        steps = dims.exact_div(depth, self.chunk)
+        while lanes > 1 and lanes * len(self.cells) > MOST_SUMS:
+            lanes //= 2
+        steps = dims.exact_div(self.nest.total(self.root.inner), self.chunk)
         assert steps is not None
-        exact = divides(self.extent, self.across * self.plan.columns)
 
         def emit(places: Sequence[KValue], carried: Sequence[KValue]) -> Sequence[KValue]:
             sums = list(carried)
+            self.wide.begin()
+            starts = []
             for place in places:
-                self.wide.begin()
                 self.frame.bind_flat(self.form.reduced, b.mul(place, b.idx(self.chunk)))
-                start = self.ev.loops[self.form.inner[-1]]
+                starts.append({loop: self.ev.loops[loop] for group in self.form.reduced for loop in group})
+                for row, column in self.cells:
+                    self._bind(row, column, first)
+                    self.wide.fetch(starts[-1][self.form.inner[-1]])
+            for start in starts:
+                self.ev.loops.update(start)
                 for element in range(0, self.chunk, lanes):
                     for cell, (row, column) in enumerate(self.cells):
-                        self._bind_known_row(row)
-                        self._bind_column(first, column, exact)
-                        self.wide.serve(start, element, lanes)
+                        self._bind(row, column, first)
+                        self.wide.serve(start[self.form.inner[-1]], element, lanes)
                         sums[cell] = reduce.combine(self.ev, self.root, sums[cell])
                         self.ev.vector = None
             return sums
 
         inits = [reduce.start(b, self.root, lanes) for _ in self.cells]
         return [b.reduce(self.combiner, v) for v in self._steps(steps, part, inits, emit)]
+
+    def _bind(self, row: int, column: int, first: KValue) -> None:
+        self._bind_known_row(row)
+        self._bind_column(first, column)
 
 
 class Across(Product):
@@ -243,14 +305,20 @@ class Across(Product):
         lanes = min(LANES, columns)
         depth = self.nest.total(self.root.inner)
         # Past the last column a piece of the row's end is read again, and not stored.
-        if not divides(self.extent, self.across * columns):
+        if not self.exact:
             first = self.frame.minimum(first, self.ev.dim(dims.add(self.extent, -columns)))
 
         def emit(places: Sequence[KValue], carried: Sequence[KValue]) -> Sequence[KValue]:
             sums = list(carried)
+            self.wide.begin()
+            starts = []
             for place in places:
-                self.wide.begin()
                 self.frame.bind_flat(self.form.reduced, place)
+                starts.append({loop: self.ev.loops[loop] for group in self.form.reduced for loop in group})
+                self._bind_known_row(0)
+                self.wide.fetch(first)
+            for start in starts:
+                self.ev.loops.update(start)
                 number = 0
                 for row in range(self.rows):
                     self._bind_known_row(row)

@@ -33,12 +33,18 @@ class WideReads:
         """Forget what was loaded: a new place of the loop is bound."""
         self._words = {}
 
+    def fetch(self, start: KValue) -> None:
+        """Load the chunk at ``start`` of every read, at the other loops as they are bound."""
+        self.ev.bind(self.group, start)
+        self.ev.vector = None
+        for read, wide in self.reads:
+            self._fetch(read, wide)
+
     def serve(self, start: KValue, first: int, lanes: int) -> None:
         """Bind the loop to elements ``first`` to ``first + lanes`` of the chunk at ``start``, and let the
         evaluator find there what is read wide."""
         ev = self.ev
-        ev.bind(self.group, start)
-        ev.vector = None
+        self.fetch(start)
         found = [(read, wide, self._fetch(read, wide)) for read, wide in self.reads]
         ev.bind(self.group, start, first)
         ev.vector = (self.group[-1], lanes) if lanes > 1 else None
