@@ -23,9 +23,9 @@ from mansard.hal import (
 from mansard.runtime.binding import BoundSlot
 from mansard.runtime.layout import CopyPlan, Layout, Store
 
-APART_BYTES = 1 << 20
-"""From here on copies at the ends of a segment go to a transfer queue: a smaller one takes less time than
-the queues take to wait for each other."""
+APART_BYTES = 4 << 20
+"""From here on copies at the ends of a segment go to a transfer queue. Below, the time that queues take to
+wait for each other counts (H200: 20 us for both ends; 4 MB take 100 us)."""
 
 PlaceOf = Callable[[Store, int], tuple[Buffer | BindingSlot, int]]
 """Where the commands of a slot find a store: a buffer, or what is bound to a slot at submission."""

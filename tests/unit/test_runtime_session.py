@@ -49,7 +49,7 @@ def test_a_gpu_alone(make, kind):
 
 
 def test_large_inputs_and_outputs_go_over_the_transfer_queue(make):
-    for count, apart in ((64, False), (1 << 19, True)):
+    for count, apart in ((64, False), (1 << 20, True)):
         b = PlanBuilder("gpu", count=count)
         x, y = b.input(), b.output()
         t = b.value()

@@ -15,7 +15,8 @@ from mansard.hal.buffer import MemoryKind
 from mansard.hal.commands import Barrier, BindingSlot, BufferRef, Command, Copy, Dispatch, Fill
 
 HOST_COPIES = 1 << 20
-"""A copy engine moves a megabyte in the time it needs to begin (H200: 20 us, 48 GB/s)."""
+"""Up to here a kernel copies from or to host memory: on an H200 a copy of 4 KB, a kernel and a copy back take
+6 us together, 13 by the copy engine; from 1 MB on both move 48 GB/s."""
 
 
 class Encoder:
