@@ -131,9 +131,25 @@ def _binary(f: KernelEmitter, op: str, type_: KType, left: Id, right: Id, *, exa
         if exact:
             f.module.decorate(value, "NoContraction")
         return value
-    name = ("OpSDiv" if dtype.is_signed else "OpUDiv") if op == "div" else _INT_BINARY[op]
-    value = f.op(name, f.type(type_), left, right)
+    if op == "div":
+        return normalized(f, _quotient(f, type_, left, right), type_)
+    value = f.op(_INT_BINARY[op], f.type(type_), left, right)
     return normalized(f, value, type_) if op in _WRAPS else value
+
+
+def _quotient(f: KernelEmitter, type_: KType, left: Id, right: Id) -> Id:
+    """Truncating integer division, lane by lane.
+
+    NVIDIA's compiler (driver 580) gives every lane of a vector of 64-bit integers the last lane's quotient.
+    """
+    name, scalar = "OpSDiv" if type_.dtype.is_signed else "OpUDiv", f.type(type_.with_lanes(1))
+    if type_.lanes == 1:
+        return f.op(name, scalar, left, right)
+    lanes = []
+    for lane in range(type_.lanes):
+        pair = (f.op("OpCompositeExtract", scalar, side, lane) for side in (left, right))
+        lanes.append(f.op(name, scalar, *pair))
+    return f.op("OpCompositeConstruct", f.type(type_), *lanes)
 
 
 def _shr(f: KernelEmitter, inst: Inst) -> None:
@@ -150,7 +166,7 @@ def _rem(f: KernelEmitter, inst: Inst) -> None:
         f.bind(inst.result, f.inline(builder, rounding.fmod(builder, left, right)))
         return
     # Not OpSRem, which Vulkan leaves undefined for negative operands.
-    quotient = f.op("OpSDiv" if type_.dtype.is_signed else "OpUDiv", f.type(type_), f.id(left), f.id(right))
+    quotient = _quotient(f, type_, f.id(left), f.id(right))
     product = f.op("OpIMul", f.type(type_), quotient, f.id(right))
     f.bind(inst.result, f.op("OpISub", f.type(type_), f.id(left), product))
 
