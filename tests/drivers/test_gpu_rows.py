@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from graph_runner import check, compare, compiled, outputs
 from graphs import A0, A1, F32, binary, layer_norm, maps, op, softmax, unary
+from kernel_runner import Machine
 
 from mansard import dims
 from mansard.codegen.nest import Nest
@@ -194,17 +195,37 @@ def test_pooling(device, last, combiner):
     check(b.build([y]), [data], device)
 
 
-def test_window_parameters_give_the_same_results():
-    where, out = window_maps(12, 1, 1, 1, last=True)
-    b = GraphBuilder()
-    x = b.input("x", (12, 12, 8), F32)
-    y = b.generic([x], [IndexMap(where, 0.0)], (out, out, 8, 3, 3), A0, reduced=2, combiner="add")
-    (dispatch,) = fuse(b.build([y])).dispatches
+def run_all(graph, schedule, inputs, count):
+    """Every choice of parameters a schedule offers for a graph of one dispatch."""
+    (dispatch,) = fuse(graph).dispatches
     target = backend("vulkan").parse_target("vulkan:1.3")
     nest = Nest(dispatch)
-    tried = window.candidates(nest, target)
-    assert len(set(tried)) == len(tried) > 5
-    assert all(window.schedule(nest, target, "k", p).kernel.workgroup[0] == p["width"] for p in tried)
+    assert choose.choose(nest, target) is schedule
+    tried = choose.TUNABLE[schedule].candidates(nest, target)
+    assert len(set(tried)) == len(tried) >= count
+    (expected,) = interpret(graph, inputs)
+    for parameters in tried:
+        made = choose.TUNABLE[schedule].schedule(nest, target, "k", parameters)
+        out = np.full_like(expected, -7)
+        grid = tuple(dims.evaluate(d, {}) for d in made.grid)
+        Machine("vulkan").run(made.kernel, [*inputs, out], [dims.evaluate(p, {}) for p in made.params], grid)
+        np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5, err_msg=str(parameters))
+
+
+def test_all_parameters_of_windows_give_the_same_results():
+    where, out = window_maps(7, 1, 1, 1, last=True)
+    b = GraphBuilder()
+    x = b.input("x", (7, 7, 4), F32)
+    y = b.generic([x], [IndexMap(where, 0.0)], (out, out, 4, 3, 3), A0, reduced=2, combiner="add")
+    run_all(b.build([y]), window.schedule, [random(7, 7, 4)], 12)
+
+
+@pytest.mark.parametrize("shape", [(9, 52), (5, 7, 3)])
+def test_all_parameters_of_maps_give_the_same_results(shape):
+    b = GraphBuilder()
+    x, y = b.input("x", shape, F32), b.input("y", shape[-1:], F32)
+    graph = b.build([binary(b, "sub", x, y)])
+    run_all(graph, elementwise.schedule, [random(*shape), random(shape[-1])], 6)
 
 
 # Elementwise ----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from mansard.passes.dispatch import is_contraction
 TUNABLE: Mapping[NestSchedule, Tunable] = {
     gemv.schedule: Tunable(gemv.candidates, gemv.schedule),
     matrix.schedule: Tunable(matrix.candidates, matrix.schedule),
+    maps.schedule: Tunable(maps.candidates, maps.schedule),
     tiled.schedule: Tunable(tiled.candidates, tiled.schedule),
     window.schedule: Tunable(window.candidates, window.schedule),
 }
