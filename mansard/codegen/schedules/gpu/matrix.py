@@ -9,9 +9,10 @@ matrices, in registers::
         barrier
         read the next tiles into registers          # in flight during the products
         for each matrix depth in the step: results += left matrices @ right matrices
-        barrier                                     # not needed when two stages take turns
+        barrier
     a strip of the results after the other through shared memory: epilogue, stores
 
+With two stages in shared memory one barrier suffices, and writing the next tiles overlaps the products too.
 With few results several subgroups each take a part of every step, and their sums meet in that strip. Edges
 of rows and columns are clamped when read and predicated when stored; beyond the depth, zeros are multiplied.
 """
@@ -184,21 +185,41 @@ class _MatrixProduct:
             self._write(first, b.idx(0))
             b.barrier()
             return self._multiply(zeros, b.idx(0))
+        return self._double(first, zeros) if tile.stages == 2 else self._single(first, zeros)
+
+    def _single(self, first: Sequence[KValue], zeros: Sequence[KValue]) -> Sequence[KValue]:
+        """One stage: written, read, written again; one barrier before and one after."""
+        b, count = self.b, len(first)
         with b.for_(b.idx(0), self.ev.dim(self.steps), inits=[*first, *zeros]) as loop:
-            origin = b.idx(0)
-            if tile.stages == 2:
-                origin = b.mul(b.binary("and", loop.index, b.idx(1)), b.idx(self.stage))
-            self._write(loop.carried[: len(first)], origin)
+            self._write(loop.carried[:count], b.idx(0))
             b.barrier()
-            following = b.add(loop.index, b.idx(1))
-            if self.exact:
-                following = self.frame.minimum(following, self.ev.dim(dims.add(self.steps, -1)))
-            ahead = self._load(following)
-            results = self._multiply(loop.carried[len(first) :], origin)
-            if tile.stages == 1:
-                b.barrier()
+            ahead = self._load(self._following(loop.index, 1))
+            results = self._multiply(loop.carried[count:], b.idx(0))
+            b.barrier()
             loop.yield_(*ahead, *results)
-        return loop.results[len(first) :]
+        return loop.results[count:]
+
+    def _double(self, first: Sequence[KValue], zeros: Sequence[KValue]) -> Sequence[KValue]:
+        """Two stages in turn: the next step is written, and the one after it read, during the products."""
+        b, count = self.b, len(first)
+        self._write(first, b.idx(0))
+        second = self._load(self._following(b.idx(0), 1))
+        b.barrier()
+        with b.for_(b.idx(0), self.ev.dim(self.steps), inits=[*second, *zeros]) as loop:
+            turn = b.mul(b.binary("and", loop.index, b.idx(1)), b.idx(self.stage))
+            self._write(loop.carried[:count], b.sub(b.idx(self.stage), turn))
+            ahead = self._load(self._following(loop.index, 2))
+            results = self._multiply(loop.carried[count:], turn)
+            b.barrier()
+            loop.yield_(*ahead, *results)
+        return loop.results[count:]
+
+    def _following(self, step: KValue, further: int) -> KValue:
+        """A later step; where steps are whole the last instead of one beyond (else those are read as zeros)."""
+        following = self.b.add(step, self.b.idx(further))
+        if self.exact:
+            following = self.frame.minimum(following, self.ev.dim(dims.add(self.steps, -1)))
+        return following
 
     def _load(self, step: KValue) -> list[KValue]:
         return [*self.left.load(step, self.exact), *self.right.load(step, self.exact)]
