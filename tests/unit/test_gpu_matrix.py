@@ -19,10 +19,10 @@ from mansard.ir.interpreter import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const
 from mansard.passes.fuse import fuse
 
-F16, BF16 = DType.F16, DType.BF16
+F16, BF16, I8, I32 = DType.F16, DType.BF16, DType.I8, DType.I32
 TARGET = BACKEND.parse_target(
     "vulkan:1.3+float16+int8+cooperative_matrix+bfloat16_matrix+matrix_16x16x16_f16_f32+matrix_16x16x16_bf16_f32"
-    "+workgroup=256+shared=49152+subgroup=32"
+    "+matrix_16x16x32_i8_i32+workgroup=256+shared=49152+subgroup=32"
 )
 RNG = np.random.default_rng(5)
 SMALL = MatrixTile(32, 32, 32, 1, 1)
@@ -138,6 +138,18 @@ def test_a_padded_convolution_is_a_product():
     extents = (1, 9, 9, 24, 3, 3, 16)
     y = b.generic([x, w], [taps, maps(4, 5, 6, 3)], extents, body, reduced=3, combiner="add")
     check(b.build([y]), [random(F16, 1, 9, 9, 16), random(F16, 3, 3, 16, 24)], SMALL)
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 64), (40, 33, 50)])
+def test_8_bit_integers(shape):
+    m, n, k = shape
+    b = GraphBuilder()
+    x, w = b.input("x", (m, k), I8), b.input("w", (n, k), I8)
+    body = Apply("mul", (Cast(Arg(0, I8), I32), Cast(Arg(1, I8), I32)), I32)
+    y = b.generic([x, w], [maps(0, 2), maps(1, 2)], (m, n, k), body, reduced=1, combiner="add")
+    z = b.generic([y], [maps(0, 1)], (m, n), Cast(Arg(0, I32), F32))
+    inputs = [RNG.integers(-128, 128, s).astype(np.int8) for s in ((m, k), (n, k))]
+    check(b.build([z]), inputs, MatrixTile(32, 32, 64, 1, 1), tolerance=0)
 
 
 def test_where_it_does_not_apply():

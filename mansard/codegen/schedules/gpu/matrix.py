@@ -1,4 +1,4 @@
-"""Matrix products by matrix units: f16 and bf16 factors, sums in f32.
+"""Matrix products by matrix units: f16 and bf16 factors with sums in f32, 8-bit integers with sums in i32.
 
 A workgroup computes ``rows x columns`` results; each of its subgroups holds a part of them as cooperative
 matrices, in registers::
@@ -54,7 +54,7 @@ class _Problem:
 
 
 def applies(nest: Nest, target: KernelTarget) -> bool:
-    """Whether the nest is a product of 16-bit floats, and the target has matrices and room for it."""
+    """Whether the nest is a product of numbers that the target has matrices of, and room for them."""
     problem = _problem(nest, target)
     return problem is not None and bool(problem.tiles(target))
 
@@ -178,7 +178,7 @@ class _MatrixProduct:
     def _accumulate(self) -> Sequence[KValue]:
         """This subgroup's results, matrices row by row."""
         b, tile = self.b, self.tile
-        zero = matrices.fill(b, matrices.c_type(DType.F32, self.shape.m, self.shape.n))
+        zero = matrices.fill(b, matrices.c_type(self.shape.accumulator, self.shape.m, self.shape.n))
         zeros = [zero] * (self.high * self.wide)
         first = self._load(b.idx(0))
         if dims.is_one(self.steps):
@@ -215,7 +215,7 @@ class _MatrixProduct:
         return loop.results[count:]
 
     def _following(self, step: KValue, further: int) -> KValue:
-        """A later step; where steps are whole the last instead of one beyond (else those are read as zeros)."""
+        """A later step; the last instead of one beyond where steps are whole (others are read as zeros)."""
         following = self.b.add(step, self.b.idx(further))
         if self.exact:
             following = self.frame.minimum(following, self.ev.dim(dims.add(self.steps, -1)))
@@ -309,10 +309,10 @@ class _MatrixProduct:
     def _sum(self, where: KValue, apart: int) -> KValue:
         """Four results, added up over the subgroups that took parts of the depth."""
         b = self.b
-        total = b.bitcast(b.load(self.memory, where), DType.F32)
+        total = b.bitcast(b.load(self.memory, where), self.shape.accumulator)
         for group in range(1, self.tile.split):
             part = b.load(self.memory, b.add(where, b.idx(group * apart)))
-            total = b.add(total, b.bitcast(part, DType.F32))
+            total = b.add(total, b.bitcast(part, self.shape.accumulator))
         return total
 
     def _finish(self, row: KValue, column: KValue, total: KValue) -> None:

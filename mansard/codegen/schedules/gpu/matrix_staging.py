@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mansard import dims
+from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.nest import Nest, Root
 from mansard.codegen.schedules.base import Frame, divides
@@ -29,7 +30,8 @@ PAD = 1
 """Vectors between the lines of a tile: the lines that matrix units read together then lie in other banks."""
 WORDS = 4
 """32-bit words of a vector."""
-OPERANDS = (DType.F16, DType.BF16)
+OPERANDS = {DType.F32: (DType.F16, DType.BF16), DType.I32: (DType.I8,)}
+"""Types of factors by the type they are multiplied in."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Operand:
 
 def operand(nest: Nest, root: Root, factor: Factor) -> Operand | None:
     """The factor as an operand of matrix units; None where its type is none of theirs."""
-    dtype = _narrow(nest, root.op, factor.part)
+    dtype = _narrow(nest, root.op, factor.part, register_dtype(root.op.body.dtype))
     if dtype is None:
         return None
     found = _plain_read(nest, root, factor.part)
@@ -76,18 +78,16 @@ def operand(nest: Nest, root: Root, factor: Factor) -> Operand | None:
     return Operand(factor, dtype, factor.along, factor.lanes)
 
 
-def _narrow(nest: Nest, op: Generic, node: Scalar) -> DType | None:
-    """The 16-bit type that holds every value of a scalar exactly, if there is one."""
-    if node.dtype in OPERANDS:
+def _narrow(nest: Nest, op: Generic, node: Scalar, wide: DType) -> DType | None:
+    """Which type of factors of products in ``wide`` holds every value of a scalar exactly, if one does."""
+    if node.dtype in OPERANDS.get(wide, ()):
         return node.dtype
-    if node.dtype is not DType.F32:
-        return None
-    if isinstance(node, Cast):
-        return _narrow(nest, op, node.arg)
+    if isinstance(node, Cast) and node.dtype is wide:
+        return _narrow(nest, op, node.arg, wide)
     if isinstance(node, Arg):
         producer = nest.producers.get(op.inputs[node.index])
         if isinstance(producer, Generic) and producer.combiner is None:
-            return _narrow(nest, producer, producer.body)
+            return _narrow(nest, producer, producer.body, wide)
     return None
 
 
@@ -270,14 +270,18 @@ class MatrixStager:
         return self._packed(elements)
 
     def _packed(self, elements: Sequence[KValue]) -> KValue:
-        """Eight numbers as the four words that hold them, rounded to the operand's type."""
-        b = self.frame.b
-        codes = [b.cast(b.bitcast(b.cast(e, self.operand.dtype), DType.I16), DType.I32) for e in elements]
+        """Numbers as the four words that hold them, rounded to the operand's type."""
+        b, dtype = self.frame.b, self.operand.dtype
+        per_word, mask = 32 // dtype.bits, b.const((1 << dtype.bits) - 1, DType.I32)
         words = b.const(0, DType.I32, WORDS)
         for i in range(WORDS):
-            low = b.binary("and", codes[2 * i], b.const(0xFFFF, DType.I32))
-            high = b.binary("shl", codes[2 * i + 1], b.const(16, DType.I32))
-            words = b.insert(words, b.binary("or", low, high), i)
+            word = b.const(0, DType.I32)
+            for k in range(per_word):
+                number = b.cast(elements[i * per_word + k], dtype)
+                code = b.cast(b.bitcast(number, DType.I16) if dtype.is_float else number, DType.I32)
+                shift = b.const(k * dtype.bits, DType.I32)
+                word = b.binary("or", word, b.binary("shl", b.binary("and", code, mask), shift))
+            words = b.insert(words, word, i)
         return words
 
     def store(self, values: Sequence[KValue], memory: Shared, origin: KValue) -> None:

@@ -83,8 +83,9 @@ _BLOCKS = (
 
 
 def shape_for(operand: DType, target: KernelTarget) -> MatrixShape | None:
-    """The largest shape of matrices with f32 sums for a type of operands."""
-    shapes = [s for s in target.matrices if s.operand is operand and s.accumulator is DType.F32]
+    """The largest shape of matrices with 32-bit sums for a type of operands."""
+    sums = DType.F32 if operand.is_float else DType.I32
+    shapes = [s for s in target.matrices if s.operand is operand and s.accumulator is sums]
     return max(shapes, key=lambda s: s.m * s.n * s.k) if shapes else None
 
 
