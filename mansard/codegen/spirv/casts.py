@@ -56,9 +56,22 @@ def _cast(f: KernelEmitter, arg: KValue, target: KType) -> Id:
     if source.is_float:
         return f.op("OpFConvert", to, f.id(arg)) if target.dtype.is_float else _to_int(f, arg, target)
     if target.dtype.is_float:
+        if source.bits <= 16 and target.dtype is DType.F32:
+            return _short_to_float(f, arg, target)
         # Narrow unsigned integers are zero-extended: positive in their 32 bits.
         return f.op("OpConvertSToF", to, f.id(arg))
     return _int_to_int(f, arg, target)
+
+
+def _short_to_float(f: KernelEmitter, arg: KValue, target: KType) -> Id:
+    """An integer below 2**22 as the low bits of 12582912 + i, from which 12582912 is subtracted: exact.
+
+    GPUs convert at a quarter to an eighth of the rate at which they add.
+    """
+    like = KType(DType.I32, target.lanes)
+    bits = f.op("OpIAdd", f.type(like), f.id(arg), f.int_literal(0x4B400000, like))
+    shifted = f.op("OpBitcast", f.type(target), bits)
+    return f.op("OpFSub", f.type(target), shifted, f.float_literal(12582912.0, target))
 
 
 def _int_to_int(f: KernelEmitter, arg: KValue, target: KType) -> Id:
