@@ -19,6 +19,7 @@ from mansard.hal.device import (
     QueueKind,
 )
 from mansard.hal.executable import EntryPoint, Executable, ExecutableSpec
+from mansard.hal.pool import BufferPool, Loan
 from mansard.hal.semaphore import Point, Semaphore
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Batch",
     "BindingSlot",
     "Buffer",
+    "BufferPool",
     "BufferRef",
     "Capabilities",
     "Command",
@@ -40,6 +42,7 @@ __all__ = [
     "ExecutableSpec",
     "Fill",
     "Launcher",
+    "Loan",
     "MemoryHeap",
     "MemoryKind",
     "Point",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from mansard.errors import InputError
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.executable import Executable, ExecutableSpec
+from mansard.hal.pool import BufferPool
 from mansard.hal.semaphore import Point, Semaphore
 
 
@@ -207,6 +209,11 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
         """A new buffer of ``size`` bytes, aligned to at least 256; raises OutOfMemoryError."""
+
+    @functools.cached_property
+    def pool(self) -> BufferPool:
+        """Memory in the order of the device's queues: lent and taken back at points, without waiting."""
+        return BufferPool(self.allocate)
 
     @abc.abstractmethod
     def import_host(self, array: npt.NDArray[np.generic], label: str = "") -> Buffer:

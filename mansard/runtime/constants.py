@@ -198,7 +198,10 @@ def upload(
         _fill(target.view(), parts, 0, target.size)
         return
     size = min(STAGING_BYTES, total)
-    staging = [device.allocate(size, MemoryKind.SHARED, "staging") for _ in range(2)]
+    loans = [device.pool.alloca(size, MemoryKind.SHARED, "staging") for _ in range(2)]
+    for point in (point for loan in loans for point in loan.wait):
+        point.wait()  # the host writes first
+    staging = [loan.buffer for loan in loans]
     semaphore = Semaphore("weights upload")
     recorded = []
     for count, start in enumerate(range(first, first + total, size)):
@@ -215,7 +218,7 @@ def upload(
     for commands in recorded:
         commands.close()
     for half in staging:
-        half.close()
+        device.pool.dealloca(half)
 
 
 def _fill(view: Bytes, parts: Sequence[tuple[int, Bytes]], start: int, end: int) -> None:

@@ -59,6 +59,7 @@ class Session:
         self._calls.stats.uploaded_bytes = self._constants.uploaded_bytes
         resources.settle()
         self.reset_states()
+        self._trim()
 
     @property
     def stats(self) -> Stats:
@@ -123,9 +124,15 @@ class Session:
         self._calls.close()
         self._states.close()
         self._constants.close()
+        self._trim()
         for slot in self.slots:
             for executable in slot.executables:
                 executable.close()
+
+    def _trim(self) -> None:
+        """Give back what uploads have left in the pools of the devices."""
+        for slot in self.slots:
+            slot.device.pool.trim(0)
 
     def _reset(self, store: Store) -> None:
         size, slot = _state_bytes(store), store.allocator

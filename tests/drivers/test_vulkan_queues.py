@@ -93,6 +93,28 @@ def test_work_waits_for_the_host_and_for_the_other_queue(device: VulkanDevice) -
     assert (found[N // 2 :] == 7).all()
 
 
+def test_memory_in_the_order_of_the_queues(device: VulkanDevice) -> None:
+    """A buffer is lent again before the work on it has ended; later work follows on the device."""
+    result = device.allocate(4 * N, SHARED)
+    timeline, pool = Semaphore("order"), device.pool
+    loan = pool.alloca(4 * N)
+    first, last = loan.buffer, Point(timeline, 3)
+    long = device.record([support.spin(device, first, 64)])
+    device.submit([Batch(long, loan.wait, (Point(timeline, 1),))])
+    pool.dealloca(first, (Point(timeline, 1),))
+    loan = pool.alloca(4 * N)
+    assert loan.buffer is first
+    work = device.record([support.fill_index(device, loan.buffer, N, 3, 1)])
+    copy = device.record([Copy(BufferRef(loan.buffer), BufferRef(result), 4 * N)], queue=QueueKind.TRANSFER)
+    device.submit(
+        [Batch(work, loan.wait, (Point(timeline, 2),)), Batch(copy, (Point(timeline, 2),), (last,))]
+    )
+    pool.dealloca(loan.buffer, (last,))
+    last.wait(support.TIMEOUT)
+    assert np.array_equal(result.view().view(np.uint32), 3 * np.arange(N) + 1)
+    assert pool.alloca(4 * N).wait == ()
+
+
 def test_what_the_transfer_queue_refuses(device: VulkanDevice) -> None:
     buffer = device.allocate(4 * N, SHARED)
     with pytest.raises(DeviceError, match="copies and fills"):
