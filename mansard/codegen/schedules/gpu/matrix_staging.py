@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mansard import dims
 from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue, Shared
-from mansard.codegen.nest import Nest, Root
+from mansard.codegen.nest import Guard, Nest, Root
 from mansard.codegen.schedules.base import Frame, divides
 from mansard.codegen.schedules.gpu.product import LANES, Factor
 from mansard.dims import DimLike
@@ -48,6 +48,8 @@ class Operand:
     lanes: int
     value: Value | None = None
     address: Linear | None = None
+    guards: tuple[Guard, ...] = ()
+    """Coordinates outside which such a read gives zeros, for whole vectors."""
 
     @property
     def per_vector(self) -> int:
@@ -70,11 +72,13 @@ def operand(nest: Nest, root: Root, factor: Factor) -> Operand | None:
         return None
     found = _plain_read(nest, root, factor.part)
     if found is not None and found[0].type.dtype is dtype:
-        value, address = found
+        value, address, guards = found
         per = VECTOR_BITS // dtype.bits
         for along, group in (("depth", factor.depth[-1]), ("side", factor.groups[-1])):
-            if _whole_vectors(nest, address, group[-1], per) and divides(nest.total(group), per):
-                return Operand(factor, dtype, along, per, value, address)
+            varies = any(loop == group[-1] for at, _ in guards for loop, _ in at.terms)
+            whole = _whole_vectors(nest, address, group[-1], per) and divides(nest.total(group), per)
+            if whole and not varies:
+                return Operand(factor, dtype, along, per, value, address, guards)
     return Operand(factor, dtype, factor.along, factor.lanes)
 
 
@@ -91,18 +95,19 @@ def _narrow(nest: Nest, op: Generic, node: Scalar, wide: DType) -> DType | None:
     return None
 
 
-def _plain_read(nest: Nest, root: Root, part: Scalar) -> tuple[Value, Linear] | None:
-    """The buffer and address of a factor that is nothing but a read and a cast."""
+def _plain_read(nest: Nest, root: Root, part: Scalar) -> tuple[Value, Linear, tuple[Guard, ...]] | None:
+    """The buffer, address and guards of a factor that is nothing but a read, of zeros outside, and a cast."""
     node = part.arg if isinstance(part, Cast) else part
     if not isinstance(node, Arg):
         return None
     index_map = root.op.maps[node.index]
-    if index_map is None or index_map.fill is not None:
+    if index_map is None or index_map.fill not in (None, 0):
         return None
     value, where = nest.locate(
         root.op.inputs[node.index], nest.operand_index(root.op, node.index, root.index)
     )
-    return (value, where) if isinstance(where, Linear) else None
+    guards = nest.guards(root.op, node.index, root.index)
+    return (value, where, guards) if isinstance(where, Linear) else None
 
 
 def _whole_vectors(nest: Nest, address: Linear, loop: int, per: int) -> bool:
@@ -173,7 +178,7 @@ class MatrixStager:
         """Elements between an invocation's successive vectors, where that is one known number."""
         operand = self.operand
         whole = self.threads % fast == 0 and divides(operand.factor.extent, self.side)
-        if operand.address is None or not whole or len(operand.factor.depth) != 1:
+        if operand.address is None or operand.guards or not whole or len(operand.factor.depth) != 1:
             return None
         across = operand.factor.groups if operand.along == "depth" else operand.factor.depth
         step = dict(operand.address.terms).get(across[-1][-1], 0)
@@ -198,7 +203,7 @@ class MatrixStager:
             depths.append(depth)
         at = b.add(b.mul(line, b.idx(self.line)), vector)
         base = None
-        if operand.address is not None and len(operand.factor.depth) == 1:
+        if operand.address is not None and len(operand.factor.depth) == 1 and not operand.guards:
             base = self._address(sides[0], depths[0])
         return Place(at, sides, depths, inside, base)
 
@@ -220,6 +225,19 @@ class MatrixStager:
             self._bind(side, depth)
             return self.frame.ev.linear(self.operand.address)[0]
 
+    def _guarded(self, side: Sequence[KValue], depth: KValue) -> tuple[KValue, KValue | None]:
+        """An address, and whether its element lies inside the buffer's coordinates (None: surely)."""
+        b, ev, operand = self.frame.b, self.frame.ev, self.operand
+        assert operand.address is not None
+        inside: KValue | None = None
+        with ev.scope():
+            self._bind(side, depth)
+            for at, extent in operand.guards:
+                place = ev.linear(at)[0]
+                for test in (b.compare("ge", place, b.idx(0)), b.compare("lt", place, ev.dim(extent))):
+                    inside = test if inside is None else b.binary("and", inside, test)
+            return ev.linear(operand.address)[0], inside
+
     # Loading ----------------------------------------------------------------------------------
     def load(self, step: KValue, exact: bool) -> list[KValue]:
         """The places' vectors in tile ``step`` of the depth, zero beyond the depth unless ``exact``."""
@@ -238,7 +256,10 @@ class MatrixStager:
         if place.base is None:
             if inside is not None:
                 depth = b.select(inside, depth, b.idx(0))
-            address = self._address(place.sides[0], depth)
+            address, within = self._guarded(place.sides[0], depth)
+            if within is not None:
+                inside = within if inside is None else b.binary("and", inside, within)
+                address = b.select(inside, address, b.idx(0))
         else:
             walked = dict(operand.address.terms).get(operand.factor.depth[-1][-1], 0)
             address = b.add(place.base, b.mul(step, ev.dim(dims.mul(walked, self.depth))))
