@@ -24,6 +24,7 @@ from mansard.compiler.variants import SharedFiles, target_sets
 from mansard.errors import CompileError
 from mansard.ir.graph import Graph
 from mansard.ir.types import Value
+from mansard.passes.attention import AttentionForm
 from mansard.passes.channels_last import channels_last
 from mansard.passes.dce import eliminate_dead
 from mansard.passes.dispatch import Dispatch, DispatchGraph
@@ -40,6 +41,7 @@ from mansard.passes.packing import Panels, mark_packable
 from mansard.passes.padding import read_padding
 from mansard.passes.pipeline import CANONICAL, Step, run_passes
 from mansard.passes.precision import check_precision, narrow_products
+from mansard.passes.split_attention import split_attention
 from mansard.placement import Placement, place
 from mansard.schedule.build import DeviceTarget, build_plan
 
@@ -119,8 +121,26 @@ def _passes(precision: str) -> tuple[Step, ...]:
 
 
 def _cutting(targets: Sequence[CompileTarget]) -> tuple[Step, ...]:
-    """The pass that gives the workgroups of a GPU pieces of long lines."""
-    return (cut_long_lines,) if any(t.kernel.is_gpu and not t.slot.fallback for t in targets) else ()
+    """The passes that give the workgroups of a GPU pieces of long lines, and of attentions of few rows where
+    no CPU shall run them."""
+    wished = [t for t in targets if not t.slot.fallback]
+    if not any(t.kernel.is_gpu for t in wished):
+        return ()
+    if not all(t.kernel.is_gpu for t in wished):
+        return (cut_long_lines,)
+    workgroups = 2 * max(t.kernel.compute_units for t in wished)
+
+    def split_keys(graph: Graph) -> Graph:
+        return split_attention(graph, workgroups)
+
+    return (split_keys, eliminate_dead, cut_long_lines)
+
+
+def _stays_whole(form: AttentionForm, targets: Sequence[CompileTarget]) -> bool:
+    """Whether an attention becomes one dispatch: every target takes it, or every one wished for if it is a
+    part that CPUs have no kernel for."""
+    asked = [t for t in targets if form.partial is None or not t.slot.fallback]
+    return all(takes_attention(form, t.kernel) for t in asked)
 
 
 def _fitting(targets: Sequence[CompileTarget]) -> tuple[Step, ...]:
@@ -168,7 +188,7 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
         passes = (*_passes(precision), *_cutting(targets), *_fitting(targets))
         graph = run_passes(graph, passes, dump=options.dump)
     with steps.step("fuse"):
-        dispatches = fuse(graph, attention=lambda form: all(takes_attention(form, t.kernel) for t in targets))
+        dispatches = fuse(graph, attention=lambda form: _stays_whole(form, targets))
         dispatches = mark_in_place(mark_packable(dispatches))
         steps.dump("fuse", lambda: print_dispatches(dispatches))
     with steps.step("place"):

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mansard.codegen.backend import Backend, KernelTarget
+from mansard.codegen.schedules.attention_nest import attention_form
 from mansard.compiler.limits import gpu_loop_iterations
+from mansard.compiler.packed import only_reads_packed
 from mansard.dtypes import DType
 from mansard.errors import CompileError
 from mansard.hal.device import DeviceInfo
@@ -31,6 +33,8 @@ _NEEDS = {
     DType.I8: ("storage8",),
     DType.U8: ("storage8",),
     DType.BOOL: ("storage8",),
+    DType.I4: ("storage8",),
+    DType.U4: ("storage8",),
 }
 
 
@@ -143,10 +147,13 @@ def _support(kernel: KernelTarget, loops: int | None) -> Callable[[Dispatch], st
             if isinstance(op, Generic):
                 used |= {n.dtype for n in walk(op.body)} - {DType.BOOL}
         packed = sorted(d.value for d in used if d.bits < 8)
-        if packed:
-            return f"no kernels for packed element type {', '.join(packed)}"
+        if packed and not (kernel.is_gpu and only_reads_packed(dispatch)):
+            what = "no kernels that compute with or store" if kernel.is_gpu else "no CPU kernels for"
+            return f"{what} packed element type {', '.join(packed)}"
         if not kernel.is_gpu:
-            return None
+            form = attention_form(dispatch)
+            partial = form is not None and form.partial is not None
+            return "no CPU kernel for a part of the keys of an attention" if partial else None
         stored = {v.type.dtype for v in (*dispatch.inputs, *dispatch.outputs)}
         for dtype in sorted(used, key=lambda d: d.value):
             wanted = _NEEDS.get(dtype, ()) if dtype in stored or dtype in (DType.F64, DType.I64) else ()

@@ -16,6 +16,7 @@ product, so permuted reads are found as well.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -53,6 +54,17 @@ class AttentionForm:
     index: Mapping[Generic, Index]
     masked_index: Index
     divisor: float | None
+    partial: tuple[tuple[Generic, Index], tuple[Generic, Index]] | None = None
+    """For the weighted sum of the bare exponentials (`mansard.passes.split_attention`): the ops that give
+    the rows' maxima and sums, and where."""
+
+    @property
+    def key_index(self) -> Index:
+        """Where keys are read, but for their depth and the scores' other dims."""
+        scores = self.scores
+        places = (*self.index[scores], *(Linear() for _ in scores.reduced))
+        reads = [m for i in operands(self.key) if (m := scores.maps[i]) is not None]
+        return tuple(r.compose(places) for m in reads for r in m.results)
 
     @property
     def scores_key(self) -> int:
@@ -75,6 +87,11 @@ class AttentionForm:
         columns = dims.product(own)
         assert isinstance(columns, int)
         return columns
+
+    @property
+    def given(self) -> set[Generic]:
+        """The ops beside ``weighted`` whose results others read."""
+        return {op for op, _ in self.partial} if self.partial is not None else set()
 
     @property
     def ops(self) -> tuple[Generic, ...]:
@@ -132,6 +149,8 @@ class _Finder:
         at = self._read(self.weighted, operand, everywhere)
         if probs is None or at is None or probs.output.type.dtype is not DType.F32:
             return None
+        if isinstance(probs.body, Apply) and probs.body.op == "exp":
+            return self._partial(probs, at, value)
         if not (isinstance(probs.body, Apply) and probs.body.op == "div"):
             return None
         above, below = probs.body.args
@@ -151,6 +170,27 @@ class _Finder:
             return None
         softmax = (top, exps, total, probs)
         return self._form(value, self._scores(masked, masked_at), masked, masked_at, softmax, floor[1])
+
+    def _partial(self, exps: Generic, exps_at: Index, value: Scalar) -> AttentionForm | None:
+        """The form without its last division, whose sums somebody else reads."""
+        shifted = _shifted(exps.body)
+        if shifted is None:
+            return None
+        masked, masked_at = exps.inputs[shifted[0].index], self._read(exps, shifted[0].index, exps_at)
+        top_at = self._read(exps, shifted[1].index, exps_at)
+        if masked_at is None or top_at is None:
+            return None
+        top = self._reduction(exps, shifted[1].index, exps_at, "max", masked, masked_at)
+        sums = [o for o in self.producers.values() if isinstance(o, Generic) and o.inputs == (exps.output,)]
+        if top is None or len(sums) != 1 or sums[0].combiner != "add" or not isinstance(sums[0].body, Arg):
+            return None
+        (total,) = sums
+        if len(total.reduced) != 1 or self._read(total, 0, (*top_at, self.length)) != exps_at:
+            return None
+        form = self._form(value, self._scores(masked, masked_at), masked, masked_at, (top, exps, total), None)
+        if form is None:
+            return None
+        return dataclasses.replace(form, partial=((top, top_at), (total, top_at)))
 
     def _reduction(
         self, reader: Generic, operand: int, at: Index, combiner: str, value: Value, value_at: Index

@@ -283,7 +283,8 @@ class _Fusion:
             target, inside = self.group_of[op.outputs[0]], {o for o in form.ops if o is not op}
             parts = {self.group_of[o.output] for o in inside}
             closed = all(
-                o.output not in live and all(u in inside or u is op for u in users[o.output]) for o in inside
+                o.output not in live and all(u in inside or u is op for u in users[o.output])
+                for o in inside - form.given
             )
             if target.kind != "contraction" or not closed or {o for g in parts for o in g.ops} != inside:
                 continue

@@ -49,6 +49,12 @@ class AttentionNest(Nest):
         self.scores = Root(form.scores, (*at, Linear.dim(depth)), (depth,), False)
         (self.key_loop,), self.depth_loop = self.weighted.inner, depth
         inside = {form.weighted, form.scores, *form.softmax, *form.chain}
+        given = {op for op in form.given if op.output in outputs}
+        self.statistics = [
+            Root(op, (*(p.compose(self.weighted.index) for p in at), Linear.dim(self.key_loop)), (), True)
+            for op, at in form.partial or ()
+            if op in given
+        ]
         stored = [
             self._root(op, True)
             for op in self.dispatch.ops
@@ -56,7 +62,7 @@ class AttentionNest(Nest):
         ]
         if any(r.inner for r in stored):
             raise CodegenError(f"dispatch {self.dispatch.name}: an attention stores {stored[0].op.output}")
-        return [self.scores, self.weighted, *stored]
+        return [self.scores, self.weighted, *self.statistics, *stored]
 
     def depth_and_columns(self) -> tuple[int, int]:
         """Elements of a key, and of a row of the result."""

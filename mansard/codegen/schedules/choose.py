@@ -57,7 +57,7 @@ def candidates(dispatch: Dispatch, target: KernelTarget) -> Sequence[Parameters]
 
 def takes_attention(form: AttentionForm, target: KernelTarget) -> bool:
     """Whether a target has a kernel for a whole attention."""
-    return not target.is_gpu or gpu_attention.applies(form, target)
+    return gpu_attention.applies(form, target) if target.is_gpu else form.partial is None
 
 
 def choose(nest: Nest, target: KernelTarget) -> NestSchedule:

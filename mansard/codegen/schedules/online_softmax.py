@@ -29,6 +29,6 @@ def store_results(frame: Frame, nest: AttentionNest, total: KValue) -> None:
     """Store the weighted sum at the bound loops, and what is computed from it."""
     frame.ev.reduced[nest.form.weighted] = total
     for root in nest.roots:
-        if root.stores:
+        if root.stores and root not in nest.statistics:
             value = total if root is nest.weighted else frame.ev.root(root)
             frame.ev.store(root.op.output, nest.store_address(root), value)

@@ -96,7 +96,12 @@ def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[MatrixTile]:
     found = operands(nest, loops)
     if least != most or not {"matrix_reductions", "matrix_conversions"} <= target.features or found is None:
         return []
-    if loops.lane is None or estimate(nest.total(loops.lane)) < FEW_ROWS or len(nest.parts()) > 1:
+    if (
+        nest.form.partial is not None
+        or loops.lane is None
+        or estimate(nest.total(loops.lane)) < FEW_ROWS
+        or len(nest.parts()) > 1
+    ):
         return []
     dtype = found[0].value.type.dtype
     shapes = [s for s in target.matrices if s.operand is dtype and s.accumulator is DType.F32 and s.n == s.k]

@@ -158,7 +158,7 @@ class FlashTile:
         pieces = len(self.items) * self.quads * WIDE
         inits = [lowest] * own + [zero] * own + [b.const(0.0, DType.F32, WIDE)] * pieces
         ends = fold_parts(self.frame, self.nest, self._last_key(), tile.keys, inits, self._block)
-        self._finish(ends[own : 2 * own], ends[2 * own :])
+        self._finish(ends[:own], ends[own : 2 * own], ends[2 * own :])
 
     def _bind_row(self, row: KValue) -> None:
         """Bind the tile's row number ``row``, the last there is in place of those beyond."""
@@ -427,9 +427,10 @@ class FlashTile:
         return loop.results
 
     # The result -----------------------------------------------------------------------------
-    def _finish(self, totals: Sequence[KValue], sums: Sequence[KValue]) -> None:
+    def _finish(self, tops: Sequence[KValue], totals: Sequence[KValue], sums: Sequence[KValue]) -> None:
         b, tile = self.b, self.tile
         found = self._combine("add", totals)
+        self._store_statistics(tops, found)
         with b.if_(b.compare("eq", self.along, b.idx(0))):
             for r, total in enumerate(found):
                 b.store(self.totals, b.add(self.first_own, b.idx(r)), total)
@@ -461,14 +462,30 @@ class FlashTile:
             row, vector = (b.binary(op, element, b.idx(self.wide)) for op in ("div", "rem"))
             self._store(row, vector, value, inside)
 
+    def _store_statistics(self, tops: Sequence[KValue], totals: Sequence[KValue]) -> None:
+        """Maxima and sums of the rows, where the form gives them to others."""
+        b, ev, form = self.b, self.ev, self.form
+        if form.partial is None:
+            return
+        (top_op, _), _ = form.partial
+        for r in range(self.tile.own_rows):
+            row = b.add(self.first_own, b.idx(r))
+            inside = b.compare("lt", b.add(self.first, row), ev.dim(self.extent))
+            with b.if_(b.binary("and", inside, b.compare("eq", self.along, b.idx(0)))), ev.scope():
+                self._bind_row(row)
+                for root in self.nest.statistics:
+                    value = tops[r] if root.op is top_op else totals[r]
+                    ev.store(root.op.output, self.nest.store_address(root), value)
+
     def _store(self, row: KValue, vector: KValue, value: KValue, inside: KValue | None) -> None:
         """Store a vector of a row's sums, and what follows from it, where both are inside."""
         b, ev, column = self.b, self.ev, self.loops.column
         if not divides(self.extent, self.tile.rows):
             there = b.compare("lt", b.add(self.first, row), ev.dim(self.extent))
             inside = there if inside is None else b.binary("and", inside, there)
-        share = reciprocal(b, b.load(self.totals, row), self.form.divisor)
-        value = b.mul(value, b.splat(share, WIDE))
+        if self.form.partial is None:
+            share = reciprocal(b, b.load(self.totals, row), self.form.divisor)
+            value = b.mul(value, b.splat(share, WIDE))
         start = b.mul(vector, b.idx(WIDE))
         with b.if_(inside if inside is not None else b.const(True, DType.BOOL)), ev.scope():
             self._bind_row(row)
