@@ -20,6 +20,7 @@ from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue
 from mansard.codegen.math import neutral
 from mansard.codegen.schedules.base import Scheduled, estimate, power_of_two_below
+from mansard.codegen.schedules.gpu.team import subgroup_size
 from mansard.codegen.schedules.lines import Lines
 from mansard.dtypes import DType
 from mansard.ir.ops import Scan
@@ -55,11 +56,11 @@ class _Blocks:
         self.dtype = register_dtype(source.type.dtype)
         target = lines.target
         wanted = {"subgroup_arithmetic"} | ({"subgroup_extended_types"} if self.dtype is DType.I64 else set())
-        self.in_subgroups = wanted <= target.features
+        size = subgroup_size(target)
         self.sums = self.b.shared(self.dtype, lines.width)
-        # An unknown size of subgroups may be as little as one invocation.
-        most = -(-lines.width // max(1, target.subgroup[0]))
-        self.parts = self.b.shared(self.dtype, most) if self.in_subgroups else None
+        # Subgroups are only scanned where they are known to be full and of one size: their order counts.
+        known = size is not None and lines.width % size == 0 and wanted <= target.features
+        self.parts = self.b.shared(self.dtype, lines.width // size) if size and known else None
 
     def run(self) -> Scheduled:
         return self.lines.run_workgroups(
@@ -97,7 +98,7 @@ class _Blocks:
     def _lane(self) -> KValue:
         """The invocation's number, in the order in which subgroups scan."""
         b = self.b
-        if not self.in_subgroups:
+        if self.parts is None:
             return b.local_id(0)
         start = b.mul(b.subgroup_place("subgroup_id"), b.subgroup_place("subgroup_size"))
         return b.add(start, b.subgroup_place("subgroup_lane"))
