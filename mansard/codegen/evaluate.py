@@ -9,7 +9,7 @@ import numpy as np
 
 from mansard import dims
 from mansard.codegen import math
-from mansard.codegen.kernel import KernelBuilder, KValue
+from mansard.codegen.kernel import Binding, KernelBuilder, KValue
 from mansard.codegen.nest import Nest, Root
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -36,9 +36,12 @@ _DIRECT_UNARY = frozenset({"neg", "abs", "sqrt", "floor", "ceil", "round", "trun
 _NARROW = frozenset({DType.F16, DType.BF16, DType.F8})
 
 
+_BYTES = {DType.I4: DType.I8, DType.U4: DType.U8}
+
+
 def register_dtype(dtype: DType) -> DType:
-    """The type a value is computed in: narrow floats are computed in f32."""
-    return DType.F32 if dtype in _NARROW else dtype
+    """The type a value is computed in: narrow floats are computed in f32, 4-bit integers are bytes."""
+    return DType.F32 if dtype in _NARROW else _BYTES.get(dtype, dtype)
 
 
 def _literal(node: Const) -> float | int | bool:
@@ -184,6 +187,8 @@ class Evaluator:
     def load(self, value: Value, address: Linear) -> KValue:
         """Read a buffer; a vector when the address varies along the vector loop."""
         memory = self.b.bindings[self.binding_of[value]]
+        if value.type.dtype.bits < 8:
+            return self._half_byte(memory, self.lanes_of(address), value.type.dtype)
         base, along = self.linear(address)
         if self.vector is None or along == 0:
             return self._widen(self.b.load(memory, base))
@@ -210,6 +215,18 @@ class Evaluator:
             self.b.store(memory, base, data, aligned=self._aligned(address))
         else:
             self.b.store(memory, self.lanes_of(address), self.b.splat(data, self.vector[1]))
+
+    def _half_byte(self, memory: Binding, places: KValue, dtype: DType) -> KValue:
+        """4-bit integers, of which each byte holds two, the first in its low half."""
+        b = self.b
+        byte = b.cast(b.load(memory, b.binary("shr", places, b.idx(1))), DType.I32)
+        odd = b.cast(b.binary("and", places, b.idx(1)), DType.I32)
+        shifted = b.binary("shr", byte, b.mul(odd, b.const(4, DType.I32)))
+        half = b.binary("and", shifted, b.const(15, DType.I32))
+        if dtype.is_signed:
+            eight = b.const(8, DType.I32)
+            half = b.sub(b.binary("xor", half, eight), eight)
+        return b.cast(half, register_dtype(dtype))
 
     def _widen(self, value: KValue) -> KValue:
         return self.b.cast(value, register_dtype(value.type.dtype))
@@ -348,6 +365,8 @@ class Evaluator:
             clamped = b.cast(b.binary("max", b.binary("min", position, high), low), b.index)
             computed = b.add(computed, clamped)
         memory = b.bindings[self.binding_of[buffer]]
+        if buffer.type.dtype.bits < 8:
+            return self._half_byte(memory, b.add(computed, self.lanes_of(inside)), buffer.type.dtype)
         base, along = self.linear(inside)
         if self.vector is not None and along == 1 and computed.type.lanes == 1:
             # A row at a computed place: its elements lie side by side.

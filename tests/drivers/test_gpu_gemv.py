@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from graph_runner import check, compare, outputs
+from graph_runner import check, compare, compiled, outputs
 from graphs import A0, F32, binary, maps, op
 from kernel_runner import VULKAN_TARGET, Machine
 
@@ -17,9 +17,10 @@ from mansard.codegen.schedules.gpu import choose, gemv
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.targets import backend, resolve_targets
 from mansard.dtypes import DType
+from mansard.errors import CompileError
 from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
 from mansard.ir.interpreter import interpret
-from mansard.ir.scalar import Apply, Arg, Cast, Const
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
 from mansard.passes.fuse import fuse
 from mansard.passes.pipeline import CANONICAL, run_passes
 from mansard.placement import Placement
@@ -187,3 +188,63 @@ def test_weights_with_scales_of_groups(device, transposed):
     assert choose.choose(nest_of(graph), target()) is gemv.schedule
     arrays = [random(v.type.shape, v.type.dtype) for v in graph.inputs]
     check(graph, arrays, device, rtol=2e-5, atol=2e-5)
+
+
+def quantised(rows, n, k, dtype, *, size=32, transposed=True):
+    """x (rows, k) times 4-bit constants with a scale, and for u4 a zero point, for every ``size`` of k."""
+    b = GraphBuilder()
+    groups = k // size
+    x = b.input("x", (rows, groups, size), F32)
+    shape = (n, groups, size) if transposed else (groups, size, n)
+    low = 0 if dtype is DType.U4 else -8
+    data = RNG.integers(low, low + 16, shape).astype(np.int8).astype(dtype.numpy)
+    w = b.constant("w", Constant.of(data, "w"), shape, dtype)
+    few = (n, groups) if transposed else (groups, n)
+    scale = b.constant("s", Constant.of(random(few), "s"), few, F32)
+    extents = (n, groups, size)
+    walked = [maps(0, 1, 2) if transposed else maps(1, 2, 0), maps(0, 1) if transposed else maps(1, 0)]
+    wide = Cast(Arg(0, dtype), F32)
+    if dtype is DType.U4:
+        wide = op("sub", wide, Const(8.0, F32))
+    real = b.generic([w, scale], walked, extents, Apply("mul", (wide, Arg(1, F32)), F32))
+    reads = [maps(0, 2, 3), maps(1, 2, 3)]
+    body = op("mul", A0, Arg(1, F32))
+    y = b.generic([x, real], reads, (rows, n, groups, size), body, reduced=2, combiner="add")
+    return b, y, [random((rows, groups, size))]
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("dtype", [DType.I4, DType.U4])
+@pytest.mark.parametrize(("rows", "n", "k"), [(1, 100, 256), (2, 133, 160), (30, 80, 256)])
+def test_weights_of_4_bits(device, dtype, transposed, rows, n, k):
+    """Weights stay packed on the device, and are scaled where they are read."""
+    b, y, arrays = quantised(rows, n, k, dtype, transposed=transposed)
+    graph = b.build([y])
+    with compiled(graph, device) as model:
+        compare(outputs(model, arrays), interpret(graph, arrays), rtol=2e-5, atol=2e-5)
+        used = sum(r.bytes for r in model.memory().rows if r.what == "weights")
+    assert used < n * k + 8192
+
+
+@pytest.mark.vulkan
+def test_rows_of_a_4_bit_table(device):
+    b = GraphBuilder()
+    ids = b.input("ids", (7,), DType.I64)
+    data = RNG.integers(-8, 8, (20, 6)).astype(np.int8).astype(DType.I4.numpy)
+    table = b.constant("w", Constant.of(data, "w"), (20, 6), DType.I4)
+    body = Cast(Gather(1, (Arg(0, DType.I64), Index(1)), DType.I4), F32)
+    graph = b.build([b.generic([ids, table], [maps(0), None], (7, 6), body)])
+    check(graph, [np.array([0, 19, 3, -1, 77, 8, 8])], device)
+
+
+def test_arithmetic_in_4_bits_is_refused():
+    b = GraphBuilder()
+    data = RNG.integers(-8, 8, (20, 6)).astype(np.int8).astype(DType.I4.numpy)
+    w = b.constant("w", Constant.of(data, "w"), (20, 6), DType.I4)
+    x = b.input("x", (20, 6), F32)
+    doubled = Cast(Apply("add", (Arg(0, DType.I4), Arg(0, DType.I4)), DType.I4), F32)
+    graph = b.build([b.generic([w, x], [maps(0, 1)] * 2, (20, 6), op("mul", doubled, Arg(1, F32)))])
+    options = CompileOptions(targets=("vulkan:1.3",), placement=Placement(fallback="error"))
+    with pytest.raises(CompileError, match="packed element type i4"):
+        compile_graph(graph, options)

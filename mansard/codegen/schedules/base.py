@@ -39,6 +39,11 @@ def index_dtype(dispatch: Dispatch, target: KernelTarget) -> DType:
     return DType.I64 if largest >= 2**31 - 2**20 else DType.I32
 
 
+def stored_dtype(dtype: DType) -> DType:
+    """The element type of a buffer in a kernel: 4-bit integers lie two in a byte."""
+    return DType.U8 if dtype.bits < 8 else dtype
+
+
 class Frame:
     """A kernel under construction."""
 
@@ -49,7 +54,7 @@ class Frame:
         self.params = Params()
         self.b = KernelBuilder(
             name,
-            [(v.type.dtype, v in outputs) for v in nest.buffers],
+            [(stored_dtype(v.type.dtype), v in outputs) for v in nest.buffers],
             0,
             workgroup=(workgroup, 1, 1),
             index=index_dtype(nest.dispatch, target),

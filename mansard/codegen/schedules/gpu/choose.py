@@ -27,9 +27,11 @@ TUNABLE: Mapping[NestSchedule, Tunable] = {
 def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
     """The special schedules first, each with its own condition; then what takes any nest."""
     reductions = [r for r in nest.roots if r.reduces]
+    packed = any(v.type.dtype.bits < 8 for v in nest.inputs)
     if not reductions:
-        return transpose.schedule if transpose.applies(nest, target) else maps.schedule
-    if window.applies(nest, target):
+        turns = not packed and transpose.applies(nest, target)
+        return transpose.schedule if turns else maps.schedule
+    if not packed and window.applies(nest, target):
         return window.schedule
     if gemv.applies(nest):
         return gemv.schedule

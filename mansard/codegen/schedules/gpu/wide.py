@@ -63,9 +63,10 @@ class WideReads:
             memory = b.bindings[self.ev.binding_of[read.value]]
             count = min(wide, self.chunk)
             words = count * dtype.bits // WORD_BITS
-            self._words[key] = [
-                b.load_words(memory, b.add(base, b.idx(at)), words) for at in range(0, self.chunk, count)
-            ]
+            places = [b.add(base, b.idx(at)) for at in range(0, self.chunk, count)]
+            if dtype.bits < 8:  # the buffer's elements are bytes
+                places = [b.binary("shr", at, b.idx(1)) for at in places]
+            self._words[key] = [b.load_words(memory, at, words) for at in places]
         return self._words[key]
 
     def _numbers(self, dtype: DType, words: Sequence[KValue], wide: int, first: int, lanes: int) -> KValue:
