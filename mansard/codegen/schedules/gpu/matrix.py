@@ -19,7 +19,7 @@ of rows and columns are clamped when read and predicated when stored; beyond the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from mansard import dims
@@ -184,7 +184,7 @@ class _MatrixProduct:
         if dims.is_one(self.steps):
             self._write(first, b.idx(0))
             b.barrier()
-            return self._multiply(zeros, b.idx(0))
+            return self._multiply(zeros, b.idx(0), iter(()))
         return self._double(first, zeros) if tile.stages == 2 else self._single(first, zeros)
 
     def _single(self, first: Sequence[KValue], zeros: Sequence[KValue]) -> Sequence[KValue]:
@@ -193,8 +193,9 @@ class _MatrixProduct:
         with b.for_(b.idx(0), self.ev.dim(self.steps), inits=[*first, *zeros]) as loop:
             self._write(loop.carried[:count], b.idx(0))
             b.barrier()
-            ahead = self._load(self._following(loop.index, 1))
-            results = self._multiply(loop.carried[count:], b.idx(0))
+            ahead: list[KValue] = []
+            loads = self._loads(self._following(loop.index, 1), ahead)
+            results = self._multiply(loop.carried[count:], b.idx(0), loads)
             b.barrier()
             loop.yield_(*ahead, *results)
         return loop.results[count:]
@@ -208,8 +209,9 @@ class _MatrixProduct:
         with b.for_(b.idx(0), self.ev.dim(self.steps), inits=[*second, *zeros]) as loop:
             turn = b.mul(b.binary("and", loop.index, b.idx(1)), b.idx(self.stage))
             self._write(loop.carried[:count], b.sub(b.idx(self.stage), turn))
-            ahead = self._load(self._following(loop.index, 2))
-            results = self._multiply(loop.carried[count:], turn)
+            ahead: list[KValue] = []
+            loads = self._loads(self._following(loop.index, 2), ahead)
+            results = self._multiply(loop.carried[count:], turn, loads)
             b.barrier()
             loop.yield_(*ahead, *results)
         return loop.results[count:]
@@ -222,15 +224,28 @@ class _MatrixProduct:
         return following
 
     def _load(self, step: KValue) -> list[KValue]:
-        return [*self.left.load(step, self.exact), *self.right.load(step, self.exact)]
+        found: list[KValue] = []
+        for _ in self._loads(step, found):
+            pass
+        return found
+
+    def _loads(self, step: KValue, found: list[KValue]) -> Iterator[None]:
+        """Read both factors' tiles of a step, a share of them for each matrix depth of the products that
+        they are spread over: memory and matrix units are then busy at the same time."""
+        places = [(stager, place) for stager in (self.left, self.right) for place in stager.places]
+        shares = self.tile.depth // self.tile.split // self.shape.k
+        for share in range(shares):
+            for stager, place in places[share * len(places) // shares : (share + 1) * len(places) // shares]:
+                found.append(stager.load(place, step, self.exact))
+            yield
 
     def _write(self, values: Sequence[KValue], origin: KValue) -> None:
         count = len(self.left.places)
         self.left.store(values[:count], self.memory, origin)
         self.right.store(values[count:], self.memory, self.b.add(origin, self.b.idx(self.left_vectors)))
 
-    def _multiply(self, results: Sequence[KValue], origin: KValue) -> list[KValue]:
-        """The results with one step of the depth added."""
+    def _multiply(self, results: Sequence[KValue], origin: KValue, loads: Iterator[None]) -> list[KValue]:
+        """The results with one step of the depth added; ``loads`` are advanced meanwhile."""
         b, tile, shape = self.b, self.tile, self.shape
         own = tile.depth // tile.split
         depth = b.mul(self.group, b.idx(own)) if tile.split > 1 else b.idx(0)
@@ -239,6 +254,7 @@ class _MatrixProduct:
         right = self._origin(self.right, second, b.mul(self.across, b.idx(self.wide * shape.n)), depth)
         sums = list(results)
         for step in range(0, own, shape.k):
+            next(loads, None)
             rows = [self._matrix(self.left, left, i * shape.m, step) for i in range(self.high)]
             columns = [self._matrix(self.right, right, j * shape.n, step) for j in range(self.wide)]
             for j, column in enumerate(columns):

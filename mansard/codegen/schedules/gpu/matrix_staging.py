@@ -239,13 +239,13 @@ class MatrixStager:
             return ev.linear(operand.address)[0], inside
 
     # Loading ----------------------------------------------------------------------------------
-    def load(self, step: KValue, exact: bool) -> list[KValue]:
-        """The places' vectors in tile ``step`` of the depth, zero beyond the depth unless ``exact``."""
+    def load(self, place: Place, step: KValue, exact: bool) -> KValue:
+        """A place's vector in tile ``step`` of the depth, zero beyond the depth unless ``exact``."""
         b = self.frame.b
         start = b.mul(step, b.idx(self.depth))
         if self.operand.address is None:
-            return [self._computed(place, start, exact) for place in self.places]
-        return [self._moved(place, step, start, exact) for place in self.places]
+            return self._computed(place, start, exact)
+        return self._moved(place, step, start, exact)
 
     def _moved(self, place: Place, step: KValue, start: KValue, exact: bool) -> KValue:
         b, ev, operand = self.frame.b, self.frame.ev, self.operand
