@@ -15,6 +15,7 @@ from mansard.drivers.vulkan.context import Context
 from mansard.drivers.vulkan.plan import describe_kind
 from mansard.drivers.vulkan.queues import QueueSlot
 from mansard.drivers.vulkan.results import check
+from mansard.errors import DeviceError
 from mansard.hal import native
 from mansard.hal.device import Batch
 from mansard.hal.semaphore import Point
@@ -47,6 +48,7 @@ class DeviceQueue:
         self._lock = threading.Lock()
         self._tokens = itertools.count(1)
         self._running: dict[int, VulkanCommandBuffer] = {}
+        self._released = False
         self._semaphore = self._create_semaphore()
         commands = context.commands
         queue = ctypes.c_void_p()
@@ -69,6 +71,8 @@ class DeviceQueue:
 
     def submit(self, batch: Batch, commands: VulkanCommandBuffer) -> None:
         """Hand over a batch, whose commands were recorded for this queue, and return at once."""
+        if self._released:
+            raise DeviceError("the Vulkan device is closed")
         waits, signals = _points(batch.wait), _points(batch.signal)
         with self._lock:
             token = next(self._tokens)
@@ -90,6 +94,8 @@ class DeviceQueue:
 
     def collect(self) -> None:
         """Let go of the command buffers whose batches are done."""
+        if self._released:
+            return
         tokens = (ctypes.c_uint64 * 64)()
         while count := native.core.mn_queue_retired(self._core, tokens, len(tokens)):
             self._retire(tokens[:count])
@@ -113,7 +119,8 @@ class DeviceQueue:
         return True
 
     def release(self) -> None:
-        """Free the queue; only after `close`."""
+        """Free the queue; only after `close`. Models may still hold the device, and must not reach it."""
+        self._released = True
         _watched.discard(self._handle)
         library().mn_vk_queue_release(self._handle)
         self._context.commands.vkDestroySemaphore(self._context.handle, self._semaphore, None)
