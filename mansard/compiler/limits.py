@@ -61,7 +61,7 @@ def _scatter(op: Scatter) -> int:
     if not scatter.applies(op):
         return updates + rows
     columns = _most(dims.product(inner)) // _WORKGROUP + 1
-    row = columns * updates if op.combiner else columns + updates // _WORKGROUP + 1
+    row = columns * updates if op.combiner else scatter.BLOCK * columns + updates // _WORKGROUP + 2
     return (max(rows, updates) // MAX_GRID + 1) * (row + updates // _WORKGROUP + 1)
 
 

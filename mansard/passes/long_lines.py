@@ -40,6 +40,8 @@ LEAST_LINE, LINE_PIECE = 16384, 4096
 """Elements of a line of a running sum worth cutting, and of its pieces."""
 SORTED_BYTES = 16384
 """Bytes of a sorting network, the shared memory of every device: values and places of 4 bytes."""
+QUICK_BYTES = SORTED_BYTES // 2
+"""A network of half the size takes less than half the time, if what is wanted is few."""
 _NARROW = frozenset({DType.F16, DType.BF16, DType.F8})
 
 
@@ -218,7 +220,7 @@ class _Cutter:
         (source,), dtype = op.inputs, op.inputs[0].type.dtype
         assert op.limit is not None
         lines, length = _lines(source, op.axis)
-        size = _network(dtype)
+        size = _network(dtype, op.limit)
         count = -(-length // size)
         line = self._reshape(op, source, (lines, length))
         shape = (lines, count, size)
@@ -302,9 +304,10 @@ def _long_scan(op: Scan) -> bool:
     return length >= LEAST_LINE and lines <= MOST_ROWS
 
 
-def _network(dtype: DType) -> int:
-    """Elements that any device sorts in shared memory."""
-    return SORTED_BYTES // 8 if dtype.bits <= 32 else SORTED_BYTES // 16
+def _network(dtype: DType, limit: int) -> int:
+    """Elements of a piece, which any device sorts in shared memory; at least four times what is wanted."""
+    width = 8 if dtype.bits <= 32 else 16
+    return QUICK_BYTES // width if 4 * limit <= QUICK_BYTES // width else SORTED_BYTES // width
 
 
 def _long_top(op: Sort) -> bool:
@@ -312,7 +315,7 @@ def _long_top(op: Sort) -> bool:
     if op.limit is None or not _is_line(source, op.axis):
         return False
     _, length = _lines(source, op.axis)
-    size = _network(source.type.dtype)
+    size = _network(source.type.dtype, op.limit)
     # Each round leaves a quarter of the elements, or less.
     return length > size and 0 < op.limit <= size // 4
 

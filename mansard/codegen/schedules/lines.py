@@ -41,16 +41,16 @@ class Lines:
         """A dim expression as an index value."""
         return self.b.idx(value) if isinstance(value, int) else self.b.param(self.params.index(value))
 
-    def load(self, value: Value, index: KValue, lanes: int = 1) -> KValue:
+    def load(self, value: Value, index: KValue, lanes: int = 1, *, aligned: bool = False) -> KValue:
         """Elements of a buffer from ``index`` on, as registers hold them."""
         memory = self.b.bindings[self.values.index(value)]
-        loaded = self.b.load(memory, index, lanes)
+        loaded = self.b.load(memory, index, lanes, aligned=aligned)
         return self.b.cast(loaded, register_dtype(loaded.type.dtype))
 
-    def store(self, value: Value, index: KValue, data: KValue) -> None:
-        """Write one element of a buffer."""
+    def store(self, value: Value, index: KValue, data: KValue, *, aligned: bool = False) -> None:
+        """Write one element of a buffer, or a vector of neighbours."""
         memory = self.b.bindings[self.values.index(value)]
-        self.b.store(memory, index, self.b.cast(data, value.type.dtype))
+        self.b.store(memory, index, self.b.cast(data, value.type.dtype), aligned=aligned)
 
     def run(self, count: DimLike, emit: Callable[[KValue], None]) -> Scheduled:
         """The finished kernel: ``emit`` for every line."""

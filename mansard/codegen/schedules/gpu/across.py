@@ -8,7 +8,8 @@ Very short contiguous rows run here too, one invocation to a row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from mansard import dims
@@ -19,13 +20,15 @@ from mansard.codegen.schedules import reduce
 from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, divides, estimate, power_of_two_below
 from mansard.codegen.schedules.contraction import Group
 from mansard.codegen.schedules.gpu.fold import Fold
-from mansard.codegen.schedules.gpu.team import Scratch, halve
+from mansard.codegen.schedules.gpu.team import Scratch
 from mansard.dtypes import DType
 
 WORKGROUP = 128
 COLUMNS = 32
 """Invocations side by side that read whole lines of memory."""
 MOST_SLICES = 16
+HELD = 64
+"""Elements of rows that an invocation keeps in registers."""
 SERIAL = 4096
 """Longer rows are always split into slices."""
 
@@ -92,9 +95,8 @@ class _Across:
                 if address is None or dict(address.terms).get(loop, 0) not in (0, 1):
                     return 1
         total = nest.total(self.groups[-1])
-        enough = max(1, 4 * rows // target.resident_invocations)
-        fitting = [w for w in (4, 2) if w <= max(enough, 2) and divides(total, w)]
-        return fitting[0] if fitting else 1
+        enough = 4 * rows // target.resident_invocations
+        return next((w for w in (4, 2) if w <= enough and divides(total, w)), 1)
 
     def run(self) -> Scheduled:
         b, ev, nest = self.b, self.ev, self.nest
@@ -145,13 +147,18 @@ class _Across:
     def _reduce(self, root: Root, inside: KValue | None) -> None:
         b, ev, groups = self.b, self.ev, self.inner[root]
         fold = Fold(self.frame, root, self.lanes)
-        if self.slices > 1 or fold.is_arg:
+        if self._is_held(root):
+            # No scope: what is read and computed here serves the roots that follow.
+            state: Sequence[KValue] = fold.start(b.idx(0))
+            for place in self._each(root):
+                state = fold.step(state, place)
+        elif self.slices > 1 or fold.is_arg:
             total = ev.dim(self.nest.total(root.inner))
             start = fold.start(self.slice)
             with b.for_(self.slice, total, b.idx(self.slices), inits=start, unroll=4) as loop, ev.scope():
                 self.frame.bind_flat(groups, loop.index) if groups else None
                 loop.yield_(*fold.step(loop.carried, loop.index))
-            state: Sequence[KValue] = loop.results
+            state = loop.results
         else:
             state = reduce.loops(
                 self.frame, groups, fold.start(b.idx(0)), lambda carried: fold.step(carried, b.idx(0))
@@ -161,28 +168,51 @@ class _Across:
         if root.stores:
             self._store_one(root, result, inside)
 
+    def _is_held(self, root: Root) -> bool:
+        """Whether an invocation keeps whole rows in registers."""
+        total = self.nest.total(root.inner)
+        return self.slices == 1 and isinstance(total, int) and total * self.lanes <= HELD
+
+    def _each(self, root: Root) -> Iterator[KValue]:
+        """The row's elements one after another, bound."""
+        groups = self.inner[root]
+        extents = [estimate(self.nest.total(g)) for g in groups]
+        for number, values in enumerate(itertools.product(*(range(e) for e in extents))):
+            for group, value in zip(groups, values, strict=True):
+                self.ev.bind(group, self.b.idx(value))
+            yield self.b.idx(number)
+
     def _combine(self, combiner: str, value: KValue) -> KValue:
         """The slices' results combined for each row."""
         if self.slices == 1:
             return value
         b, lanes, width = self.b, self.lanes, self.columns * self.slices
-        shared = self._scratch.array(value.type.dtype, width)
+        shared = self._scratch.array(value.type.dtype, width * lanes)
+        b.barrier()  # what was here before has been read by everyone
+        for k in range(lanes):
+            b.store(shared, b.add(self.lane, b.idx(k * width)), b.extract(value, k))
+        b.barrier()
+        # A few reads cost less than the barriers of a tree.
         totals = []
         for k in range(lanes):
-            b.barrier()
-            b.store(shared, self.lane, b.extract(value, k))
-            b.barrier()
-            halve(b, shared, self.lane, self.slices, self.columns, combiner)
-            totals.append(b.load(shared, self.column))
-        total = b.splat(totals[0], lanes)
+            total = b.load(shared, b.add(self.column, b.idx(k * width)))
+            for other in range(1, self.slices):
+                place = b.add(self.column, b.idx(k * width + other * self.columns))
+                total = b.binary(combiner, total, b.load(shared, place))
+            totals.append(total)
+        vector = b.splat(totals[0], lanes)
         for k in range(1, lanes):
-            total = b.insert(total, totals[k], k)
-        return total
+            vector = b.insert(vector, totals[k], k)
+        return vector
 
     def _store(self, root: Root, inside: KValue | None) -> None:
         b, ev, groups = self.b, self.ev, self.inner[root]
         if not groups:
             self._store_one(root, None, inside)
+            return
+        if self._is_held(root):
+            for _ in self._each(root):
+                self._store_point(root, ())
             return
         if self.slices == 1:
             with ev.scope():

@@ -214,6 +214,7 @@ def workers(target: KernelTarget, rows: int, vectors: int) -> int:
     least = subgroup_size(target) or min(32, target.workgroup_invocations)
     most = power_of_two_below(target.workgroup_invocations)
     width = max(least, min(most, 1 << (vectors - 1).bit_length()))
-    while width > least and rows * width // 2 >= target.resident_invocations and 2 * vectors <= HELD * width:
+    # Half of what the device holds is enough: smaller teams combine with less waiting.
+    while width > least and rows * width >= target.resident_invocations and 2 * vectors <= HELD * width:
         width //= 2
     return width

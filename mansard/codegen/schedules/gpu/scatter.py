@@ -2,8 +2,9 @@
 
 Rows are applied in order, and later ones win, so that whoever writes a place has to know all updates of it:
 
-* Into a new tensor, a workgroup makes one row of the target: it searches the indices for the last update of
-  that row (or goes through all of them in order, when updates combine), and writes that or the old row.
+* Into a new tensor, a workgroup makes a few rows of the target: it goes through the indices once for the last
+  update of each, and writes that or the old row. When updates combine, it makes one row, with all of its
+  updates in order.
 * In place, a workgroup takes one update, and leaves it when another one stands for its row: the last one, or
   the first when updates combine, which then applies all of them in order.
 """
@@ -11,11 +12,12 @@ Rows are applied in order, and later ones win, so that whoever writes a place ha
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
-from mansard.codegen.kernel import KValue
-from mansard.codegen.schedules.base import Scheduled, estimate, power_of_two_below
+from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.schedules.base import Scheduled, divides, estimate, power_of_two_below
 from mansard.codegen.schedules.gpu.team import Team
 from mansard.codegen.schedules.lines import Lines
 from mansard.dtypes import DType
@@ -23,6 +25,8 @@ from mansard.ir.ops import Scatter
 from mansard.ir.types import Value
 from mansard.passes.dispatch import Dispatch
 
+BLOCK = 16
+"""Rows of a new tensor to a workgroup."""
 LEAST = 8
 """Rows of fewer elements are left to one invocation per element of a row."""
 
@@ -55,12 +59,17 @@ class _Rows:
         self.shape = op.inputs[0].type.shape
         self.rows = op.inputs[1].type.shape[0]
         self.inner = dims.product(self.shape[keys:])
+        self.wide = next((w for w in (4, 2) if divides(self.inner, w)), 1)
         self.team = Team(self.b, lines.target, lines.width)
 
     def run(self) -> Scheduled:
         if self.target in self.lines.in_place:
             return self.lines.run_workgroups(self.rows, self._update)
-        return self.lines.run_workgroups(dims.product(self.shape[: self.keys]), self._row)
+        total = dims.product(self.shape[: self.keys])
+        if self.op.combiner is not None:
+            return self.lines.run_workgroups(total, lambda row: self._columns(partial(self._fold, row)))
+        last = self.b.shared(DType.I32, BLOCK)
+        return self.lines.run_workgroups(dims.ceildiv(total, BLOCK), lambda block: self._block(block, last))
 
     def _place(self, row: KValue) -> tuple[KValue, KValue]:
         """The target's row that an update goes to, and whether there is such a row."""
@@ -93,18 +102,38 @@ class _Rows:
     def _at(self, row: KValue, column: KValue) -> KValue:
         return self.b.add(self.b.mul(row, self.lines.dim(self.inner)), column)
 
-    def _row(self, row: KValue) -> None:
-        """One row of a new tensor."""
-        b, lines = self.b, self.lines
-        if self.op.combiner is not None:
-            self._columns(lambda column: self._fold(row, column, b.idx(0)))
-            return
-        last = self._search("max", row, b.idx(-1))
-        known = b.binary("max", last, b.idx(0))
-        with b.if_(b.compare("ge", last, b.idx(0))):
-            self._columns(lambda c: self._write(row, c, lines.load(self.updates, self._at(known, c))))
-        with b.if_(b.compare("lt", last, b.idx(0))):
-            self._columns(lambda c: self._write(row, c, lines.load(self.target, self._at(row, c))))
+    def _block(self, block: KValue, last: Shared) -> None:
+        """A few rows of a new tensor: the last update of each, found by going through the indices once."""
+        b, lines, lane = self.b, self.lines, self.team.lane
+        first = b.mul(block, b.idx(BLOCK))
+        b.barrier()  # the rows before have been stored
+        with b.for_(lane, b.idx(BLOCK), b.idx(lines.width)) as loop:
+            b.store(last, loop.index, b.const(-1, DType.I32))
+        b.barrier()
+        with b.for_(lane, lines.dim(self.rows), b.idx(lines.width), unroll=4) as loop:
+            flat, inside = self._place(loop.index)
+            row = b.sub(flat, first)
+            here = b.binary("and", b.compare("ge", row, b.idx(0)), b.compare("lt", row, b.idx(BLOCK)))
+            with b.if_(b.binary("and", inside, here)):
+                b.atomic(last, row, b.cast(loop.index, DType.I32), "max")
+        b.barrier()
+        total = lines.dim(dims.product(self.shape[: self.keys]))
+        bound = self.b.binary("min", b.add(first, b.idx(BLOCK)), total)
+        with b.for_(first, bound) as rows:
+            update = b.cast(b.load(last, b.sub(rows.index, first)), b.index)
+            known = b.binary("max", update, b.idx(0))
+            with b.if_(b.compare("ge", update, b.idx(0))):
+                self._copy(self.updates, known, rows.index)
+            with b.if_(b.compare("lt", update, b.idx(0))):
+                self._copy(self.target, rows.index, rows.index)
+
+    def _copy(self, source: Value, row: KValue, to: KValue) -> None:
+        """A row of the result, from a row of the updates or of the old target."""
+        b, lines, wide = self.b, self.lines, self.wide
+        step = b.idx(wide)
+        with b.for_(b.mul(self.team.lane, step), lines.dim(self.inner), b.idx(lines.width * wide)) as loop:
+            value = lines.load(source, self._at(row, loop.index), wide, aligned=True)
+            lines.store(self.op.output, self._at(to, loop.index), value, aligned=True)
 
     def _update(self, number: KValue) -> None:
         """One update of a tensor in place."""
@@ -114,25 +143,22 @@ class _Rows:
         if self.op.combiner is None:
             stands = b.compare("eq", self._search("max", row, b.idx(-1)), number)
             with b.if_(b.binary("and", inside, stands)):
-                self._columns(lambda c: self._write(flat, c, lines.load(self.updates, self._at(number, c))))
+                self._copy(self.updates, number, flat)
             return
         stands = b.compare("eq", self._search("min", row, lines.dim(self.rows)), number)
         with b.if_(b.binary("and", inside, stands)):
-            self._columns(lambda c: self._fold(flat, c, number))
+            self._columns(partial(self._fold, flat, first=number))
 
-    def _write(self, row: KValue, column: KValue, value: KValue) -> None:
-        self.lines.store(self.op.output, self._at(row, column), value)
-
-    def _fold(self, row: KValue, column: KValue, first: KValue) -> None:
+    def _fold(self, row: KValue, column: KValue, first: KValue | None = None) -> None:
         """An element with every update of its row from ``first`` on, in order."""
         b, lines = self.b, self.lines
         assert self.op.combiner is not None
         old = self.op.output if self.target in lines.in_place else self.target
         start = lines.load(old, self._at(row, column))
-        with b.for_(first, lines.dim(self.rows), inits=[start]) as loop:
+        with b.for_(first or b.idx(0), lines.dim(self.rows), inits=[start]) as loop:
             flat, inside = self._place(loop.index)
             update = lines.load(self.updates, self._at(loop.index, column))
             after = b.binary(self.op.combiner, loop.carried[0], update)
             mine = b.binary("and", inside, b.compare("eq", flat, row))
             loop.yield_(b.select(mine, after, loop.carried[0]))
-        self._write(row, column, loop.results[0])
+        lines.store(self.op.output, self._at(row, column), loop.results[0])

@@ -7,7 +7,7 @@ applications" (1968), as one loop over merge sizes and one over distances.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
@@ -23,9 +23,9 @@ from mansard.passes.dispatch import Dispatch
 
 
 def network_size(op: Sort) -> int:
-    """Elements of the network for the longest line: a power of two, at least 2."""
+    """Elements of the network for the longest line: a power of two, at least 4."""
     longest = dims.bounds(op.inputs[0].type.shape[op.axis])[1]
-    return 1 << max(1, (longest - 1).bit_length())
+    return 1 << max(2, (longest - 1).bit_length())
 
 
 def applies(op: Sort, target: KernelTarget) -> bool:
@@ -88,24 +88,31 @@ class _Network:
         with b.for_(b.idx(0), b.idx(stages)) as stage, b.for_(b.idx(0), b.add(stage.index, one)) as turn:
             # Sequences of 2 << stage elements, compared at distances 1 << stage down to 1.
             shift = b.sub(stage.index, turn.index)
-            with b.for_(lane, b.idx(self.size // 2), b.idx(self.lines.width)) as loop:
-                distance = b.binary("shl", one, shift)
-                low = b.binary("and", loop.index, b.sub(distance, one))
-                left = b.add(b.mul(b.sub(loop.index, low), b.idx(2)), low)
+            distance = b.binary("shl", one, shift)
+            pairs = []
+            for k in range(0, self.size // 2, self.lines.width):
+                number = b.add(lane, b.idx(k))
+                low = b.binary("and", number, b.sub(distance, one))
+                left = b.add(b.mul(b.sub(number, low), b.idx(2)), low)
                 up = b.binary("and", left, b.binary("shl", b.idx(2), stage.index))
-                self._exchange(left, b.add(left, distance), b.compare("eq", up, b.idx(0)), length)
+                pairs.append((left, b.add(left, distance), b.compare("eq", up, b.idx(0))))
+            self._exchange(pairs, length)
             b.barrier()
 
-    def _exchange(self, left: KValue, right: KValue, ascending: KValue, length: KValue) -> None:
+    def _exchange(self, pairs: Sequence[tuple[KValue, KValue, KValue]], length: KValue) -> None:
+        """Put pairs (left, right, ascending) in order: all are read before one is written, so that no read
+        waits for another."""
         b = self.b
-        x, y = b.load(self.values, left), b.load(self.values, right)
-        i, j = b.load(self.places, left), b.load(self.places, right)
-        swap = b.binary("xor", self._before(y, j, x, i, length), b.unary("not", ascending))
-        with b.if_(swap):
-            b.store(self.values, left, y)
-            b.store(self.values, right, x)
-            b.store(self.places, left, j)
-            b.store(self.places, right, i)
+        found = [
+            tuple(b.load(memory, at) for memory in (self.values, self.places) for at in (left, right))
+            for left, right, _ in pairs
+        ]
+        for (left, right, ascending), (x, y, i, j) in zip(pairs, found, strict=True):
+            swap = b.binary("xor", self._before(y, j, x, i, length), b.unary("not", ascending))
+            b.store(self.values, left, b.select(swap, y, x))
+            b.store(self.values, right, b.select(swap, x, y))
+            b.store(self.places, left, b.select(swap, j, i))
+            b.store(self.places, right, b.select(swap, i, j))
 
     def _before(self, x: KValue, i: KValue, y: KValue, j: KValue, length: KValue) -> KValue:
         """Whether element x from place i goes before y from place j; the places differ."""

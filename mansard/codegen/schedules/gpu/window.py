@@ -37,6 +37,8 @@ from mansard.errors import CodegenError
 MOST_TAPS = 81
 """Taps that are unrolled: a 9 x 9 window."""
 LANES, POINTS, WIDTHS = (4, 2, 1), (1, 2, 4), (64, 128, 256)
+MANY = 16
+"""Outputs for each invocation the device holds, from which on the widest vectors are best."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,14 @@ def _parameters(lanes: int, points: int, width: int) -> Parameters:
 
 
 def _default(nest: Nest, plan: Plan, target: KernelTarget) -> Parameters:
-    """As many outputs to an invocation as leave enough invocations."""
-    vectors = estimate(nest.total(range(nest.domain))) // plan.wide
+    """Few outputs to an invocation: it takes many invocations to hide the memory's latency, and vectors of
+    two already read whole lines (measured on an H200; more only where there are many outputs)."""
+    outputs, resident = estimate(nest.total(range(nest.domain))), target.resident_invocations
+    lanes = 4 if outputs >= MANY * resident else 2 if outputs >= resident // 2 else 1
+    lanes = next(w for w in LANES if w <= min(lanes, plan.wide))
     extent = dims.bounds(nest.total(plan.row))[0] if plan.row else 1
-    most = max(1, vectors // target.resident_invocations)
-    points = max(p for p in POINTS if p <= max(1, min(most, extent)))
-    return _parameters(plan.wide, points, min(64, target.workgroup_invocations))
+    points = 2 if extent >= 2 and outputs // lanes >= 2 * resident else 1
+    return _parameters(lanes, points, min(WIDTHS[-1], target.workgroup_invocations))
 
 
 def _plan(nest: Nest, target: KernelTarget) -> Plan:
