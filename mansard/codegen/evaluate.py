@@ -352,9 +352,11 @@ class Evaluator:
         buffer = self.nest.buffer(value)
         affine = Affine(op.extents)
         inside, computed = Linear(), b.idx(0)
+        step: DimLike = 0  # what the computed part is a multiple of
         for scalar, extent in zip(node.indices, value.type.shape, strict=True):
             inside = inside.scaled(extent)
             computed = b.mul(computed, self.dim(extent))
+            step = dims.mul(step, extent)
             linear = affine.linear(scalar)
             if linear is not None and within(linear, op.extents, extent):
                 inside = inside.plus(linear.compose(index))
@@ -363,14 +365,15 @@ class Evaluator:
             high = b.cast(self.dim(dims.add(extent, -1)), DType.I64)
             position = done[id(scalar)]
             clamped = b.cast(b.binary("max", b.binary("min", position, high), low), b.index)
-            computed = b.add(computed, clamped)
+            computed, step = b.add(computed, clamped), 1
         memory = b.bindings[self.binding_of[buffer]]
         if buffer.type.dtype.bits < 8:
             return self._half_byte(memory, b.add(computed, self.lanes_of(inside)), buffer.type.dtype)
         base, along = self.linear(inside)
         if self.vector is not None and along == 1 and computed.type.lanes == 1:
             # A row at a computed place: its elements lie side by side.
-            return self._widen(b.load(memory, b.add(computed, base), self.vector[1]))
+            aligned = self._aligned(inside) and dims.exact_div(step, self.vector[1]) is not None
+            return self._widen(b.load(memory, b.add(computed, base), self.vector[1], aligned=aligned))
         return self._widen(b.load(memory, b.add(computed, self.lanes_of(inside))))
 
     def _apply(self, node: Apply, args: Sequence[KValue]) -> KValue:
