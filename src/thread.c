@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "help.h"
+#include "poll.h"
 #include "thread.h"
 
 /* ---- starting --------------------------------------------------------------------------------- */
@@ -135,6 +136,7 @@ static atomic_uint forks;
 static void note_fork(void) {
     atomic_fetch_add(&forks, 1);
     mn_help_after_fork();
+    mn_poll_after_fork();
 }
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, note_fork); }

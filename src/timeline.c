@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "help.h"
+#include "poll.h"
 
 /* How long a host wait looks before it sleeps: about what a sleep and a wake-up cost. */
 #define WAIT_SPIN_NS 3000u
@@ -249,6 +250,7 @@ int mn_timeline_wait(mn_timeline *timeline, uint64_t value, uint64_t timeout_ns,
     if (state == MN_PENDING && timeout_ns > 0) {
         uint64_t deadline = mn_deadline(timeout_ns);
         mn_help(timeline, value, deadline);
+        mn_poll(timeline, value, deadline);
         state = spin_wait(timeline, value, status);
         if (state == MN_PENDING) state = sleep_wait(timeline, value, deadline, status);
     }

@@ -15,65 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "mansard_core.h"
-
-/* ---- the Vulkan declarations used here (Vulkan 1.3; handles of 64-bit platforms) ---------------- */
-
-typedef struct vk_semaphore_submit {
-    int32_t type;
-    const void *next;
-    uint64_t semaphore;
-    uint64_t value;
-    uint64_t stages;
-    uint32_t device_index;
-} vk_semaphore_submit;
-
-typedef struct vk_command_buffer_submit {
-    int32_t type;
-    const void *next;
-    void *command_buffer;
-    uint32_t device_mask;
-} vk_command_buffer_submit;
-
-typedef struct vk_submit2 {
-    int32_t type;
-    const void *next;
-    uint32_t flags;
-    uint32_t wait_count;
-    const vk_semaphore_submit *waits;
-    uint32_t command_buffer_count;
-    const vk_command_buffer_submit *command_buffers;
-    uint32_t signal_count;
-    const vk_semaphore_submit *signals;
-} vk_submit2;
-
-typedef struct vk_semaphore_wait {
-    int32_t type;
-    const void *next;
-    uint32_t flags;
-    uint32_t count;
-    const uint64_t *semaphores;
-    const uint64_t *values;
-} vk_semaphore_wait;
-
-enum {
-    VK_SUCCESS = 0,
-    VK_TIMEOUT = 2,
-    VK_ERROR_OUT_OF_HOST_MEMORY = -1,
-    VK_ERROR_OUT_OF_DEVICE_MEMORY = -2,
-    VK_ERROR_INITIALIZATION_FAILED = -3,
-    VK_ERROR_DEVICE_LOST = -4,
-    VK_ERROR_UNKNOWN = -13,
-    TYPE_SEMAPHORE_WAIT_INFO = 1000207004,
-    TYPE_SUBMIT_INFO_2 = 1000314004,
-    TYPE_SEMAPHORE_SUBMIT_INFO = 1000314005,
-    TYPE_COMMAND_BUFFER_SUBMIT_INFO = 1000314006,
-};
-#define STAGE_ALL_COMMANDS 0x10000u
-
-typedef int32_t (*vk_queue_submit2)(void *queue, uint32_t count, const vk_submit2 *submits, uint64_t fence);
-typedef int32_t (*vk_wait_semaphores)(void *device, const vk_semaphore_wait *info, uint64_t timeout);
-typedef int32_t (*vk_get_counter)(void *device, uint64_t semaphore, uint64_t *value);
+#include "vulkan_queue.h"
 
 static const char *result_name(int32_t result) {
     switch (result) {
@@ -97,47 +39,6 @@ static int result_code(int32_t result) {
 
 /* ---- the queue ---------------------------------------------------------------------------------- */
 
-typedef struct mn_vk_options {
-    const char *label;
-    void *device;       /* VkDevice */
-    void *queue;        /* VkQueue, used by this device's mn_vk_queues alone */
-    uint64_t semaphore; /* a timeline VkSemaphore at 0, used by nobody else */
-    uint64_t spin_ns;   /* how long the watcher looks for an end before it sleeps */
-    vk_queue_submit2 submit;
-    vk_wait_semaphores wait;
-    vk_get_counter counter;
-    struct mn_vk_queue *sibling; /* another queue of the device, or NULL; it may have the same VkQueue */
-} mn_vk_options;
-
-/* A submission the device has and has not completed. */
-typedef struct entry {
-    struct entry *next;
-    mn_batch *batch;
-    uint64_t value;
-    bool held; /* injected hang: not to be completed before it is let go */
-} entry;
-
-typedef struct mn_vk_queue {
-    mn_vk_options vk;
-    mn_queue *core;
-    pthread_t watcher;
-    struct mn_vk_queue *next;     /* in the ring of the device's queues; guarded by ring_lock */
-    pthread_mutex_t *submit_lock; /* guards the VkQueue: own_submit_lock, or that of the first with it */
-    pthread_mutex_t own_submit_lock;
-    /* Guards all that follows. Never held while a callback of the core may run. */
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    entry *oldest, *newest;
-    uint64_t value; /* last value given to a submission */
-    int32_t loss;   /* the VkResult that lost the device, or VK_SUCCESS */
-    bool stopping;
-    bool abandoned; /* the process ends: nothing is completed any more */
-    /* Debug facility: what to do to a coming submission. */
-    uint64_t inject_after;
-    int32_t inject_result;
-    bool inject_hold, inject_armed;
-} mn_vk_queue;
-
 /* Guards every ring of queues. Taken before the lock of a queue, never while one is held. */
 static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
 /* A device has no more queues than that. */
@@ -148,15 +49,17 @@ static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
 /* How long work may go on after the device was reported lost before its batches are failed anyway. */
 #define LOSS_NS 1000000000u
 
-/* The value of the running submission that signals `point`; 0 when there is none. Lock held. */
-static uint64_t value_of_point(const mn_vk_queue *queue, const mn_point *point) {
+/* The running submission that signals `point`, or with `or_later` one behind it. Lock held. */
+const entry *mn_vk_find_entry(const mn_vk_queue *queue, const mn_point *point, bool or_later) {
     for (const entry *e = queue->oldest; e; e = e->next) {
         uint32_t count = 0;
         const mn_point *signals = mn_batch_signals(e->batch, &count);
-        for (uint32_t i = 0; i < count; i++)
-            if (signals[i].timeline == point->timeline && signals[i].value == point->value) return e->value;
+        for (uint32_t i = 0; i < count; i++) {
+            if (signals[i].timeline != point->timeline) continue;
+            if (signals[i].value == point->value || (or_later && signals[i].value > point->value)) return e;
+        }
     }
-    return 0;
+    return NULL;
 }
 
 /* Whether one of the device's queues runs the submission that signals `point`; `wait` is then a wait for
@@ -168,7 +71,8 @@ static bool find_signal(mn_vk_queue *queue, const mn_point *point, vk_semaphore_
     do {
         pthread_mutex_lock(&each->lock);
         wait->semaphore = each->vk.semaphore;
-        wait->value = value_of_point(each, point);
+        const entry *found = mn_vk_find_entry(each, point, false);
+        wait->value = found ? found->value : 0;
         pthread_mutex_unlock(&each->lock);
         each = each->next;
     } while (!wait->value && each != queue);
@@ -259,7 +163,10 @@ static void execute(void *context, mn_batch *batch) {
     if (result == VK_SUCCESS && due && !queue->inject_hold) result = queue->inject_result;
     if (result == VK_SUCCESS) result = submit(queue, batch, queue->value + 1, waits, wait_count);
     if (result == VK_SUCCESS) {
-        *e = (entry){.batch = batch, .value = ++queue->value, .held = due && queue->inject_hold};
+        *e = (entry){.batch = batch,
+                     .value = ++queue->value,
+                     .submitted_ns = mn_now(),
+                     .held = due && queue->inject_hold};
         *(queue->oldest ? &queue->newest->next : &queue->oldest) = e;
         queue->newest = e;
         pthread_cond_broadcast(&queue->changed);
@@ -280,7 +187,7 @@ static void execute(void *context, mn_batch *batch) {
 /* ---- the watcher -------------------------------------------------------------------------------- */
 
 /* Take the entries up to `value` from the queue, stopping at one that is held. Lock held. */
-static entry *take_until(mn_vk_queue *queue, uint64_t value) {
+entry *mn_vk_take_until(mn_vk_queue *queue, uint64_t value) {
     entry *taken = NULL, **end = &taken;
     while (queue->oldest && queue->oldest->value <= value && (!queue->oldest->held || queue->stopping)) {
         *end = queue->oldest;
@@ -291,7 +198,7 @@ static entry *take_until(mn_vk_queue *queue, uint64_t value) {
     return taken;
 }
 
-static void complete_all(entry *e, int code, const char *message) {
+void mn_vk_complete_all(entry *e, int code, const char *message) {
     while (e) {
         entry *next = e->next;
         mn_batch_complete(e->batch, code, message);
@@ -338,7 +245,7 @@ static void handle_loss(mn_vk_queue *queue) {
     entry *all = queue->oldest;
     queue->oldest = queue->newest = NULL;
     pthread_mutex_unlock(&queue->lock);
-    complete_all(all, MN_DEVICE_LOST, message);
+    mn_vk_complete_all(all, MN_DEVICE_LOST, message);
     pthread_mutex_lock(&queue->lock);
 }
 
@@ -360,14 +267,16 @@ static void *watch(void *context) {
             continue;
         }
         uint64_t value = queue->oldest->value;
+        bool looked_at = queue->looked_at;
         pthread_mutex_unlock(&queue->lock);
-        int32_t result = spin_for(queue, value) ? VK_SUCCESS : wait_for(queue, value, WATCH_NS);
+        int32_t result = VK_SUCCESS;
+        if (looked_at || !spin_for(queue, value)) result = wait_for(queue, value, WATCH_NS);
         if (result == VK_SUCCESS) result = queue->vk.counter(queue->vk.device, queue->vk.semaphore, &value);
         pthread_mutex_lock(&queue->lock);
-        entry *done = result == VK_SUCCESS ? take_until(queue, value) : NULL;
+        entry *done = result == VK_SUCCESS ? mn_vk_take_until(queue, value) : NULL;
         if (result < 0) queue->loss = result;
         pthread_mutex_unlock(&queue->lock);
-        complete_all(done, MN_OK, NULL);
+        mn_vk_complete_all(done, MN_OK, NULL);
         pthread_mutex_lock(&queue->lock);
     }
     pthread_mutex_unlock(&queue->lock);
@@ -441,6 +350,7 @@ MN_API mn_vk_queue *mn_vk_queue_create(const mn_vk_options *options) {
         mn_queue_release(queue->core);
         return NULL;
     }
+    if (queue->vk.spin_ns) mn_vk_poll_init(queue);
     return queue;
 }
 
@@ -454,6 +364,7 @@ MN_API void mn_vk_queue_release(mn_vk_queue *queue) {
     pthread_cond_broadcast(&queue->changed);
     pthread_mutex_unlock(&queue->lock);
     pthread_join(queue->watcher, NULL);
+    if (queue->vk.spin_ns) mn_poll_unregister(&queue->poller);
     leave_ring(queue);
     mn_queue_release(queue->core);
 }
@@ -466,6 +377,7 @@ MN_API void mn_vk_queue_abandon(mn_vk_queue *queue) {
     pthread_cond_broadcast(&queue->changed);
     pthread_mutex_unlock(&queue->lock);
     pthread_join(queue->watcher, NULL);
+    if (queue->vk.spin_ns) mn_poll_unregister(&queue->poller);
 }
 
 /* Debug facility: after `after` more submissions one fails with `result` without reaching the device. */
