@@ -22,7 +22,7 @@ from mansard.drivers.vulkan.plan import describe_capabilities
 from mansard.drivers.vulkan.queue import DeviceQueue
 from mansard.drivers.vulkan.queues import QueuePlan, plan_queues
 from mansard.drivers.vulkan.stream import COMPUTE, TRANSFER
-from mansard.errors import DeviceError, DeviceLostError, WaitTimeoutError
+from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.device import Batch, CommandBuffer, Device, DeviceInfo, QueueKind
@@ -118,13 +118,15 @@ class VulkanDevice(Device):
 
     @property
     def lost(self) -> bool:
-        """Whether the device stopped answering. Work handed to a lost device fails at once."""
-        point = Point(Semaphore("vulkan answer"), 1)
+        """Whether the device stopped answering.
+
+        What is handed to a lost device fails for that reason. This batch fails before it could run anyway.
+        """
+        call, answer = Semaphore("vulkan call"), Point(Semaphore("vulkan answer"), 1)
         try:
-            self.submit([Batch(self._recorder.record([], profile=False), signal=(point,))])
-            point.wait(0)
-        except WaitTimeoutError:
-            return False
+            self.submit([Batch(self._recorder.record([], False), (Point(call, 1),), (answer,))])
+            call.fail(1, DeviceError("nothing is to run"))
+            answer.wait(_CLOCK_TIMEOUT)
         except DeviceError as error:
             return isinstance(error, DeviceLostError)
         return False
