@@ -387,3 +387,22 @@ def test_the_process_may_end_while_work_runs(closes: bool) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (0, "submitted"), done.stderr
+
+
+def test_objects_have_names_for_debuggers(device: VulkanDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not device._context.instance.validation:
+        pytest.skip("names are given where a validation layer is on")
+    names: dict[int, bytes] = {}
+    original = device._context.commands.vkSetDebugUtilsObjectNameEXT
+
+    def record(handle: int, info: object) -> int:
+        described = info._obj  # type: ignore[attr-defined]  # of ctypes.byref
+        names[described.objectHandle] = described.pObjectName
+        return int(original(handle, info))
+
+    monkeypatch.setattr(device._context.commands, "vkSetDebugUtilsObjectNameEXT", record)
+    buffer = device.allocate(1 << 20, SHARED, "weights")
+    dispatch = support.fill_index(device, buffer, 10, 1, 1)
+    pipeline = dispatch.executable.pipelines["fill_index"].handle  # type: ignore[attr-defined]
+    assert names == {buffer.handle: b"weights", pipeline: b"fill_index"}  # type: ignore[attr-defined]
+    support.run(device, dispatch)  # its label is in the recording; the layer checks how labels nest

@@ -10,6 +10,7 @@ from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.loader import Instance, string_array
 from mansard.drivers.vulkan.plan import DevicePlan
 from mansard.drivers.vulkan.queues import QueuePlan
+from mansard.drivers.vulkan.results import check
 from mansard.drivers.vulkan.snapshot import EXTERNAL_MEMORY_HOST, Snapshot, feature_names, feature_structs
 
 _PLAIN_USAGE = (
@@ -36,6 +37,15 @@ class Context:
     def has_addresses(self) -> bool:
         """Whether buffers have addresses."""
         return self.plan.features["buffer_device_address"]
+
+    def name(self, kind: int, handle: int, text: str) -> None:
+        """Name an object (``kind``: a VkObjectType) for debuggers; nothing without the validation layer."""
+        if not text or not self.instance.validation:
+            return
+        info = vk.VkDebugUtilsObjectNameInfoEXT(
+            objectType=kind, objectHandle=handle, pObjectName=text.encode()
+        )
+        check(self.commands.vkSetDebugUtilsObjectNameEXT(self.handle, ctypes.byref(info)), f"naming {text!r}")
 
     @property
     def buffer_usage(self) -> int:

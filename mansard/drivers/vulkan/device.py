@@ -76,7 +76,7 @@ class VulkanDevice(Device):
     def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
         """A new buffer of ``size`` bytes, aligned to at least 256; raises OutOfMemoryError."""
         self._collect()  # What ended batches alone kept alive is free memory.
-        return self._allocator.allocate(size, kind)
+        return self._allocator.allocate(size, kind, label)
 
     def import_host(self, array: npt.NDArray[np.generic], label: str = "") -> Buffer:
         """A buffer over the array's own memory; raises DeviceError when the device cannot address it."""

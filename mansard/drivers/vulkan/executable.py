@@ -188,6 +188,8 @@ class ExecutableLoader:
         except DeviceError:
             self.release([handle for handle in handles if handle])
             raise
+        for entry, handle in zip(entries, handles, strict=True):
+            self._context.name(vk.VK_OBJECT_TYPE_PIPELINE, handle, entry.name)
         return {
             entry.name: Pipeline(handle, layout, entry)
             for entry, handle, layout in zip(entries, handles, layouts, strict=True)

@@ -86,8 +86,8 @@ class Allocator:
         self._closed = False
         self._fail_after: int | None = None
 
-    def allocate(self, size: int, kind: MemoryKind) -> VulkanBuffer:
-        """A new buffer; raises OutOfMemoryError."""
+    def allocate(self, size: int, kind: MemoryKind, label: str = "") -> VulkanBuffer:
+        """A new buffer; raises OutOfMemoryError. ``label`` names it unless it shares a block with others."""
         if size < 0:
             raise DeviceError(f"cannot allocate {size} bytes")
         self._injected_failure(size)
@@ -97,6 +97,7 @@ class Allocator:
                 allocation, offset = self._small(size, kind)
             else:
                 allocation, offset = self._create(size, kind), 0
+                self._context.name(vk.VK_OBJECT_TYPE_BUFFER, allocation.buffer, label)
         return VulkanBuffer(self, allocation, offset, size, kind=kind, owner=None)
 
     def import_memory(self, pointer: int, size: int, owner: object) -> VulkanBuffer:

@@ -53,6 +53,7 @@ class DeviceQueue:
         commands = context.commands
         queue = ctypes.c_void_p()
         commands.vkGetDeviceQueue(context.handle, slot.family, slot.index, ctypes.byref(queue))
+        context.name(vk.VK_OBJECT_TYPE_QUEUE, queue.value or 0, label)
         options = QueueOptions(
             label=label.encode(),
             device=context.handle,
