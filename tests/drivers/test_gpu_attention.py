@@ -10,7 +10,7 @@ from mansard import dims
 from mansard.codegen.schedules import schedule
 from mansard.codegen.schedules.attention_nest import AttentionNest, attention_form
 from mansard.codegen.schedules.choose import takes_attention
-from mansard.codegen.schedules.gpu import attention_matrix
+from mansard.codegen.schedules.gpu import attention_units
 from mansard.compiler.targets import backend
 from mansard.dims import Dim
 from mansard.dtypes import DType
@@ -174,6 +174,6 @@ def test_matrix_units_take_what_lies_in_whole_matrices(shape, dtype, taken):
     (dispatch,) = _dispatches(graph, "vulkan:h200").dispatches
     target = backend("vulkan").parse_target("vulkan:h200")
     form = attention_form(dispatch)
-    assert bool(attention_matrix.tiles_for(AttentionNest(dispatch, form), target)) is taken
+    assert bool(attention_units.tiles_for(AttentionNest(dispatch, form), target)) is taken
     made = backend("vulkan").compile_kernel(schedule(dispatch, target, "k").kernel, target)
     assert any(name.startswith("matrix_16x16x16") for name in made.requires) is taken

@@ -22,8 +22,9 @@ from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.schedules.attention_nest import AttentionNest, Group, Loops, classify
 from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, estimate, power_of_two_below
-from mansard.codegen.schedules.gpu import attention_matrix
-from mansard.codegen.schedules.gpu.attention_tile import AttentionTile, FlashTile
+from mansard.codegen.schedules.gpu import attention_matrix, attention_units
+from mansard.codegen.schedules.gpu.attention_spread import AttentionTile
+from mansard.codegen.schedules.gpu.attention_tile import FlashTile
 from mansard.codegen.schedules.parameters import Parameters
 from mansard.dims import DimLike
 from mansard.passes.attention import AttentionForm
@@ -54,9 +55,9 @@ def schedule(
     """One workgroup takes tiles of query rows of one head, each over all of its keys."""
     nest = AttentionNest(dispatch, form)
     loops = classify(nest)
-    tiles = attention_matrix.tiles_for(nest, target)
+    tiles = attention_units.tiles_for(nest, target)
     if tiles and (not parameters or "matrix" in parameters.to_dict()):
-        known = {attention_matrix.parameters_of(t): t for t in reversed(tiles)}
+        known = {attention_units.parameters_of(t): t for t in reversed(tiles)}
         chosen = known.get(parameters, tiles[0]) if parameters else tiles[0]
         return attention_matrix.schedule(nest, target, name, chosen)
     work = deal(nest, loops)
@@ -84,9 +85,12 @@ def candidates(dispatch: Dispatch, form: AttentionForm, target: KernelTarget) ->
     default = default_tile(nest, loops, target)
     if default is None:
         return (Parameters(),)
-    units = [attention_matrix.parameters_of(t) for t in attention_matrix.tiles_for(nest, target)]
+    work = deal(nest, loops)
+    most = 2 * estimate(nest.total([d for g in work.rows for d in g]))
+    units = [attention_units.parameters_of(t) for t in attention_units.tiles_for(nest, target)]
     found = [default]
-    for rows, keys, threads in itertools.product(_ROWS, _KEYS, (64, 128, 256)):
+    sizes = [r for r in _ROWS if r < most or r == _ROWS[-1]]
+    for rows, keys, threads in itertools.product(sizes, _KEYS, (64, 128, 256)):
         tile = make_tile(nest, target, rows, keys, threads)
         if tile is not None and tile not in found:
             found.append(tile)

@@ -13,16 +13,13 @@ from memory tells; blocks of keys that every row of a tile sees are taken withou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget, MatrixShape
+from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue, matrix
-from mansard.codegen.nest import Root
 from mansard.codegen.schedules.attention_nest import (
     AttentionNest,
-    Group,
     Loops,
     classify,
     key_bounds,
@@ -30,131 +27,36 @@ from mansard.codegen.schedules.attention_nest import (
     needs_place,
     without_ends,
 )
-from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, divides
+from mansard.codegen.schedules.gpu.attention_units import PIECE, MatrixTile, Operand, operands
 from mansard.codegen.schedules.online_softmax import LOWEST, larger, reciprocal, store_results
-from mansard.codegen.schedules.parameters import Parameters
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.ir.ops import Generic
-from mansard.ir.scalar import Arg, Cast, Scalar
-from mansard.ir.types import Linear, Value
+from mansard.ir.ops import Generic, Reshape
+from mansard.ir.scalar import Apply, Arg, Const
 
-FEW_ROWS = 32
-"""With fewer rows to a head most of a matrix would be empty."""
-MOST_ELEMENTS = 128
-"""Elements of a key or of a value: more results than these fit no registers."""
-_PIECE = 8
-"""Elements of 16 bits that a read takes."""
+_LOG2_E = 1 / math.log(2)
 
 
-@dataclass(frozen=True)
-class MatrixTile:
-    """Rows and keys of a block are multiples of the shape's; ``threads`` are whole subgroups, each with as
-    many rows as the shape."""
-
-    shape: MatrixShape
-    keys: int
-    threads: int
-    subgroups: int
-
-    @property
-    def rows(self) -> int:
-        """Rows of a workgroup."""
-        return self.subgroups * self.shape.m
-
-    def shared_pieces(self, depth: int, columns: int) -> int:
-        """Pieces of 16 bytes in workgroup memory: keys and values of a block, or a tile's results in f32."""
-        tiles = self.keys * (depth // _PIECE + 1 + columns // _PIECE + 1)
-        queries = self.rows * (depth // _PIECE + 1)
-        return max(tiles, queries, self.rows * (columns // 4 + 1))
-
-    def shared_bytes(self, depth: int, columns: int) -> int:
-        """Bytes of workgroup memory, with the matrix that tells places."""
-        return 16 * self.shared_pieces(depth, columns) + 4 * self.shape.m * self.shape.n
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A factor as it lies in a buffer: contiguous along ``group``, each row at a multiple of 16 bytes."""
-
-    value: Value
-    address: Linear
-    group: Group
-
-
-def choose_tile(nest: AttentionNest, target: KernelTarget) -> MatrixTile | None:
-    """The tile for an attention; None where the target has no matrix units for it, or it does not lie so."""
-    tiles = tiles_for(nest, target)
-    return tiles[0] if tiles else None
-
-
-def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[MatrixTile]:
-    """All tiles there are to choose from, the default first."""
-    least, most = target.subgroup
-    loops = classify(nest)
-    depth, columns = nest.depth_and_columns()
-    found = operands(nest, loops)
-    if least != most or not {"matrix_reductions", "matrix_conversions"} <= target.features or found is None:
-        return []
-    if (
-        nest.form.partial is not None
-        or loops.lane is None
-        or estimate(nest.total(loops.lane)) < FEW_ROWS
-        or len(nest.parts()) > 1
-    ):
-        return []
-    dtype = found[0].value.type.dtype
-    shapes = [s for s in target.matrices if s.operand is dtype and s.accumulator is DType.F32 and s.n == s.k]
-    if max(depth, columns) > MOST_ELEMENTS:
-        return []
-    tiles = []
-    for shape in shapes:
-        if depth % shape.k or columns % shape.n or shape.k % _PIECE:
-            continue
-        for keys, subgroups in ((64, 4), (64, 8), (128, 4), (128, 8), (32, 4), (64, 2), (32, 2)):
-            tile = MatrixTile(shape, keys, subgroups * least, subgroups)
-            fits = tile.shared_bytes(depth, columns) <= target.shared_memory_bytes and keys % shape.n == 0
-            if fits and tile.threads <= target.workgroup_invocations:
-                tiles.append(tile)
-    return tiles
-
-
-def parameters_of(tile: MatrixTile) -> Parameters:
-    """A tile as the tuner knows it."""
-    return Parameters.of(matrix=tile.shape.m, keys=tile.keys, threads=tile.threads)
-
-
-def operands(nest: AttentionNest, loops: Loops) -> tuple[Operand, Operand, Operand] | None:
-    """Query, key and value, if matrices can be read from where they lie: 16-bit floats of one type."""
-    form, column = nest.form, loops.column
-    if column is None:
-        return None
-    sides: tuple[tuple[Root, Scalar, Group], ...] = (
-        (nest.scores, form.query, [nest.depth_loop]),
-        (nest.scores, form.key, [nest.depth_loop]),
-        (nest.weighted, form.value, column),
-    )
-    found = [_operand(nest, *side) for side in sides]
-    query, key, value = found
-    if query is None or key is None or value is None:
-        return None
-    return (query, key, value) if len({o.value.type.dtype for o in (query, key, value)}) == 1 else None
-
-
-def _operand(nest: AttentionNest, root: Root, factor: Scalar, group: Group) -> Operand | None:
-    if not isinstance(factor, Cast) or not isinstance(factor.arg, Arg):
-        return None
-    op, operand = root.op, factor.arg.index
-    if nest.guards(op, operand, root.index):
-        return None
-    value, address = nest.locate(op.inputs[operand], nest.operand_index(op, operand, root.index))
-    if not isinstance(address, Linear) or value.type.dtype not in (DType.F16, DType.BF16):
-        return None
-    terms = {loop: c for loop, c in address.terms if not dims.is_one(nest.extents[loop])}
-    apart = [c for loop, c in terms.items() if loop not in group]
-    if terms.get(group[-1]) != 1 or any(dims.exact_div(c, _PIECE) is None for c in (*apart, address.offset)):
-        return None
-    return Operand(value, address, group)
+def scale_of_scores(nest: AttentionNest, special: Mapping[Generic, Generic]) -> float | None:
+    """The positive literal that scores are multiplied with before the softmax, if nothing else happens to
+    them."""
+    factor = 1.0
+    op = nest.producers[nest.form.masked]
+    while op is not nest.form.scores:
+        if not isinstance(op, Generic):
+            return None
+        body = special.get(op, op).body
+        if isinstance(body, Apply) and body.op == "mul" and isinstance(body.args[1], Const):
+            factor *= float(body.args[1].value)
+            body = body.args[0]
+        if not isinstance(body, Arg) or body.dtype is not DType.F32:
+            return None
+        value = op.inputs[body.index]
+        while isinstance(source := nest.producers[value], Reshape):
+            value = source.inputs[0]
+        op = source
+    return factor if factor > 0 else None
 
 
 def schedule(nest: AttentionNest, target: KernelTarget, name: str, tile: MatrixTile) -> Scheduled:
@@ -191,23 +93,25 @@ class _MatrixFlash:
         self.dtype = self.query.value.type.dtype
         self.extent: DimLike = nest.total(self.lane)
         self.length = nest.extents[nest.key_loop]
+        self.exact = divides(self.length, tile.keys)
         self.depth, self.columns = nest.depth_and_columns()
         b, shape = self.b, tile.shape
         self.sums = matrix.c_type(DType.F32, shape.m, shape.n)
         self.left = matrix.a_type(self.dtype, shape.m, shape.k)
         self.right = matrix.b_type(self.dtype, shape.k, shape.n)
-        self.key_stride, self.value_stride = self.depth // _PIECE + 1, self.columns // _PIECE + 1
+        self.key_stride, self.value_stride = self.depth // PIECE + 1, self.columns // PIECE + 1
         self.values_at = tile.keys * self.key_stride
         self.memory = b.shared(DType.I32, tile.shared_pieces(self.depth, self.columns), 4)
         self.id = b.local_id(0)
         self.own = b.mul(b.subgroup_place("subgroup_id"), b.idx(shape.m))  # the subgroup's first row
         self.seen = without_ends(nest)
+        self.scaled = scale_of_scores(nest, self.seen)
         self.places = self._places()
 
     def _places(self) -> KValue | None:
         """A matrix whose elements are their own numbers, row by row."""
         b, shape, size = self.b, self.tile.shape, self.tile.shape.m * self.tile.shape.n
-        if divides(self.length, self.tile.keys) and not needs_place(self.nest, {}):
+        if self.exact and not needs_place(self.nest, {}):
             return None
         numbers = b.shared(DType.F32, size)
         with b.for_(self.id, size, self.tile.threads) as loop:
@@ -222,12 +126,12 @@ class _MatrixFlash:
         self.first = first
         queries = self._queries()
         keys, whole = self._ends()
-        self._put(0, self.key_stride, self._read(self.key, b.idx(0)))
+        self._put(0, self.key_stride, self._read(self.key, b.idx(0), self.exact))
         b.barrier()
         zero, lowest = matrix.fill(b, self.sums), matrix.fill(b, self.sums, LOWEST)
         state: Sequence[KValue] = [lowest, zero, *([zero] * (self.columns // tile.shape.n))]
         parts = [(b.idx(0), whole, True)]
-        if key_bounds(self.nest) or not divides(self.length, tile.keys):
+        if key_bounds(self.nest) or not self.exact:
             parts.append((whole, keys, False))
         for lower, upper, seen in parts:
             with b.for_(lower, upper, b.idx(tile.keys), inits=state) as loop, self.ev.scope():
@@ -240,11 +144,12 @@ class _MatrixFlash:
         b, shape = self.b, self.tile.shape
         stride = self.key_stride
         b.barrier()  # the results before have been read
-        self._put(0, stride, self._read(self.query, self.first, rows=self.tile.rows))
+        inside = divides(self.extent, self.tile.rows)
+        self._put(0, stride, self._read(self.query, self.first, inside, rows=self.tile.rows))
         b.barrier()
         base = b.mul(self.own, b.idx(stride))
         found = [
-            matrix.load(b, self.left, self.memory, b.add(base, b.idx(d // _PIECE)), b.idx(stride))
+            matrix.load(b, self.left, self.memory, b.add(base, b.idx(d // PIECE)), b.idx(stride))
             for d in range(0, self.depth, shape.k)
         ]
         b.barrier()
@@ -268,34 +173,55 @@ class _MatrixFlash:
         return keys, whole
 
     # Workgroup memory -----------------------------------------------------------------------
-    def _read(self, operand: Operand, first: KValue, rows: int = 0) -> list[tuple[KValue, KValue, KValue]]:
+    def _read_next(self, first: KValue) -> list[tuple[KValue, KValue, KValue]]:
+        """Keys of the block after the one at ``first``; of some block where there is none."""
+        b, size = self.b, self.tile.keys
+        following = b.add(first, b.idx(size))
+        if self.exact:
+            following = self.frame.minimum(following, self.ev.dim(dims.add(self.length, -size)))
+        return self._read(self.key, following, self.exact)
+
+    def _read(
+        self, operand: Operand, first: KValue, inside: bool, rows: int = 0
+    ) -> list[tuple[KValue, KValue, KValue]]:
         """An invocation's pieces of some lines of an operand, with their lines and places in these: of query
-        rows, or of the keys of a block. Lines beyond the last are those before; values there are 0."""
+        rows, or of the keys of a block. Unless all are ``inside``, lines beyond the last are the last again,
+        but values there are 0."""
         b, ev, nest = self.b, self.ev, self.nest
         lines = rows or self.tile.keys
         group, extent = (self.lane, self.extent) if rows else ([nest.key_loop], self.length)
         width = nest.total(operand.group)
         assert isinstance(width, int)
-        pieces = width // _PIECE
-        size, threads = lines * pieces, self.tile.threads
-        exact = divides(extent, lines)
+        out = []
+        for line, shift, piece in self._deal(lines, width // PIECE):
+            place = b.add(first, line)
+            near = place
+            if not inside:
+                place, shift = b.add(place, b.idx(shift)), 0
+                near = self.frame.minimum(place, ev.dim(dims.add(extent, -1)))
+            with ev.scope():
+                ev.bind(group, near, shift)
+                ev.bind(operand.group, b.mul(piece, b.idx(PIECE)))
+                address, _ = ev.linear(operand.address)
+            words = b.load_words(b.bindings[ev.binding_of[operand.value]], address, 4)
+            if operand is self.value and not inside:
+                there = b.compare("lt", place, ev.dim(extent))
+                words = b.select(b.splat(there, 4), words, b.const(0, DType.I32, 4))
+            out.append((b.add(line, b.idx(shift)) if inside else b.sub(place, first), piece, words))
+        return out
+
+    def _deal(self, lines: int, pieces: int) -> list[tuple[KValue, int, KValue]]:
+        """The pieces of an invocation: lines less known shifts, the shifts, and the places in the lines."""
+        b, threads, size = self.b, self.tile.threads, lines * pieces
+        if threads % pieces == 0 and size % threads == 0:
+            line, piece = (b.binary(op, self.id, b.idx(pieces)) for op in ("div", "rem"))
+            return [(line, n * threads // pieces, piece) for n in range(size // threads)]
         out = []
         for number in range(-(-size // threads)):
             element = b.add(self.id, b.idx(number * threads))
             if size % threads:
                 element = self.frame.minimum(element, b.idx(size - 1))
-            line, piece = b.binary("div", element, b.idx(pieces)), b.binary("rem", element, b.idx(pieces))
-            place = b.add(first, line)
-            near = place if exact and rows else self.frame.minimum(place, ev.dim(dims.add(extent, -1)))
-            with ev.scope():
-                ev.bind(group, near)
-                ev.bind(operand.group, b.mul(piece, b.idx(_PIECE)))
-                address, _ = ev.linear(operand.address)
-            words = b.load_words(b.bindings[ev.binding_of[operand.value]], address, 4)
-            if operand is self.value and not exact:
-                inside = b.compare("lt", place, ev.dim(extent))
-                words = b.select(b.splat(inside, 4), words, b.const(0, DType.I32, 4))
-            out.append((line, piece, words))
+            out.append((b.binary("div", element, b.idx(pieces)), 0, b.binary("rem", element, b.idx(pieces))))
         return out
 
     def _put(self, base: int, stride: int, pieces: Sequence[tuple[KValue, KValue, KValue]]) -> None:
@@ -308,16 +234,19 @@ class _MatrixFlash:
         self, first: KValue, queries: Sequence[KValue], state: Sequence[KValue], seen: bool
     ) -> list[KValue]:
         """The block's keys lie in workgroup memory; those of the next are put there on the way."""
-        b, tile = self.b, self.tile
+        b = self.b
         top, total, *results = state
-        values = self._read(self.value, first)
-        scores = self._masked(first, self._scores(queries), seen)
-        top, scale, powers = self._softmax(top, scores)
+        values = self._read(self.value, first, seen)
+        factor = self.scaled if seen else None
+        scores = self._scores(queries)
+        if factor is None:
+            scores = self._masked(first, scores, seen)
+        top, scale, powers = self._softmax(top, scores, factor)
         total = matrix.mapped(b, [total, scale, *powers], lambda e: _fold(b.add, [b.mul(e[0], e[1]), *e[2:]]))
         results = [b.mul(r, scale) for r in results]
         weights = [matrix.as_factor(b, p, "a", self.dtype) for p in powers]
         self._put(self.values_at, self.value_stride, values)
-        keys = self._read(self.key, b.add(first, b.idx(tile.keys)))
+        keys = self._read_next(first)
         b.barrier()
         results = self._accumulate(weights, results)
         self._put(0, self.key_stride, keys)
@@ -329,7 +258,7 @@ class _MatrixFlash:
         sums = [matrix.fill(b, self.sums) for _ in range(self.tile.keys // shape.n)]
         for d, query in enumerate(queries):
             for n in range(len(sums)):
-                place = b.idx(n * shape.n * stride + d * shape.k // _PIECE)
+                place = b.idx(n * shape.n * stride + d * shape.k // PIECE)
                 key = matrix.load(b, self.right, self.memory, place, b.idx(stride), by="columns")
                 sums[n] = matrix.multiply(b, query, key, sums[n])
         return sums
@@ -339,7 +268,7 @@ class _MatrixFlash:
         where all are ``seen``."""
         b, shape = self.b, self.tile.shape
         special = self.seen if seen else {}
-        hides = not seen and not divides(self.length, self.tile.keys)
+        hides = not seen and not self.exact
         if not hides and not needs_place(self.nest, special):
             return [matrix.mapped(b, [s], lambda e: self._map(special, e[0], None)) for s in scores]
         assert self.places is not None
@@ -387,28 +316,40 @@ class _MatrixFlash:
             ev.special = {}
         return value
 
-    def _softmax(self, before: KValue, scores: Sequence[KValue]) -> tuple[KValue, KValue, list[KValue]]:
-        """New maxima of the rows, scales of older sums, and exponentials."""
+    def _softmax(
+        self, before: KValue, scores: Sequence[KValue], factor: float | None
+    ) -> tuple[KValue, KValue, list[KValue]]:
+        """New maxima of the rows, scales of older sums, and exponentials. A ``factor`` is still to be
+        multiplied with the scores; it costs nothing where it is part of the powers' arithmetic."""
         b = self.b
         local = matrix.mapped(b, scores, lambda e: _fold(lambda x, y: larger(b, x, y), e))
         rows = matrix.reduce_rows(b, "max", local)
-        top = matrix.mapped(b, [before, rows], lambda e: larger(b, e[0], e[1]))
+        if factor is None:
+            top = matrix.mapped(b, [before, rows], lambda e: larger(b, e[0], e[1]))
+            scale = matrix.mapped(b, [before, top], lambda e: self._power(e[0], e[1]))
+            return top, scale, [matrix.mapped(b, [s, top], lambda e: self._power(e[0], e[1])) for s in scores]
+        times, doubling = b.const(factor, DType.F32), b.const(factor * _LOG2_E, DType.F32)
+        top = matrix.mapped(b, [before, rows], lambda e: larger(b, e[0], b.mul(e[1], times)))
         scale = matrix.mapped(b, [before, top], lambda e: self._power(e[0], e[1]))
-        powers = [matrix.mapped(b, [s, top], lambda e: self._power(e[0], e[1])) for s in scores]
-        return top, scale, powers
+        shift = matrix.mapped(b, [top], lambda e: b.mul(e[0], b.const(-_LOG2_E, DType.F32)))
+
+        def power(elements: Sequence[KValue]) -> KValue:
+            return b.unary("exp2_native", b.fma(elements[0], doubling, elements[1]))
+
+        return top, scale, [matrix.mapped(b, [s, shift], power) for s in scores]
 
     def _power(self, value: KValue, top: KValue) -> KValue:
         """``exp(value - top)`` with the hardware's power of two: its error is far below that of the factor
         of 16 bits it becomes."""
         b = self.b
-        return b.unary("exp2_native", b.mul(b.sub(value, top), b.const(1 / math.log(2), DType.F32)))
+        return b.unary("exp2_native", b.mul(b.sub(value, top), b.const(_LOG2_E, DType.F32)))
 
     def _accumulate(self, weights: Sequence[KValue], results: Sequence[KValue]) -> list[KValue]:
         b, shape, stride = self.b, self.tile.shape, self.value_stride
         sums = list(results)
         for n, weight in enumerate(weights):
             for c in range(len(sums)):
-                place = b.idx(self.values_at + n * shape.k * stride + c * shape.n // _PIECE)
+                place = b.idx(self.values_at + n * shape.k * stride + c * shape.n // PIECE)
                 value = matrix.load(b, self.right, self.memory, place, b.idx(stride))
                 sums[c] = matrix.multiply(b, weight, value, sums[c])
         return sums
