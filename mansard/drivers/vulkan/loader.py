@@ -12,7 +12,7 @@ from mansard.drivers.vulkan.snapshot import enumerate_all
 
 VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 DEBUG_UTILS = "VK_EXT_debug_utils"
-_LIBRARIES = {
+LIBRARIES = {
     "win32": ("vulkan-1.dll",),
     "darwin": ("libvulkan.dylib", "libvulkan.1.dylib", "libMoltenVK.dylib"),
 }
@@ -31,7 +31,10 @@ class Instance:
 
     def __init__(self, *, validation: bool = False) -> None:
         self._library = _load_library()
-        get_address = self._library.vkGetInstanceProcAddr
+        try:
+            get_address = self._library.vkGetInstanceProcAddr
+        except AttributeError as error:
+            raise LoaderError(f"{self._library._name} is no Vulkan loader: {error}") from error
         get_address.restype = ctypes.c_void_p
         get_address.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
         try:
@@ -133,7 +136,7 @@ def string_array(names: list[str]) -> Any:
 
 
 def _load_library() -> Any:
-    names = _LIBRARIES.get(sys.platform, ("libvulkan.so.1", "libvulkan.so"))
+    names = LIBRARIES.get(sys.platform, ("libvulkan.so.1", "libvulkan.so"))
     for name in names:
         try:
             return ctypes.CDLL(name)
