@@ -20,7 +20,7 @@ from mansard.drivers.vulkan.loader import Instance
 from mansard.drivers.vulkan.memory import Allocator, VulkanBuffer
 from mansard.drivers.vulkan.plan import describe_capabilities
 from mansard.drivers.vulkan.queue import DeviceQueue
-from mansard.drivers.vulkan.queues import QueuePlan, plan_queues
+from mansard.drivers.vulkan.queues import QueuePlan, plan_queues, with_sparse
 from mansard.drivers.vulkan.stream import COMPUTE, TRANSFER
 from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal.buffer import Buffer, MemoryKind
@@ -47,6 +47,8 @@ class VulkanDevice(Device):
     ) -> None:
         self.info = info
         snapshot, queues = candidate.snapshot, queues or plan_queues(candidate.snapshot)
+        if candidate.plan.sparse:
+            queues = with_sparse(queues, snapshot)
         self._context = open_context(instance, candidate.physical, snapshot, candidate.plan, queues)
         described = describe_capabilities(snapshot, candidate.plan, import_host=self._context.can_import_host)
         self.capabilities = replace(described, transfer_queue=queues.transfer is not None)

@@ -25,6 +25,7 @@ TARGET = "vulkan:1.3"
 VALIDATION_VARIABLE = "MANSARD_VULKAN_VALIDATION"
 LIMITS_VARIABLE = "MANSARD_VULKAN_LIMITS"
 DISABLE_VARIABLE = "MANSARD_VULKAN_DISABLE"
+SPARSE_VARIABLE = "MANSARD_VULKAN_SPARSE"
 SETTINGS = ("limits", "disable")
 _KIND_ORDER = ("discrete", "integrated", "virtual", "", "software")
 
@@ -45,7 +46,8 @@ class VulkanDriver(Driver):
     names the device most users want. ``validation`` (default: the environment variable
     ``MANSARD_VULKAN_VALIDATION``) turns the validation layer on. ``limits`` names a limit profile that
     every device is held to, ``disable`` features to do without (`mansard.drivers.vulkan.restrict`); their
-    defaults are ``MANSARD_VULKAN_LIMITS`` and the comma list ``MANSARD_VULKAN_DISABLE``.
+    defaults are ``MANSARD_VULKAN_LIMITS`` and the comma list ``MANSARD_VULKAN_DISABLE``. ``sparse`` (default:
+    ``MANSARD_VULKAN_SPARSE``) makes buffers above what one allocation holds sparse, where a device can.
     """
 
     name = "vulkan"
@@ -56,10 +58,12 @@ class VulkanDriver(Driver):
         validation: bool | None = None,
         limits: str | None = None,
         disable: Sequence[str] | None = None,
+        sparse: bool | None = None,
     ) -> None:
         self._validation = validation
         self._limits = limits
         self._disable = disable
+        self._sparse = sparse
         self._lock = threading.Lock()
         self._instance: Instance | None = None
         self._candidates: tuple[Candidate, ...] = ()
@@ -130,7 +134,12 @@ class VulkanDriver(Driver):
     def _candidate(self, physical: int) -> Candidate:
         assert self._instance is not None
         snapshot = self._restricted(read_snapshot(self._instance.commands, physical))
-        return Candidate(physical, snapshot, make_plan(snapshot))
+        return Candidate(physical, snapshot, make_plan(snapshot, sparse=self._wants_sparse()))
+
+    def _wants_sparse(self) -> bool:
+        if self._sparse is not None:
+            return self._sparse
+        return os.environ.get(SPARSE_VARIABLE, "") not in ("", "0")
 
     def _restricted(self, snapshot: Snapshot) -> Snapshot:
         """The device as the settings let it appear."""

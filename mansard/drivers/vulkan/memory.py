@@ -15,6 +15,7 @@ from mansard.drivers.vulkan.context import Context
 from mansard.drivers.vulkan.plan import MEMORY_BUDGET, pick_memory
 from mansard.drivers.vulkan.pool import FreeList
 from mansard.drivers.vulkan.results import check
+from mansard.drivers.vulkan.sparse import SparseBinder
 from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.hal.buffer import Buffer, MemoryKind
 
@@ -35,6 +36,8 @@ class Allocation:
     address: int
     host_pointer: int | None
     size: int = 0
+    pieces: tuple[int, ...] = ()
+    """The memory objects of a sparse buffer; ``memory`` is then 0."""
     free: FreeList | None = None
     """Set when the allocation is a block for small buffers."""
 
@@ -84,6 +87,7 @@ class Allocator:
         self._blocks: dict[MemoryKind, list[Allocation]] = {kind: [] for kind in MemoryKind}
         self._released: deque[tuple[Allocation, int, int]] = deque()
         self._closed = False
+        self._binder: SparseBinder | None = None
         self._fail_after: int | None = None
 
     def allocate(self, size: int, kind: MemoryKind, label: str = "") -> VulkanBuffer:
@@ -192,6 +196,8 @@ class Allocator:
         most = plan.limits["max_allocation"]
         if size > most:
             raise OutOfMemoryError(f"a buffer of {size} bytes exceeds what one allocation may hold ({most})")
+        if size > plan.limits["memory_object"]:
+            return self._sparse(size, kind)
         order = plan.device_memory if kind is MemoryKind.DEVICE else plan.shared_memory
         mapped = kind is MemoryKind.SHARED or plan.unified
         failure: DeviceError | None = None
@@ -207,6 +213,20 @@ class Allocator:
         if failure is None:
             raise OutOfMemoryError(f"no {kind.value} memory can hold a buffer of {size} bytes")
         raise OutOfMemoryError(f"{failure}{self._heap_use(order[0])}") from failure
+
+    def _sparse(self, size: int, kind: MemoryKind) -> Allocation:
+        """A buffer over several allocations."""
+        if kind is not MemoryKind.DEVICE:
+            raise OutOfMemoryError(
+                f"{size} bytes of memory that the host can see exceed what one allocation may hold "
+                f"({self._context.plan.limits['memory_object']})"
+            )
+        if self._binder is None:
+            self._binder = SparseBinder(self._context)
+        made = self._binder.create(size)
+        allocation = Allocation(made.buffer, 0, made.address, None, made.size, made.pieces)
+        self._live.add(allocation)
+        return allocation
 
     def _hold_to_profile(self, size: int) -> None:
         """Refuse what the device of the limit profile would refuse, where this one would not."""
@@ -350,4 +370,5 @@ class Allocator:
     def _destroy(self, allocation: Allocation) -> None:
         self._live.discard(allocation)
         self._context.commands.vkDestroyBuffer(self._context.handle, allocation.buffer, None)
-        self._context.commands.vkFreeMemory(self._context.handle, allocation.memory, None)
+        for memory in allocation.pieces or (allocation.memory,):
+            self._context.commands.vkFreeMemory(self._context.handle, memory, None)

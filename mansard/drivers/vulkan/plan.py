@@ -138,6 +138,8 @@ class DevicePlan:
     """Named features, present or not."""
     limits: Mapping[str, int]
     """Limits under the names used in `ExecutableSpec.requires`."""
+    sparse: bool = False
+    """Buffers above what one allocation holds are sparse: several allocations in one range of addresses."""
 
     @property
     def feature_names(self) -> frozenset[str]:
@@ -145,10 +147,14 @@ class DevicePlan:
         return frozenset(name for name, present in self.features.items() if present)
 
 
-def make_plan(snapshot: Snapshot) -> DevicePlan:
-    """Decide everything about a device. Devices below the baseline get reasons, not exceptions."""
+def make_plan(snapshot: Snapshot, *, sparse: bool = False) -> DevicePlan:
+    """Decide everything about a device. Devices below the baseline get reasons, not exceptions.
+
+    ``sparse`` asks for sparse buffers, which a discrete device gives if it can bind memory to them.
+    """
     family = choose_queue_family(snapshot)
     unified = is_unified(snapshot)
+    sparse = sparse and can_be_sparse(snapshot)
     device_memory, shared_memory = order_memory(snapshot, unified)
     reasons = baseline_reasons(snapshot)
     if not reasons and not shared_memory:
@@ -161,10 +167,37 @@ def make_plan(snapshot: Snapshot) -> DevicePlan:
         shared_memory=shared_memory,
         unified=unified,
         extensions=tuple(name for name in OPTIONAL_EXTENSIONS if name in snapshot.extensions),
-        enabled=enabled_features(snapshot),
+        enabled=enabled_features(snapshot) | ({"sparseBinding"} if sparse else frozenset()),
         features=named_features(snapshot),
-        limits=named_limits(snapshot),
+        limits=sparse_limits(snapshot) if sparse else named_limits(snapshot),
+        sparse=sparse,
     )
+
+
+def can_be_sparse(snapshot: Snapshot) -> bool:
+    """Whether a discrete device has sparse buffers, and a queue to spare for binding memory to them.
+
+    On a unified device weights are used where the host has them, which no sparse buffer can.
+    """
+    known = "sparseBinding" in snapshot.features and sparse_family(snapshot) is not None
+    return known and not is_unified(snapshot)
+
+
+def sparse_family(snapshot: Snapshot) -> int | None:
+    """A family that binds memory to sparse buffers and has a third queue, which no other work uses."""
+    for index, family in enumerate(snapshot.queue_families):
+        if family.flags & vk.VK_QUEUE_SPARSE_BINDING_BIT and family.count > 2:
+            return index
+    return None
+
+
+def sparse_limits(snapshot: Snapshot) -> dict[str, int]:
+    """The limits with sparse buffers: as large as the address space for them and the largest heap."""
+    limits = named_limits(snapshot)
+    space = snapshot.limits.get("sparseAddressSpaceSize", 0)
+    largest = min(space, max(heap.size for heap in snapshot.heaps))
+    largest = min(largest, snapshot.limits.get("maxBufferSize") or largest)
+    return {**limits, "max_allocation": max(limits["max_allocation"], largest)}
 
 
 def baseline_reasons(snapshot: Snapshot) -> tuple[str, ...]:
@@ -292,6 +325,7 @@ def named_limits(snapshot: Snapshot) -> dict[str, int]:
         "min_subgroup_size": limits.get("minSubgroupSize") or subgroup,
         "max_subgroup_size": limits.get("maxSubgroupSize") or subgroup,
         "max_allocation": max_allocation(snapshot),
+        "memory_object": max_allocation(snapshot),
         "allocations": limits.get("maxMemoryAllocationCount") or 4096,
         "storage_buffers": limits.get("maxPerStageDescriptorStorageBuffers") or 4,
         "storage_alignment": limits.get("minStorageBufferOffsetAlignment") or 256,

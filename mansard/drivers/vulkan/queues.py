@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.plan import choose_queue_family
+from mansard.drivers.vulkan.plan import choose_queue_family, sparse_family
 from mansard.drivers.vulkan.snapshot import Snapshot
 
 _WORK = vk.VK_QUEUE_GRAPHICS_BIT | vk.VK_QUEUE_COMPUTE_BIT
@@ -27,12 +27,14 @@ class QueuePlan:
 
     compute: QueueSlot
     transfer: QueueSlot | None
+    sparse: QueueSlot | None = None
+    """Binds memory to sparse buffers, where they were asked for, and does nothing else."""
 
     @property
     def slots(self) -> tuple[QueueSlot, ...]:
         """The queues to ask the device for, without repetition."""
-        wanted = (self.compute,) if self.transfer is None else (self.compute, self.transfer)
-        return tuple(dict.fromkeys(wanted))
+        wanted = (self.compute, self.transfer, self.sparse)
+        return tuple(dict.fromkeys(slot for slot in wanted if slot is not None))
 
     @property
     def families(self) -> tuple[int, ...]:
@@ -61,6 +63,15 @@ def plan_queues(snapshot: Snapshot) -> QueuePlan:
     if snapshot.queue_families[family].count > 1:
         return QueuePlan(compute, QueueSlot(family, 1))
     return QueuePlan(compute, None)
+
+
+def with_sparse(plan: QueuePlan, snapshot: Snapshot) -> QueuePlan:
+    """The plan with a queue for sparse binding: the last of a family that has more than the others use."""
+    family = sparse_family(snapshot)
+    if family is None:
+        return plan
+    slot = QueueSlot(family, snapshot.queue_families[family].count - 1)
+    return replace(plan, sparse=slot)
 
 
 def can_time(snapshot: Snapshot, slot: QueueSlot) -> bool:

@@ -58,6 +58,7 @@ VK_BUFFER_USAGE_TRANSFER_DST_BIT = 2
 VK_BUFFER_USAGE_STORAGE_BUFFER_BIT = 32
 VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT = 131072
 VK_SHARING_MODE_EXCLUSIVE = 0
+VK_BUFFER_CREATE_SPARSE_BINDING_BIT = 1
 VK_SHARING_MODE_CONCURRENT = 1
 VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT = 2
 VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT = 128
@@ -330,6 +331,19 @@ class VkDeviceQueueCreateInfo(Chained):
 class VkDeviceCreateInfo(Chained):
     STYPE = 3
     _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('flags', C.c_uint32), ('queueCreateInfoCount', C.c_uint32), ('pQueueCreateInfos', P(VkDeviceQueueCreateInfo)), ('enabledLayerCount', C.c_uint32), ('ppEnabledLayerNames', P(C.c_char_p)), ('enabledExtensionCount', C.c_uint32), ('ppEnabledExtensionNames', P(C.c_char_p)), ('pEnabledFeatures', P(VkPhysicalDeviceFeatures))]
+
+
+class VkSparseMemoryBind(C.Structure):
+    _fields_ = [('resourceOffset', C.c_uint64), ('size', C.c_uint64), ('memory', C.c_uint64), ('memoryOffset', C.c_uint64), ('flags', C.c_uint32)]
+
+
+class VkSparseBufferMemoryBindInfo(C.Structure):
+    _fields_ = [('buffer', C.c_uint64), ('bindCount', C.c_uint32), ('pBinds', P(VkSparseMemoryBind))]
+
+
+class VkBindSparseInfo(Chained):
+    STYPE = 7
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('waitSemaphoreCount', C.c_uint32), ('pWaitSemaphores', P(C.c_uint64)), ('bufferBindCount', C.c_uint32), ('pBufferBinds', P(VkSparseBufferMemoryBindInfo)), ('imageOpaqueBindCount', C.c_uint32), ('pImageOpaqueBinds', C.c_void_p), ('imageBindCount', C.c_uint32), ('pImageBinds', C.c_void_p), ('signalSemaphoreCount', C.c_uint32), ('pSignalSemaphores', P(C.c_uint64))]
 
 
 class VkBufferCreateInfo(Chained):
@@ -640,6 +654,8 @@ class DeviceCommands(Commands):
     vkDestroyBuffer: Callable[..., None]
     vkGetBufferMemoryRequirements: Callable[..., None]
     vkBindBufferMemory: Callable[..., int]
+    vkQueueBindSparse: Callable[..., int]
+    vkQueueWaitIdle: Callable[..., int]
     vkGetBufferDeviceAddress: Callable[..., int]
     vkGetMemoryHostPointerPropertiesEXT: Callable[..., int]
     vkCreateShaderModule: Callable[..., int]
@@ -698,6 +714,8 @@ class DeviceCommands(Commands):
         'vkDestroyBuffer': C.CFUNCTYPE(None, C.c_void_p, C.c_uint64, C.c_void_p),
         'vkGetBufferMemoryRequirements': C.CFUNCTYPE(None, C.c_void_p, C.c_uint64, P(VkMemoryRequirements)),
         'vkBindBufferMemory': C.CFUNCTYPE(C.c_int32, C.c_void_p, C.c_uint64, C.c_uint64, C.c_uint64),
+        'vkQueueBindSparse': C.CFUNCTYPE(C.c_int32, C.c_void_p, C.c_uint32, P(VkBindSparseInfo), C.c_uint64),
+        'vkQueueWaitIdle': C.CFUNCTYPE(C.c_int32, C.c_void_p),
         'vkGetBufferDeviceAddress': C.CFUNCTYPE(C.c_uint64, C.c_void_p, P(VkBufferDeviceAddressInfo)),
         'vkGetMemoryHostPointerPropertiesEXT': C.CFUNCTYPE(C.c_int32, C.c_void_p, C.c_int32, C.c_void_p, P(VkMemoryHostPointerPropertiesEXT)),
         'vkCreateShaderModule': C.CFUNCTYPE(C.c_int32, C.c_void_p, P(VkShaderModuleCreateInfo), C.c_void_p, P(C.c_uint64)),
