@@ -134,18 +134,23 @@ class _Tiled:
         zeros = [self.zero] * (self.tile.down * self.tile.across // LANES)
         first = self._load(b.idx(0))
         if dims.is_one(self.steps):
-            self._fill(first, b.idx(0))
-            return self._multiply(zeros, self._origin(b.idx(0)))
-        with b.for_(b.idx(0), self.ev.dim(self.steps), inits=[*first, *zeros]) as loop:
-            origin = self._origin(b.binary("and", loop.index, b.idx(1)))
-            self._write(loop.carried[: len(first)], origin)
-            b.barrier()
-            following = b.add(loop.index, b.idx(1))
-            if self.exact:
-                following = self.frame.minimum(following, self.ev.dim(dims.add(self.steps, -1)))
-            ahead = self._load(following)
-            loop.yield_(*ahead, *self._multiply(loop.carried[len(first) :], origin))
-        return loop.results[len(first) :]
+            return self._step(first, zeros, b.idx(0), None)
+        # The last step is code of its own: it has nothing to read ahead.
+        last = self.ev.dim(dims.add(self.steps, -1))
+        with b.for_(b.idx(0), last, inits=[*first, *zeros]) as loop:
+            held, sums = loop.carried[: len(first)], loop.carried[len(first) :]
+            loop.yield_(*self._step(held, sums, loop.index, b.add(loop.index, b.idx(1))))
+        return self._step(loop.results[: len(first)], loop.results[len(first) :], last, None)
+
+    def _step(
+        self, held: Sequence[KValue], sums: Sequence[KValue], step: KValue, following: KValue | None
+    ) -> list[KValue]:
+        """What is read for the following step, if any, then the sums with what is held for this one."""
+        origin = self._origin(self.b.binary("and", step, self.b.idx(1)))
+        self._write(held, origin)
+        self.b.barrier()
+        ahead = self._load(following) if following is not None else []
+        return [*ahead, *self._multiply(sums, origin)]
 
     def _origin(self, turn: KValue) -> KValue:
         """The first vector of this group's tiles, in the buffer whose turn it is."""
@@ -164,10 +169,6 @@ class _Tiled:
         count = len(self.left.places)
         self.left.store(values[:count], self.memory, origin)
         self.right.store(values[count:], self.memory, self._right(origin))
-
-    def _fill(self, values: Sequence[KValue], turn: KValue) -> None:
-        self._write(values, self._origin(turn))
-        self.b.barrier()
 
     def _right(self, origin: KValue) -> KValue:
         return self.b.add(origin, self.b.idx(self.tile.depth * self.left.stride))
