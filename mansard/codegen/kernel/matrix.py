@@ -37,6 +37,8 @@ OPERANDS = frozenset({DType.F16, DType.BF16, DType.I8, DType.U8})
 """Element types of factors."""
 SUMS = frozenset({DType.F32, DType.F16, DType.I32})
 """Element types of accumulators."""
+MATRIX_OPS = frozenset({"matrix_load", "matrix_store", "matrix_multiply", "matrix_scale"})
+"""Instructions of this table that no other has."""
 ELEMENTWISE = frozenset({"add", "sub", "mul", "div", "neg", "cast", "const"})
 """Instructions of the common table that take matrices."""
 

@@ -10,9 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mansard.codegen.kernel import Binding, Block, For, If, Inst, Kernel, KernelBuilder, KType, KValue, Shared
+from mansard.codegen.kernel.matrix import MATRIX_OPS
 from mansard.codegen.spirv.descriptors import MAX_PARAMS
 from mansard.codegen.spirv.module import Module, glsl_number
-from mansard.codegen.spirv.words import BUILT_IN, PARTIAL_COUNT, STORAGE, Id, Instruction, Operand
+from mansard.codegen.spirv.words import (
+    BUILT_IN,
+    NON_PRIVATE,
+    PARTIAL_COUNT,
+    STORAGE,
+    Id,
+    Instruction,
+    Operand,
+)
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.hal.executable import EntryPoint
@@ -27,6 +36,8 @@ class KernelEmitter:
         self.kernel = kernel
         self.descriptors = descriptors
         """Whether buffers are storage buffers of a descriptor set, not addresses."""
+        self.native_bf16 = False
+        """Whether f32 is rounded to bf16 by the device, not by integer instructions."""
         self.storage: dict[tuple[int, Id], Id] = {}
         """The variables of storage buffers by binding and type of element."""
         if descriptors and kernel.params > MAX_PARAMS:
@@ -36,6 +47,11 @@ class KernelEmitter:
             )
         self.entry = EntryPoint(kernel.name, len(kernel.bindings), kernel.params, kernel.workgroup)
         self.module = Module(physical=not descriptors)
+        self.vulkan_memory = any(isinstance(n, Inst) and n.op in MATRIX_OPS for n in kernel.body.walk())
+        """Whether the module uses the Vulkan memory model, as matrices ask for: workgroup memory is then
+        private to an invocation unless each access says otherwise."""
+        if self.vulkan_memory:
+            self.module.capabilities.add("VulkanMemoryModel")
         self.shared_bytes = 0
         self.widened: dict[int, Id] = {}
         """The 32-bit register behind a kernel value that was extended from it to 64 bits."""
@@ -96,6 +112,11 @@ class KernelEmitter:
     def set_constant(self, value: KValue, literal: float | int | bool) -> None:
         """Remember that a value is a literal."""
         self._constants[value.id] = literal
+
+    @property
+    def shared_access(self) -> tuple[int, ...]:
+        """Memory operands of loads and stores of workgroup memory."""
+        return (NON_PRIVATE,) if self.vulkan_memory else ()
 
     def set_sum(self, value: KValue, left: KValue, right: KValue) -> None:
         """Remember that a value is a sum, for `without_literal`."""
@@ -277,9 +298,13 @@ class KernelEmitter:
             "SignedZeroInfNanPreserve": "nan_preserve", "CooperativeMatrixKHR": "cooperative_matrix",
             "CooperativeMatrixReductionsNV": "matrix_reductions",
             "CooperativeMatrixConversionsNV": "matrix_conversions",
-            "BFloat16CooperativeMatrixKHR": "bfloat16_matrix", "Int8": "int8",
+            "DotProduct": "integer_dot_product",
+            "BFloat16CooperativeMatrixKHR": "bfloat16_matrix", "Int8": "int8", "Int16": "int16",
+            "BFloat16TypeKHR": "bfloat16",
         }  # fmt: skip
         found = sorted(names[c] for c in self.module.capabilities if c in names)
+        if "bfloat16_matrix" in found:
+            found.remove("bfloat16")  # which it includes
         x, y, z = self.kernel.workgroup
         found += sorted(self.needs)
         found.append(f"workgroup_invocations>={x * y * z}")

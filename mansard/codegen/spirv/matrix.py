@@ -31,9 +31,8 @@ def component_type(f: KernelEmitter, dtype: DType) -> Id:
     """The type of one element of a matrix."""
     m = f.module
     if dtype is DType.BF16:
-        m.capabilities |= {"BFloat16TypeKHR", "BFloat16CooperativeMatrixKHR"}
-        m.extensions.add("SPV_KHR_bfloat16")
-        return m.declare("OpTypeFloat", None, 16, 0)  # encoding 0: BFloat16KHR
+        m.capabilities.add("BFloat16CooperativeMatrixKHR")
+        return m.bfloat16_type()
     if dtype is DType.F16:
         m.capabilities.add("Float16")
     if dtype in (DType.I8, DType.U8):
@@ -82,7 +81,7 @@ def _place(
         element = f.module.vector_type(f.shared_element(memory.dtype), memory.lanes)
         pointer = f.module.pointer_type("Workgroup", element)
         chain = f.op("OpAccessChain", pointer, f.shared(memory), f.id(index))
-        return chain, f.id(stride), ()
+        return chain, f.id(stride), f.shared_access
     return _buffer_place(f, memory, type_, index, stride, inst.attrs["aligned"])
 
 

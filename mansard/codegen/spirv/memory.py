@@ -8,7 +8,7 @@ from __future__ import annotations
 from mansard.codegen.kernel import Binding, Inst, KType, KValue, Shared
 from mansard.codegen.spirv.descriptors import storage_pointer
 from mansard.codegen.spirv.function import KernelEmitter, binding_address
-from mansard.codegen.spirv.words import ACQUIRE_RELEASE_WORKGROUP, ALIGNED, SCOPE, Id
+from mansard.codegen.spirv.words import ACQUIRE_RELEASE_WORKGROUP, ALIGNED, MAKE_AVAILABLE_VISIBLE, SCOPE, Id
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
@@ -63,7 +63,7 @@ def emit_store_lane(f: KernelEmitter, inst: Inst) -> None:
     index, lane, value = inst.args
     pointer = f.module.pointer_type("Workgroup", f.shared_element(memory.dtype))
     place = f.op("OpAccessChain", pointer, f.shared(memory), f.id(index), f.id(lane))
-    f.do("OpStore", place, f.id(value))
+    f.do("OpStore", place, f.id(value), *f.shared_access)
 
 
 def _positions(f: KernelEmitter, index: KValue, lanes: int) -> list[Id]:
@@ -127,7 +127,8 @@ def _load(
     m = f.module
     if isinstance(memory, Shared):
         element = m.vector_type(f.shared_element(memory.dtype), memory.lanes)
-        value = f.op("OpLoad", element, _pointer(f, memory, index, index_type, element))
+        pointer = _pointer(f, memory, index, index_type, element)
+        value = f.op("OpLoad", element, pointer, *f.shared_access)
         if type_.dtype is DType.BOOL:
             zero = m.splat(m.int_constant(0), m.int_type(32), type_.lanes)
             return f.op("OpINotEqual", f.type(type_), value, zero)
@@ -155,7 +156,8 @@ def _store(
         one, zero = (m.splat(m.int_constant(v), uint, type_.lanes) for v in (1, 0))
         id_ = f.op("OpSelect", m.vector_type(uint, type_.lanes), id_, one, zero)
     if isinstance(memory, Shared):
-        f.do("OpStore", _pointer(f, memory, *index, f.shared_element(memory.dtype)), id_)
+        place = _pointer(f, memory, *index, f.shared_element(memory.dtype))
+        f.do("OpStore", place, id_, *f.shared_access)
         return
     stored = _stored_type(f, type_)
     if type_.dtype.bits < 32 and not _is_float_in_memory(type_.dtype):
@@ -214,4 +216,5 @@ def emit_barrier(f: KernelEmitter, inst: Inst) -> None:
     """Every invocation of the scope arrives, and sees what the others wrote to workgroup memory."""
     scope = SCOPE["Subgroup" if inst.attrs.get("scope") == "subgroup" else "Workgroup"]
     workgroup = f.module.int_constant(scope)
-    f.do("OpControlBarrier", workgroup, workgroup, f.module.int_constant(ACQUIRE_RELEASE_WORKGROUP))
+    semantics = ACQUIRE_RELEASE_WORKGROUP | (MAKE_AVAILABLE_VISIBLE if f.vulkan_memory else 0)
+    f.do("OpControlBarrier", workgroup, workgroup, f.module.int_constant(semantics))

@@ -16,6 +16,7 @@ from mansard.codegen.spirv.words import (
     PHYSICAL_64,
     PRESERVE_NAN,
     STORAGE,
+    VULKAN,
     Id,
     Instruction,
     Operand,
@@ -115,6 +116,12 @@ class Module:
             self.capabilities.add("StorageBuffer16BitAccess")
         return self.declare("OpTypeFloat", None, bits)
 
+    def bfloat16_type(self) -> Id:
+        """bf16 as a float of its own, which conversions and matrices take where devices know it."""
+        self.capabilities.add("BFloat16TypeKHR")
+        self.extensions.add("SPV_KHR_bfloat16")
+        return self.declare("OpTypeFloat", None, 16, 0)  # encoding 0: BFloat16KHR
+
     def vector_type(self, scalar: Id, lanes: int) -> Id:
         """``scalar`` itself, or a vector of it."""
         return scalar if lanes == 1 else self.declare("OpTypeVector", None, scalar, lanes)
@@ -171,12 +178,13 @@ class Module:
         modes = []
         if "SignedZeroInfNanPreserve" in self.capabilities:
             modes.append(Instruction("OpExecutionMode", None, None, (main, PRESERVE_NAN, 32)))
+        model = VULKAN if "VulkanMemoryModel" in self.capabilities else GLSL450
         addressing = PHYSICAL_64 if "PhysicalStorageBufferAddresses" in self.capabilities else LOGICAL
         return [
             *capabilities,
             *(Instruction("OpExtension", None, None, (name,)) for name in sorted(self.extensions)),
             Instruction("OpExtInstImport", None, self.glsl, ("GLSL.std.450",)),
-            Instruction("OpMemoryModel", None, None, (addressing, GLSL450)),
+            Instruction("OpMemoryModel", None, None, (addressing, model)),
             Instruction("OpEntryPoint", None, None, (GL_COMPUTE, main, name, *self._interface)),
             Instruction("OpExecutionMode", None, None, (main, LOCAL_SIZE, *workgroup)),
             *modes,

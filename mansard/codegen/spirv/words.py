@@ -33,6 +33,7 @@ OPCODES = {
     "OpControlBarrier": 224,
     "OpAtomicLoad": 227,
     "OpAtomicCompareExchange": 230, "OpAtomicIAdd": 234, "OpAtomicSMin": 236, "OpAtomicSMax": 238,
+    "OpSDot": 4450, "OpUDot": 4451, "OpSUDot": 4452,
     "OpPhi": 245, "OpLoopMerge": 246, "OpSelectionMerge": 247, "OpLabel": 248, "OpBranch": 249,
     "OpBranchConditional": 250, "OpReturn": 253, "OpGroupNonUniformIAdd": 349, "OpGroupNonUniformFAdd": 350,
     "OpGroupNonUniformIMul": 351, "OpGroupNonUniformFMul": 352, "OpGroupNonUniformSMin": 353,
@@ -57,9 +58,11 @@ GLSL = {
 CAPABILITIES = {
     "Shader": 1, "Float16": 9, "Float64": 10, "Int64": 11, "Int64Atomics": 12, "GroupNonUniform": 61,
     "GroupNonUniformArithmetic": 63, "StorageBuffer16BitAccess": 4433, "StorageBuffer8BitAccess": 4448,
+    "DotProductInput4x8BitPacked": 6018, "DotProduct": 6019,
     "SignedZeroInfNanPreserve": 4466, "BFloat16TypeKHR": 5116, "BFloat16CooperativeMatrixKHR": 5118,
     "CooperativeMatrixReductionsNV": 5430, "CooperativeMatrixConversionsNV": 5431,
-    "CooperativeMatrixKHR": 6022, "Int8": 39, "PhysicalStorageBufferAddresses": 5347,
+    "CooperativeMatrixKHR": 6022, "Int8": 39, "Int16": 22, "VulkanMemoryModel": 5345,
+    "PhysicalStorageBufferAddresses": 5347,
 }  # fmt: skip
 
 STORAGE = {
@@ -83,6 +86,9 @@ PRESERVE_NAN = 4461  # execution mode SignedZeroInfNanPreserve
 PARTIAL_COUNT = 0x100  # loop control, followed by how often to unroll
 REDUCE, INCLUSIVE_SCAN = 0, 1  # group operations
 ACQUIRE_RELEASE_WORKGROUP = 0x8 | 0x100  # memory semantics
+MAKE_AVAILABLE_VISIBLE = 0x2000 | 0x4000  # further ones, of the Vulkan memory model
+NON_PRIVATE = 0x20  # memory operand
+VULKAN = 3  # memory model
 
 MAGIC, VERSION = 0x07230203, 0x00010500  # SPIR-V 1.5, which Vulkan 1.2 and later accept
 

@@ -44,6 +44,7 @@ NAMED_FEATURES: Mapping[str, tuple[str, ...]] = {
     "full_subgroups": ("subgroupSizeControl", "computeFullSubgroups"),
     "subgroup_extended_types": ("shaderSubgroupExtendedTypes",),
     "variable_pointers": ("variablePointersStorageBuffer", "variablePointers"),
+    "bfloat16": ("shaderBFloat16Type",),
     "bfloat16_matrix": ("shaderBFloat16Type", "shaderBFloat16CooperativeMatrix"),
     "cooperative_matrix": ("cooperativeMatrix", "vulkanMemoryModel"),
     "matrix_workgroup": ("cooperativeMatrixWorkgroupScope", "cooperativeMatrixFlexibleDimensions"),
