@@ -74,3 +74,25 @@ def test_words_are_of_buffers_and_hold_what_is_unpacked():
     b.load_words(b.shared(DType.F32, 8), b.idx(0), 2)
     with pytest.raises(CodegenError, match="not a buffer"):
         verify(b.build())
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("right", [True, False])
+def test_products_of_four_bytes(gpu, left, right):
+    b = KernelBuilder("dot", [(DType.I32, False)] * 3 + [(DType.I32, True)], 0, index=DType.I32)
+    for i in range(32):
+        x, y, z = (b.load(b.bindings[k], b.idx(i)) for k in range(3))
+        b.store(b.bindings[3], b.idx(i), b.dot_bytes(x, y, z, (left, right)))
+    kernel = b.build()
+    verify(kernel)
+    words = [RNG.integers(-(2**31), 2**31, 32).astype(np.int32) for _ in range(3)]
+    out = np.zeros(32, np.int32)
+    gpu.run(kernel, [*words, out])
+    sides = (
+        w.view(np.int8 if s else np.uint8).reshape(32, 4)
+        for w, s in zip(words[:2], (left, right), strict=True)
+    )
+    a, c = (side.astype(np.int64) for side in sides)
+    expected = ((a * c).sum(1) + words[2]).astype(np.int32)
+    np.testing.assert_array_equal(out, expected)

@@ -223,6 +223,10 @@ class KernelBuilder:
         """``c`` plus the products of a's and b's bf16 pairs or 8-bit quads, summed in each lane of c."""
         return self.inst("dot", (a, b, c), c.type)
 
+    def dot_bytes(self, a: KValue, b: KValue, c: KValue, signed: tuple[bool, bool]) -> KValue:
+        """``c`` plus the products of the four bytes in the words a and b, each signed or not (GPU only)."""
+        return self.inst("dot_bytes", (a, b, c), c.type, signed=signed)
+
     def unary(self, op: str, a: KValue) -> KValue:
         """neg, abs, sqrt, floor, ceil, round, trunc, not."""
         return self.inst(op, (a,), a.type)

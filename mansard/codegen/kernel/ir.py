@@ -32,6 +32,8 @@ dot                [a, b, c] c plus, in each lane, the sum of the products of th
                    (c is f32) or quads of i8 or u8 (c is i32, wrapping): lane i of c belongs to
                    elements 2i, 2i+1 or 4i … 4i+3 of a and b. bf16: sums round in any order, and
                    subnormals may count as 0. More than one lane; no GPU code
+dot_bytes          [a, b, c: i32 scalars]; attrs signed: (bool, bool) of a and b: c plus the sum of the
+                   products of their four bytes, wrapping; GPU only
 prefetch           [index]; attrs memory: a hint that the element is read soon; it may lie outside
                    the memory; no result
 sqrt floor ceil    float; round is half to even

@@ -221,6 +221,12 @@ def _dot(v: _Verifier, inst: Inst) -> None:
     v.require(c.lanes > 1, "dot of a single lane")
 
 
+def _dot_bytes(v: _Verifier, inst: Inst) -> None:
+    v.require(_same(v, inst) == KType(DType.I32), "dot_bytes takes i32 scalars")
+    signed = inst.attrs.get("signed")
+    v.require(isinstance(signed, tuple) and len(signed) == 2, "signed is not a pair")
+
+
 _PACKED = {
     DType.F16: DType.F32, DType.BF16: DType.F32, DType.I8: DType.I8, DType.U8: DType.U8,
     DType.I4: DType.I8, DType.U4: DType.U8,
@@ -376,6 +382,7 @@ _RULES: dict[str, tuple[int, bool, _Rule]] = {
     "barrier": (0, False, _nothing),
     "fma": (3, True, _float),
     "dot": (3, True, _dot),
+    "dot_bytes": (3, True, _dot_bytes),
     "prefetch": (1, False, _prefetch),
     **dict.fromkeys(("add", "sub", "mul", "div", "rem", "min", "max"), (2, True, _number)),
     **dict.fromkeys(("neg", "abs"), (1, True, _signed)),

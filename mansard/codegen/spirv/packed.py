@@ -9,6 +9,8 @@ from mansard.codegen.spirv.words import ALIGNED, Id
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
+PACKED_BYTES = 0  # packed vector format 4x8
+
 
 def emit_load_words(f: KernelEmitter, inst: Inst) -> None:
     """One load of all the words."""
@@ -41,6 +43,20 @@ def emit_unpack(f: KernelEmitter, inst: Inst) -> None:
             found.append(_integer(f, word, start, dtype))
     whole = found[0] if len(found) == 1 else f.op("OpCompositeConstruct", f.type(type_), *found)
     f.bind(inst.result, whole)
+
+
+def emit_dot_bytes(f: KernelEmitter, inst: Inst) -> None:
+    """One instruction, of SPV_KHR_integer_dot_product."""
+    m = f.module
+    m.extensions.add("SPV_KHR_integer_dot_product")
+    m.capabilities |= {"DotProduct", "DotProductInput4x8BitPacked"}
+    a, b, c = (f.id(arg) for arg in inst.args)
+    left, right = inst.attrs["signed"]
+    if right and not left:
+        a, b = b, a  # OpSUDot wants the signed side first
+    op = {2: "OpSDot", 1: "OpSUDot", 0: "OpUDot"}[left + right]
+    product = f.op(op, m.int_type(32), a, b, PACKED_BYTES)
+    f.bind(inst.result, f.op("OpIAdd", m.int_type(32), product, c))
 
 
 def _half(f: KernelEmitter, word: Id, place: int, start: int, pairs: dict[int, Id]) -> Id:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from mansard.codegen.schedules import reduce
 from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, divides
 from mansard.codegen.schedules.gpu.gemv_form import Form, chunk, chunk_of, rows_of, widest
 from mansard.codegen.schedules.gpu.wide import WideReads
+from mansard.codegen.schedules.narrow import NarrowProduct, narrow_product
 from mansard.codegen.schedules.parameters import Parameters
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -285,8 +287,41 @@ class Along(Product):
                         self.ev.vector = None
             return sums
 
+        bytes_ = self._bytes()
+        if bytes_ is not None:
+            inits = [reduce.start(b, self.root) for _ in self.cells]
+            return list(self._steps(steps, part, inits, functools.partial(self._dots, bytes_, first)))
         inits = [reduce.start(b, self.root, lanes) for _ in self.cells]
         return [b.reduce(self.combiner, v) for v in self._steps(steps, part, inits, emit)]
+
+    def _bytes(self) -> NarrowProduct | None:
+        """The factors, where both are bytes that lie side by side, and the device multiplies such words."""
+        product = narrow_product(self.nest, self.root)
+        if product is None or "integer_dot_product" not in self.frame.target.features:
+            return None
+        wide = {read.value for read, count in self.wide.reads if count % 4 == 0}
+        factors = (product.left, product.right)
+        whole = all(f.value in wide and f.value.type.dtype.bits == 8 for f in factors)
+        return product if whole and factors[0].value is not factors[1].value else None
+
+    def _dots(
+        self, product: NarrowProduct, first: KValue, places: Sequence[KValue], carried: Sequence[KValue]
+    ) -> Sequence[KValue]:
+        """Four positions of the reduced dim in each instruction."""
+        b, sums = self.b, list(carried)
+        left, right = product.left.value, product.right.value
+        signed = (left.type.dtype.is_signed, right.type.dtype.is_signed)
+        self.wide.begin()
+        for place in places:
+            self.frame.bind_flat(self.form.reduced, b.mul(place, b.idx(self.chunk)))
+            start = self.ev.loops[self.form.inner[-1]]
+            for cell, (row, column) in enumerate(self.cells):
+                self._bind(row, column, first)
+                pair = [self.wide.words(value, start) for value in (left, right)]
+                assert pair[0] is not None and pair[1] is not None
+                for x, y in zip(pair[0], pair[1], strict=True):
+                    sums[cell] = b.dot_bytes(x, y, sums[cell], signed)
+        return sums
 
     def _bind(self, row: int, column: int, first: KValue) -> None:
         self._bind_known_row(row)

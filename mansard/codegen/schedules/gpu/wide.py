@@ -8,6 +8,7 @@ from mansard.codegen.evaluate import Evaluator
 from mansard.codegen.kernel import KValue
 from mansard.codegen.nest import Read
 from mansard.dtypes import DType
+from mansard.ir.types import Value
 
 WORD_BITS = 32
 MOST_WORDS = 4
@@ -39,6 +40,15 @@ class WideReads:
         self.ev.vector = None
         for read, wide in self.reads:
             self._fetch(read, wide)
+
+    def words(self, value: Value, start: KValue) -> list[KValue] | None:
+        """The chunk of an operand at ``start`` as single words; None where it is not read wide."""
+        self.fetch(start)
+        for read, wide in self.reads:
+            if read.value is value:
+                blocks = self._fetch(read, wide)
+                return [self.ev.b.extract(block, i) for block in blocks for i in range(block.type.lanes)]
+        return None
 
     def serve(self, start: KValue, first: int, lanes: int) -> None:
         """Bind the loop to elements ``first`` to ``first + lanes`` of the chunk at ``start``, and let the
