@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -80,14 +81,37 @@ def test_a_struct_needed_by_value_must_be_listed(monkeypatch: pytest.MonkeyPatch
         module.generate(REGISTRY)
 
 
+def known_to(module: Any, registry: Any) -> None:
+    """Leave of the generator's lists what a registry knows; a struct goes with what it holds by value."""
+    module.ENUMS = tuple(n for n in module.ENUMS if n in registry.groups)
+    module.CONSTANTS = tuple(n for n in module.CONSTANTS if n in registry.values)
+    module.STRUCTS = tuple(n for n in module.STRUCTS if registry.categories.get(n) == "struct")
+    module.COMMANDS = tuple(n for n in module.COMMANDS if n in registry.commands)
+
+
+def statements(text: str) -> set[str]:
+    """Constants, structs and prototypes of a binding, each as a text of its own."""
+    found = set(re.findall(r"^VK_\w+ = .*$", text, re.MULTILINE))
+    found |= set(re.findall(r"^ +'\w+': C\.CFUNCTYPE.*$", text, re.MULTILINE))
+    return found | set(re.findall(r"^class Vk\w+\(.*\):\n(?:    .*\n)+", text, re.MULTILINE))
+
+
 @pytest.mark.skipif(not REGISTRY.exists(), reason=f"{REGISTRY} is not installed")
 def test_the_checked_in_file_is_what_the_generator_writes() -> None:
-    checked_in = Path(str(vk.__file__)).read_text()
-    # Another version may carry more results, or lack what the binding names.
-    version = generator().Registry(REGISTRY).version
-    if f"(registry version {version})" not in checked_in:
-        pytest.skip("another version of the registry is installed")
-    assert generator().generate(REGISTRY) == checked_in
+    """In every letter from the same registry; from another, everything that both know."""
+    module, checked_in = generator(), Path(str(vk.__file__)).read_text()
+    registry = module.Registry(REGISTRY)
+    if f"(registry version {registry.version})" in checked_in:
+        assert module.generate(REGISTRY) == checked_in
+        return
+    known_to(module, registry)
+    fresh, stored = statements(module.generate(REGISTRY)), statements(checked_in)
+    # Enumerations grow, so a newer registry has constants that an older one lacks; the same name never
+    # changes its value, a struct never its members, a command never its parameters.
+    names = {text.split(" ")[0] for text in stored if text.startswith("VK_")}
+    changed = {t for t in fresh - stored if not t.startswith("VK_") or t.split(" ")[0] in names}
+    assert not changed
+    assert len(fresh & stored) > 0.8 * len(stored)
 
 
 @pytest.mark.skipif(not HEADER.exists() or not shutil.which("cc"), reason="no C compiler or Vulkan headers")
