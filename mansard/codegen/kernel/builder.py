@@ -288,9 +288,11 @@ class KernelBuilder:
         """All lanes of a vector combined."""
         return a if a.type.lanes == 1 else self.inst("reduce", (a,), KType(a.type.dtype), combiner=combiner)
 
-    def subgroup_reduce(self, combiner: str, a: KValue) -> KValue:
-        """A scalar of every active invocation of the subgroup, combined."""
-        return self.inst("subgroup_reduce", (a,), a.type, combiner=combiner)
+    def subgroup_reduce(self, combiner: str, a: KValue, *, loses_nan: bool = False) -> KValue:
+        """A scalar of every active invocation of the subgroup, combined. With ``loses_nan`` a min or max may
+        ignore NaN, which takes half the steps."""
+        attrs = {"loses_nan": True} if loses_nan else {}
+        return self.inst("subgroup_reduce", (a,), a.type, combiner=combiner, **attrs)
 
     def subgroup_scan(self, combiner: str, a: KValue) -> KValue:
         """A scalar of every active invocation of the subgroup up to this one, combined."""

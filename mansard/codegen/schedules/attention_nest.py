@@ -311,6 +311,9 @@ def fold_parts(
     """`each_part` with values that ``step(first, count, values)`` takes from one block to the next."""
     b, ev = frame.b, frame.ev
     parts = nest.parts()
+    if len(parts) == 1 and b.constant_value(end) == nest.extents[nest.key_loop] == block:
+        with ev.scope():  # a single block: its reads need not wait for a loop to begin
+            return step(b.idx(0), b.idx(block), inits)
     if len(parts) < 2:
         bounds: list[tuple[KValue, KValue, Segment | None]] = [(b.idx(0), end, None)]
     else:

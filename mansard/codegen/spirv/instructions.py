@@ -379,7 +379,7 @@ def _subgroup_combine(f: KernelEmitter, inst: Inst) -> None:
     if type_.dtype is DType.I64:
         f.module.capabilities.add("SubgroupExtendedTypes")  # a feature of the device, not a capability
     value = _group(f, _group_op(combiner, type_.dtype), f.type(type_), how, arg)
-    if type_.dtype.is_float and combiner in ("min", "max"):
+    if type_.dtype.is_float and combiner in ("min", "max") and not inst.attrs.get("loses_nan"):
         boolean = f.module.bool_type()
         unordered = f.op("OpFUnordNotEqual", boolean, arg, arg)
         somewhere = _group(f, "OpGroupNonUniformLogicalOr", boolean, how, unordered)

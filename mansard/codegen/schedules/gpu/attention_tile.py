@@ -23,7 +23,7 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.scalar import Scalar
 
-IN_FLIGHT = 12
+IN_FLIGHT = 16
 """Vectors an invocation has read from buffers before it stores the first."""
 
 
@@ -320,7 +320,7 @@ class FlashTile:
         join = (lambda x, y: larger(b, x, y)) if combiner == "max" else b.add
         found = list(values)
         if self.subgroup > 1:
-            found = [b.subgroup_reduce(combiner, v) for v in found]
+            found = [b.subgroup_reduce(combiner, v, loses_nan=True) for v in found]
         count = tile.along // self.subgroup
         if count == 1:
             return found
