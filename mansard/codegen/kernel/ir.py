@@ -51,9 +51,9 @@ splat              [scalar] to ``lanes``
 extract            [vector]; attrs lane
 insert             [vector, scalar]; attrs lane
 shuffle            [a, b]; attrs lanes: for each lane of the result, a lane of a followed by b
-subgroup_reduce    [scalar]; attrs combiner; over the active invocations of the subgroup. attrs loses_nan: bool
+iota               0, 1, 2 … as int lanes
 reduce             [vector]; attrs combiner: add mul min max and or; any association
-subgroup_reduce    [scalar]; attrs combiner; over the active invocations of the subgroup; attrs loses_nan: bool
+subgroup_reduce    [scalar]; attrs combiner; over the active invocations of the subgroup; attrs loses_nan
                    says that min and max may ignore NaN
 subgroup_scan      [scalar]; attrs combiner: add mul min max; over the active invocations of the subgroup up
                    to and with this one, in the order of their subgroup_lane
