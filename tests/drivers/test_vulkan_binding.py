@@ -90,7 +90,11 @@ def known_to(module: Any, registry: Any) -> None:
 
 
 def statements(text: str) -> set[str]:
-    """Constants, structs and prototypes of a binding, each as a text of its own."""
+    """Constants, structs and prototypes of a binding, each as a text of its own.
+
+    Pointers are pointers: one to a struct has no type where a registry knows the struct by another name.
+    """
+    text = re.sub(r"P\(Vk\w+\)", "C.c_void_p", text)
     found = set(re.findall(r"^VK_\w+ = .*$", text, re.MULTILINE))
     found |= set(re.findall(r"^ +'\w+': C\.CFUNCTYPE.*$", text, re.MULTILINE))
     return found | set(re.findall(r"^class Vk\w+\(.*\):\n(?:    .*\n)+", text, re.MULTILINE))
