@@ -2,10 +2,12 @@
 
     python benchmarks/gemv_gpu.py [--device vulkan] [--peak GB/S] [--large] [--shapes K x N,...] [--json FILE]
 
-Weights (N, K) of f32, f16, bf16 and i8 with a vector of f32 (bf16 for bf16). Every dispatch reads weights of
-its own, and all of them together more than any cache holds; the time is that of all dispatches, with the
-barriers between them, by the device's clock, over their number, at its shortest of some rounds. Rows:
-shape, type, rows, mb, us, gb_s, share (of --peak, the memory's bandwidth by its data sheet; H200: 4800).
+Weights (N, K) of f32, f16, bf16, i8 and i4 (with an f16 scale for every 32) with a vector of f32 (bf16 for
+bf16). Every dispatch reads weights of its own, and all of them together more than any cache holds, with a
+barrier between any two. The time of one is what a recording of twice as many takes longer, by the host's
+clock and at the shortest of some rounds, over their number: launches and barriers count, submission does
+not. Rows: shape, type, rows, mb, us, gb_s, share (of --peak, the memory's bandwidth by its data sheet; H200:
+4800).
 
 ``--large`` reads a tensor of more than 2**32 elements and 8 GB: a kernel fills it with small numbers that
 depend on the position, the product is made, and every output is compared with the one computed by NumPy.
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +37,7 @@ from mansard.hal import (
     Buffer,
     BufferRef,
     Command,
+    CommandBuffer,
     Device,
     Fill,
     MemoryKind,
@@ -51,25 +55,38 @@ from mansard.placement import Placement
 
 SHAPES = ("1024x2048", "2048x1024", "1024x3072", "3072x1024", "1024x151936", "16384x16384")
 """The layers and the head of Qwen3-0.6B, and a large square."""
-TYPES = ("f32", "f16", "bf16", "i8")
+TYPES = ("f32", "f16", "bf16", "i8", "i4")
 COLD_BYTES = 1 << 30
 """Weights of one recording, several times any cache."""
 MOST_COPIES = 400
 LARGE = (263168, 16384)
 """4.3e9 elements: 8.6 GB in f16, and some above 2**32."""
 PERIOD = 31
+GROUP = 32
+"""Positions that share a scale of 4-bit weights."""
+WARM_SECONDS = 0.7
+"""Work before anything is timed, so that the device runs at its full clock."""
 
 
 def product(rows: int, n: int, k: int, weights: DType, vector: DType) -> Graph:
-    """x (rows, k) times w (n, k), summed in f32."""
+    """x (rows, k) times w (n, k), summed in f32; 4-bit weights have a scale for every `GROUP` of k."""
     b = GraphBuilder("gemv")
-    x, w = b.input("x", (rows, k), vector), b.input("w", (n, k), weights)
+    total = DType.F32
 
     def wide(index: int, dtype: DType) -> Scalar:
-        return Arg(index, dtype) if dtype is DType.F32 else Cast(Arg(index, dtype), DType.F32)
+        return Arg(index, dtype) if dtype is total else Cast(Arg(index, dtype), total)
 
-    body = Apply("mul", (wide(0, vector), wide(1, weights)), DType.F32)
+    if weights.bits < 8:
+        x = b.input("x", (rows, k // GROUP, GROUP), vector)
+        w, scale = b.input("w", (n, k // GROUP, GROUP), weights), b.input("s", (n, k // GROUP), DType.F16)
+        real = Apply("mul", (wide(1, weights), wide(2, DType.F16)), total)
+        maps = [IndexMap.of_dims(dims_) for dims_ in ((0, 2, 3), (1, 2, 3), (1, 2))]
+        extents = (rows, n, k // GROUP, GROUP)
+        body = Apply("mul", (wide(0, vector), real), total)
+        return b.build([b.generic([x, w, scale], maps, extents, body, reduced=2, combiner="add")])
+    x, w = b.input("x", (rows, k), vector), b.input("w", (n, k), weights)
     maps = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((1, 2))]
+    body = Apply("mul", (wide(0, vector), wide(1, weights)), total)
     return b.build([b.generic([x, w], maps, (rows, n, k), body, reduced=1, combiner="add")])
 
 
@@ -105,6 +122,7 @@ class Kernels:
 
     def __post_init__(self) -> None:
         self._timeline, self._turns = Semaphore("gemv"), itertools.count(1)
+        self._warm = False
 
     def buffer(self, size: int, pattern: int | None = None) -> Buffer:
         """Device memory, filled with a 32-bit pattern."""
@@ -127,18 +145,30 @@ class Kernels:
             commands += [Launch(loaded, "kernel", tuple(refs), params, (x, y, z)), Barrier()]
         return commands
 
-    def run(self, commands: Sequence[Command], rounds: int = 1) -> float:
-        """Run commands; the shortest time by the device's clock of all of them, in nanoseconds."""
-        recorded = self.device.record(commands, profile=True)
-        best = float("inf")
-        for _ in range(rounds):
-            done = Point(self._timeline, next(self._turns))
-            self.device.submit([Batch(recorded, signal=(done,))])
-            done.wait(120)
-            rows = recorded.profile()
-            best = min(best, rows[-1].end_ns - rows[0].start_ns) if rows else best
+    def run(self, commands: Sequence[Command]) -> None:
+        """Run commands once."""
+        recorded = self.device.record(commands)
+        self._submit(recorded)
         recorded.close()
-        return best
+
+    def time(self, commands: Sequence[Command], rounds: int) -> float:
+        """Nanoseconds that commands take, without their submission."""
+        once, twice = (self.device.record([*commands] * times) for times in (1, 2))
+        if not self._warm:
+            end = time.perf_counter() + WARM_SECONDS
+            while time.perf_counter() < end:
+                self._submit(twice)
+            self._warm = True
+        best = [min(self._submit(recorded) for _ in range(rounds)) for recorded in (once, twice)]
+        for recorded in (once, twice):
+            recorded.close()
+        return 1e9 * (best[1] - best[0])
+
+    def _submit(self, recorded: CommandBuffer) -> float:
+        done, started = Point(self._timeline, next(self._turns)), time.perf_counter()
+        self.device.submit([Batch(recorded, signal=(done,))])
+        done.wait(120)
+        return time.perf_counter() - started
 
     def read(self, buffer: Buffer, dtype: DType, count: int) -> np.ndarray[Any, Any]:
         """The first elements of a buffer."""
@@ -163,13 +193,25 @@ def row(kernels: Kernels, shape: str, kind: str, rows: int, peak: float, rounds:
     k, n = (int(s) for s in shape.split("x"))
     weights = DType(kind)
     vector = DType.BF16 if weights is DType.BF16 else DType.F32
-    size = n * k * weights.itemsize
+    size = n * k * weights.bits // 8
     copies = max(2, min(MOST_COPIES, COLD_BYTES // size))
     pitch = -(-size // 256) * 256
     data = kernels.buffer(copies * pitch, 0x3C003C00)
     x, y = kernels.buffer(rows * k * 4, 0), kernels.buffer(rows * n * 4)
-    sets = [(BufferRef(x), BufferRef(data, i * pitch), BufferRef(y)) for i in range(copies)]
-    took = kernels.run(kernels.launch(product(rows, n, k, weights, vector), sets), rounds) / copies
+    scales = 2 * n * k // GROUP if weights.bits < 8 else 0
+    more = kernels.buffer(max(copies * scales, 256), 0)
+    sets = [
+        [
+            BufferRef(x),
+            BufferRef(data, i * pitch),
+            *([BufferRef(more, i * scales)] if scales else []),
+            BufferRef(y),
+        ]
+        for i in range(copies)
+    ]
+    size += scales
+    took = kernels.time(kernels.launch(product(rows, n, k, weights, vector), sets), rounds) / copies
+    more.close()
     for used in (data, x, y):
         used.close()
     return {
@@ -196,7 +238,7 @@ def large(kernels: Kernels, kind: str, peak: float, shape: tuple[int, int] = LAR
     commands = kernels.launch(
         product(1, n, k, weights, DType.F32), [(BufferRef(staged), BufferRef(data), BufferRef(y))]
     )
-    took = kernels.run(commands, 10)
+    took = kernels.time(commands * 4, 5) / 4
     found = kernels.read(y, DType.F32, n)
     phases = (7 * np.arange(n)) % PERIOD
     table = ((np.arange(PERIOD)[:, None] + 3 * np.arange(k)) % PERIOD - 15) / 16.0
