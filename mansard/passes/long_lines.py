@@ -20,13 +20,15 @@ from collections.abc import Sequence
 from mansard import dims
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.ir.graph import Graph, fresh_name
+from mansard.ir.graph import Graph
 from mansard.ir.interpreter_generic import neutral
-from mansard.ir.ops import Generic, Op, Reshape, Scan, Sort
+from mansard.ir.ops import Generic, Op, Scan, Sort
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, rewrite
-from mansard.ir.types import IndexMap, Linear, TensorType, Value
+from mansard.ir.types import IndexMap, Linear, Value
+from mansard.passes import long_sort
 from mansard.passes.affine import to_scalar
 from mansard.passes.dispatch import is_contraction
+from mansard.passes.op_writer import OpWriter
 
 LEAST_ROW = 8192
 """Elements of a row worth cutting."""
@@ -53,11 +55,8 @@ def cut_long_lines(graph: Graph) -> Graph:
     return graph.with_ops(cutter.ops) if cutter.changed else graph
 
 
-class _Cutter:
-    def __init__(self, graph: Graph) -> None:
-        self.taken = {v.name for v in graph.values()}
-        self.ops: list[Op] = []
-        self.changed = False
+class _Cutter(OpWriter):
+    changed = False
 
     def take(self, op: Op) -> None:
         """Append an op, or what replaces it."""
@@ -68,44 +67,12 @@ class _Cutter:
             self._scan(op)
         elif isinstance(op, Sort) and _long_top(op):
             self._top(op)
+        elif isinstance(op, Sort) and long_sort.applies(op):
+            long_sort.write(self, op)
         if len(self.ops) == before:
             self.ops.append(op)
         else:
             self.changed = True
-
-    # Building ---------------------------------------------------------------------------------
-    def _value(self, like: Op, shape: Sequence[DimLike], dtype: DType) -> Value:
-        name = fresh_name(self.taken, like.outputs[0].name)
-        return Value(name, TensorType(tuple(shape), dtype))
-
-    def _generic(
-        self,
-        like: Op,
-        inputs: Sequence[Value],
-        maps: Sequence[IndexMap | None],
-        extents: Sequence[DimLike],
-        body: Scalar,
-        *,
-        rank: int | None = None,
-        combiner: str | None = None,
-        result: Value | None = None,
-    ) -> Value:
-        rank = len(extents) if rank is None else rank
-        dtype = DType.I64 if combiner in ("argmin", "argmax") else body.dtype
-        out = result or self._value(like, extents[:rank], dtype)
-        self.ops.append(
-            Generic(
-                tuple(inputs), (out,), tuple(extents), tuple(maps), body, combiner, location=like.location
-            )
-        )
-        return out
-
-    def _reshape(
-        self, like: Op, value: Value, shape: Sequence[DimLike], result: Value | None = None
-    ) -> Value:
-        out = result or self._value(like, shape, value.type.dtype)
-        self.ops.append(Reshape((value,), (out,), location=like.location))
-        return out
 
     # Reductions -------------------------------------------------------------------------------
     def _reduction(self, op: Generic) -> None:
@@ -121,15 +88,15 @@ class _Cutter:
         over = IndexMap.identity(op.rank + 1)
         arg = Arg(0, op.body.dtype)
         if not rest:
-            self._generic(
+            self.generic(
                 op, [parts], [over], (*shape, pieces), arg,
                 rank=op.rank, combiner=op.combiner, result=op.output,
             )  # fmt: skip
             return
-        total = self._generic(op, [parts], [over], (*shape, pieces), arg, rank=op.rank, combiner=op.combiner)
+        total = self.generic(op, [parts], [over], (*shape, pieces), arg, rank=op.rank, combiner=op.combiner)
         tail = self._part(op, loop, pieces * length, rest, None, op.combiner)
         both = Apply(str(op.combiner), (arg, Arg(1, op.body.dtype)), op.body.dtype)
-        self._generic(op, [total, tail], [IndexMap.identity(op.rank)] * 2, shape, both, result=op.output)
+        self.generic(op, [total, tail], [IndexMap.identity(op.rank)] * 2, shape, both, result=op.output)
 
     def _part(
         self, op: Generic, loop: int, start: int, length: int, pieces: int | None, combiner: str | None
@@ -150,7 +117,7 @@ class _Cutter:
             return to_scalar(loops[node.dim]) if isinstance(node, Index) else node
 
         maps = [m.compose(loops) if m is not None else None for m in op.maps]
-        return self._generic(
+        return self.generic(
             op, op.inputs, maps, extents, rewrite(op.body, leaf), rank=rank, combiner=combiner
         )
 
@@ -162,13 +129,13 @@ class _Cutter:
         values = self._part(op, loop, 0, length, pieces, best)
         places = self._part(op, loop, 0, length, pieces, op.combiner)
         arg, i64 = Arg(0, op.body.dtype), DType.I64
-        where = self._generic(op, [values], [over], (*shape, pieces), arg, rank=rank, combiner=op.combiner)
+        where = self.generic(op, [values], [over], (*shape, pieces), arg, rank=rank, combiner=op.combiner)
         piece = Arg(0, i64)
         here = tuple(Index(d) for d in range(rank))
         start = Apply("mul", (piece, Const(length, i64)), i64)
         place: Scalar = Apply("add", (Gather(1, (*here, piece), i64), start), i64)
         if not rest:
-            self._generic(op, [where, places], [row, None], shape, place, result=op.output)
+            self.generic(op, [where, places], [row, None], shape, place, result=op.output)
             return
         late_value = self._part(op, loop, pieces * length, rest, None, best)
         late_place = self._part(op, loop, pieces * length, rest, None, op.combiner)
@@ -181,7 +148,7 @@ class _Cutter:
         late = Apply("add", (Arg(4, i64), Const(pieces * length, i64)), i64)
         body = Apply("select", (better, late, place), i64)
         inputs, maps = [where, places, values, late_value, late_place], [row, None, None, row, row]
-        self._generic(op, inputs, maps, shape, body, result=op.output)
+        self.generic(op, inputs, maps, shape, body, result=op.output)
 
     # Running sums -----------------------------------------------------------------------------
     def _scan(self, op: Scan) -> None:
@@ -190,30 +157,30 @@ class _Cutter:
         count = -(-length // LINE_PIECE)
         fill = neutral(op.combiner, dtype)
         if count * LINE_PIECE == length:
-            padded = self._reshape(op, source, (lines, count, LINE_PIECE))
+            padded = self.reshape(op, source, (lines, count, LINE_PIECE))
         else:
-            line = self._reshape(op, source, (lines, length))
+            line = self.reshape(op, source, (lines, length))
             within = IndexMap((Linear.dim(0), Linear(((1, LINE_PIECE), (2, 1)))), fill)
-            padded = self._generic(op, [line], [within], (lines, count, LINE_PIECE), Arg(0, dtype))
-        running = self._value(op, (lines, count, LINE_PIECE), dtype)
+            padded = self.generic(op, [line], [within], (lines, count, LINE_PIECE), Arg(0, dtype))
+        running = self.value(op, (lines, count, LINE_PIECE), dtype)
         self.ops.append(Scan((padded,), (running,), 2, op.combiner, location=op.location))
         last = IndexMap((Linear.dim(0), Linear.dim(1), Linear((), LINE_PIECE - 1)))
-        totals = self._generic(op, [running], [last], (lines, count), Arg(0, dtype))
-        before = self._value(op, (lines, count), dtype)
+        totals = self.generic(op, [running], [last], (lines, count), Arg(0, dtype))
+        before = self.value(op, (lines, count), dtype)
         self.ops.append(Scan((totals,), (before,), 1, op.combiner, False, location=op.location))
         piece = IndexMap.of_dims((0, 1))
         args = (Arg(1, dtype), Arg(0, dtype))
         added = Apply(op.combiner, args, dtype)
         shape = (lines, count, LINE_PIECE)
-        whole = self._generic(op, [running, before], [IndexMap.identity(3), piece], shape, added)
+        whole = self.generic(op, [running, before], [IndexMap.identity(3), piece], shape, added)
         if op.inclusive and count * LINE_PIECE == length:
-            self._reshape(op, whole, op.output.type.shape, op.output)
+            self.reshape(op, whole, op.output.type.shape, op.output)
             return
-        straight = self._reshape(op, whole, (lines, count * LINE_PIECE))
+        straight = self.reshape(op, whole, (lines, count * LINE_PIECE))
         at = Linear.dim(1) if op.inclusive else Linear.dim(1).plus(Linear((), -1))
         line_map = IndexMap((Linear.dim(0), at), None if op.inclusive else fill)
-        cut = self._generic(op, [straight], [line_map], (lines, length), Arg(0, dtype))
-        self._reshape(op, cut, op.output.type.shape, op.output)
+        cut = self.generic(op, [straight], [line_map], (lines, length), Arg(0, dtype))
+        self.reshape(op, cut, op.output.type.shape, op.output)
 
     # Top-k ------------------------------------------------------------------------------------
     def _top(self, op: Sort) -> None:
@@ -222,20 +189,20 @@ class _Cutter:
         lines, length = _lines(source, op.axis)
         size = _network(dtype, op.limit)
         count = -(-length // size)
-        line = self._reshape(op, source, (lines, length))
+        line = self.reshape(op, source, (lines, length))
         shape = (lines, count, size)
         if count * size == length:
-            pieces = self._reshape(op, line, shape)
+            pieces = self.reshape(op, line, shape)
         else:
             # What fills the last piece sorts behind everything in it: it is last, and comes last.
             within = IndexMap((Linear.dim(0), Linear(((1, size), (2, 1)))), _sorts_last(dtype, op.descending))
-            pieces = self._generic(op, [line], [within], shape, Arg(0, dtype))
+            pieces = self.generic(op, [line], [within], shape, Arg(0, dtype))
         kept = (lines, count, op.limit)
-        first, places = self._value(op, kept, dtype), self._value(op, kept, DType.I64)
+        first, places = self.value(op, kept, dtype), self.value(op, kept, DType.I64)
         self.ops.append(Sort((pieces,), (first, places), 2, op.descending, op.limit, location=op.location))
-        candidates = self._reshape(op, first, (lines, count * op.limit))
-        values = self._value(op, (lines, op.limit), dtype)
-        order = self._value(op, (lines, op.limit), DType.I64)
+        candidates = self.reshape(op, first, (lines, count * op.limit))
+        values = self.value(op, (lines, op.limit), dtype)
+        order = self.value(op, (lines, op.limit), DType.I64)
         self.take(Sort((candidates,), (values, order), 1, op.descending, op.limit, location=op.location))
         chosen = Arg(0, DType.I64)
         k = Const(op.limit, DType.I64)
@@ -243,9 +210,9 @@ class _Cutter:
         start = Apply("mul", (piece, Const(size, DType.I64)), DType.I64)
         inside = Gather(1, (Index(0), piece, Apply("rem", (chosen, k), DType.I64)), DType.I64)
         place = Apply("add", (start, inside), DType.I64)
-        found = self._generic(op, [order, places], [IndexMap.identity(2), None], (lines, op.limit), place)
-        self._reshape(op, values, op.outputs[0].type.shape, op.outputs[0])
-        self._reshape(op, found, op.outputs[1].type.shape, op.outputs[1])
+        found = self.generic(op, [order, places], [IndexMap.identity(2), None], (lines, op.limit), place)
+        self.reshape(op, values, op.outputs[0].type.shape, op.outputs[0])
+        self.reshape(op, found, op.outputs[1].type.shape, op.outputs[1])
 
 
 def _long_reduction(op: Generic) -> bool:

@@ -299,7 +299,9 @@ def test_rows_gathered_by_number(device, width):
 
 # Lines: sorting, top-k, running sums, scatters ------------------------------------------------------
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize(("shape", "axis"), [((5, 1), 1), ((3, 7), 1), ((4, 300), 1), ((6, 100, 3), 1)])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((5, 1), 1), ((3, 7), 1), ((4, 300), 1), ((6, 100, 3), 1), ((2, 5000), 1)]
+)
 @pytest.mark.parametrize("dtype", [F32, DType.I32, DType.BOOL, DType.I64])
 def test_sorting_is_stable(device, shape, axis, descending, dtype):
     b = GraphBuilder()
@@ -318,6 +320,15 @@ def test_top_k(device, length):
     data = np.round(random(3, length) * 50)
     data[1, 17] = data[2, length - 1] = np.nan
     check(graph, [data], device)
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+@pytest.mark.parametrize("limit", [None, 3])
+def test_sorting_for_values_or_order_alone(device, limit, wanted):
+    b = GraphBuilder()
+    graph = b.build([b.sort(b.input("x", (4, 300), F32), 1, True, limit)[wanted]])
+    for where in (device, "cpu"):
+        check(graph, [random(4, 300)], where)
 
 
 def test_sorting_lines_of_unknown_length(device):

@@ -101,5 +101,21 @@ def test_short_lines_and_many_rows_stay():
     products = b.generic(
         [x, w], [maps(0, 1), maps(1)], (500, 9000), op("mul", A0, A1), reduced=1, combiner="add"
     )
-    graph = b.build([binary(b, "add", many, products), *b.sort(x, 1, limit=3000)])
+    graph = b.build([binary(b, "add", many, products), *b.sort(b.input("y", (500, 2048), F32), 1)])
     assert cut_long_lines(graph) is graph
+
+
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("dtype", [F32, DType.I32, DType.F16, DType.I8, DType.BOOL])
+@pytest.mark.parametrize(("shape", "limit"), [((2, 5000), None), ((8192,), None), ((1, 20000), 3000)])
+def test_sorting_long_lines_is_stable(shape, limit, dtype, descending):
+    b = GraphBuilder()
+    axis = len(shape) - 1
+    graph = b.build(b.sort(b.input("x", shape, dtype), axis, descending, limit=limit))
+    data = rows(shape, dtype) if dtype is not DType.BOOL else RNG.random(shape) < 0.5
+    if dtype.is_float:
+        flat = data.reshape(-1)
+        flat[[5, 70]], flat[[9, 4000]], flat[100], flat[200:300:2] = np.nan, np.inf, -np.inf, -0.0
+    cut = same(graph, [data])
+    sorts = [o for o in cut.ops if isinstance(o, Sort)]
+    assert len(sorts) > 2 and all(o.inputs[0].type.shape[o.axis] <= 1024 for o in sorts)

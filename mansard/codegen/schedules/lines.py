@@ -48,7 +48,9 @@ class Lines:
         return self.b.cast(loaded, register_dtype(loaded.type.dtype))
 
     def store(self, value: Value, index: KValue, data: KValue, *, aligned: bool = False) -> None:
-        """Write one element of a buffer, or a vector of neighbours."""
+        """Write one element of a buffer, or a vector of neighbours; nothing for a result nobody reads."""
+        if value not in self.values:
+            return
         memory = self.b.bindings[self.values.index(value)]
         self.b.store(memory, index, self.b.cast(data, value.type.dtype), aligned=aligned)
 
