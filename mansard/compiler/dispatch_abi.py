@@ -28,6 +28,7 @@ def with_dispatch_abi(targets: Sequence[CompileTarget], abi: str) -> list[Compil
             target,
             kernel=changed(target, target.kernel),
             variants=tuple(changed(target, variant) for variant in target.variants),
+            largest_buffer=min(filter(None, (target.largest_buffer, target.descriptor_range)), default=None),
         )
         if target.driver == "vulkan" and _FEATURES[abi]
         else target

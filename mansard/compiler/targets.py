@@ -21,6 +21,8 @@ from mansard.passes.dispatch import Dispatch
 from mansard.placement import DeviceSlot, Placement
 
 GROUP = "mansard.targets"
+LEAST_RANGE = 1 << 27
+"""Bytes that a descriptor may name on every Vulkan device (the least maxStorageBufferRange)."""
 LEAST_BUFFER = 1 << 30
 """Bytes that one allocation may have on every Vulkan 1.3 device (the least maxMemoryAllocationSize)."""
 _NEEDS = {
@@ -49,6 +51,8 @@ class CompileTarget:
     slot: DeviceSlot
     variants: tuple[KernelTarget, ...] = ()
     """CPUs with less than ``kernel`` has, for which there are kernels too; the best first."""
+    descriptor_range: int | None = None
+    """Bytes that one descriptor names, for kernels that take descriptors instead of addresses."""
     largest_buffer: int | None = None
     """Bytes of one buffer; larger weights are split over several. None: as much as there is memory."""
 
@@ -98,10 +102,14 @@ def _target(text: str, *, fallback: bool) -> CompileTarget:
     elsewhere = not at_hand and backend(driver).made_for(kernel.name)
     loops = device.limits.get("loop_iterations") if device and not elsewhere else None
     slot = DeviceSlot(text, profile, _support(kernel, loops), fallback)
-    largest = None
-    if kernel.is_gpu:
-        largest = device.limits.get("max_allocation", LEAST_BUFFER) if device and at_hand else LEAST_BUFFER
-    return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants), largest)
+    if not kernel.is_gpu:
+        return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants))
+    limits = device.limits if device is not None and at_hand else {}
+    named = limits.get("storage_range", LEAST_RANGE)
+    largest = limits.get("max_allocation", LEAST_BUFFER)
+    if "buffer_device_address" not in kernel.features:
+        largest = min(largest, named)
+    return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants), named, largest)
 
 
 def _kernel_targets(driver: str, text: str) -> list[KernelTarget]:

@@ -8,6 +8,7 @@ from graphs import A0, F32, binary, maps, matmul, op
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources, read_artifact, write_artifact
 from mansard.compiler import CompileOptions, compile_graph, targets
+from mansard.compiler.dispatch_abi import with_dispatch_abi
 from mansard.dtypes import DType
 from mansard.errors import OutOfMemoryError
 from mansard.hal import MemoryKind
@@ -96,3 +97,9 @@ def test_weights_of_a_file_are_used_in_place_in_several_pieces(small_device, tmp
         compare(outputs(model, inputs), interpret(graph, inputs), rtol=1e-4, atol=1e-4)
         rows = [row for row in model.memory().rows if row.what == "weights"]
     assert len(rows) > 1 and all("mapped" in str(row) for row in rows)
+
+
+def test_descriptors_name_less_than_a_buffer_holds():
+    (plain,) = targets.resolve_targets(["vulkan:1.3"], Placement(fallback="error"))
+    (bound,) = with_dispatch_abi([plain], "descriptors")
+    assert (plain.largest_buffer, bound.largest_buffer) == (1 << 30, 1 << 27)
