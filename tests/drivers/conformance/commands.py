@@ -12,6 +12,7 @@ from conformance.adapter import Suite, Workbench, computes
 from mansard.errors import DeviceError, TargetMismatchError
 from mansard.hal import (
     Barrier,
+    Batch,
     BindingSlot,
     Buffer,
     BufferRef,
@@ -20,6 +21,9 @@ from mansard.hal import (
     ExecutableSpec,
     Fill,
     MemoryKind,
+    Point,
+    QueueKind,
+    Semaphore,
 )
 
 
@@ -52,6 +56,22 @@ class CommandTests(Suite):
         expected = np.full(1000, -5, dtype=np.int32)
         expected[10:110] = np.uint32(pattern).view(np.int32)
         np.testing.assert_array_equal(values, expected)
+
+    @computes
+    def test_work_of_both_queues_in_the_order_of_its_points(self, bench: Workbench) -> None:
+        data, timeline = np.arange(1000, dtype=np.int32), Semaphore("queues")
+        source, (middle, _), (target, values) = bench.shared(data), _zeros(bench, 1000), _zeros(bench, 1000)
+        steps = [
+            (QueueKind.TRANSFER, Copy(BufferRef(source), BufferRef(middle), 4000)),
+            (QueueKind.COMPUTE, Fill(BufferRef(middle, 400), 400, 7)),
+            (QueueKind.TRANSFER, Copy(BufferRef(middle), BufferRef(target), 4000)),
+        ]
+        recorded = [bench.device.record([command], queue=queue) for queue, command in steps]
+        points = [Point(timeline, number) for number in range(4)]
+        bench.device.submit([Batch(each, (points[n],), (points[n + 1],)) for n, each in enumerate(recorded)])
+        points[-1].wait(60)
+        data[100:200] = 7
+        np.testing.assert_array_equal(values, data)
 
     @computes
     def test_copy_with_offsets(self, bench: Workbench) -> None:
