@@ -262,7 +262,7 @@ def test_halves_of_rows_that_change_places(device, rows_):
     check(b.build([y]), [random(rows_, 2 * half)], device)
 
 
-@pytest.mark.parametrize("shape", [(64, 96), (33, 31), (3, 40, 50), (100, 7)])
+@pytest.mark.parametrize("shape", [(64, 128), (33, 31), (3, 40, 50), (70, 66), (100, 7)])
 @pytest.mark.parametrize("dtype", [F32, DType.BOOL, DType.F16, DType.I64])
 def test_transposes(device, shape, dtype):
     b = GraphBuilder()
