@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mansard.errors import MansardError
+from mansard.errors import MansardError, OutOfMemoryError
 from mansard.hal import Buffer, MemoryKind
 from mansard.runtime.arena import Lease, plan_arena
 from mansard.runtime.binding import BoundSlot
@@ -90,6 +90,13 @@ class Memory:
             for part in (group[:half], group[half:]):
                 self._allocate_group(part, sizes, allocator, kind, members, label)
             return
+        if arena.size > device.capabilities.max_allocation:
+            names = " and ".join(value.name for value in group[0].values)
+            raise OutOfMemoryError(
+                f"{names} of {label} has {sizes[group[0]]} bytes, and a buffer of "
+                f"{self._slots[allocator].name} holds {device.capabilities.max_allocation}; "
+                "only weights are split over several buffers"
+            )
         buffer = device.allocate(max(arena.size, TINY), kind, label)
         self._buffers.append(buffer)
         self.allocations.append(Allocation(allocator, group[0].use, kind, buffer.size, arena.lower_bound))

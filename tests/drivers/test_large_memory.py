@@ -103,3 +103,12 @@ def test_descriptors_name_less_than_a_buffer_holds():
     (plain,) = targets.resolve_targets(["vulkan:1.3"], Placement(fallback="error"))
     (bound,) = with_dispatch_abi([plain], "descriptors")
     assert (plain.largest_buffer, bound.largest_buffer) == (1 << 30, 1 << 27)
+
+
+def test_an_activation_larger_than_a_buffer_is_named(small_device):
+    b = GraphBuilder()
+    x, y = b.input("x", (600,), F32), b.input("y", (600,), F32)
+    outer = b.generic([x, y], [maps(0), maps(1)], (600, 600), op("mul", A0, Arg(1, F32)), name="outer")
+    graph = b.build([outer])
+    with pytest.raises(OutOfMemoryError, match=rf"outer.* has 1440000 bytes.*holds {LIMIT}"):
+        compiled(graph, small_device)(np.ones(600, np.float32), np.ones(600, np.float32))
