@@ -23,7 +23,7 @@ _BINARY = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal,
 }  # fmt: skip
-_UNARY = {"neg": np.negative, "abs": np.abs, "sqrt": np.sqrt}
+_UNARY = {"neg": np.negative, "abs": np.abs, "sqrt": np.sqrt, "exp2_native": np.exp2}
 Array = np.ndarray[Any, Any]
 
 
@@ -205,10 +205,33 @@ class _Workgroup:
         if inst.op == "matrix_multiply":
             a, b, c = (self.arg(inst, i) for i in range(3))
             return c + a.astype(c.dtype) @ b.astype(c.dtype)
+        if inst.op == "matrix_map":
+            return self.mapped(inst)
+        if inst.op == "matrix_reduce":
+            combined = np.max if inst.attrs["combiner"] == "max" else np.sum
+            value = self.arg(inst, 0)
+            return np.broadcast_to(combined(value, 2, keepdims=True), value.shape)
+        if inst.op == "matrix_convert":
+            return self.arg(inst, 0).astype(inst.result.type.dtype.numpy)
         if inst.op == "matrix_scale":
             return self.arg(inst, 0) * self.uniform(inst, 1)[:, None, None]
         memory, places = self.cells(inst, inst.result.type)
         return memory[places]
+
+    def mapped(self, inst: Inst) -> Array:
+        """Element by element: each invocation holds equally many of its subgroup's matrix."""
+        assert inst.result is not None
+        matrices = [self.arg(inst, i) for i in range(len(inst.args))]
+        dtype = inst.result.type.dtype.numpy
+        shares = [m.reshape(self.count, -1) for m in matrices]
+        out = np.zeros(shares[0].shape, dtype)
+        everybody = np.ones(self.count, bool)
+        for place in range(out.shape[1]):
+            for element, share in zip(inst.attrs["elements"], shares, strict=True):
+                self.values[element.id] = share[:, place, None]
+            self.block(inst.attrs["body"], everybody)
+            out[:, place] = self.values[inst.attrs["value"].id][:, 0]
+        return out.reshape(matrices[0].shape)
 
     def matrix_store(self, inst: Inst) -> None:
         memory, places = self.cells(inst, inst.args[2].type)

@@ -28,6 +28,7 @@ from mansard.codegen.schedules.attention_nest import (
     without_ends,
 )
 from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, divides
+from mansard.codegen.schedules.gpu.attention_exchange import Exchange
 from mansard.codegen.schedules.gpu.attention_units import PIECE, MatrixTile, Operand, operands
 from mansard.codegen.schedules.online_softmax import LOWEST, larger, reciprocal, store_results
 from mansard.dims import DimLike
@@ -98,6 +99,7 @@ class _MatrixFlash:
         b, shape = self.b, tile.shape
         self.sums = matrix.c_type(DType.F32, shape.m, shape.n)
         self.left = matrix.a_type(self.dtype, shape.m, shape.k)
+        self.exchange = Exchange(b, frame.target, shape, tile.keys, tile.subgroups)
         self.right = matrix.b_type(self.dtype, shape.k, shape.n)
         self.key_stride, self.value_stride = self.depth // PIECE + 1, self.columns // PIECE + 1
         self.values_at = tile.keys * self.key_stride
@@ -244,7 +246,7 @@ class _MatrixFlash:
         top, scale, powers = self._softmax(top, scores, factor)
         total = matrix.mapped(b, [total, scale, *powers], lambda e: _fold(b.add, [b.mul(e[0], e[1]), *e[2:]]))
         results = [b.mul(r, scale) for r in results]
-        weights = [matrix.as_factor(b, p, "a", self.dtype) for p in powers]
+        weights = self.exchange.as_factors(powers)
         self._put(self.values_at, self.value_stride, values)
         keys = self._read_next(first)
         b.barrier()
@@ -323,7 +325,7 @@ class _MatrixFlash:
         multiplied with the scores; it costs nothing where it is part of the powers' arithmetic."""
         b = self.b
         local = matrix.mapped(b, scores, lambda e: _fold(lambda x, y: larger(b, x, y), e))
-        rows = matrix.reduce_rows(b, "max", local)
+        rows = self.exchange.reduce_rows("max", local)
         if factor is None:
             top = matrix.mapped(b, [before, rows], lambda e: larger(b, e[0], e[1]))
             scale = matrix.mapped(b, [before, top], lambda e: self._power(e[0], e[1]))
@@ -359,7 +361,7 @@ class _MatrixFlash:
         """Through workgroup memory, so that rows are stored whole, and with what follows from them."""
         b, ev, shape, column = self.b, self.ev, self.tile.shape, self.loops.column
         assert column is not None
-        total = matrix.reduce_rows(b, "add", total)
+        total = self.exchange.reduce_rows("add", total)
         share = matrix.mapped(b, [total], lambda e: reciprocal(b, e[0], self.form.divisor))
         width = self.columns // 4
         stride = width + 1

@@ -9,6 +9,7 @@ from mansard.codegen.backend import KernelTarget, MatrixShape
 from mansard.codegen.nest import Root
 from mansard.codegen.schedules.attention_nest import AttentionNest, Group, Loops, classify
 from mansard.codegen.schedules.base import estimate
+from mansard.codegen.schedules.gpu.attention_exchange import can_exchange, scratch_vectors
 from mansard.codegen.schedules.parameters import Parameters
 from mansard.dtypes import DType
 from mansard.ir.scalar import Arg, Cast, Scalar
@@ -64,7 +65,7 @@ def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[MatrixTile]:
     loops = classify(nest)
     depth, columns = nest.depth_and_columns()
     found = operands(nest, loops)
-    if least != most or not {"matrix_reductions", "matrix_conversions"} <= target.features or found is None:
+    if least != most or found is None:
         return []
     if (
         nest.form.partial is not None
@@ -79,11 +80,14 @@ def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[MatrixTile]:
         return []
     tiles = []
     for shape in shapes:
-        if depth % shape.k or columns % shape.n or shape.k % PIECE:
+        if depth % shape.k or columns % shape.n or shape.k % PIECE or not can_exchange(shape, target):
             continue
         for keys, subgroups in ((64, 4), (64, 8), (128, 4), (128, 8), (32, 4), (64, 2), (32, 2)):
             tile = MatrixTile(shape, keys, subgroups * least, subgroups)
-            fits = tile.shared_bytes(depth, columns) <= target.shared_memory_bytes and keys % shape.n == 0
+            used = tile.shared_bytes(depth, columns) + 16 * sum(
+                scratch_vectors(shape, keys, subgroups, target)
+            )
+            fits = used <= target.shared_memory_bytes and keys % shape.n == 0
             if fits and tile.threads <= target.workgroup_invocations:
                 tiles.append(tile)
     return tiles
