@@ -192,6 +192,7 @@ def listed(dispatch: Dispatch, count: int, barriers: bool) -> list[Command]:
 def measure(name: str, seconds: float) -> dict[str, Any]:
     """All figures of one device."""
     bench = Bench(name, seconds)
+    bench.times(bench.device.record([bench.spin(50_000)]))  # clocks rise with work
     commands = listed(bench.spin(0), 5000, True)
     result: dict[str, Any] = {
         "device": bench.device.info.name,
