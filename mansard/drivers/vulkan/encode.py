@@ -26,7 +26,8 @@ class Encoder:
         self.plan = plan
         self.allocator = allocator
         self.loader = loader
-        self.copies_by_kernel = not plan.unified and all(plan.features[name] for name in ADDRESSES)
+        fits = plan.limits["workgroup_invocations"] >= copy_kernel.ENTRY.workgroup[0]
+        self.copies_by_kernel = not plan.unified and fits and all(plan.features[n] for n in ADDRESSES)
         """Whether copies within device memory are left to a kernel."""
         self.host_copies_by_kernel = HOST_COPIES
         """The largest copy from or to host memory, in bytes, that is left to a kernel too."""
