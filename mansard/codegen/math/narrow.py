@@ -71,8 +71,25 @@ def convert(b: KernelBuilder, a: KValue, dtype: DType) -> KValue:
     )
 
 
+def _brain(b: KernelBuilder, a: KValue) -> KValue:
+    """f32 to bf16, which is its upper half: the carry of the rounding goes through to infinity by itself."""
+
+    def lit(value: int) -> KValue:
+        return b.const(value, DType.I32)
+
+    bits = b.bitcast(a, DType.I32)
+    high = b.binary("shr", bits, lit(16))
+    odd = b.binary("and", high, lit(1))
+    rounded = b.binary("shr", b.add(b.add(bits, lit(0x7FFF)), odd), lit(16))
+    is_nan = b.compare("gt", b.binary("and", bits, lit(0x7FFFFFFF)), lit(0x7F800000))
+    code = b.select(is_nan, b.binary("or", high, lit(0x40)), rounded)
+    return b.bitcast(b.cast(code, DType.I16), DType.BF16)
+
+
 def _narrow(b: KernelBuilder, a: KValue, dtype: DType) -> KValue:
     """f32 or f64 to a narrower format."""
+    if (a.type.dtype, dtype) == (DType.F32, DType.BF16):
+        return _brain(b, a)
     source, target = _FORMATS[a.type.dtype], _FORMATS[dtype]
     width = a.type.dtype.bits
     integer = _INTS[width]

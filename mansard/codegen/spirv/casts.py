@@ -107,23 +107,12 @@ def _cast_narrow(f: KernelEmitter, arg: KValue, target: KType) -> Id:
     source = arg.type.dtype
     if {source, target.dtype} == {DType.F16, DType.F32}:
         return f.op("OpFConvert", f.type(target), f.id(arg))
-    if source is DType.F32 and target.dtype is DType.BF16 and f.native_bf16:
-        return _to_brain(f, f.id(arg), target)
     builder = f.expansion()
     direct = source in (DType.F32, DType.F64) or target.dtype is DType.F32
     if source.is_float and target.dtype.is_float and direct:
         return f.inline(builder, narrow.convert(builder, arg, target.dtype))
     middle = builder.cast(arg, DType.F32)
     return f.inline(builder, builder.cast(middle, target.dtype))
-
-
-def _to_brain(f: KernelEmitter, id_: Id, target: KType) -> Id:
-    """f32 rounded to bf16 by the device, as the integers that registers hold."""
-    m = f.module
-    m.capabilities.add("Int16")
-    brain = f.op("OpFConvert", m.vector_type(m.bfloat16_type(), target.lanes), id_)
-    bits = f.op("OpBitcast", m.vector_type(m.int_type(16), target.lanes), brain)
-    return f.op("OpUConvert", f.type(target), bits)
 
 
 def emit_bitcast(f: KernelEmitter, inst: Inst) -> None:

@@ -36,8 +36,6 @@ class KernelEmitter:
         self.kernel = kernel
         self.descriptors = descriptors
         """Whether buffers are storage buffers of a descriptor set, not addresses."""
-        self.native_bf16 = False
-        """Whether f32 is rounded to bf16 by the device, not by integer instructions."""
         self.storage: dict[tuple[int, Id], Id] = {}
         """The variables of storage buffers by binding and type of element."""
         if descriptors and kernel.params > MAX_PARAMS:
@@ -299,7 +297,7 @@ class KernelEmitter:
             "CooperativeMatrixReductionsNV": "matrix_reductions",
             "CooperativeMatrixConversionsNV": "matrix_conversions",
             "DotProduct": "integer_dot_product",
-            "BFloat16CooperativeMatrixKHR": "bfloat16_matrix", "Int8": "int8", "Int16": "int16",
+            "BFloat16CooperativeMatrixKHR": "bfloat16_matrix", "Int8": "int8",
             "BFloat16TypeKHR": "bfloat16",
         }  # fmt: skip
         found = sorted(names[c] for c in self.module.capabilities if c in names)

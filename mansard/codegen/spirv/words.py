@@ -61,7 +61,7 @@ CAPABILITIES = {
     "DotProductInput4x8BitPacked": 6018, "DotProduct": 6019,
     "SignedZeroInfNanPreserve": 4466, "BFloat16TypeKHR": 5116, "BFloat16CooperativeMatrixKHR": 5118,
     "CooperativeMatrixReductionsNV": 5430, "CooperativeMatrixConversionsNV": 5431,
-    "CooperativeMatrixKHR": 6022, "Int8": 39, "Int16": 22, "VulkanMemoryModel": 5345,
+    "CooperativeMatrixKHR": 6022, "Int8": 39, "VulkanMemoryModel": 5345,
     "PhysicalStorageBufferAddresses": 5347,
 }  # fmt: skip
 

@@ -121,7 +121,6 @@ def _module(kernel: Kernel, target: KernelTarget, abi: str) -> Module:
     emitter = KernelEmitter(kernel, descriptors=abi == DESCRIPTORS)
     if "nan_preserve" in target.features:
         emitter.module.preserve_nan()
-    emitter.native_bf16 = {"bfloat16", "int16"} <= target.features
     instructions = emitter.emit()
     requires = emitter.requires()
     lacking = [r for r in requires if ">=" not in r and r not in target.features]
