@@ -1,5 +1,7 @@
 """Matrix products through shared memory on GPUs, against the reference interpreter."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from graph_runner import check, compare, compiled, outputs
@@ -239,3 +241,15 @@ def test_memories_of_vectors_are_accessed_in_whole_vectors():
             b.store_lane(memory, b.local_id(0), b.idx(0), b.const(0.0, F32))
         with pytest.raises(CodegenError, match="vectors"):
             verify(b.build())
+
+
+def test_short_of_results_the_depth_is_split():
+    target = dataclasses.replace(
+        BACKEND.parse_target("vulkan:1.3+workgroup=256+shared=49152"), compute_units=132
+    )
+    few, _ = linear(128, 384, 1536)
+    many, _ = linear(4096, 4096, 256)
+    nests = [nest_of(graph) for graph in (few, many)]
+    small, large = (tiles(nest, analyse(nest), target)[0] for nest in nests)
+    assert small.split > 1 and small.rows * small.columns <= 32 * 64
+    assert large.split == 1 and large.rows * large.columns >= 64 * 128
