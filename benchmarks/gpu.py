@@ -16,6 +16,7 @@ graph, for Mansard what the device's own clock says of a recorded run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import platform
 import statistics
@@ -76,8 +77,10 @@ def prepare(folder: Path, names: list[str], batches: list[int]) -> None:
 
 
 def _best(call: Callable[[], object], seconds: float = 1.5, least: int = 20) -> tuple[float, float]:
-    """Median and minimum, in milliseconds, of calls for some seconds, after a few that do not count."""
-    for _ in range(5):
+    """Median and minimum, in milliseconds, of calls for some seconds, after half a second that does not
+    count: a GPU that has idled takes that long to raise its clock."""
+    end = time.perf_counter() + 0.5
+    while time.perf_counter() < end:
         call()
     times: list[float] = []
     end = time.perf_counter() + seconds
@@ -104,6 +107,7 @@ def _torch_row(name: str, batch: int, work: Path, *, compiling: bool) -> dict[st
             output = compiled(x)
         torch.cuda.synchronize()
         error = float(np.abs(output.float().cpu().numpy() - reference).max() / np.abs(reference).max())
+        _my_turn()
 
         def resident() -> None:
             compiled(x)
@@ -150,9 +154,10 @@ def _mansard_row(
     compiled = compile_graph(graph, CompileOptions(targets=(target,), placement=Placement(fallback="error")))
     seconds = time.perf_counter() - begin
     x = _batched(name, work, batch)
-    reference = np.load(work / f"{name}-{batch}-reference.npy")
     with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
         output = model(x)
+        _my_turn()
+        reference = np.load(work / f"{name}-{batch}-reference.npy")
         error = float(np.abs(output - reference).max() / np.abs(reference).max())
         call, call_min = _best(lambda: model(x))
         profiles = [model.profile(x) for _ in range(5)]
@@ -170,35 +175,56 @@ def _mansard_row(
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every case in a process of its own: first PyTorch, which also gives the reference, then Mansard."""
+    """Every case in a process of its own. All get ready at once; then one after another measures, alone."""
     from harness import networks
 
-    rows = []
     options.work.mkdir(parents=True, exist_ok=True)
-    for name in options.models.split(","):
+    names, batches = options.models.split(","), [int(b) for b in options.batches.split(",")]
+    for name in names:
         if not (options.work / name / "float32.pt").exists():
             networks.prepare(name, options.work)
-        for batch in map(int, options.batches.split(",")):
-            for peer in options.peers.split(","):
-                command = [
-                    sys.executable,
-                    __file__,
-                    "case",
-                    str(options.graphs),
-                    "--case",
-                    f"{name},{batch},{peer}",
-                ]
-                command += ["--work", str(options.work), "--target", options.target]
-                command += ["--slowest", str(options.slowest)]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-                line = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
-                if done.returncode or not line.startswith("{"):
-                    row = {"peer": peer, "error": (done.stderr or done.stdout)[-2000:]}
-                else:
-                    row = json.loads(line)
-                rows.append({"model": name, "batch": batch, **row})
-                print(json.dumps({k: v for k, v in rows[-1].items() if k != "slowest_us"}), flush=True)
+    rows = []
+    cases = [(name, batch, peer) for name in names for batch in batches for peer in options.peers.split(",")]
+    started = [(case, _start(options, case)) for case in cases]
+    for _, process in started:
+        _line(process)
+    for (name, batch, peer), process in started:
+        with contextlib.suppress(BrokenPipeError):  # It has failed: its log says why.
+            print("go", file=process.stdin, flush=True)
+        line = _line(process)
+        row = json.loads(line) if line.startswith("{") else {"peer": peer, "error": _errors(options, process)}
+        process.wait()
+        rows.append({"model": name, "batch": batch, **row})
+        print(json.dumps({k: v for k, v in rows[-1].items() if k != "slowest_us"}), flush=True)
     return rows
+
+
+def _start(options: argparse.Namespace, case: tuple[str, int, str]) -> subprocess.Popen[str]:
+    text = ",".join(map(str, case))
+    command = [sys.executable, __file__, "case", str(options.graphs), "--case", text]
+    command += ["--work", str(options.work), "--target", options.target, "--slowest", str(options.slowest)]
+    with (options.work / f"{text}.log").open("w") as log:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    """The next line that is for us: READY, a row, or nothing when the process has ended."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(("READY", "{")):
+            return line
+    return ""
+
+
+def _errors(options: argparse.Namespace, process: subprocess.Popen[str]) -> str:
+    text = process.args[process.args.index("--case") + 1]  # type: ignore[union-attr,index]
+    return (options.work / f"{text}.log").read_text()[-2000:]
+
+
+def _my_turn() -> None:
+    """Say that all is compiled and warm, and wait until no other process measures."""
+    print("READY", flush=True)
+    sys.stdin.readline()
 
 
 def table(rows: list[dict[str, Any]]) -> str:
