@@ -63,13 +63,13 @@ def _widest(nest: Nest) -> int:
 
 
 def _default(nest: Nest, target: KernelTarget) -> Parameters:
-    """Small dispatches keep invocations enough for every core; large ones have several loads in flight."""
+    """Small dispatches keep invocations enough for every core. One vector each: on an H200 two or four gave
+    nothing."""
     width = min(WORKGROUP, target.workgroup_invocations)
     elements = estimate(nest.total(range(nest.domain)))
     least = min(width * target.compute_units, target.resident_invocations)
     lanes = max(w for w in (*LANES, 1) if w == 1 or (w <= _widest(nest) and w * least <= elements))
-    vectors = 2 if elements >= 16 * lanes * target.resident_invocations else 1
-    return Parameters.of(lanes=lanes, vectors=vectors, width=width)
+    return Parameters.of(lanes=lanes, vectors=1, width=width)
 
 
 class _Map:
