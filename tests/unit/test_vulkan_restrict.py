@@ -111,11 +111,11 @@ def test_each_optional_feature_can_be_switched_off(name: str) -> None:
         ("memory_model_device_scope", {"memory_model_device_scope"}),
         ("full_subgroups", {"full_subgroups"}),
         ("subgroup_size_control", {"subgroup_size_control", "full_subgroups"}),
-        ("float16", {"float16"}),
+        ("float16", {"float16", "matrix_16x16x16_f16_f32"}),
         ("subgroup_shuffle", {"subgroup_shuffle"}),
         ("nan_preserve", {"nan_preserve"}),
         ("matrix_16x16x16_f16_f32", {"matrix_16x16x16_f16_f32"}),
-        ("shaderFloat16", {"float16"}),
+        ("shaderFloat16", {"float16", "matrix_16x16x16_f16_f32"}),
     ],
 )
 def test_only_what_needs_a_feature_goes_with_it(name: str, gone: set[str]) -> None:
@@ -177,3 +177,21 @@ def test_the_environment_gives_the_defaults(monkeypatch: pytest.MonkeyPatch) -> 
     assert held.profile == "adreno-750"
     assert not {"float16", "int16", "float64"} & present(held)
     assert VulkanDriver(validation=False, limits="", disable=())._restricted(RICH) is RICH
+
+
+def test_extensions_newer_than_the_validation_layer_are_left_out() -> None:
+    """Which would report every use of what it does not know."""
+
+    class Validating:
+        validation = True
+        layer_version = 1 << 22 | 4 << 12 | 309
+
+    driver = VulkanDriver(validation=True, limits="", disable=())
+    driver._instance = Validating()  # type: ignore[assignment]
+    held = driver._restricted(RICH)
+    assert RICH.extensions - held.extensions == {"VK_KHR_shader_bfloat16"}
+    assert present(RICH) - present(held) == {"bfloat16", "bfloat16_matrix"}
+    Validating.layer_version = 1 << 22 | 4 << 12 | 321
+    assert driver._restricted(RICH) is RICH
+    Validating.layer_version = 1 << 22 | 3 << 12 | 239
+    assert not {name for name in present(driver._restricted(RICH)) if "matrix" in name}

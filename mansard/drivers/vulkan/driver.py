@@ -26,6 +26,12 @@ VALIDATION_VARIABLE = "MANSARD_VULKAN_VALIDATION"
 LIMITS_VARIABLE = "MANSARD_VULKAN_LIMITS"
 DISABLE_VARIABLE = "MANSARD_VULKAN_DISABLE"
 SPARSE_VARIABLE = "MANSARD_VULKAN_SPARSE"
+_SINCE = {
+    "VK_KHR_cooperative_matrix": 1 << 22 | 3 << 12 | 255,
+    "VK_NV_cooperative_matrix2": 1 << 22 | 4 << 12 | 303,
+    "VK_KHR_shader_bfloat16": 1 << 22 | 4 << 12 | 315,
+}
+"""The version of Vulkan's registry that brought an extension."""
 SETTINGS = ("limits", "disable")
 _KIND_ORDER = ("discrete", "integrated", "virtual", "", "software")
 
@@ -143,16 +149,23 @@ class VulkanDriver(Driver):
 
     def _restricted(self, snapshot: Snapshot) -> Snapshot:
         """The device as the settings let it appear."""
-        limits, names = self._limits, self._disable
+        limits, names, unknown = self._limits, self._disable, self._unknown_to_validation(snapshot)
         if limits is None:
             limits = os.environ.get(LIMITS_VARIABLE, "")
         if names is None:
             names = [name for name in os.environ.get(DISABLE_VARIABLE, "").split(",") if name]
-        if not limits and not names:
+        if not limits and not names and not unknown:
             return snapshot
         from mansard.drivers.vulkan.restrict import disable, limit_profile, restrict
 
-        return disable(restrict(snapshot, limit_profile(limits)) if limits else snapshot, names)
+        return disable(restrict(snapshot, limit_profile(limits)) if limits else snapshot, (*names, *unknown))
+
+    def _unknown_to_validation(self, snapshot: Snapshot) -> list[str]:
+        """Extensions newer than the validation layer, which would call every use of them an error."""
+        if self._instance is None or not self._instance.validation:
+            return []
+        known = self._instance.layer_version
+        return [n for n, version in _SINCE.items() if n in snapshot.extensions and version > known]
 
     def _wants_validation(self) -> bool:
         if self._validation is not None:

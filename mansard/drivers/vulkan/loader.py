@@ -18,6 +18,10 @@ LIBRARIES = {
 }
 
 
+_NOT_OURS = "WARNING-vkGetDeviceProcAddr-device"
+"""An older loader asks a newer layer for commands that are none of a device; Mansard does not."""
+
+
 class LoaderError(Exception):
     """Why there is no Vulkan instance; becomes the reasons of a DeviceInfo."""
 
@@ -42,6 +46,8 @@ class Instance:
         except LookupError as error:
             raise LoaderError(f"the Vulkan loader is too old: {error}") from error
         self.validation = validation
+        self.layer_version = 0
+        """The version of Vulkan that the validation layer knows; 0 without validation."""
         self.handle = self._create(validation)
         self.commands = vk.InstanceCommands(lambda name: get_address(self.handle, name.encode()))
         if validation:
@@ -54,8 +60,13 @@ class Instance:
             raise LoaderError("the Vulkan loader knows no Vulkan 1.3; install a newer one")
         layers = [VALIDATION_LAYER] if validation else []
         extensions = [DEBUG_UTILS] if validation else []
-        if validation and VALIDATION_LAYER not in self._layers():
-            raise LoaderError(f"validation was asked for, but the layer {VALIDATION_LAYER} is not installed")
+        if validation:
+            found = self._layers()
+            if VALIDATION_LAYER not in found:
+                raise LoaderError(
+                    f"validation was asked for, but the layer {VALIDATION_LAYER} is not installed"
+                )
+            self.layer_version = found[VALIDATION_LAYER]
         application = vk.VkApplicationInfo(pEngineName=b"mansard", apiVersion=vk.VK_API_VERSION_1_3)
         info = vk.VkInstanceCreateInfo(
             pApplicationInfo=ctypes.pointer(application),
@@ -96,13 +107,14 @@ class Instance:
             return []
         from mansard.drivers.vulkan.bridge import read_messages
 
-        return read_messages(clear=clear)
+        return [text for text in read_messages(clear=clear) if not text.startswith(_NOT_OURS)]
 
-    def _layers(self) -> set[str]:
+    def _layers(self) -> dict[str, int]:
+        """The layers installed, each with the version of Vulkan it was written for."""
         found = enumerate_all(
             self._globals.vkEnumerateInstanceLayerProperties, vk.VkLayerProperties, "listing layers"
         )
-        return {item.layerName.decode() for item in found}
+        return {item.layerName.decode(): item.specVersion for item in found}
 
     def physical_devices(self) -> list[int]:
         """Handles of all physical devices, in the loader's order."""

@@ -77,6 +77,8 @@ _COMPONENTS: Mapping[int, str] = {
     vk.VK_COMPONENT_TYPE_UINT8_KHR: "u8",
     vk.VK_COMPONENT_TYPE_SINT32_KHR: "i32",
 }
+OPERAND_FEATURES = {"f16": "float16", "bf16": "bfloat16_matrix", "i8": "int8", "u8": "int8"}
+"""The feature that matrices of an operand type need besides."""
 _LLVMPIPE_LOOPS = 65535
 _LLVMPIPE_UNLIMITED_SINCE = 25
 """The Mesa release in which llvmpipe was seen to run loops to their end (25.0.7; 22.3.6 cuts them)."""
@@ -291,7 +293,11 @@ def named_features(snapshot: Snapshot) -> dict[str, bool]:
     found["nan_preserve"] = bool(snapshot.limits.get("shaderSignedZeroInfNanPreserveFloat32", 0))
     found |= {name: bool(operations & bit) for name, bit in SUBGROUP_OPERATIONS.items()}
     if found["cooperative_matrix"]:
-        found |= {name: True for name in map(matrix_feature, snapshot.matrices) if name}
+        names = set(map(matrix_feature, snapshot.matrices)) - {""}
+        # A kernel computes with the elements of a matrix too.
+        found |= {
+            name: True for name in names if found.get(OPERAND_FEATURES.get(name.split("_")[2], ""), True)
+        }
     return found
 
 
