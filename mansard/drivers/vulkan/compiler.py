@@ -10,6 +10,7 @@ from mansard.codegen.kernel import Kernel
 from mansard.codegen.kernel.verify import verify
 from mansard.codegen.spirv.function import KernelEmitter
 from mansard.drivers.vulkan.abi import BDA, DESCRIPTORS, Module, join
+from mansard.drivers.vulkan.plan import OPERAND_FEATURES
 from mansard.drivers.vulkan.target_text import of_device, parse
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -96,7 +97,9 @@ def matrix_shapes(features: frozenset[str]) -> tuple[MatrixShape, ...]:
     shapes = []
     for name in sorted(features):
         found = _MATRIX.fullmatch(name)
-        if found and {found[4], found[5]} <= _DTYPES.keys():
+        if found is None or OPERAND_FEATURES.get(found[4], found[0]) not in features:
+            continue
+        if {found[4], found[5]} <= _DTYPES.keys():
             m, n, k = (int(part) for part in found.group(1, 2, 3))
             shapes.append(MatrixShape(m, n, k, _DTYPES[found[4]], _DTYPES[found[5]]))
     return tuple(sorted(shapes, key=lambda s: s.m * s.n * s.k, reverse=True))
