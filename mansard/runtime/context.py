@@ -72,13 +72,13 @@ class Context:
         self._launcher = self._short_way()
 
     def _short_way(self) -> Launcher | None:
-        """The launcher of a call that is one recording of one device, on the caller's arrays alone."""
+        """The launcher of a call that is one recording of one device."""
         batches = [(slot, batch) for slot, recorded in enumerate(self._batches) for batch in recorded]
-        if len(batches) != 1 or batches[0][1].wait or any(self.machine.layout.uploads):
+        if len(batches) != 1 or batches[0][1].wait:
             return None
         slot, batch = batches[0]
         device = self.machine.slots[slot].device
-        if device.capabilities.import_alignment > 1:
+        if self._numbered[slot] and device.capabilities.import_alignment > 1:
             return None
         return device.launcher(batch.commands, self._semaphores[slot])
 
@@ -215,6 +215,7 @@ class Context:
             return False
         if slot in self._workspaces:
             arrays.append(self._workspaces[slot].view)
+        self._fill_inputs(self._arrays)
         try:
             launcher.submit(self._bases[slot] + 1, arrays)
         except Exception as error:

@@ -406,3 +406,28 @@ def test_objects_have_names_for_debuggers(device: VulkanDevice, monkeypatch: pyt
     pipeline = dispatch.executable.pipelines["fill_index"].handle  # type: ignore[attr-defined]
     assert names == {buffer.handle: b"weights", pipeline: b"fill_index"}  # type: ignore[attr-defined]
     support.run(device, dispatch)  # its label is in the recording; the layer checks how labels nest
+
+
+def test_a_launcher_submits_one_recording_again_and_again(device: VulkanDevice) -> None:
+    n, timeline = 1000, Semaphore("launches")
+    total, one = device.allocate(4 * n, SHARED), device.allocate(4 * n, SHARED)
+    total.view()[:] = 0
+    one.view().view(np.float32)[:] = 1
+    executable = device.load(kernels.spec(kernels.ADD))
+    refs = (BufferRef(total), BufferRef(one), BufferRef(total))
+    recorded = device.record([Dispatch(executable, "add", refs, (n,), kernels.groups(n))])
+    launcher = device.launcher(recorded, timeline)
+    assert launcher is not None
+    for value in range(1, 11):
+        launcher.submit(value, ())
+        Point(timeline, value).wait(support.TIMEOUT)
+    assert (total.view().view(np.float32) == 10).all()
+    with pytest.raises(DeviceError, match="takes no arrays"):
+        launcher.submit(11, [np.zeros(4)])
+    device.inject(result=vk.VK_ERROR_OUT_OF_DEVICE_MEMORY)
+    launcher.submit(11, ())
+    with pytest.raises(OutOfMemoryError):
+        Point(timeline, 11).wait(support.TIMEOUT)
+    recorded.close()
+    with pytest.raises(DeviceError, match="closed"):
+        launcher.submit(12, ())

@@ -16,6 +16,7 @@ from mansard.drivers.vulkan.commands import Recorder, VulkanCommandBuffer
 from mansard.drivers.vulkan.context import open_context
 from mansard.drivers.vulkan.encode import Encoder
 from mansard.drivers.vulkan.executable import ExecutableLoader
+from mansard.drivers.vulkan.launcher import VulkanLauncher
 from mansard.drivers.vulkan.loader import Instance
 from mansard.drivers.vulkan.memory import Allocator, VulkanBuffer
 from mansard.drivers.vulkan.plan import describe_capabilities
@@ -25,7 +26,7 @@ from mansard.drivers.vulkan.stream import COMPUTE, TRANSFER
 from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
-from mansard.hal.device import Batch, CommandBuffer, Device, DeviceInfo, QueueKind
+from mansard.hal.device import Batch, CommandBuffer, Device, DeviceInfo, Launcher, QueueKind
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.semaphore import Point, Semaphore
 
@@ -132,6 +133,12 @@ class VulkanDevice(Device):
         except DeviceError as error:
             return isinstance(error, DeviceLostError)
         return False
+
+    def launcher(self, commands: CommandBuffer, semaphore: Semaphore) -> Launcher | None:
+        """A quicker way to submit ``commands``, which name no caller's array."""
+        if not isinstance(commands, VulkanCommandBuffer) or commands.recorder not in self._queues:
+            raise DeviceError("the commands of a batch were recorded by another device")
+        return VulkanLauncher(self._queues[commands.recorder], commands, semaphore)
 
     def close(self) -> None:
         """Wait for what runs, fail what still waits, and release the device. Closing twice is allowed."""

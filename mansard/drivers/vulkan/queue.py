@@ -7,6 +7,7 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.bridge import QueueOptions, library
@@ -92,6 +93,12 @@ class DeviceQueue:
             error = native.exception_of(code, native.last_message())
             self._retire([token])
             raise error
+
+    def submit_prepared(self, submission: Any) -> None:
+        """Hand over one batch, by reference, whose commands the caller keeps until it is done."""
+        code = native.core.mn_queue_submit(self._core, submission, 1)
+        if code != native.OK:
+            native.check(code)
 
     def collect(self) -> None:
         """Let go of the command buffers whose batches are done."""
