@@ -32,7 +32,7 @@ from mansard.passes.attention import AttentionForm, find_attention
 
 LEAST_KEYS = 512
 """With fewer keys a second kernel costs more than it saves."""
-CHUNKS = (128, 256, 512, 1024)
+CHUNKS = (64, 128, 256, 512, 1024)
 """Keys of a chunk: the first with which there are not many more workgroups than wanted."""
 _LOWEST, _TINY = -3.0e38, 1e-30
 F32 = DType.F32

@@ -164,7 +164,8 @@ def _dispatches(graph, text):
     [
         ((1, 128, 128, 64, 64), F16, True),
         ((1, 100, 77, 128, 64), BF16, True),
-        ((1, 4, 128, 64, 64), F16, False),  # too few rows
+        ((1, 4, 128, 64, 64), F16, True),
+        ((1, 4, 30, 64, 64), F16, False),  # too few rows and keys
         ((1, 128, 128, 36, 64), F16, False),  # keys are not whole matrices
         ((1, 128, 128, 64, 64), F32, False),
     ],

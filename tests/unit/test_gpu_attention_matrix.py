@@ -1,5 +1,7 @@
 """Attention on matrix units, run by an emulator of kernel IR, against the reference interpreter."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from kernel_emulator import run
@@ -12,8 +14,10 @@ from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
 from mansard.ir.interpreter import interpret
+from mansard.passes.dce import eliminate_dead
 from mansard.passes.fuse import fuse
 from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.split_attention import split_attention
 
 F16, BF16, F32 = DType.F16, DType.BF16, DType.F32
 PORTABLE = (
@@ -27,8 +31,11 @@ TARGETS = {
 RNG = np.random.default_rng(7)
 
 
-def check(shape, dtype, target, *, heads=2, key_heads=1, mask=None, causal=False, empty=False, sizes=None):
-    """The one dispatch of an attention on the emulator; ``shape`` is (rows, keys, depth, columns)."""
+def check(
+    shape, dtype, target, *, heads=2, key_heads=1, mask=None, causal=False, empty=False, sizes=None, parts=0
+):
+    """The first dispatch of an attention on the emulator; ``shape`` is (rows, keys, depth, columns). With
+    ``parts`` its keys are split for as many workgroups."""
     target = TARGETS[target]
     rows, length, depth, columns = shape
     b = GraphBuilder()
@@ -45,20 +52,25 @@ def check(shape, dtype, target, *, heads=2, key_heads=1, mask=None, causal=False
     if empty:
         arrays[3][:, :, 1] = False
     canonical = run_passes(graph, CANONICAL)
-    (dispatch,) = fuse(canonical, attention=lambda form: takes_attention(form, target)).dispatches
+    if parts:
+        canonical = eliminate_dead(split_attention(canonical, parts))
+    dispatch, *others = fuse(canonical, attention=lambda form: takes_attention(form, target)).dispatches
+    assert bool(others) is bool(parts)
     assert "matrix" in candidates(dispatch, target)[0].to_dict()
     made = schedule(dispatch, target, "k")
     BACKEND.compile_kernel(made.kernel, target)
-    out = np.zeros(dispatch.outputs[0].type.concrete(sizes), dtype.numpy)
+    out = [np.zeros(v.type.concrete(sizes), v.type.dtype.numpy) for v in dispatch.outputs]
     names = {value.name: array for value, array in zip(graph.inputs, arrays, strict=True)}
     grid = tuple(dims.evaluate(g, sizes) for g in made.grid)
     params = [dims.evaluate(p, sizes) for p in made.params]
-    run(made.kernel, [*(names[value.name] for value in dispatch.inputs), out], params, grid, 32)
-    (expected,) = interpret(graph, arrays)
-    found = out.reshape(expected.shape).astype(np.float64)
+    run(made.kernel, [*(names[value.name] for value in dispatch.inputs), *out], params, grid, 32)
+    results = interpret(dataclasses.replace(canonical, outputs=dispatch.outputs, output_names=()), arrays)
     tolerance = 2e-3 if dtype is F16 else 1.6e-2  # weights and results are rounded to 16 bits
-    np.testing.assert_allclose(found, expected.astype(np.float64), rtol=tolerance, atol=tolerance)
-    return found
+    for found, expected in zip(out, results, strict=True):
+        wide = expected.astype(np.float64)
+        bound = tolerance * max(1.0, float(np.abs(wide).max()))
+        np.testing.assert_allclose(found.astype(np.float64), wide, rtol=tolerance, atol=bound)
+    return out[0].reshape(1, heads, -1, columns) if not parts else out
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16])
@@ -76,6 +88,16 @@ def test_grouped_heads_and_tails_of_rows_and_keys(target):
 def test_masks(mask, empty):
     found = check((40, 130, 16, 16), F16, "registers", mask=mask, empty=empty)
     assert not empty or not found[:, :, 1].any()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("rows", "heads", "causal"), [(1, 4, False), (3, 6, False), (2, 2, True)])
+def test_few_rows_of_all_heads_on_the_same_keys(rows, heads, causal, target):
+    check((rows, 128, 32, 16), BF16, target, heads=heads, key_heads=2, causal=causal)
+
+
+def test_parts_of_the_keys_of_few_rows():
+    check((1, 512, 16, 32), F16, "registers", heads=4, key_heads=2, parts=8)
 
 
 def test_causal_with_other_lengths():

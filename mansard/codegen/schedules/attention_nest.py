@@ -124,6 +124,25 @@ def classify(nest: AttentionNest) -> Loops:
     return Loops(lane, rows, heads, columns[0] if columns else None)
 
 
+FEW_ROWS = 16
+"""Up to this many rows per head are taken together with those of the other heads on the same keys."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """How a GPU deals out the loops: ``rows`` are walked in tiles, ``rest`` are one workgroup each."""
+
+    rows: list[Group]
+    rest: list[Group]
+
+
+def deal(nest: AttentionNest, loops: Loops) -> Work:
+    """Tiles run along the longest loop of rows, or along all of them where that one is short."""
+    if loops.lane is None or dims.bounds(nest.total(loops.lane))[1] <= FEW_ROWS:
+        return Work(loops.rows, loops.heads)
+    return Work([loops.lane], [*loops.heads, *(g for g in loops.rows if g is not loops.lane)])
+
+
 def is_plain_f32(nest: AttentionNest, root: Root, factor: Scalar) -> bool:
     """Whether a factor is an f32 buffer read as it is, so that single elements cost nothing but the load."""
     if not isinstance(factor, Arg):
@@ -286,6 +305,15 @@ def last_end(
         else:
             return None
     return total
+
+
+def tile_end(
+    frame: Frame, nest: AttentionNest, end: Linear, lane: Group | None, along: bool, row: KValue
+) -> KValue | None:
+    """`last_end` for a tile's row, when tiles run along the lane loop alone, or else for any row."""
+    if along or lane is None:
+        return last_end(frame, nest, end, lane, row)
+    return last_end(frame, nest, end, lane, frame.ev.dim(dims.add(nest.total(lane), -1)))
 
 
 def each_part(

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
-from mansard.codegen.schedules.attention_nest import AttentionNest, Group, Loops, classify
+from mansard.codegen.schedules.attention_nest import AttentionNest, Loops, classify, deal
 from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, estimate, power_of_two_below
 from mansard.codegen.schedules.gpu import attention_matrix, attention_units
 from mansard.codegen.schedules.gpu.attention_spread import AttentionTile
@@ -30,19 +29,9 @@ from mansard.dims import DimLike
 from mansard.passes.attention import AttentionForm
 from mansard.passes.dispatch import Dispatch
 
-FEW_ROWS = 16
-"""Up to this many rows per head are taken together with those of the other heads on the same keys."""
 _ROWS = (32, 16, 8, 4)
 _KEYS = (128, 64, 32, 16, 8, 4)
 _THREADS = 128
-
-
-@dataclass(frozen=True)
-class Work:
-    """How the loops are dealt out: ``rows`` are walked in tiles, ``rest`` are one workgroup each."""
-
-    rows: list[Group]
-    rest: list[Group]
 
 
 def schedule(
@@ -100,13 +89,6 @@ def candidates(dispatch: Dispatch, form: AttentionForm, target: KernelTarget) ->
 def applies(form: AttentionForm, target: KernelTarget) -> bool:
     """Whether some tile fits the target's workgroup memory."""
     return _make_tile(form.depth, form.columns, target, _ROWS[-1], _KEYS[-1], _THREADS) is not None
-
-
-def deal(nest: AttentionNest, loops: Loops) -> Work:
-    """Tiles run along the longest loop of rows, or along all of them where that one is short."""
-    if loops.lane is None or dims.bounds(nest.total(loops.lane))[1] <= FEW_ROWS:
-        return Work(loops.rows, loops.heads)
-    return Work([loops.lane], [*loops.heads, *(g for g in loops.rows if g is not loops.lane)])
 
 
 def default_tile(nest: AttentionNest, loops: Loops, target: KernelTarget) -> AttentionTile | None:

@@ -20,11 +20,14 @@ from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue, matrix
 from mansard.codegen.schedules.attention_nest import (
     AttentionNest,
+    Group,
     Loops,
     classify,
+    deal,
     key_bounds,
     last_end,
     needs_place,
+    tile_end,
     without_ends,
 )
 from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, divides
@@ -63,20 +66,18 @@ def scale_of_scores(nest: AttentionNest, special: Mapping[Generic, Generic]) -> 
 def schedule(nest: AttentionNest, target: KernelTarget, name: str, tile: MatrixTile) -> Scheduled:
     """One workgroup takes tiles of query rows of one head, each over all of its keys."""
     loops = classify(nest)
-    lane = loops.lane
-    assert lane is not None
-    rest = [*loops.heads, *(g for g in loops.rows if g is not lane)]
+    work = deal(nest, loops)
     frame = Frame(nest, target, name, tile.threads)
     b, ev = frame.b, frame.ev
-    tiles = dims.ceildiv(nest.total(lane), tile.rows)
-    counts = (nest.total([d for g in rest for d in g]), tiles)
+    tiles = dims.ceildiv(nest.total([d for g in work.rows for d in g]), tile.rows)
+    counts = (nest.total([d for g in work.rest for d in g]), tiles)
     total = dims.product(counts)
     workgroups = dims.minimum(total, MAX_GRID)
-    flash = _MatrixFlash(frame, nest, loops, tile)
+    flash = _MatrixFlash(frame, nest, loops, work.rows, tile)
     with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
         head, number = frame.decode(loop.index, counts)
-        if rest:
-            frame.bind_flat(rest, head)
+        if work.rest:
+            frame.bind_flat(work.rest, head)
         # With a causal mask the last rows take longest: they come first.
         number = b.sub(ev.dim(dims.add(tiles, -1)), number)
         flash.run(b.mul(number, b.idx(tile.rows)))
@@ -84,15 +85,16 @@ def schedule(nest: AttentionNest, target: KernelTarget, name: str, tile: MatrixT
 
 
 class _MatrixFlash:
-    def __init__(self, frame: Frame, nest: AttentionNest, loops: Loops, tile: MatrixTile) -> None:
-        assert loops.lane is not None
-        self.frame, self.nest, self.loops, self.tile, self.lane = frame, nest, loops, tile, loops.lane
+    def __init__(
+        self, frame: Frame, nest: AttentionNest, loops: Loops, groups: Sequence[Group], tile: MatrixTile
+    ) -> None:
+        self.frame, self.nest, self.loops, self.groups, self.tile = frame, nest, loops, list(groups), tile
         self.b, self.ev, self.form = frame.b, frame.ev, nest.form
         found = operands(nest, loops)
         assert found is not None
         self.query, self.key, self.value = found
         self.dtype = self.query.value.type.dtype
-        self.extent: DimLike = nest.total(self.lane)
+        self.extent: DimLike = nest.total([d for g in groups for d in g])
         self.length = nest.extents[nest.key_loop]
         self.exact = divides(self.length, tile.keys)
         self.depth, self.columns = nest.depth_and_columns()
@@ -139,7 +141,13 @@ class _MatrixFlash:
             with b.for_(lower, upper, b.idx(tile.keys), inits=state) as loop, self.ev.scope():
                 loop.yield_(*self._block(loop.index, queries, loop.carried, seen))
             state = loop.results
-        self._finish(state[1], state[2:])
+        self._finish(state[0], state[1], state[2:])
+
+    def _bind_row(self, row: KValue, shift: int = 0) -> None:
+        if len(self.groups) == 1:
+            self.ev.bind(self.groups[0], row, shift)
+        elif self.groups:
+            self.frame.bind_flat(self.groups, self.b.add(row, self.b.idx(shift)))
 
     def _queries(self) -> list[KValue]:
         """The subgroup's rows as left factors, through workgroup memory."""
@@ -162,10 +170,11 @@ class _MatrixFlash:
         b, ev, tile = self.b, self.ev, self.tile
         last = self.frame.minimum(b.add(self.first, b.idx(tile.rows - 1)), ev.dim(dims.add(self.extent, -1)))
         keys = whole = ev.dim(self.length)
+        lane = self.loops.lane
+        along = lane is not None and self.groups == [lane]
         for end in key_bounds(self.nest):
-            at_first, at_last = (
-                last_end(self.frame, self.nest, end, self.lane, r) for r in (self.first, last)
-            )
+            at_first = last_end(self.frame, self.nest, end, lane, self.first if along else b.idx(0))
+            at_last = tile_end(self.frame, self.nest, end, lane, along, last)
             if at_first is None or at_last is None:
                 whole = b.idx(0)
                 continue
@@ -191,7 +200,7 @@ class _MatrixFlash:
         but values there are 0."""
         b, ev, nest = self.b, self.ev, self.nest
         lines = rows or self.tile.keys
-        group, extent = (self.lane, self.extent) if rows else ([nest.key_loop], self.length)
+        extent = self.extent if rows else self.length
         width = nest.total(operand.group)
         assert isinstance(width, int)
         out = []
@@ -202,7 +211,10 @@ class _MatrixFlash:
                 place, shift = b.add(place, b.idx(shift)), 0
                 near = self.frame.minimum(place, ev.dim(dims.add(extent, -1)))
             with ev.scope():
-                ev.bind(group, near, shift)
+                if rows:
+                    self._bind_row(near, shift)
+                else:
+                    ev.bind([nest.key_loop], near, shift)
                 ev.bind(operand.group, b.mul(piece, b.idx(PIECE)))
                 address, _ = ev.linear(operand.address)
             words = b.load_words(b.bindings[ev.binding_of[operand.value]], address, 4)
@@ -307,10 +319,10 @@ class _MatrixFlash:
         ev = self.ev
         with ev.scope():
             if place is not None:
-                ev.bind(self.lane, place[0])
+                self._bind_row(place[0])
                 ev.bind([self.nest.key_loop], place[1])
             else:  # not used by what is evaluated
-                ev.bind(self.lane, self.b.idx(0))
+                self._bind_row(self.b.idx(0))
                 ev.bind([self.nest.key_loop], self.b.idx(0))
             ev.special = special
             ev.reduced[self.form.scores] = score
@@ -357,27 +369,50 @@ class _MatrixFlash:
         return sums
 
     # The result -----------------------------------------------------------------------------
-    def _finish(self, total: KValue, results: Sequence[KValue]) -> None:
+    def _finish(self, top: KValue, total: KValue, results: Sequence[KValue]) -> None:
         """Through workgroup memory, so that rows are stored whole, and with what follows from them."""
         b, ev, shape, column = self.b, self.ev, self.tile.shape, self.loops.column
         assert column is not None
         total = self.exchange.reduce_rows("add", total)
-        share = matrix.mapped(b, [total], lambda e: reciprocal(b, e[0], self.form.divisor))
+        if self.form.partial is not None:
+            self._store_statistics(top, total)
+        else:
+            share = matrix.mapped(b, [total], lambda e: reciprocal(b, e[0], self.form.divisor))
+            results = [b.mul(result, share) for result in results]
         width = self.columns // 4
         stride = width + 1
         for c, result in enumerate(results):
             place = b.add(b.mul(self.own, b.idx(stride)), b.idx(c * shape.n // 4))
-            matrix.store(b, self.memory, place, b.idx(stride), b.mul(result, share))
+            matrix.store(b, self.memory, place, b.idx(stride), result)
         b.barrier()
         with b.for_(self.id, self.tile.rows * width, self.tile.threads) as loop, ev.scope():
             line, vector = (b.binary(op, loop.index, b.idx(width)) for op in ("div", "rem"))
             value = b.load(self.memory, b.add(b.mul(line, b.idx(stride)), vector))
             row = b.add(self.first, line)
             with b.if_(b.compare("lt", row, ev.dim(self.extent))), ev.scope():
-                ev.bind(self.lane, row)
+                self._bind_row(row)
                 ev.bind(column, b.mul(vector, b.idx(4)))
                 ev.vector, ev.multiple = (column[-1], 4), 4
                 store_results(self.frame, self.nest, b.bitcast(value, DType.F32))
+
+    def _store_statistics(self, top: KValue, total: KValue) -> None:
+        """Maxima and sums of the rows, where the form gives them to others."""
+        b, ev, shape = self.b, self.ev, self.tile.shape
+        assert self.form.partial is not None
+        (top_op, _), _ = self.form.partial
+        stride = shape.n // 4
+        for root in self.nest.statistics:
+            value = top if root.op is top_op else total
+            matrix.store(b, self.memory, b.mul(self.own, b.idx(stride)), b.idx(stride), value)
+            b.barrier()
+            with b.for_(self.id, self.tile.rows, self.tile.threads) as loop, ev.scope():
+                row = b.add(self.first, loop.index)
+                words = b.load(self.memory, b.mul(loop.index, b.idx(stride)))
+                with b.if_(b.compare("lt", row, ev.dim(self.extent))), ev.scope():
+                    self._bind_row(row)
+                    found = b.extract(b.bitcast(words, DType.F32), 0)
+                    ev.store(root.op.output, self.nest.store_address(root), found)
+            b.barrier()
 
 
 def _fold(join: Callable[[KValue, KValue], KValue], values: Sequence[KValue]) -> KValue:

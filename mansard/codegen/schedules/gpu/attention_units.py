@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mansard import dims
 from mansard.codegen.backend import KernelTarget, MatrixShape
 from mansard.codegen.nest import Root
-from mansard.codegen.schedules.attention_nest import AttentionNest, Group, Loops, classify
+from mansard.codegen.schedules.attention_nest import AttentionNest, Group, Loops, classify, deal
 from mansard.codegen.schedules.base import estimate
 from mansard.codegen.schedules.gpu.attention_exchange import can_exchange, scratch_vectors
 from mansard.codegen.schedules.parameters import Parameters
@@ -16,7 +16,11 @@ from mansard.ir.scalar import Arg, Cast, Scalar
 from mansard.ir.types import Linear, Value
 
 FEW_ROWS = 32
-"""With fewer rows to a head most of a matrix would be empty."""
+"""With fewer rows to a head most of a matrix is empty, and reading keys is what takes time."""
+LEAST_KEYS = 64
+"""Keys with which few rows are still worth a matrix."""
+_BLOCKS = ((64, 4), (64, 8), (128, 4), (128, 8), (32, 4), (64, 2), (32, 2))
+"""Keys of a block with subgroups of a workgroup, for many rows, the default first."""
 MOST_ELEMENTS = 128
 """Elements of a key or of a value: more results than these fit no registers."""
 PIECE = 8
@@ -67,12 +71,10 @@ def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[MatrixTile]:
     found = operands(nest, loops)
     if least != most or found is None:
         return []
-    if (
-        nest.form.partial is not None
-        or loops.lane is None
-        or estimate(nest.total(loops.lane)) < FEW_ROWS
-        or len(nest.parts()) > 1
-    ):
+    work = deal(nest, loops)
+    rows = estimate(nest.total([d for g in work.rows for d in g]))
+    length = nest.extents[nest.key_loop]
+    if len(nest.parts()) > 1 or (rows < FEW_ROWS and dims.bounds(length)[1] < LEAST_KEYS):
         return []
     dtype = found[0].value.type.dtype
     shapes = [s for s in target.matrices if s.operand is dtype and s.accumulator is DType.F32 and s.n == s.k]
@@ -82,7 +84,8 @@ def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[MatrixTile]:
     for shape in shapes:
         if depth % shape.k or columns % shape.n or shape.k % PIECE or not can_exchange(shape, target):
             continue
-        for keys, subgroups in ((64, 4), (64, 8), (128, 4), (128, 8), (32, 4), (64, 2), (32, 2)):
+        few = [(keys, -(-rows // shape.m)) for keys in (32, 64)]  # every subgroup has its rows
+        for keys, subgroups in few if rows < FEW_ROWS else _BLOCKS:
             tile = MatrixTile(shape, keys, subgroups * least, subgroups)
             used = tile.shared_bytes(depth, columns) + 16 * sum(
                 scratch_vectors(shape, keys, subgroups, target)
