@@ -55,6 +55,8 @@ def test_matrices_are_shapes_for_schedules() -> None:
     assert (16, 16, 16, DType.BF16, DType.F32) in shapes
     assert (16, 16, 16, DType.F16, DType.F32) in shapes
     assert backend("vulkan").parse_target("vulkan:hopper,-cooperative_matrix").matrices == ()
+    narrower = backend("vulkan").parse_target("vulkan:hopper,-float16").matrices
+    assert {s.operand for s in target.matrices} - {s.operand for s in narrower} == {DType.F16}
 
 
 @pytest.mark.parametrize(
