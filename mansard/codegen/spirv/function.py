@@ -103,6 +103,22 @@ class KernelEmitter:
             raise CodegenError(f"kernel {self.kernel.name!r}: an instruction has no result to define")
         self._ids[value.id] = id_
 
+    def fresh(self, type_: KType) -> KValue:
+        """A kernel value that no instruction of the kernel defines."""
+        self._expansions += 1
+        return KValue(-(1 << 50) + self._expansions, type_)
+
+    def scalar(self, value: KValue, lane: int) -> KValue:
+        """One lane of a value, as a value; the value itself where it has one lane."""
+        if value.type.lanes == 1:
+            return value
+        found = self.fresh(value.type.with_lanes(1))
+        self.uses_f16(value.type)
+        self.bind(found, self.op("OpCompositeExtract", self.type(found.type), self.id(value), lane))
+        if value.id in self._constants:
+            self.set_constant(found, self._constants[value.id])
+        return found
+
     def constant(self, value: KValue) -> float | int | bool | None:
         """The literal behind a value, if it is one."""
         return self._constants.get(value.id)

@@ -50,7 +50,31 @@ def emit_inst(f: KernelEmitter, inst: Inst) -> None:
     rule = _RULES.get(inst.op)
     if rule is None:
         raise CodegenError(f"kernel {f.kernel.name!r}: no SPIR-V for instruction {inst.op!r}")
-    rule(f, inst)
+    if inst.op in _BY_LANE and _is_wide(inst):
+        _lane_by_lane(f, inst, rule)
+    else:
+        rule(f, inst)
+
+
+def _is_wide(inst: Inst) -> bool:
+    """Whether vectors of 64-bit integers take part."""
+    values = [*inst.args, *([inst.result] if inst.result is not None else [])]
+    return any(v.type.dtype is DType.I64 and v.type.lanes > 1 for v in values)
+
+
+def _lane_by_lane(f: KernelEmitter, inst: Inst, rule: _Rule) -> None:
+    """An instruction on each lane by itself, and the vector of the results.
+
+    NVIDIA's compiler (driver 580) gives every lane of such vectors the result of the last one.
+    """
+    type_, lanes = _type(inst), []
+    for lane in range(type_.lanes):
+        args = tuple(f.scalar(arg, lane) for arg in inst.args)
+        result = f.fresh(type_.with_lanes(1))
+        rule(f, Inst(inst.op, args, result, inst.attrs))
+        lanes.append(f.id(result))
+    f.uses_f16(type_)
+    f.bind(inst.result, f.op("OpCompositeConstruct", f.type(type_), *lanes))
 
 
 def _type(inst: Inst) -> KType:
@@ -138,18 +162,8 @@ def _binary(f: KernelEmitter, op: str, type_: KType, left: Id, right: Id, *, exa
 
 
 def _quotient(f: KernelEmitter, type_: KType, left: Id, right: Id) -> Id:
-    """Truncating integer division, lane by lane.
-
-    NVIDIA's compiler (driver 580) gives every lane of a vector of 64-bit integers the last lane's quotient.
-    """
-    name, scalar = "OpSDiv" if type_.dtype.is_signed else "OpUDiv", f.type(type_.with_lanes(1))
-    if type_.lanes == 1:
-        return f.op(name, scalar, left, right)
-    lanes = []
-    for lane in range(type_.lanes):
-        pair = (f.op("OpCompositeExtract", scalar, side, lane) for side in (left, right))
-        lanes.append(f.op(name, scalar, *pair))
-    return f.op("OpCompositeConstruct", f.type(type_), *lanes)
+    """Truncating integer division."""
+    return f.op("OpSDiv" if type_.dtype.is_signed else "OpUDiv", f.type(type_), left, right)
 
 
 def _shr(f: KernelEmitter, inst: Inst) -> None:
@@ -399,6 +413,11 @@ def _group_op(combiner: str, dtype: DType) -> str:
         kind = "S" if dtype.is_signed else "U"
     return f"OpGroupNonUniform{kind}{combiner.capitalize()}"
 
+
+_BY_LANE = frozenset(
+    ("add", "sub", "mul", "div", "rem", "neg", "abs", "min", "max", "and", "or", "xor", "not", "shl", "shr")
+) | {"eq", "ne", "lt", "le", "gt", "ge", "select", "cast"}
+"""Instructions whose lanes do not see each other."""
 
 _RULES: dict[str, _Rule] = {
     "const": _const,

@@ -52,6 +52,7 @@ BFLOAT16_COMPONENT = 1000141000
 """VK_COMPONENT_TYPE_BFLOAT16_KHR."""
 
 _LIMITS = (
+    "sparseAddressSpaceSize",
     "maxStorageBufferRange",
     "maxPerStageDescriptorStorageBuffers",
     "maxPushConstantsSize",
