@@ -164,6 +164,19 @@ def test_vulkan_and_cpu(tmp_path: Path) -> None:
     check_against_torch(path, tmp_path, 7)
 
 
+@pytest.mark.vulkan
+@pytest.mark.parametrize(("abi", "kernels"), [("descriptors", "spirv-descriptors"), ("all", "spirv-all")])
+def test_vulkan_with_descriptors(tmp_path: Path, abi: str, kernels: str) -> None:
+    usable = [info for info in registry.devices() if info.driver == "vulkan" and info.supported]
+    if not usable:
+        pytest.skip("no usable Vulkan device")
+    path = tmp_path / "m.mansard"
+    options = ("--vulkan-dispatch-abi", abi, "--fallback", "error")
+    run_json("compile", f"{NETWORK}:build", "-o", path, "--device", "vulkan", *options)
+    assert f'"{kernels}"'.encode() in path.read_bytes()
+    check_against_torch(path, tmp_path, 7)
+
+
 def test_pins_and_dumps(tmp_path: Path) -> None:
     path, dumps = tmp_path / "m.mansard", tmp_path / "dump"
     run_json("compile", f"{NETWORK}:build", "-o", path, "--device", "cpu", "--pin", "*=cpu", "--dump", dumps)
