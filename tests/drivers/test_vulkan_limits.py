@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 import vulkan_support as support
 
+from mansard.drivers.vulkan import plan
+from mansard.hal import BufferRef, Copy, MemoryKind
+
 pytestmark = pytest.mark.vulkan
 MODEL = """
 func.func @main(%x: tensor<48x64xf32>, %w: tensor<64x40xf32>) -> tensor<48x40xf32> {
@@ -104,3 +107,25 @@ def test_limits_in_a_program() -> None:
     support.usable_device()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+def test_copies_where_kernels_for_them_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A discrete device copies by kernel, unless the kernel's workgroups are above the limits."""
+    monkeypatch.setattr(plan, "is_unified", lambda snapshot: False)
+    data = np.arange(3 << 18, dtype=np.uint32)
+    for limits, by_kernel in (("", True), ("vulkan-minimum", False)):
+        device = support.Variation(limits=limits).open()
+        source, middle, target = (
+            device.allocate(data.nbytes, kind)
+            for kind in (MemoryKind.SHARED, MemoryKind.DEVICE, MemoryKind.SHARED)
+        )
+        source.view()[:] = data.view(np.uint8)
+        support.run(
+            device,
+            Copy(BufferRef(source), BufferRef(middle), data.nbytes),
+            Copy(BufferRef(middle), BufferRef(target), data.nbytes),
+        )
+        np.testing.assert_array_equal(target.view().view(np.uint32), data)
+        assert device._recorder._encoder.copies_by_kernel == by_kernel
+        device.close()
+    support.assert_no_validation_messages()
