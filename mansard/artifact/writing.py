@@ -10,6 +10,7 @@ import struct
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -61,13 +62,19 @@ class ContainerWriter:
         start = self._stream.tell() + LOCAL_HEADER.size + len(name.encode())
         info.extra = _padding(start + (_ZIP64_EXTRA if zip64 else 0))
         hashes = _Hashes()
-        with self._zip.open(info, "w", force_zip64=zip64) as entry:
+        with self._zip.open(info, "w", force_zip64=zip64) as entry, ThreadPoolExecutor(1) as beside:
             if self._stream.tell() % PAGE:
                 raise ArtifactError(f"entry {name!r} would start off a page boundary")
+            hashed: Future[None] | None = None
             for part in parts:
                 for piece in _pieces(part):
+                    if hashed is not None:
+                        hashed.result()  # one piece behind at most: few are in memory
+                    # Hashing takes as long as writing, and both let go of the interpreter lock.
+                    hashed = beside.submit(hashes.update, piece)
                     entry.write(piece)
-                    hashes.update(piece)
+            if hashed is not None:
+                hashed.result()
         if hashes.size != size:
             raise ArtifactError(f"entry {name!r} has {hashes.size} bytes where {size} were announced")
         info.extra = b""  # the padding matters in front of the data only, not in the directory

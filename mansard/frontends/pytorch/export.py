@@ -34,6 +34,20 @@ def quiet() -> Iterator[None]:
         logging.disable(level)
 
 
+def _unprinted() -> contextlib.AbstractContextManager[Any]:
+    """Keeps torch.fx from writing and compiling the Python text of every graph it makes on the way.
+
+    Nobody runs that text, and it is a third of the time of an export. Torch has the switch for its own
+    compiler; where a version lacks it, an export takes longer.
+    """
+    try:
+        from torch.fx._lazy_graph_module import _use_lazy_graph_module
+    except ImportError:
+        return contextlib.nullcontext()
+    switch: contextlib.AbstractContextManager[Any] = _use_lazy_graph_module(True)
+    return switch
+
+
 @contextlib.contextmanager
 def _eval_mode(module: torch.nn.Module) -> Iterator[None]:
     """The module in eval mode (no dropout, stored batch statistics); flags are put back after."""
@@ -65,7 +79,7 @@ def export_module(
     bound = _bind(module, args, kwargs)
     dynamic_shapes = torch_shapes(dynamic_shapes, bound)
     try:
-        with quiet(), _eval_mode(module), torch.no_grad():
+        with quiet(), _unprinted(), _eval_mode(module), torch.no_grad():
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
             if _has_aliased_constants(program):
                 program = torch.export.export(
@@ -126,7 +140,7 @@ def _reason(error: Exception) -> str:
 def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program in the ops that torch-mlir lowers; attention stays whole."""
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), _unprinted(), torch.no_grad():
             return program.run_decompositions(decomposition_table())
     except Exception as error:
         raise ImportModelError(f"the exported program cannot be decomposed: {error}") from error

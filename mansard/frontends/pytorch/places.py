@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ import torch
 _TORCH = Path(torch.__file__).parent
 
 
+@functools.cache
+def _in_torch(file: str) -> bool:
+    return Path(file).is_relative_to(_TORCH)
+
+
 def place_of(node: Any) -> str:
     """Where a node stands in the model: module path, file and line, as far as they are known."""
     modules = list((node.meta.get("nn_module_stack") or {}).values())
@@ -18,7 +24,7 @@ def place_of(node: Any) -> str:
     path = re.sub(r"^L\['self'\]\.?|^L__self___?", "", path)
     frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     frames = [f for f in frames if not f[0].startswith("<")]  # generated code
-    own = [f for f in frames if not Path(f[0]).is_relative_to(_TORCH)] or frames
+    own = [f for f in frames if not _in_torch(f[0])] or frames
     line = f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
     if path and line:
         return f"{path} ({line})"
