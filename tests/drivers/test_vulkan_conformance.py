@@ -63,7 +63,9 @@ def _suites() -> dict[str, type[VulkanConformance]]:
     found = [variation for index in usable for variation in support.variations(index)]
     suites = {}
     for variation in found or [support.Variation()]:
-        words = re.findall(r"\w+", variation.name if variation.limits or variation.disable else "")
+        words = re.findall(
+            r"\w+", variation.name if variation != support.Variation(index=variation.index) else ""
+        )
         name = "TestVulkan" + "".join(word[0].upper() + word[1:] for word in words)
         name += str(variation.index) if variation.index else ""
         suites[name] = type(name, (VulkanConformance,), {"adapter": VulkanAdapter(variation)})

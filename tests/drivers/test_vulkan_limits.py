@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import vulkan_support as support
 
-from mansard.drivers.vulkan import plan
 from mansard.hal import BufferRef, Copy, MemoryKind
 
 pytestmark = pytest.mark.vulkan
@@ -109,12 +108,11 @@ def test_limits_in_a_program() -> None:
     assert done.stdout.split() == ["True", "False"], done.stderr
 
 
-def test_copies_where_kernels_for_them_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_where_kernels_for_them_do_not_fit() -> None:
     """A discrete device copies by kernel, unless the kernel's workgroups are above the limits."""
-    monkeypatch.setattr(plan, "is_unified", lambda snapshot: False)
     data = np.arange(3 << 18, dtype=np.uint32)
     for limits, by_kernel in (("", True), ("vulkan-minimum", False)):
-        device = support.Variation(limits=limits).open()
+        device = support.Variation(limits=limits, discrete=True).open()
         source, middle, target = (
             device.allocate(data.nbytes, kind)
             for kind in (MemoryKind.SHARED, MemoryKind.DEVICE, MemoryKind.SHARED)

@@ -7,14 +7,16 @@ import gc
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import vulkan_kernels as kernels
 
+from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.device import VulkanDevice
-from mansard.drivers.vulkan.driver import VulkanDriver
+from mansard.drivers.vulkan.driver import Candidate, VulkanDriver
 from mansard.drivers.vulkan.loader import VALIDATION_LAYER
+from mansard.drivers.vulkan.plan import make_plan
 from mansard.drivers.vulkan.restrict import limit_profiles, optional_features
 from mansard.hal import (
     Barrier,
@@ -50,17 +52,27 @@ class Variation:
     limits: str = ""
     disable: tuple[str, ...] = ()
     index: int = 0
+    discrete: bool = False
+    """Whether the driver shall take it for a card with memory of its own."""
 
     def open(self) -> VulkanDevice:
         """A newly opened device that differs so; devices opened later do not."""
         driver = validating_driver()
         try:
             driver.configure(limits=self.limits, disable=self.disable)
-            device = driver.open(driver.devices()[self.index])
+            info = driver.devices()[self.index]
+            if self.discrete:
+                driver._candidates = tuple(map(_as_discrete, driver._candidates))
+            device = driver.open(info)
         finally:
             driver.configure(limits=None, disable=None)
         assert isinstance(device, VulkanDevice)
         return device
+
+
+def _as_discrete(candidate: Candidate) -> Candidate:
+    snapshot = replace(candidate.snapshot, device_type=vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU)
+    return replace(candidate, snapshot=snapshot, plan=make_plan(snapshot))
 
 
 def variations(index: int = 0) -> list[Variation]:
@@ -73,10 +85,13 @@ def variations(index: int = 0) -> list[Variation]:
     # Whatever matrices are called, they go with the feature.
     named = [name for name in optional if not name.startswith("matrix_")]
     held = [Variation(f"--limits {name}", limits=name, index=index) for name in limit_profiles()]
+    if candidate.plan.unified:  # what would be copied by other means on other devices
+        card = Variation("as a discrete device", index=index, discrete=True)
+        held += [card, replace(card, name=f"{card.name}, --limits vulkan-minimum", limits="vulkan-minimum")]
     if os.environ.get("MANSARD_CONFORMANCE") == "all":
         without = [Variation(f"without {name}", disable=(name,), index=index) for name in named]
         return [Variation(index=index), *without, *held]
-    chosen = [v for v in held if v.limits in ("mali-g720", "vulkan-minimum")]
+    chosen = [v for v in held if v.limits in ("", "mali-g720", "vulkan-minimum")]
     return [
         Variation(index=index),
         Variation("without anything optional", disable=tuple(named), index=index),
