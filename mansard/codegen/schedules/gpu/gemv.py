@@ -36,6 +36,9 @@ ACROSS_WIDTH = 256
 SECTOR, SEGMENT = 32, 128
 """Bytes of a row that neighbours read in one piece: what memory moves at least, and a whole line."""
 COLUMNS = 4
+SHORT = 8
+"""Steps of an output that a subgroup takes by itself rather than a workgroup."""
+LEAST_WIDTH = 64
 SUBGROUP = 32
 """What is expected of subgroups whose size is not known; a wrong guess costs only time."""
 
@@ -67,15 +70,17 @@ def default_plan(nest: Nest, form: Form, target: KernelTarget) -> Plan:
 
 
 def _along(nest: Nest, form: Form, target: KernelTarget) -> Plan:
-    """A subgroup for each few columns where there are enough of them to fill the device; else a workgroup."""
+    """Subgroups by themselves where a few steps end each output, or where rows share the weights; and
+    workgroups for long outputs, or where there are too few for so many subgroups as the device holds."""
     width = power_of_two_below(min(WIDTH, target.workgroup_invocations))
-    outputs = _outputs(nest, form)
+    outputs, rows = _outputs(nest, form), rows_of(nest, form)
     steps = -(-estimate(nest.total(form.root.inner)) // chunk_of(nest, form))
-    if _can_be_alone(form, target):
-        size = _subgroup(target, width)
-        for columns in (COLUMNS, COLUMNS // 2):
-            plan = Plan(width, size, columns, 2 if steps % (2 * size) == 0 else 1, 1)
-            enough = outputs // columns * size >= target.resident_invocations
+    size = _subgroup(target, width)
+    if _can_be_alone(form, target) and (rows > 1 or steps <= SHORT * size):
+        single = Plan(power_of_two_below(min(2 * WIDTH, target.workgroup_invocations)), size, 1, 4, 1)
+        wanted = [single] if rows == 1 else [Plan(width, size, c, 1, 1) for c in (COLUMNS, COLUMNS // 2)]
+        for plan in wanted:
+            enough = outputs // plan.columns * size >= target.resident_invocations
             if enough and _fits(nest, form, plan, target):
                 return plan
     split = min(width, 1 << max(0, (steps - 1).bit_length()))
@@ -100,12 +105,14 @@ def _across(nest: Nest, form: Form, target: KernelTarget) -> Plan:
         across * columns * bits > SECTOR * 8 and _outputs(nest, form) // (across * columns) < wanted
     ):
         across //= 2
-    plan = Plan(width, width // across, columns, 4)
-    while not _fits(nest, form, plan, target) and max(plan.columns, plan.width) > 1:
-        if plan.columns > 1:
+    plan = Plan(width, width // across, columns, 8)
+    while not _fits(nest, form, plan, target):
+        if plan.width > LEAST_WIDTH and plan.split > 1:
+            plan = dataclasses.replace(plan, width=plan.width // 2, split=plan.split // 2)
+        elif plan.columns > 1:
             plan = dataclasses.replace(plan, columns=plan.columns // 2)
         else:
-            plan = dataclasses.replace(plan, width=plan.width // 2, split=max(1, plan.split // 2))
+            break
     return plan
 
 

@@ -14,6 +14,7 @@ from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.nest import Read
 from mansard.codegen.schedules import reduce
 from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, divides
+from mansard.codegen.schedules.contraction import Group
 from mansard.codegen.schedules.gpu.gemv_form import Form, chunk, chunk_of, rows_of, widest
 from mansard.codegen.schedules.gpu.wide import WideReads
 from mansard.codegen.schedules.narrow import NarrowProduct, narrow_product
@@ -70,16 +71,15 @@ class Product(abc.ABC):
         self.exact = divides(self.extent, plan.columns if plan.alone else self.across * plan.columns)
         self.share: KValue | None = None
         """How many invocations share the reduced dim, where that is known only when the kernel runs."""
-        self.wide = WideReads(self.ev, self._wide_reads(), form.tiled, self.chunk)
+        self.wide = WideReads(self.ev, self._wide_reads(form.tiled, self.chunk), form.tiled, self.chunk)
 
-    def _wide_reads(self) -> list[tuple[Read, int]]:
-        """Operands that lie in order along the loop of chunks, with what a load of them may take."""
+    def _wide_reads(self, group: Group, size: int) -> list[tuple[Read, int]]:
+        """Operands with, for each, how many elements along a loop one load may take, up to ``size``."""
         found = []
         for read in self.nest.reads(self.root):
             if read.address is not None and not read.guards:
                 dtype = read.value.type.dtype
-                most = min(self.chunk, widest(dtype))
-                wide = chunk(self.nest, read.address, self.form.tiled, dtype, most)
+                wide = chunk(self.nest, read.address, group, dtype, min(size, widest(dtype)))
                 found.append((read, wide))
         return found
 
@@ -329,7 +329,16 @@ class Along(Product):
 
 
 class Across(Product):
-    """The large operand lies along the outputs: an invocation reads a vector of them at a time."""
+    """The large operand lies along the outputs: an invocation reads a vector of them at a time, at some
+    reduced places in a row, whose other factors it reads together."""
+
+    def __init__(self, frame: Frame, form: Form, plan: Plan) -> None:
+        super().__init__(frame, form, plan)
+        extent, steps = self.nest.total(form.inner), plan.unroll
+        while steps > 1 and not divides(extent, steps):
+            steps //= 2
+        self.block = steps
+        self.others = WideReads(self.ev, self._wide_reads(form.inner, steps), form.inner, steps)
 
     def _split(self, lane: KValue) -> tuple[KValue, KValue]:
         across = self.b.idx(self.across)
@@ -338,33 +347,29 @@ class Across(Product):
     def _sums(self, first: KValue, part: KValue) -> list[KValue]:
         b, columns = self.b, self.plan.columns
         lanes = min(LANES, columns)
-        depth = self.nest.total(self.root.inner)
+        blocks = dims.exact_div(self.nest.total(self.root.inner), self.block)
+        assert blocks is not None
         # Past the last column a piece of the row's end is read again, and not stored.
         if not self.exact:
             first = self.frame.minimum(first, self.ev.dim(dims.add(self.extent, -columns)))
-
-        def emit(places: Sequence[KValue], carried: Sequence[KValue]) -> Sequence[KValue]:
-            sums = list(carried)
+        inits = [reduce.start(b, self.root, lanes) for _ in range(self.rows * columns // lanes)]
+        split = b.idx(self.plan.split)
+        with b.for_(part, self.ev.dim(blocks), split, inits=inits) as loop, self.ev.scope():
             self.wide.begin()
-            starts = []
-            for place in places:
-                self.frame.bind_flat(self.form.reduced, place)
-                starts.append({loop: self.ev.loops[loop] for group in self.form.reduced for loop in group})
-                self._bind_known_row(0)
+            self.others.begin()
+            self.frame.bind_flat(self.form.reduced, b.mul(loop.index, b.idx(self.block)))
+            start, sums = self.ev.loops[self.form.inner[-1]], list(loop.carried)
+            self._bind_known_row(0)
+            for place in range(self.block):
+                self.ev.bind(self.form.inner, start, place)
                 self.wide.fetch(first)
-            for start in starts:
-                self.ev.loops.update(start)
-                number = 0
-                for row in range(self.rows):
+            for place in range(self.block):
+                for number in range(len(sums)):
+                    row, element = divmod(number * lanes, columns)
                     self._bind_known_row(row)
-                    for element in range(0, columns, lanes):
-                        self.wide.serve(first, element, lanes)
-                        sums[number] = reduce.combine(self.ev, self.root, sums[number])
-                        self.ev.vector = None
-                        number += 1
-            return sums
-
-        count = self.rows * columns // lanes
-        inits = [reduce.start(b, self.root, lanes) for _ in range(count)]
-        sums = self._steps(depth, part, inits, emit)
-        return [b.extract(v, lane) for v in sums for lane in range(lanes)]
+                    self.others.serve(start, place, 1)
+                    self.wide.serve(first, element, lanes)
+                    sums[number] = reduce.combine(self.ev, self.root, sums[number])
+                    self.ev.vector = None
+            loop.yield_(*sums)
+        return [b.extract(v, lane) for v in loop.results for lane in range(lanes)]
