@@ -68,6 +68,13 @@ def test_softmax_of_few_and_many_rows(device, count):
     check(graph, [data], device)
 
 
+@pytest.mark.parametrize("width", [3, 9, 21, 31])
+def test_softmax_of_short_rows(device, width):
+    b = GraphBuilder()
+    graph = b.build([softmax(b, b.input("x", (203, width), F32))])
+    check(graph, [random(203, width) * 5], device)
+
+
 def test_rows_of_unknown_number_and_length(device):
     n, s = dims.symbol(Dim("n", 1, 40)), dims.symbol(Dim("s", 1, 3000))
     b = GraphBuilder()

@@ -43,9 +43,9 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
     if contracts and not _dot_like(nest):
         return general.schedule_contraction
     longest = max(reductions, key=lambda r: estimate(nest.total(r.inner)))
-    if estimate(nest.total(longest.inner)) <= rows.SERIAL or across.lies_across(nest, longest):
+    if across.lies_across(nest, longest):
         return across.schedule
-    return rows.schedule
+    return rows.schedule if rows.is_shared(nest, target) else across.schedule
 
 
 def _dot_like(nest: Nest) -> bool:

@@ -30,8 +30,16 @@ HELD = 8
 """Vectors of a row that an invocation keeps in registers; with more it reads them again."""
 PACK = 4
 """Subgroups to a workgroup when each has a row of its own."""
-SERIAL = 32
-"""Rows up to this long are reduced by one invocation each: others would mostly wait."""
+SERIAL, SHORTEST = 32, 8
+"""Rows up to this long are run over by one invocation each: others would mostly wait. Of rows that are stored
+as well, only the shortest: what one invocation writes of a row lies apart from what its neighbours write."""
+
+
+def is_shared(nest: Nest, target: KernelTarget) -> bool:
+    """Whether rows are long enough for several invocations."""
+    longest = max(estimate(nest.total(root.inner)) for root in nest.roots)
+    stores = any(root.inner and not root.reduces for root in nest.roots)
+    return longest > (SHORTEST if stores and subgroup_size(target) else SERIAL)
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
