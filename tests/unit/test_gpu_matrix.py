@@ -81,9 +81,9 @@ def test_matmul(shape, dtype, transposed):
 @pytest.mark.parametrize(
     "tile",
     [
-        MatrixTile(64, 64, 32, 2, 2, stages=2),
+        MatrixTile(64, 64, 32, 2, 2),
         MatrixTile(32, 64, 64, 1, 2, split=2),
-        MatrixTile(16, 32, 64, 1, 1, split=4, stages=2, band=2),
+        MatrixTile(16, 32, 64, 1, 1, split=4, band=2),
         MatrixTile(48, 32, 32, 1, 1, band=3),
         None,
     ],

@@ -12,7 +12,6 @@ matrices, in registers::
         barrier
     a strip of the results after the other through shared memory: epilogue, stores
 
-With two stages in shared memory one barrier suffices, and writing the next tiles overlaps the products too.
 With few results several subgroups each take a part of every step, and their sums meet in that strip. Edges
 of rows and columns are clamped when read and predicated when stored; beyond the depth, zeros are multiplied.
 """
@@ -28,15 +27,17 @@ from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.kernel import matrix as matrices
 from mansard.codegen.nest import Nest
 from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.gpu.matrix_cost import Problem, cost
 from mansard.codegen.schedules.gpu.matrix_staging import WORDS, MatrixStager, Operand, operand
 from mansard.codegen.schedules.gpu.matrix_tile import MatrixTile, shape_for, tiles
-from mansard.codegen.schedules.gpu.matrix_tile import candidates as tile_candidates
 from mansard.codegen.schedules.gpu.product import LANES, Factor, Product, analyse
 from mansard.codegen.schedules.parameters import Parameters
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
+CANDIDATES = 16
+"""Tiles offered to a search."""
 LEAST = 8
 """Rows, columns and depth from which on matrix units pay: fewer would leave most of a matrix unused."""
 
@@ -50,7 +51,14 @@ class _Problem:
         self.nest, self.product, self.left, self.right, self.shape = nest, product, left, right, shape
 
     def tiles(self, target: KernelTarget) -> list[MatrixTile]:
-        return tiles(self.nest, self.product, self.left, self.right, self.shape, target)
+        """Every tile the target can hold, the cheapest by the model first."""
+        product = self.product
+        sizes = Problem(
+            estimate(self.nest.total([loop for group in product.batch for loop in group])),
+            *(estimate(extent) for extent in (product.left.extent, product.right.extent, product.depth)),
+        )
+        found = tiles(self.left, self.right, self.shape, target)
+        return sorted(found, key=lambda t: cost(t, sizes, self.left, self.right, self.shape, target))
 
 
 def applies(nest: Nest, target: KernelTarget) -> bool:
@@ -61,7 +69,7 @@ def applies(nest: Nest, target: KernelTarget) -> bool:
 
 def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
     """Tiles to try, the default first."""
-    return tile_candidates(_required(nest, target).tiles(target))
+    return [tile.parameters() for tile in _required(nest, target).tiles(target)[:CANDIDATES]]
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
@@ -114,7 +122,6 @@ class _MatrixProduct:
         vectors = tile.shared_vectors(problem.left, problem.right, problem.shape)
         self.memory: Shared = b.shared(DType.I32, vectors, WORDS)
         self.left_vectors = problem.left.vectors(tile.rows, tile.depth)
-        self.stage = tile.stage_vectors(problem.left, problem.right)
         self.steps = dims.ceildiv(product.depth, tile.depth)
         self.exact = divides(product.depth, tile.depth)
         self.high, self.wide = (
@@ -177,51 +184,27 @@ class _MatrixProduct:
     # The products -----------------------------------------------------------------------------
     def _accumulate(self) -> Sequence[KValue]:
         """This subgroup's results, matrices row by row."""
-        b, tile = self.b, self.tile
+        b = self.b
         zero = matrices.fill(b, matrices.c_type(self.shape.accumulator, self.shape.m, self.shape.n))
         zeros = [zero] * (self.high * self.wide)
         first = self._load(b.idx(0))
         if dims.is_one(self.steps):
-            self._write(first, b.idx(0))
+            self._write(first)
             b.barrier()
-            return self._multiply(zeros, b.idx(0), iter(()))
-        return self._double(first, zeros) if tile.stages == 2 else self._single(first, zeros)
-
-    def _single(self, first: Sequence[KValue], zeros: Sequence[KValue]) -> Sequence[KValue]:
-        """One stage: written, read, written again; one barrier before and one after."""
-        b, count = self.b, len(first)
+            return self._multiply(zeros, iter(()))
+        count = len(first)
         with b.for_(b.idx(0), self.ev.dim(self.steps), inits=[*first, *zeros]) as loop:
-            self._write(loop.carried[:count], b.idx(0))
+            self._write(loop.carried[:count])
             b.barrier()
             ahead: list[KValue] = []
-            loads = self._loads(self._following(loop.index, 1), ahead)
-            results = self._multiply(loop.carried[count:], b.idx(0), loads)
+            following = b.add(loop.index, b.idx(1))
+            if self.exact:  # the last step again instead of one beyond; otherwise that is read as zeros
+                following = self.frame.minimum(following, self.ev.dim(dims.add(self.steps, -1)))
+            loads = self._loads(following, ahead)
+            results = self._multiply(loop.carried[count:], loads)
             b.barrier()
             loop.yield_(*ahead, *results)
         return loop.results[count:]
-
-    def _double(self, first: Sequence[KValue], zeros: Sequence[KValue]) -> Sequence[KValue]:
-        """Two stages in turn: the next step is written, and the one after it read, during the products."""
-        b, count = self.b, len(first)
-        self._write(first, b.idx(0))
-        second = self._load(self._following(b.idx(0), 1))
-        b.barrier()
-        with b.for_(b.idx(0), self.ev.dim(self.steps), inits=[*second, *zeros]) as loop:
-            turn = b.mul(b.binary("and", loop.index, b.idx(1)), b.idx(self.stage))
-            self._write(loop.carried[:count], b.sub(b.idx(self.stage), turn))
-            ahead: list[KValue] = []
-            loads = self._loads(self._following(loop.index, 2), ahead)
-            results = self._multiply(loop.carried[count:], turn, loads)
-            b.barrier()
-            loop.yield_(*ahead, *results)
-        return loop.results[count:]
-
-    def _following(self, step: KValue, further: int) -> KValue:
-        """A later step; the last instead of one beyond where steps are whole (others are read as zeros)."""
-        following = self.b.add(step, self.b.idx(further))
-        if self.exact:
-            following = self.frame.minimum(following, self.ev.dim(dims.add(self.steps, -1)))
-        return following
 
     def _load(self, step: KValue) -> list[KValue]:
         found: list[KValue] = []
@@ -239,18 +222,18 @@ class _MatrixProduct:
                 found.append(stager.load(place, step, self.exact))
             yield
 
-    def _write(self, values: Sequence[KValue], origin: KValue) -> None:
+    def _write(self, values: Sequence[KValue]) -> None:
         count = len(self.left.places)
-        self.left.store(values[:count], self.memory, origin)
-        self.right.store(values[count:], self.memory, self.b.add(origin, self.b.idx(self.left_vectors)))
+        self.left.store(values[:count], self.memory, self.b.idx(0))
+        self.right.store(values[count:], self.memory, self.b.idx(self.left_vectors))
 
-    def _multiply(self, results: Sequence[KValue], origin: KValue, loads: Iterator[None]) -> list[KValue]:
+    def _multiply(self, results: Sequence[KValue], loads: Iterator[None]) -> list[KValue]:
         """The results with one step of the depth added; ``loads`` are advanced meanwhile."""
         b, tile, shape = self.b, self.tile, self.shape
         own = tile.depth // tile.split
         depth = b.mul(self.group, b.idx(own)) if tile.split > 1 else b.idx(0)
-        left = self._origin(self.left, origin, b.mul(self.down, b.idx(self.high * shape.m)), depth)
-        second = b.add(origin, b.idx(self.left_vectors))
+        left = self._origin(self.left, b.idx(0), b.mul(self.down, b.idx(self.high * shape.m)), depth)
+        second = b.idx(self.left_vectors)
         right = self._origin(self.right, second, b.mul(self.across, b.idx(self.wide * shape.n)), depth)
         sums = list(results)
         for step in range(0, own, shape.k):

@@ -1,20 +1,14 @@
-"""Tiles of a product by matrix units: what there is to choose, and a model of what it costs."""
+"""Tiles of a product by matrix units: what there is to choose."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mansard.codegen.backend import KernelTarget, MatrixShape
-from mansard.codegen.nest import Nest
-from mansard.codegen.schedules.base import estimate
 from mansard.codegen.schedules.gpu.matrix_staging import VECTOR_BITS, Operand
-from mansard.codegen.schedules.gpu.product import Product
 from mansard.codegen.schedules.parameters import Parameters
 from mansard.dtypes import DType
 
-CANDIDATES = 16
-"""Tiles offered to a search."""
 RESULT_PAD = 1
 """Vectors of 16 bytes between rows of results in shared memory."""
 
@@ -23,9 +17,8 @@ RESULT_PAD = 1
 class MatrixTile:
     """``rows`` x ``columns`` results of a workgroup of ``down`` x ``across`` subgroups.
 
-    The depth is walked in steps of ``depth``, staged ``stages`` times (2: the next step is written while
-    this one is read). ``split`` subgroups each take a part of every step for the same results, and add up
-    what they found at the end. Tiles are walked in bands of ``band`` row tiles.
+    The depth is walked in steps of ``depth``. ``split`` subgroups each take a part of every step for the same
+    results, and add up what they found at the end. Tiles are walked in bands of ``band`` row tiles.
     """
 
     rows: int
@@ -33,7 +26,6 @@ class MatrixTile:
     depth: int
     down: int
     across: int
-    stages: int = 1
     split: int = 1
     band: int = 8
 
@@ -53,7 +45,7 @@ class MatrixTile:
     def shared_vectors(self, left: Operand, right: Operand, shape: MatrixShape) -> int:
         """Vectors of shared memory of a workgroup: staged steps, or a strip of each subgroup's results."""
         strips = self.subgroups * shape.m * self.result_line()
-        return max(self.stages * self.stage_vectors(left, right), strips)
+        return max(self.stage_vectors(left, right), strips)
 
     def fits(self, left: Operand, right: Operand, shape: MatrixShape, target: KernelTarget) -> bool:
         """Whether the target's workgroups and their memory are large enough."""
@@ -71,7 +63,7 @@ class MatrixTile:
         return cls(*(parameters[name] for name in _NAMES))
 
 
-_NAMES = ("rows", "columns", "depth", "down", "across", "stages", "split", "band")
+_NAMES = ("rows", "columns", "depth", "down", "across", "split", "band")
 
 _BLOCKS = (
     (128, 128, 2, 2), (128, 64, 2, 1), (64, 128, 1, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2),
@@ -89,56 +81,15 @@ def shape_for(operand: DType, target: KernelTarget) -> MatrixShape | None:
     return max(shapes, key=lambda s: s.m * s.n * s.k) if shapes else None
 
 
-def tiles(
-    nest: Nest, product: Product, left: Operand, right: Operand, shape: MatrixShape, target: KernelTarget
-) -> list[MatrixTile]:
-    """Every tile the target can hold, the cheapest first."""
+def tiles(left: Operand, right: Operand, shape: MatrixShape, target: KernelTarget) -> list[MatrixTile]:
+    """Every tile the target can hold."""
     found = []
-    most = target.workgroup_invocations // target.subgroup[0]
     for rows, columns, down, across in _BLOCKS:
         if rows % (down * shape.m) or columns % (across * shape.n):
             continue
-        for depth in (32, 64, 128):
+        for depth in (32, 64, 128, 256):
             for split in (1, 2, 4, 8):
-                if down * across * split > most or depth % (split * shape.k):
-                    continue
-                for stages in (1, 2):
-                    tile = MatrixTile(rows, columns, depth, down, across, stages, split)
-                    if tile.fits(left, right, shape, target):
-                        found.append(tile)
-    sizes = (
-        estimate(nest.total([loop for group in product.batch for loop in group])),
-        estimate(product.left.extent), estimate(product.right.extent), estimate(product.depth),
-    )  # fmt: skip
-    return sorted(found, key=lambda tile: cost(tile, *sizes, target))
-
-
-def cost(tile: MatrixTile, batch: int, rows: int, columns: int, depth: int, target: KernelTarget) -> float:
-    """Clocks the product takes, roughly; rates are those of an NVIDIA H200, others are alike in proportion.
-
-    A core multiplies 1024 pairs a clock, moves 128 bytes a clock to and from shared memory, and gets some
-    24 bytes a clock from the cache all cores share; a step waits for that cache some 700 clocks, unless
-    other workgroups of the core have work meanwhile.
-    """
-    blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
-    steps = -(-depth // tile.depth)
-    products = tile.rows * tile.columns * tile.depth / 1024
-    own_rows, own_columns = tile.rows // tile.down, tile.columns // tile.across
-    read = 2 * tile.down * tile.across * (own_rows + own_columns) * tile.depth / 128
-    moved = 2 * (tile.rows + tile.columns) * tile.depth
-    registers = own_rows * own_columns // target.subgroup[0] + moved // 4 // (tile.subgroups * 32) + 64
-    warps = tile.subgroups
-    resident = max(1, min(16, 2048 // (32 * warps), 65536 // (32 * warps * min(255, registers))))
-    spilled = 4.0 if registers > 255 else 1.0
-    per_core = -(-blocks // target.compute_units)
-    together = min(per_core, resident)
-    waves = -(-per_core // resident)
-    busy = max(products * max(1.0, 4 / (warps * together)), read + moved / 128, moved / 24)
-    step = max(busy * together, 600.0 + busy / 2 + 100.0 / tile.stages) * spilled
-    end = 1500.0 + tile.rows * tile.columns * tile.split / 64
-    return waves * (steps * step + end * together)
-
-
-def candidates(found: Sequence[MatrixTile]) -> Sequence[Parameters]:
-    """Tiles to try of those `tiles` gave, the cheapest by the model first."""
-    return [tile.parameters() for tile in found[:CANDIDATES]]
+                tile = MatrixTile(rows, columns, depth, down, across, split)
+                if depth % (split * shape.k) == 0 and tile.fits(left, right, shape, target):
+                    found.append(tile)
+    return found
