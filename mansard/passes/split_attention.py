@@ -25,10 +25,11 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.ops import Generic, Op
-from mansard.ir.scalar import Apply, Arg, Const, DimValue, Index, Scalar, rewrite
+from mansard.ir.scalar import Apply, Arg, Const, DimValue, Index, Scalar, operands, rewrite
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
 from mansard.passes.affine import to_scalar
 from mansard.passes.attention import AttentionForm, find_attention
+from mansard.passes.specialise import is_join
 
 LEAST_KEYS = 512
 """With fewer keys a second kernel costs more than it saves."""
@@ -46,7 +47,7 @@ def split_attention(graph: Graph, workgroups: int) -> Graph:
     for op in graph.ops:
         form = find_attention(op, producers)
         chunk = _chunk(form, workgroups) if form is not None else None
-        if form is None or chunk is None or not _closed(form, users, live):
+        if form is None or chunk is None or not _closed(form, users, live) or _joined(form, producers):
             splitter.ops.append(op)
         else:
             splitter.split(form, chunk)
@@ -60,6 +61,12 @@ def _closed(form: AttentionForm, users: Mapping[Value, Sequence[Op]], live: set[
         for o in inside
         if o is not form.weighted
     )
+
+
+def _joined(form: AttentionForm, producers: Mapping[Value, Op]) -> bool:
+    """Whether keys or values are joined from parts: a kernel over all keys reads these where they lie."""
+    sides = ((form.scores, form.key), (form.weighted, form.value))
+    return any(is_join(producers.get(op.inputs[i])) for op, side in sides for i in operands(side))
 
 
 def _chunk(form: AttentionForm, workgroups: int) -> int | None:
