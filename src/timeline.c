@@ -153,7 +153,8 @@ static void release_waiters(mn_timeline *timeline, uint64_t first, uint64_t last
 
 void mn_timeline_when(mn_timeline *timeline, uint64_t value, mn_waiter *waiter) {
     bool outermost = mn_defer_enter();
-    waiter->timeline = timeline;
+    /* A batch names the timeline beforehand, and may be cancelled by another thread meanwhile. */
+    if (waiter->timeline != timeline) waiter->timeline = timeline;
     pthread_mutex_lock(&timeline->lock);
     waiter->value = value;
     waiter->status = NULL;

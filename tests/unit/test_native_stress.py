@@ -18,13 +18,17 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler to build the stress program with")
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_stress(sanitizer: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "sources"),
+    [("native_stress", SOURCES), ("native_vulkan_stress", (*SOURCES, "vulkan_bridge", "vulkan_poll"))],
+)
+def test_stress(name: str, sources: tuple[str, ...], sanitizer: str, tmp_path: Path) -> None:
     program = tmp_path / "stress"
     built = subprocess.run(
         [
             str(COMPILER), "-std=gnu11", "-g", "-O1", f"-fsanitize={sanitizer}", "-pthread", "-w",
-            f"-I{ROOT / 'src'}", str(ROOT / "tests/unit/native_stress.c"),
-            *(str(ROOT / "src" / f"{name}.c") for name in SOURCES), "-o", str(program),
+            f"-I{ROOT / 'src'}", str(ROOT / "tests/unit" / f"{name}.c"),
+            *(str(ROOT / "src" / f"{source}.c") for source in sources), "-o", str(program),
         ],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
