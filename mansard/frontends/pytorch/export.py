@@ -79,8 +79,11 @@ def export_module(
     bound = _bind(module, args, kwargs)
     dynamic_shapes = torch_shapes(dynamic_shapes, bound)
     try:
-        with quiet(), _unprinted(), _eval_mode(module), torch.no_grad():
-            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+        with quiet(), _eval_mode(module), torch.no_grad():
+            with _unprinted():  # which the strict mode does not bear
+                program = torch.export.export(
+                    module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
+                )
             if _has_aliased_constants(program):
                 program = torch.export.export(
                     module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True
