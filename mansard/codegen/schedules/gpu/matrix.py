@@ -7,7 +7,7 @@ matrices, in registers::
     for each step of the depth:
         write the tiles to shared memory
         barrier
-        read the next tiles into registers          # in flight during the products
+        read the next tiles into registers          # in flight during the products; not in the last step
         for each matrix depth in the step: results += left matrices @ right matrices
         barrier
     a strip of the results after the other through shared memory: epilogue, stores
@@ -186,25 +186,22 @@ class _MatrixProduct:
         """This subgroup's results, matrices row by row."""
         b = self.b
         zero = matrices.fill(b, matrices.c_type(self.shape.accumulator, self.shape.m, self.shape.n))
-        zeros = [zero] * (self.high * self.wide)
-        first = self._load(b.idx(0))
-        if dims.is_one(self.steps):
-            self._write(first)
-            b.barrier()
-            return self._multiply(zeros, iter(()))
-        count = len(first)
-        with b.for_(b.idx(0), self.ev.dim(self.steps), inits=[*first, *zeros]) as loop:
-            self._write(loop.carried[:count])
-            b.barrier()
-            ahead: list[KValue] = []
-            following = b.add(loop.index, b.idx(1))
-            if self.exact:  # the last step again instead of one beyond; otherwise that is read as zeros
-                following = self.frame.minimum(following, self.ev.dim(dims.add(self.steps, -1)))
-            loads = self._loads(following, ahead)
-            results = self._multiply(loop.carried[count:], loads)
-            b.barrier()
-            loop.yield_(*ahead, *results)
-        return loop.results[count:]
+        carried = [*self._load(b.idx(0)), *[zero] * (self.high * self.wide)]
+        count = len(carried) - self.high * self.wide
+        if not dims.is_one(self.steps):
+            before = self.ev.dim(dims.add(self.steps, -1))
+            with b.for_(b.idx(0), before, inits=carried) as loop, self.ev.scope():
+                self._write(loop.carried[:count])
+                b.barrier()
+                ahead: list[KValue] = []
+                loads = self._loads(b.add(loop.index, b.idx(1)), ahead)
+                results = self._multiply(loop.carried[count:], loads)
+                b.barrier()
+                loop.yield_(*ahead, *results)
+            carried = list(loop.results)
+        self._write(carried[:count])
+        b.barrier()
+        return self._multiply(carried[count:], iter(()))
 
     def _load(self, step: KValue) -> list[KValue]:
         found: list[KValue] = []
