@@ -100,6 +100,12 @@ def test_parts_of_the_keys_of_few_rows():
     check((1, 512, 16, 32), F16, "registers", heads=4, key_heads=2, parts=8)
 
 
+def test_parts_of_keys_whose_number_varies():
+    length = dims.symbol(Dim("length", 1, 1000))
+    for size in (3, 64, 200):
+        check((1, length, 16, 16), F16, "registers", heads=4, mask=F32, parts=8, sizes={"length": size})
+
+
 def test_causal_with_other_lengths():
     check((33, 70, 16, 16), BF16, "registers", causal=True)
 

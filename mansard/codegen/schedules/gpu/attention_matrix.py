@@ -217,12 +217,27 @@ class _MatrixFlash:
                     ev.bind([nest.key_loop], near, shift)
                 ev.bind(operand.group, b.mul(piece, b.idx(PIECE)))
                 address, _ = ev.linear(operand.address)
+                there = self._inside(operand)
+            if there is not None:
+                address = b.select(there, address, b.idx(0))
+            if not inside:
+                counts = b.compare("lt", place, ev.dim(extent))
+                there = counts if there is None else b.binary("and", there, counts)
             words = b.load_words(b.bindings[ev.binding_of[operand.value]], address, 4)
-            if operand is self.value and not inside:
-                there = b.compare("lt", place, ev.dim(extent))
+            if operand is self.value and there is not None:  # what keys give there is hidden
                 words = b.select(b.splat(there, 4), words, b.const(0, DType.I32, 4))
             out.append((b.add(line, b.idx(shift)) if inside else b.sub(place, first), piece, words))
         return out
+
+    def _inside(self, operand: Operand) -> KValue | None:
+        """Whether an operand is there at the bound loops; None: surely."""
+        b, ev = self.b, self.ev
+        there: KValue | None = None
+        for at, extent in operand.guards:
+            place, _ = ev.linear(at)
+            for test in (b.compare("ge", place, b.idx(0)), b.compare("lt", place, ev.dim(extent))):
+                there = test if there is None else b.binary("and", there, test)
+        return there
 
     def _deal(self, lines: int, pieces: int) -> list[tuple[KValue, int, KValue]]:
         """The pieces of an invocation: lines less known shifts, the shifts, and the places in the lines."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget, MatrixShape
-from mansard.codegen.nest import Root
+from mansard.codegen.nest import Guard, Root
 from mansard.codegen.schedules.attention_nest import AttentionNest, Group, Loops, classify, deal
 from mansard.codegen.schedules.base import estimate
 from mansard.codegen.schedules.gpu.attention_exchange import can_exchange, scratch_vectors
@@ -19,7 +19,7 @@ FEW_ROWS = 32
 """With fewer rows to a head most of a matrix is empty, and reading keys is what takes time."""
 LEAST_KEYS = 64
 """Keys with which few rows are still worth a matrix."""
-_BLOCKS = ((64, 4), (64, 8), (128, 4), (128, 8), (32, 4), (64, 2), (32, 2))
+_BLOCKS = ((64, 4), (64, 8), (128, 4), (128, 8), (32, 4), (64, 2), (32, 2), (64, 1), (32, 1))
 """Keys of a block with subgroups of a workgroup, for many rows, the default first."""
 MOST_ELEMENTS = 128
 """Elements of a key or of a value: more results than these fit no registers."""
@@ -55,11 +55,13 @@ class MatrixTile:
 
 @dataclass(frozen=True)
 class Operand:
-    """A factor as it lies in a buffer: contiguous along ``group``, each row at a multiple of 16 bytes."""
+    """A factor as it lies in a buffer: contiguous along ``group``, each row at a multiple of 16 bytes. Rows
+    outside the ``guards`` are not there, and count as zeros."""
 
     value: Value
     address: Linear
     group: Group
+    guards: tuple[Guard, ...]
 
 
 def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[MatrixTile]:
@@ -93,7 +95,10 @@ def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[MatrixTile]:
             fits = used <= target.shared_memory_bytes and keys % shape.n == 0
             if fits and tile.threads <= target.workgroup_invocations:
                 tiles.append(tile)
-    return tiles
+    heads = estimate(nest.total([d for g in work.rest for d in g]))
+    # Where half of the cores would have nothing to do, tiles of fewer rows come first.
+    busy = [t for t in tiles if 2 * heads * -(-rows // t.rows) >= target.compute_units]
+    return [*busy, *sorted((t for t in tiles if t not in busy), key=lambda t: t.rows)]
 
 
 def parameters_of(tile: MatrixTile) -> Parameters:
@@ -122,7 +127,8 @@ def _operand(nest: AttentionNest, root: Root, factor: Scalar, group: Group) -> O
     if not isinstance(factor, Cast) or not isinstance(factor.arg, Arg):
         return None
     op, operand = root.op, factor.arg.index
-    if nest.guards(op, operand, root.index):
+    guards = nest.guards(op, operand, root.index)
+    if any(loop in group for at, _ in guards for loop, _ in at.terms):
         return None
     value, address = nest.locate(op.inputs[operand], nest.operand_index(op, operand, root.index))
     if not isinstance(address, Linear) or value.type.dtype not in (DType.F16, DType.BF16):
@@ -131,4 +137,4 @@ def _operand(nest: AttentionNest, root: Root, factor: Scalar, group: Group) -> O
     apart = [c for loop, c in terms.items() if loop not in group]
     if terms.get(group[-1]) != 1 or any(dims.exact_div(c, PIECE) is None for c in (*apart, address.offset)):
         return None
-    return Operand(value, address, group)
+    return Operand(value, address, group, guards)
