@@ -4,7 +4,8 @@
           barrier after each.
 `replay`  a recording of 1, 60 and 5000 dispatches, submitted again: `submit_us` is the time of the call that
           hands it over, `per_dispatch_us` that over the number of dispatches; `run_us` is up to the end of
-          the wait for its completion, `device_us` the device's own time from the first dispatch to the last.
+          the wait for its completion, `device_us` the device's own time from the first dispatch to the last
+          of a recording that profiles, with timestamps on both sides of each.
 `long`    one dispatch whose work takes longer and longer: `submit_us` stays, `run_us` grows.
 `copy`    copies of 64 MB from and to host memory on each queue.
 `queues`  an upload, an empty kernel and a download, on one queue or with the copies on the transfer queue;

@@ -85,8 +85,6 @@ enum {
     COMPUTE_POINT = 1,
     STORAGE_BUFFER = 7,
 };
-#define ALL_COMMANDS 0x10000u
-
 /* Commands as pointers, in the order of `stream.CALLS`. The last five may be NULL. */
 typedef struct mn_vk_calls {
     int32_t (*begin)(void *, const vk_begin_info *);
@@ -233,7 +231,7 @@ static void command(state *s, uint64_t kind, const uint64_t *w, uint64_t count) 
     case COPY: copy(s, w); break;
     case FILL: s->calls->fill(s->r->target, w[0], w[1], w[2], (uint32_t)w[3]); break; /* buffer, offset, bytes, pattern */
     case BARRIER: barrier(s, w); break;
-    case TIMESTAMP: s->calls->timestamp(s->r->target, ALL_COMMANDS, s->r->queries, (uint32_t)w[0]); break; /* query */
+    case TIMESTAMP: s->calls->timestamp(s->r->target, w[0], s->r->queries, (uint32_t)w[1]); break; /* stage, query */
     case LABEL: begin_label(s, w); break;
     case LABEL_END: s->calls->end_label(s->r->target); break;
     default: s->result = VK_ERROR_UNKNOWN;

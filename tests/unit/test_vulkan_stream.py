@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.stream import BARRIER, COMPUTE, COPY, DISPATCH, FILL, TRANSFER, Stream
+from mansard.drivers.vulkan.stream import (
+    BARRIER,
+    COMPUTE,
+    COPY,
+    DISPATCH,
+    FILL,
+    TIMESTAMP,
+    TRANSFER,
+    Stream,
+)
 
 SHADER, COPIES = vk.VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT, vk.VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT
 HOST = vk.VK_PIPELINE_STAGE_2_HOST_BIT
@@ -62,6 +71,17 @@ def test_nothing_recorded_is_no_words() -> None:
     stream = Stream()
     stream.barrier()
     assert stream.finish() == []
+
+
+def test_timestamps_wait_for_the_work_before_them() -> None:
+    stream = Stream(profile=True)
+    work(stream, COMPUTE, COMPUTE)
+    stream.barrier()
+    work(stream, TRANSFER)
+    work(stream, COMPUTE)
+    found = [words for kind, words in parse(stream.finish()) if kind == TIMESTAMP]
+    stages = [SHADER, SHADER, SHADER, SHADER, COPIES, COPIES, COPIES, SHADER]
+    assert found == [[stage, query] for query, stage in enumerate(stages)]
 
 
 def test_words_of_commands() -> None:

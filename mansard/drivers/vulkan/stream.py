@@ -29,6 +29,9 @@ _ACCESSES = _by_kinds(
     vk.VK_ACCESS_2_SHADER_READ_BIT | vk.VK_ACCESS_2_SHADER_WRITE_BIT,
     vk.VK_ACCESS_2_TRANSFER_READ_BIT | vk.VK_ACCESS_2_TRANSFER_WRITE_BIT,
 )
+_EVERYTHING = vk.VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT
+_TIMES = (_EVERYTHING, _STAGES[COMPUTE], _STAGES[TRANSFER], _EVERYTHING)
+"""The stage whose end a timestamp waits for: Vulkan takes one, and all of them hold up the device longer."""
 _HOST = vk.VK_PIPELINE_STAGE_2_HOST_BIT
 _HOST_ACCESSES = vk.VK_ACCESS_2_HOST_READ_BIT | vk.VK_ACCESS_2_HOST_WRITE_BIT
 
@@ -55,6 +58,7 @@ class Stream:
     descriptors: int = 0
     """Sets to take from a pool, and the descriptors in them."""
     _kinds: int = 0  # of the work since the last barrier
+    _begun: int = 0  # of the command begun last
     _all: int = 0
     _open: int = -1  # where the last barrier is in the words
 
@@ -63,21 +67,23 @@ class Stream:
 
     def begin(self, label: str, kinds: int) -> None:
         """A command of some kinds of work starts: what is written until `end` belongs to it."""
+        before = self._kinds or kinds
         self._kinds |= kinds
+        self._begun = kinds
         if self.labelled:
             text = label.encode() + b"\0"
             text += bytes(-len(text) % 8)
             self.words.append(LABEL | len(text) // 8 << 8)
             self.words += memoryview(text).cast("Q").tolist()
         if self.profile:
-            # A timestamp is taken when all earlier commands have ended: the first one marks the end of
-            # what came before, so that rows of commands that may overlap do not count time twice.
-            self.words += (TIMESTAMP | 1 << 8, 2 * len(self.rows))
+            # A timestamp is taken when earlier commands have ended: the first one marks the end of what
+            # came before, so that rows of commands that may overlap do not count time twice.
+            self.words += (TIMESTAMP | 2 << 8, _TIMES[before], 2 * len(self.rows))
 
     def end(self, label: str) -> None:
         """The command begun last is complete."""
         if self.profile:
-            self.words += (TIMESTAMP | 1 << 8, 2 * len(self.rows) + 1)
+            self.words += (TIMESTAMP | 2 << 8, _TIMES[self._begun], 2 * len(self.rows) + 1)
             self.rows.append(label)
         if self.labelled:
             self.words.append(LABEL_END)
