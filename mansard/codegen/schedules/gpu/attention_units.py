@@ -19,10 +19,12 @@ FEW_ROWS = 32
 """With fewer rows to a head most of a matrix is empty, and reading keys is what takes time."""
 LEAST_KEYS = 64
 """Keys with which few rows are still worth a matrix."""
-_BLOCKS = ((64, 4), (64, 8), (128, 4), (128, 8), (32, 4), (64, 2), (32, 2), (64, 1), (32, 1))
+_BLOCKS = ((64, 4), (64, 8), (128, 4), (128, 8), (32, 4), (32, 2), (64, 2), (32, 1))
 """Keys of a block with subgroups of a workgroup, for many rows, the default first."""
 MOST_ELEMENTS = 128
 """Elements of a key or of a value: more results than these fit no registers."""
+MOST_PIECES = 16
+"""Pieces of keys or values that an invocation holds while they are on their way."""
 PIECE = 8
 """Elements of 16 bits that a read takes."""
 
@@ -92,7 +94,8 @@ def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[MatrixTile]:
             used = tile.shared_bytes(depth, columns) + 16 * sum(
                 scratch_vectors(shape, keys, subgroups, target)
             )
-            fits = used <= target.shared_memory_bytes and keys % shape.n == 0
+            pieces = keys * max(depth, columns) // PIECE // tile.threads
+            fits = used <= target.shared_memory_bytes and keys % shape.n == 0 and pieces <= MOST_PIECES
             if fits and tile.threads <= target.workgroup_invocations:
                 tiles.append(tile)
     heads = estimate(nest.total([d for g in work.rest for d in g]))
