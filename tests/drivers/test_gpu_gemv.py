@@ -16,6 +16,7 @@ from mansard.codegen.schedules import base
 from mansard.codegen.schedules.gpu import choose, gemv
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.targets import backend, resolve_targets
+from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import CompileError
 from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
@@ -248,3 +249,26 @@ def test_arithmetic_in_4_bits_is_refused():
     options = CompileOptions(targets=("vulkan:1.3",), placement=Placement(fallback="error"))
     with pytest.raises(CompileError, match="packed element type i4"):
         compile_graph(graph, options)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("along", [True, False])
+@pytest.mark.parametrize("dim", [Dim("s", 1, 300), Dim("s", 8, 304, multiple=8)])
+def test_symbolic_sizes(device, along, dim):
+    """Keys and values of as many positions as there are: outputs of one product, depth of the other."""
+    s = dims.symbol(dim)
+    b = GraphBuilder()
+    if along:
+        x, w = b.input("x", (2, 64), F32), b.input("w", (s, 64), F16)
+        reads, extents = [maps(0, 2), maps(1, 2)], (2, s, 64)
+    else:
+        x, w = b.input("x", (2, s), F32), b.input("w", (s, 40), F16)
+        reads, extents = [maps(0, 2), maps(2, 1)], (2, 40, s)
+    body = Apply("mul", (A0, Cast(Arg(1, F16), F32)), F32)
+    graph = b.build([b.generic([x, w], reads, extents, body, reduced=1, combiner="add")])
+    assert choose.choose(nest_of(graph), target()) is gemv.schedule
+    with compiled(graph, device) as model:
+        for size in (dim.min, 8, 96, dim.max):
+            shapes = [v.type.concrete({"s": size}) for v in graph.inputs]
+            arrays = [random(shapes[0]), random(shapes[1], F16)]
+            compare(outputs(model, arrays), interpret(graph, arrays), rtol=2e-5, atol=2e-5)

@@ -264,8 +264,7 @@ class Along(Product):
         lanes = min(LANES, self.chunk)
         while lanes > 1 and lanes * len(self.cells) > MOST_SUMS:
             lanes //= 2
-        steps = dims.exact_div(self.nest.total(self.root.inner), self.chunk)
-        assert steps is not None
+        steps = dims.floordiv(self.nest.total(self.root.inner), self.chunk)
 
         def emit(places: Sequence[KValue], carried: Sequence[KValue]) -> Sequence[KValue]:
             sums = list(carried)
@@ -347,8 +346,7 @@ class Across(Product):
     def _sums(self, first: KValue, part: KValue) -> list[KValue]:
         b, columns = self.b, self.plan.columns
         lanes = min(LANES, columns)
-        blocks = dims.exact_div(self.nest.total(self.root.inner), self.block)
-        assert blocks is not None
+        blocks = dims.floordiv(self.nest.total(self.root.inner), self.block)
         # Past the last column a piece of the row's end is read again, and not stored.
         if not self.exact:
             first = self.frame.minimum(first, self.ev.dim(dims.add(self.extent, -columns)))
