@@ -5,6 +5,7 @@ Where the device has one queue, both roles share it: everything but the overlap 
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import vulkan_support as support
+from graphs import F32, binary, matmul
 
-from mansard.drivers.vulkan import vk
+from mansard.api import Model
+from mansard.artifact.resources import MemoryResources
+from mansard.compiler import CompileOptions, compile_graph
+from mansard.drivers.vulkan import queue, vk
 from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.drivers.vulkan.queues import QueuePlan, plan_queues
 from mansard.errors import DeviceError, DeviceLostError
@@ -29,22 +34,31 @@ from mansard.hal import (
     QueueKind,
     Semaphore,
 )
+from mansard.ir import GraphBuilder
+from mansard.placement import Placement
+from mansard.runtime import recording
 
 pytestmark = pytest.mark.vulkan
 SHARED = MemoryKind.SHARED
 N = 1000
 
 
-@pytest.fixture
-def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VulkanDevice]:
-    monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path))
+def open_device(**changes: object) -> VulkanDevice:
+    """The device with two queues, or two roles of one, and other changes of its plan."""
     driver, info = support.validating_driver(), support.usable_device()
     candidate = driver._candidates[info.index]
+    candidate = dataclasses.replace(candidate, plan=dataclasses.replace(candidate.plan, **changes))
     queues = plan_queues(candidate.snapshot)
     if queues.transfer is None:
         queues = QueuePlan(queues.compute, queues.compute)
     assert driver._instance is not None
-    opened = VulkanDevice(driver._instance, candidate, info, queues)
+    return VulkanDevice(driver._instance, candidate, info, queues)
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VulkanDevice]:
+    monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path))
+    opened = open_device()
     yield opened
     opened.close()
     gc.collect()
@@ -133,6 +147,48 @@ def test_barriers_order_copies(device: VulkanDevice) -> None:
     device.submit([Batch(device.record(commands, queue=QueueKind.TRANSFER), signal=(done,))])
     done.wait(support.TIMEOUT)
     assert (c.view() == 5).all()
+
+
+@pytest.mark.parametrize("apart", [1, 1 << 40])
+def test_calls_at_once_on_a_device_with_memory_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, apart: int
+) -> None:
+    """Inputs and outputs are copied by the device, on the transfer queue or by kernels."""
+    monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(recording, "APART_BYTES", apart)
+    monkeypatch.setattr(queue, "describe_kind", lambda snapshot: "discrete")
+    opened = open_device(unified=False)
+    b = GraphBuilder()
+    x, w = b.input("x", (64, 40), F32), b.input("w", (40, 24), F32)
+    y = binary(b, "add", matmul(b, x, w), matmul(b, x, w))
+    graph = b.build([y])
+    weight = np.random.default_rng(1).standard_normal((40, 24)).astype(np.float32)
+    compiled = compile_graph(graph, CompileOptions(("vulkan",), Placement(fallback="error")))
+    resources = MemoryResources(
+        compiled.executables, [(spec, lambda: weight) for spec, _ in compiled.weights]
+    )
+    failures: list[object] = []
+    with Model(compiled.plan, resources, {"vulkan": opened}) as model:
+
+        def call(which: int) -> None:
+            array = np.random.default_rng(which).standard_normal((64, 40)).astype(np.float32)
+            try:
+                for _ in range(15):
+                    np.testing.assert_allclose(model(array, weight), 2 * array @ weight, rtol=1e-4, atol=1e-4)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=call, args=(which,)) for which in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        batches = {len(b) for context in model.bind()._calls.contexts() for b in context._batches}
+        assert batches == ({3} if apart == 1 else {1})
+    opened.close()
+    gc.collect()
+    assert failures == []
+    support.assert_no_validation_messages()
 
 
 @pytest.mark.parametrize("wait_first", [True, False])
