@@ -20,7 +20,14 @@ from mansard.drivers.vulkan.plan import (
     pick_memory,
     version_text,
 )
-from mansard.drivers.vulkan.snapshot import Heap, MemoryType, QueueFamily, Snapshot
+from mansard.drivers.vulkan.snapshot import (
+    BFLOAT16_COMPONENT,
+    Heap,
+    MatrixProperties,
+    MemoryType,
+    QueueFamily,
+    Snapshot,
+)
 
 GIB = 1 << 30
 LOCAL = vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
@@ -317,3 +324,22 @@ def test_version_text() -> None:
 def test_cores_are_those_the_driver_reports(reported: dict[str, int], units: int, held: int) -> None:
     limits = make_plan(dataclasses.replace(DISCRETE, limits={**LIMITS, **reported})).limits
     assert (limits["compute_units"], limits["resident_invocations"]) == (units, held)
+
+
+def test_shapes_of_matrices_are_features() -> None:
+    f16, f32, bf16 = vk.VK_COMPONENT_TYPE_FLOAT16_KHR, vk.VK_COMPONENT_TYPE_FLOAT32_KHR, BFLOAT16_COMPONENT
+    subgroup, workgroup = vk.VK_SCOPE_SUBGROUP_KHR, vk.VK_SCOPE_WORKGROUP_KHR
+    listed = (
+        MatrixProperties((16, 16, 16), (f16, f16, f32, f32), False, subgroup),
+        MatrixProperties((16, 16, 16), (bf16, bf16, f32, f32), False, subgroup),
+        MatrixProperties((16, 8, 8), (f16, f16, f32, f32), False, workgroup),
+        MatrixProperties((16, 8, 16), (f16, f16, f32, f16), False, subgroup),
+        MatrixProperties((8, 8, 4), (f16, f16, f32, f32), True, subgroup),
+    )
+    features = {*DISCRETE.features, "cooperativeMatrix", "vulkanMemoryModel"}
+    device = dataclasses.replace(DISCRETE, matrices=listed, features=frozenset(features))
+    names = make_plan(device).feature_names
+    shapes = {name for name in names if name.startswith("matrix_")}
+    assert shapes == {"matrix_16x16x16_f16_f32", "matrix_16x16x16_bf16_f32"}
+    without = dataclasses.replace(device, features=DISCRETE.features)
+    assert not any(name.startswith("matrix_1") for name in make_plan(without).feature_names)
