@@ -15,6 +15,7 @@ from mansard.codegen.schedules.gpu import tiled
 from mansard.codegen.schedules.gpu.product import analyse
 from mansard.codegen.schedules.gpu.tiles import Tile, tiles
 from mansard.dims import Dim
+from mansard.drivers.cpu.compiler import BACKEND as CPU
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -243,6 +244,15 @@ def test_memories_of_vectors_are_accessed_in_whole_vectors():
             b.store_lane(memory, b.local_id(0), b.idx(0), b.const(0.0, F32))
         with pytest.raises(CodegenError, match="vectors"):
             verify(b.build())
+
+
+def test_memories_of_vectors_are_for_gpus():
+    b = KernelBuilder("k", [(F32, True)], 0)
+    memory = b.shared(F32, 4, 4)
+    b.store(memory, b.idx(0), b.const(1.0, F32, 4))
+    b.store(b.bindings[0], b.idx(0), b.load(memory, b.idx(0)))
+    with pytest.raises(CodegenError, match="for GPUs"):
+        CPU.compile_kernel(b.build(), CPU.parse_target("cpu"))
 
 
 def test_short_of_results_the_depth_is_split():

@@ -183,6 +183,8 @@ class FunctionEmitter:
             raise CodegenError(
                 f"kernel {self.kernel.name!r}: a CPU workgroup is (1, 1, 1), not {self.kernel.workgroup}"
             )
+        if any(s.lanes > 1 for s in self.kernel.shared):
+            raise CodegenError(f"kernel {self.kernel.name!r}: memories of vectors are for GPUs")
         stack = sum(s.size * s.dtype.itemsize for s in self.kernel.shared)
         if stack > MAX_STACK_BYTES:
             raise CodegenError(
