@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from mansard import dims
 from mansard.cache import Folder, compiler_digest
 from mansard.codegen.backend import Backend, KernelTarget
+from mansard.codegen.library import LibraryBackend
 from mansard.codegen.schedules import Parameters, schedule
 from mansard.codegen.schedules.base import Grid
 from mansard.compiler.identity import dispatch_key
@@ -69,13 +70,18 @@ class KernelCompiler:
             found = _decode(data, symbols, parameters)
             if found is not None:
                 return found
-        name = kernel_name(dispatch, f"{chosen}\n{key}")
-        made = schedule(dispatch, self.target, name, parameters)
-        spec = self.backend.compile_kernel(made.kernel, self.target)
-        compiled = CompiledKernel(spec, made.params, made.grid, made.packed, parameters)
+        compiled = self._make(dispatch, kernel_name(dispatch, f"{chosen}\n{key}"), parameters)
         if self.folder:
             self.folder.put(stored, _encode(compiled))
         return compiled
+
+    def _make(self, dispatch: Dispatch, name: str, parameters: Parameters | None) -> CompiledKernel:
+        if isinstance(self.backend, LibraryBackend):
+            call = self.backend.compile_dispatch(dispatch, self.target, name)
+            return CompiledKernel(call.spec, call.params, call.grid, {}, parameters)
+        made = schedule(dispatch, self.target, name, parameters)
+        spec = self.backend.compile_kernel(made.kernel, self.target)
+        return CompiledKernel(spec, made.params, made.grid, made.packed, parameters)
 
     def compile_all(
         self,

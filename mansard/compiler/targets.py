@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mansard.codegen.backend import Backend, KernelTarget
+from mansard.codegen.library import LibraryBackend
 from mansard.codegen.schedules.attention_nest import attention_form
 from mansard.compiler.limits import gpu_loop_iterations
 from mansard.compiler.packed import only_reads_packed
@@ -23,8 +24,6 @@ from mansard.placement import DeviceSlot, Placement
 GROUP = "mansard.targets"
 LEAST_RANGE = 1 << 27
 """Bytes that a descriptor may name on every Vulkan device (the least maxStorageBufferRange)."""
-LEAST_BUFFER = 1 << 30
-"""Bytes that one allocation may have on every Vulkan 1.3 device (the least maxMemoryAllocationSize)."""
 _NEEDS = {
     DType.F64: ("float64",),
     DType.I64: ("int64",),
@@ -101,12 +100,12 @@ def _target(text: str, *, fallback: bool) -> CompileTarget:
     # What is made for other devices than the one present is not bound by its limits.
     elsewhere = not at_hand and backend(driver).made_for(kernel.name)
     loops = device.limits.get("loop_iterations") if device and not elsewhere else None
-    slot = DeviceSlot(text, profile, _support(kernel, loops), fallback)
+    slot = DeviceSlot(text, profile, _support(backend(driver), kernel, loops), fallback)
     if not kernel.is_gpu:
         return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants))
     limits = device.limits if device is not None and at_hand else {}
     named = limits.get("storage_range", LEAST_RANGE)
-    largest = limits.get("max_allocation", LEAST_BUFFER)
+    largest = limits.get("max_allocation") or backend(driver).largest_buffer(kernel.name) or named
     if "buffer_device_address" not in kernel.features:
         largest = min(largest, named)
     return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants), named, largest)
@@ -148,7 +147,10 @@ def _at_hand(kernel: KernelTarget, device: DeviceInfo) -> KernelTarget:
     return made.parse_target(made.describe_device(device)) if kernel.is_gpu else kernel
 
 
-def _support(kernel: KernelTarget, loops: int | None) -> Callable[[Dispatch], str | None]:
+def _support(made: Backend, kernel: KernelTarget, loops: int | None) -> Callable[[Dispatch], str | None]:
+    if isinstance(made, LibraryBackend):
+        return functools.partial(made.refuses, target=kernel)
+
     def refuses(dispatch: Dispatch) -> str | None:
         used = {v.type.dtype for v in (*dispatch.inputs, *dispatch.outputs)}
         for op in dispatch.ops:

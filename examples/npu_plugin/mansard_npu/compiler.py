@@ -1,0 +1,110 @@
+"""The compiler half: which dispatches the NPU's library has a function for, and the calls of it."""
+
+from __future__ import annotations
+
+import json
+
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.library import LibraryBackend, LibraryCall
+from mansard.dims import Dim
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+from mansard.hal.device import DeviceInfo
+from mansard.hal.executable import EntryPoint, ExecutableSpec
+from mansard.ir.ops import Generic, Reshape
+from mansard.ir.scalar import Apply, Arg, Cast, Gather, Scalar, walk
+from mansard.ir.serialise import Writer
+from mansard.passes.dispatch import Dispatch, is_contraction
+from mansard.placement import work_of
+from mansard.targets.profile import DeviceProfile, LinkProfile
+from mansard_npu.library import FORMAT
+from mansard_npu.model import read_model
+
+_FACTORS = {DType.I8: "i8", DType.U8: "i8", DType.BF16: "bf16"}
+
+
+class NpuBackend(LibraryBackend):
+    """Products and convolutions of i8 and bf16 with what is fused to them; everything else is refused."""
+
+    name = "npu"
+
+    def parse_target(self, text: str) -> KernelTarget:
+        """``npu`` alone."""
+        if text != self.name:
+            raise CodegenError(f"unknown target {text!r}: the simulated NPU has one, {self.name!r}")
+        return KernelTarget(
+            self.name, vector_bits=8, index=DType.I64, workgroup_invocations=1, shared_memory_bytes=0
+        )
+
+    def profile(self, text: str, device: DeviceInfo | None) -> DeviceProfile:
+        """The rates of npu.toml."""
+        model = read_model()
+        rates = {**model.rates, "f32": min(model.rates.values())}
+        link = LinkProfile(model.link, model.handoff)
+        return DeviceProfile(
+            "npu", model.bandwidth, model.bandwidth, 0, rates, model.launch, link, model.unified
+        )
+
+    def refuses(self, dispatch: Dispatch, target: KernelTarget) -> str | None:
+        """Why the library has no function for a dispatch."""
+        products = [op for op in dispatch.ops if is_contraction(op)]
+        if len(products) != 1:
+            return "it has functions for one product or convolution at a time"
+        for op in dispatch.ops:
+            if isinstance(op, Reshape) or op in products:
+                continue
+            if not isinstance(op, Generic) or op.combiner is not None:
+                return f"no function has a product with {op.name} fused to it"
+            if any(isinstance(node, Gather) for node in walk(op.body)):
+                return "its vector unit does not gather"
+        (product,) = products
+        assert isinstance(product, Generic)
+        return None if _factor(product) else "its products are of i8 or bf16 numbers"
+
+    def compile_dispatch(self, dispatch: Dispatch, target: KernelTarget, name: str) -> LibraryCall:
+        """A call of the library's ``dispatch`` function with the ops as data."""
+        (product,) = (op for op in dispatch.ops if is_contraction(op))
+        assert isinstance(product, Generic)
+        writer = Writer()
+        record = {
+            "inputs": [writer.value(v) for v in dispatch.inputs],
+            "outputs": [writer.value(v) for v in dispatch.outputs],
+            "ops": [writer.op(op) for op in dispatch.ops],
+            "values": writer.values(),
+            "dims": writer.contracts(),
+        }
+        call = {"function": "dispatch", "dtype": _factor(product), "data": json.dumps(record)}
+        whole, alone = work_of(dispatch), work_of(_only(dispatch, product))
+        symbols: list[Dim] = [writer.dims[contract[0]] for contract in record["dims"]]  # type: ignore[index]
+        params = (alone.operations, whole.operations, whole.bytes, *symbols)
+        bindings = len(dispatch.inputs) + len(dispatch.outputs)
+        entry = EntryPoint(name, bindings, len(params))
+        spec = ExecutableSpec(FORMAT, target.name, json.dumps(call).encode(), (entry,))
+        return LibraryCall(spec, params, (1, 1, 1))
+
+
+def _only(dispatch: Dispatch, product: Generic) -> Dispatch:
+    """The product by itself, to count its work."""
+    return Dispatch(dispatch.name, (product,), product.inputs, product.outputs, dispatch.domain)
+
+
+def _factor(product: Generic) -> str | None:
+    """The element type both factors of a product are rounded to before they meet; None for others."""
+    body = product.body
+    if not isinstance(body, Apply) or body.op != "mul":
+        return None
+    found = {_narrowest(arg) for arg in body.args}
+    return found.pop() if len(found) == 1 else None
+
+
+def _narrowest(node: Scalar) -> str | None:
+    chain = [node.dtype]
+    while isinstance(node, Cast):
+        node = node.arg
+        chain.append(node.dtype)
+    if not isinstance(node, Arg):
+        return None
+    return next((_FACTORS[dtype] for dtype in chain if dtype in _FACTORS), None)
+
+
+BACKEND = NpuBackend()
