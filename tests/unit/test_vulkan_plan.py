@@ -336,7 +336,8 @@ def test_shapes_of_matrices_are_features() -> None:
         MatrixProperties((16, 8, 16), (f16, f16, f32, f16), False, subgroup),
         MatrixProperties((8, 8, 4), (f16, f16, f32, f32), True, subgroup),
     )
-    features = {*DISCRETE.features, "cooperativeMatrix", "vulkanMemoryModel"}
+    more = ("cooperativeMatrix", "vulkanMemoryModel", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
+    features = {*DISCRETE.features, *more}
     device = dataclasses.replace(DISCRETE, matrices=listed, features=frozenset(features))
     names = make_plan(device).feature_names
     shapes = {name for name in names if name.startswith("matrix_")}
