@@ -30,15 +30,16 @@ from mansard.passes.affine import to_scalar
 from mansard.passes.dispatch import is_contraction
 from mansard.passes.op_writer import OpWriter
 
-LEAST_ROW = 8192
-"""Elements of a row worth cutting."""
+LEAST_ROW = 32768
+"""Elements of a row worth cutting: one workgroup runs over fewer in less time than two more kernels take, and
+in a norm it still has the row in its registers then."""
 MOST_ROWS = 256
 """More rows than that keep a GPU busy by themselves."""
 LEAST_PIECE = 1024
 """Elements of a piece of a row; a workgroup then still does more than start."""
 WANTED_PIECES = 512
 """Pieces of all rows together: a few workgroups for each core of a large GPU."""
-LEAST_LINE, LINE_PIECE = 16384, 4096
+LEAST_LINE, LINE_PIECE = 16384, 2048
 """Elements of a line of a running sum worth cutting, and of its pieces."""
 SORTED_BYTES = 16384
 """Bytes of a sorting network, the shared memory of every device: values and places of 4 bytes."""
