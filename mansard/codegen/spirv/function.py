@@ -117,6 +117,9 @@ class KernelEmitter:
         self.bind(found, self.op("OpCompositeExtract", self.type(found.type), self.id(value), lane))
         if value.id in self._constants:
             self.set_constant(found, self._constants[value.id])
+        if value.id in self.widened:
+            short, held = self.type(KType(DType.I32)), self.widened[value.id]
+            self.widened[found.id] = self.op("OpCompositeExtract", short, held, lane)
         return found
 
     def constant(self, value: KValue) -> float | int | bool | None:

@@ -67,14 +67,17 @@ def _lane_by_lane(f: KernelEmitter, inst: Inst, rule: _Rule) -> None:
 
     NVIDIA's compiler (driver 580) gives every lane of such vectors the result of the last one.
     """
-    type_, lanes = _type(inst), []
+    type_, results = _type(inst), []
     for lane in range(type_.lanes):
         args = tuple(f.scalar(arg, lane) for arg in inst.args)
-        result = f.fresh(type_.with_lanes(1))
-        rule(f, Inst(inst.op, args, result, inst.attrs))
-        lanes.append(f.id(result))
+        results.append(f.fresh(type_.with_lanes(1)))
+        rule(f, Inst(inst.op, args, results[-1], inst.attrs))
     f.uses_f16(type_)
-    f.bind(inst.result, f.op("OpCompositeConstruct", f.type(type_), *lanes))
+    f.bind(inst.result, f.op("OpCompositeConstruct", f.type(type_), *map(f.id, results)))
+    if inst.result is not None and all(r.id in f.widened for r in results):
+        short = f.type(KType(DType.I32, type_.lanes))
+        held = (f.widened[r.id] for r in results)
+        f.widened[inst.result.id] = f.op("OpCompositeConstruct", short, *held)
 
 
 def _type(inst: Inst) -> KType:
