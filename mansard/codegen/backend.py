@@ -93,6 +93,10 @@ class Backend(abc.ABC):
         """Parts of the names of the devices a target text is meant for; empty: it is not meant for any."""
         return ()
 
+    def largest_buffer(self, text: str) -> int | None:
+        """Bytes of one buffer on the devices of a target; None where memory alone limits them."""
+        return None
+
     @abc.abstractmethod
     def compile_kernel(self, kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
         """One kernel, alone in its executable. Threads call it at the same time."""

@@ -33,6 +33,8 @@ class Gpu:
     """Invocations one core holds at a time."""
     kind: str
     """discrete, integrated or software."""
+    allocation: int
+    """Bytes of one buffer that its drivers allow."""
     units: int | None = None
     """Cores; None for an architecture."""
     bandwidth: float | None = None
@@ -84,7 +86,7 @@ def _architecture(name: str, raw: Mapping[str, Any], parent: Gpu | None) -> Gpu:
     if parent is not None:
         matrices = (*parent.matrices, *matrices)
     inherited = parent.features if parent is not None else frozenset[str]()
-    own = {key: raw[key] for key in ("shared", "workgroup", "held", "kind") if key in raw}
+    own = {key: raw[key] for key in ("shared", "workgroup", "held", "kind", "allocation") if key in raw}
     if "subgroup" in raw:
         own["subgroup"] = tuple(raw["subgroup"])
     features = inherited | frozenset(raw.get("features", "").split()) | frozenset(matrices)

@@ -103,6 +103,10 @@ def test_descriptors_name_less_than_a_buffer_holds():
     (plain,) = targets.resolve_targets(["vulkan:1.3"], Placement(fallback="error"))
     (bound,) = with_dispatch_abi([plain], "descriptors")
     assert (plain.largest_buffer, bound.largest_buffer) == (1 << 30, 1 << 27)
+    sizes = [
+        targets.resolve_targets([f"vulkan:{n}"], Placement(fallback="error"))[0] for n in ("h200", "rdna3")
+    ]
+    assert [target.largest_buffer for target in sizes] == [1 << 40, 1 << 30]
 
 
 def test_an_activation_larger_than_a_buffer_is_named(small_device):

@@ -21,6 +21,8 @@ from mansard.targets.profile import DeviceProfile, default_profile, gpu_profile
 
 _MATRIX = re.compile(r"matrix_(\d+)x(\d+)x(\d+)_([a-z0-9]+)_([a-z0-9]+)")
 _DTYPES = {dtype.value: dtype for dtype in DType}
+LEAST_BUFFER = 1 << 30
+"""Bytes that one allocation may have on every Vulkan 1.3 device (the least maxMemoryAllocationSize)."""
 TARGET = "vulkan:1.3"
 """What every executable is for: SPIR-V names what it needs beyond that by itself."""
 
@@ -74,6 +76,11 @@ class VulkanBackend(Backend):
         """Parts of the names of the devices that a named GPU is sold as; empty for ``vulkan:1.3``."""
         gpu = parse(text).gpu
         return gpu.devices if gpu is not None else ()
+
+    def largest_buffer(self, text: str) -> int:
+        """What the drivers of a named GPU allow, else what every Vulkan 1.3 device does."""
+        gpu = parse(text).gpu
+        return gpu.allocation if gpu is not None else LEAST_BUFFER
 
     def compile_kernel(self, kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
         """A SPIR-V module of one kernel."""
