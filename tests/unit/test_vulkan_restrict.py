@@ -128,6 +128,8 @@ def test_no_matrices_without_the_feature_or_what_it_needs() -> None:
         left = {feature for feature in present(without) if "matrix" in feature}
         assert not without.matrices
         assert not left, name
+        # An extension may not be enabled without the one it is built on.
+        assert ("VK_NV_cooperative_matrix2" in without.extensions) == (name != "VK_KHR_cooperative_matrix")
         of_extensions = {f for kind in EXTENSION_FEATURES.values() for f in feature_names(kind)}
         assert not {f for f in without.features & of_extensions if "Matrix" in f}
 

@@ -40,6 +40,8 @@ NAN_PRESERVE = "nan_preserve"
 _PRESERVE_LIMIT = "shaderSignedZeroInfNanPreserveFloat32"
 _OPERATIONS_LIMIT = "subgroupSupportedOperations"
 _MATRIX = "cooperativeMatrix"
+_BUILT_ON = {"VK_NV_cooperative_matrix2": COOPERATIVE_MATRIX}
+"""Extensions that may not be enabled without another."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def disable(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
     return dataclasses.replace(
         snapshot,
         features=features,
-        extensions=snapshot.extensions - set(names),
+        extensions=snapshot.extensions - {*names, *(ext for ext, base in _BUILT_ON.items() if base in names)},
         limits=limits,
         matrices=tuple(matrices) if _MATRIX in features else (),
     )
