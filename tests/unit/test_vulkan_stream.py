@@ -67,6 +67,22 @@ def test_barriers_that_order_nothing_are_left_out() -> None:
     assert stages(stream) == [(HOST, SHADER), (SHADER, SHADER), (SHADER, HOST)]
 
 
+def test_a_command_without_work_keeps_its_times() -> None:
+    stream = Stream(profile=True)
+    work(stream, COMPUTE)
+    stream.barrier()
+    stream.begin("empty copy", 0)
+    stream.end("empty copy")
+    stream.barrier()
+    found = parse(stream.finish())
+    assert [words[1] for kind, words in found if kind == TIMESTAMP] == [0, 1, 2, 3]
+    assert [(w[0], w[2]) for kind, w in found if kind == BARRIER] == [
+        (HOST, SHADER),
+        (SHADER, 0),
+        (SHADER, HOST),
+    ]
+
+
 def test_nothing_recorded_is_no_words() -> None:
     stream = Stream()
     stream.barrier()

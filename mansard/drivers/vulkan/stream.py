@@ -141,7 +141,7 @@ class Stream:
         kinds = self._all
         if not kinds:
             return self.words[5:]
-        if not self._kinds and self._open >= 0:
+        if self._open >= 0 and len(self.words) == self._open + 5:
             del self.words[self._open :]  # nothing comes after the last barrier
         self.words[3:5] = _STAGES[kinds], _ACCESSES[kinds]
         self.words += (
