@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mansard import dims
-from mansard.codegen.kernel import KernelBuilder, KValue, Shared
+from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.nest import Root
 from mansard.codegen.schedules.base import Frame, divides
 from mansard.codegen.schedules.gpu.product import LANES, Factor
@@ -79,27 +79,21 @@ class Stager:
             self.places.append(Place(side, depth, frame.decode(at, totals), inside))
 
     def _spread(self, fast: int, slow: int) -> list[tuple[KValue, KValue, KValue | None]]:
-        """The places of this invocation in a grid: neighbours by neighbours along fast."""
+        """The places of this invocation in a grid of powers of two: neighbours by neighbours along fast."""
         b, thread, threads = self.frame.b, self.thread, self.threads
         count = fast * slow
-        if threads < fast and fast % threads == 0:
+        if threads <= fast:
             return [
                 (b.add(thread, b.idx(i * threads % fast)), b.idx(i * threads // fast), None)
                 for i in range(count // threads)
             ]
-        if threads % fast == 0:
-            low, high = remainder(b, thread, fast), quotient(b, thread, fast)
+        low = b.binary("and", thread, b.idx(fast - 1))
+        high = b.binary("shr", thread, b.idx(fast.bit_length() - 1))
+        if threads <= count:
             step = threads // fast
-            found = [(low, b.add(high, b.idx(i * step))) for i in range(-(-slow // step))]
-        else:
-            numbers = [b.add(thread, b.idx(i * threads)) for i in range(-(-count // threads))]
-            found = [(remainder(b, n, fast), quotient(b, n, fast)) for n in numbers]
-        places: list[tuple[KValue, KValue, KValue | None]] = [(low, high, None) for low, high in found]
-        if count % threads:
-            low, high = found[-1]
-            inside = b.compare("lt", high, b.idx(slow))
-            places[-1] = low, self.frame.minimum(high, b.idx(slow - 1)), inside
-        return places
+            return [(low, b.add(high, b.idx(i * step)), None) for i in range(count // threads)]
+        inside = b.compare("lt", high, b.idx(slow))
+        return [(low, self.frame.minimum(high, b.idx(slow - 1)), inside)]
 
     def load(self, base: KValue, exact: bool) -> list[KValue]:
         """The places' elements at the depths from ``base`` on, zero beyond the depth unless ``exact``.
@@ -165,20 +159,6 @@ class Stager:
         for i in range(factor.lanes):
             step = b.idx(i * self.stride)
             b.store_lane(memory, b.add(at, step), lane, b.extract(value, i))
-
-
-def quotient(b: KernelBuilder, value: KValue, size: int) -> KValue:
-    """A number that is not negative over a constant."""
-    if size & (size - 1) == 0:
-        return b.binary("shr", value, b.idx(size.bit_length() - 1))
-    return b.binary("div", value, b.idx(size))
-
-
-def remainder(b: KernelBuilder, value: KValue, size: int) -> KValue:
-    """What is left of a number that is not negative after division by a constant."""
-    if size & (size - 1) == 0:
-        return b.binary("and", value, b.idx(size - 1))
-    return b.binary("rem", value, b.idx(size))
 
 
 def row_vectors(factor: Factor, side: int) -> int:

@@ -27,7 +27,7 @@ from mansard.codegen.nest import Nest
 from mansard.codegen.schedules import reduce
 from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.gpu.product import LANES, Product, analyse
-from mansard.codegen.schedules.gpu.staging import Stager, quotient, remainder
+from mansard.codegen.schedules.gpu.staging import Stager
 from mansard.codegen.schedules.gpu.tiles import Tile, tiles
 from mansard.codegen.schedules.gpu.tiles import candidates as tile_candidates
 from mansard.codegen.schedules.parameters import Parameters
@@ -72,11 +72,11 @@ class _Tiled:
         b = self.b
         local = b.local_id(0)
         self.local = local
-        self.group = quotient(b, local, tile.threads)
-        thread = remainder(b, local, tile.threads) if tile.split > 1 else local
+        self.group = self._shifted(local, tile.threads)
+        thread = b.binary("and", local, b.idx(tile.threads - 1)) if tile.split > 1 else local
         wide = tile.columns // tile.across
-        self.thread_row = quotient(b, thread, wide)
-        self.thread_column = remainder(b, thread, wide)
+        self.thread_row = self._shifted(thread, wide)
+        self.thread_column = b.binary("and", thread, b.idx(wide - 1))
         self.left = Stager(
             frame, product.root, product.left, product.depth, tile.rows, tile.depth, thread, tile.threads
         )
@@ -89,6 +89,10 @@ class _Tiled:
         self.stage = tile.stage_vectors(product)
         self.steps = dims.ceildiv(product.depth, tile.depth * tile.split)
         self.exact = divides(product.depth, tile.depth * tile.split)
+
+    def _shifted(self, value: KValue, size: int) -> KValue:
+        """A number divided by a power of two."""
+        return self.b.binary("shr", value, self.b.idx(size.bit_length() - 1))
 
     def run(self) -> Scheduled:
         b, ev, product, tile = self.b, self.ev, self.product, self.tile
@@ -234,8 +238,8 @@ class _Tiled:
                 total = b.load(self.memory, place)
                 for group in range(1, tile.split):
                     total = b.add(total, b.load(self.memory, b.add(place, b.idx(group * whole))))
-                row = b.add(first_row, quotient(b, place, across))
-                offset = b.mul(remainder(b, place, across), b.idx(LANES))
+                row = b.add(first_row, self._shifted(place, across))
+                offset = b.mul(b.binary("and", place, b.idx(across - 1)), b.idx(LANES))
                 with self._inside(row, self.product.left.extent, tile.rows):
                     self._store(row, b.add(first_column, offset), total)
 
