@@ -41,8 +41,8 @@ def compile_(
         typer.Option(
             "--target",
             metavar="TARGET",
-            help="Compile for a target, present or not: cpu:x86-64-v3; cpu:x86-64-v4,x86-64-v3 holds kernels "
-            "for both. Repeat.",
+            help="Compile for a target, present or not: cpu:x86-64-v3, vulkan:h200; cpu:x86-64-v4,x86-64-v3 "
+            "or vulkan:hopper,valhall4 holds kernels for both. Repeat.",
         ),
     ] = None,
     input_: Annotated[
@@ -81,7 +81,9 @@ def compile_(
     ] = "f32",
     vulkan_dispatch_abi: Annotated[
         str,
-        typer.Option(help="How Vulkan kernels receive buffers: bda (addresses), descriptors, or all for both."),
+        typer.Option(
+            help="How Vulkan kernels receive buffers: bda (addresses), descriptors, or all for both."
+        ),
     ] = "bda",
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Neither use nor keep compiled kernels on disk.")

@@ -83,6 +83,18 @@ def test_what_needs_more_than_the_limits_is_refused(folder: Path) -> None:
     assert "needs shared_memory>=" in error or "needs workgroup_invocations>=" in error
 
 
+def test_several_gpus_in_one_artifact(folder: Path) -> None:
+    """Whichever variant the present device takes is right, and said to be taken."""
+    target = ("--target", "vulkan:hopper,valhall4,1.3", "--fallback", "error")
+    mansard(folder, "compile", "m.mlir", "-o", "many.mansard", *target, "--json")
+    told = mansard(folder, "explain", "many.mansard", "--json")["variants"]
+    assert [row["target"] for row in told] == ["vulkan:hopper", "vulkan:valhall4", "vulkan:1.3"]
+    (chosen,) = [row for row in told if row["chosen"]]
+    assert chosen["reason"] in ("the first that runs", f"made for {support.usable_device().name}")
+    ran = mansard(folder, "run", "many.mansard", "--input", "@x.npy", "--input", "@w.npy", "--json")
+    assert (ran["outputs"][0]["min"], ran["outputs"][0]["max"]) == (64.0, 64.0)
+
+
 def test_a_feature_switched_off(folder: Path) -> None:
     plain = support.usable_device()
     off = vulkan(mansard(folder, "devices", "--json", MANSARD_VULKAN_DISABLE="nan_preserve,int64_atomics"))

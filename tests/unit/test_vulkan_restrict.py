@@ -102,6 +102,9 @@ def test_each_optional_feature_can_be_switched_off(name: str) -> None:
     assert make_plan(without).reasons == (), "what is optional is not needed"
     assert name not in present(without)
     assert name not in without.extensions
+    plan = make_plan(without)
+    for extension, struct in EXTENSION_FEATURES.items():
+        assert extension in plan.extensions or plan.enabled.isdisjoint(feature_names(struct))
 
 
 @pytest.mark.parametrize(
