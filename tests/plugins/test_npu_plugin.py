@@ -32,6 +32,45 @@ def test_the_simulated_npu_as_an_installed_plugin(tmp_path):
     assert " passed" in done.stdout
 
 
+TRY_THE_TOY = """
+import numpy as np
+from graphs import F32, unary
+from mansard.api import Model
+from mansard.artifact.resources import MemoryResources
+from mansard.compiler import CompileOptions, compile_graph
+from mansard.ir import GraphBuilder
+
+b = GraphBuilder()
+x = b.input("x", (5, 7), F32)
+made = compile_graph(b.build([unary(b, "neg", x)]), CompileOptions(targets=("toy",)))
+data = np.arange(35, dtype=np.float32).reshape(5, 7)
+with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
+    np.testing.assert_array_equal(model(data), -data)
+    print(model.explain())
+other = compile_graph(b.build([unary(b, "exp", x)]), CompileOptions(targets=("toy",)))
+print(other.plan.decisions[0].reason)
+"""
+
+
+def test_the_skeleton_is_a_whole_plugin(tmp_path):
+    source = PLUGIN / "skeleton" / "mansard_toy.py"
+    assert len(source.read_text().splitlines()) <= 60
+    shutil.copy(source, tmp_path)
+    info = tmp_path / "mansard_toy-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mansard-toy\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[mansard.drivers]\ntoy = mansard_toy:DRIVER\n[mansard.targets]\ntoy = mansard_toy:BACKEND\n"
+    )
+    paths = [tmp_path, ROOT, ROOT / "tests" / "unit"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    run = [sys.executable, "-c", TRY_THE_TOY]
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "toy" in done.stdout
+    assert "fallback: toy: it can only negate" in done.stdout
+
+
 def test_without_the_plugin_its_target_is_unknown():
     with pytest.raises(CompileError, match="no compiler for target 'npu'; known: cpu, vulkan"):
         backend("npu")

@@ -1,0 +1,301 @@
+"""A device served by one Python thread, over memory of the host: the start of many a plug-in.
+
+What such a driver brings is `ThreadedDevice.load`, and `ThreadedDevice.run`, which does one dispatch. The
+rest of the contract is here: memory, checking and recording of commands, a queue in pull mode, profiles,
+failures. A driver whose device has a C interface gives the native core an executor instead.
+"""
+
+from __future__ import annotations
+
+import abc
+import ctypes
+import mmap
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.errors import DeviceError, ExecutionError, MansardError, OutOfMemoryError
+from mansard.hal.buffer import Buffer, MemoryKind
+from mansard.hal.commands import Barrier, BindingSlot, BufferRef, Command, Copy, Dispatch, Fill
+from mansard.hal.device import Batch, Capabilities, CommandBuffer, Device, DeviceInfo, ProfileRow, QueueKind
+from mansard.hal.queue import Entry, Queue, QueueStats
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class ThreadedBuffer(Buffer):
+    """Memory of the device, or of the host's that it was given. ``seen``: whether the host may look."""
+
+    def __init__(self, address: int, size: int, kind: MemoryKind, seen: bool, owner: object) -> None:
+        self.address, self.size, self.kind = address, size, kind
+        self.host_pointer = address if seen else None
+        self._owner: object = owner
+        self._account: tuple[ThreadedDevice, int] | None = None
+
+    def count_for(self, device: ThreadedDevice) -> None:
+        """Take the bytes off the device's account when the buffer is closed."""
+        self._account = (device, self.size)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        account, self._account, self._owner = self._account, None, None
+        if account is not None:
+            account[0].give_back(account[1])
+
+    def __del__(self) -> None:
+        self.close()
+
+    def bytes(self, offset: int) -> Bytes:
+        """The device's view from ``offset`` to the end."""
+        raw = (ctypes.c_uint8 * (self.size - offset)).from_address(self.address + offset)
+        return np.ctypeslib.as_array(raw)
+
+
+@dataclass
+class ThreadedCommandBuffer(CommandBuffer):
+    """The commands, and the times of their last run."""
+
+    commands: tuple[Command, ...]
+    profiled: bool
+    rows: tuple[ProfileRow, ...] = field(default=())
+
+    def profile(self) -> Sequence[ProfileRow]:
+        """One row per dispatch, copy and fill of the last run, when recorded with ``profile``."""
+        return self.rows if self.profiled else ()
+
+    def close(self) -> None:
+        """Let go of what the commands name."""
+        self.commands = ()
+
+
+class ThreadedDevice(Device):
+    """Runs batches one after another, each as soon as its waits are complete.
+
+    ``memory`` is how many bytes of its own the device has; ``unified`` says whether the host sees them.
+    """
+
+    def __init__(
+        self,
+        info: DeviceInfo,
+        *,
+        formats: tuple[str, ...],
+        memory: int = 1 << 40,
+        unified: bool = True,
+        features: frozenset[str] = frozenset(),
+    ) -> None:
+        self.info, self.memory = info, memory
+        self.capabilities = Capabilities(
+            formats=formats,
+            unified_memory=unified,
+            late_binding=True,
+            import_host=True,
+            import_alignment=1,
+            max_allocation=memory,
+            max_workgroup_invocations=1,
+            shared_memory_bytes=0,
+            features=features,
+        )
+        self._used, self._lock = 0, threading.Lock()
+        self._queue = Queue.pulled(info.id)
+        self._fault: tuple[int, MansardError | None] | None = None
+        self._released = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name=f"mansard-{info.id}", daemon=True)
+        self._thread.start()
+
+    @abc.abstractmethod
+    def run(self, command: Dispatch, memories: Sequence[Bytes]) -> None:
+        """Do a dispatch. ``memories`` are the bytes of its bindings; whatever is raised fails the batch."""
+
+    def pace(self, command: Command, crosses: bool, start: float) -> None:
+        """Called after every command, with its start by `time.perf_counter` and whether it copied between
+        the device's own memory and the host's: a simulation waits here until its time is up."""
+
+    # Memory -----------------------------------------------------------------------------------
+    def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
+        """DEVICE memory is the device's own and counted, SHARED memory the host's."""
+        own = kind is MemoryKind.DEVICE
+        with self._lock:
+            if size > self.memory or (own and self._used + size > self.memory):
+                raise OutOfMemoryError(
+                    f"{self.info.id}: {size} bytes for {label or 'a buffer'} do not fit: "
+                    f"{self._used} of {self.memory} are in use"
+                )
+            self._used += size if own else 0
+        try:
+            memory = mmap.mmap(-1, max(size, 1))
+        except (OSError, OverflowError) as error:
+            self.give_back(size if own else 0)
+            raise OutOfMemoryError(f"{self.info.id}: {size} bytes do not fit: {error}") from error
+        raw = ctypes.c_uint8.from_buffer(memory)
+        seen = not own or self.capabilities.unified_memory
+        buffer = ThreadedBuffer(ctypes.addressof(raw), size, kind, seen, raw)
+        if own:
+            buffer.count_for(self)
+        return buffer
+
+    def give_back(self, size: int) -> None:
+        """Bytes of the device's own memory are free again."""
+        with self._lock:
+            self._used -= size
+
+    def import_host(self, array: npt.NDArray[np.generic], label: str = "") -> Buffer:
+        """A buffer over the array."""
+        return ThreadedBuffer(array.ctypes.data, array.nbytes, MemoryKind.SHARED, True, array)
+
+    def import_buffer(self, buffer: Buffer, label: str = "") -> Buffer | None:
+        """A buffer over one that the host sees, else None."""
+        if buffer.host_pointer is None:
+            return None
+        return ThreadedBuffer(buffer.host_pointer, buffer.size, MemoryKind.SHARED, True, buffer)
+
+    # Work -------------------------------------------------------------------------------------
+    def record(
+        self, commands: Sequence[Command], *, profile: bool = False, queue: QueueKind = QueueKind.COMPUTE
+    ) -> CommandBuffer:
+        """Check the commands and keep them; raises DeviceError for what cannot be run."""
+        for command in commands:
+            if isinstance(command, Dispatch):
+                self._check_entry(command)
+            if isinstance(command, Fill) and command.size % 4:
+                raise DeviceError(f"{command.label}: a fill of {command.size} bytes; not a multiple of 4")
+            for ref, size in _refs(command):
+                if not isinstance(ref.buffer, BindingSlot):
+                    _check_range(ref, ref.buffer, size, command.label)
+        return ThreadedCommandBuffer(tuple(commands), profile)
+
+    def _check_entry(self, command: Dispatch) -> None:
+        label = command.label or command.entry
+        if command.executable.spec.format not in self.capabilities.formats:
+            raise DeviceError(f"{label}: the executable was not loaded by {self.info.id}")
+        entry = command.executable.entries.get(command.entry)
+        if entry is None:
+            raise DeviceError(f"{label}: the executable has no entry point {command.entry!r}")
+        if (len(command.bindings), len(command.params)) != (entry.bindings, entry.params):
+            raise DeviceError(
+                f"{command.entry!r} takes {entry.bindings} buffers and {entry.params} params, "
+                f"got {len(command.bindings)} and {len(command.params)}"
+            )
+
+    def submit(self, batches: Sequence[Batch]) -> None:
+        """Hand over batches to the queue, which orders them by their points."""
+        for batch in batches:
+            if not isinstance(batch.commands, ThreadedCommandBuffer):
+                raise DeviceError(f"{self.info.id}: a command buffer was recorded by another device")
+            for command in batch.commands.commands:
+                for ref, size in _refs(command):
+                    if isinstance(ref.buffer, BindingSlot):
+                        _check_range(ref, batch.bindings.get(ref.buffer.index), size, command.label)
+        self._queue.submit([Entry(0, batch, batch.wait, batch.signal) for batch in batches])
+
+    def stats(self) -> QueueStats:
+        """Batches so far, and the time during which one was being served."""
+        return self._queue.stats()
+
+    def inject(self, after: int = 0, *, error: MansardError | None = None, hang: bool = False) -> None:
+        """Debug facility: the batch behind ``after`` others fails, or hangs until `release` or `close`."""
+        self._released.clear()
+        failure = error or ExecutionError(f"{self.info.id}: injected failure")
+        self._fault = (after, None if hang else failure)
+
+    def release(self) -> None:
+        """Let a hanging batch go on."""
+        self._fault = None
+        self._released.set()
+
+    def close(self) -> None:
+        """Fail what waits, end what runs, end the thread."""
+        self._queue.close(timeout=0)
+        self.release()
+        self._queue.close()
+        self._thread.join()
+
+    # The thread -------------------------------------------------------------------------------
+    def _serve(self) -> None:
+        try:
+            while True:
+                job = self._queue.pop(timeout=0.1)
+                if job is not None:
+                    assert isinstance(job.keep, Batch)
+                    self._queue.finish(job, self._run_batch(job.keep))
+        except EOFError:  # the queue is closed and empty
+            return
+
+    def _run_batch(self, batch: Batch) -> MansardError | None:
+        commands = batch.commands
+        assert isinstance(commands, ThreadedCommandBuffer)
+        failure = self._strike()
+        if failure is not None:
+            return failure
+        rows = []
+        try:
+            for command in commands.commands:
+                if isinstance(command, Barrier):
+                    continue
+                begin, start = time.monotonic_ns(), time.perf_counter()
+                crosses = self._execute(command, batch.bindings)
+                self.pace(command, crosses, start)
+                label = command.label or getattr(command, "entry", "")
+                rows.append(ProfileRow(label, begin, time.monotonic_ns()))
+        except MansardError as error:
+            return error
+        # Whatever else is raised fails the batch, not the thread.
+        except Exception as error:
+            return ExecutionError(f"{self.info.id}: {type(error).__name__}: {error}")
+        commands.rows = tuple(rows)
+        return None
+
+    def _strike(self) -> MansardError | None:
+        if self._fault is None:
+            return None
+        left, failure = self._fault
+        if left > 0:
+            self._fault = (left - 1, failure)
+            return None
+        self._fault = None
+        if failure is None:
+            self._released.wait()
+        return failure
+
+    def _execute(self, command: Command, bindings: Mapping[int, Buffer]) -> bool:
+        found = [_resolve(ref, bindings) for ref, _ in _refs(command)]
+        views = [buffer.bytes(offset) for buffer, offset in found]
+        match command:
+            case Dispatch():
+                self.run(command, views)
+            case Copy():
+                views[1][: command.size] = views[0][: command.size]
+                return len({buffer.kind for buffer, _ in found}) > 1
+            case Fill():
+                views[0][: command.size].view(np.uint32)[...] = command.pattern & 0xFFFFFFFF
+        return False
+
+
+def _refs(command: Command) -> list[tuple[BufferRef, int]]:
+    """The buffers of a command and how many bytes it surely reaches there."""
+    match command:
+        case Dispatch():
+            return [(ref, 0) for ref in command.bindings]
+        case Copy():
+            return [(command.source, command.size), (command.target, command.size)]
+        case Fill():
+            return [(command.target, command.size)]
+    return []
+
+
+def _check_range(ref: BufferRef, buffer: object, size: int, label: str) -> None:
+    if buffer is None and isinstance(ref.buffer, BindingSlot):
+        raise DeviceError(f"{label}: slot {ref.buffer.index} is not bound")
+    if not isinstance(buffer, ThreadedBuffer):
+        raise DeviceError(f"{label}: a buffer belongs to another device; import it first")
+    if size < 0 or not 0 <= ref.offset <= buffer.size - size:
+        raise DeviceError(f"{label}: {size} bytes at {ref.offset} are not within {buffer.size}")
+
+
+def _resolve(ref: BufferRef, bindings: Mapping[int, Buffer]) -> tuple[ThreadedBuffer, int]:
+    buffer = bindings[ref.buffer.index] if isinstance(ref.buffer, BindingSlot) else ref.buffer
+    assert isinstance(buffer, ThreadedBuffer)
+    return buffer, ref.offset
