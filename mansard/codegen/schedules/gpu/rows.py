@@ -30,7 +30,7 @@ HELD = 8
 """Vectors of a row that an invocation keeps in registers; with more it reads them again."""
 PACK = 4
 """Subgroups to a workgroup when each has a row of its own."""
-SERIAL, SHORTEST = 32, 8
+SERIAL, SHORTEST = 32, 13
 """Rows up to this long are run over by one invocation each: others would mostly wait. Of rows that are stored
 as well, only the shortest: what one invocation writes of a row lies apart from what its neighbours write."""
 
