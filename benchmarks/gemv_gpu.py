@@ -69,6 +69,8 @@ FILLERS = 4096
 """Workgroups that fill the large tensor."""
 GROUP = 32
 """Positions that share a scale of 4-bit weights."""
+LEAST_SECONDS = 3e-3
+"""Work of a recording whose time is taken."""
 WARM_SECONDS = 0.7
 """Work before anything is timed, so that the device runs at its full clock."""
 
@@ -161,8 +163,11 @@ class Kernels:
         recorded.close()
 
     def time(self, commands: Sequence[Command], rounds: int) -> float:
-        """Nanoseconds that commands take, without their submission."""
-        once, twice = (self.device.record([*commands] * times) for times in (1, 2))
+        """Nanoseconds that commands take, without their submission; they are repeated for `LEAST_SECONDS`."""
+        recorded = self.device.record(commands)
+        repeats = max(1, int(LEAST_SECONDS / min(self._submit(recorded) for _ in range(2))))
+        recorded.close()
+        once, twice = (self.device.record([*commands] * times * repeats) for times in (1, 2))
         if not self._warm:
             end = time.perf_counter() + WARM_SECONDS
             while time.perf_counter() < end:
@@ -171,7 +176,7 @@ class Kernels:
         best = [min(self._submit(recorded) for _ in range(rounds)) for recorded in (once, twice)]
         for recorded in (once, twice):
             recorded.close()
-        return 1e9 * (best[1] - best[0])
+        return 1e9 * (best[1] - best[0]) / repeats
 
     def device_time(self, commands: Sequence[Command], rounds: int) -> float:
         """Nanoseconds of the shortest command by the device's clock."""
