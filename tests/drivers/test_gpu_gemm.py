@@ -11,6 +11,7 @@ from mansard import dims
 from mansard.codegen.kernel import KernelBuilder
 from mansard.codegen.kernel.verify import verify
 from mansard.codegen.nest import Nest
+from mansard.codegen.schedules import Parameters
 from mansard.codegen.schedules.gpu import tiled
 from mansard.codegen.schedules.gpu.product import analyse
 from mansard.codegen.schedules.gpu.tiles import Tile, tiles
@@ -230,6 +231,13 @@ def test_no_product_of_matrices_is_refused():
     assert not tiled.applies(nest, target)
     with pytest.raises(CodegenError, match="no product of two matrices"):
         tiled.schedule(nest, target, "k")
+
+
+@pytest.mark.parametrize("wrong", [{"rows": 48}, {"down": 2}, {"across": 128}, {"depth": 2}, {"split": 0}])
+def test_tiles_that_cannot_be_divided_are_refused(wrong):
+    sizes = {"rows": 64, "columns": 64, "depth": 8, "down": 8, "across": 4, "split": 1, **wrong}
+    with pytest.raises(CodegenError, match="powers of two"):
+        Tile.of(Parameters.from_mapping(sizes))
 
 
 def test_memories_of_vectors_are_accessed_in_whole_vectors():
