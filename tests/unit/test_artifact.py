@@ -415,3 +415,15 @@ def test_an_unsound_plan_is_refused(plan, message):
 
 def test_the_sample_plan_is_sound():
     check_plan(two_device_plan())
+
+
+def test_pieces_end_at_multiples_in_the_file() -> None:
+    parts = [
+        bytes([i % 251]) * n for i, n in enumerate((5, 0, writing._WRITE_BYTES, 3, 2 * writing._WRITE_BYTES))
+    ]
+    start, found, place = 3 * PAGE, b"", 3 * PAGE
+    for piece in writing._pieces(parts, start):
+        found += bytes(piece)
+        place += len(piece)
+        assert place % writing._WRITE_BYTES == 0 or len(found) == sum(map(len, parts))
+    assert found == b"".join(parts)
