@@ -152,6 +152,15 @@ def test_8_bit_integers(shape):
     check(b.build([z]), inputs, MatrixTile(32, 32, 64, 1, 1), tolerance=0)
 
 
+def test_the_kernel_asks_for_its_size_of_subgroups():
+    b = GraphBuilder()
+    x, w = b.input("x", (64, 64), F16), b.input("w", (64, 64), F16)
+    (dispatch,) = fuse(b.build([product(b, x, w)])).dispatches
+    made = matrix.schedule(Nest(dispatch), TARGET, "k")
+    assert made.kernel.subgroup == 32
+    assert "subgroup_size_32" in BACKEND.compile_kernel(made.kernel, TARGET).requires
+
+
 def test_where_it_does_not_apply():
     def applies(dtype, target=TARGET, rows=64):
         b = GraphBuilder()

@@ -344,3 +344,12 @@ def test_shapes_of_matrices_are_features() -> None:
     assert shapes == {"matrix_16x16x16_f16_f32", "matrix_16x16x16_bf16_f32"}
     without = dataclasses.replace(device, features=DISCRETE.features)
     assert not any(name.startswith("matrix_1") for name in make_plan(without).feature_names)
+
+
+def test_devices_with_one_size_of_subgroups_name_it() -> None:
+    assert "subgroup_size_32" in make_plan(DISCRETE).feature_names
+    several = dataclasses.replace(DISCRETE, limits={**LIMITS, "minSubgroupSize": 16})
+    assert not any(
+        name.startswith("subgroup_size_")
+        for name in make_plan(several).feature_names - {"subgroup_size_control"}
+    )

@@ -44,6 +44,8 @@ class KernelBuilder:
         self.params = params
         self.workgroup = workgroup
         self.index = index
+        self.subgroup = 0
+        """See `Kernel.subgroup`."""
         self._shared: list[Shared] = []
         self._block = Block()
         self._root = self._block
@@ -349,6 +351,14 @@ class KernelBuilder:
 
     def build(self) -> Kernel:
         """The finished kernel."""
+        shared = tuple(self._shared)
         return Kernel(
-            self.name, self.bindings, self.params, self.workgroup, tuple(self._shared), self._root, self.index
+            self.name,
+            self.bindings,
+            self.params,
+            self.workgroup,
+            shared,
+            self._root,
+            self.index,
+            self.subgroup,
         )

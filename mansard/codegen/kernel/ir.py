@@ -221,6 +221,8 @@ class Kernel:
     body: Block
     index: DType
     """I32 or I64: the type of index arithmetic."""
+    subgroup: int = 0
+    """Invocations that a subgroup must have for the kernel to be right; 0: any number will do."""
 
     def __str__(self) -> str:
         from mansard.codegen.kernel.printer import print_kernel

@@ -15,7 +15,8 @@ def print_kernel(kernel: Kernel) -> str:
     bindings = ", ".join(f"b{b.index}:{b.dtype.value}{' rw' if b.writable else ''}" for b in kernel.bindings)
     size = "x".join(str(n) for n in kernel.workgroup)
     head = f"kernel {kernel.name}({bindings}; {kernel.params} params) workgroup {size} index "
-    lines = [head + f"{kernel.index.value} {{"]
+    subgroup = f" subgroup {kernel.subgroup}" if kernel.subgroup else ""
+    lines = [head + f"{kernel.index.value}{subgroup} {{"]
     lines += [f"  shared s{s.index}: {s.dtype.value}[{s.size}]" for s in kernel.shared]
     lines += _block(kernel.body, 1)
     return "\n".join([*lines, "}"])

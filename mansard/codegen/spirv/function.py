@@ -27,6 +27,8 @@ from mansard.errors import CodegenError
 from mansard.hal.executable import EntryPoint
 
 MAX_LANES = 4
+SUBGROUP_SIZE = "subgroup_size_"
+"""The feature of a device whose subgroups have as many invocations as the number that follows."""
 
 
 class KernelEmitter:
@@ -324,6 +326,8 @@ class KernelEmitter:
             found.remove("bfloat16")  # which it includes
         x, y, z = self.kernel.workgroup
         found += sorted(self.needs)
+        if self.kernel.subgroup:
+            found.append(f"{SUBGROUP_SIZE}{self.kernel.subgroup}")
         found.append(f"workgroup_invocations>={x * y * z}")
         if self.shared_bytes:
             found.append(f"shared_memory>={self.shared_bytes}")

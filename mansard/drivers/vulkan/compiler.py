@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mansard.codegen.backend import Backend, KernelTarget, MatrixShape
 from mansard.codegen.kernel import Kernel
 from mansard.codegen.kernel.verify import verify
-from mansard.codegen.spirv.function import KernelEmitter
+from mansard.codegen.spirv.function import SUBGROUP_SIZE, KernelEmitter
 from mansard.drivers.vulkan.abi import BDA, DESCRIPTORS, Module, join
 from mansard.drivers.vulkan.plan import OPERAND_FEATURES
 from mansard.drivers.vulkan.target_text import of_device, parse
@@ -133,7 +133,8 @@ def _module(kernel: Kernel, target: KernelTarget, abi: str) -> Module:
         emitter.module.preserve_nan()
     instructions = emitter.emit()
     requires = emitter.requires()
-    lacking = [r for r in requires if ">=" not in r and r not in target.features]
+    named = {*target.features, *(f"{SUBGROUP_SIZE}{size}" for size in {*target.subgroup})}
+    lacking = [r for r in requires if ">=" not in r and r not in named]
     x, y, z = kernel.workgroup
     if x * y * z > target.workgroup_invocations:
         lacking.append(f"{x * y * z} invocations in a workgroup (limit {target.workgroup_invocations})")

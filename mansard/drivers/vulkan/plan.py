@@ -292,6 +292,9 @@ def named_features(snapshot: Snapshot) -> dict[str, bool]:
     # A property, not a feature to enable: f32 arithmetic can keep NaN, infinities and signed zeros.
     found["nan_preserve"] = bool(snapshot.limits.get("shaderSignedZeroInfNanPreserveFloat32", 0))
     found |= {name: bool(operations & bit) for name, bit in SUBGROUP_OPERATIONS.items()}
+    size = snapshot.limits.get("subgroupSize", 0)
+    if size and {snapshot.limits.get(f"{end}SubgroupSize") or size for end in ("min", "max")} == {size}:
+        found[f"subgroup_size_{size}"] = True  # what kernels for that size alone ask for
     if found["cooperative_matrix"]:
         names = set(map(matrix_feature, snapshot.matrices)) - {""}
         # A kernel computes with the elements of a matrix too.

@@ -99,6 +99,7 @@ class _MatrixFlash:
         self.exact = divides(self.length, tile.keys)
         self.depth, self.columns = nest.depth_and_columns()
         b, shape = self.b, tile.shape
+        b.subgroup = frame.target.subgroup[0]
         self.sums = matrix.c_type(DType.F32, shape.m, shape.n)
         self.left = matrix.a_type(self.dtype, shape.m, shape.k)
         self.exchange = Exchange(b, frame.target, shape, tile.keys, tile.subgroups)

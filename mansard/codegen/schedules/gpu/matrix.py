@@ -111,6 +111,7 @@ class _MatrixProduct:
         b, product = self.b, problem.product
         self.size = frame.target.subgroup[0]
         self.threads = tile.subgroups * self.size
+        b.subgroup = self.size
         self.local = b.local_id(0)
         self.subgroup, self.lane = b.subgroup_place("subgroup_id"), b.subgroup_place("subgroup_lane")
         self.group, place = self._split(self.subgroup, tile.down * tile.across)
