@@ -1,4 +1,4 @@
-"""How kernels for Vulkan receive their buffers (`mansard.drivers.vulkan.abi`), as an option of compilation."""
+"""How kernels for Vulkan receive their buffers (`mansard.drivers.vulkan.abi`): an option of compilation."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from mansard.codegen.backend import KernelTarget
 from mansard.compiler.targets import CompileTarget
 from mansard.errors import CompileError
 
+_ADDRESSES = "buffer_device_address"
 _FEATURES = {"bda": "", "descriptors": "+abi_descriptors", "all": "+abi_all"}
 
 
 def with_dispatch_abi(targets: Sequence[CompileTarget], abi: str) -> list[CompileTarget]:
     """The targets, with kernels for Vulkan in the ABI ``bda``, ``descriptors`` or ``all``, for both.
 
-    Raises CompileError for another name.
+    A device that takes no addresses gets descriptors without being asked. Raises CompileError for another name.
     """
     if abi not in _FEATURES:
         raise CompileError(f"no Vulkan dispatch ABI {abi!r}; known: {', '.join(_FEATURES)}")
 
+    def chosen(kernel: KernelTarget) -> str:
+        return _FEATURES["descriptors" if abi == "bda" and _ADDRESSES not in kernel.features else abi]
+
     def changed(target: CompileTarget, kernel: KernelTarget) -> KernelTarget:
-        return target.backend.parse_target(kernel.name + _FEATURES[abi])
+        return target.backend.parse_target(kernel.name + chosen(kernel))
 
     return [
         dataclasses.replace(
@@ -30,7 +34,7 @@ def with_dispatch_abi(targets: Sequence[CompileTarget], abi: str) -> list[Compil
             variants=tuple(changed(target, variant) for variant in target.variants),
             largest_buffer=min(filter(None, (target.largest_buffer, target.descriptor_range)), default=None),
         )
-        if target.driver == "vulkan" and _FEATURES[abi]
+        if target.driver == "vulkan" and any(map(chosen, (target.kernel, *target.variants)))
         else target
         for target in targets
     ]
