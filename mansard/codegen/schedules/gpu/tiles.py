@@ -74,7 +74,7 @@ class Tile:
         nested = LANES <= tile.down <= tile.rows and LANES <= tile.across <= tile.columns
         if not powers or not nested or tile.depth < LANES:
             raise CodegenError(
-                f"tile ({parameters}): wanted are powers of two, with depth, down and across {LANES} or more, "
+                f"tile ({parameters}): wanted are powers of two, depth, down and across {LANES} or more, "
                 "down up to rows and across up to columns"
             )
         return tile
