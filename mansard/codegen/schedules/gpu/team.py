@@ -98,20 +98,12 @@ class Team:
         b.barrier()
         b.store(shared, self.lane, value)
         b.barrier()
-        halve(b, shared, self.lane, width, 1, combiner)
+        count = width
+        while count > 1:
+            half = power_of_two_below(count - 1)
+            with b.if_(b.compare("lt", self.lane, b.idx(count - half))):
+                other = b.load(shared, b.add(self.lane, b.idx(half)))
+                b.store(shared, self.lane, b.binary(combiner, b.load(shared, self.lane), other))
+            b.barrier()
+            count = half
         return b.load(shared, b.idx(0))
-
-
-def halve(b: KernelBuilder, shared: Shared, lane: KValue, count: int, stride: int, combiner: str) -> None:
-    """Fold ``count`` groups of ``stride`` elements in shared memory into the first.
-
-    Invocation ``lane`` owns element ``lane``; all invocations take part, and wait for each other after
-    each step.
-    """
-    while count > 1:
-        half = power_of_two_below(count - 1)
-        with b.if_(b.compare("lt", lane, b.idx((count - half) * stride))):
-            other = b.load(shared, b.add(lane, b.idx(half * stride)))
-            b.store(shared, lane, b.binary(combiner, b.load(shared, lane), other))
-        b.barrier()
-        count = half
