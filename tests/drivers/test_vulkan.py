@@ -298,3 +298,12 @@ def test_the_pipeline_cache_is_kept_on_disk(device: VulkanDevice, cache_director
     repaired.load(kernels.spec(kernels.ADD))
     repaired.close()
     assert read_file(stored[0])
+
+
+def test_an_executable_tells_how_long_its_pipelines_took(device: VulkanDevice) -> None:
+    executable = device.load(kernels.spec(kernels.ADD))
+    (build,) = executable.builds
+    assert (
+        build.entry in executable.entries and 0 < build.seconds < 60 and build.cached in (True, False, None)
+    )
+    executable.close()

@@ -14,11 +14,12 @@ from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.abi import DESCRIPTORS, FORMATS, Module, modules_of
 from mansard.drivers.vulkan.cache import PipelineCache
 from mansard.drivers.vulkan.context import Context
+from mansard.drivers.vulkan.feedback import Feedback
 from mansard.drivers.vulkan.plan import DevicePlan
 from mansard.drivers.vulkan.results import check
 from mansard.drivers.vulkan.spirv import entry_points
 from mansard.errors import ArtifactError, DeviceError, TargetMismatchError
-from mansard.hal.executable import EntryPoint, Executable, ExecutableSpec
+from mansard.hal.executable import Build, EntryPoint, Executable, ExecutableSpec
 
 _LIMIT = re.compile(r"(\w+)\s*>=\s*(\d+)")
 
@@ -65,10 +66,11 @@ class Layout:
 class Pipeline:
     """One entry point, ready to be dispatched."""
 
-    def __init__(self, handle: int, layout: Layout, entry: EntryPoint) -> None:
+    def __init__(self, handle: int, layout: Layout, entry: EntryPoint, build: Build) -> None:
         self.handle = handle
         self.layout = layout.pipeline
         self.entry = entry
+        self.build = build
         self.descriptors = layout.descriptors
         """Whether it takes descriptors instead of an argument table."""
         self.pooled_set = 0 if layout.pushed else layout.set
@@ -85,6 +87,7 @@ class VulkanExecutable(Executable):
         self.spec = spec
         self.entries = {entry.name: entry for entry in spec.entries}
         self.pipelines = pipelines
+        self.builds = tuple(pipeline.build for pipeline in pipelines.values())
         handles = [pipeline.handle for pipeline in pipelines.values()]
         self._finalizer = weakref.finalize(self, loader.release, handles)
         self._finalizer.atexit = False
@@ -178,6 +181,7 @@ class ExecutableLoader:
                 for entry, layout in zip(entries, layouts, strict=True)
             )
         )
+        feedback = Feedback(infos)
         handles = (ctypes.c_uint64 * len(entries))()
         result = self._context.commands.vkCreateComputePipelines(
             self._context.handle, self._cache.handle, len(entries), infos, None, handles
@@ -190,9 +194,10 @@ class ExecutableLoader:
             raise
         for entry, handle in zip(entries, handles, strict=True):
             self._context.name(vk.VK_OBJECT_TYPE_PIPELINE, handle, entry.name)
+        builds = feedback.builds(entry.name for entry in entries)
         return {
-            entry.name: Pipeline(handle, layout, entry)
-            for entry, handle, layout in zip(entries, handles, layouts, strict=True)
+            entry.name: Pipeline(handle, layout, entry, build)
+            for entry, handle, layout, build in zip(entries, handles, layouts, builds, strict=True)
         }
 
     def _layout(self, entry: EntryPoint, descriptors: bool) -> Layout:
