@@ -272,3 +272,20 @@ def test_symbolic_sizes(device, along, dim):
             shapes = [v.type.concrete({"s": size}) for v in graph.inputs]
             arrays = [random(shapes[0]), random(shapes[1], F16)]
             compare(outputs(model, arrays), interpret(graph, arrays), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("dtype", [DType.F64, DType.I64])
+def test_wide_numbers(device, dtype, transposed):
+    """Element types that are neither read as words nor added in subgroups."""
+    if dtype is DType.F64 and "float64" not in target().features:
+        pytest.skip("the device has no float64")
+    b = GraphBuilder()
+    x = b.input("x", (8, 200), dtype)
+    w = b.input("w", (300, 200) if transposed else (200, 300), dtype)
+    body = Apply("mul", (Arg(0, dtype), Arg(1, dtype)), dtype)
+    reads = [maps(0, 2), maps(1, 2) if transposed else maps(2, 1)]
+    graph = b.build([b.generic([x, w], reads, (8, 300, 200), body, reduced=1, combiner="add")])
+    assert choose.choose(nest_of(graph), target()) is gemv.schedule
+    check(graph, [random(v.type.shape, dtype) for v in graph.inputs], device)

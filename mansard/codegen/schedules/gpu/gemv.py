@@ -166,5 +166,6 @@ def _form(nest: Nest) -> Form:
 def _fits(nest: Nest, form: Form, plan: Plan, target: KernelTarget) -> bool:
     """Whether the accumulators fit into registers, and what invocations exchange into workgroup memory."""
     cells = rows_of(nest, form) * plan.columns
-    exchanged = 0 if plan.alone else 4 * cells * plan.width
+    size = max(4, register_dtype(form.root.op.body.dtype).itemsize)
+    exchanged = 0 if plan.alone else size * cells * plan.width
     return cells <= MOST_SUMS and exchanged <= target.shared_memory_bytes and plan.width % plan.split == 0
