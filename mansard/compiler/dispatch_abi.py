@@ -16,7 +16,8 @@ _FEATURES = {"bda": "", "descriptors": "+abi_descriptors", "all": "+abi_all"}
 def with_dispatch_abi(targets: Sequence[CompileTarget], abi: str) -> list[CompileTarget]:
     """The targets, with kernels for Vulkan in the ABI ``bda``, ``descriptors`` or ``all``, for both.
 
-    A device that takes no addresses gets descriptors without being asked. Raises CompileError for another name.
+    A device that takes no addresses gets descriptors without being asked. Raises CompileError for another
+    name.
     """
     if abi not in _FEATURES:
         raise CompileError(f"no Vulkan dispatch ABI {abi!r}; known: {', '.join(_FEATURES)}")

@@ -41,7 +41,7 @@ class VulkanAdapter(Adapter):
         return kernels.groups(count)
 
 
-class VulkanConformance(Conformance, KernelTests):
+class VulkanKernels(KernelTests):
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def nothing_left_behind(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -57,7 +57,11 @@ class VulkanConformance(Conformance, KernelTests):
         support.assert_no_validation_messages()
 
 
-def _suites() -> dict[str, type[VulkanConformance]]:
+class VulkanConformance(Conformance, VulkanKernels):
+    pass
+
+
+def _suites() -> dict[str, type[VulkanKernels]]:
     """A class for every variation of every usable device; one that skips where there is none."""
     usable = [info.index for info in support.validating_driver().devices() if info.supported]
     found = [variation for index in usable for variation in support.variations(index)]
@@ -68,7 +72,8 @@ def _suites() -> dict[str, type[VulkanConformance]]:
         )
         name = "TestVulkan" + "".join(word[0].upper() + word[1:] for word in words)
         name += str(variation.index) if variation.index else ""
-        suites[name] = type(name, (VulkanConformance,), {"adapter": VulkanAdapter(variation)})
+        base = VulkanKernels if variation.kernels_only else VulkanConformance
+        suites[name] = type(name, (base,), {"adapter": VulkanAdapter(variation)})
     return suites
 
 

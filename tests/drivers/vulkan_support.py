@@ -54,6 +54,8 @@ class Variation:
     index: int = 0
     discrete: bool = False
     """Whether the driver shall take it for a card with memory of its own."""
+    kernels_only: bool = False
+    """Whether the suite's hand-written kernels, which take addresses, cannot run on it."""
 
     def open(self) -> VulkanDevice:
         """A newly opened device that differs so; devices opened later do not."""
@@ -88,6 +90,8 @@ def variations(index: int = 0) -> list[Variation]:
     if candidate.plan.unified:  # what would be copied by other means on other devices
         card = Variation("as a discrete device", index=index, discrete=True)
         held += [card, replace(card, name=f"{card.name}, --limits vulkan-minimum", limits="vulkan-minimum")]
+    name = "buffer_device_address"
+    held.append(Variation(f"without {name}", disable=(name,), index=index, kernels_only=True))
     if os.environ.get("MANSARD_CONFORMANCE") == "all":
         without = [Variation(f"without {name}", disable=(name,), index=index) for name in named]
         return [Variation(index=index), *without, *held]

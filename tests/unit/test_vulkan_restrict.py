@@ -85,6 +85,7 @@ def test_the_least_device_of_all() -> None:
     on = {name for name, present in plan.features.items() if present}
     assert on == {
         "buffer_device_address", "int64", "scalar_block_layout", "storage16", "storage8", "subgroup_basic",
+        "subgroup_size_32",  # no profile can change it
     }  # fmt: skip
     assert plan.limits["workgroup_invocations"] == 128
     assert plan.limits["max_allocation"] == GIB

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import functools
 import importlib.resources
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -157,11 +158,16 @@ def optional_features(snapshot: Snapshot) -> tuple[str, ...]:
     named = [
         name
         for name, present in named_features(snapshot).items()
-        if present and not needed.issuperset(NAMED_FEATURES.get(name, ("",)))
+        if present and not needed.issuperset(NAMED_FEATURES.get(name, ("",))) and not _is_fixed(name)
     ]
     unnamed = [name for name in UNNAMED_FEATURES if name in snapshot.features]
     extensions = [name for name in OPTIONAL_EXTENSIONS if name in snapshot.extensions]
     return (*named, *unnamed, *extensions)
+
+
+def _is_fixed(name: str) -> bool:
+    """Whether a name stands for what cannot be switched off: the size of subgroups."""
+    return re.fullmatch(r"subgroup_size_\d+", name) is not None
 
 
 def _behind(name: str) -> set[str]:
