@@ -32,11 +32,11 @@ from mansard.dtypes import DType
 
 MOST_ROWS = 4
 """Rows that share each weight read: with more the work is no longer bound by memory."""
-PIECE_BYTES = 64 * 1024
+PIECE_BYTES = 128 * 1024
 """Weights of one task: some microseconds of reading, so that the cores end together."""
 LEAST_TASKS = 16
-PREFETCH_BYTES = 2048
-"""How far ahead of the loads the stream is prefetched: some 50 ns at 40 GB/s a core."""
+PREFETCH_BYTES = 4096
+"""How far ahead of the loads the stream is prefetched: some 100 ns at 40 GB/s a core."""
 LINE = 64
 
 
