@@ -9,7 +9,8 @@ from mansard.codegen.backend import KernelTarget
 from mansard.compiler.targets import CompileTarget
 from mansard.errors import CompileError
 
-_ADDRESSES = "buffer_device_address"
+_ADDRESSES = frozenset({"buffer_device_address", "int64"})
+"""What kernels need that take addresses."""
 _FEATURES = {"bda": "", "descriptors": "+abi_descriptors", "all": "+abi_all"}
 
 
@@ -23,7 +24,7 @@ def with_dispatch_abi(targets: Sequence[CompileTarget], abi: str) -> list[Compil
         raise CompileError(f"no Vulkan dispatch ABI {abi!r}; known: {', '.join(_FEATURES)}")
 
     def chosen(kernel: KernelTarget) -> str:
-        return _FEATURES["descriptors" if abi == "bda" and _ADDRESSES not in kernel.features else abi]
+        return _FEATURES["descriptors" if abi == "bda" and not kernel.features >= _ADDRESSES else abi]
 
     def changed(target: CompileTarget, kernel: KernelTarget) -> KernelTarget:
         return target.backend.parse_target(kernel.name + chosen(kernel))

@@ -95,6 +95,16 @@ def test_several_gpus_in_one_artifact(folder: Path) -> None:
     assert (ran["outputs"][0]["min"], ran["outputs"][0]["max"]) == (64.0, 64.0)
 
 
+@pytest.mark.parametrize("without", ["buffer_device_address", "int64"])
+def test_a_device_that_takes_no_addresses(folder: Path, without: str) -> None:
+    """Compiling for it gives descriptors without being asked; such code runs on others too."""
+    target = ("--device", "vulkan", "--fallback", "error")
+    mansard(folder, "compile", "m.mlir", "-o", "d.mansard", *target, "--json", MANSARD_VULKAN_DISABLE=without)
+    inputs = ("--input", "@x.npy", "--input", "@w.npy")
+    ran = mansard(folder, "run", "d.mansard", *inputs, "--json", MANSARD_VULKAN_DISABLE=without)
+    assert (ran["outputs"][0]["min"], ran["outputs"][0]["max"]) == (64.0, 64.0)
+
+
 def test_a_feature_switched_off(folder: Path) -> None:
     plain = support.usable_device()
     off = vulkan(mansard(folder, "devices", "--json", MANSARD_VULKAN_DISABLE="nan_preserve,int64_atomics"))
