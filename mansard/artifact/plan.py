@@ -170,6 +170,28 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """What placement expects of a call, by its cost model; times in milliseconds.
+
+    ``cost_ms`` is what was minimised: the latency, or the busiest device's time for throughput. No placement
+    costs less than ``bound_ms``, as far as the model goes. ``method`` says how the placement was found.
+    """
+
+    latency_ms: float
+    objective: str
+    cost_ms: float
+    bound_ms: float
+    method: str
+    copied_bytes: int = 0
+    """Of all copies, those of inputs and outputs included, with dims at a representative size."""
+
+    @property
+    def gap(self) -> float:
+        """The most by which a better placement could cost less, as a part of the bound."""
+        return self.cost_ms / self.bound_ms - 1 if self.bound_ms > 0 else 0.0
+
+
+@dataclass(frozen=True)
 class Plan:
     """A compiled model."""
 
@@ -189,6 +211,8 @@ class Plan:
     variants: tuple[Plan, ...] = ()
     """The same model for other devices of the same driver, the best first. Their decisions and
     info are this plan's."""
+    prediction: Prediction | None = None
+    """None in a plan made before predictions were kept."""
 
     def with_variants(self) -> tuple[Plan, ...]:
         """This plan and its variants, the best first."""

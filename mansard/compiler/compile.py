@@ -230,7 +230,7 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
                     _info(options) if number == 0 else {},
                 )
             )
-    plan = dataclasses.replace(plans[0], variants=tuple(plans[1:]))
+    plan = dataclasses.replace(plans[0], variants=tuple(plans[1:]), prediction=placed.prediction)
     # A search replaces the kernels of one plan; those of a model with variants stay as they are.
     sources = None if plan.variants else sources_to_bytes(made[0].sources)
     weights = tuple(files.weights.values())

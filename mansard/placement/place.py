@@ -7,12 +7,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mansard.artifact.plan import Decision
+from mansard.artifact.plan import Decision, Prediction
 from mansard.errors import PlacementError
 from mansard.passes.dispatch import Dispatch, DispatchGraph
 from mansard.placement.choose import Choice, choose
 from mansard.placement.cost import Work, seconds, work_of
 from mansard.placement.problem import Problem, make_problem
+from mansard.placement.simulate import simulate
 from mansard.targets.profile import DeviceProfile
 
 OBJECTIVES = ("latency", "throughput")
@@ -66,6 +67,7 @@ class PlacementResult:
     reasons: Mapping[Dispatch, str]
     problem: Problem
     choice: Choice
+    prediction: Prediction
 
 
 def place(graph: DispatchGraph, slots: Sequence[DeviceSlot], wish: Placement) -> PlacementResult:
@@ -128,7 +130,8 @@ class _Placer:
         decisions = tuple(self._decision(n, labels) for n in range(len(self.dispatches)))
         device = {d: labels[n] for n, d in enumerate(self.dispatches)}
         reasons = {d: x.reason for d, x in zip(device, decisions, strict=True)}
-        return PlacementResult(device, decisions, reasons, problem, chosen)
+        prediction = _prediction(problem, chosen, self._objective())
+        return PlacementResult(device, decisions, reasons, problem, chosen, prediction)
 
     def _objective(self) -> str:
         return "throughput" if self.wish.min_share > 0 else self.wish.objective
@@ -194,3 +197,10 @@ class _Placer:
         if self.wish.min_share or self.wish.objective == "throughput":
             return "balances the devices' load"
         return f"kept with its neighbours: handing over costs more than {self.slots[fastest].name} saves"
+
+
+def _prediction(problem: Problem, chosen: Choice, objective: str) -> Prediction:
+    """What the plan keeps of a choice."""
+    run = simulate(problem, chosen.labels)
+    latency, cost, bound = (round(s * 1e3, 6) for s in (run.seconds, chosen.cost, chosen.bound))
+    return Prediction(latency, objective, cost, bound, chosen.method, run.copied_bytes)

@@ -12,6 +12,7 @@ from mansard.hal import ProfileRow
 from mansard.runtime.completion import completions
 from mansard.runtime.context import Context, Machine
 from mansard.runtime.pool import Gate, IdleContexts, Key
+from mansard.runtime.profile import Copies
 from mansard.runtime.tensors import Array, Prepared
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class _Call:
     idle: IdleContexts
     profile: bool = False
     context: Context = field(init=False)
+    submitted: float = 0.0
+    """When it was handed to the devices (`time.perf_counter`)."""
+    copies: Copies = field(default_factory=Copies)
+    """What it copied; known when it has ended."""
 
     @property
     def key(self) -> Key:
@@ -67,16 +72,15 @@ class Calls:
         """See `Session.run`."""
         return self._run(_Call(prepared, self._idle), timeout)
 
-    def profile(self, prepared: Prepared) -> tuple[list[list[ProfileRow]], float]:
-        """Device times by slot, and the seconds from submission to completion."""
+    def profile(self, prepared: Prepared) -> tuple[list[list[ProfileRow]], float, Copies]:
+        """Device times by slot, the seconds from submission to completion, and the copies made."""
         call = _Call(prepared, self._profiled, profile=True)
-        start = time.perf_counter()
         self._begin_blocking(call)
         self._await(call, None)
-        wall = time.perf_counter() - start
+        wall = time.perf_counter() - call.submitted
         rows = call.context.profile()
         self._finish(call)
-        return rows, wall
+        return rows, wall, call.copies
 
     async def run_async(self, prepared: Prepared) -> list[Array]:
         """See `Session.run_async`."""
@@ -153,6 +157,7 @@ class Calls:
             self._gate.leave()
             raise
         try:
+            call.submitted = time.perf_counter()
             call.context.start(call.prepared.arrays)
         except BaseException:
             self._abandon(call)
@@ -222,14 +227,17 @@ class Calls:
         completions().when(call.context.finals(), end)
 
     def _count(self, call: _Call) -> None:
-        context, copied = call.context, call.prepared.copied
+        context, (count, size) = call.context, call.prepared.copied
+        call.copies = copies = Copies(
+            context.copies, context.copied_bytes, context.host_copies + count, context.host_bytes + size
+        )
         with self._lock:
             stats = self.stats
             stats.calls += 1
-            stats.device_copies += context.copies
-            stats.device_bytes += context.copied_bytes
-            stats.host_copies += context.host_copies + copied[0]
-            stats.host_bytes += context.host_bytes + copied[1]
+            stats.device_copies += copies.device
+            stats.device_bytes += copies.device_bytes
+            stats.host_copies += copies.host
+            stats.host_bytes += copies.host_bytes
 
     def _check_open(self) -> None:
         if self._closed:

@@ -15,6 +15,7 @@ from mansard.runtime.binding import BoundSlot, Devices, bind, probe_links
 from mansard.runtime.calls import Calls, Stats
 from mansard.runtime.constants import Constants, upload
 from mansard.runtime.context import Machine
+from mansard.runtime.dataflow import dataflow
 from mansard.runtime.layout import Store, lay_out
 from mansard.runtime.ledger import ACTIVATIONS, CODE, STATES, WEIGHTS, MemoryLedger, MemoryRow
 from mansard.runtime.memory import Memory
@@ -85,12 +86,19 @@ class Session:
 
     def profile(self, prepared: Prepared) -> Profile:
         """Run once with device times. It runs on recordings of its own, kept for the last shape."""
-        rows, wall = self._calls.profile(prepared)
+        rows, wall, copies = self._calls.profile(prepared)
         devices = (
             DeviceProfile(slot.plan.name, slot.name, tuple(times), slot.device.info, slot.builds)
             for slot, times in zip(self.slots, rows, strict=True)
         )
-        return Profile(tuple(devices), wall * 1e3, dispatch_counts(self.plan), prepared.dims)
+        return Profile(
+            tuple(devices),
+            wall * 1e3,
+            dispatch_counts(self.plan),
+            prepared.dims,
+            dataflow(self.plan),
+            copies,
+        )
 
     def reset_states(self) -> None:
         """Give every state its initial contents: its weight where it has one, else zeros."""
