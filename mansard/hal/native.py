@@ -228,6 +228,10 @@ _CLASSES: tuple[tuple[int, type[MansardError]], ...] = (
 _CLASS_OF_CODE: dict[int, type[MansardError]] = {**dict(_CLASSES), CLOSED: DeviceError, INVALID: DeviceError}
 
 
+losses = 0
+"""How often somebody was told that a device is lost."""
+
+
 def code_of(error: MansardError) -> int:
     """The core's code for an exception; a class the core does not know counts as its nearest base."""
     return next(code for code, cls in _CLASSES if isinstance(error, cls))
@@ -235,6 +239,9 @@ def code_of(error: MansardError) -> int:
 
 def exception_of(code: int, message: str) -> MansardError:
     """The exception for a code of the core."""
+    if code == DEVICE_LOST:
+        global losses  # noqa: PLW0603  # of the process, as the devices are
+        losses += 1
     return _CLASS_OF_CODE.get(code, MansardError)(message)
 
 

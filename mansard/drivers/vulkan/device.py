@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,6 +25,7 @@ from mansard.drivers.vulkan.queue import DeviceQueue
 from mansard.drivers.vulkan.queues import QueuePlan, plan_queues, with_sparse
 from mansard.drivers.vulkan.stream import COMPUTE, TRANSFER
 from mansard.errors import DeviceError, DeviceLostError
+from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.device import Batch, CommandBuffer, Device, DeviceInfo, Launcher, QueueKind
@@ -33,6 +35,8 @@ from mansard.hal.semaphore import Point, Semaphore
 if TYPE_CHECKING:
     from mansard.drivers.vulkan.driver import Candidate
 
+_LOSS_TIME = 1.5
+"""Seconds within which all that a lost device had to do has failed: it gets one to end by itself."""
 _CLOCK_TIMEOUT = 10.0
 """Seconds; a device that cannot write one timestamp in that time is not answering."""
 
@@ -55,6 +59,7 @@ class VulkanDevice(Device):
         self.capabilities = replace(described, transfer_queue=queues.transfer is not None)
         self._lock = threading.Lock()
         self._closed = False
+        self._losses = native.losses
         with ExitStack() as undo:  # what was made is taken back when something behind it cannot be made
             undo.callback(self._context.commands.vkDestroyDevice, self._context.handle, None)
             self._queue = DeviceQueue(self._context, queues.compute, info.id)
@@ -121,10 +126,18 @@ class VulkanDevice(Device):
 
     @property
     def lost(self) -> bool:
-        """Whether the device stopped answering.
+        """Whether the device stopped answering: asked of it only once somebody was told of a loss."""
+        told, until = native.losses, time.monotonic() + _LOSS_TIME
+        while told != self._losses:
+            if self._refuses_work():
+                return True
+            if time.monotonic() > until:
+                self._losses = told  # it was another device
+            time.sleep(0.001)
+        return False
 
-        What is handed to a lost device fails for that reason. This batch fails before it could run anyway.
-        """
+    def _refuses_work(self) -> bool:
+        """Whether what is handed over fails because the device is lost. Nothing of it could run anyway."""
         call, answer = Semaphore("vulkan call"), Point(Semaphore("vulkan answer"), 1)
         try:
             self.submit([Batch(self._recorder.record([], False), (Point(call, 1),), (answer,))])
