@@ -179,7 +179,8 @@ def test_limits_reach_the_driver_before_devices_are_listed(monkeypatch: pytest.M
     assert seen == [("vulkan", {"limits": "mali-g720"}), "listed"]
 
 
-def test_an_unknown_limit_profile_is_told_in_one_line() -> None:
+def test_an_unknown_limit_profile_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_open", {})  # devices of other tests
     result = invoke("devices", "--limits", "mali-g721")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "no limit profile 'mali-g721'; did you mean mali-g720?" in result.stderr
