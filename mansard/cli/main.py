@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from mansard.cli import bench, compile_, demo, devices, explain, run, trace, tune
+from mansard.cli import bench, compile_, demo, devices, explain, run, simulate, trace, tune
 from mansard.errors import MansardError
 
 
@@ -73,5 +73,6 @@ app.command("run")(run.run)
 app.command("bench")(bench.bench)
 app.command("tune")(tune.tune)
 app.command("explain")(explain.explain)
+app.command("simulate")(simulate.simulate)
 app.command("trace")(trace.trace)
 app.command("demo")(demo.demo)

@@ -92,7 +92,12 @@ def seconds(work: Work, profile: DeviceProfile) -> float:
 
 
 def transfer_seconds(size: int, source: DeviceProfile, target: DeviceProfile) -> float:
-    """Predicted time to hand ``size`` bytes from one device to another."""
+    """Predicted time to hand ``size`` bytes from one device to another: by the link of the two where the
+    source's profile has one, else by way of the host."""
+    pair = source.links.get(target.name)
+    if pair is not None:
+        shared = source.unified and target.unified
+        return pair.handoff_seconds + (0.0 if shared else size / pair.bytes_per_second)
     handoff = source.link.handoff_seconds
     copied = [p for p in (source, target) if not p.unified]
     return handoff + sum(size / p.link.bytes_per_second for p in copied)

@@ -64,7 +64,8 @@ class Problem:
             return 0.0, 0.0
         if HOST in (source, target):
             profile = self.profiles[target if source == HOST else source]
-            return 0.0, 0.0 if profile.unified else size / profile.link.bytes_per_second
+            link = profile.link if source == HOST else profile.links.get("host", profile.link)
+            return 0.0, 0.0 if profile.unified else size / link.bytes_per_second
         a, b = self.profiles[source], self.profiles[target]
         handoff = transfer_seconds(0, a, b)
         return handoff, transfer_seconds(size, a, b) - handoff

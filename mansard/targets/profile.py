@@ -7,7 +7,7 @@ import importlib.resources
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mansard.errors import PlacementError
@@ -33,7 +33,12 @@ class DeviceProfile:
     rates: Mapping[str, float]
     launch: float
     link: LinkProfile
+    """From the host's memory to the device's, and the handoff to a device that ``links`` does not name."""
     unified: bool
+    links: Mapping[str, LinkProfile] = field(default_factory=dict, hash=False)
+    """From this device to others, by the name of their profile, and to the host, as ``host``."""
+    measured: str = ""
+    """The day on which the figures were measured here; empty for shipped ones."""
 
     def rate(self, dtype: str) -> float:
         """Operations per second for an element type (the f32 rate when it is not listed)."""

@@ -1,0 +1,230 @@
+"""``mansard simulate``: how a compiled model would run on a chip one does not have."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mansard.cli.models import ArtifactArgument
+from mansard.cli.output import JsonOption, Output, milliseconds, si
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mansard.artifact.plan import Plan
+    from mansard.placement.problem import Problem
+    from mansard.placement.what_if import SlotMemory
+    from mansard.targets.profile import DeviceProfile
+
+SizeOption = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="DIM=SIZE", help="The size of a dim of the model, as in seq=128. Repeat."),
+]
+
+
+def simulate(
+    artifact: ArtifactArgument,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="CHIP",
+            help="A TOML file with a table per device, or a shipped chip: apple-m2, jetson-agx-orin, rk3588, "
+            "snapdragon-8-gen-3. Without it: this machine, as far as it was calibrated.",
+        ),
+    ] = None,
+    size: SizeOption = None,
+    place: Annotated[
+        bool,
+        typer.Option("--place", help="Also search the placement that would be best there."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict latency, busy time, copies and memory of a compiled model on another chip.
+
+    The model's schedule is run against the chip's profile; no device is opened and nothing is computed.
+    """
+    from mansard.artifact.resources import read_artifact
+    from mansard.placement.simulate import simulate as run
+    from mansard.placement.what_if import memory, replay
+
+    with Output(as_json) as out:
+        plan, resources = read_artifact(artifact, verify="code")
+        resources.close()
+        sizes = dim_sizes(plan, size or ())
+        chip = chip_of(plan, profile)
+        replayed = replay(plan, chip.profiles, sizes, chip.limits)
+        problem, labels = replayed.problem, replayed.labels
+        predicted = run(problem, labels)
+        result: dict[str, Any] = {
+            "chip": chip.name,
+            "sizes": sizes,
+            "latency_ms": predicted.seconds * 1e3,
+            "lockstep_ms": run(problem, labels, lockstep=True).seconds * 1e3,
+            "copies": sum(span.dispatch is None for span in predicted.spans),
+            "copied_bytes": predicted.copied_bytes,
+            "handoffs": handoffs(problem, labels),
+            "devices": device_rows(
+                plan, chip, labels, predicted.busy, predicted.seconds, memory(plan, sizes)
+            ),
+        }
+        if place:
+            result["best"] = best(plan, problem)
+        out.show(f"{plan.name} on {chip.name}" + _shown(sizes))
+        out.show(device_table(result["devices"]))
+        for line in lines(result):
+            out.show(line)
+        out.result(result)
+
+
+def handoffs(problem: Problem, labels: Sequence[int]) -> int:
+    """How often a value goes from the device that makes it to another that reads it."""
+    from mansard.placement.problem import HOST
+
+    count = 0
+    for move in problem.moves:
+        if move.producer != HOST:
+            readers = {labels[user] for user in move.consumers if user != HOST}
+            count += len(readers - {labels[move.producer]})
+    return count
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What stands for the plan's device slots, in their order."""
+
+    name: str
+    profiles: tuple[DeviceProfile, ...]
+    limits: tuple[int | None, ...]
+    """Bytes of memory that a model may take."""
+
+
+def chip_of(plan: Plan, name: str | None) -> Chip:
+    """The chip called ``name``, or this machine for None.
+
+    Raises PlacementError when it lacks one of the plan's devices.
+    """
+    if name is None:
+        from mansard.compiler.targets import resolve_targets
+        from mansard.placement import Placement
+
+        found = resolve_targets([d.name for d in plan.devices], Placement(fallback="error"))
+        return Chip("this machine", tuple(t.slot.profile for t in found), (None,) * len(found))
+    from mansard.targets.socs import load_soc
+
+    soc = load_soc(name)
+    tables = [soc.device(slot.name, slot.driver) for slot in plan.devices]
+    return Chip(
+        soc.name,
+        tuple(soc.devices[table] for table in tables),
+        tuple(soc.memory.get(table) for table in tables),
+    )
+
+
+def dim_sizes(plan: Plan, texts: Sequence[str]) -> dict[str, int]:
+    """A size for every dim of a plan: as given by ``DIM=SIZE``, else a typical one in its range.
+
+    Raises typer.BadParameter for an unknown dim or a size outside its range.
+    """
+    from mansard import dims
+
+    sizes = {dim.name: dims.representative(dims.symbol(dim)) for dim in plan.dims}
+    known = {dim.name: dim for dim in plan.dims}
+    for text in texts:
+        match = re.fullmatch(r"(\w+)=(\d+)", text)
+        if match is None or match[1] not in known:
+            names = ", ".join(known) or "none"
+            raise typer.BadParameter(f"{text!r} is not DIM=SIZE with a dim of the model ({names})")
+        dim, chosen = known[match[1]], int(match[2])
+        if not dim.min <= chosen <= dim.max or chosen % dim.multiple:
+            raise typer.BadParameter(f"{text!r}: {dim.name} is {dim.min}..{dim.max}/{dim.multiple}")
+        sizes[dim.name] = chosen
+    return sizes
+
+
+def device_rows(
+    plan: Plan,
+    chip: Chip,
+    labels: Sequence[int],
+    busy: Sequence[float],
+    seconds: float,
+    memory: Sequence[SlotMemory],
+) -> list[dict[str, Any]]:
+    """One row per device slot; ``fits`` is None where the chip does not say how much memory there is."""
+    rows = []
+    for number, device in enumerate(plan.devices):
+        limit, used = chip.limits[number], memory[number]
+        rows.append(
+            {
+                "device": device.name,
+                "dispatches": labels.count(number),
+                "busy_ms": busy[number] * 1e3,
+                "busy_percent": 100 * busy[number] / seconds if seconds else 0.0,
+                **dataclasses.asdict(used),
+                "memory": limit,
+                "fits": None if limit is None else used.total <= limit,
+                "calibrated": chip.profiles[number].measured,
+            }
+        )
+    return rows
+
+
+def best(plan: Plan, problem: Problem) -> dict[str, Any]:
+    """The best placement found for the chip: predicted latency, a bound of it, dispatches by device."""
+    from mansard.placement.choose import choose
+
+    choice = choose(problem, "latency", 5.0)
+    return {
+        "latency_ms": choice.cost * 1e3,
+        "bound_ms": choice.bound * 1e3,
+        "dispatches": {d.name: choice.labels.count(number) for number, d in enumerate(plan.devices)},
+    }
+
+
+def _shown(sizes: Mapping[str, int]) -> str:
+    return f" ({', '.join(f'{name}={size}' for name, size in sizes.items())})" if sizes else ""
+
+
+def lines(result: Mapping[str, Any]) -> list[str]:
+    """The totals for people."""
+    shown = [
+        f"predicted latency {milliseconds(result['latency_ms'])}, "
+        f"{milliseconds(result['lockstep_ms'])} if one device at a time ran",
+        f"{result['handoffs']} handoffs between devices, {result['copies']} copies of "
+        f"{si(result['copied_bytes'], 'B')}",
+    ]
+    if "best" in result:
+        found = result["best"]
+        spread = ", ".join(f"{count} on {name}" for name, count in found["dispatches"].items())
+        shown.append(
+            f"best placement found there: {milliseconds(found['latency_ms'])} ({spread}; "
+            f"none is below {milliseconds(found['bound_ms'])})"
+        )
+    return shown
+
+
+def device_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """`device_rows` for people."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("device", "dispatches", "busy", "of the time", "weights", "activations", "fits", "figures"):
+        table.add_column(title, justify="left" if title in ("device", "fits", "figures") else "right")
+    fits = {None: "", True: "yes", False: "no"}
+    for row in rows:
+        table.add_row(
+            row["device"],
+            str(row["dispatches"]),
+            milliseconds(row["busy_ms"]),
+            f"{row['busy_percent']:.0f} %",
+            si(row["weights"], "B"),
+            si(row["activations"], "B"),
+            fits[row["fits"]],
+            f"calibrated {row['calibrated']}" if row["calibrated"] else "profile",
+        )
+    return table

@@ -1,0 +1,156 @@
+"""Chips as data: a profile per device, from a TOML file of one's own or a shipped one (data/socs/).
+
+A file has a ``name`` and a table per device, called as the device slot of a model (``cpu``, ``vulkan``,
+``vulkan:1``) or as its driver. Keys of a table are those of data/profiles.toml, and
+
+* ``unified``: whether the device uses the host's memory (default true);
+* ``memory``: bytes of it that a model may take (optional);
+* ``efficiency``: the parts of ``bandwidth`` (both bandwidths) and of ``rates`` that kernels reach, so that
+  the other figures can be those of a datasheet (default 1);
+* ``links``: by other table, or ``host``, ``{ link, handoff }`` of that way alone (optional).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.resources
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mansard.errors import PlacementError
+from mansard.targets.profile import DeviceProfile, LinkProfile, profile_from
+
+_REQUIRED = ("bandwidth", "cache_bandwidth", "cache_bytes", "rates", "launch", "handoff", "link")
+_MAY_BE_ZERO = ("cache_bytes", "launch", "handoff")
+_OPTIONAL = ("unified", "memory", "efficiency", "links")
+
+
+@dataclass(frozen=True)
+class Soc:
+    """A chip: the profile of every device, and the bytes of memory a model may take there, where known."""
+
+    name: str
+    devices: Mapping[str, DeviceProfile]
+    memory: Mapping[str, int]
+
+    def device(self, slot: str, driver: str) -> str:
+        """The table for a device slot of a model: of its own name, else of its driver's.
+
+        Raises PlacementError naming the tables there are.
+        """
+        for name in (slot, driver):
+            if name in self.devices:
+                return name
+        raise PlacementError(
+            f"{self.name} has no device {slot!r}: add a table [{driver}]; it has {', '.join(self.devices)}"
+        )
+
+
+def shipped_socs() -> list[str]:
+    """The names of the chips that Mansard knows."""
+    folder = importlib.resources.files("mansard.targets").joinpath("data/socs")
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def load_soc(name: str) -> Soc:
+    """A chip by the name of a shipped one, or from a TOML file.
+
+    Raises PlacementError for an unknown name, a file that cannot be read, and for missing, unknown or
+    impossible entries, naming them.
+    """
+    if name in shipped_socs():
+        data = importlib.resources.files("mansard.targets").joinpath(f"data/socs/{name}.toml")
+        return parse_soc(data.read_text("utf-8"), name)
+    path = Path(name)
+    if not path.is_file():
+        raise PlacementError(f"{name!r} is neither a file nor one of the chips {', '.join(shipped_socs())}")
+    try:
+        return parse_soc(path.read_text("utf-8"), path.stem)
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlacementError(f"{name} cannot be read: {error}") from error
+
+
+def parse_soc(text: str, name: str) -> Soc:
+    """A chip from the text of its TOML file; ``name`` is for files that have none. Errors as `load_soc`."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PlacementError(f"chip {name!r} is not valid TOML: {error}") from error
+    title = str(data.pop("name", name))
+    if not data:
+        raise PlacementError(f"chip {title!r} has no device: add a table such as [cpu]")
+    devices, limits = {}, {}
+    for device, raw in data.items():
+        if not isinstance(raw, dict):
+            raise PlacementError(f"chip {title!r}: {device!r} is not a table")
+        devices[device] = _device(f"{device} of {title}", device, raw)
+        if "memory" in raw:
+            limits[device] = int(_number(f"{device} of {title}", "memory", raw["memory"]))
+    return Soc(title, devices, limits)
+
+
+def _device(where: str, name: str, raw: Mapping[str, Any]) -> DeviceProfile:
+    _known(where, raw, (*_REQUIRED, *_OPTIONAL))
+    missing = [key for key in _REQUIRED if key not in raw]
+    if missing:
+        raise PlacementError(f"{where} lacks {', '.join(map(repr, missing))}")
+    rates = _table(where, "rates", raw["rates"])
+    if "f32" not in rates:
+        raise PlacementError(f"{where}: rates lack 'f32'")
+    efficiency = _table(where, "efficiency", raw.get("efficiency", {}))
+    _known(f"efficiency of {where}", efficiency, ("bandwidth", "rates"))
+    moving, computing = (
+        _number(where, f"efficiency.{key}", efficiency.get(key, 1.0)) for key in ("bandwidth", "rates")
+    )
+    figures = {
+        **{key: _number(where, key, raw[key], key in _MAY_BE_ZERO) for key in _REQUIRED if key != "rates"},
+        "rates": {dtype: _number(where, f"rates.{dtype}", rate) * computing for dtype, rate in rates.items()},
+    }
+    unified = raw.get("unified", True)
+    if not isinstance(unified, bool):
+        raise PlacementError(f"{where}: unified is {unified!r}, not true or false")
+    profile = profile_from(name, figures, 1.0, unified=unified)
+    links = {
+        other: _link(f"links.{other} of {where}", _table(where, f"links.{other}", link))
+        for other, link in _table(where, "links", raw.get("links", {})).items()
+    }
+    return replace(
+        profile,
+        bandwidth=profile.bandwidth * moving,
+        cache_bandwidth=profile.cache_bandwidth * moving,
+        links=links,
+    )
+
+
+def _link(where: str, raw: Mapping[str, Any]) -> LinkProfile:
+    _known(where, raw, ("link", "handoff"))
+    if missing := [key for key in ("link", "handoff") if key not in raw]:
+        raise PlacementError(f"{where} lacks {', '.join(map(repr, missing))}")
+    return LinkProfile(_number(where, "link", raw["link"]), _number(where, "handoff", raw["handoff"], True))
+
+
+def _known(where: str, raw: Mapping[str, Any], keys: Iterable[str]) -> None:
+    allowed = list(keys)
+    for key in raw:
+        if key not in allowed:
+            near = difflib.get_close_matches(key, allowed, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(allowed)}"
+            raise PlacementError(f"{where} has an unknown entry {key!r}{hint}")
+
+
+def _table(where: str, key: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise PlacementError(f"{where}: {key} is {value!r}, not a table")
+    return value
+
+
+def _number(where: str, key: str, value: object, zero: bool = False) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise PlacementError(f"{where}: {key} is {value!r}, not a number")
+    if not (0 < value < math.inf or (zero and value == 0)):
+        raise PlacementError(f"{where}: {key} is {value!r}, not a number above zero")
+    return value
