@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mansard.cli.html_report import write_page
 from mansard.cli.kernels import build_lines, builds, describe, dispatch_table, dispatch_times
 from mansard.cli.limits import LimitsOption
 from mansard.cli.models import ArtifactArgument, DeviceOption, InputOption, gather_inputs, open_model
 from mansard.cli.output import JsonOption, Output, milliseconds
+from mansard.cli.timeline import least_disturbed, timeline_lines, timeline_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,13 +34,36 @@ def bench(
             help="Time every dispatch, with bytes, operations and percent of the device's roofline.",
         ),
     ] = False,
+    timeline: Annotated[
+        bool,
+        typer.Option(
+            "--timeline",
+            help="Tell when each device was busy in one call, the critical path, and the overlap efficiency: "
+            "the best possible time of the commands as measured, of the time the call took.",
+        ),
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write one page with the graph and the timeline."),
+    ] = None,
+    min_overlap: Annotated[
+        float | None,
+        typer.Option(
+            "--min-overlap",
+            min=0.0,
+            max=1.0,
+            help="Exit with code 1 when the overlap efficiency is below.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Time a compiled model: wall time of whole calls, and busy time of each device.
 
     Inputs that are not given are made up: random floats, zeros otherwise, of the smallest shape allowed.
-    With --profile the times of dispatches are the shortest of as many profiled calls as there are timed ones.
+    With --profile the times of dispatches are the shortest of as many profiled calls as there are timed ones;
+    with --timeline, --html or --min-overlap, the timeline is that of the shortest of these calls.
     """
+    with_timeline = timeline or html is not None or min_overlap is not None
     with Output(as_json) as out:
         model = open_model(artifact, device)
         inputs = gather_inputs(model.plan, input_, fill=True)
@@ -56,15 +82,32 @@ def bench(
         )
         out.show(device_table(profile.devices))
         result = {"runs": runs, "warmup": warmup, **figures, "devices": profile.devices}
+        profiles = [profile]
+        if profile_dispatches or with_timeline:
+            profiles += [model.profile(*inputs) for _ in range(runs - 1)]
         if profile_dispatches:
-            profiles = [profile, *(model.profile(*inputs) for _ in range(runs - 1))]
             rows, built = dispatch_times(model.plan, profiles), builds(profile)
             out.show("")
             out.show(dispatch_table(rows))
             for line in build_lines(built):
                 out.show(line)
             result |= {"dispatches": describe(rows), "pipelines": built}
+        efficiency = 1.0
+        if with_timeline:
+            measured = least_disturbed(profiles).timeline()
+            efficiency = measured["efficiency"]
+            out.show("")
+            out.show(timeline_table(measured))
+            for line in timeline_lines(measured):
+                out.show(line)
+            result["timeline"] = measured
+            if html is not None:
+                write_page(html, model.plan, measured)
+                out.show(str(html))
         out.result(result)
+        if min_overlap is not None and efficiency < min_overlap:
+            out.note(f"mansard: overlap efficiency {efficiency:.3f} is below the {min_overlap:g} asked for")
+            raise typer.Exit(1)
 
 
 def statistics(times: Sequence[float]) -> dict[str, float]:

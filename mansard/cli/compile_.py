@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from mansard.cli.explain import totals, totals_table
+from mansard.cli.decisions import decided, totals
+from mansard.cli.explain import totals_table
 from mansard.cli.limits import LimitsOption
 from mansard.cli.models import signature
 from mansard.cli.output import JsonOption, Output, si
@@ -124,7 +125,7 @@ def compile_(
         seconds = time.monotonic() - begin
         size = output.stat().st_size
         plan = compiled.plan
-        out.show(totals_table(plan.decisions))
+        out.show(totals_table(decided(plan)))
         out.show(f"inputs: {signature(plan)}")
         cached, made = compiled.kernels_cached
         steps = ", ".join(f"{name} {time_s:.1f}" for name, time_s in compiled.timings.items())
@@ -139,7 +140,7 @@ def compile_(
                 "kernels": cached + made,
                 "kernels_cached": cached,
                 "inputs": signature(plan),
-                "devices": totals(plan.decisions),
+                "devices": totals(decided(plan)),
             }
         )
 

@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import fnmatch
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mansard.artifact.plan import Decision
+from mansard.cli.decisions import (
+    Decided,
+    Region,
+    decided,
+    describe_prediction,
+    describe_region,
+    prediction_line,
+    regions,
+    totals,
+)
+from mansard.cli.html_report import write_page
 from mansard.cli.models import ArtifactArgument
 from mansard.cli.output import JsonOption, Output, milliseconds, si
+from mansard.cli.timeline import read_timeline
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from mansard.artifact.plan import Plan
+
+
+class By(enum.StrEnum):
+    """What a line of the table is."""
+
+    DISPATCH = "dispatch"
+    REGION = "region"
 
 
 def explain(
@@ -27,6 +48,21 @@ def explain(
             "--op", metavar="PATTERN", help="Only dispatches whose name or ops match, as in 'contraction*'."
         ),
     ] = None,
+    by: Annotated[
+        By, typer.Option("--by", help="A line for each dispatch, or for neighbours on one device together.")
+    ] = By.DISPATCH,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write one page with the graph coloured by device."),
+    ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            "--timeline",
+            metavar="JSON",
+            help="A measured run for the page: the output of `mansard bench --timeline --json`.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show where every dispatch of a compiled model runs and why; no device is opened."""
@@ -35,18 +71,36 @@ def explain(
     with Output(as_json) as out:
         plan, resources = read_artifact(artifact, verify="code")
         resources.close()
-        rows = select(plan.decisions, op)
-        out.show(decision_table(rows))
+        every = decided(plan)
+        kept = {decision.dispatch for decision in select(plan.decisions, op)}
+        rows = [row for row in every if row.decision.dispatch in kept]
+        found_regions = [
+            region for region in regions(every) if any(row.decision.dispatch in kept for row in region.rows)
+        ]
+        out.show(decision_table(rows) if by is By.DISPATCH else region_table(found_regions))
         out.show("")
         out.show(totals_table(rows))
+        prediction = describe_prediction(plan)
+        out.show(prediction_line(prediction))
         precision = plan.info.get("precision", "f32")
         out.show(f"precision: {precision}")
         found = variants(plan)
         for line in variant_lines(found):
             out.show(line)
-        decisions = [describe(row) for row in rows]
+        if html is not None:
+            write_page(html, plan, None if timeline is None else read_timeline(timeline))
+            out.show(f"{html}: {len(every)} dispatches")
+        elif timeline is not None:
+            raise typer.BadParameter("--timeline is for the page that --html writes")
         out.result(
-            {"decisions": decisions, "devices": totals(rows), "precision": precision, "variants": found}
+            {
+                "decisions": [describe(row) for row in rows],
+                "regions": [describe_region(region) for region in found_regions],
+                "devices": totals(rows),
+                "prediction": prediction,
+                "precision": precision,
+                "variants": found,
+            }
         )
 
 
@@ -87,54 +141,69 @@ def select(rows: Sequence[Decision], pattern: str | None) -> list[Decision]:
     return [row for row in rows if any(fnmatch.fnmatch(text, pattern) for text in (row.dispatch, row.ops))]
 
 
-def describe(row: Decision) -> dict[str, Any]:
+def describe(row: Decided) -> dict[str, Any]:
     """A decision as the JSON output has it; sizes that depend on a dim are texts."""
-    values = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
+    decision = row.decision
+    values = {field.name: getattr(decision, field.name) for field in dataclasses.fields(decision)}
     return {
         **values,
-        "costs": dict(row.costs),
-        "bytes": _size(row.bytes),
-        "operations": _size(row.operations),
+        "costs": dict(decision.costs),
+        "bytes": _size(decision.bytes),
+        "operations": _size(decision.operations),
+        "predicted_ms": row.predicted_ms,
+        "moved_bytes": row.moved_bytes,
     }
 
 
-def totals(rows: Sequence[Decision]) -> dict[str, dict[str, Any]]:
-    """By device: dispatches, and predicted milliseconds as far as they were predicted."""
-    result: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        figures = result.setdefault(row.device, {"dispatches": 0, "predicted_ms": 0.0})
-        figures["dispatches"] += 1
-        cost = row.costs.get(row.device)
-        if isinstance(cost, (int, float)):
-            figures["predicted_ms"] += float(cost)
-    return result
-
-
-def totals_table(rows: Sequence[Decision]) -> Table:
+def totals_table(rows: Sequence[Decided]) -> Table:
     """`totals` for people."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("device")
-    table.add_column("dispatches", justify="right")
-    table.add_column("predicted", justify="right")
+    table = _table("device", "dispatches", "predicted", "bytes", "operations", "from other devices")
     for name, figures in totals(rows).items():
-        table.add_row(name, str(figures["dispatches"]), milliseconds(figures["predicted_ms"]))
+        cells = (name, str(figures["dispatches"]), milliseconds(figures["predicted_ms"]))
+        sizes = (figures["bytes"], figures["operations"], figures["moved_bytes"])
+        table.add_row(*cells, si(sizes[0], "B"), si(sizes[1], ""), si(sizes[2], "B"))
     return table
 
 
-def decision_table(rows: Sequence[Decision]) -> Table:
-    """One line per dispatch."""
-    from rich.table import Table
+def region_table(found: Sequence[Region]) -> Table:
+    """One line per region."""
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("dispatch", "ops", "device", "why", "elsewhere", "bytes", "operations"):
-        right = title in ("bytes", "operations")
-        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    right = ("region", "dispatches", "predicted", "bytes", "moved")
+    titles = ("region", "device", "dispatches", "from", "to", "why", "elsewhere", *right[2:])
+    table = _table(*titles, right=right)
+    for region in found:
+        row = describe_region(region)
+        why = "; ".join(f"{reason} ({count})" for reason, count in row["why"].items())
+        others = (f"{name}: {_cost(cost)}" for name, cost in row["elsewhere"].items())
+        cells = (str(row["region"]), row["device"], str(row["dispatches"]), row["first"], row["last"], why)
+        sizes = (si(row["bytes"], "B"), si(row["moved_bytes"], "B"))
+        table.add_row(*map(Text, cells), Text("; ".join(others)), milliseconds(row["predicted_ms"]), *sizes)
+    return table
+
+
+def decision_table(rows: Sequence[Decided]) -> Table:
+    """One line per dispatch."""
+    from rich.text import Text
+
+    right = ("bytes", "moved", "operations")
+    table = _table("dispatch", "ops", "device", "why", "elsewhere", *right, right=right)
     for row in rows:
-        cells = (row.dispatch, row.ops, row.device, _why(row), _elsewhere(row))
-        table.add_row(*map(Text, cells), _amount(row.bytes, "B"), _amount(row.operations, ""))
+        found = row.decision
+        cells = (found.dispatch, found.ops, found.device, _why(found), _elsewhere(found))
+        moved = si(row.moved_bytes, "B") if row.moved_bytes else ""
+        table.add_row(*map(Text, cells), _amount(found.bytes, "B"), moved, _amount(found.operations, ""))
+    return table
+
+
+def _table(*titles: str, right: Sequence[str] | None = None) -> Table:
+    """An empty table; all columns but the first are numbers unless ``right`` names those that are."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    numbers = titles[1:] if right is None else right
+    for title in titles:
+        table.add_column(title, justify="right" if title in numbers else "left", overflow="fold")
     return table
 
 
@@ -147,9 +216,12 @@ def _elsewhere(row: Decision) -> str:
     others = []
     for device, cost in row.costs.items():
         if device != row.device:
-            text = cost if isinstance(cost, str) else milliseconds(cost)
-            others.append(f"{device}: {text}")
+            others.append(f"{device}: {_cost(cost)}")
     return "; ".join(others)
+
+
+def _cost(cost: float | str) -> str:
+    return cost if isinstance(cost, str) else milliseconds(cost)
 
 
 def _size(value: Any) -> int | str:

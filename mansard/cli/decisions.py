@@ -1,0 +1,143 @@
+"""The decisions of placement by dispatch, by region and by device, with what crosses between devices."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mansard import dims
+from mansard.runtime.dataflow import dataflow, dispatch_parents
+
+if TYPE_CHECKING:
+    from mansard.artifact.plan import Decision, Plan
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A dispatch with its decision; sums take dims at a representative size."""
+
+    number: int
+    """Its place in the model's order."""
+    decision: Decision
+    moved_bytes: int
+    """What arrives from other devices because of it: each value counts where it is read first."""
+    parents: tuple[int, ...]
+    """The dispatches whose results it reads."""
+
+    @property
+    def predicted_ms(self) -> float | None:
+        """Milliseconds on its device, by the cost model."""
+        cost = self.decision.costs.get(self.decision.device)
+        return float(cost) if isinstance(cost, (int, float)) else None
+
+
+@dataclass(frozen=True)
+class Region:
+    """Neighbouring dispatches on one device."""
+
+    number: int
+    rows: tuple[Decided, ...]
+
+    @property
+    def device(self) -> str:
+        """The device of all of them."""
+        return self.rows[0].decision.device
+
+
+def decided(plan: Plan) -> list[Decided]:
+    """The dispatches of a plan in the model's order."""
+    numbers = {decision.dispatch: n for n, decision in enumerate(plan.decisions)}
+    nodes = dataflow(plan)
+    parents = dispatch_parents(nodes)
+    counted: set[int] = set()
+    moved: Counter[str] = Counter()
+    before: dict[str, tuple[int, ...]] = {}
+    for number, behind in parents.items():
+        label = nodes[number].label
+        before[label] = tuple(numbers[nodes[p].label] for p in behind if nodes[p].label in numbers)
+        for parent in nodes[number].parents:
+            if nodes[parent].kind == "transfer" and parent not in counted:
+                counted.add(parent)
+                moved[label] += dims.representative(nodes[parent].bytes)
+    return [
+        Decided(n, decision, moved[decision.dispatch], before.get(decision.dispatch, ()))
+        for n, decision in enumerate(plan.decisions)
+    ]
+
+
+def regions(rows: Sequence[Decided]) -> list[Region]:
+    """Runs of neighbours on one device."""
+    runs = itertools.groupby(rows, key=lambda row: row.decision.device)
+    return [Region(number, tuple(run)) for number, (_, run) in enumerate(runs)]
+
+
+def totals(rows: Sequence[Decided]) -> dict[str, dict[str, Any]]:
+    """By device: dispatches, predicted milliseconds as far as they were predicted, bytes that dispatches read
+    and write, operations, and bytes that arrive from other devices."""
+    result: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        empty = {"dispatches": 0, "predicted_ms": 0.0, "bytes": 0, "operations": 0, "moved_bytes": 0}
+        figures = result.setdefault(row.decision.device, empty)
+        figures["dispatches"] += 1
+        figures["predicted_ms"] += row.predicted_ms or 0.0
+        figures["bytes"] += dims.representative(row.decision.bytes)
+        figures["operations"] += dims.representative(row.decision.operations)
+        figures["moved_bytes"] += row.moved_bytes
+    return result
+
+
+def describe_region(region: Region) -> dict[str, Any]:
+    """A region as the JSON output has it.
+
+    ``why`` counts reasons; ``elsewhere`` has for every other device the predicted milliseconds, or how many
+    dispatches it refuses and the first refusal.
+    """
+    (figures,) = totals(region.rows).values()
+    names = dict.fromkeys(name for row in region.rows for name in row.decision.costs)
+    return {
+        "region": region.number,
+        "device": region.device,
+        "first": region.rows[0].decision.dispatch,
+        "last": region.rows[-1].decision.dispatch,
+        **figures,
+        "why": dict(Counter(row.decision.reason for row in region.rows)),
+        "elsewhere": {name: _elsewhere(region, name) for name in names if name != region.device},
+    }
+
+
+def _elsewhere(region: Region, name: str) -> float | str:
+    costs = [row.decision.costs.get(name) for row in region.rows]
+    refusals = [cost for cost in costs if isinstance(cost, str)]
+    if refusals:
+        return f"refuses {len(refusals)} of {len(costs)}: {refusals[0]}"
+    return sum(cost for cost in costs if isinstance(cost, (int, float)))
+
+
+def describe_prediction(plan: Plan) -> dict[str, Any] | None:
+    """What placement expected of a call, None in plans made before that was kept."""
+    found = plan.prediction
+    if found is None:
+        return None
+    return {
+        "latency_ms": found.latency_ms,
+        "objective": found.objective,
+        "cost_ms": found.cost_ms,
+        "bound_ms": found.bound_ms,
+        "gap": found.gap,
+        "method": found.method,
+        "copied_bytes": found.copied_bytes,
+    }
+
+
+def prediction_line(prediction: Mapping[str, Any] | None) -> str:
+    """`describe_prediction` for people."""
+    if prediction is None:
+        return "predicted: not kept in this artifact; compile it again"
+    found = f"predicted latency: {prediction['latency_ms']:.3f} ms; "
+    if prediction["objective"] != "latency":
+        found += f"{prediction['objective']}: {prediction['cost_ms']:.3f} ms a call; "
+    bound = f"no placement is below {prediction['bound_ms']:.3f} ms (gap {100 * prediction['gap']:.1f} %"
+    return f"{found}{bound}, {prediction['method']})"
