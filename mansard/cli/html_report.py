@@ -135,8 +135,8 @@ def _bulge(distance: int) -> float:
 
 
 def _rows(rows: Sequence[Decided], colours: Mapping[str, str]) -> str:
-    titles = "dispatch", "ops", "device", "predicted", "bytes", "moved", "operations", "why", "elsewhere"
-    right = ("predicted", "bytes", "moved", "operations")
+    titles = "dispatch", "ops", "device", "predicted", "bytes", "moved in", "operations", "why", "elsewhere"
+    right = ("predicted", "bytes", "moved in", "operations")
     head = "".join(f"<th{' class=n' if title in right else ''}>{title}</th>" for title in titles)
     lines = [f"<table><tr>{head}</tr>"]
     before = None
@@ -194,7 +194,7 @@ def _timeline(line: Mapping[str, Any], colours: Mapping[str, str]) -> list[str]:
         f"one call {milliseconds(line['latency_ms'])}, at best {milliseconds(line['bound_ms'])} "
         f"({line['bound_by']}), overlap efficiency {100 * line['efficiency']:.1f} %; "
         f"hidden behind other devices {milliseconds(line['overlap_ms'])}; "
-        f"copies {line['copies'].get('device', 0)} ({si(line['copies'].get('device_bytes', 0), 'B')}); "
+        f"copies by devices {_copies(line, 'device')}, by the host {_copies(line, 'host')}; "
         "the critical path is outlined"
     )
     known = {name: colours.get(name, COLOURS[-1]) for name in [*line["devices"], *_devices(line)]}
@@ -209,6 +209,11 @@ def _timeline(line: Mapping[str, Any], colours: Mapping[str, str]) -> list[str]:
         _slider("timeline", "width", 0, 8),
         f'<div class="scroll"><div class="timeline" id="timeline">{_tracks(line, known)}</div></div>',
     ]
+
+
+def _copies(line: Mapping[str, Any], who: str) -> str:
+    copies = line["copies"]
+    return f"{copies[who]} ({si(copies[f'{who}_bytes'], 'B')})"
 
 
 def _idle(found: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ td.n, th.n { text-align: right; }
 .graph table { table-layout: fixed; }
 .graph tr { height: 22px; } .graph td, .graph th { height: 22px; padding: 0 .9em 0 0; line-height: 22px; }
 .graph td div { max-width: 34em; overflow: hidden; text-overflow: ellipsis; }
-.graph tr.starts td { border-top: 1px solid var(--line); }
+.graph tr.starts td { box-shadow: inset 0 1px var(--line); }
 .chip { display: inline-block; width: .8em; height: .8em; border-radius: 3px; margin-right: .4em; }
 path.edge { fill: none; stroke: #888; stroke-width: 1; opacity: .55; }
 path.moves { stroke-dasharray: 4 2; opacity: .9; }

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mansard.runtime.profile import Profile
 
 SHOWN = 10
+COPIES = ("device", "device_bytes", "host", "host_bytes")
 NUMBERS = ("latency_ms", "bound_ms", "efficiency", "critical_path_ms", "overlap_ms", "overhead_ms")
 
 
@@ -82,13 +83,14 @@ def read_timeline(path: Path) -> dict[str, Any]:
 def _is_timeline(line: Any) -> bool:
     if not isinstance(line, dict):
         return False
-    rows, devices = line.get("rows"), line.get("devices")
+    rows, devices, copies = line.get("rows"), line.get("devices"), line.get("copies")
     return (
         all(isinstance(line.get(name), (int, float)) for name in NUMBERS)
         and isinstance(devices, dict)
         and all(isinstance(f, dict) and isinstance(f.get("busy_ms"), (int, float)) for f in devices.values())
         and isinstance(line.get("bound_by"), str)
-        and isinstance(line.get("copies"), dict)
+        and isinstance(copies, dict)
+        and all(isinstance(copies.get(name), int) for name in COPIES)
         and isinstance(rows, list)
         and all(isinstance(row, dict) and _is_row(row) for row in rows)
     )
