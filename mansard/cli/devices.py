@@ -79,6 +79,7 @@ def describe(info: DeviceInfo) -> dict[str, Any]:
         "reasons": list(info.reasons),
         "api_version": info.api_version,
         "driver_version": info.driver_version,
+        "calibrated": measured_on(info),
         "memory_bytes": memory_bytes(info),
         "heaps": [dataclasses.asdict(heap) for heap in info.heaps],
         "memory_types": [dataclasses.asdict(kind) for kind in info.memory_types],
@@ -101,6 +102,14 @@ def target_hint(info: DeviceInfo) -> str:
         return info.target
 
 
+def measured_on(info: DeviceInfo) -> str:
+    """The day on which `mansard calibrate` measured the device; empty when it did not."""
+    from mansard.targets.calibrated import calibrated
+
+    profile = calibrated(info)
+    return profile.measured if profile is not None else ""
+
+
 def memory_bytes(info: DeviceInfo) -> int:
     """The largest heap: of the device's own memory where it has some."""
     own = [heap.size for heap in info.heaps if heap.device_local]
@@ -115,6 +124,7 @@ def dump_lines(info: DeviceInfo) -> list[str]:
         "API version": info.api_version,
         "driver": info.driver_version,
         "target to compile for": target_hint(info),
+        "calibrated": measured_on(info),
     }
     lines += [f"  {title}: {text}" for title, text in facts.items() if text]
     heaps = [f"{si(h.size, 'B')}{_having(_heap_properties(h))}" for h in info.heaps]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from mansard.cli import bench, compile_, demo, devices, explain, run, simulate, trace, tune
+from mansard.cli import bench, calibrate, compile_, demo, devices, explain, run, simulate, trace, tune
 from mansard.errors import MansardError
 
 
@@ -71,6 +71,7 @@ app.command("devices")(devices.devices)
 app.command("compile")(compile_.compile_)
 app.command("run")(run.run)
 app.command("bench")(bench.bench)
+app.command("calibrate")(calibrate.calibrate)
 app.command("tune")(tune.tune)
 app.command("explain")(explain.explain)
 app.command("simulate")(simulate.simulate)

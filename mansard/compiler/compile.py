@@ -227,7 +227,7 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
                     [_device_target(target, refs[i]) for i, target in enumerate(chosen)],
                     specs,
                     placed.decisions if number == 0 else (),
-                    _info(options) if number == 0 else {},
+                    _info(options, targets) if number == 0 else {},
                 )
             )
     plan = dataclasses.replace(plans[0], variants=tuple(plans[1:]), prediction=placed.prediction)
@@ -242,9 +242,11 @@ def _device_target(target: CompileTarget, refs: tuple[ExecutableRef, ...]) -> De
     return DeviceTarget(target.name, target.driver, name, refs, target.backend.made_for(name))
 
 
-def _info(options: CompileOptions) -> dict[str, str]:
+def _info(options: CompileOptions, targets: Sequence[CompileTarget]) -> dict[str, str]:
     """What the plan says about its compilation."""
+    measured = [f"{t.name} {t.slot.profile.measured}" for t in targets if t.slot.profile.measured]
     return {
+        **({"calibrated": ", ".join(measured)} if measured else {}),
         "compiler": f"mansard {mansard.__version__}",
         "objective": options.placement.objective,
         "precision": options.precision,

@@ -20,6 +20,7 @@ from mansard.ir.ops import Generic
 from mansard.ir.scalar import walk
 from mansard.passes.dispatch import Dispatch
 from mansard.placement import DeviceSlot, Placement
+from mansard.targets.calibrated import calibrated
 
 GROUP = "mansard.targets"
 LEAST_RANGE = 1 << 27
@@ -95,6 +96,8 @@ def _target(text: str, *, fallback: bool) -> CompileTarget:
     kernel, *variants = _kernel_targets(driver, driver if rest.isdigit() else text)
     at_hand = not rest or rest.isdigit()
     profile = backend(driver).profile(driver if at_hand else kernel.name, device)
+    if device is not None and at_hand:
+        profile = calibrated(device) or profile
     if device is not None and at_hand:
         kernel = _at_hand(kernel, device)
     # What is made for other devices than the one present is not bound by its limits.

@@ -77,15 +77,18 @@ class Stopwatch:
         wanted = math.ceil(workload.model_constants / max(1, constant_bytes))
         self._sets = max(1, min(_MOST_SETS, wanted, _MOST_COPIES // max(1, constant_bytes)))
 
-    def measure(self, variants: Sequence[CompiledKernel], rounds: int) -> list[list[int]]:
-        """Nanoseconds of ``rounds`` runs of each variant."""
+    def commands(self, variants: Sequence[CompiledKernel], rounds: int) -> list[Command]:
+        """``rounds`` runs of each variant, in turn, each after the end of the one before."""
         commands: list[Command] = []
-        first = self._warming(variants[0])
-        for turn in range(first):
-            commands += [self._dispatch(variants[0], turn % self._sets), Barrier()]
         for turn in range(rounds):
             for variant in variants:
                 commands += [self._dispatch(variant, turn % self._sets), Barrier()]
+        return commands
+
+    def measure(self, variants: Sequence[CompiledKernel], rounds: int) -> list[list[int]]:
+        """Nanoseconds of ``rounds`` runs of each variant."""
+        first = self._warming(variants[0])
+        commands = [*self.commands(variants[:1], first), *self.commands(variants, rounds)]
         recorded = self._device.record(commands, profile=True)
         try:
             self._submitted += 1

@@ -1,0 +1,272 @@
+"""Measuring devices for the cost model: rates, bandwidths, launches, links between them.
+
+Kernels are Mansard's own, compiled for the device as a model's are. All figures are the best of many runs,
+except handoffs, which are medians: how long they take varies by nature.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from mansard.artifact.plan import DispatchStep, Plan
+from mansard.cache import Folder
+from mansard.compiler import CompiledModel, CompileOptions, compile_graph
+from mansard.compiler.kernels import CompiledKernel, KernelCompiler
+from mansard.compiler.sources import sources_from_bytes
+from mansard.compiler.targets import backend
+from mansard.dims import evaluate
+from mansard.errors import CompileError, DeviceError
+from mansard.hal import Device, DeviceInfo, registry
+from mansard.ir import Graph
+from mansard.placement import Placement
+from mansard.targets.calibrated import keep
+from mansard.targets.profile import DeviceProfile, LinkProfile
+from mansard.tuning import links, probes
+from mansard.tuning.timing import Stopwatch, Workload
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is measured, steps done, steps in all)."""
+DTYPES = ("f32", "f16", "bf16", "i8")
+_PRODUCT_SECONDS = 2e-3
+"""How long a product should take on a device as its shipped profile has it."""
+_MEMORY, _MEMORY_DISCRETE = 128 << 20, 1 << 30
+"""Bytes that are read in the measurement of memory: more than any cache holds."""
+_TINY = 512
+_ROUNDS = 4
+_MANY = 129
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A device with its measured profile, the one it was shipped with, and what could not be measured."""
+
+    device: DeviceInfo
+    profile: DeviceProfile
+    shipped: DeviceProfile
+    missing: dict[str, str]
+    """By figure, why it is the shipped one."""
+
+
+def calibrate(
+    names: Sequence[str], budget: float = 5.0, progress: Progress | None = None, *, store: bool = True
+) -> list[Calibration]:
+    """Measure devices of this machine, and the links between all of them, for ``budget`` seconds a device.
+
+    With ``store`` the profiles are kept, and placement uses them from then on. Raises
+    DeviceUnavailableError for a device that is not here, DeviceError for one that does not compute.
+    """
+    devices = [registry.open_device(name) for name in names]
+    for device in devices:
+        if device.capabilities.simulated:
+            raise DeviceError(
+                f"{device.info.id} ({device.info.name}) computes nothing that could be measured"
+            )
+    steps = (*(d.info.id for d in devices), "links")
+    found = []
+    for number, device in enumerate(devices):
+        if progress:
+            progress(steps[number], number, len(steps))
+        found.append(_Bench(device, budget).run())
+    if progress:
+        progress("links", len(devices), len(steps))
+    found = with_links(devices, found)
+    if progress:
+        progress("done", len(steps), len(steps))
+    for result in found if store else ():
+        keep(result.device, result.profile)
+    return found
+
+
+def with_links(devices: Sequence[Device], found: Sequence[Calibration]) -> list[Calibration]:
+    """The calibrations with measured links between the devices and to the host."""
+    ways = [links.host_links(device) for device in devices]
+    result = []
+    for a, calibration in enumerate(found):
+        own = {"host": ways[a].to_host}
+        for b, other in enumerate(devices):
+            if a == b:
+                continue
+            handoff = links.handoff(devices[a], other)
+            copied = [
+                way.bytes_per_second
+                for device, way in ((devices[a], ways[a].to_host), (other, ways[b].to_device))
+                if not device.capabilities.unified_memory
+            ] or [ways[b].to_device.bytes_per_second]
+            own[other.info.name] = LinkProfile(1 / sum(1 / rate for rate in copied), handoff)
+        handoffs = [link.handoff_seconds for name, link in own.items() if name != "host"]
+        to_others = max(handoffs, default=ways[a].to_host.handoff_seconds)
+        link = LinkProfile(ways[a].to_device.bytes_per_second, to_others)
+        result.append(replace(calibration, profile=replace(calibration.profile, link=link, links=own)))
+    return result
+
+
+class _Bench:
+    """The figures of one device by itself."""
+
+    def __init__(self, device: Device, budget: float) -> None:
+        self.device = device
+        self.backend = backend(device.info.driver)
+        self.shipped = self.backend.profile(device.info.driver, device.info)
+        self.share = budget / (2 * len(DTYPES) + 2)
+        self.missing: dict[str, str] = {}
+
+    def run(self) -> Calibration:
+        """Every figure that the device can do; those of the shipped profile for the others."""
+        shipped = self.shipped
+        launch, cached = self._launch()
+        size = _MEMORY_DISCRETE if self.device.info.kind == "discrete" else _MEMORY
+        memory = self._figure("bandwidth", lambda: self._read(size))
+        bandwidth = memory or shipped.bandwidth
+        measured = {dtype: rate for dtype in DTYPES if (rate := self._product(dtype))}
+        # What is not measured keeps its ratio to f32.
+        ratio = measured.get("f32", shipped.rates["f32"]) / shipped.rates["f32"]
+        rates = {dtype: rate * ratio for dtype, rate in shipped.rates.items()} | measured
+        profile = replace(
+            shipped,
+            name=self.device.info.name,
+            bandwidth=bandwidth,
+            cache_bandwidth=max(bandwidth, cached or shipped.cache_bandwidth),
+            rates=rates,
+            launch=launch or shipped.launch,
+            unified=self.device.capabilities.unified_memory,
+            measured=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        )
+        return Calibration(self.device.info, profile, shipped, self.missing)
+
+    def _figure(self, name: str, measure: Callable[[], float]) -> float | None:
+        try:
+            return measure()
+        except (CompileError, DeviceError) as error:
+            self.missing[name] = str(error)
+            return None
+
+    def _launch(self) -> tuple[float | None, float | None]:
+        """Seconds of a launch, and bytes per second from the cache.
+
+        Dispatches ordered one behind the other take launch + bytes / bandwidth each; two sizes give both.
+        """
+        least = self._figure("launch", lambda: self._chained(_TINY))
+        most = self.shipped.cache_bytes // 2
+        if least is None or most // 4 <= _TINY:
+            return least, None
+        small = self._figure("cache_bandwidth", lambda: self._chained(most // 4))
+        large = self._figure("cache_bandwidth", lambda: self._chained(most))
+        if small is None or large is None or large <= small:
+            return least, None
+        cached = (most - most // 4) / (large - small)
+        return max(least, small - most // 4 / cached), cached
+
+    def _chained(self, size: int) -> float:
+        """Seconds that one more dispatch, which moves ``size`` bytes, adds to a submission."""
+        made = self._compiled(probes.stream(size // 8))
+        ((kernel, workload, _),) = self._kernels(made.plan, made.sources)
+        with closing(Stopwatch(self.device, workload)) as stopwatch:
+            stopwatch.measure([kernel], _ROUNDS)
+            few, many = (stopwatch.commands([kernel], rounds) for rounds in (1, _MANY))
+            once, often = links.submission_seconds(self.device, few, many)
+        return max(1e-9, (often - once) / (_MANY - 1))
+
+    def _read(self, size: int) -> float:
+        """Bytes per second of the better of a kernel that reads ``size`` bytes, as layers read weights, and
+        one that copies."""
+        rates = []
+        for graph in (probes.sums(size // 4), probes.stream(size // 8)):
+            seconds, moved, _ = self._time(graph)
+            rates.append(moved / seconds)
+        return max(rates)
+
+    def _product(self, dtype: str) -> float | None:
+        """Operations per second of products of matrices, all shapes together."""
+        wanted = self.shipped.rate(dtype) * _PRODUCT_SECONDS
+
+        def measure() -> float:
+            rows = [self._time(graph) for graph in probes.products(dtype, wanted)]
+            return sum(operations for _, _, operations in rows) / sum(seconds for seconds, _, _ in rows)
+
+        return self._figure(f"rates.{dtype}", measure)
+
+    def _time(self, graph: Graph) -> tuple[float, int, int]:
+        """Seconds of all kernels of a graph, with the bytes and operations of the cost model."""
+        made = self._compiled(graph)
+        kernels = self._kernels(made.plan, made.sources)
+        total = 0.0
+        for kernel, workload, runs in kernels:
+            with closing(Stopwatch(self.device, workload)) as stopwatch:
+                total += runs * self._best(stopwatch, kernel, self.share / len(kernels))
+        moved = sum(evaluate(d.bytes, {}) for d in made.plan.decisions)
+        return total, moved, sum(evaluate(d.operations, {}) for d in made.plan.decisions)
+
+    def _compiled(self, graph: Graph) -> CompiledModel:
+        options = CompileOptions(targets=(self.device.info.id,), placement=Placement(fallback="error"))
+        return compile_graph(graph, options)
+
+    def _kernels(self, plan: Plan, sources: bytes | None) -> list[tuple[CompiledKernel, Workload, int]]:
+        if sources is None:
+            raise DeviceError(f"the kernels of {self.device.info.id} cannot be run alone")
+        (slot,) = plan.devices
+        target = self.backend.parse_target(slot.target)
+        compiler = KernelCompiler(self.backend, target, Folder("kernels"))
+        steps = [s for part in slot.segments for s in part.steps if isinstance(s, DispatchStep)]
+        runs = Counter(step.entry for step in steps)
+        bound = {step.entry: step.bindings for step in steps}
+        kinds = {value.id: value.kind for value in plan.values}
+        found = []
+        for source in sources_from_bytes(sources):
+            dispatch = source.dispatch()
+            places = range(len(dispatch.inputs))
+            constants = frozenset(i for i in places if kinds[bound[source.name][i].value] == "constant")
+            kernel = compiler.compile(dispatch, source.source, source.parameters)
+            found.append((kernel, Workload(dispatch, constants, {}, 0), runs[source.name]))
+        return found
+
+    def _best(self, stopwatch: Stopwatch, kernel: CompiledKernel, budget: float) -> float:
+        """Seconds of the quickest run within a budget of seconds."""
+        if not stopwatch.loads(kernel):
+            raise DeviceError(f"{self.device.info.id} does not load kernel {kernel.name!r}")
+        until, best = time.monotonic() + budget, math.inf
+        while True:
+            (spans,) = stopwatch.measure([kernel], _ROUNDS)
+            best = min(best, *spans)
+            if time.monotonic() >= until:
+                return max(best, 1) / 1e9
+
+
+def to_toml(found: Sequence[Calibration]) -> str:
+    """The calibrations as a file for `mansard simulate --profile`: a table per device."""
+    tables = {c.device.name: c.device.id for c in found}
+    lines = ['name = "measured"']
+    for calibration in found:
+        profile = calibration.profile
+        figures = {
+            "bandwidth": profile.bandwidth,
+            "cache_bandwidth": profile.cache_bandwidth,
+            "cache_bytes": profile.cache_bytes,
+            "launch": profile.launch,
+            "link": profile.link.bytes_per_second,
+            "handoff": profile.link.handoff_seconds,
+        }
+        ways = {
+            tables.get(name, name): {"link": way.bytes_per_second, "handoff": way.handoff_seconds}
+            for name, way in profile.links.items()
+        }
+        lines += [f'\n["{calibration.device.id}"]', f"# {profile.name}, measured {profile.measured}"]
+        lines += [f"{key} = {_figure(value)}" for key, value in figures.items()]
+        lines += [f"unified = {str(profile.unified).lower()}", f"rates = {_inline(profile.rates)}"]
+        shown = ", ".join(f'"{name}" = {_inline(way)}' for name, way in ways.items())
+        lines.append(f"links = {{ {shown} }}")
+    return "\n".join(lines) + "\n"
+
+
+def _inline(figures: Mapping[str, float]) -> str:
+    return f"{{ {', '.join(f'{key} = {_figure(value)}' for key, value in figures.items())} }}"
+
+
+def _figure(value: float) -> str:
+    """Six digits, as TOML writes numbers."""
+    return str(value) if isinstance(value, int) else f"{value:.6g}"

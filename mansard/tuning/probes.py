@@ -1,0 +1,73 @@
+"""Graphs whose kernels tell what a device can do."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.dtypes import DType
+from mansard.ir import Constant, Graph, GraphBuilder, IndexMap
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Scalar
+
+_STEP = 64
+"""Sizes of matrices are multiples of it."""
+_LEAST, _MOST = 128, 4096
+
+
+def stream(elements: int) -> Graph:
+    """y = x + 1 over f32: 8 bytes moved per element, and one operation."""
+    b = GraphBuilder("stream")
+    width = 1 << 12
+    shape = (elements // width, width) if elements % width == 0 else (elements,)
+    x = b.input("x", shape, DType.F32)
+    body = Apply("add", (Arg(0, DType.F32), Const(1.0, DType.F32)), DType.F32)
+    return b.build([b.generic([x], [IndexMap.identity(len(shape))], shape, body)])
+
+
+def sums(elements: int) -> Graph:
+    """The sums of rows of f32: 4 bytes read per element, few written."""
+    b = GraphBuilder("sums")
+    width = 1 << 10
+    x = b.input("x", (elements // width, width), DType.F32)
+    rows = IndexMap.identity(2)
+    total = b.generic([x], [rows], x.type.shape, Arg(0, DType.F32), reduced=1, combiner="add")
+    return b.build([total])
+
+
+def products(dtype: str, operations: float) -> list[Graph]:
+    """Products of matrices with about so many operations each: square, and with fewer channels than rows,
+    as convolutions have them."""
+    edge = _size((operations / 2) ** (1 / 3))
+    return [
+        product(DType(dtype), *shape)
+        for shape in ((edge, edge, edge), (edge * 4, _size(edge / 2), _size(edge / 2)))
+    ]
+
+
+def product(dtype: DType, m: int, k: int, n: int) -> Graph:
+    """x (m, k) times a constant (k, n), summed in f32, or i32 for integers; results in x's type, or i32."""
+    b = GraphBuilder(f"product_{dtype.value}")
+    wide = DType.F32 if dtype.is_float else DType.I32
+    x = b.input("x", (m, k), dtype)
+    w = b.constant("w", Constant.of(_random(dtype, (k, n)), "w"), (k, n), dtype)
+
+    def widened(number: int) -> Scalar:
+        return Arg(number, dtype) if dtype is wide else Cast(Arg(number, dtype), wide)
+
+    maps = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((2, 1))]
+    body = Apply("mul", (widened(0), widened(1)), wide)
+    y = b.generic([x, w], maps, (m, n, k), body, reduced=1, combiner="add")
+    if dtype.is_float and dtype is not wide:
+        y = b.generic([y], [IndexMap.identity(2)], (m, n), Cast(Arg(0, wide), dtype))
+    return b.build([y])
+
+
+def _random(dtype: DType, shape: tuple[int, int]) -> npt.NDArray[np.generic]:
+    generator = np.random.default_rng(0)
+    if dtype.is_float:
+        return generator.uniform(-1, 1, shape).astype(np.float32).astype(dtype.numpy)
+    return generator.integers(-127, 128, shape).astype(dtype.numpy)
+
+
+def _size(wanted: float) -> int:
+    return min(_MOST, max(_LEAST, round(wanted / _STEP) * _STEP))

@@ -1,0 +1,71 @@
+"""Calibration of the devices here, as short as it can be: every figure is there and makes sense."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from mansard.cli.main import app
+from mansard.targets.calibrated import calibrated
+from mansard.targets.socs import load_soc
+from mansard.tuning import calibrate as module
+from mansard.tuning import links, probes
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch, tmp_path):
+    monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "_MEMORY", 1 << 20)
+    monkeypatch.setattr(module, "_MEMORY_DISCRETE", 1 << 20)
+    monkeypatch.setattr(module, "_PRODUCT_SECONDS", 1e-5)
+    monkeypatch.setattr(links, "_TURNS", 3)
+    monkeypatch.setattr(links, "_COPIED", 8 << 20)
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, ["calibrate", "--budget", "0.01", "--json", *map(str, arguments)])
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)["devices"]
+
+
+@pytest.mark.vulkan
+def test_cpu_and_gpu_and_the_links_between_them(tmp_path):
+    chip = tmp_path / "here.toml"
+    cpu, gpu = run("--device", "cpu", "--device", "vulkan", "-o", chip)
+    assert (cpu["id"], gpu["id"]) == ("cpu", "vulkan")
+    for row, other in ((cpu, gpu), (gpu, cpu)):
+        measured = row["profile"]
+        assert measured["measured"] == row["calibrated"] != ""
+        assert 0 < measured["bandwidth"] <= measured["cache_bandwidth"]
+        assert 0 < measured["launch"] < 0.1
+        assert not {"bandwidth", "launch", "rates.f32"} & row["missing"].keys()
+        # Nothing measured is by chance the shipped figure.
+        assert measured["bandwidth"] != row["shipped"]["bandwidth"]
+        assert measured["rates"]["f32"] != row["shipped"]["rates"]["f32"]
+        ways = measured["links"]
+        assert ways.keys() == {"host", other["name"]}
+        assert all(
+            way["bytes_per_second"] > 1e6 and 0 <= way["handoff_seconds"] < 10 for way in ways.values()
+        )
+    soc = load_soc(str(chip))
+    assert soc.devices.keys() == {"cpu", "vulkan"}
+    assert soc.devices["cpu"].links.keys() == {"host", "vulkan"}
+
+
+def test_one_device_is_kept_by_itself():
+    from mansard.hal import registry
+
+    (row,) = run("--device", "cpu")
+    (info,) = [info for info in registry.devices("cpu") if info.index == 0]
+    found = calibrated(info)
+    assert found is not None and found.name == row["name"] and found.links.keys() == {"host"}
+    assert found.launch == row["profile"]["launch"]
+
+
+def test_products_are_of_the_size_that_was_asked_for():
+    for graph in probes.products("f32", 2 * 512**3):
+        (product,) = graph.ops
+        m, n, k = product.extents
+        assert 2 * m * n * k == 2 * 512**3
+    sizes = [graph.inputs[0].type.shape for graph in probes.products("f32", 1)]
+    assert sizes == [(128, 128), (512, 128)]
