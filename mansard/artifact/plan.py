@@ -184,6 +184,8 @@ class Prediction:
     method: str
     copied_bytes: int = 0
     """Of all copies, those of inputs and outputs included, with dims at a representative size."""
+    starts_ms: tuple[float, ...] = ()
+    """When each dispatch starts, in the order of the plan's decisions."""
 
     @property
     def gap(self) -> float:

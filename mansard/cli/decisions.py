@@ -26,6 +26,8 @@ class Decided:
     """What arrives from other devices because of it: each value counts where it is read first."""
     parents: tuple[int, ...]
     """The dispatches whose results it reads."""
+    start_ms: float | None = None
+    """When it starts in a call, by the cost model."""
 
     @property
     def predicted_ms(self) -> float | None:
@@ -62,8 +64,15 @@ def decided(plan: Plan) -> list[Decided]:
             if nodes[parent].kind == "transfer" and parent not in counted:
                 counted.add(parent)
                 moved[label] += dims.representative(nodes[parent].bytes)
+    starts = plan.prediction.starts_ms if plan.prediction else ()
     return [
-        Decided(n, decision, moved[decision.dispatch], before.get(decision.dispatch, ()))
+        Decided(
+            n,
+            decision,
+            moved[decision.dispatch],
+            before.get(decision.dispatch, ()),
+            starts[n] if n < len(starts) else None,
+        )
         for n, decision in enumerate(plan.decisions)
     ]
 

@@ -84,6 +84,9 @@ def explain(
         out.show(prediction_line(prediction))
         precision = plan.info.get("precision", "f32")
         out.show(f"precision: {precision}")
+        calibrated = plan.info.get("calibrated", "")
+        if calibrated:
+            out.show(f"placed by figures that were calibrated: {calibrated}")
         found = variants(plan)
         for line in variant_lines(found):
             out.show(line)
@@ -99,6 +102,7 @@ def explain(
                 "devices": totals(rows),
                 "prediction": prediction,
                 "precision": precision,
+                "calibrated": calibrated,
                 "variants": found,
             }
         )
@@ -151,6 +155,7 @@ def describe(row: Decided) -> dict[str, Any]:
         "bytes": _size(decision.bytes),
         "operations": _size(decision.operations),
         "predicted_ms": row.predicted_ms,
+        "predicted_start_ms": row.start_ms,
         "moved_bytes": row.moved_bytes,
     }
 

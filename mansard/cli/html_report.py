@@ -50,6 +50,7 @@ def page(plan: Plan, timeline: Mapping[str, Any] | None = None) -> str:
         f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>",
         f"<p>{escape(prediction_line(describe_prediction(plan)))}</p>",
         _totals(rows, colours),
+        *_predicted(rows, colours),
         *(_timeline(timeline, colours) if timeline else ()),
         "<h2>Dispatches</h2>",
         _slider("graph", "zoom", -2, 1),
@@ -188,6 +189,32 @@ def _details(row: Decided, rows: Sequence[Decided]) -> str:
 # The timeline -------------------------------------------------------------------------------------
 
 
+def _predicted(rows: Sequence[Decided], colours: Mapping[str, str]) -> list[str]:
+    """The call that placement expects, if the plan keeps it; copies and handoffs show as gaps."""
+    spans = [
+        {
+            "device": row.decision.device,
+            "label": row.decision.dispatch,
+            "start_us": 1e3 * row.start_ms,
+            "us": 1e3 * row.predicted_ms,
+        }
+        for row in rows
+        if row.start_ms is not None and row.predicted_ms is not None
+    ]
+    if not spans:
+        return []
+    drawing = _tracks({"rows": spans}, colours)
+    return [
+        "<h2>A call as predicted</h2>",
+        _slider("predicted", "width", 0, 8),
+        _scrolled("predicted", drawing),
+    ]
+
+
+def _scrolled(name: str, drawing: str) -> str:
+    return f'<div class="scroll"><div class="timeline" id="{name}">{drawing}</div></div>'
+
+
 def _timeline(line: Mapping[str, Any], colours: Mapping[str, str]) -> list[str]:
     """A measured call: figures, and a track for each device."""
     figures = (
@@ -207,7 +234,7 @@ def _timeline(line: Mapping[str, Any], colours: Mapping[str, str]) -> list[str]:
     return [
         f"<h2>A measured call</h2><p>{escape(figures)}</p><table>{''.join(busy)}</table>",
         _slider("timeline", "width", 0, 8),
-        f'<div class="scroll"><div class="timeline" id="timeline">{_tracks(line, known)}</div></div>',
+        _scrolled("timeline", _tracks(line, known)),
     ]
 
 

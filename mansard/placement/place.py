@@ -203,4 +203,6 @@ def _prediction(problem: Problem, chosen: Choice, objective: str) -> Prediction:
     """What the plan keeps of a choice."""
     run = simulate(problem, chosen.labels)
     latency, cost, bound = (round(s * 1e3, 6) for s in (run.seconds, chosen.cost, chosen.bound))
-    return Prediction(latency, objective, cost, bound, chosen.method, run.copied_bytes)
+    begins = {span.dispatch: round(span.start * 1e3, 6) for span in run.spans if span.dispatch is not None}
+    starts = tuple(begins[n] for n in range(len(chosen.labels)))
+    return Prediction(latency, objective, cost, bound, chosen.method, run.copied_bytes, starts)

@@ -102,6 +102,13 @@ def test_bench_trace_and_explain_agree(artifact: Path, tmp_path: Path) -> None:
     assert timed["devices"]["cpu"]["dispatches"] == dispatches
     assert timed["devices"]["cpu"]["busy_ms"] > 0
 
+    line = run_json("bench", artifact, "--runs", "2", "--timeline", "--html", tmp_path / "b.html")["timeline"]
+    assert 0 < line["bound_ms"] <= line["latency_ms"] and 0 < line["efficiency"] <= 1
+    assert {row["dispatch"] for row in decisions["decisions"]} == {row["label"] for row in line["rows"]}
+    assert decisions["prediction"]["bound_ms"] <= decisions["prediction"]["cost_ms"]
+    page = (tmp_path / "b.html").read_text()
+    assert page.count("data-dispatch=") == dispatches
+
     run_json("trace", artifact, "-o", tmp_path / "t.json")
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]

@@ -73,7 +73,7 @@ def two_device_plan() -> Plan:
             Decision("d0", "matmul", "cpu", "faster", {"cpu": 0.5, "vulkan": "no int4"}, size, 7, "m.py:3"),
         ),
         info={"mansard": "0.1.0"},
-        prediction=Prediction(0.75, "latency", 0.75, 0.5, "search", 96),
+        prediction=Prediction(0.75, "latency", 0.75, 0.5, "search", 96, (0.25,)),
     )
 
 

@@ -66,7 +66,7 @@ def plan() -> Plan:
     return Plan(
         "net & <sons>", (), (TensorSpec("x", DType.F32, (16,), 0),), (TensorSpec("y", DType.F32, (16,), 6),),
         values, (), devices, decisions=decisions,
-        prediction=Prediction(3.0, "latency", 3.0, 2.5, "search", 128),
+        prediction=Prediction(3.0, "latency", 3.0, 2.5, "search", 128, (0.0, 0.5, 1.5, 2.0)),
     )  # fmt: skip
 
 
@@ -132,6 +132,7 @@ def test_decisions_know_parents_and_what_moves() -> None:
 def test_explain_tells_regions_totals_and_prediction(artifact: Path) -> None:
     report = json_of("explain", artifact)
     assert [row["moved_bytes"] for row in report["decisions"]] == [0, 64, 0, 64]
+    assert [row["predicted_start_ms"] for row in report["decisions"]] == [0.0, 0.5, 1.5, 2.0]
     assert report["regions"][1] == {
         "region": 1,
         "device": "gpu",
@@ -228,10 +229,18 @@ def test_the_page_escapes_and_loads_nothing() -> None:
 
 def test_the_page_shows_a_measured_call() -> None:
     reader = Reader(page(plan(), profile(0.03).timeline()))
-    spans = [a for tag, a in reader.found if tag == "rect" and (a["class"] or "").startswith("span")]
+    spans = [a for tag, a in reader.found if tag == "rect" and (a["class"] or "") == "span critical"]
     assert [span["data-of"] for span in spans] == [NAMES[0], NAMES[3], "transfer v1", NAMES[1], NAMES[2]]
     assert (spans[3]["x"], spans[3]["width"]) == ("30.0000%", "25.0000%")
-    assert {span["class"] for span in spans} == {"span critical"}
+
+
+def test_the_page_shows_the_predicted_call() -> None:
+    reader = Reader(page(plan()))
+    spans = [a for tag, a in reader.found if tag == "rect"]
+    assert [span["data-of"] for span in spans] == [NAMES[0], NAMES[3], NAMES[1], NAMES[2]]
+    assert (spans[2]["x"], spans[2]["width"]) == (f"{50 / 3:.4f}%", f"{100 / 3:.4f}%")
+    bare = page(dataclasses.replace(plan(), prediction=None))
+    assert "rect" not in {tag for tag, _ in Reader(bare).found}
 
 
 def test_a_page_of_many_dispatches_stays_small() -> None:

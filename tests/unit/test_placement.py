@@ -130,6 +130,20 @@ def test_bad_options(options, message):
         Placement(**options)
 
 
+def test_the_prediction_is_the_run_of_the_placement():
+    graph = chain(3)
+    pins = Placement(pins=(("contraction_1", "b"), ("*", "a")))
+    found = place(graph, [device("a", handoff=0.5), device("b", handoff=0.25)], pins).prediction
+    took = seconds(work_of(graph.dispatches[0]), device("a").profile)
+    there, back = (found.starts_ms[n + 1] / 1e3 - found.starts_ms[n] / 1e3 - took for n in (0, 1))
+    assert (found.starts_ms[0], there, back) == (0, pytest.approx(0.5), pytest.approx(0.25))
+    assert found.latency_ms == pytest.approx(found.starts_ms[2] + 1e3 * took)
+    assert found.latency_ms == found.cost_ms == found.bound_ms and found.gap == 0  # nothing to choose
+    assert found.objective == "latency"
+    loaded = place(graph, [device("a"), device("b", 2e9)], Placement("throughput")).prediction
+    assert loaded.objective == "throughput" and loaded.bound_ms <= loaded.cost_ms < loaded.latency_ms
+
+
 def test_a_shared_producer_is_moved_once():
     b = GraphBuilder()
     x, w = b.input("x", (64, 64), F32), b.input("w", (64, 64), F32)
