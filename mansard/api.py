@@ -104,11 +104,11 @@ def tune(
     cache: bool = True,
     progress: Progress | None = None,
 ) -> Model:
-    """A compiled model, or one in a file, with the fastest kernels found on this machine's CPU.
+    """A compiled model, or one in a file, with the fastest kernels found on this machine's devices.
 
     Schedule parameters (tile sizes, orders of loops) are tried and timed for ``seconds``, the kernels
     that take most of a call's time first; results are the same up to rounding. What was found is in
-    `Model.tuning`, and with ``cache`` on disk: a later compilation for this CPU uses it, a later search
+    `Model.tuning`, and with ``cache`` on disk: a later compilation for this device uses it, a later search
     goes on from it. The model given stays as it is and shares its weights with the result.
     ``progress(kernel, done, total)`` counts seconds.
 
