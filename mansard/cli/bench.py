@@ -80,7 +80,8 @@ def bench(
             f"{runs} calls: "
             + ", ".join(f"{key.removesuffix('_ms')} {milliseconds(value)}" for key, value in figures.items())
         )
-        out.show(device_table(profile.devices))
+        if not with_timeline:  # which has these figures for the call it tells
+            out.show(device_table(profile.devices))
         result = {"runs": runs, "warmup": warmup, **figures, "devices": profile.devices}
         profiles = [profile]
         if profile_dispatches or with_timeline:

@@ -28,6 +28,8 @@ LANE = 26
 TRACK = 18
 """Pixels of a line of commands on the timeline."""
 TICKS = 10
+SLACK_US = 0.01
+"""Commands that overlap by less, as rounded times do, are drawn one after another."""
 
 
 def write_page(path: Path, plan: Plan, timeline: Mapping[str, Any] | None = None) -> None:
@@ -262,7 +264,7 @@ def _tracks(line: Mapping[str, Any], colours: Mapping[str, str]) -> str:
         ends: list[float] = []
         for row in (row for row in line["rows"] if row["device"] == device):
             start, end = row["start_us"], row["start_us"] + row["us"]
-            level = next((n for n, until in enumerate(ends) if until <= start), len(ends))
+            level = next((n for n, until in enumerate(ends) if until <= start + SLACK_US), len(ends))
             ends[level : level + 1] = [end]
             drawn.append(
                 _span(row, 100 * start / whole, 100 * row["us"] / whole, top + TRACK * level, colours)

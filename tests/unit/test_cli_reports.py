@@ -234,6 +234,16 @@ def test_the_page_shows_a_measured_call() -> None:
     assert (spans[3]["x"], spans[3]["width"]) == ("30.0000%", "25.0000%")
 
 
+def test_commands_that_run_at_once_lie_below_each_other() -> None:
+    line = profile(0.03).timeline()
+    places = {"a": (0.0, 2.0), "b": (1.999, 3.0), "c": (2.5, 3.0), "d": (3.0, 4.0)}
+    row = {"device": "cpu", "critical": False}
+    line["rows"] = [{**row, "label": n, "start_us": a, "us": b - a} for n, (a, b) in places.items()]
+    spans = [a for tag, a in Reader(page(plan(), line)).found if a.get("class") == "span" and tag == "rect"]
+    heights = {span["data-of"]: int(span["y"] or 0) for span in spans if span["data-of"] in places}
+    assert heights["a"] == heights["b"] == heights["d"] < heights["c"]
+
+
 def test_the_page_shows_the_predicted_call() -> None:
     reader = Reader(page(plan()))
     spans = [a for tag, a in reader.found if tag == "rect"]
