@@ -209,3 +209,4 @@ def test_many_calls_at_once_on_both(vulkan_slot, own_memory):
     asyncio.run(main())
     profile = model.profile(np.ones(1000, np.float32))
     assert {row[0] for row in profile.rows} == {"cpu", "vulkan"}
+    assert 0 < profile.critical_path_ms <= profile.bound_ms <= profile.latency_ms
