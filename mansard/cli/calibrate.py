@@ -109,6 +109,11 @@ def figure_rows(result: Calibration) -> Sequence[tuple[str, str, str]]:
     own, shipped, missing = result.profile, result.shipped, result.missing
     figures = [
         ("bandwidth", si(own.bandwidth, "B/s"), si(shipped.bandwidth, "B/s")),
+        (
+            "write_bandwidth",
+            si(own.write_bandwidth or own.bandwidth, "B/s"),
+            si(shipped.write_bandwidth or shipped.bandwidth, "B/s"),
+        ),
         ("cache_bandwidth", si(own.cache_bandwidth, "B/s"), si(shipped.cache_bandwidth, "B/s")),
         *(
             (f"rates.{dtype}", si(own.rate(dtype), "op/s"), si(shipped.rate(dtype), "op/s"))

@@ -25,6 +25,8 @@ class Work:
     operations: DimLike
     dtype: str
     """The element type whose rate counts."""
+    written: DimLike = 0
+    """The part of ``bytes`` that is written."""
 
 
 def work_of(dispatch: Dispatch) -> Work:
@@ -35,12 +37,11 @@ def work_of(dispatch: Dispatch) -> Work:
         # A table that is only indexed is read where it is indexed, not as a whole.
         size = dims.product(dispatch.domain) if value in gathered else value.type.elements
         moved = dims.add(moved, dims.mul(size, max(1, value.type.dtype.bits // 8)))
-    for value in dispatch.outputs:
-        moved = dims.add(moved, value.type.bytes)
+    written = dims.add(0, *(value.type.bytes for value in dispatch.outputs))
     operations: DimLike = 0
     for op in dispatch.ops:
         operations = dims.add(operations, _operations(op))
-    return Work(moved, operations, _computed(dispatch))
+    return Work(dims.add(moved, written), operations, _computed(dispatch), written)
 
 
 def _computed(dispatch: Dispatch) -> str:
@@ -84,11 +85,13 @@ def sum_elements(op: Op) -> DimLike:
 def seconds(work: Work, profile: DeviceProfile) -> float:
     """Predicted time of a dispatch on a device."""
     moved = dims.representative(work.bytes)
-    bandwidth = profile.cache_bandwidth if moved <= profile.cache_bytes else profile.bandwidth
-    return (
-        max(moved / bandwidth, dims.representative(work.operations) / profile.rate(work.dtype))
-        + profile.launch
-    )
+    if moved <= profile.cache_bytes:
+        memory = moved / profile.cache_bandwidth
+    else:
+        written = dims.representative(work.written)
+        to_memory = profile.write_bandwidth or profile.bandwidth
+        memory = (moved - written) / profile.bandwidth + written / to_memory
+    return max(memory, dims.representative(work.operations) / profile.rate(work.dtype)) + profile.launch
 
 
 def transfer_seconds(size: int, source: DeviceProfile, target: DeviceProfile) -> float:

@@ -54,14 +54,13 @@ def replay(
     steps = _steps_in_order(plan)
     numbers = {device.name: i for i, device in enumerate(plan.devices)}
     labels = tuple(numbers[decision.device] for decision in plan.decisions)
-    works = [
-        Work(evaluate(d.bytes, sizes), evaluate(d.operations, sizes), d.dtype or "f32")
-        for d in plan.decisions
-    ]
+    made = _versions(plan, steps)
+    moves = _moves(made, plan, sizes)
+    works = _works(plan, made, sizes)
     problem = Problem(
         times=tuple(tuple(seconds(work, profile) for profile in profiles) for work in works),
         allowed=tuple(_allowed(plan, decision) for decision in plan.decisions),
-        moves=_moves(plan, steps, sizes),
+        moves=moves,
         profiles=tuple(profiles),
         together=_states(plan, steps),
         held=_held(plan, steps, sizes),
@@ -128,46 +127,57 @@ def _origins(plan: Plan) -> dict[int, int]:
     return origins
 
 
-def _moves(plan: Plan, steps: Sequence[DispatchStep], sizes: Mapping[str, int]) -> tuple[Move, ...]:
-    """Every value that dispatches or the caller make and others read.
+@dataclass
+class _Version:
+    """What a dispatch (HOST: the caller) makes of a value, and the dispatches that read it."""
+
+    producer: int
+    value: int
+    readers: list[int]
+
+
+def _versions(plan: Plan, steps: Sequence[DispatchStep]) -> list[_Version]:
+    """Every value that dispatches or the caller make.
 
     A step lists what it reads before what it writes. A value is written where it first appears, or where
     it is listed twice: it is then changed in place, and what comes later reads the change.
     """
-    kinds = {value.id: value.kind for value in plan.values}
-    size = {value.id: evaluate(value.bytes, sizes) for value in plan.values}
     origins = _origins(plan)
-    kept = {i for i, kind in kinds.items() if kind == "constant"} | {entry for entry, _ in plan.states}
-    made: list[tuple[int, int]] = []  # producer and value of every version
-    version = {spec.value: -1 for spec in plan.inputs}
-    readers: list[list[int]] = []
-    for spec in plan.inputs:
-        version[spec.value] = len(made)
-        made.append((HOST, spec.value))
-        readers.append([])
+    kept = {v.id for v in plan.values if v.kind == "constant"} | {entry for entry, _ in plan.states}
+    made = [_Version(HOST, spec.value, []) for spec in plan.inputs]
+    latest = {version.value: version for version in made}
     for number, step in enumerate(steps):
         bound = [origins[binding.value] for binding in step.bindings]
         for value in dict.fromkeys(bound):
-            written = bound.count(value) > 1
-            if value in version:
-                users = readers[version[value]]
-                if number not in users:
-                    users.append(number)
-            elif value not in kept:
-                written = True
-            if written:
-                version[value] = len(made)
-                made.append((number, value))
-                readers.append([])
-    for spec in plan.outputs:
-        value = origins[spec.value]
-        if value in version and made[version[value]][0] != HOST and HOST not in readers[version[value]]:
-            readers[version[value]].append(HOST)
-    return tuple(
-        Move(producer, tuple(users), size[value])
-        for (producer, value), users in zip(made, readers, strict=True)
-        if users
-    )
+            if value in latest:
+                latest[value].readers.append(number)
+            if bound.count(value) > 1 or (value not in latest and value not in kept):
+                latest[value] = _Version(number, value, [])
+                made.append(latest[value])
+    for value in dict.fromkeys(origins[spec.value] for spec in plan.outputs):
+        if value in latest and latest[value].producer != HOST:
+            latest[value].readers.append(HOST)
+    return made
+
+
+def _moves(made: Sequence[_Version], plan: Plan, sizes: Mapping[str, int]) -> tuple[Move, ...]:
+    size = {value.id: evaluate(value.bytes, sizes) for value in plan.values}
+    return tuple(Move(v.producer, tuple(v.readers), size[v.value]) for v in made if v.readers)
+
+
+def _works(plan: Plan, made: Sequence[_Version], sizes: Mapping[str, int]) -> list[Work]:
+    """What every dispatch does, with the bytes of the values it makes as written."""
+    size = {value.id: evaluate(value.bytes, sizes) for value in plan.values}
+    written = [0] * len(plan.decisions)
+    for version in made:
+        if version.producer != HOST:
+            written[version.producer] += size[version.value]
+    works = []
+    for decision, output in zip(plan.decisions, written, strict=True):
+        moved = evaluate(decision.bytes, sizes)
+        operations = evaluate(decision.operations, sizes)
+        works.append(Work(moved, operations, decision.dtype or "f32", min(output, moved)))
+    return works
 
 
 def _held(plan: Plan, steps: Sequence[DispatchStep], sizes: Mapping[str, int]) -> tuple[Held, ...]:

@@ -39,6 +39,9 @@ class DeviceProfile:
     """From this device to others, by the name of their profile, and to the host, as ``host``."""
     measured: str = ""
     """The day on which the figures were measured here; empty for shipped ones."""
+    write_bandwidth: float = 0.0
+    """Bytes per second written to memory, where that differs from ``bandwidth``; 0: it does not. Many CPUs
+    read what they are about to overwrite."""
 
     def rate(self, dtype: str) -> float:
         """Operations per second for an element type (the f32 rate when it is not listed)."""

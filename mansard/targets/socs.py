@@ -3,9 +3,10 @@
 A file has a ``name`` and a table per device, called as the device slot of a model (``cpu``, ``vulkan``,
 ``vulkan:1``) or as its driver. Keys of a table are those of data/profiles.toml, and
 
+* ``write_bandwidth``: bytes/s written to memory, where that is not ``bandwidth`` (optional);
 * ``unified``: whether the device uses the host's memory (default true);
 * ``memory``: bytes of it that a model may take (optional);
-* ``efficiency``: the parts of ``bandwidth`` (both bandwidths) and of ``rates`` that kernels reach, so that
+* ``efficiency``: the parts of ``bandwidth`` (all bandwidths) and of ``rates`` that kernels reach, so that
   the other figures can be those of a datasheet (default 1);
 * ``links``: by other table, or ``host``, ``{ link, handoff }`` of that way alone (optional).
 """
@@ -26,7 +27,7 @@ from mansard.targets.profile import DeviceProfile, LinkProfile, profile_from
 
 _REQUIRED = ("bandwidth", "cache_bandwidth", "cache_bytes", "rates", "launch", "handoff", "link")
 _MAY_BE_ZERO = ("cache_bytes", "launch", "handoff")
-_OPTIONAL = ("unified", "memory", "efficiency", "links")
+_OPTIONAL = ("write_bandwidth", "unified", "memory", "efficiency", "links")
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def _device(where: str, name: str, raw: Mapping[str, Any]) -> DeviceProfile:
         profile,
         bandwidth=profile.bandwidth * moving,
         cache_bandwidth=profile.cache_bandwidth * moving,
+        write_bandwidth=_number(where, "write_bandwidth", raw.get("write_bandwidth", 0), True) * moving,
         links=links,
     )
 

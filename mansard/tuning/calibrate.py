@@ -120,8 +120,7 @@ class _Bench:
         """Every figure that the device can do; those of the shipped profile for the others."""
         shipped = self.shipped
         launch, cached = self._launch()
-        size = _MEMORY_DISCRETE if self.device.info.kind == "discrete" else _MEMORY
-        memory = self._figure("bandwidth", lambda: self._read(size))
+        memory, writing = self._memory()
         bandwidth = memory or shipped.bandwidth
         measured = {dtype: rate for dtype in DTYPES if (rate := self._product(dtype))}
         # What is not measured keeps its ratio to f32.
@@ -131,6 +130,7 @@ class _Bench:
             shipped,
             name=self.device.info.name,
             bandwidth=bandwidth,
+            write_bandwidth=writing,
             cache_bandwidth=max(bandwidth, cached or shipped.cache_bandwidth),
             rates=rates,
             launch=launch or shipped.launch,
@@ -172,14 +172,21 @@ class _Bench:
             once, often = links.submission_seconds(self.device, few, many)
         return max(1e-9, (often - once) / (_MANY - 1))
 
-    def _read(self, size: int) -> float:
-        """Bytes per second of the better of a kernel that reads ``size`` bytes, as layers read weights, and
-        one that copies."""
-        rates = []
-        for graph in (probes.sums(size // 4), probes.stream(size // 8)):
-            seconds, moved, _ = self._time(graph)
-            rates.append(moved / seconds)
-        return max(rates)
+    def _memory(self) -> tuple[float | None, float]:
+        """Bytes per second read from memory, as layers read weights, and written to it.
+
+        The latter is 0 where a kernel that does both is no slower for it.
+        """
+        size = _MEMORY_DISCRETE if self.device.info.kind == "discrete" else _MEMORY
+        reading = self._figure("bandwidth", lambda: self._passed(probes.sums(size // 4)))
+        both = self._figure("write_bandwidth", lambda: self._passed(probes.stream(size // 8)))
+        if reading is None or both is None or both >= reading:
+            return max(reading or 0.0, both or 0.0) or None, 0.0
+        return reading, 1 / (2 / both - 1 / reading)
+
+    def _passed(self, graph: Graph) -> float:
+        seconds, moved, _ = self._time(graph)
+        return moved / seconds
 
     def _product(self, dtype: str) -> float | None:
         """Operations per second of products of matrices, all shapes together."""
@@ -245,6 +252,7 @@ def to_toml(found: Sequence[Calibration]) -> str:
         profile = calibration.profile
         figures = {
             "bandwidth": profile.bandwidth,
+            "write_bandwidth": profile.write_bandwidth,
             "cache_bandwidth": profile.cache_bandwidth,
             "cache_bytes": profile.cache_bytes,
             "launch": profile.launch,

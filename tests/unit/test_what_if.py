@@ -1,5 +1,6 @@
 """Plans run against the profiles of other devices: the problem rebuilt, chips as data, the command."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -113,8 +114,6 @@ def _run(replayed):
 
 
 def test_plans_without_decisions_are_refused(compiled):
-    import dataclasses
-
     model, problem = compiled
     for decisions in ((), model.plan.decisions[1:]):
         plan = dataclasses.replace(model.plan, decisions=decisions)
@@ -134,6 +133,22 @@ def test_states_stay_and_values_changed_in_place_have_versions():
     assert (HOST, 256) in [(m.producer, m.bytes) for m in moves]
     # Nothing brings the state: of the caller's values there is x alone.
     assert sum(m.producer == HOST for m in moves) == 1
+
+
+def test_what_is_written_may_be_slower_than_what_is_read(compiled):
+    model, problem = compiled
+    figures = {
+        "cache_bytes": 0,
+        "bandwidth": 1e9,
+        "write_bandwidth": 1e8,
+        "launch": 0.0,
+        "rates": {"f32": 1e18},
+    }
+    slow = [dataclasses.replace(profile, **figures) for profile in problem.profiles]
+    times = replay(model.plan, slow, {}).problem.times
+    for decision, row in zip(model.plan.decisions, times, strict=True):
+        written = 32 * 32 * 4  # every dispatch makes one matrix
+        assert row == pytest.approx([(decision.bytes - written) / 1e9 + written / 1e8] * 2)
 
 
 # Chips ------------------------------------------------------------------------------------------
