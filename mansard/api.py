@@ -63,8 +63,8 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     (sums stay f32; weights take half the memory); results then differ, by 2**-9 of each operand.
     ``vulkan_dispatch_abi`` says how kernels for Vulkan receive their buffers: by 64-bit addresses
     (``"bda"``), as ``"descriptors"`` for drivers that are better at those, or ``"all"``: devices then take
-    the addresses if they can. Further keywords go to the frontend. ``progress(step, done, total)`` is called as steps
-    start, ``dump(step, text)`` with the IR after each.
+    the addresses if they can. Further keywords go to the frontend.
+    ``progress(step, done, total)`` is called as steps start, ``dump(step, text)`` with the IR after each.
     ``cache`` keeps compiled kernels on disk for later compilations (docs/compiling.md). ``tune`` spends
     that many seconds on a search of better kernels, as `mansard.tune` does.
 
