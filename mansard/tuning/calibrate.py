@@ -39,7 +39,8 @@ _MEMORY, _MEMORY_DISCRETE = 128 << 20, 1 << 30
 """Bytes that are read in the measurement of memory: more than any cache holds."""
 _TINY = 512
 _ROUNDS = 4
-_MANY = 129
+_FEW, _MOST, _CHAIN_SECONDS = 16, 2048, 2e-3
+"""Dispatches one behind the other, and how long they should take together."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,10 @@ class _Bench:
             return least, None
         small = self._figure("cache_bandwidth", lambda: self._chained(most // 4))
         large = self._figure("cache_bandwidth", lambda: self._chained(most))
-        if small is None or large is None or large <= small:
+        if small is None or large is None:
+            return least, None
+        if large <= small:
+            self.missing["cache_bandwidth"] = "larger dispatches took no longer than smaller ones"
             return least, None
         cached = (most - most // 4) / (large - small)
         return max(least, small - most // 4 / cached), cached
@@ -168,9 +172,17 @@ class _Bench:
         ((kernel, workload, _),) = self._kernels(made.plan, made.sources)
         with closing(Stopwatch(self.device, workload)) as stopwatch:
             stopwatch.measure([kernel], _ROUNDS)
-            few, many = (stopwatch.commands([kernel], rounds) for rounds in (1, _MANY))
-            once, often = links.submission_seconds(self.device, few, many)
-        return max(1e-9, (often - once) / (_MANY - 1))
+
+            def quickest(rounds: int) -> float:
+                return links.submission_seconds(self.device, stopwatch.commands([kernel], rounds))
+
+            once = quickest(1)
+            each = max(1e-7, (quickest(1 + _FEW) - once) / _FEW)
+            count = min(_MOST, max(_FEW, round(_CHAIN_SECONDS / each)))
+            often = quickest(1 + count)
+        if often <= once:
+            raise DeviceError(f"{count} dispatches took no longer than one: too many others use the device")
+        return (often - once) / count
 
     def _memory(self) -> tuple[float | None, float]:
         """Bytes per second read from memory, as layers read weights, and written to it.
