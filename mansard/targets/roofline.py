@@ -13,6 +13,7 @@ from mansard.hal.device import DeviceInfo
 from mansard.targets.gpus import product_of
 from mansard.targets.profile import DeviceProfile, default_profile, gpu_profile
 
+
 @dataclass(frozen=True)
 class Roofline:
     """What bounds a device: bytes per second from memory and from its last cache of ``cache_bytes``, and
