@@ -122,11 +122,3 @@ def _start_anew() -> None:
 
 
 os.register_at_fork(after_in_child=_start_anew)
-
-
-def forget_device(name: str) -> None:
-    """Drop a lost device so that the next `open_device` opens it anew."""
-    with _lock:
-        device = _open.pop(name, None)
-    if device is not None:
-        device.close()

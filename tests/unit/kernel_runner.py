@@ -23,7 +23,7 @@ from mansard.codegen.llvm import target as cpu_target
 from mansard.drivers.cpu.compiler import BACKEND as CPU
 from mansard.drivers.vulkan.compiler import BACKEND as VULKAN
 from mansard.dtypes import DType
-from mansard.hal import Batch, BufferRef, Dispatch, MemoryKind, Point, Semaphore
+from mansard.hal import Batch, BufferRef, Device, Dispatch, MemoryKind, Point, Semaphore
 from mansard.hal.executable import ExecutableSpec
 
 VULKAN_TARGET = (
@@ -157,11 +157,18 @@ def compile_vulkan(kernel: Kernel, target: str = VULKAN_TARGET) -> ExecutableSpe
 
 
 @functools.cache
-def _vulkan_device():
+def _vulkan_id() -> str | None:
     from mansard.hal import registry
 
-    usable = [i for i in registry.devices() if i.driver == "vulkan" and i.supported]
-    return registry.open_device(usable[0].id) if usable else None
+    return next((i.id for i in registry.devices() if i.driver == "vulkan" and i.supported), None)
+
+
+def _vulkan_device() -> Device | None:
+    """The device that is open now: one that a test has lost is opened anew."""
+    from mansard.hal import registry
+
+    name = _vulkan_id()
+    return registry.open_device(name) if name is not None else None
 
 
 def _run_vulkan(kernel: Kernel, arrays: Sequence[np.ndarray], params: Sequence[int], grid: _Grid) -> None:
