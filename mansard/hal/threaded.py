@@ -22,6 +22,7 @@ from mansard.errors import DeviceError, ExecutionError, MansardError, OutOfMemor
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Barrier, BindingSlot, BufferRef, Command, Copy, Dispatch, Fill
 from mansard.hal.device import Batch, Capabilities, CommandBuffer, Device, DeviceInfo, ProfileRow, QueueKind
+from mansard.hal.faults import Faults, serve
 from mansard.hal.queue import Entry, Queue, QueueStats
 
 Bytes = npt.NDArray[np.uint8]
@@ -101,9 +102,10 @@ class ThreadedDevice(Device):
         )
         self._used, self._lock = 0, threading.Lock()
         self._queue = Queue.pulled(info.id)
-        self._fault: tuple[int, MansardError | None] | None = None
-        self._released = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=f"mansard-{info.id}", daemon=True)
+        self._faults = Faults(info.id)
+        self._thread = threading.Thread(
+            target=serve, args=(self._queue, self._run_batch), name=f"mansard-{info.id}", daemon=True
+        )
         self._thread.start()
 
     @abc.abstractmethod
@@ -197,14 +199,11 @@ class ThreadedDevice(Device):
 
     def inject(self, after: int = 0, *, error: MansardError | None = None, hang: bool = False) -> None:
         """Debug facility: the batch behind ``after`` others fails, or hangs until `release` or `close`."""
-        self._released.clear()
-        failure = error or ExecutionError(f"{self.info.id}: injected failure")
-        self._fault = (after, None if hang else failure)
+        self._faults.inject(after, error, hang)
 
     def release(self) -> None:
         """Let a hanging batch go on."""
-        self._fault = None
-        self._released.set()
+        self._faults.release()
 
     def close(self) -> None:
         """Fail what waits, end what runs, end the thread."""
@@ -214,20 +213,10 @@ class ThreadedDevice(Device):
         self._thread.join()
 
     # The thread -------------------------------------------------------------------------------
-    def _serve(self) -> None:
-        try:
-            while True:
-                job = self._queue.pop(timeout=0.1)
-                if job is not None:
-                    assert isinstance(job.keep, Batch)
-                    self._queue.finish(job, self._run_batch(job.keep))
-        except EOFError:  # the queue is closed and empty
-            return
-
     def _run_batch(self, batch: Batch) -> MansardError | None:
         commands = batch.commands
         assert isinstance(commands, ThreadedCommandBuffer)
-        failure = self._strike()
+        failure = self._faults.strike()
         if failure is not None:
             return failure
         rows = []
@@ -247,18 +236,6 @@ class ThreadedDevice(Device):
             return ExecutionError(f"{self.info.id}: {type(error).__name__}: {error}")
         commands.rows = tuple(rows)
         return None
-
-    def _strike(self) -> MansardError | None:
-        if self._fault is None:
-            return None
-        left, failure = self._fault
-        if left > 0:
-            self._fault = (left - 1, failure)
-            return None
-        self._fault = None
-        if failure is None:
-            self._released.wait()
-        return failure
 
     def _execute(self, command: Command, bindings: Mapping[int, Buffer]) -> bool:
         found = [_resolve(ref, bindings) for ref, _ in _refs(command)]

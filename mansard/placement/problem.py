@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,8 +148,3 @@ def reachable(problem: Problem) -> np.ndarray[tuple[int, int], np.dtype[np.bool_
             after[:, n] |= after[:, parent]
             after[parent, n] = True
     return after
-
-
-def device_names(problem: Problem) -> Mapping[int, str]:
-    """Names for messages."""
-    return {i: p.name for i, p in enumerate(problem.profiles)}

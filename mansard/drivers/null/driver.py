@@ -1,7 +1,7 @@
 """The null driver: accepts everything, computes nothing, and fails or hangs when told to.
 
-To write a driver of your own, start from this file. What it shows: a queue in pull mode, served by
-one thread; a driver whose device has a C interface would give the core an executor instead.
+What it shows: a queue in pull mode, served by one thread; a driver whose device has a C interface would give
+the core an executor instead. To write a driver of your own, start from `mansard.hal.threaded`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from mansard.errors import (
     DeviceUnavailableError,
-    ExecutionError,
     MansardError,
     OutOfMemoryError,
     TargetMismatchError,
@@ -35,6 +34,7 @@ from mansard.hal.device import (
     QueueKind,
 )
 from mansard.hal.executable import Executable, ExecutableSpec
+from mansard.hal.faults import Faults, serve
 from mansard.hal.queue import Entry, Queue, QueueStats
 
 _CAPABILITIES = Capabilities(
@@ -96,9 +96,13 @@ class NullDevice(Device):
         self.info = info
         self.capabilities = _CAPABILITIES
         self._queue = Queue.pulled(info.id)
-        self._fault: tuple[int, MansardError | None] | None = None
-        self._released = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=f"mansard-{info.id}", daemon=True)
+        self._faults = Faults(info.id)
+        self._thread = threading.Thread(
+            target=serve,
+            args=(self._queue, lambda batch: self._faults.strike()),
+            name=f"mansard-{info.id}",
+            daemon=True,
+        )
         self._thread.start()
 
     def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
@@ -149,14 +153,11 @@ class NullDevice(Device):
         It fails with ``error`` (an ExecutionError when None is given), or with ``hang=True`` does not
         end before `release` or `close`, and then ends well.
         """
-        failure = error or ExecutionError(f"{self.info.id}: injected failure")
-        self._released.clear()
-        self._fault = (fail_after, None if hang else failure)
+        self._faults.inject(fail_after, error, hang)
 
     def release(self) -> None:
         """Let a hanging batch go, and take back a fault that has not struck."""
-        self._fault = None
-        self._released.set()
+        self._faults.release()
 
     def close(self) -> None:
         """Fail what waits, let go what hangs, end the thread."""
@@ -164,28 +165,6 @@ class NullDevice(Device):
         self.release()
         self._queue.close()
         self._thread.join()
-
-    def _serve(self) -> None:
-        try:
-            while True:
-                job = self._queue.pop(timeout=0.1)
-                if job is not None:
-                    self._queue.finish(job, self._strike())
-        except EOFError:  # the queue is closed and empty
-            return
-
-    def _strike(self) -> MansardError | None:
-        """The failure of the batch at hand, or None; a hang is sat out here."""
-        if self._fault is None:
-            return None
-        left, failure = self._fault
-        if left > 0:
-            self._fault = (left - 1, failure)
-            return None
-        self._fault = None
-        if failure is None:
-            self._released.wait()
-        return failure
 
 
 class NullDriver(Driver):

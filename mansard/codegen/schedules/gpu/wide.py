@@ -11,7 +11,6 @@ from mansard.dtypes import DType
 from mansard.ir.types import Value
 
 WORD_BITS = 32
-MOST_WORDS = 4
 
 
 class WideReads:

@@ -1,0 +1,59 @@
+"""Faults on demand, and the loop of a thread that serves a queue in pull mode: shared by simple devices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from mansard.errors import ExecutionError, MansardError
+from mansard.hal.device import Batch
+from mansard.hal.queue import Queue
+
+
+class Faults:
+    """Debug facility: lets one batch of a device fail or hang."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._next: tuple[int, MansardError | None] | None = None
+        self._released = threading.Event()
+
+    def inject(self, after: int, error: MansardError | None, hang: bool) -> None:
+        """The batch behind ``after`` others fails with ``error`` (an ExecutionError when None is given), or
+        with ``hang`` does not end before `release`."""
+        failure = error or ExecutionError(f"{self._label}: injected failure")
+        self._released.clear()
+        self._next = (after, None if hang else failure)
+
+    def release(self) -> None:
+        """Let a hanging batch go on, and take back a fault that has not struck."""
+        self._next = None
+        self._released.set()
+
+    def strike(self) -> MansardError | None:
+        """The failure of the batch at hand, or None; a hang is sat out here."""
+        if self._next is None:
+            return None
+        left, failure = self._next
+        if left > 0:
+            self._next = (left - 1, failure)
+            return None
+        self._next = None
+        if failure is None:
+            self._released.wait()
+        return failure
+
+
+def serve(queue: Queue, run: Callable[[Batch], MansardError | None]) -> None:
+    """Run the ready batches of a queue in pull mode one after another, until it is closed and empty.
+
+    ``run`` gives the failure of a batch, or None.
+    """
+    try:
+        while True:
+            job = queue.pop(timeout=0.1)
+            if job is not None:
+                assert isinstance(job.keep, Batch)
+                queue.finish(job, run(job.keep))
+    except EOFError:  # the queue is closed and empty
+        return
