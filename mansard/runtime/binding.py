@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mansard.artifact.plan import DevicePlan, ExecutableRef, Plan
 from mansard.artifact.resources import Resources
 from mansard.errors import DeviceError, DeviceUnavailableError, TargetMismatchError
-from mansard.hal import Device, EntryPoint, Executable, ExecutableSpec, MemoryKind
+from mansard.hal import Device, DeviceInfo, EntryPoint, Executable, ExecutableSpec, MemoryKind
 from mansard.hal.executable import Build
 from mansard.hal.registry import devices as present_devices
 from mansard.hal.registry import open_device
@@ -41,13 +41,20 @@ def bind(plan: Plan, resources: Resources, devices: Devices = None) -> list[Boun
     """Find a device for every slot and load the slot's code.
 
     ``devices`` maps slots to devices: a mapping by slot name, or names of devices, each of which takes
-    the slot of its driver (``["vulkan:1"]``); slots that are not named get the first device of their
-    driver that can run the code. Open `Device` objects are taken as they are.
+    the slot of its name, else one of its driver (``["vulkan:1"]``). Slots that are not named get the device
+    they are called after, else the first of their driver that can run the code, one that no other slot has
+    where there are several. Open `Device` objects are taken as they are.
     Raises TargetMismatchError naming the target and what is present, DeviceUnavailableError for a
     device that is asked for but does not exist, cannot be used or has no slot.
     """
     chosen = choices(plan, devices)
-    return [_bind_slot(slot, resources, chosen.get(slot.name)) for slot in plan.devices]
+    taken = {_label(choice) for choice in chosen.values()}
+    bound = []
+    for slot in plan.devices:
+        others = {_plain(other.name) for other in plan.devices if other is not slot}
+        bound.append(_bind_slot(slot, resources, chosen.get(slot.name), taken, others))
+        taken.add(bound[-1].name)
+    return bound
 
 
 def probe_links(slots: Sequence[BoundSlot]) -> Links:
@@ -88,10 +95,12 @@ def choices(plan: Plan, devices: Devices) -> dict[str, DeviceChoice]:
     if isinstance(devices, str):
         devices = [devices]
     chosen: dict[str, DeviceChoice] = {}
-    for device in devices:
+    by_name = {_plain(slot.name): slot.name for slot in plan.devices}
+    for device in sorted(devices, key=lambda device: _label(device) not in by_name):
         label = device if isinstance(device, str) else device.info.id
         driver = label.partition(":")[0]
         fits = [s for s in plan.devices if (s.driver == driver or s.name == label) and s.name not in chosen]
+        fits.sort(key=lambda slot: _plain(slot.name) != _plain(label))
         if not fits:
             raise DeviceUnavailableError(
                 f"the model was not compiled for {label!r} (or it is named twice); its device slots: {listed}"
@@ -100,11 +109,27 @@ def choices(plan: Plan, devices: Devices) -> dict[str, DeviceChoice]:
     return chosen
 
 
-def _bind_slot(slot: DevicePlan, resources: Resources, choice: DeviceChoice | None) -> BoundSlot:
+def _plain(name: str) -> str:
+    """The first device of a driver goes by the driver's name alone."""
+    return name.removesuffix(":0")
+
+
+def _label(choice: DeviceChoice) -> str:
+    return _plain(choice if isinstance(choice, str) else choice.info.id)
+
+
+def _bind_slot(
+    slot: DevicePlan, resources: Resources, choice: DeviceChoice | None, taken: set[str], others: set[str]
+) -> BoundSlot:
+    """``taken`` are the devices of other slots, ``others`` the names of the other slots."""
     if choice is not None:
         device = open_device(choice) if isinstance(choice, str) else choice
         return BoundSlot(slot, device, _load_all(slot, device, resources))
-    candidates = present_devices(slot.driver)
+
+    def rank(info: DeviceInfo) -> tuple[bool, bool, bool]:
+        return (info.id in taken, info.id != _plain(slot.name), info.id in others)
+
+    candidates = sorted(present_devices(slot.driver), key=rank)
     reasons = []
     for info in candidates:
         if not info.supported:

@@ -17,8 +17,8 @@ from mansard.ir.serialise import Writer
 from mansard.passes.dispatch import Dispatch, is_contraction
 from mansard.placement import work_of
 from mansard.targets.profile import DeviceProfile, LinkProfile
+from mansard_npu.driver import DRIVER
 from mansard_npu.library import FORMAT
-from mansard_npu.model import read_model
 
 _FACTORS = {DType.I8: "i8", DType.U8: "i8", DType.BF16: "bf16"}
 
@@ -37,12 +37,15 @@ class NpuBackend(LibraryBackend):
         )
 
     def profile(self, text: str, device: DeviceInfo | None) -> DeviceProfile:
-        """The rates of npu.toml."""
-        model = read_model()
+        """The figures of the device's model, of the first one's without a device."""
+        models = DRIVER.models()
+        index = device.index if device is not None and device.driver == self.name else 0
+        model = models[min(index, len(models) - 1)]
         rates = {**model.rates, "f32": min(model.rates.values())}
         link = LinkProfile(model.link, model.handoff)
+        name = device.id if device is not None else self.name
         return DeviceProfile(
-            "npu", model.bandwidth, model.bandwidth, 0, rates, model.launch, link, model.unified
+            name, model.bandwidth, model.bandwidth, 0, rates, model.launch, link, model.unified
         )
 
     def refuses(self, dispatch: Dispatch, target: KernelTarget) -> str | None:

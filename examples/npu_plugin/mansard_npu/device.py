@@ -10,8 +10,9 @@ from typing import Any
 from mansard.errors import TargetMismatchError
 from mansard.hal import Command, Copy, DeviceInfo, Dispatch, Executable, ExecutableSpec, Fill
 from mansard.hal.threaded import Bytes, ThreadedDevice
+from mansard_npu.clock import Clock, Overruns
 from mansard_npu.library import FORMAT, FUNCTIONS
-from mansard_npu.model import Clock, Model
+from mansard_npu.model import Model
 
 
 class NpuExecutable(Executable):
@@ -26,7 +27,7 @@ class NpuExecutable(Executable):
 
 
 class NpuDevice(ThreadedDevice):
-    """The simulated NPU. See `mansard_npu` on what it is."""
+    """The simulated NPU. See `mansard_npu` on what it is. ``clock.speed`` may be changed while it runs."""
 
     def __init__(self, info: DeviceInfo, model: Model, clock: Clock | None = None) -> None:
         self.model, self.clock = model, clock or Clock()
@@ -56,7 +57,11 @@ class NpuDevice(ThreadedDevice):
 
     def pace(self, command: Command, crosses: bool, start: float) -> None:
         """Wait until the time of the performance model is up."""
-        self.clock.wait(start, self._seconds(command, crosses))
+        self.clock.spend(start, self._seconds(command, crosses))
+
+    def overruns(self) -> Overruns:
+        """How often computing took the host longer than the model says; figures count only without."""
+        return self.clock.overruns()
 
     def _seconds(self, command: Command, crosses: bool) -> float:
         match command:

@@ -1,14 +1,14 @@
-"""The performance model: how long the simulated NPU takes, and how its clock relates to the real one."""
+"""The performance model: how long a simulated NPU takes for a call or a copy, by figures in a TOML file."""
 
 from __future__ import annotations
 
 import importlib.resources
 import os
-import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mansard.errors import InputError
 
@@ -41,33 +41,61 @@ class Model:
         return size / (self.link if crosses and not self.unified else self.bandwidth)
 
 
-def read_model(path: Path | None = None) -> Model:
-    """The model in a TOML file, MANSARD_NPU_MODEL, or the one that ships with the plug-in.
+def read_models(paths: Sequence[Path] = (), count: int | None = None) -> tuple[Model, ...]:
+    """The models of the simulated NPUs, one for each.
 
-    Raises InputError naming a key that is missing or unknown.
+    ``paths`` are TOML files; without any those that MANSARD_NPU_MODEL lists (with commas), else the one that
+    ships with the plug-in. Each file makes as many NPUs as its ``instances`` says, 1 without; its tables
+    ``[instance.1]`` and so on change figures for one of them, counted from 0. ``count``, else
+    MANSARD_NPU_COUNT, says how many there are in all: more than the files make are like the last one.
+
+    Raises InputError naming a key that is missing or unknown, or a count that is wrong.
     """
-    chosen = path or (Path(text) if (text := os.environ.get("MANSARD_NPU_MODEL")) else None)
-    if chosen is None:
-        raw = importlib.resources.files("mansard_npu").joinpath("npu.toml").read_text("utf-8")
+    chosen = [*paths] or [Path(text) for text in os.environ.get("MANSARD_NPU_MODEL", "").split(",") if text]
+    if chosen:
+        texts = [(str(path), _read(path)) for path in chosen]
     else:
-        raw = chosen.read_text("utf-8")
+        shipped = importlib.resources.files("mansard_npu").joinpath("npu.toml")
+        texts = [("npu.toml", shipped.read_text("utf-8"))]
+    models = [model for name, text in texts for model in _models(name, text)]
+    wanted = _count(count)
+    if wanted is None:
+        return tuple(models)
+    return tuple(models[:wanted] + models[-1:] * (wanted - len(models)))
+
+
+def _read(path: Path) -> str:
     try:
-        return Model(**tomllib.loads(raw))
-    except (TypeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{chosen or 'npu.toml'} is no model of the simulated NPU: {error}") from error
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise InputError(f"no model of the simulated NPU can be read from {path}: {error}") from error
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Simulated time: ``speed`` simulated seconds pass in a real one. infinity does not wait at all."""
+def _models(name: str, text: str) -> list[Model]:
+    try:
+        raw: dict[str, Any] = tomllib.loads(text)
+        changes = {int(number): table for number, table in raw.pop("instance", {}).items()}
+        instances = raw.pop("instances", max(1, 1 + max(changes, default=0)))
+        models = []
+        for number in range(instances):
+            own = {**raw, **changes.get(number, {})}
+            own["rates"] = {**raw["rates"], **own["rates"]}
+            models.append(Model(**own))
+    except (TypeError, ValueError, KeyError, AttributeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{name} is no model of the simulated NPU: {error}") from error
+    if not models:
+        raise InputError(f"{name} is no model of the simulated NPU: instances = {instances}, not 1 or more")
+    return models
 
-    speed: float = 1.0
 
-    def wait(self, start: float, seconds: float) -> None:
-        """Sleep until ``seconds`` of simulated time have passed since ``start`` (`time.perf_counter`).
-
-        Returns at once when computing has taken longer than that.
-        """
-        end = start + seconds / self.speed
-        while (left := end - time.perf_counter()) > 0:
-            time.sleep(left)
+def _count(given: int | None) -> int | None:
+    text = os.environ.get("MANSARD_NPU_COUNT")
+    if given is None and not text:
+        return None
+    try:
+        count = int(text or 0) if given is None else given
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise InputError(f"number of simulated NPUs: {text if given is None else given!r} is not 1 or more")
+    return count

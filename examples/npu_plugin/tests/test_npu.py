@@ -8,10 +8,11 @@ import time
 import numpy as np
 import pytest
 from graphs import F32, binary, maps, matmul, unary
+from mansard_npu.clock import CARRIED, Clock
 from mansard_npu.compiler import BACKEND
 from mansard_npu.device import NpuDevice
 from mansard_npu.driver import DRIVER
-from mansard_npu.model import Clock, read_model
+from mansard_npu.model import read_models
 
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
@@ -90,29 +91,141 @@ def test_what_it_has_no_function_for_is_refused_with_the_reason():
 def test_a_call_takes_the_time_of_the_model():
     graph = narrow_matmul(DType.BF16, F32)
     made = compile_graph(graph, CompileOptions(targets=("npu",), placement=ON_NPU))
-    model = read_model()
+    (model,) = read_models()
     expected = model.call_seconds("bf16", 2 * 24 * 56 * 40, 0, 2 * (24 * 40 + 40 * 56) + 4 * 24 * 56)
     inputs = data(graph)
     with Model(made.plan, MemoryResources(made.executables, made.weights)) as compiled:
-        spans = [r[3] - r[2] for r in compiled.profile(*inputs).rows if "contraction" in r[1]]
-    assert spans and spans[0] >= expected * 1e9
+        rows = compiled.profile(*inputs).rows
+    assert any("contraction" in label for _, label, _, _ in rows)
+    assert rows[-1][3] - rows[0][2] >= expected * 1e9
 
 
-def test_the_clock_can_run_faster():
+def spent(clock, *seconds):
+    """Real seconds of commands that come one behind the other."""
     start = time.perf_counter()
-    Clock(float("inf")).wait(start, 100.0)
-    Clock(1000.0).wait(start, 0.5)
-    assert time.perf_counter() - start < 50.0
-    start = time.perf_counter()
-    Clock(2.0).wait(start, 0.02)
-    assert time.perf_counter() - start >= 0.01
-    with pytest.raises(InputError, match="speed"):
-        DRIVER.configure(speed=0)
+    for each in seconds:
+        clock.spend(time.perf_counter(), each)
+    return time.perf_counter() - start
+
+
+def test_the_clock_runs_faster_or_slower_while_the_device_works():
+    assert spent(Clock(float("inf")), 100.0) < 50.0
+    assert spent(Clock(1000.0), 0.5) < 50.0
+    clock = Clock(2.0)
+    assert spent(clock, 0.02) >= 0.01
+    clock.speed = 0.5
+    assert spent(clock, 0.01) >= 0.02
+
+
+def test_commands_follow_each_other_in_simulated_time():
+    # Each sleep ends late; the next command is shorter by that much, so that lateness does not add up.
+    clock = Clock()
+    assert spent(clock, *[0.001] * 20) >= 0.020 - 1e-6
+    assert clock.overruns().commands == 20
+
+
+def test_what_the_host_was_too_slow_for_is_counted_and_not_made_up_for():
+    clock = Clock()
+    clock.spend(time.perf_counter() - 1.0, 0.5)
+    found = clock.overruns()
+    assert (found.commands, found.overruns) == (1, 1) and found.seconds >= 0.5 - CARRIED
+    assert spent(clock, 0.01) >= 0.01 - 1e-6
+
+
+MODEL = """
+name = "two NPUs"
+memory = 1000
+unified = false
+bandwidth = 1e9
+link = 1e9
+launch = 1e-6
+handoff = 1e-6
+vector = 1e9
+[rates]
+i8 = 4e9
+bf16 = 2e9
+[instance.1]
+bandwidth = 5e8
+rates.i8 = 1e9
+"""
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """Writes a model file and configures the driver; gives the driver back as it was."""
+
+    def configure(text=MODEL, **settings):
+        path = tmp_path / "npu.toml"
+        path.write_text(text)
+        DRIVER.configure(models=[path], **settings)
+
+    yield configure
+    DRIVER.configure(models=[], count=None, speed=1.0)
+
+
+def test_several_npus_have_figures_and_memory_of_their_own(configured, monkeypatch, tmp_path):
+    configured(count=3)
+    assert [info.id for info in DRIVER.devices()] == ["npu", "npu:1", "npu:2"]
+    assert [m.bandwidth for m in DRIVER.models()] == [1e9, 5e8, 5e8]
+    assert DRIVER.models()[1].rates == {"i8": 1e9, "bf16": 2e9}
+    assert BACKEND.profile("npu", DRIVER.devices()[1]).rate("i8") == 1e9
+    first, second = (DRIVER.open(info) for info in DRIVER.devices()[:2])
+    held = [device.allocate(1000) for device in (first, second)]
+    with pytest.raises(OutOfMemoryError, match="npu:1"):
+        second.allocate(1)
+    for buffer in held:
+        buffer.close()
+    first.close()
+    second.close()
+    other = tmp_path / "other.toml"
+    other.write_text(MODEL.partition("[instance")[0].replace("two NPUs", "another"))
+    DRIVER.configure(models=[], count=None)
+    monkeypatch.setenv("MANSARD_NPU_MODEL", f"{other},{tmp_path / 'npu.toml'}")
+    assert [m.name for m in DRIVER.models()] == ["another", "two NPUs", "two NPUs"]
+    monkeypatch.setenv("MANSARD_NPU_COUNT", "1")
+    assert [m.name for m in DRIVER.models()] == ["another"]
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        (MODEL.replace("launch", "lunch"), {}, "lunch"),
+        (MODEL.replace("i8 = 4e9", "i8 ="), {}, "is no model"),
+        ("instances = 0" + MODEL, {}, "not 1 or more"),
+        (MODEL, {"count": 0}, "0 is not 1 or more"),
+        (MODEL, {"speed": -1}, "speed"),
+        (MODEL, {"size": 1}, "no setting size"),
+    ],
+)
+def test_settings_that_are_wrong_are_named(configured, text, settings, message):
+    with pytest.raises(InputError, match=message):
+        configured(text, **settings)
+
+
+def test_a_model_on_two_npus_runs_on_both(configured):
+    DRIVER.configure(count=2)
+    b = GraphBuilder()
+    x = b.input("x", (16, 32), DType.I8)
+    weights = [b.input(f"w{n}", (32, 16), DType.I8) for n in range(2)]
+    body, reads = product(DType.I8, DType.I32), [maps(0, 2), maps(2, 1)]
+    made = [b.generic([x, w], reads, (16, 16, 32), body, reduced=1, combiner="add") for w in weights]
+    graph = b.build(made)
+    wish = Placement(fallback="error", min_share=0.5)
+    compiled = compile_graph(graph, CompileOptions(targets=("npu:0", "npu:1"), placement=wish))
+    assert [device.name for device in compiled.plan.devices] == ["npu:0", "npu:1"]
+    inputs = data(graph)
+    for devices in (None, ["npu:1", "npu:0"], {"npu:1": "npu"}):
+        resources = MemoryResources(compiled.executables, compiled.weights)
+        with Model(compiled.plan, resources, devices) as model:
+            for result, expected in zip(model(*inputs), interpret(graph, inputs), strict=True):
+                np.testing.assert_array_equal(result, expected)
+            bound = [part["device"] for part in model.profile(*inputs).devices.values()]
+            assert bound == (["npu:1", "npu"] if isinstance(devices, dict) else ["npu", "npu:1"])
 
 
 def test_its_memory_is_limited_and_comes_back():
     device = DRIVER.open(DRIVER.devices()[0])
-    half = read_model().memory // 2
+    half = read_models()[0].memory // 2
     first = device.allocate(half)
     second = device.allocate(half)
     with pytest.raises(OutOfMemoryError, match="do not fit"):
@@ -142,6 +255,6 @@ def test_a_failed_batch_fails_what_waits_for_it_alone():
 
 def test_the_profile_is_that_of_the_model():
     profile = BACKEND.profile("npu", None)
-    model = read_model()
+    (model,) = read_models()
     assert (profile.bandwidth, profile.launch) == (model.bandwidth, model.launch)
     assert profile.rate("i8") == model.rates["i8"]

@@ -1,0 +1,66 @@
+"""Simulated time: how it relates to real time, and what happens when the host computes too slowly."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from dataclasses import dataclass
+
+CARRIED = 1e-3
+"""Seconds by which a command may end late without counting as overrun: what threads take to wake up. The next
+command makes up for it, if it was there by then."""
+BACK_TO_BACK = 200e-6
+"""Seconds within which the host goes from one command to the next that was waiting."""
+_PR_SET_TIMERSLACK = 29
+
+
+@dataclass(frozen=True)
+class Overruns:
+    """Commands for which the host took longer than the simulated NPU would have: their times, and what
+    depends on them, are the host's and not those of the model."""
+
+    commands: int
+    """Of how many in all."""
+    overruns: int
+    seconds: float
+    """Real time lost to them."""
+
+
+class Clock:
+    """The time of one simulated device: ``speed`` simulated seconds pass in a real one; inf does not wait.
+
+    Commands that follow each other do so in simulated time, whatever the host needed between them.
+    """
+
+    def __init__(self, speed: float = 1.0) -> None:
+        self.speed = speed
+        """May be changed at any time; a command that waits keeps the speed it began with."""
+        self._end = self._returned = 0.0
+        self._commands, self._overruns, self._lost = 0, 0, 0.0
+        self._thread = 0
+
+    def spend(self, start: float, seconds: float) -> None:
+        """Sleep until ``seconds`` of simulated time have passed since a command came at ``start``
+        (`time.perf_counter`). Called by the device's thread; returns at once when that time is up."""
+        self._wake_in_time()
+        begin = min(start, self._end) if start - self._returned < BACK_TO_BACK else start
+        end = begin + seconds / self.speed
+        while (left := end - time.perf_counter()) > 0:
+            time.sleep(left)
+        self._returned = time.perf_counter()
+        late = self._returned - end
+        self._commands += 1
+        if late > CARRIED and self.speed != float("inf"):
+            self._overruns, self._lost = self._overruns + 1, self._lost + late
+        self._end = end if late <= CARRIED else self._returned
+
+    def overruns(self) -> Overruns:
+        """What was counted since the device was opened."""
+        return Overruns(self._commands, self._overruns, self._lost)
+
+    def _wake_in_time(self) -> None:
+        """Linux lets threads sleep 50 us longer than they asked for, unless they say otherwise."""
+        if self._thread != threading.get_ident():
+            self._thread = threading.get_ident()
+            ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(1000), 0, 0, 0)
