@@ -340,6 +340,11 @@ typedef struct mn_cpu_options {
  * (mn_timeline_wait) while the queue is idle; `threads` - 1 workers take part. */
 MN_API mn_queue *mn_cpu_queue_create(const char *label, const mn_cpu_options *options);
 
+/* Debug facility: the list behind `after` others fails with `failure`, or, when that is NULL, does not
+ * begin until it is let go. Takes the place of a fault that has not struck, and ends a hang. */
+MN_API void mn_cpu_queue_inject(mn_queue *queue, uint64_t after, mn_status *failure);
+MN_API void mn_cpu_queue_let_go(mn_queue *queue);
+
 /* ---- memory (memory.c) ------------------------------------------------------------------------ */
 
 /* Zeroed, page-aligned memory (2 MiB aligned and in huge pages where large). */

@@ -186,6 +186,8 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "mn_cpu_list_release": (None, (_ptr,)),
     "mn_cpu_list_times": (_size, (_ptr, _out_u64, _size)),
     "mn_cpu_queue_create": (_ptr, (_text, ctypes.POINTER(CpuOptionsStruct))),
+    "mn_cpu_queue_inject": (None, (_ptr, _u64, _ptr)),
+    "mn_cpu_queue_let_go": (None, (_ptr,)),
     "mn_memory_map": (_int, (_u64, _out_u64)),
     "mn_memory_unmap": (None, (_u64, _u64)),
     "mn_code_map": (_int, (_ptr, _u64, _out_u64)),

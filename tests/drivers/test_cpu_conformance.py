@@ -5,6 +5,7 @@ from __future__ import annotations
 import cpu_kernels
 from conformance import Adapter, Conformance
 
+from mansard.drivers.cpu.device import CpuDevice
 from mansard.drivers.cpu.driver import DRIVER
 from mansard.hal import Device, ExecutableSpec
 
@@ -22,6 +23,20 @@ class CpuAdapter(Adapter):
 
     def grid(self, name: str, count: int) -> tuple[int, int, int]:
         return cpu_kernels.groups(name, count)
+
+    def fail_next(self, device: Device) -> bool:
+        assert isinstance(device, CpuDevice)
+        device.inject()
+        return True
+
+    def hang_next(self, device: Device) -> bool:
+        assert isinstance(device, CpuDevice)
+        device.inject(hang=True)
+        return True
+
+    def let_go(self, device: Device) -> None:
+        assert isinstance(device, CpuDevice)
+        device.release()
 
 
 class TestCpu(Conformance):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance import Adapter, Conformance
 
-from mansard.drivers.null.driver import DRIVER
+from mansard.drivers.null.driver import DRIVER, NullDevice
 from mansard.hal import Device, EntryPoint, ExecutableSpec
 
 _ABI = {"fill_index": (1, 3), "add": (3, 1), "spin": (1, 1), "wide": (1, 20)}
@@ -19,6 +19,20 @@ class NullAdapter(Adapter):
 
     def grid(self, name: str, count: int) -> tuple[int, int, int]:
         return (count, 1, 1)
+
+    def fail_next(self, device: Device) -> bool:
+        assert isinstance(device, NullDevice)
+        device.inject()
+        return True
+
+    def hang_next(self, device: Device) -> bool:
+        assert isinstance(device, NullDevice)
+        device.inject(hang=True)
+        return True
+
+    def let_go(self, device: Device) -> None:
+        assert isinstance(device, NullDevice)
+        device.release()
 
 
 class TestNull(Conformance):

@@ -10,7 +10,10 @@ import vulkan_kernels as kernels
 import vulkan_support as support
 from conformance import Adapter, Conformance, KernelTests
 
-from mansard.hal import Device, ExecutableSpec
+from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.device import VulkanDevice
+from mansard.errors import DeviceLostError, MansardError
+from mansard.hal import Batch, Device, ExecutableSpec
 
 pytestmark = pytest.mark.vulkan
 ENTRIES = {entry.name: entry for entry in (kernels.FILL_INDEX, kernels.ADD, kernels.SPIN, kernels.WIDE)}
@@ -39,6 +42,26 @@ class VulkanAdapter(Adapter):
 
     def grid(self, name: str, count: int) -> tuple[int, int, int]:
         return kernels.groups(count)
+
+    def fail_next(self, device: Device) -> bool:
+        assert isinstance(device, VulkanDevice)
+        device.inject(result=vk.VK_ERROR_UNKNOWN)
+        return True
+
+    def hang_next(self, device: Device) -> bool:
+        assert isinstance(device, VulkanDevice)
+        device.inject(hang=True)
+        return True
+
+    def let_go(self, device: Device) -> None:
+        assert isinstance(device, VulkanDevice)
+        device.let_go()
+
+    def lose(self, device: Device) -> type[MansardError]:
+        assert isinstance(device, VulkanDevice)
+        device.inject(result=vk.VK_ERROR_DEVICE_LOST)
+        device.submit([Batch(device.record([]))])
+        return DeviceLostError
 
 
 class VulkanKernels(KernelTests):

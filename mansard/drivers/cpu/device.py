@@ -15,7 +15,7 @@ from mansard.drivers.cpu.host import HostCpu, memory_bytes
 from mansard.drivers.cpu.launcher import CpuLauncher
 from mansard.drivers.cpu.memory import CpuBuffer
 from mansard.drivers.cpu.threads import ThreadSettings
-from mansard.errors import DeviceError
+from mansard.errors import DeviceError, ExecutionError, MansardError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
@@ -85,8 +85,21 @@ class CpuDevice(Device):
         """Batches so far, and the time during which the CPU was busy with them."""
         return self._queue.stats()
 
+    def inject(self, after: int = 0, *, error: MansardError | None = None, hang: bool = False) -> None:
+        """Debug facility for tests: the batch behind ``after`` others fails with ``error`` (an ExecutionError
+        when None is given), or with ``hang`` does not begin before `release` or `close`."""
+        failure = error or ExecutionError(f"{self.info.id}: injected failure")
+        status = None if hang else native.Status.of(failure)
+        native.core.mn_cpu_queue_inject(self._queue.handle, after, status.handle if status else None)
+
+    def release(self) -> None:
+        """Debug facility: let a hanging batch go on, and take back a fault that has not struck."""
+        native.core.mn_cpu_queue_let_go(self._queue.handle)
+
     def close(self) -> None:
         """Wait for what runs, fail what still waits, end the threads."""
+        self._queue.close(timeout=0)
+        self.release()
         self._queue.close()
 
 

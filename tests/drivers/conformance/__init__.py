@@ -11,6 +11,9 @@ declares late binding must bind late, and one that does not must refuse it.
 
 A driver whose kernels Mansard generates takes `KernelTests` as a second base. An adapter may stand for a
 variation of a device: with a feature less, or held to the limits of another.
+
+`PairTests` runs a device with a partner, each waiting for the other: by default with `PartnerAdapter`'s, a
+plain device of the suite's own.
 """
 
 from conformance.adapter import KERNELS, Adapter, computes
@@ -18,10 +21,11 @@ from conformance.commands import CommandTests
 from conformance.kernels import KernelTests
 from conformance.memory import MemoryTests
 from conformance.order import OrderTests
+from conformance.pairs import PairTests, PartnerAdapter
 
 
-class Conformance(MemoryTests, CommandTests, OrderTests):
+class Conformance(MemoryTests, CommandTests, OrderTests, PairTests):
     """The whole suite."""
 
 
-__all__ = ["KERNELS", "Adapter", "Conformance", "KernelTests", "computes"]
+__all__ = ["KERNELS", "Adapter", "Conformance", "KernelTests", "PairTests", "PartnerAdapter", "computes"]

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mansard.errors import ExecutionError, MansardError
 from mansard.hal import (
     Batch,
     BindingSlot,
@@ -25,6 +26,7 @@ from mansard.hal import (
     Point,
     Semaphore,
 )
+from mansard.hal.threaded import ThreadedDevice
 
 WAIT = 20.0
 """Seconds after which a wait in a test counts as a hang."""
@@ -65,6 +67,30 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def grid(self, name: str, count: int) -> tuple[int, int, int]:
         """The grid in which the kernel covers ``count`` elements."""
+
+    def fail_next(self, device: Device) -> bool:
+        """Let the next batch of the device fail with an ExecutionError; False when the driver cannot."""
+        if not isinstance(device, ThreadedDevice):
+            return False
+        device.inject(error=ExecutionError(f"{device.info.id}: injected failure"))
+        return True
+
+    def hang_next(self, device: Device) -> bool:
+        """Let the next batch of the device hang until `let_go`; False when the driver cannot."""
+        if not isinstance(device, ThreadedDevice):
+            return False
+        device.inject(hang=True)
+        return True
+
+    def let_go(self, device: Device) -> None:
+        """Let a hanging batch end well, and take back a fault that has not struck."""
+        if isinstance(device, ThreadedDevice):
+            device.release()
+
+    def lose(self, device: Device) -> type[MansardError]:
+        """Make the device fail all that waits for it, for good; returns the class of the errors."""
+        device.close()
+        return ExecutionError
 
 
 def computes(test: _Test) -> _Test:

@@ -1,0 +1,49 @@
+"""Every pair of in-tree devices: two of different drivers, two of one driver, and a device with itself.
+
+The pairs with a device in Python's thread, and those of plug-ins, are part of the conformance suite.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import vulkan_support as support
+from conformance import Adapter, PairTests, PartnerAdapter
+from test_cpu_conformance import CpuAdapter
+from test_null_conformance import NullAdapter
+from test_vulkan_conformance import VulkanAdapter
+
+ADAPTERS: dict[str, Adapter] = {
+    "Cpu": CpuAdapter(),
+    "Vulkan": VulkanAdapter(support.Variation()),
+    "Null": NullAdapter(),
+    "Partner": PartnerAdapter(),
+}
+
+
+class Pairs(PairTests):
+    """The suite's tests of pairs, after which the validation layer has nothing to report."""
+
+    @pytest.fixture(autouse=True)
+    def used_as_vulkan_demands(self) -> Iterator[None]:
+        yield
+        if isinstance(self.adapter, VulkanAdapter) or isinstance(self.partner, VulkanAdapter):
+            support.assert_no_validation_messages()
+
+
+def _suite(one: str, other: str, *, together: bool = True) -> type[Pairs]:
+    members = {"adapter": ADAPTERS[one], "partner": ADAPTERS[other], "together": together}
+    made = type(f"Test{one}And{other if together else 'Itself'}", (Pairs,), members)
+    return pytest.mark.vulkan(made) if "Vulkan" in (one, other) else made
+
+
+def _suites() -> list[type[Pairs]]:
+    different = [pair for pair in itertools.combinations(ADAPTERS, 2) if "Partner" not in pair]
+    of_one_driver = [(name, name) for name in ADAPTERS]
+    pairs = [_suite(one, other) for one, other in different + of_one_driver]
+    return pairs + [_suite(name, name, together=False) for name in ADAPTERS]
+
+
+globals().update({suite.__name__: suite for suite in _suites()})
