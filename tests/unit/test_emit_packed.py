@@ -23,9 +23,9 @@ def gpu():
     return Machine("vulkan")
 
 
-def unpacking(dtype: DType, memory: DType, words: int, count: int):
+def unpacking(dtype: DType, memory: DType, words: int, count: int, wide: DType | None = None):
     """One invocation that unpacks all numbers of ``words`` words, ``count`` at a time."""
-    wide = DType.F32 if dtype.is_float else DType.I32
+    wide = wide or (DType.F32 if dtype.is_float else DType.I32)
     b = KernelBuilder("unpack", [(memory, False), (wide, True)], 0, index=DType.I32)
     held = words * 32 // dtype.bits
     block = b.load_words(b.bindings[0], b.idx(words * 32 // memory.bits), words)
@@ -48,6 +48,29 @@ def test_numbers_of_words(gpu, dtype, words, count):
     gpu.run(kernel, [data, out])
     expected = data[held:].astype(out.dtype)
     np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("dtype", [DType.I8, DType.U8, DType.I4, DType.U4])
+def test_integers_as_real_numbers(gpu, dtype, count):
+    """Every value at every place of a word."""
+    kernel, held = unpacking(dtype, DType.U8, 4, count, DType.F32)
+    assert not any(getattr(node, "op", "") == "cast" for node in kernel.body.walk())
+    values = 1 << dtype.bits
+    for first in range(0, values, held):
+        numbers = np.arange(first, first + held) % values
+        if dtype.bits == 8:
+            rows = [np.roll(numbers, turn) for turn in range(4)]
+            data = [row.astype(np.uint8) for row in rows]
+        else:
+            rows = [np.roll(numbers, turn) for turn in range(8)]
+            data = [(row[0::2] | row[1::2] << 4).astype(np.uint8) for row in rows]
+        for row, block in zip(rows, data, strict=True):
+            out = np.zeros(held, np.float32)
+            gpu.run(kernel, [np.concatenate([np.zeros_like(block), block]), out])
+            sign = values // 2 if dtype.is_signed else 0
+            np.testing.assert_array_equal(out, (row ^ sign) - sign)
 
 
 @pytest.mark.vulkan

@@ -52,6 +52,7 @@ class KernelBuilder:
         self._next = first_id
         self._exact = False
         self._constants: dict[int, float | int | bool] = {}
+        self._unpacked: dict[int, tuple[KValue, DType, int]] = {}  # results of unpack, by what they are of
 
     # Values ---------------------------------------------------------------------------------
     def _new(self, type_: KType) -> KValue:
@@ -122,10 +123,13 @@ class KernelBuilder:
     def unpack(self, words: KValue, dtype: DType, first: int, count: int) -> KValue:
         """``count`` numbers of ``dtype`` in words, from number ``first`` on (GPU only).
 
-        16-bit floats come as f32, 4-bit integers as 8-bit ones.
+        16-bit floats come as f32, 4-bit integers as 8-bit ones; cast to f32, integers are unpacked as such.
         """
         wide = {DType.F16: DType.F32, DType.BF16: DType.F32, DType.I4: DType.I8, DType.U4: DType.U8}
-        return self.inst("unpack", (words,), KType(wide.get(dtype, dtype), count), dtype=dtype, first=first)
+        type_ = KType(wide.get(dtype, dtype), count)
+        result = self.inst("unpack", (words,), type_, dtype=dtype, first=first)
+        self._unpacked[result.id] = (words, dtype, first)
+        return result
 
     def store(self, memory: Memory, index: KValue, value: KValue, *, aligned: bool = False) -> None:
         """Store all lanes of ``value`` to consecutive elements, or to those of a vector index.
@@ -253,7 +257,11 @@ class KernelBuilder:
         value = self._constants.get(a.id)
         if value is not None and a.type.dtype.is_int and dtype.is_int and abs(int(value)) < 2**7:
             return self.const(value, dtype, a.type.lanes)
-        return self.inst("cast", (a,), KType(dtype, a.type.lanes))
+        type_ = KType(dtype, a.type.lanes)
+        if dtype is DType.F32 and a.id in self._unpacked:
+            words, packed, first = self._unpacked[a.id]
+            return self.inst("unpack", (words,), type_, dtype=packed, first=first)
+        return self.inst("cast", (a,), type_)
 
     def bitcast(self, a: KValue, dtype: DType) -> KValue:
         """The same bits as another type."""

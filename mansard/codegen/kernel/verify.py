@@ -244,7 +244,7 @@ def _unpack(v: _Verifier, inst: Inst) -> None:
     words, type_ = inst.args[0].type, v.result(inst)
     dtype, first = inst.attrs.get("dtype"), inst.attrs.get("first")
     v.require(words.dtype is DType.I32, "the words are not i32")
-    v.require(dtype in _PACKED and type_.dtype is _PACKED[dtype], f"no numbers of {dtype} as {type_}")
+    v.require(dtype in _PACKED and type_.dtype in (_PACKED[dtype], DType.F32), f"no {dtype} as {type_}")
     held = words.lanes * 32 // dtype.bits if isinstance(dtype, DType) else 0
     v.require(isinstance(first, int) and 0 <= first <= held - type_.lanes, "the words hold no such numbers")
 
