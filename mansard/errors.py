@@ -16,15 +16,20 @@ MansardError
 │   ├── OutOfMemoryError         an allocation did not fit
 │   ├── DeviceLostError          the device stopped answering
 │   └── ExecutionError           a submission failed; carried by its timeline point
-└── WaitTimeoutError             a timeline point was not reached in time
+├── WaitTimeoutError             a timeline point was not reached in time
+├── QueueFullError               as many calls of a model wait as may wait
+├── DeadlineExceededError        a call was not done by its deadline, and was given up
+└── CallCancelledError           a call was cancelled; carried by the points of what it had not begun
 """
 
 from __future__ import annotations
 
 __all__ = [
     "ArtifactError",
+    "CallCancelledError",
     "CodegenError",
     "CompileError",
+    "DeadlineExceededError",
     "DeviceError",
     "DeviceLostError",
     "DeviceUnavailableError",
@@ -34,6 +39,7 @@ __all__ = [
     "MansardError",
     "OutOfMemoryError",
     "PlacementError",
+    "QueueFullError",
     "ShapeContractError",
     "TargetMismatchError",
     "UnsupportedOpError",
@@ -116,3 +122,15 @@ class ExecutionError(DeviceError):
 
 class WaitTimeoutError(MansardError, TimeoutError):
     """A timeline point was not reached in time; names the point, expected and seen values."""
+
+
+class QueueFullError(MansardError):
+    """A call found the queue of its model full and was not taken; the message names the limit."""
+
+
+class DeadlineExceededError(MansardError, TimeoutError):
+    """A call was not done by its deadline. What of it had not begun was given up."""
+
+
+class CallCancelledError(MansardError):
+    """A call was cancelled; timeline points of its work that had not begun fail with this."""

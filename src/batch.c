@@ -47,6 +47,10 @@ static mn_batch *create_batch(mn_queue *queue, const mn_submission *submission) 
     if (queue->options.retain_work) queue->options.retain_work(batch->work);
     batch->record.token = submission->token;
     batch->record.submit_ns = mn_now();
+    for (uint32_t i = 0; i < batch->signal_count; i++) {
+        int32_t priority = mn_timeline_priority(batch->signals[i].timeline);
+        if (i == 0 || priority > batch->priority) batch->priority = priority;
+    }
     atomic_init(&batch->refs, 2 + (int)batch->wait_count);
     atomic_init(&batch->pending, 1 + batch->wait_count);
     return batch;
@@ -93,8 +97,8 @@ void mn_batch_release(mn_batch *batch) {
 
 /* ---- waiting ---------------------------------------------------------------------------------- */
 
-/* Remember the first failure; later ones are consequences or equals. */
-static void note_failure(mn_batch *batch, mn_status *status) {
+/* Later failures are consequences or equals. */
+void mn_batch_note_failure(mn_batch *batch, mn_status *status) {
     mn_status *none = NULL;
     mn_status_retain(status);
     if (!atomic_compare_exchange_strong(&batch->failure, &none, status)) mn_status_release(status);
@@ -111,7 +115,7 @@ static mn_status *native_failure(mn_batch *batch) {
 static void arrive(mn_batch *batch) {
     if (atomic_fetch_sub_explicit(&batch->pending, 1, memory_order_acq_rel) == 1) {
         mn_status *status = native_failure(batch);
-        if (status) note_failure(batch, status);
+        if (status) mn_batch_note_failure(batch, status);
         mn_status_release(status);
         mn_queue_ready(batch);
     }
@@ -120,7 +124,7 @@ static void arrive(mn_batch *batch) {
 
 static void run_wait(mn_waiter *waiter, mn_status *status) {
     mn_batch *batch = ((batch_wait *)waiter)->batch;
-    if (status) note_failure(batch, status);
+    if (status) mn_batch_note_failure(batch, status);
     arrive(batch);
 }
 
@@ -138,20 +142,39 @@ static bool is_native(mn_batch *batch, const mn_waiter *waiter) {
     return true;
 }
 
-void mn_batch_arm(mn_batch *batch) {
-    for (uint32_t i = 0; i < batch->wait_count; i++) {
-        mn_waiter *waiter = &batch->waits[i].waiter;
-        if (is_native(batch, waiter))
-            arrive(batch); /* not the last: the guard is pending */
-        else
-            mn_timeline_when(waiter->timeline, waiter->value, waiter);
-    }
+/* The waits are registered: drop the guard. */
+static void end_arming(mn_batch *batch) {
     /* Withdrawn while waits were being registered: the later ones were missed then. */
     pthread_mutex_lock(&batch->queue->lock);
     bool withdrawn = batch->state == BATCH_WITHDRAWN;
     pthread_mutex_unlock(&batch->queue->lock);
     if (withdrawn) cancel_waits(batch);
     arrive(batch);
+}
+
+void mn_batch_arm(mn_batch *batch) {
+    for (uint32_t i = 0; i < batch->wait_count; i++) {
+        batch_wait *wait = &batch->waits[i];
+        wait->native = is_native(batch, &wait->waiter);
+        if (wait->native)
+            arrive(batch); /* not the last: the guard is pending */
+        else
+            mn_timeline_when(wait->waiter.timeline, wait->waiter.value, &wait->waiter);
+    }
+    end_arming(batch);
+}
+
+void mn_batch_await_native(mn_batch *batch) {
+    atomic_fetch_add_explicit(&batch->refs, 1 + (int)batch->native_count, memory_order_relaxed);
+    atomic_store(&batch->pending, 1 + batch->native_count);
+    batch->native_count = 0;
+    for (uint32_t i = 0; i < batch->wait_count; i++) {
+        batch_wait *wait = &batch->waits[i];
+        if (!wait->native) continue;
+        wait->native = false;
+        mn_timeline_when(wait->waiter.timeline, wait->waiter.value, &wait->waiter);
+    }
+    end_arming(batch);
 }
 
 /* ---- the end ---------------------------------------------------------------------------------- */
@@ -208,6 +231,12 @@ void mn_batch_withdraw(mn_batch *batch, mn_status *status) {
     cancel_waits(batch);
     mn_batch_finish(batch, reason);
     mn_status_release(reason);
+}
+
+bool mn_batch_leads_to(const mn_batch *batch, const mn_timeline *timeline, uint64_t value) {
+    for (uint32_t i = 0; i < batch->signal_count; i++)
+        if (batch->signals[i].timeline == timeline && batch->signals[i].value <= value) return true;
+    return false;
 }
 
 /* ---- for executors ---------------------------------------------------------------------------- */

@@ -8,6 +8,9 @@
 
 #include "mansard_core.h"
 
+/* See mn_timeline_set_priority. */
+int32_t mn_timeline_priority(const mn_timeline *timeline);
+
 /* Run `waiter->run` on this thread as soon as no other callback is running on it. */
 void mn_defer(mn_waiter *waiter);
 

@@ -13,7 +13,7 @@
  *    callback has returned, so chains of any length use a bounded stack.
  *
  * Lock order (outer first; a thread never takes a lock to the left of one it holds)
- *    helpable.lock  ->  queue.lock  ->  completion.lock  ->  timeline.lock
+ *    helpable.lock, queues.lock  ->  queue.lock  ->  completion.lock  ->  timeline.lock
  * Timelines and queues never hold two.
  *
  * A process made by fork has none of its parent's threads: there, submitting to a queue made before the
@@ -46,6 +46,8 @@ typedef enum mn_code {
     MN_EXECUTION = 21,      /* ExecutionError */
     MN_INPUT = 22,          /* InputError */
     MN_WAIT_TIMEOUT = 23,   /* WaitTimeoutError */
+    MN_DEADLINE = 24,       /* DeadlineExceededError */
+    MN_CANCELLED = 25,      /* CallCancelledError */
 } mn_code;
 
 /* Why a point failed: immutable, shared by every point the failure spreads to. */
@@ -109,6 +111,11 @@ MN_API void mn_timeline_signal(mn_timeline *timeline, uint64_t value);
 /* Fail the point; the timeline takes its own reference to `status`. */
 MN_API void mn_timeline_fail_status(mn_timeline *timeline, uint64_t value, mn_status *status);
 MN_API void mn_timeline_fail(mn_timeline *timeline, uint64_t value, int code, const char *message);
+
+/* How urgent the work is that signals points of the timeline (0 at first): of the batches that are ready, a
+ * queue runs the one with the highest priority next, and of equals the one submitted first. Batches take
+ * over the priority when they are submitted; of several timelines the highest. */
+MN_API void mn_timeline_set_priority(mn_timeline *timeline, int32_t priority);
 
 /* The state of a point. When it is poisoned and `status` is not NULL, *status receives a reference. */
 MN_API mn_state mn_timeline_query(mn_timeline *timeline, uint64_t value, mn_status **status);
@@ -226,8 +233,8 @@ MN_API void mn_queue_release(mn_queue *queue);
  * MN_OUT_OF_MEMORY no batch was taken. In inline mode ready batches are executed before it returns. */
 MN_API int mn_queue_submit(mn_queue *queue, const mn_submission *submissions, uint32_t count);
 
-/* Pull mode: the next ready batch, oldest first. MN_TIMEOUT, or MN_CLOSED when the queue was closed
- * and nothing is left. The batch stays valid until it is completed. */
+/* Pull mode: the next ready batch: the most urgent, of equals the one submitted first. MN_TIMEOUT, or
+ * MN_CLOSED when the queue was closed and nothing is left. The batch stays valid until it is completed. */
 MN_API int mn_queue_pop(mn_queue *queue, uint64_t timeout_ns, mn_batch **batch);
 
 /* Stop taking batches, fail those that still wait (the message names the queue and the point), run
@@ -241,6 +248,11 @@ MN_API void mn_queue_kick(mn_queue *queue);
 /* Fail with `status` what waits and what is ready but not started, now and in future submissions: the
  * device is lost. Batches that run must still be completed by the executor. */
 MN_API void mn_queue_poison(mn_queue *queue, mn_status *status);
+
+/* Fail with `status` every batch, in whatever queue, that signals a point of `timeline` and has not begun.
+ * Batches that are ready fail at once; those that wait fail, as after a failed wait, when all their waits
+ * are complete. What was begun (handed to `execute`, or taken by mn_queue_pop) ends by itself. */
+MN_API void mn_withdraw(mn_timeline *timeline, mn_status *status);
 
 MN_API void mn_queue_get_stats(mn_queue *queue, mn_queue_stats *stats);
 

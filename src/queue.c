@@ -34,8 +34,7 @@ static bool start_thread(mn_queue *queue) {
 
 static bool is_helpable(const mn_queue *queue) { return queue->options.execute_until != NULL; }
 
-/* Made before this process was forked off: its threads do not exist here, its locks may be held. */
-static bool is_foreign(const mn_queue *queue) { return queue->forks != mn_fork_count(); }
+bool mn_queue_is_foreign(const mn_queue *queue) { return queue->forks != mn_fork_count(); }
 
 mn_queue *mn_queue_create(const mn_queue_options *options) {
     if (options->mode < MN_QUEUE_THREAD || options->mode > MN_QUEUE_PULL ||
@@ -62,6 +61,7 @@ mn_queue *mn_queue_create(const mn_queue_options *options) {
         return NULL;
     }
     if (is_helpable(queue)) mn_help_register(queue);
+    mn_queue_register(queue);
     return queue;
 }
 
@@ -71,7 +71,9 @@ mn_queue *mn_queue_retain(mn_queue *queue) {
 }
 
 void mn_queue_release(mn_queue *queue) {
-    if (!queue || is_foreign(queue) || atomic_fetch_sub_explicit(&queue->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!queue || mn_queue_is_foreign(queue)) return;
+    if (atomic_fetch_sub_explicit(&queue->refs, 1, memory_order_acq_rel) != 1) return;
+    mn_queue_unregister(queue);
     if (is_helpable(queue)) mn_help_unregister(queue);
     /* First: it may end threads that still look at the queue. */
     if (queue->options.release_context) queue->options.release_context(queue->options.context);
@@ -94,7 +96,7 @@ static void link_waiting(mn_queue *queue, mn_batch *batch) {
     queue->stats.waiting++;
 }
 
-static void unlink_waiting(mn_queue *queue, mn_batch *batch) {
+void mn_queue_unlink_waiting(mn_queue *queue, mn_batch *batch) {
     if (batch->previous)
         batch->previous->next = batch->next;
     else
@@ -103,20 +105,24 @@ static void unlink_waiting(mn_queue *queue, mn_batch *batch) {
     queue->stats.waiting--;
 }
 
+static bool is_before(const mn_batch *batch, const mn_batch *other) {
+    if (batch->priority != other->priority) return batch->priority > other->priority;
+    return batch->sequence < other->sequence;
+}
+
 static void push_ready(mn_queue *queue, mn_batch *batch) {
     batch->state = BATCH_READY;
-    batch->next = NULL;
-    if (queue->ready)
-        queue->ready_last->next = batch;
-    else
-        queue->ready = batch;
-    queue->ready_last = batch;
+    mn_batch **link = &queue->ready;
+    if (queue->ready && !is_before(batch, queue->ready_last)) link = &queue->ready_last->next;
+    while (*link && !is_before(batch, *link)) link = &(*link)->next;
+    batch->next = *link;
+    if (!batch->next) queue->ready_last = batch;
+    *link = batch;
     atomic_fetch_add_explicit(&queue->ready_count, 1, memory_order_release);
     if (is_helpable(queue)) mn_help_count_ready(1);
 }
 
-/* Take the batch after `previous` (NULL: the first) off the ready list. */
-static mn_batch *take_ready_after(mn_queue *queue, mn_batch *previous) {
+mn_batch *mn_queue_take_ready_after(mn_queue *queue, mn_batch *previous) {
     mn_batch *batch = previous ? previous->next : queue->ready;
     *(previous ? &previous->next : &queue->ready) = batch->next;
     if (queue->ready_last == batch) queue->ready_last = previous;
@@ -125,7 +131,7 @@ static mn_batch *take_ready_after(mn_queue *queue, mn_batch *previous) {
     return batch;
 }
 
-static mn_batch *pop_ready(mn_queue *queue) { return take_ready_after(queue, NULL); }
+static mn_batch *pop_ready(mn_queue *queue) { return mn_queue_take_ready_after(queue, NULL); }
 
 static void note_start(mn_queue *queue, mn_batch *batch) {
     batch->state = BATCH_RUNNING;
@@ -161,7 +167,8 @@ static int enlist(mn_queue *queue, mn_batch *batches, mn_batch **list, uint32_t 
         mn_batch *batch = batches;
         batches = batch->next;
         list[i] = batch;
-        if (queue->poison) atomic_store(&batch->failure, mn_status_retain(queue->poison));
+        if (queue->poison) mn_batch_note_failure(batch, queue->poison);
+        batch->sequence = queue->stats.submitted + i;
         link_waiting(queue, batch);
     }
     queue->live += count;
@@ -172,7 +179,7 @@ static int enlist(mn_queue *queue, mn_batch *batches, mn_batch **list, uint32_t 
 
 int mn_queue_submit(mn_queue *queue, const mn_submission *submissions, uint32_t count) {
     if (count == 0) return MN_OK;
-    if (is_foreign(queue))
+    if (mn_queue_is_foreign(queue))
         return mn_error(MN_DEVICE, "device %s was opened before this process was forked off: open it (load the model) "
                                    "in the process that uses it", queue->label);
     mn_batch *few[16];
@@ -205,14 +212,16 @@ static bool assign_ready(mn_queue *queue) {
 
 void mn_queue_ready(mn_batch *batch) {
     mn_queue *queue = batch->queue;
-    bool execute = false, failed = false, wake = false;
+    bool execute = false, failed = false, follows = false, wake = false;
     uint64_t reserved_until = 0;
     pthread_mutex_lock(&queue->lock);
     /* Otherwise close or poison withdrew it. */
-    if (batch->state == BATCH_WAITING) {
-        unlink_waiting(queue, batch);
+    bool waits = batch->state == BATCH_WAITING;
+    failed = waits && atomic_load(&batch->failure) != NULL;
+    follows = failed && batch->native_count;
+    if (waits && !follows) {
+        mn_queue_unlink_waiting(queue, batch);
         batch->record.ready_ns = mn_now();
-        failed = atomic_load(&batch->failure) != NULL;
         execute = !failed && queue->options.mode == MN_QUEUE_INLINE;
         if (failed) {
             batch->state = BATCH_WITHDRAWN;
@@ -229,7 +238,10 @@ void mn_queue_ready(mn_batch *batch) {
     /* The thread waits for the end of the reservation when nobody else can. */
     if (reserved_until && !queue->options.call_later(queue->options.context, reserved_until)) wake = true;
     if (wake) pthread_cond_signal(&queue->work);
-    if (failed) mn_batch_finish(batch, atomic_load(&batch->failure));
+    if (follows)
+        mn_batch_await_native(batch);
+    else if (failed)
+        mn_batch_finish(batch, atomic_load(&batch->failure));
     if (execute) queue->options.execute(queue->options.context, batch);
     mn_queue_release(queue);
 }
@@ -321,16 +333,11 @@ void mn_queue_kick(mn_queue *queue) {
 
 /* ---- waiting threads that run batches --------------------------------------------------------- */
 
-static bool signals(const mn_batch *batch, const mn_timeline *timeline, uint64_t value) {
-    for (uint32_t i = 0; i < batch->signal_count; i++)
-        if (batch->signals[i].timeline == timeline && batch->signals[i].value <= value) return true;
-    return false;
-}
-
 static mn_batch *find_ready(mn_queue *queue, const mn_timeline *timeline, uint64_t value) {
     mn_batch *previous = NULL, *batch = queue->ready;
-    while (batch && !signals(batch, timeline, value)) previous = batch, batch = batch->next;
-    return batch ? take_ready_after(queue, previous) : NULL;
+    while (batch && !mn_batch_leads_to(batch, timeline, value)) previous = batch, batch = batch->next;
+    /* What is more urgent goes first, and is not this thread's to run. */
+    return batch && batch->priority >= queue->ready->priority ? mn_queue_take_ready_after(queue, previous) : NULL;
 }
 
 mn_batch *mn_queue_claim(mn_queue *queue, mn_timeline *timeline, uint64_t value, const void *thread, bool *refused) {
@@ -433,62 +440,4 @@ size_t mn_queue_records(mn_queue *queue, mn_record *records, size_t capacity) {
     for (size_t i = 0; i < count; i++) records[i] = queue->records[(end - count + i) % MN_RECORDS];
     pthread_mutex_unlock(&queue->lock);
     return count;
-}
-
-/* ---- the end ---------------------------------------------------------------------------------- */
-
-static mn_batch *take_waiting(mn_queue *queue) {
-    pthread_mutex_lock(&queue->lock);
-    mn_batch *batch = queue->waiting;
-    if (batch) {
-        unlink_waiting(queue, batch);
-        batch->state = BATCH_WITHDRAWN;
-    }
-    pthread_mutex_unlock(&queue->lock);
-    return batch;
-}
-
-static mn_batch *take_ready(mn_queue *queue) {
-    pthread_mutex_lock(&queue->lock);
-    mn_batch *batch = queue->ready ? pop_ready(queue) : NULL;
-    if (batch) batch->state = BATCH_WITHDRAWN;
-    pthread_mutex_unlock(&queue->lock);
-    return batch;
-}
-
-static void withdraw_waiting(mn_queue *queue, mn_status *status) {
-    mn_batch *batch;
-    while ((batch = take_waiting(queue))) mn_batch_withdraw(batch, status);
-}
-
-void mn_queue_poison(mn_queue *queue, mn_status *status) {
-    mn_batch *batch;
-    bool outermost = mn_defer_enter();
-    pthread_mutex_lock(&queue->lock);
-    if (!queue->poison) queue->poison = mn_status_retain(status);
-    pthread_mutex_unlock(&queue->lock);
-    withdraw_waiting(queue, status);
-    while ((batch = take_ready(queue))) mn_batch_withdraw(batch, status);
-    mn_defer_leave(outermost);
-}
-
-int mn_queue_close(mn_queue *queue, uint64_t timeout_ns) {
-    if (is_foreign(queue)) return MN_OK;
-    uint64_t deadline = mn_deadline(timeout_ns);
-    pthread_mutex_lock(&queue->lock);
-    queue->closed = true;
-    pthread_cond_broadcast(&queue->work);
-    pthread_mutex_unlock(&queue->lock);
-    bool outermost = mn_defer_enter();
-    withdraw_waiting(queue, NULL);
-    mn_defer_leave(outermost);
-    bool in_time = true;
-    pthread_mutex_lock(&queue->lock);
-    while ((queue->live || queue->thread_running) && in_time)
-        in_time = mn_cond_wait_until(&queue->idle, &queue->lock, deadline);
-    uint64_t live = queue->live;
-    bool done = live == 0 && !queue->thread_running;
-    pthread_mutex_unlock(&queue->lock);
-    if (done) return MN_OK;
-    return mn_error(MN_TIMEOUT, "device %s still runs %llu batches", queue->label, (unsigned long long)live);
 }

@@ -10,13 +10,14 @@ typedef enum batch_state {
     BATCH_WAITING,   /* on the queue's waiting list */
     BATCH_READY,     /* on the queue's ready list */
     BATCH_RUNNING,   /* with the executor */
-    BATCH_WITHDRAWN, /* failed by close or poison while it waited */
+    BATCH_WITHDRAWN, /* failed before it could run */
     BATCH_DONE,
 } batch_state;
 
 typedef struct batch_wait {
     mn_waiter waiter; /* first: a waiter is its wait */
     mn_batch *batch;
+    bool native; /* left to the device */
 } batch_wait;
 
 /* References: one of the queue until the batch is done, one of the submitter until every wait is
@@ -25,9 +26,11 @@ struct mn_batch {
     mn_queue *queue;
     atomic_int refs;
     atomic_uint pending;          /* waits not complete, plus the submitter's guard */
-    _Atomic(mn_status *) failure; /* of the first failed wait */
+    _Atomic(mn_status *) failure; /* of the first failed wait, or why it was withdrawn */
     batch_state state;            /* under queue->lock */
     mn_batch *next, *previous;    /* waiting list; ready list (next only); submission list */
+    uint64_t sequence;            /* among the queue's batches */
+    int32_t priority;
     void *work;
     mn_record record;
     bool device_times; /* the executor set start and end */
@@ -51,10 +54,11 @@ struct mn_queue {
     uint64_t reserved_until;    /* until then ready batches are left to the thread `reserved_for`; 0: not */
     const void *reserved_for;
     mn_queue *next_helpable;    /* see help.h */
+    mn_queue *next_open;        /* see queue_end.c */
     unsigned forks;             /* mn_fork_count when made */
     mn_status *poison;
     mn_batch *waiting;
-    mn_batch *ready, *ready_last;
+    mn_batch *ready, *ready_last; /* the most urgent first, of equals the one submitted first */
     atomic_uint ready_count;    /* so that the queue's thread may look without the lock */
     uint64_t live;              /* batches whose signals are not done */
     mn_queue_stats stats;
@@ -78,6 +82,12 @@ void mn_batches_discard(mn_batch *batches);
 void mn_batch_arm(mn_batch *batch);
 void mn_batch_release(mn_batch *batch);
 
+/* Remember why a batch fails, or is to fail instead of being run: the first reason. */
+void mn_batch_note_failure(mn_batch *batch, mn_status *status);
+
+/* A batch that is to fail follows work of the device: wait for its end first. */
+void mn_batch_await_native(mn_batch *batch);
+
 /* Fail a withdrawn batch and forget its waits. `status` NULL: because the queue is closed. */
 void mn_batch_withdraw(mn_batch *batch, mn_status *status);
 
@@ -85,6 +95,16 @@ void mn_batch_withdraw(mn_batch *batch, mn_status *status);
 
 /* Every wait of the batch is complete. */
 void mn_queue_ready(mn_batch *batch);
+
+/* Lists; under queue->lock. */
+void mn_queue_unlink_waiting(mn_queue *queue, mn_batch *batch);
+mn_batch *mn_queue_take_ready_after(mn_queue *queue, mn_batch *previous); /* NULL: the first */
+
+/* Whether the batch signals a point of `timeline` up to `value`. */
+bool mn_batch_leads_to(const mn_batch *batch, const mn_timeline *timeline, uint64_t value);
+
+/* Made before this process was forked off: its threads do not exist here, its locks may be held. */
+bool mn_queue_is_foreign(const mn_queue *queue);
 
 /* For help.c. Claim a ready batch that signals a point of `timeline` up to `value`, if nothing of the
  * queue runs and this thread is fit for it. Batches reserved for `thread` are reserved no more; when it
@@ -100,5 +120,14 @@ void mn_queue_unclaim(mn_queue *queue, mn_batch *unfinished);
 /* Account for a batch that ends, before its points are signalled, and after. */
 void mn_queue_note_end(mn_batch *batch, bool failed);
 void mn_queue_note_gone(mn_queue *queue);
+
+/* queue_end.c */
+
+/* Queues that batches may be withdrawn from. */
+void mn_queue_register(mn_queue *queue);
+void mn_queue_unregister(mn_queue *queue);
+
+/* Forget every queue: they are the parent's. */
+void mn_queues_after_fork(void);
 
 #endif

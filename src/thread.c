@@ -136,6 +136,7 @@ static atomic_uint forks;
 static void note_fork(void) {
     atomic_fetch_add(&forks, 1);
     mn_help_after_fork();
+    mn_queues_after_fork();
     mn_poll_after_fork();
 }
 

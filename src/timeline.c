@@ -15,6 +15,7 @@ typedef struct failure {
 
 struct mn_timeline {
     atomic_int refs;
+    atomic_int priority;          /* of the work that signals it */
     _Atomic uint64_t current;     /* highest signalled value; written under `lock` */
     atomic_size_t failure_count;  /* written under `lock`, before a later `current` */
     pthread_mutex_t lock;
@@ -59,6 +60,14 @@ void mn_timeline_release(mn_timeline *timeline) {
 }
 
 const char *mn_timeline_label(const mn_timeline *timeline) { return timeline->label; }
+
+void mn_timeline_set_priority(mn_timeline *timeline, int32_t priority) {
+    atomic_store_explicit(&timeline->priority, priority, memory_order_relaxed);
+}
+
+int32_t mn_timeline_priority(const mn_timeline *timeline) {
+    return atomic_load_explicit(&timeline->priority, memory_order_relaxed);
+}
 
 /* ---- state ------------------------------------------------------------------------------------ */
 

@@ -13,6 +13,8 @@ import threading
 from types import TracebackType
 
 from mansard.errors import (
+    CallCancelledError,
+    DeadlineExceededError,
     DeviceError,
     DeviceLostError,
     DeviceUnavailableError,
@@ -25,6 +27,7 @@ from mansard.errors import (
 
 OK, TIMEOUT, CLOSED, INVALID = 0, 1, 2, 3
 FAILED, DEVICE, UNAVAILABLE, OUT_OF_MEMORY, DEVICE_LOST, EXECUTION, INPUT, WAIT_TIMEOUT = range(16, 24)
+DEADLINE, CANCELLED = 24, 25
 PENDING, REACHED, POISONED = 0, 1, 2
 QUEUE_THREAD, QUEUE_INLINE, QUEUE_PULL = 0, 1, 2
 CPU_DISPATCH, CPU_COPY, CPU_FILL, CPU_BARRIER = 0, 1, 2, 3
@@ -134,7 +137,7 @@ _ptr, _int, _u32, _u64, _text = (
     ctypes.c_uint64,
     ctypes.c_char_p,
 )
-_size, _bool = ctypes.c_size_t, ctypes.c_bool
+_size, _bool, _i32 = ctypes.c_size_t, ctypes.c_bool, ctypes.c_int32
 _out_ptr, _out_u64, _out_u32 = ctypes.POINTER(_ptr), ctypes.POINTER(_u64), ctypes.POINTER(_u32)
 
 # name: (result, arguments)
@@ -152,6 +155,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "mn_timeline_value": (_u64, (_ptr,)),
     "mn_timeline_signal": (None, (_ptr, _u64)),
     "mn_timeline_fail_status": (None, (_ptr, _u64, _ptr)),
+    "mn_timeline_set_priority": (None, (_ptr, _i32)),
     "mn_timeline_query": (_int, (_ptr, _u64, _out_ptr)),
     "mn_timeline_wait": (_int, (_ptr, _u64, _u64, _out_ptr)),
     "mn_queue_create": (_ptr, (ctypes.POINTER(QueueOptionsStruct),)),
@@ -160,6 +164,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "mn_queue_pop": (_int, (_ptr, _u64, _out_ptr)),
     "mn_queue_close": (_int, (_ptr, _u64)),
     "mn_queue_poison": (None, (_ptr, _ptr)),
+    "mn_withdraw": (None, (_ptr, _ptr)),
     "mn_queue_get_stats": (None, (_ptr, ctypes.POINTER(StatsStruct))),
     "mn_queue_retired": (_size, (_ptr, _out_u64, _size)),
     "mn_queue_records": (_size, (_ptr, ctypes.POINTER(RecordStruct), _size)),
@@ -225,6 +230,8 @@ _CLASSES: tuple[tuple[int, type[MansardError]], ...] = (
     (DEVICE, DeviceError),
     (INPUT, InputError),
     (WAIT_TIMEOUT, WaitTimeoutError),
+    (DEADLINE, DeadlineExceededError),
+    (CANCELLED, CallCancelledError),
     (FAILED, MansardError),
 )
 _CLASS_OF_CODE: dict[int, type[MansardError]] = {**dict(_CLASSES), CLOSED: DeviceError, INVALID: DeviceError}

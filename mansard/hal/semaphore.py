@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mansard.errors import DeviceError, MansardError, WaitTimeoutError
+from mansard.errors import DeviceError, InputError, MansardError, WaitTimeoutError
 from mansard.hal import native
 
 # A wait returns to the interpreter this often, so that Ctrl-C is answered.
@@ -27,7 +27,7 @@ class Semaphore:
     """
 
     def __init__(self, label: str = "") -> None:
-        self.label = label
+        self.label, self._priority = label, 0
         self.handle: int = native.check_handle(
             native.core.mn_timeline_create(native.encode(label), 0), native.OUT_OF_MEMORY
         )
@@ -46,6 +46,33 @@ class Semaphore:
         """Poison the point ``value``; its waiters raise ``error``."""
         status = native.Status.of(error)
         native.core.mn_timeline_fail_status(self.handle, _checked(value), status.handle)
+
+    @property
+    def priority(self) -> int:
+        """How urgent the work is that signals points of this semaphore, 0 at first; highest first.
+
+        Of the batches that are ready, every queue of the process runs the most urgent next, and of
+        equals the one submitted first. A batch has the priority set when it was submitted.
+        """
+        return self._priority
+
+    @priority.setter
+    def priority(self, priority: int) -> None:
+        if not -(2**31) <= priority < 2**31:
+            raise InputError(f"a priority must be in -2**31 ... 2**31 - 1, not {priority}")
+        if priority != self._priority:
+            self._priority = priority
+            native.core.mn_timeline_set_priority(self.handle, priority)
+
+    def withdraw(self, error: MansardError) -> None:
+        """Fail with ``error`` all work submitted to signal this semaphore that no device has begun.
+
+        Work that is ready fails at once. Work that waits fails when its waits are complete, so that a
+        complete point still means that nothing which led to it is running. What was begun, or is
+        with its device already, ends by itself.
+        """
+        status = native.Status.of(error)
+        native.core.mn_withdraw(self.handle, status.handle)
 
     def __repr__(self) -> str:
         return f"<Semaphore {self.label or hex(self.handle)} at {self.value}>"

@@ -1,7 +1,7 @@
 /* Drives the native core from many threads; meant to be built with a sanitizer.
  *
  * Three queues, one of each mode, get batches that wait on random points of a set of timelines and
- * signal others; some points are failed. Every batch signals a point of its own, which must complete,
+ * signal others, with priorities of all kinds; some points are failed, and some batches are withdrawn. Every batch signals a point of its own, which must complete,
  * and must be poisoned exactly if one of the batch's waits was. Meanwhile a completion queue counts
  * completions, and a CPU queue sums numbers for threads that wait in several ways. At the end a queue is
  * closed with work waiting.
@@ -51,6 +51,7 @@ static void *submit(void *argument) {
             waits[count++] = (mn_point){own[me][rand_r(&seed) % i], 1};
         if (rand_r(&seed) % 4 == 0) waits[count++] = (mn_point){gates[rand_r(&seed) % 8], 1};
         mn_point signal = {own[me][i], 1};
+        mn_timeline_set_priority(own[me][i], (int32_t)(rand_r(&seed) % 5) - 2);
         mn_submission one = {.waits = waits, .wait_count = count, .signals = &signal, .signal_count = 1,
                              .token = (uint64_t)i + 1};
         /* Some points are watched before their batch exists, some after. */
@@ -71,6 +72,15 @@ static void *open_gates(void *argument) {
         else
             mn_timeline_signal(gates[i], 1);
     }
+    return NULL;
+}
+
+static void *withdraw(void *argument) {
+    (void)argument;
+    unsigned seed = 99;
+    mn_status *status = mn_status_create(MN_CANCELLED, "withdrawn", 0);
+    for (int i = 0; i < BATCHES; i++) mn_withdraw(own[rand_r(&seed) % SUBMITTERS][rand_r(&seed) % BATCHES], status);
+    mn_status_release(status);
     return NULL;
 }
 
@@ -177,7 +187,8 @@ static void check_results(void) {
             mn_status *status = NULL;
             int code = mn_timeline_wait(own[t][i], 1, 60000000000u, &status);
             CHECK(code == MN_OK || code == MN_FAILED);
-            if (code == MN_FAILED) CHECK(!strcmp(mn_status_message(status), "gate 5"));
+            if (code == MN_FAILED && strcmp(mn_status_message(status), "withdrawn"))
+                CHECK(!strcmp(mn_status_message(status), "gate 5"));
             failed += code == MN_FAILED;
             mn_status_release(status);
         }
@@ -209,7 +220,7 @@ static void close_with_waiting_work(void) {
 }
 
 int main(void) {
-    pthread_t threads[SUBMITTERS + 6];
+    pthread_t threads[SUBMITTERS + 7];
     int count = 0;
     mn_cpu_options options = {.threads = 3, .spin_ns = 20000};
     mn_queue *cpu = mn_cpu_queue_create("cpu", &options);
@@ -225,6 +236,7 @@ int main(void) {
     for (int t = 0; t < SUBMITTERS; t++) pthread_create(&threads[count++], NULL, submit, (void *)(intptr_t)t);
     pthread_create(&threads[count++], NULL, open_gates, NULL);
     pthread_create(&threads[count++], NULL, drain, NULL);
+    pthread_create(&threads[count++], NULL, withdraw, NULL);
     for (int i = 0; i < 3; i++) pthread_create(&threads[count++], NULL, use_cpu, &jobs[i]);
     pthread_create(&threads[count++], NULL, start_and_stop, NULL);
     pthread_t puller;

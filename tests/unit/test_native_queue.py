@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from mansard.errors import DeviceError, DeviceLostError, ExecutionError
+from mansard.errors import CallCancelledError, DeviceError, DeviceLostError, ExecutionError, InputError
 from mansard.hal import Point, Semaphore, native
 from mansard.hal.queue import Entry, Queue
 
@@ -162,6 +162,68 @@ def test_a_chain_of_ten_thousand_uses_a_bounded_stack() -> None:
     timeline.fail(1, error)
     assert Point(timeline, 10_001).error() is error
     assert queue.close(5)
+
+
+def taken(queue: Queue) -> list[object]:
+    """What the ready batches of a queue keep, in the order in which they are handed out."""
+    found = []
+    while job := queue.pop(0):
+        found.append(job.keep)
+        queue.finish(job)
+    return found
+
+
+def test_ready_batches_are_ordered_by_priority_then_by_submission() -> None:
+    queue, gate = Queue.pulled("urgent"), Point(Semaphore("gate"), 1)
+    done = {name: Semaphore(name) for name in ("early", "late", "urgent", "idle", "urgent and waiting")}
+    for name, priority in (("urgent", 7), ("idle", -3), ("urgent and waiting", 7)):
+        done[name].priority = priority
+    waits = {"early": [gate], "urgent and waiting": [gate]}
+    for name in ("idle", "early", "urgent and waiting", "late", "urgent"):
+        queue.submit([Entry(0, name, waits.get(name, ()), [Point(done[name], 1)])])
+    queue.submit([Entry(0, "without a point")])
+    gate.semaphore.signal(1)
+    assert taken(queue) == ["urgent and waiting", "urgent", "early", "late", "without a point", "idle"]
+    queue.close()
+
+
+def test_a_batch_keeps_the_priority_it_was_submitted_with() -> None:
+    queue, (a, b) = Queue.pulled("kept"), (Semaphore(), Semaphore())
+    a.priority = 1
+    queue.submit([Entry(0, "b", (), [Point(b, 1)]), Entry(0, "a", (), [Point(a, 1)])])
+    a.priority = -1
+    assert taken(queue) == ["a", "b"]
+    with pytest.raises(InputError, match="not 2147483648"):
+        a.priority = 2**31
+    queue.close()
+
+
+def test_withdrawing_fails_what_has_not_begun_and_nothing_else() -> None:
+    one, two = Queue.pulled("one"), Queue.pulled("two")
+    mine, others, gate = Semaphore("mine"), Semaphore("others"), Point(Semaphore("gate"), 1)
+    one.submit([Entry(0, "begun", (), [Point(mine, 1)])])
+    begun = one.pop(0)
+    assert begun is not None
+    one.submit([Entry(0, "ready", (), [Point(mine, 2)]), Entry(0, "other", (), [Point(others, 1)])])
+    two.submit([Entry(0, "waiting", [Point(mine, 1), gate], [Point(mine, 3)])])
+    two.submit([Entry(0, "other", [Point(mine, 1)], [Point(others, 2)])])
+    error = CallCancelledError("enough")
+    mine.withdraw(error)
+    assert Point(mine, 2).error() is error
+    assert taken(one) == ["other"]
+    assert not Point(mine, 3).done()  # what it waits for may still run
+    one.finish(begun)
+    assert Point(mine, 1).error() is None
+    assert taken(two) == ["other"]
+    assert not Point(mine, 3).done()
+    gate.semaphore.signal(1)
+    assert Point(mine, 3).error() is error
+    assert taken(two) == []
+    one.submit([Entry(0, "later", (), [Point(mine, 4)])])
+    assert taken(one) == ["later"]
+    assert (one.stats().failed, two.stats().failed) == (1, 1)
+    assert one.close(1)
+    assert two.close(1)
 
 
 class Completion:
