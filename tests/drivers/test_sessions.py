@@ -29,7 +29,7 @@ from mansard.artifact.plan import (
 from mansard.artifact.resources import MemoryResources
 from mansard.dims import Dim
 from mansard.dtypes import DType
-from mansard.hal import ExecutableSpec
+from mansard.hal import Device, ExecutableSpec
 from mansard.hal.registry import devices
 
 N = Dim("n", 1, 1 << 20)
@@ -57,14 +57,13 @@ CPU_GROUP = cpu_kernels.CHUNK
 IO = ((TensorSpec("x", DType.F32, (COUNT,), 0),), (TensorSpec("y", DType.F32, (COUNT,), 2),))
 
 
-def cpu_model() -> Model:
+def cpu_model(devices: dict[str, Device] | None = None) -> Model:
     """y = 3x on the CPU."""
     steps = (add(0, 0, 1, CPU_GROUP), BarrierStep(), add(1, 0, 2, CPU_GROUP))
     values = (value(0, "input", 0), value(1, "transient", 0), value(2, "output", 0))
     slot = DevicePlan("cpu", "cpu", CPU_SPEC.target, (reference(CPU_SPEC, "k0"),), (Segment((), steps),))
-    return Model(
-        Plan("triple", (N,), *IO, values, (), (slot,)), MemoryResources({"k0": bytes(CPU_SPEC.code)}, [])
-    )
+    resources = MemoryResources({"k0": bytes(CPU_SPEC.code)}, [])
+    return Model(Plan("triple", (N,), *IO, values, (), (slot,)), resources, devices)
 
 
 def test_the_cpu_alone(tmp_path):
