@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Union
 
 from mansard.errors import ArtifactError, ShapeContractError
@@ -25,13 +25,15 @@ INT_MAX = 2**62
 class Dim:
     """A named dimension with its contract: ``min <= value <= max`` and ``value % multiple == 0``.
 
-    Two dims of one name are the same symbol; a model states each contract once.
+    Two dims of one name are the same symbol; a model states each contract once. ``typical`` is a value
+    to choose by where one must be assumed (costs, tiles); it is no part of the contract.
     """
 
     name: str
     min: int = 1
     max: int = INT_MAX
     multiple: int = 1
+    typical: int | None = field(default=None, compare=False)
 
     def check(self, value: int, where: str) -> None:
         """Raise ShapeContractError when ``value`` is outside the contract. ``where`` names the input."""
@@ -366,10 +368,12 @@ def evaluate(value: DimLike, values: Mapping[str, int]) -> int:
 
 
 def representative(value: DimLike, typical: int = 128) -> int:
-    """A typical size: the value, with each symbol at ``typical`` or the nearest its bounds allow."""
+    """A typical size: the value, with each symbol at its own typical value, else at ``typical`` or the
+    nearest its bounds allow."""
     if isinstance(value, int):
         return value
-    return value.evaluate({s.name: max(s.min, min(typical, s.max)) for s in value.symbols()})
+    usual = {s.name: typical if s.typical is None else s.typical for s in value.symbols()}
+    return value.evaluate({s.name: max(s.min, min(usual[s.name], s.max)) for s in value.symbols()})
 
 
 def is_one(value: DimLike) -> bool:

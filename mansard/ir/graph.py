@@ -36,6 +36,8 @@ class Graph:
     constants: Mapping[Value, Constant] = field(default_factory=dict)
     states: tuple[State, ...] = ()
     output_names: tuple[str, ...] = ()
+    parameters: tuple[Dim, ...] = ()
+    """Symbols that no input or state binds: whoever runs the graph chooses their values."""
 
     def producers(self) -> dict[Value, Op]:
         """The op that defines each value."""
@@ -62,8 +64,8 @@ class Graph:
             yield from op.outputs
 
     def dims(self) -> dict[str, Dim]:
-        """Every symbol in the shapes of inputs and states, by name."""
-        found: dict[str, Dim] = {}
+        """Every symbol in the shapes of inputs and states, and every parameter, by name."""
+        found: dict[str, Dim] = {dim.name: dim for dim in self.parameters}
         for value in (*self.inputs, *(s.before for s in self.states)):
             for d in value.type.shape:
                 if not isinstance(d, int):

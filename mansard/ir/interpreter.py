@@ -31,12 +31,13 @@ def interpret(
     graph: Graph,
     inputs: Mapping[str, Any] | Sequence[Any],
     states: MutableMapping[str, Array] | None = None,
+    parameters: Mapping[str, int] | None = None,
 ) -> list[Array]:
     """Run ``graph`` and return its outputs in order.
 
     ``inputs`` are arrays by input name or in order. ``states`` maps state names (of the value on
     entry) to arrays and is updated in place with their final values; a state that is missing starts
-    from its initial value, or zeros.
+    from its initial value, or zeros. ``parameters`` gives the graph's parameters their values.
 
     Raises InputError for inputs that do not fit, ShapeContractError for a dim outside its contract
     and InputError with the message of an `Assert` that fails.
@@ -46,6 +47,7 @@ def interpret(
     held = {s.before: states[s.before.name] for s in graph.states if s.before.name in states}
     given = {**arrays, **held}
     symbols = bind({v.name: v.type for v in given}, {v.name: a for v, a in given.items()})
+    symbols.update(parameters or {})
     values: dict[Value, Array] = dict(arrays)
     for state in graph.states:
         values[state.before] = _initial(state.before, state.initial, held, symbols)

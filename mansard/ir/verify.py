@@ -107,7 +107,7 @@ class _Verifier:
 
     # Values ---------------------------------------------------------------------------------
     def _symbols(self) -> dict[str, Dim]:
-        found: dict[str, Dim] = {}
+        found: dict[str, Dim] = {dim.name: dim for dim in self.graph.parameters}
         for value in (*self.graph.inputs, *(s.before for s in self.graph.states)):
             for d in value.type.shape:
                 for s in d.symbols() if isinstance(d, Expr) else ():
@@ -124,7 +124,7 @@ class _Verifier:
             return
         for s in d.symbols():
             if self.symbols.get(s.name) != s:
-                raise self.fail(f"{what} uses {s}, which no input or state binds")
+                raise self.fail(f"{what} uses {s}, which no input, state or parameter binds")
 
     def _define(self, value: Value) -> None:
         if value in self.defined:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mansard.dims import DimLike
 from mansard.ir.graph import Graph
@@ -75,7 +75,18 @@ class DispatchGraph:
     dispatches: tuple[Dispatch, ...]
     bases: Mapping[Value, Value]
     asserts: tuple[Assert, ...] = ()
+    slices: Mapping[Value, tuple[Value, DimLike]] = field(default_factory=dict)
+    """Values that are a part of another one's memory, from a byte of it on, which dispatches read."""
+    joins: Mapping[Value, tuple[tuple[Value, DimLike], ...]] = field(default_factory=dict)
+    """Values whose memory is that of others, which dispatches write, each from a byte of it on."""
 
     def base(self, value: Value) -> Value:
         """The value whose buffer holds ``value``."""
         return self.bases.get(value, value)
+
+    def sources(self, value: Value) -> tuple[Value, ...]:
+        """What has to be there for a value to be read: results of dispatches, inputs, constants, states."""
+        base = self.base(value)
+        if base in self.slices:
+            return self.sources(self.slices[base][0])
+        return tuple(part for part, _ in self.joins[base]) if base in self.joins else (base,)

@@ -103,6 +103,7 @@ def materialise_outputs(graph: Graph) -> Graph:
         graph.constants,
         tuple(states),
         graph.output_names,
+        graph.parameters,
     )
 
 
