@@ -226,10 +226,24 @@ class Model:
         prepared = session.signature.prepare(inputs, named)
         return _results(await session.run_async(prepared), prepared.torch)
 
-    def profile(self, *inputs: object, **named: object) -> Profile:
-        """Run once and report the device times of every dispatch."""
+    def profile(
+        self,
+        *inputs: object,
+        requests: int = 1,
+        in_flight: int | None = None,
+        lockstep: bool = False,
+        **named: object,
+    ) -> Profile:
+        """Run once and report the device times of every dispatch, or several times with requests in flight.
+
+        ``requests`` calls with these inputs run, at most ``in_flight`` of them at a time (None: as many as
+        the model takes); their recordings are made, and run once, beforehand. ``lockstep`` runs one batch of
+        all devices together at a time, and one request after another: the same plan without overlap.
+        Inputs named like these three are given by position. Raises InputError for counts out of range.
+        """
         session = self.bind()
-        return session.profile(session.signature.prepare(inputs, named))
+        prepared = session.signature.prepare(inputs, named)
+        return session.profile(prepared, requests, in_flight, lockstep=lockstep)
 
     def explain(self) -> Explanation:
         """Which device runs each dispatch, and why."""

@@ -12,7 +12,15 @@ import typer
 from mansard.cli.html_report import write_page
 from mansard.cli.kernels import build_lines, builds, describe, dispatch_table, dispatch_times
 from mansard.cli.limits import LimitsOption
-from mansard.cli.models import ArtifactArgument, DeviceOption, InputOption, gather_inputs, open_model
+from mansard.cli.models import (
+    ArtifactArgument,
+    DeviceOption,
+    InFlightOption,
+    InputOption,
+    RequestsOption,
+    gather_inputs,
+    open_model,
+)
 from mansard.cli.output import JsonOption, Output, milliseconds
 from mansard.cli.timeline import least_disturbed, timeline_lines, timeline_table
 
@@ -55,17 +63,28 @@ def bench(
             help="Exit with code 1 when the overlap efficiency is below.",
         ),
     ] = None,
+    requests: RequestsOption = 1,
+    in_flight: InFlightOption = None,
+    lockstep: Annotated[
+        bool,
+        typer.Option(
+            "--lockstep",
+            help="Measure beside it the same plan with one batch of all devices at a time, one request after "
+            "another: what overlap is worth.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Time a compiled model: wall time of whole calls, and busy time of each device.
 
     Inputs that are not given are made up: random floats, zeros otherwise, of the smallest shape allowed.
     With --profile the times of dispatches are the shortest of as many profiled calls as there are timed ones;
-    with --timeline, --html or --min-overlap, the timeline is that of the shortest of these calls.
+    with --timeline, --html, --min-overlap, --requests or --lockstep, the timeline is that of the shortest of
+    these calls, or of as many runs of all requests.
     """
-    with_timeline = timeline or html is not None or min_overlap is not None
+    with_timeline = timeline or html is not None or min_overlap is not None or requests > 1 or lockstep
     with Output(as_json) as out:
-        model = open_model(artifact, device)
+        model = open_model(artifact, device, in_flight)
         inputs = gather_inputs(model.plan, input_, fill=True)
         for _ in range(warmup):
             model(*inputs)
@@ -84,7 +103,7 @@ def bench(
             out.show(device_table(profile.devices))
         result = {"runs": runs, "warmup": warmup, **figures, "devices": profile.devices}
         profiles = [profile]
-        if profile_dispatches or with_timeline:
+        if profile_dispatches or (with_timeline and requests == 1):
             profiles += [model.profile(*inputs) for _ in range(runs - 1)]
         if profile_dispatches:
             rows, built = dispatch_times(model.plan, profiles), builds(profile)
@@ -95,8 +114,15 @@ def bench(
             result |= {"dispatches": describe(rows), "pipelines": built}
         efficiency = 1.0
         if with_timeline:
+            if requests > 1:
+                profiles = [
+                    model.profile(*inputs, requests=requests, in_flight=in_flight) for _ in range(runs)
+                ]
             measured = least_disturbed(profiles).timeline()
             efficiency = measured["efficiency"]
+            if lockstep:
+                alone = [model.profile(*inputs, requests=requests, lockstep=True) for _ in range(runs)]
+                measured["lockstep_ms"] = least_disturbed(alone).latency_ms
             out.show("")
             out.show(timeline_table(measured))
             for line in timeline_lines(measured):

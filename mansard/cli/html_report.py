@@ -17,6 +17,7 @@ from mansard import dims
 from mansard.cli.decisions import Decided, decided, describe_prediction, prediction_line, totals
 from mansard.cli.html_style import COLOURS, SCRIPT, STYLE
 from mansard.cli.output import milliseconds, si
+from mansard.cli.timeline import expectation, headline, lockstep_line
 
 if TYPE_CHECKING:
     from mansard.artifact.plan import Plan
@@ -219,13 +220,16 @@ def _scrolled(name: str, drawing: str) -> str:
 
 def _timeline(line: Mapping[str, Any], colours: Mapping[str, str]) -> list[str]:
     """A measured call: figures, and a track for each device."""
-    figures = (
-        f"one call {milliseconds(line['latency_ms'])}, at best {milliseconds(line['bound_ms'])} "
-        f"({line['bound_by']}), overlap efficiency {100 * line['efficiency']:.1f} %; "
-        f"hidden behind other devices {milliseconds(line['overlap_ms'])}; "
-        f"copies by devices {_copies(line, 'device')}, by the host {_copies(line, 'host')}; "
-        "the critical path is outlined"
-    )
+    told = [
+        headline(line),
+        *([expectation(line)] if line.get("expected_bound_ms") is not None else ()),
+        *([lockstep_line(line)] if "lockstep_ms" in line else ()),
+        f"hidden behind other devices {milliseconds(line['overlap_ms'])}",
+        *([f"all devices busy {milliseconds(line['all_busy_ms'])}"] if "all_busy_ms" in line else ()),
+        f"copies by devices {_copies(line, 'device')}, by the host {_copies(line, 'host')}",
+        "the critical path is outlined",
+    ]
+    figures = "; ".join(told)
     known = {name: colours.get(name, COLOURS[-1]) for name in [*line["devices"], *_devices(line)]}
     busy = [
         f"<tr><td>{_chip(name, known)}</td>"
@@ -234,10 +238,15 @@ def _timeline(line: Mapping[str, Any], colours: Mapping[str, str]) -> list[str]:
         for name, found in line["devices"].items()
     ]
     return [
-        f"<h2>A measured call</h2><p>{escape(figures)}</p><table>{''.join(busy)}</table>",
+        f"<h2>{_title(line)}</h2><p>{escape(figures)}</p><table>{''.join(busy)}</table>",
         _slider("timeline", "width", 0, 8),
         _scrolled("timeline", _tracks(line, known)),
     ]
+
+
+def _title(line: Mapping[str, Any]) -> str:
+    requests = line.get("requests", 1)
+    return "A measured call" if requests == 1 else f"{requests} measured requests"
 
 
 def _copies(line: Mapping[str, Any], who: str) -> str:
@@ -281,9 +290,12 @@ def _tracks(line: Mapping[str, Any], colours: Mapping[str, str]) -> str:
 
 def _span(row: Mapping[str, Any], x: float, width: float, y: int, colours: Mapping[str, str]) -> str:
     label = f"{row['label']} on {row['device']}\n{row['us']:.2f} µs from {row['start_us']:.2f} µs"
+    label += f"\nrequest {row['request']}" if "request" in row else ""
     critical = " critical" if row.get("critical") else ""
+    # Neighbouring requests in two shades of their device's colour.
+    shade = ' fill-opacity="0.6"' if row.get("request", 0) % 2 else ""
     return (
         f'<rect class="span{critical}" x="{x:.4f}%" y="{y}" width="{max(width, 1e-3):.4f}%" '
-        f'height="{TRACK - 3}" fill="{colours[row["device"]]}" data-of="{escape(row["label"])}" '
+        f'height="{TRACK - 3}" fill="{colours[row["device"]]}"{shade} data-of="{escape(row["label"])}" '
         f'data-tip="{escape(label + (chr(10) + "on the critical path" if critical else ""))}"/>'
     )

@@ -34,16 +34,29 @@ DeviceOption = Annotated[
         "--device", metavar="DEVICE", help="A device to use, such as cpu, vulkan or vulkan:1. Repeat."
     ),
 ]
+RequestsOption = Annotated[
+    int, typer.Option("--requests", min=1, metavar="N", help="Tell of this many requests with equal inputs.")
+]
+InFlightOption = Annotated[
+    int | None,
+    typer.Option("--in-flight", min=1, metavar="K", help="At most so many requests at a time. Default: 4."),
+]
 VerifyOption = Annotated[
     bool, typer.Option("--verify", help="Check the weights against their hashes too, not only plan and code.")
 ]
 
 
-def open_model(path: Path, devices: Sequence[str] | None, *, verify: bool = False) -> Model:
-    """Load an artifact on the devices named, or on those it was compiled for."""
+def open_model(
+    path: Path, devices: Sequence[str] | None, in_flight: int | None = None, *, verify: bool = False
+) -> Model:
+    """Load an artifact on the devices named, or on those it was compiled for.
+
+    ``in_flight`` is how many calls it must take at a time, if that matters.
+    """
     import mansard
 
-    return mansard.load(path, devices=list(devices) if devices else None, verify=verify)
+    options = {} if in_flight is None else {"max_in_flight": in_flight}
+    return mansard.load(path, devices=list(devices) if devices else None, verify=verify, **options)
 
 
 def gather_inputs(plan: Plan, texts: Sequence[str] | None, *, fill: bool) -> list[Array]:

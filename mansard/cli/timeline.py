@@ -45,11 +45,13 @@ def timeline_table(line: Mapping[str, Any]) -> Table:
 def timeline_lines(line: Mapping[str, Any]) -> list[str]:
     """The figures of a call, its bound, copies, and the longest parts of its critical path."""
     copies = line["copies"]
+    together = f"all devices busy {milliseconds(line['all_busy_ms'])}, " if "all_busy_ms" in line else ""
     lines = [
-        f"one call {milliseconds(line['latency_ms'])}, at best {milliseconds(line['bound_ms'])} "
-        f"({line['bound_by']}): overlap efficiency {100 * line['efficiency']:.1f} %",
+        headline(line),
+        *([expectation(line)] if line.get("expected_bound_ms") is not None else ()),
+        *([lockstep_line(line)] if "lockstep_ms" in line else ()),
         f"hidden behind other devices {milliseconds(line['overlap_ms'])}, "
-        f"no device busy {milliseconds(line['overhead_ms'])}",
+        f"{together}no device busy {milliseconds(line['overhead_ms'])}",
         f"copies: {copies['device']} by devices ({si(copies['device_bytes'], 'B')}), "
         f"{copies['host']} by the host ({si(copies['host_bytes'], 'B')})",
     ]
@@ -58,6 +60,31 @@ def timeline_lines(line: Mapping[str, Any]) -> list[str]:
     lines.append(f"critical path: {len(path)} commands, {milliseconds(line['critical_path_ms'])}; longest:")
     lines += [f"  {link['label']} on {link['slot']}: {milliseconds(link['ms'])}" for link in longest]
     return lines
+
+
+def headline(line: Mapping[str, Any]) -> str:
+    """What ran, how long it took, the bound and the efficiency."""
+    requests = line.get("requests", 1)
+    what = "one call" if requests == 1 else f"{requests} requests, {line['in_flight']} in flight,"
+    return (
+        f"{what} {milliseconds(line['latency_ms'])}, at best {milliseconds(line['bound_ms'])} "
+        f"({line['bound_by']}): overlap efficiency {100 * line['efficiency']:.1f} %"
+    )
+
+
+def expectation(line: Mapping[str, Any]) -> str:
+    """The bound by the profiles that placement went by."""
+    return (
+        f"by the plan's cost model, without copies, at best {milliseconds(line['expected_bound_ms'])}: "
+        f"{100 * line['expected_efficiency']:.1f} %"
+    )
+
+
+def lockstep_line(line: Mapping[str, Any]) -> str:
+    """How long the same took in lockstep."""
+    lockstep = line["lockstep_ms"]
+    speedup = lockstep / line["latency_ms"] if line["latency_ms"] > 0 else 0.0
+    return f"in lockstep {milliseconds(lockstep)}: {speedup:.2f} times as long"
 
 
 def read_timeline(path: Path) -> dict[str, Any]:

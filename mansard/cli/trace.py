@@ -1,4 +1,4 @@
-"""``mansard trace``: one call on a time line, in the JSON that Perfetto and Chrome read.
+"""``mansard trace``: calls on a time line, in the JSON that Perfetto and Chrome read.
 
 The format is the Trace Event Format's "JSON object format": complete events (``ph: X``) with
 microseconds, and metadata events (``ph: M``) that name processes and threads.
@@ -15,11 +15,19 @@ import typer
 
 from mansard.cli.kernels import DispatchTime, dispatch_times
 from mansard.cli.limits import LimitsOption
-from mansard.cli.models import ArtifactArgument, DeviceOption, InputOption, gather_inputs, open_model
+from mansard.cli.models import (
+    ArtifactArgument,
+    DeviceOption,
+    InFlightOption,
+    InputOption,
+    RequestsOption,
+    gather_inputs,
+    open_model,
+)
 from mansard.cli.output import JsonOption, Output, milliseconds
 
 if TYPE_CHECKING:
-    Row = tuple[str, str, int, int]
+    from mansard.runtime.profile import Row
 
 
 def trace(
@@ -28,19 +36,21 @@ def trace(
     input_: InputOption = None,
     device: DeviceOption = None,
     limits: LimitsOption = None,
+    requests: RequestsOption = 1,
+    in_flight: InFlightOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a compiled model once and write what every device did when; open it in ui.perfetto.dev.
+    """Run a compiled model and write what every device did when; open it in ui.perfetto.dev.
 
     Inputs that are not given are made up: random floats, zeros otherwise, of the smallest shape allowed.
     """
     with Output(as_json) as out:
-        model = open_model(artifact, device)
+        model = open_model(artifact, device, in_flight)
         inputs = gather_inputs(model.plan, input_, fill=True)
         model(*inputs)  # recording and first-touch costs stay out of the picture
-        profile = model.profile(*inputs)
+        profile = model.profile(*inputs, requests=requests, in_flight=in_flight)
         facts = {(t.device, t.dispatch): arguments(t) for t in dispatch_times(model.plan, [profile])}
-        document = trace_document(profile.rows, facts, model.plan.name)
+        document = trace_document(profile.rows, facts, model.plan.name, profile.all_busy)
         try:
             output.write_text(json.dumps(document), encoding="utf-8")
         except OSError as error:
@@ -55,7 +65,9 @@ def trace(
                 "trace": str(output),
                 "events": len(profile.rows),
                 "tracks": tracks,
+                "requests": profile.requests,
                 "latency_ms": profile.latency_ms,
+                "all_busy_ms": profile.all_busy_ms,
                 "devices": profile.devices,
             }
         )
@@ -76,34 +88,62 @@ def arguments(row: DispatchTime) -> dict[str, Any]:
 
 
 def trace_document(
-    rows: Sequence[Row], facts: Mapping[tuple[str, str], Mapping[str, Any]], name: str = "model"
+    rows: Sequence[Row],
+    facts: Mapping[tuple[str, str], Mapping[str, Any]],
+    name: str = "model",
+    all_busy: Sequence[tuple[int, int]] = (),
 ) -> dict[str, Any]:
-    """The trace of profile rows ``(device, label, start_ns, end_ns)``; time starts at the first row.
+    """The trace of profile rows; time starts at the first.
 
-    ``facts`` are further arguments of events by device and label.
+    ``facts`` are further arguments of events by device and label, ``all_busy`` the times during which every
+    device was busy. Several requests have a track each, from the start of their first command to the end of
+    their last.
     """
-    tracks = {device: number for number, device in enumerate(dict.fromkeys(row[0] for row in rows), start=1)}
-    origin = min((row[2] for row in rows), default=0)
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": f"mansard: {name}"}}
-    ]
-    for device, number in tracks.items():
-        events.append(
-            {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": f"{device} queue"}}
-        )
-        events.append(
-            {"ph": "M", "name": "thread_sort_index", "pid": 1, "tid": number, "args": {"sort_index": number}}
-        )
-    for device, label, start, end in rows:
-        event = {
-            "ph": "X",
-            "name": label,
-            "cat": device,
-            "pid": 1,
-            "tid": tracks[device],
-            "ts": (start - origin) / 1000,
-            "dur": (end - start) / 1000,
-            "args": {"device": device, **facts.get((device, label), {})},
-        }
-        events.append(event)
+    devices = list(dict.fromkeys(row.slot for row in rows))
+    events = _process(f"mansard: {name}", _DEVICES, [f"{device} queue" for device in devices])
+    origin = min((row.start_ns for row in rows), default=0)
+    for device, label, start, end, request in rows:
+        known = {"device": device, "request": request, **facts.get((device, label), {})}
+        place = _DEVICES, 1 + devices.index(device)
+        events.append(_event(label, device, place, (start - origin, end - origin), known))
+    if len(devices) > 1:
+        events += _process("all devices at once", _TOGETHER, ["all busy"])
+        spans = [(start - origin, end - origin) for start, end in all_busy]
+        events += [_event("all busy", "overlap", (_TOGETHER, 1), span, {}) for span in spans]
+    requests = sorted({row.request for row in rows})
+    if len(requests) > 1:
+        events += _process("requests", _REQUESTS, [f"request {number}" for number in requests])
+        for track, number in enumerate(requests, start=1):
+            own = [row for row in rows if row.request == number]
+            span = min(row.start_ns for row in own) - origin, max(row.end_ns for row in own) - origin
+            events.append(_event(f"request {number}", "requests", (_REQUESTS, track), span, {}))
     return {"traceEvents": events, "displayTimeUnit": "ns"}
+
+
+_DEVICES, _TOGETHER, _REQUESTS = 1, 2, 3
+"""Processes of the trace."""
+
+
+def _process(name: str, number: int, tracks: Sequence[str]) -> list[dict[str, Any]]:
+    """The events that name a process and its tracks, and say in which order they are shown."""
+    named = [("process_name", 0, {"name": name}), ("process_sort_index", 0, {"sort_index": number})]
+    for track, text in enumerate(tracks, start=1):
+        named.append(("thread_name", track, {"name": text}))
+        named.append(("thread_sort_index", track, {"sort_index": track}))
+    return [{"ph": "M", "name": what, "pid": number, "tid": tid, "args": args} for what, tid, args in named]
+
+
+def _event(
+    name: str, category: str, place: tuple[int, int], span: tuple[int, int], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A complete event on track ``place`` (process, thread), from and to nanoseconds."""
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": place[0],
+        "tid": place[1],
+        "ts": span[0] / 1000,
+        "dur": (span[1] - span[0]) / 1000,
+        "args": arguments,
+    }

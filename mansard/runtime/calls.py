@@ -7,12 +7,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mansard.errors import MansardError, OutOfMemoryError
+from mansard.errors import InputError, MansardError, OutOfMemoryError
 from mansard.hal import ProfileRow
 from mansard.runtime.completion import completions
 from mansard.runtime.context import Context, Machine
 from mansard.runtime.pool import Gate, IdleContexts, Key
 from mansard.runtime.profile import Copies
+from mansard.runtime.rehearsal import Rehearsal, Timed
 from mansard.runtime.tensors import Array, Prepared
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ class Calls:
         self._lock = threading.Lock()
         self._closed = False
 
+    @property
+    def permits(self) -> int:
+        """How many calls may run at a time."""
+        return self._gate.permits
+
     def run(self, prepared: Prepared, timeout: float | None) -> list[Array]:
         """See `Session.run`."""
         return self._run(_Call(prepared, self._idle), timeout)
@@ -81,6 +87,30 @@ class Calls:
         rows = call.context.profile()
         self._finish(call)
         return rows, wall, call.copies
+
+    def rehearse(
+        self, prepared: Prepared, requests: int, in_flight: int, *, lockstep: bool
+    ) -> tuple[list[Timed], Copies]:
+        """See `Rehearsal`; the requests by number, and the copies of all of them."""
+        self._check_open()
+        if not 1 <= in_flight <= self._gate.permits:
+            raise InputError(
+                f"{in_flight} requests in flight: the model takes 1 to {self._gate.permits} at a time "
+                "(max_in_flight, and 1 for a model with states)"
+            )
+        rehearsal = Rehearsal(self._machine, self._gate, prepared, lockstep=lockstep)
+        timed = rehearsal.run(requests, in_flight)
+        (count, size), (prepared_count, prepared_size) = rehearsal.copies, prepared.copied
+        copies = Copies(
+            count * requests,
+            size * requests,
+            sum(one.host_copies for one in timed) + prepared_count,
+            sum(one.host_bytes for one in timed) + prepared_size,
+        )
+        with self._lock:
+            self.stats.calls += requests
+            self._add(copies)
+        return timed, copies
 
     async def run_async(self, prepared: Prepared) -> list[Array]:
         """See `Session.run_async`."""
@@ -232,12 +262,15 @@ class Calls:
             context.copies, context.copied_bytes, context.host_copies + count, context.host_bytes + size
         )
         with self._lock:
-            stats = self.stats
-            stats.calls += 1
-            stats.device_copies += copies.device
-            stats.device_bytes += copies.device_bytes
-            stats.host_copies += copies.host
-            stats.host_bytes += copies.host_bytes
+            self.stats.calls += 1
+            self._add(copies)
+
+    def _add(self, copies: Copies) -> None:
+        stats = self.stats
+        stats.device_copies += copies.device
+        stats.device_bytes += copies.device_bytes
+        stats.host_copies += copies.host
+        stats.host_bytes += copies.host_bytes
 
     def _check_open(self) -> None:
         if self._closed:

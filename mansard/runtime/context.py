@@ -16,6 +16,7 @@ from mansard.runtime.binding import BoundSlot
 from mansard.runtime.constants import Constants
 from mansard.runtime.layout import Layout, Store
 from mansard.runtime.ledger import ACTIVATIONS, CALLER, INPUTS, OUTPUTS, SCRATCH, MemoryRow
+from mansard.runtime.lockstep import in_lockstep
 from mansard.runtime.memory import TINY, Memory
 from mansard.runtime.recording import RecordedBatch, Recorder
 from mansard.runtime.tensors import Array, empty
@@ -40,10 +41,13 @@ class Context:
     """Buffers, command buffers and timelines for one shape. Runs one call at a time.
 
     ``copies`` and ``copied_bytes`` count what device queues copy in every call, ``host_copies`` and
-    ``host_bytes`` what the host copied for the last call.
+    ``host_bytes`` what the host copied for the last call. With ``lockstep`` one batch of all devices
+    together runs at a time (`mansard.runtime.lockstep`).
     """
 
-    def __init__(self, machine: Machine, sizes: Mapping[str, int], *, profile: bool = False) -> None:
+    def __init__(
+        self, machine: Machine, sizes: Mapping[str, int], *, profile: bool = False, lockstep: bool = False
+    ) -> None:
         self.machine = machine
         self.dims = dict(sizes)
         self._bytes = {v.id: dims.evaluate(v.bytes, sizes) for v in machine.plan.values}
@@ -54,7 +58,8 @@ class Context:
         try:
             self._allocate()
             recorder = Recorder(machine.plan, machine.layout, machine.slots, self.place, self._bytes, sizes)
-            self._batches = recorder.record(profile=profile)
+            recorded = recorder.record(profile=profile)
+            self._batches = in_lockstep(recorded) if lockstep else recorded
         except BaseException:
             self.memory.close()
             raise
@@ -69,7 +74,7 @@ class Context:
         self.host_copies = 0
         self.host_bytes = 0
         self._dtypes = [spec.dtype.numpy for spec in machine.plan.outputs]
-        self._launcher = self._short_way()
+        self._launcher = None if lockstep else self._short_way()
 
     def _short_way(self) -> Launcher | None:
         """The launcher of a call that is one recording of one device."""
@@ -111,20 +116,20 @@ class Context:
             if slot not in self._workspaces:
                 self._workspaces[slot] = self.machine.workspaces.take(plan)
 
-    def start(self, arrays: Sequence[Array]) -> None:
-        """Hand a call to the devices; returns without waiting.
+    def start(self, arrays: Sequence[Array], after: Sequence[Point] = ()) -> None:
+        """Hand a call to the devices; returns without waiting. No command runs before ``after``.
 
         When a device refuses its batches, every point of the call is completed all the same, so that
         what was submitted elsewhere ends, and the error is raised.
         """
         self._arrays, self._results = arrays, {}
         self.host_copies = self.host_bytes = 0
-        if self._launcher is not None and self._launch(self._launcher):
+        if self._launcher is not None and not after and self._launch(self._launcher):
             return
         self._fill_inputs(arrays)
         bound = [self._arguments(slot) for slot in range(len(self._batches))]
         for slot, recorded in enumerate(self._batches):
-            batches = [self._batch(slot, n, batch, bound[slot]) for n, batch in enumerate(recorded)]
+            batches = [self._batch(slot, n, batch, bound[slot], after) for n, batch in enumerate(recorded)]
             if not batches:
                 continue
             try:
@@ -190,8 +195,17 @@ class Context:
 
     # Parts of a call -----------------------------------------------------------------------------
 
-    def _batch(self, slot: int, number: int, batch: RecordedBatch, bound: Mapping[int, Buffer]) -> Batch:
+    def _batch(
+        self,
+        slot: int,
+        number: int,
+        batch: RecordedBatch,
+        bound: Mapping[int, Buffer],
+        after: Sequence[Point],
+    ) -> Batch:
         waits = tuple(Point(self._semaphores[s], self._bases[s] + n + 1) for s, n in batch.wait)
+        if not waits:
+            waits = tuple(after)
         signal = (Point(self._semaphores[slot], self._bases[slot] + number + 1),)
         return Batch(batch.commands, waits, signal, {i: bound[i] for i in batch.arguments})
 

@@ -6,11 +6,11 @@ it); reports compare what was measured with what the values alone would have all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mansard.artifact.plan import BarrierStep, DispatchStep, Plan, TransferStep
-from mansard.dims import DimLike
+from mansard.dims import DimLike, representative, symbol
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,10 @@ class _Flow:
         return len(self.nodes) - 1
 
 
-def longest_path(nodes: Sequence[Node], durations: Sequence[int]) -> list[int]:
+def longest_path(nodes: Sequence[Node], durations: Sequence[float]) -> list[int]:
     """The numbers of the chain of nodes whose durations sum up to most, first to last; without parts of
     duration 0."""
-    ends: list[int] = []
+    ends: list[float] = []
     through: list[int | None] = []
     for node, own in zip(nodes, durations, strict=True):
         best = max(node.parents, key=lambda parent: ends[parent], default=None)
@@ -163,3 +163,19 @@ def dispatch_parents(nodes: Sequence[Node]) -> dict[int, tuple[int, ...]]:
         else:
             behind.append(parents)
     return found
+
+
+def expected_times(plan: Plan, nodes: Sequence[Node], sizes: Mapping[str, int]) -> tuple[float, ...]:
+    """Milliseconds that the cost model expects of every node of a plan; 0 for copies, which it leaves out.
+
+    Empty where the plan does not tell, or tells it for other ``sizes`` than these.
+    """
+    if any(sizes.get(dim.name) != representative(symbol(dim)) for dim in plan.dims):
+        return ()
+    costs = {(d.device, d.dispatch): d.costs.get(d.device) for d in plan.decisions}
+    found = [
+        costs.get((plan.devices[node.slot].name, node.label)) if node.kind == "dispatch" else 0.0
+        for node in nodes
+    ]
+    known = tuple(float(cost) for cost in found if isinstance(cost, (int, float)))
+    return known if len(known) == len(found) else ()

@@ -10,16 +10,18 @@ import numpy.typing as npt
 from mansard.artifact.check import check_plan
 from mansard.artifact.plan import DispatchStep, Plan
 from mansard.artifact.resources import Resources
+from mansard.errors import InputError
 from mansard.hal import Batch, BufferRef, Fill, Point, Semaphore
 from mansard.runtime.binding import BoundSlot, Devices, bind, probe_links
 from mansard.runtime.calls import Calls, Stats
 from mansard.runtime.constants import Constants, upload
 from mansard.runtime.context import Machine
-from mansard.runtime.dataflow import dataflow
+from mansard.runtime.dataflow import dataflow, expected_times
 from mansard.runtime.layout import Store, lay_out
 from mansard.runtime.ledger import ACTIVATIONS, CODE, STATES, WEIGHTS, MemoryLedger, MemoryRow
 from mansard.runtime.memory import Memory
 from mansard.runtime.profile import DeviceProfile, Profile
+from mansard.runtime.rehearsal import Rows
 from mansard.runtime.tensors import Array, Prepared, Signature
 from mansard.runtime.variants import choose
 from mansard.runtime.workspace import Workspaces
@@ -84,20 +86,55 @@ class Session:
         """
         return await self._calls.run_async(prepared)
 
-    def profile(self, prepared: Prepared) -> Profile:
-        """Run once with device times. It runs on recordings of its own, kept for the last shape."""
-        rows, wall, copies = self._calls.profile(prepared)
-        devices = (
-            DeviceProfile(slot.plan.name, slot.name, tuple(times), slot.device.info, slot.builds)
-            for slot, times in zip(self.slots, rows, strict=True)
-        )
+    def profile(
+        self,
+        prepared: Prepared,
+        requests: int = 1,
+        in_flight: int | None = None,
+        *,
+        lockstep: bool = False,
+    ) -> Profile:
+        """Run ``requests`` times with device times, ``in_flight`` at a time (None: as many as may be).
+
+        One call runs on recordings of its own, kept for the last shape; several, and calls in ``lockstep``,
+        on recordings made for them (`mansard.runtime.rehearsal`). Raises InputError for counts out of range.
+        """
+        if requests < 1:
+            raise InputError(f"{requests} requests cannot be profiled: ask for 1 or more")
+        nodes = dataflow(self.plan)
+        counts, expected = dispatch_counts(self.plan), expected_times(self.plan, nodes, prepared.dims)
+        if requests == 1 and not lockstep:
+            rows, wall, copies = self._calls.profile(prepared)
+            parts = self._parts([rows])
+            return Profile(parts, wall * 1e3, counts, prepared.dims, nodes, copies, expected_ms=expected)
+        in_flight = min(requests, self._calls.permits) if in_flight is None else in_flight
+        timed, copies = self._calls.rehearse(prepared, requests, in_flight, lockstep=lockstep)
         return Profile(
-            tuple(devices),
-            wall * 1e3,
-            dispatch_counts(self.plan),
+            self._parts([one.rows for one in timed]),
+            1e3 * (max(one.end for one in timed) - min(one.begin for one in timed)),
+            counts,
             prepared.dims,
-            dataflow(self.plan),
+            nodes,
             copies,
+            requests=requests,
+            in_flight=min(requests, in_flight),
+            lockstep=lockstep,
+            request_ms=tuple(1e3 * (one.end - one.begin) for one in timed),
+            expected_ms=expected,
+        )
+
+    def _parts(self, requests: Sequence[Rows]) -> tuple[DeviceProfile, ...]:
+        """The commands of every request by device slot."""
+        return tuple(
+            DeviceProfile(
+                slot.plan.name,
+                slot.name,
+                tuple(row for rows in requests for row in rows[place]),
+                slot.device.info,
+                slot.builds,
+                tuple(number for number, rows in enumerate(requests) for _ in rows[place]),
+            )
+            for place, slot in enumerate(self.slots)
         )
 
     def reset_states(self) -> None:

@@ -30,6 +30,7 @@ from mansard.hal.device import MemoryType, QueueFamily
 from mansard.hal.executable import Build
 from mansard.runtime.ledger import MemoryLedger, MemoryRow
 from mansard.runtime.profile import DeviceProfile as RanOn
+from mansard.runtime.profile import Profile, Row
 from mansard.targets.roofline import roofline_of
 
 DEVICES = [
@@ -42,7 +43,11 @@ DECISIONS = (
     Decision("d1_softmax", "softmax", "vulkan", "pinned", {"cpu": 0.25, "vulkan": 0.125}),
     Decision("d2_matmul", "matmul", "cpu", "the only one", {"cpu": 0.25, "vulkan": "no int4"}),
 )
-ROWS = [("cpu", "a", 1_000, 3_000), ("vulkan", "b", 2_500, 9_500), ("cpu", "c", 9_500, 10_000)]
+ROWS = [
+    Row("cpu", "a", 1_000, 3_000, 0),
+    Row("vulkan", "b", 2_500, 9_500, 0),
+    Row("cpu", "c", 9_500, 10_000, 0),
+]
 
 
 GPU = DeviceInfo("vulkan", 0, "NVIDIA H200", "vulkan:1.3", kind="discrete")
@@ -77,12 +82,8 @@ class FakeModel:
             raise InputError("input 'b' does not\n fit")
         return inputs[0] + inputs[1]
 
-    def profile(self, *inputs: Any) -> Any:
-        devices = {
-            "cpu": {"dispatches": 2, "busy_ms": 0.0025},
-            "vulkan": {"dispatches": 1, "busy_ms": 0.007},
-        }
-        return SimpleNamespace(latency_ms=0.009, devices=devices, rows=ROWS, parts=PARTS, sizes={"n": 3})
+    def profile(self, *inputs: Any, requests: int = 1, in_flight: int | None = None) -> Profile:
+        return Profile(PARTS, 0.009, {"cpu": 2, "vulkan": 1}, {"n": 3})
 
 
 def sum_plan() -> Plan:
@@ -269,7 +270,8 @@ def test_bench_makes_up_inputs(model: FakeModel) -> None:
     report = json_of("bench", "m.mansard", "--runs", "7", "--warmup", "2")
     assert model.calls == 9
     assert 0 < report["min_ms"] <= report["median_ms"] <= report["p95_ms"]
-    assert report["devices"]["vulkan"] == {"dispatches": 1, "busy_ms": 0.007}
+    assert report["devices"]["vulkan"]["dispatches"] == 1
+    assert report["devices"]["vulkan"]["busy_ms"] == 0.007
     text = invoke("bench", "m.mansard", "--runs", "2").stdout
     assert "median" in text
     assert "vulkan" in text
@@ -304,10 +306,19 @@ def test_trace_has_one_track_per_device(model: FakeModel, tmp_path: Path) -> Non
     report = json_of("trace", "m.mansard", "-o", tmp_path / "t.json")
     assert report["tracks"] == ["cpu", "vulkan"]
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert names == {1: "cpu queue", 2: "vulkan queue"}
-    spans = [(e["name"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
-    assert spans == [("a", 1, 0.0, 2.0), ("b", 2, 1.5, 7.0), ("c", 1, 8.5, 0.5)]
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {(1, 1): "cpu queue", (1, 2): "vulkan queue", (2, 1): "all busy"}
+    spans = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert spans[:3] == [("a", 1, 1, 0.0, 2.0), ("b", 1, 2, 1.5, 7.0), ("c", 1, 1, 8.5, 0.5)]
+    assert spans[3:] == [("all busy", 2, 1, 1.5, 0.5)]
+
+
+def test_requests_have_tracks_of_their_own_in_a_trace() -> None:
+    rows = [Row("cpu", "a", 0, 2000, 0), Row("cpu", "a", 2000, 4000, 1), Row("gpu", "b", 3000, 7000, 0)]
+    events = trace_document(rows, {}, all_busy=[(3000, 4000)])["traceEvents"]
+    spans = [(e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X" and e["pid"] > 1]
+    assert spans == [("all busy", 3.0, 1.0), ("request 0", 0.0, 7.0), ("request 1", 2.0, 2.0)]
+    assert [e["args"]["request"] for e in events if e["ph"] == "X" and e["pid"] == 1] == [0, 1, 0]
 
 
 def test_trace_carries_source_locations() -> None:

@@ -287,7 +287,7 @@ def test_profiles_have_a_row_per_command(make):
     assert profile.devices["gpu"]["dispatches"] == 1
     assert 0 < profile.busy_ms <= profile.latency_ms
     assert profile.overlap_ms >= 0
-    assert all(start <= end for _, _, start, end in profile.rows)
+    assert all(start <= end for _, _, start, end, _ in profile.rows)
 
 
 def test_devices_are_chosen_and_refused_by_name(make):
