@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from mansard.artifact.plan import DevicePlan, DispatchStep, Plan, Step, TransferStep
+from mansard.artifact.plan import BarrierStep, DevicePlan, DispatchStep, Plan, Step, TransferStep
+from mansard.dims import add, to_expr
 from mansard.errors import ArtifactError
 
 Kernel = tuple[str, int, int, tuple[int, int, int], int]
@@ -28,6 +29,8 @@ def check_plan(plan: Plan) -> None:
             _in_range(value.weight, len(plan.weights), f"weight of {where}")
         elif value.kind == "constant":
             raise ArtifactError(f"{where} is a constant without a weight")
+    _check_parts(plan)
+    _check_splits(plan)
     specs = [(f"input {s.name!r}", s.value) for s in plan.inputs]
     specs += [(f"output {s.name!r}", s.value) for s in plan.outputs]
     specs += [(f"assert {a.message!r}", a.value) for a in plan.asserts]
@@ -44,6 +47,47 @@ def check_plan(plan: Plan) -> None:
         if variant.variants:
             raise ArtifactError("a variant of the plan has variants")
         check_plan(variant)
+
+
+def _check_parts(plan: Plan) -> None:
+    values = {value.id: value for value in plan.values}
+    for value in plan.values:
+        if value.part_of is None:
+            continue
+        where = f"value {value.id} ({value.name})"
+        _known(value.part_of, set(values), f"the whole of {where}")
+        whole = values[value.part_of]
+        if whole.device != value.device or whole.part_of is not None:
+            raise ArtifactError(f"{where} is a part of value {whole.id}, which is no whole of its device")
+
+
+def _check_splits(plan: Plan) -> None:
+    symbols = {dim.name: dim for dim in plan.dims}
+    labels = [
+        {
+            step.label
+            for segment in device.segments
+            for step in segment.steps
+            if not isinstance(step, BarrierStep)
+        }
+        for device in plan.devices
+    ]
+    for number, split in enumerate(plan.splits):
+        where = f"split {number}"
+        free = {s.name for size in split.sizes for s in to_expr(size).symbols()}
+        if not free <= symbols.keys():
+            raise ArtifactError(f"{where} names unknown dims: {', '.join(sorted(free - symbols.keys()))}")
+        if add(*split.sizes) != split.total or sum(split.initial) != split.total:
+            raise ArtifactError(f"the pieces of {where} do not sum up to {split.total}")
+        if len(split.initial) != len(split.sizes):
+            raise ArtifactError(f"{where} has {len(split.initial)} shares for {len(split.sizes)} pieces")
+        for pieces in split.dispatches:
+            if len(pieces) != len(split.sizes):
+                raise ArtifactError(f"a dispatch of {where} has {len(pieces)} pieces, not {len(split.sizes)}")
+            for piece in pieces:
+                _in_range(piece.device, len(plan.devices), f"device slot of piece {piece.label!r}")
+                if piece.label not in labels[piece.device]:
+                    raise ArtifactError(f"{where} names the missing dispatch {piece.label!r}")
 
 
 def _check_inputs(plan: Plan) -> None:

@@ -47,7 +47,8 @@ class ValueSpec:
     memory (it crosses devices). ``first`` and ``last`` are the *epochs* of its device's queue (counted
     up at every barrier and segment) between which a transient must stay intact, inclusive; uses by
     other devices are already accounted for. Two transients may share memory when their epochs do not
-    overlap: a barrier is then between them.
+    overlap: a barrier is then between them. With ``part_of`` it is no memory of its own but a part of
+    another value of the device, from byte ``part_offset`` on: a result that several devices make in parts.
     """
 
     id: int
@@ -59,6 +60,8 @@ class ValueSpec:
     shared: bool = False
     first: int = 0
     last: int = 0
+    part_of: int | None = None
+    part_offset: DimLike = 0
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,33 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class SplitPiece:
+    """One device's piece of a divided dispatch: its label, and those of the copies made for it alone."""
+
+    device: int
+    label: str
+    copies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SplitSpec:
+    """Dispatches that are divided over devices in the same way.
+
+    ``sizes`` are the extents of their pieces along the divided dim of ``total``: symbols of the plan that no
+    input binds, and for the last piece what they leave. The runtime chooses them for every call, within
+    their contracts; ``initial`` is the share of each piece that the compiler expects to be best.
+    ``dispatches`` lists the pieces of every dispatch, in the order of ``sizes``.
+    """
+
+    dim: str
+    """The divided dim for people: rows, columns, or batch."""
+    total: int
+    sizes: tuple[DimLike, ...]
+    initial: tuple[int, ...]
+    dispatches: tuple[tuple[SplitPiece, ...], ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """A compiled model."""
 
@@ -215,6 +245,7 @@ class Plan:
     info are this plan's."""
     prediction: Prediction | None = None
     """None in a plan made before predictions were kept."""
+    splits: tuple[SplitSpec, ...] = ()
 
     def with_variants(self) -> tuple[Plan, ...]:
         """This plan and its variants, the best first."""

@@ -84,9 +84,12 @@ class DispatchGraph:
         """The value whose buffer holds ``value``."""
         return self.bases.get(value, value)
 
+    def whole(self, value: Value) -> Value:
+        """The value of which one is a slice, or itself."""
+        base = self.base(value)
+        return self.whole(self.slices[base][0]) if base in self.slices else base
+
     def sources(self, value: Value) -> tuple[Value, ...]:
         """What has to be there for a value to be read: results of dispatches, inputs, constants, states."""
-        base = self.base(value)
-        if base in self.slices:
-            return self.sources(self.slices[base][0])
+        base = self.whole(value)
         return tuple(part for part, _ in self.joins[base]) if base in self.joins else (base,)

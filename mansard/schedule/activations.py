@@ -16,7 +16,7 @@ def activation_arenas(values: Sequence[ValueSpec], devices: int) -> list[ArenaPl
     """
     arenas: list[ArenaPlan | None] = []
     for device in range(devices):
-        own = [value for value in values if value.kind == "transient" and value.device == device]
+        own = [v for v in values if v.kind == "transient" and v.device == device and v.part_of is None]
         leases = [Lease(v.bytes, v.first, v.last) for v in own if isinstance(v.bytes, int)]
         arenas.append(plan_arena(leases) if len(leases) == len(own) else None)
     return arenas

@@ -26,7 +26,7 @@ from mansard.artifact.plan import (
     ValueSpec,
     WeightSpec,
 )
-from mansard.dims import DimLike
+from mansard.dims import DimLike, add, representative
 from mansard.errors import CompileError
 from mansard.ir.ops import Assert
 from mansard.ir.types import Value
@@ -77,6 +77,13 @@ class _Spec:
     first: int | None = None
     last: int = 0
     users: list[tuple[int, int]] = field(default_factory=list)  # (device, segment) that read it elsewhere
+    whole: _Spec | None = None  # what it is a part of
+    offset: DimLike = 0
+
+    @property
+    def memory(self) -> int:
+        """The id of the value whose memory it is."""
+        return self.id if self.whole is None else self.whole.id
 
 
 def build_plan(
@@ -118,6 +125,8 @@ class _Builder:
         self.states_before = {s.before: s for s in graph.graph.states}
         self.inputs = frozenset(graph.graph.inputs)
         self.taken_over = {v: old for d in graph.dispatches for old in d.in_place for v in d.outputs}
+        self.part_of = {part: (v, at) for v, parts in graph.joins.items() for part, at in parts}
+        self.joined = self._joined()
 
     # Values ---------------------------------------------------------------------------------
     def spec(self, value: Value, device: int) -> _Spec:
@@ -126,10 +135,35 @@ class _Builder:
         key = (value, device)
         if key not in self.spec_of:
             kind, weight = self._kind(value), self.weight_ids.get(value)
-            spec = _Spec(len(self.specs), value, device, kind, weight)
-            self.specs.append(spec)
-            self.spec_of[key] = spec
+            if value in self.joined and device != self.home.get(value, device):
+                kind = "transient"
+            self._add_spec(_Spec(len(self.specs), value, device, kind, weight))
         return self.spec_of[key]
+
+    def _add_spec(self, spec: _Spec) -> None:
+        self.specs.append(spec)
+        self.spec_of[spec.value, spec.device] = spec
+        if spec.value in self.part_of:
+            whole, spec.offset = self.part_of[spec.value]
+            if spec.device in self.joined[whole]:
+                spec.whole = self.spec(whole, spec.device)
+
+    def _joined(self) -> dict[Value, list[int]]:
+        """The devices that have a joined value as a whole: those that read it, else that of its largest
+        part."""
+        found: dict[Value, list[int]] = {value: [] for value in self.graph.joins}
+        for dispatch in self.graph.dispatches:
+            for value in dispatch.inputs:
+                base, device = self.graph.whole(value), self.device_of[dispatch]
+                if base in found and device not in found[base]:
+                    found[base].append(device)
+        maker = {v: d for d in self.graph.dispatches for v in d.outputs}
+        for value, devices in found.items():
+            parts = sorted(self.graph.joins[value], key=lambda p: -representative(p[0].type.elements))
+            if not devices:
+                devices.append(self.device_of[maker[parts[0][0]]])
+            self.home[value] = devices[0]
+        return found
 
     def _kind(self, value: Value) -> str:
         if value in self.weight_ids:
@@ -178,6 +212,8 @@ class _Builder:
         epoch = self.epoch[spec.device]
         spec.first = epoch if spec.first is None else spec.first
         spec.last = max(spec.last, epoch)
+        if spec.whole is not None:
+            self.touch(spec.whole)
 
     # Steps ----------------------------------------------------------------------------------
     def run(self, decisions: Sequence[Decision], info: Mapping[str, str]) -> Plan:
@@ -186,13 +222,18 @@ class _Builder:
         for dispatch in self.graph.dispatches:
             device = self.device_of[dispatch]
             for value in dispatch.inputs:
-                self._bring(value, device)
+                for source in self.graph.sources(value):
+                    self._bring(source, device)
             self._dispatch(dispatch, device)
             for value in dispatch.outputs:
                 self.home[value] = device
                 self.made_in[value] = (device, len(self.closed[device]))
             if any(v in remote for v in dispatch.outputs):
                 self.close(device)
+        for value, devices in self.joined.items():
+            if value in self.live or value in self.checked:
+                for part, _ in self.graph.joins[value]:
+                    self._bring(part, devices[0])
         for device in range(len(self.targets)):
             self.close(device)
         return self._plan(decisions, info)
@@ -200,9 +241,14 @@ class _Builder:
     def _remote_values(self) -> set[Value]:
         """Values some other device reads."""
         home = {v: self.device_of[d] for d in self.graph.dispatches for v in d.outputs}
-        return {
-            v for d in self.graph.dispatches for v in d.inputs if v in home and home[v] != self.device_of[d]
+        read = {
+            (source, self.device_of[d])
+            for d in self.graph.dispatches
+            for v in d.inputs
+            for source in self.graph.sources(v)
         }
+        read |= {(p, devices[0]) for v, devices in self.joined.items() for p, _ in self.graph.joins[v]}
+        return {v for v, device in read if v in home and home[v] != device}
 
     def _bring(self, value: Value, device: int) -> None:
         """Make a value available on a device: wait for its producer and transfer it once."""
@@ -227,9 +273,11 @@ class _Builder:
             source.shared = target.shared = True
             step = TransferStep(source.id, target.id, value.type.bytes, f"transfer {value.name}")
             self.open[device].steps.append(step)
-            self.open[device].written.add(target.id)
+            self.open[device].written.add(target.memory)
             self.touch(target)
         source.users.append((device, len(self.closed[device])))
+        if source.whole is not None:
+            source.whole.users.append((device, len(self.closed[device])))
 
     def _bring_source(self, value: Value, device: int) -> None:
         """Constants and states have a value per device; an input moves from its first device."""
@@ -250,22 +298,23 @@ class _Builder:
     def _copy_spec(self, value: Value, device: int) -> _Spec:
         key = (value, device)
         if key not in self.spec_of:
-            spec = _Spec(len(self.specs), value, device, "transient")
-            self.specs.append(spec)
-            self.spec_of[key] = spec
+            self._add_spec(_Spec(len(self.specs), value, device, "transient"))
         return self.spec_of[key]
 
     def _dispatch(self, dispatch: Dispatch, device: int) -> None:
-        reads = [self.spec(v, device) for v in dispatch.inputs]
-        writes = [self.spec(v, device) for v in dispatch.outputs]
+        places = [self._place(v) for v in (*dispatch.inputs, *dispatch.outputs)]
+        specs = [self.spec(v, device) for v, _ in places]
+        reads, writes = specs[: len(dispatch.inputs)], specs[len(dispatch.inputs) :]
+        # Parts of one value are apart from each other: only who reads the whole waits for them.
+        used = {s.memory for s in reads} | {s.id for s in writes}
         # What is overwritten in place may still be read by what comes before.
-        if dispatch.in_place or any(s.id in self.open[device].written for s in (*reads, *writes)):
+        if dispatch.in_place or used & self.open[device].written:
             self.barrier(device)
         kernel = self.kernels[dispatch]
-        bindings = tuple(BindingSpec(s.id) for s in (*reads, *writes))
-        for spec in (*reads, *writes):
+        bindings = tuple(BindingSpec(s.id, at) for s, (_, at) in zip(specs, places, strict=True))
+        for spec in specs:
             self.touch(spec)
-        self.open[device].written.update(s.id for s in writes)
+        self.open[device].written.update(s.memory for s in writes)
         self.open[device].steps.append(
             DispatchStep(
                 kernel.executable,
@@ -277,6 +326,14 @@ class _Builder:
                 dispatch.location,
             )
         )
+
+    def _place(self, value: Value) -> tuple[Value, DimLike]:
+        """The value in whose memory a dispatch finds one that it names, and the byte where."""
+        offset: DimLike = 0
+        while (base := self.graph.base(value)) in self.graph.slices:
+            value, at = self.graph.slices[base]
+            offset = add(offset, at)
+        return base, offset
 
     # Result ---------------------------------------------------------------------------------
     def _plan(self, decisions: Sequence[Decision], info: Mapping[str, str]) -> Plan:
@@ -324,6 +381,8 @@ class _Builder:
             spec.shared,
             spec.first or 0,
             last,
+            None if spec.whole is None else spec.whole.id,
+            0 if spec.whole is None else spec.offset,
         )
 
     def _bytes(self, spec: _Spec) -> DimLike:
