@@ -57,7 +57,7 @@ def _products(shapes: list[str]) -> list[dict[str, Any]]:
             model(x)
             end, best = time.perf_counter() + _SECONDS, float("inf")
             while time.perf_counter() < end:
-                spans = [b - a for _, label, a, b in model.profile(x).rows if "contraction" in label]
+                spans = [r[3] - r[2] for r in model.profile(x).rows if "contraction" in r[1]]
                 best = min(best, sum(spans) / 1e6)
             rows.append(_row(shape, "mansard", best, m, k, n))
         a, w, bias = torch.from_numpy(x), torch.randn(k, n), torch.randn(n)

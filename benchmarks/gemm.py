@@ -156,7 +156,7 @@ def _model(shape: str, cold: bool = False) -> tuple[Model, list[np.ndarray], flo
 
 def _times(model: Model, inputs: list[np.ndarray]) -> list[int]:
     """Nanoseconds of each product of one call."""
-    return [end - start for _, label, start, end in model.profile(*inputs).rows if "contraction" in label]
+    return [end - start for _, label, start, end, _ in model.profile(*inputs).rows if "contraction" in label]
 
 
 def measure(shapes: list[str], threads: int, rounds: int, cold: bool) -> list[dict[str, Any]]:

@@ -121,7 +121,7 @@ def _row(shape: str, kind: str, threads: int, rounds: int) -> dict[str, Any]:
         stream(piece) as read,
     ):
         for _ in range(rounds):
-            times = [end - start for _, _, start, end in model.profile(vector).rows]
+            times = [end - start for _, _, start, end, _ in model.profile(vector).rows]
             best = [min(pair) for pair in zip(best or times, times, strict=True)]
             times = read()
             reading = [min(pair) for pair in zip(reading or times, times, strict=True)]

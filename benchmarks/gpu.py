@@ -170,7 +170,7 @@ def _mansard_row(
             "busy_ms": next(iter(profile.devices.values()))["busy_ms"],
             "dispatches": sum(profile.dispatches.values()), "compile_s": seconds,
             "device": registry.open_device(target).info.name,
-            "slowest_us": [(label, round((end - start) / 1e3, 2)) for _, label, start, end in rows[:slowest]],
+            "slowest_us": [(r.label, round((r.end_ns - r.start_ns) / 1e3, 2)) for r in rows[:slowest]],
         }  # fmt: skip
 
 

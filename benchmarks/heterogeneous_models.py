@@ -122,7 +122,7 @@ class Recommender:
 
 @dataclass(frozen=True)
 class FeedForward:
-    """Gated feed-forward blocks for one token, by default as wide as those of Llama 3.2 3B; weights are bf16."""
+    """Gated feed-forward blocks for one token, as wide as those of Llama 3.2 3B; weights are bf16."""
 
     width: int = 3072
     inner: int = 8192

@@ -5,9 +5,10 @@
 
 ``GRAPHS`` holds imported graphs (``benchmarks/gpu.py prepare``). Every model is compiled for each device, and
 for all together: placed for latency, for throughput, and each device with at least a third of the dispatches
-(``shared``). Predicted are the latency and each device's busy time, by the profiles as measured by ``mansard
-calibrate``; measured are the latency of calls one after the other (median and least, inputs and outputs in the
-host's memory) and the least busy times of some profiled calls. With ``--dispatches`` every dispatch has a row.
+(``shared``). Predicted are the latency and each device's busy time, by the profiles that ``mansard
+calibrate`` measured; measured are the latency of calls one after the other (median and least, inputs and
+outputs in host memory) and the least busy times of some profiled calls. ``--dispatches`` adds a row for every
+dispatch.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def measure(model: Model, inputs: Sequence[object], seconds: float) -> tuple[dic
 def dispatches(plan: Plan, profile: Profile) -> list[dict[str, Any]]:
     """A row for every dispatch: what it does, the time that was predicted and the time it took."""
     took: dict[tuple[str, str], list[float]] = {}
-    for slot, label, start, end in profile.rows:
+    for slot, label, start, end, *_ in profile.rows:
         took.setdefault((slot, label), []).append((end - start) / 1e3)
     rows = []
     for d in plan.decisions:

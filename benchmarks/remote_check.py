@@ -106,7 +106,7 @@ def run(folder: Path, devices: list[str], runs: int) -> list[dict[str, Any]]:
                     "median_ms": statistics.median(times),
                     "min_ms": min(times),
                     "busy_ms": {k: v["busy_ms"] for k, v in profile.devices.items()},
-                    "slowest_us": {label: (end - start) / 1e3 for _, label, start, end in slowest},
+                    "slowest_us": {label: (end - start) / 1e3 for _, label, start, end, _ in slowest},
                 }
             )
     return rows
