@@ -17,6 +17,7 @@ from mansard.placement.simulate import simulate
 from mansard.targets.profile import DeviceProfile
 
 OBJECTIVES = ("latency", "throughput")
+SPLITS = ("off", "auto", "all")
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,17 @@ class Placement:
     """(device, bytes) pairs: the most that constants may take on a device; the rest goes elsewhere."""
     search_seconds: float = 5.0
     """Most time spent on looking for a better placement (`mansard.placement.choose`)."""
+    split: str = "off"
+    """Whether heavy dispatches are divided over devices (`mansard.placement.splitting`): ``off``; ``auto``,
+    where that is predicted to make a call faster; ``all``, wherever two devices can share one."""
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise PlacementError(f"objective {self.objective!r} is not one of {', '.join(OBJECTIVES)}")
         if self.fallback not in ("cpu", "error"):
             raise PlacementError(f'fallback {self.fallback!r} is not "cpu" or "error"')
+        if self.split not in SPLITS:
+            raise PlacementError(f"split {self.split!r} is not one of {', '.join(SPLITS)}")
         if not 0 <= self.min_share <= 0.5:
             raise PlacementError(f"min_share {self.min_share} is not between 0 and 0.5")
 
@@ -70,14 +76,26 @@ class PlacementResult:
     prediction: Prediction
 
 
-def place(graph: DispatchGraph, slots: Sequence[DeviceSlot], wish: Placement) -> PlacementResult:
-    """Choose a device for every dispatch; raises PlacementError when one has none."""
-    return _Placer(graph, slots, wish).run()
+def place(
+    graph: DispatchGraph,
+    slots: Sequence[DeviceSlot],
+    wish: Placement,
+    fixed: Mapping[Dispatch, tuple[int, str]] | None = None,
+) -> PlacementResult:
+    """Choose a device for every dispatch; raises PlacementError when one has none. ``fixed`` are dispatches
+    whose slot is chosen already, with the reason."""
+    return _Placer(graph, slots, wish, fixed or {}).run()
 
 
 class _Placer:
-    def __init__(self, graph: DispatchGraph, slots: Sequence[DeviceSlot], wish: Placement) -> None:
-        self.graph, self.slots, self.wish = graph, slots, wish
+    def __init__(
+        self,
+        graph: DispatchGraph,
+        slots: Sequence[DeviceSlot],
+        wish: Placement,
+        fixed: Mapping[Dispatch, tuple[int, str]],
+    ) -> None:
+        self.graph, self.slots, self.wish, self.fixed = graph, slots, wish, fixed
         self.dispatches = graph.dispatches
         self.work: dict[Dispatch, Work] = {d: work_of(d) for d in self.dispatches}
         self.refusals = [{i: slot.refuses(d) for i, slot in enumerate(slots)} for d in self.dispatches]
@@ -88,6 +106,8 @@ class _Placer:
     # Constraints ----------------------------------------------------------------------------
     def _allowed(self, number: int) -> list[int]:
         dispatch, refusals = self.dispatches[number], self.refusals[number]
+        if dispatch in self.fixed:
+            return [self.fixed[dispatch][0]]
         pin = self._pin(dispatch)
         if pin is not None:
             pattern, device = pin
@@ -181,6 +201,8 @@ class _Placer:
         )
 
     def _reason(self, number: int, label: int) -> str:
+        if self.dispatches[number] in self.fixed:
+            return self.fixed[self.dispatches[number]][1]
         if number in self.pinned:
             return f"pinned by {self.pinned[number][0]!r}"
         if self.slots[label].fallback:
