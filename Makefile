@@ -13,7 +13,7 @@ BENCH_ARGS ?=
 BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_RESULT ?= benchmarks/results/$(shell date -u +%F)-cpu
 
-.PHONY: help setup demo test lint format style typecheck imports pytest conformance bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
+.PHONY: help setup demo test lint format style typecheck imports pytest stress conformance bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -48,6 +48,9 @@ imports: $(STAMP)
 
 pytest: $(STAMP)
 	$(BIN)/python -m pytest --durations=15 $(PYTEST_ARGS)
+
+stress: $(STAMP) vulkan-packages ## ten thousand requests over three devices that fail and hang at random
+	MANSARD_STRESS_REQUESTS=10000 $(BIN)/python -m pytest tests/drivers/test_request_stress.py $(PYTEST_ARGS)
 
 conformance: $(STAMP) vulkan-packages ## the conformance suite on every driver and device, in every variation
 	$(BIN)/python tools/conformance.py $(PYTEST_ARGS)

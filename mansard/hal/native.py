@@ -10,7 +10,6 @@ import ctypes
 import importlib
 import itertools
 import threading
-from types import TracebackType
 
 from mansard.errors import (
     CallCancelledError,
@@ -24,6 +23,7 @@ from mansard.errors import (
     OutOfMemoryError,
     WaitTimeoutError,
 )
+from mansard.hal.travelling import Travelling
 
 OK, TIMEOUT, CLOSED, INVALID = 0, 1, 2, 3
 FAILED, DEVICE, UNAVAILABLE, OUT_OF_MEMORY, DEVICE_LOST, EXECUTION, INPUT, WAIT_TIMEOUT = range(16, 24)
@@ -284,10 +284,7 @@ def _decode(text: bytes | None) -> str:
 # ---- statuses ------------------------------------------------------------------------------------
 
 # Exceptions that travel through the core, by token. The core names the tokens whose statuses are gone.
-# An exception may hold, through its traceback, the very semaphore that holds its status; the oldest
-# are therefore dropped, and their points raise an equal exception made from code and message.
-_TRAVELLING_MAX = 1024
-_travelling: dict[int, tuple[MansardError, TracebackType | None]] = {}
+_travelling: dict[int, Travelling] = {}
 _tokens = itertools.count(1)
 _registry_lock = threading.Lock()
 
@@ -307,21 +304,19 @@ class Status:
 
     @classmethod
     def of(cls, error: MansardError) -> Status:
-        """A status that carries this very exception to whoever waits for the point it poisons."""
+        """A status that carries the exception to whoever waits for the point it fails (see `Travelling`)."""
         with _registry_lock:
             _forget_released()
             token = next(_tokens)
-            _travelling[token] = (error, error.__traceback__)
-            if len(_travelling) > _TRAVELLING_MAX:
-                del _travelling[next(iter(_travelling))]
+            _travelling[token] = Travelling(error)
         return cls(core.mn_status_create(code_of(error), encode(str(error)), token))
 
     def exception(self) -> MansardError:
         """The exception this status was made from, else one that fits its code."""
-        original = _travelling.get(core.mn_status_token(self.handle))
-        if original is not None:
-            # Each raise adds frames to the traceback; begin again from where the error came from.
-            return original[0].with_traceback(original[1])
+        travelling = _travelling.get(core.mn_status_token(self.handle))
+        error = travelling.exception() if travelling else None
+        if error is not None:
+            return error
         return exception_of(core.mn_status_code(self.handle), _decode(core.mn_status_message(self.handle)))
 
     def __del__(self) -> None:

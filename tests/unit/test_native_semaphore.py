@@ -6,6 +6,7 @@ import _thread
 import gc
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -105,8 +106,73 @@ def test_every_waiter_gets_the_same_error_without_a_growing_traceback() -> None:
     assert depths[0] == depths[1] == depths[2]
 
 
-def test_exceptions_are_forgotten_with_their_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_travelling", {})  # those of other tests may be as many as are kept at all
+class TiredError(errors.ExecutionError):
+    """Carries more than a message."""
+
+    def __init__(self, hours: int) -> None:
+        super().__init__(hours)
+        self.since = "noon"
+
+    def __str__(self) -> str:
+        return f"awake for {self.args[0]} hours"
+
+
+def fail_deep_down(semaphore: Semaphore, *values: int) -> None:
+    def raising() -> None:
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise TiredError(20) from error
+
+    try:
+        raising()
+    except TiredError as error:
+        for value in values:
+            semaphore.fail(value, error)
+
+
+def test_waiters_get_the_like_of_an_error_that_nobody_has_any_more() -> None:
+    semaphore = Semaphore()
+    fail_deep_down(semaphore, 1, 2)
+    for value in (1, 2, 1):
+        with pytest.raises(TiredError, match="awake for 20 hours") as caught:
+            Point(semaphore, value).wait()
+        assert (caught.value.args, caught.value.since) == ((20,), "noon")
+        assert repr(caught.value.__cause__) == "KeyError('first')"
+        assert [entry.name for entry in caught.traceback].count("raising") == 1
+
+
+def test_an_error_that_cannot_be_copied_comes_as_its_nearest_kin() -> None:
+    class PickyError(errors.ExecutionError):
+        def __init__(self, *, why: str) -> None:
+            super().__init__(f"because of {why}")
+
+    semaphore = Semaphore()
+    semaphore.fail(1, PickyError(why="noise"))
+    with pytest.raises(errors.ExecutionError, match="because of noise"):
+        Point(semaphore, 1).wait()
+
+
+def test_an_error_does_not_keep_what_it_was_raised_beside() -> None:
+    """Neither its frames nor, through them, the semaphore that holds its status."""
+    semaphore = Semaphore()
+    gone = weakref.ref(semaphore)
+
+    def call(held: Semaphore) -> None:
+        try:
+            raise errors.ExecutionError("within the call")
+        except errors.ExecutionError as error:
+            held.fail(1, error)
+            raise
+
+    with pytest.raises(errors.ExecutionError):
+        call(semaphore)
+    del semaphore
+    gc.collect()
+    assert gone() is None
+
+
+def test_exceptions_are_forgotten_with_their_points() -> None:
     gc.collect()
     before = native.travelling_errors()
     semaphores = [Semaphore() for _ in range(50)]
