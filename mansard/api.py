@@ -19,7 +19,7 @@ from mansard.runtime.binding import Devices
 from mansard.runtime.calls import Stats
 from mansard.runtime.ledger import MemoryLedger
 from mansard.runtime.profile import Profile
-from mansard.runtime.session import Session, dispatch_counts
+from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED, Session, check_limits, dispatch_counts
 from mansard.runtime.tensors import Array, to_torch
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     vulkan_dispatch_abi: str = "bda",
     cache: bool = True,
     tune: float | None = None,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    max_queued: int | None = MAX_QUEUED,
     progress: Progress | None = None,
     dump: Dump | None = None,
     **frontend: Any,
@@ -66,7 +68,8 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     the addresses if they can. Further keywords go to the frontend.
     ``progress(step, done, total)`` is called as steps start, ``dump(step, text)`` with the IR after each.
     ``cache`` keeps compiled kernels on disk for later compilations (docs/compiling.md). ``tune`` spends
-    that many seconds on a search of better kernels, as `mansard.tune` does.
+    that many seconds on a search of better kernels, as `mansard.tune` does. ``max_in_flight`` and
+    ``max_queued`` bound the calls that run and that wait at a time, as for `load`.
 
     The model runs from memory; `Model.save` writes it to a file. When a target is not present, the
     model can be saved but not called. Raises errors under CompileError.
@@ -92,7 +95,8 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
         raise CompileError(
             f"compiling needs a package that is not installed ({error.name}): pip install 'mansard[compile]'"
         ) from error
-    model = Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights, compiled.sources))
+    resources = MemoryResources(compiled.executables, compiled.weights, compiled.sources)
+    model = Model(compiled.plan, resources, max_in_flight=max_in_flight, max_queued=max_queued)
     model.timings, model.kernels_cached = compiled.timings, (compiled.cache.hits, compiled.cache.misses)
     return model if tune is None else _tune(model, tune, cache=cache, progress=progress)
 
@@ -123,7 +127,8 @@ def _tune(model: Model, seconds: float, *, cache: bool, progress: Progress | Non
     from mansard.tuning import tune as search
 
     found = search(model.plan, model._resources, seconds, cache=cache, progress=progress)
-    tuned = Model(found.plan, found.resources)
+    limits = model._max_in_flight, model._max_queued
+    tuned = Model(found.plan, found.resources, max_in_flight=limits[0], max_queued=limits[1])
     tuned.tuning, tuned.timings, tuned.kernels_cached = found, model.timings, model.kernels_cached
     return tuned
 
@@ -133,7 +138,8 @@ def load(
     devices: Devices = None,
     *,
     verify: Verify = "code",
-    max_in_flight: int = 4,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    max_queued: int | None = MAX_QUEUED,
 ) -> Model:
     """Open a model that `Model.save` or ``mansard compile`` wrote, and bind it to devices.
 
@@ -142,13 +148,14 @@ def load(
     not named get the first device that can run the code.
     Plan and code are always checked against their hashes. Weights are mapped from the file and read when
     a kernel does, so their hashes are checked on demand only: ``verify="full"`` (or True).
-    ``max_in_flight`` bounds how many calls run at a time.
+    ``max_in_flight`` bounds how many calls run at a time, ``max_queued`` (None: not) how many others wait
+    for their turn; one more raises QueueFullError.
 
     Raises ArtifactError for a file that is truncated, altered, foreign or too new, before anything of
     it is used, and TargetMismatchError naming target and devices present when no device fits.
     """
     plan, resources = read_artifact(path, verify)
-    model = Model(plan, resources, devices, max_in_flight=max_in_flight)
+    model = Model(plan, resources, devices, max_in_flight=max_in_flight, max_queued=max_queued)
     model.bind()
     return model
 
@@ -192,12 +199,19 @@ class Model:
     """
 
     def __init__(
-        self, plan: Plan, resources: Resources, devices: Devices = None, *, max_in_flight: int = 4
+        self,
+        plan: Plan,
+        resources: Resources,
+        devices: Devices = None,
+        *,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        max_queued: int | None = MAX_QUEUED,
     ) -> None:
+        check_limits(max_in_flight, max_queued)
         self.plan = plan
         self._resources = resources
         self._devices = devices
-        self._max_in_flight = max_in_flight
+        self._max_in_flight, self._max_queued = max_in_flight, max_queued
         self._session: Session | None = None
         self._binding = threading.Lock()
         self.timings: Mapping[str, float] = {}
@@ -207,24 +221,39 @@ class Model:
         self.tuning: Tuning | None = None
         """What tuning found, for the result of `mansard.tune`."""
 
-    def __call__(self, *inputs: object, timeout: float | None = None, **named: object) -> Any:
+    def __call__(
+        self,
+        *inputs: object,
+        timeout: float | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        **named: object,
+    ) -> Any:
         """Run the model and return its output, or a tuple of them.
 
+        When more calls are made than run at a time, those with the highest ``priority`` begin first, also
+        on devices that several models share. After ``timeout`` seconds the caller is let go and the
+        call, if it has begun, goes on; after ``deadline`` seconds the call is given up (docs/serving.md).
+
         Raises InputError and ShapeContractError (naming the input, the dim and the contract), the
-        original error of a device that failed, and WaitTimeoutError after ``timeout`` seconds.
+        original error of a device that failed, QueueFullError when too many calls wait,
+        WaitTimeoutError after ``timeout`` and DeadlineExceededError after ``deadline`` seconds.
         """
         session = self.bind()
         prepared = session.signature.prepare(inputs, named)
-        return _results(session.run(prepared, timeout), prepared.torch)
+        return _results(session.run(prepared, timeout, priority, deadline), prepared.torch)
 
-    async def run_async(self, *inputs: object, **named: object) -> Any:
+    async def run_async(
+        self, *inputs: object, priority: int = 0, deadline: float | None = None, **named: object
+    ) -> Any:
         """Like calling, for asyncio: several calls run at once, and the event loop is not blocked.
 
-        Leave input arrays unchanged until the result is there: they may be read in place.
+        Leave input arrays unchanged until the result is there: they may be read in place. Cancelling the
+        wait gives the call up, as a deadline does.
         """
         session = self.bind()
         prepared = session.signature.prepare(inputs, named)
-        return _results(await session.run_async(prepared), prepared.torch)
+        return _results(await session.run_async(prepared, priority, deadline), prepared.torch)
 
     def profile(
         self,
@@ -263,7 +292,11 @@ class Model:
             with self._binding:  # threads may make the first call together
                 if self._session is None:
                     self._session = Session(
-                        self.plan, self._resources, self._devices, max_in_flight=self._max_in_flight
+                        self.plan,
+                        self._resources,
+                        self._devices,
+                        max_in_flight=self._max_in_flight,
+                        max_queued=self._max_queued,
                     )
         return self._session
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mansard.errors import InputError, MansardError, OutOfMemoryError
+from mansard.errors import (
+    CallCancelledError,
+    DeadlineExceededError,
+    InputError,
+    MansardError,
+    OutOfMemoryError,
+    WaitTimeoutError,
+)
 from mansard.hal import ProfileRow
 from mansard.runtime.completion import completions
 from mansard.runtime.context import Context, Machine
-from mansard.runtime.pool import Gate, IdleContexts, Key
+from mansard.runtime.pool import Exclusive, Gate, IdleContexts
 from mansard.runtime.profile import Copies
 from mansard.runtime.rehearsal import Rehearsal, Timed
+from mansard.runtime.requests import Call, Deliver, Limit, Request
 from mansard.runtime.tensors import Array, Prepared
 
 if TYPE_CHECKING:
@@ -38,33 +47,17 @@ class Stats:
     """Weights copied to device memory when the session was made."""
 
 
-@dataclass
-class _Call:
-    """A call that holds a permit."""
-
-    prepared: Prepared
-    idle: IdleContexts
-    profile: bool = False
-    context: Context = field(init=False)
-    submitted: float = 0.0
-    """When it was handed to the devices (`time.perf_counter`)."""
-    copies: Copies = field(default_factory=Copies)
-    """What it copied; known when it has ended."""
-
-    @property
-    def key(self) -> Key:
-        """What contexts of equal shapes have in common."""
-        dims = self.prepared.dims
-        return tuple(sorted(dims.items())) if dims else ()
-
-
 class Calls:
-    """Runs calls on a machine, at most ``max_in_flight`` at a time."""
+    """Runs calls on a machine, at most ``max_in_flight`` at a time; at most ``max_queued`` others wait."""
 
-    def __init__(self, machine: Machine, max_in_flight: int, max_idle: int) -> None:
+    def __init__(
+        self, machine: Machine, max_in_flight: int, max_idle: int, max_queued: int | None = None
+    ) -> None:
         self.stats = Stats()
         self._machine = machine
-        self._gate = Gate(max_in_flight)
+        self.gate = Gate(max_in_flight, max_queued)
+        # What a call did to states cannot be undone: once it has begun, it is done to the end.
+        self._may_withdraw = not machine.plan.states
         self._idle, self._profiled = IdleContexts(max_idle), IdleContexts(1)
         self._lock = threading.Lock()
         self._closed = False
@@ -72,20 +65,32 @@ class Calls:
     @property
     def permits(self) -> int:
         """How many calls may run at a time."""
-        return self._gate.permits
+        return self.gate.permits
 
-    def run(self, prepared: Prepared, timeout: float | None) -> list[Array]:
+    def run(
+        self,
+        prepared: Prepared,
+        timeout: float | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        into: Sequence[Array] | None = None,
+    ) -> list[Array]:
         """See `Session.run`."""
-        return self._run(_Call(prepared, self._idle), timeout)
+        call = self._call(prepared, priority, deadline, into)
+        if timeout is not None:
+            call.patience = Limit.after(timeout)
+        self._begin_blocking(call)
+        self._await(call)
+        return self.finish(call)
 
     def profile(self, prepared: Prepared) -> tuple[list[list[ProfileRow]], float, Copies]:
         """Device times by slot, the seconds from submission to completion, and the copies made."""
-        call = _Call(prepared, self._profiled, profile=True)
+        call = Call(prepared, self._profiled, profile=True)
         self._begin_blocking(call)
-        self._await(call, None)
+        self._await(call)
         wall = time.perf_counter() - call.submitted
         rows = call.context.profile()
-        self._finish(call)
+        self.finish(call)
         return rows, wall, call.copies
 
     def rehearse(
@@ -93,12 +98,12 @@ class Calls:
     ) -> tuple[list[Timed], Copies]:
         """See `Rehearsal`; the requests by number, and the copies of all of them."""
         self._check_open()
-        if not 1 <= in_flight <= self._gate.permits:
+        if not 1 <= in_flight <= self.gate.permits:
             raise InputError(
-                f"{in_flight} requests in flight: the model takes 1 to {self._gate.permits} at a time "
+                f"{in_flight} requests in flight: the model takes 1 to {self.gate.permits} at a time "
                 "(max_in_flight, and 1 for a model with states)"
             )
-        rehearsal = Rehearsal(self._machine, self._gate, prepared, lockstep=lockstep)
+        rehearsal = Rehearsal(self._machine, self.gate, prepared, lockstep=lockstep)
         timed = rehearsal.run(requests, in_flight)
         (count, size), (prepared_count, prepared_size) = rehearsal.copies, prepared.copied
         copies = Copies(
@@ -112,44 +117,47 @@ class Calls:
             self._add(copies)
         return timed, copies
 
-    async def run_async(self, prepared: Prepared) -> list[Array]:
+    async def run_async(
+        self, prepared: Prepared, priority: int = 0, deadline: float | None = None
+    ) -> list[Array]:
         """See `Session.run_async`."""
         import asyncio  # loaded already: a loop runs
 
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Array]] = loop.create_future()
-        call = _Call(prepared, self._idle)
 
-        def deliver(result: list[Array], error: BaseException | None) -> None:
+        def deliver(results: list[Array], error: BaseException | None) -> None:
             try:
-                loop.call_soon_threadsafe(_resolve, future, result, error)
+                loop.call_soon_threadsafe(_resolve, future, results, error)
             except RuntimeError:
                 return  # the loop was closed: nobody waits any more
 
-        def begin() -> None:
-            if future.cancelled():
-                self._gate.leave()
-                return
-            try:
-                self._start(call)
-            except Exception as error:
-                deliver([], error)
-            else:
-                completions().when(call.context.finals(), end)
+        def expire() -> None:
+            late = self.late(call, running=request.running)
+            request.give_up(late)
+            _resolve(future, [], late)
 
-        def end() -> None:
-            try:
-                deliver(self._finish(call), None)
-            except Exception as error:
-                deliver([], error)
+        call = self._call(prepared, priority, deadline)
+        request = Request(self, call, deliver)
+        request.enter()
+        timer = None if deadline is None else loop.call_later(deadline, expire)
+        try:
+            return await future
+        except BaseException:
+            if not future.done() or future.cancelled():
+                request.give_up(CallCancelledError("the call was cancelled"))
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
 
-        self._check_open()
-        self._gate.enter(begin)
-        return await future
+    def request(self, call: Call, deliver: Deliver) -> Request:
+        """A call that ``deliver`` is told the end of; it begins with `Request.enter`."""
+        return Request(self, call, deliver)
 
     def exclusive(self) -> Exclusive:
         """A context manager within which no call runs."""
-        return Exclusive(self._gate)
+        return self.gate.exclusive()
 
     def contexts(self) -> list[Context]:
         """Idle contexts, for reports."""
@@ -168,32 +176,49 @@ class Calls:
 
     # Steps of a call -------------------------------------------------------------------------------
 
-    def _run(self, call: _Call, timeout: float | None) -> list[Array]:
-        self._begin_blocking(call)
-        self._await(call, timeout)
-        return self._finish(call)
-
-    def _begin_blocking(self, call: _Call) -> None:
+    def _call(
+        self,
+        prepared: Prepared,
+        priority: int = 0,
+        deadline: float | None = None,
+        into: Sequence[Array] | None = None,
+    ) -> Call:
         self._check_open()
-        self._gate.wait()
-        self._start(call)
+        if not -(2**31) <= priority < 2**31:
+            raise InputError(f"a priority must be in -2**31 ... 2**31 - 1, not {priority}")
+        limit = None if deadline is None else Limit.after(deadline)
+        return Call(prepared, self._idle, False, priority, limit, into)
 
-    def _start(self, call: _Call) -> None:
-        """Find a context and submit. On failure the permit is given back."""
+    def _begin_blocking(self, call: Call) -> None:
+        """Wait for a permit and start; nobody waits longer than the deadline or the caller's patience."""
+        self._check_open()
+        if not self.gate.wait(call.priority, call.time_left()):
+            raise self._out_of_time(call, running=False)
+        self.start(call)
+
+    def start(self, call: Call) -> None:
+        """Find a context and submit; called with a permit. On failure the permit is given back.
+
+        Raises DeadlineExceededError when it is too late to begin.
+        """
         try:
             self._check_open()
+            if call.deadline is not None and call.deadline.passed:
+                raise self.late(call, running=False)
             call.context = self._ready(call)
         except BaseException:
-            self._gate.leave()
+            self.gate.leave()
             raise
         try:
+            if call.priority != call.context.priority:
+                call.context.priority = call.priority
             call.submitted = time.perf_counter()
             call.context.start(call.prepared.arrays)
-        except BaseException:
-            self._abandon(call)
+        except BaseException as error:
+            self._abandon(call, error)
             raise
 
-    def _ready(self, call: _Call) -> Context:
+    def _ready(self, call: Call) -> Context:
         """A context with all the memory it needs; idle contexts make room when memory is short."""
         try:
             return self._reserved(call)
@@ -203,7 +228,7 @@ class Calls:
         # Outside the handler: the error's traceback would hold on to what was allocated.
         return self._reserved(call)
 
-    def _reserved(self, call: _Call) -> Context:
+    def _reserved(self, call: Call) -> Context:
         context = call.idle.take(call.key)
         if context is None:
             context = Context(self._machine, call.prepared.dims, profile=call.profile)
@@ -216,21 +241,20 @@ class Calls:
             raise
         return context
 
-    def _await(self, call: _Call, timeout: float | None) -> None:
+    def _await(self, call: Call) -> None:
         """Wait until every device is done with the call, also when one of them failed."""
-        deadline = None if timeout is None else time.monotonic() + timeout
         try:
             for point in call.context.finals():
                 try:
-                    point.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-                except MansardError:
-                    if not point.done():
-                        raise  # not in time; errors of the point itself are raised by finish()
-        except BaseException:
-            self._abandon(call)
+                    point.wait(call.time_left())
+                except MansardError as error:
+                    if not point.done():  # not in time; errors of the point itself are raised by finish()
+                        raise self._out_of_time(call, running=True, seen=error) from None
+        except BaseException as error:
+            self._abandon(call, error)
             raise
 
-    def _finish(self, call: _Call) -> list[Array]:
+    def finish(self, call: Call) -> list[Array]:
         """The outputs of a call that every device is done with; frees its context and permit."""
         context = call.context
         try:
@@ -243,20 +267,53 @@ class Calls:
             self._count(call)
             return results
         finally:
-            self._gate.leave()
+            self.gate.leave()
 
-    def _abandon(self, call: _Call) -> None:
-        """Let a call that nobody waits for end in the background; its context is not used again."""
-
-        def end() -> None:
-            try:
+    def settle(self, call: Call, error: BaseException) -> None:
+        """The same for a call that was given up for ``error``: its results are dropped."""
+        try:
+            given_up = isinstance(error, DeadlineExceededError | CallCancelledError)
+            if call.context.drop(error if given_up else None):
+                call.idle.give(call.key, call.context)
+            else:
                 call.context.close()
-            finally:
-                self._gate.leave()
+        finally:
+            self.gate.leave()
 
-        completions().when(call.context.finals(), end)
+    def withdraw(self, call: Call, error: MansardError) -> None:
+        """Fail with ``error`` what the devices have not begun of a call that runs."""
+        if self._may_withdraw:
+            call.context.withdraw(error)
 
-    def _count(self, call: _Call) -> None:
+    def late(self, call: Call, *, running: bool) -> DeadlineExceededError:
+        """The error of a call whose deadline has passed."""
+        assert call.deadline is not None
+        return DeadlineExceededError(
+            f"deadline of {call.deadline.seconds:g} s: the call {self._state(running)}"
+        )
+
+    def _state(self, running: bool) -> str:
+        limit = self.gate.permits
+        return "was still running" if running else f"had not begun; {limit} run at a time (max_in_flight)"
+
+    def _out_of_time(self, call: Call, *, running: bool, seen: MansardError | None = None) -> MansardError:
+        """The error of a call whose deadline or whose caller's patience has ended."""
+        if call.deadline is not None and call.deadline.passed:
+            return self.late(call, running=running)
+        if seen is not None:
+            return seen
+        assert call.patience is not None
+        return WaitTimeoutError(f"timeout of {call.patience.seconds:g} s: the call {self._state(running)}")
+
+    def _abandon(self, call: Call, error: BaseException) -> None:
+        """Nobody waits any more for a call that runs: let it end in the background."""
+        if not isinstance(error, Exception):  # an interrupt
+            error = CallCancelledError("the call was interrupted")
+        if isinstance(error, DeadlineExceededError | CallCancelledError):
+            self.withdraw(call, error)
+        completions().when(call.context.finals(), lambda: self.settle(call, error))
+
+    def _count(self, call: Call) -> None:
         context, (count, size) = call.context, call.prepared.copied
         call.copies = copies = Copies(
             context.copies, context.copied_bytes, context.host_copies + count, context.host_bytes + size
@@ -275,24 +332,6 @@ class Calls:
     def _check_open(self) -> None:
         if self._closed:
             raise MansardError("the model is closed")
-
-
-class Exclusive:
-    """Holds every permit of a gate."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._held = 0
-
-    def __enter__(self) -> None:
-        for _ in range(self._gate.permits):
-            self._gate.wait()
-            self._held += 1
-
-    def __exit__(self, *error: object) -> None:
-        for _ in range(self._held):
-            self._gate.leave()
-        self._held = 0
 
 
 def _resolve(future: asyncio.Future[list[Array]], result: list[Array], error: BaseException | None) -> None:

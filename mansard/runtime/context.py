@@ -67,6 +67,7 @@ class Context:
         self._tiny: dict[int, Buffer] = {}
         self._semaphores = [Semaphore(f"{slot.name} timeline") for slot in machine.slots]
         self._bases = [0] * len(machine.slots)
+        self._priority = 0
         self._finals: list[Point] = []
         self._arrays: Sequence[Array] = ()
         self._results: dict[int, Array] = {}
@@ -140,6 +141,38 @@ class Context:
                 self._advance()
                 raise
         self._advance()
+
+    @property
+    def priority(self) -> int:
+        """How urgent the work of calls is that start from now on; highest first (`Semaphore.priority`)."""
+        return self._priority
+
+    @priority.setter
+    def priority(self, priority: int) -> None:
+        self._priority = priority
+        for semaphore in self._semaphores:
+            semaphore.priority = priority
+
+    def withdraw(self, error: MansardError) -> None:
+        """Fail with ``error`` what devices have not begun of the call that runs (`Semaphore.withdraw`)."""
+        for semaphore in self._semaphores:
+            semaphore.withdraw(error)
+
+    def drop(self, error: BaseException | None) -> bool:
+        """Let go of a completed call without its outputs; whether the context may serve another.
+
+        It may when nothing has failed, or nothing but by a withdrawal with ``error``.
+        """
+        self._let_go()
+        failures = [failure for point in self._finals if (failure := point.error()) is not None]
+        if any(failure is not error for failure in failures):
+            return False
+        if failures:  # what points have failed is kept as long as their timeline
+            self._semaphores = [Semaphore(semaphore.label) for semaphore in self._semaphores]
+            self._bases = [0] * len(self._bases)
+            self._priority = 0
+            self._launcher = self._short_way()
+        return True
 
     def finals(self) -> list[Point]:
         """The points at which the last call started is over: the last one of every device."""

@@ -1,12 +1,14 @@
-"""Who may run, and on which context: permits in order of arrival, and idle contexts by shape."""
+"""Who may run, and on which context: permits by urgency and order of arrival, and idle contexts by shape."""
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import threading
-from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from mansard.errors import QueueFullError
 from mansard.runtime.context import Context
 
 IDLE_BYTES = 256 << 20
@@ -14,60 +16,168 @@ IDLE_BYTES = 256 << 20
 Key = tuple[tuple[str, int], ...]
 
 
+@dataclass(order=True)
+class Place:
+    """Somebody's place in the queue of a gate: the least is the next. ``waiter`` is None when it was left."""
+
+    epoch: int
+    urgency: int
+    number: int
+    waiter: Callable[[], None] | None = field(compare=False)
+    counts: bool = field(compare=False, default=True)
+    """Whether it is one of those that ``max_queued`` limits."""
+
+
 class Gate:
-    """A fixed number of permits, handed out in order of arrival.
+    """A fixed number of permits, handed out by priority (highest first), then in order of arrival.
 
     A waiter is a callable: it runs, holding a permit, at once or when another holder leaves, on the
-    thread that leaves. It must not raise and must not block for long.
+    thread that leaves. It must not raise and must not block for long. At most ``max_queued`` wait at a
+    time (None: any number).
     """
 
-    def __init__(self, permits: int) -> None:
-        self.permits = permits
+    def __init__(self, permits: int, max_queued: int | None = None) -> None:
+        self.permits, self.max_queued = permits, max_queued
         self._free = permits
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._queue: list[Place] = []
+        self._queued = 0
+        self._left = 0
+        """Places of the queue that were left: they are dropped when they are reached, or are too many."""
+        self._epoch = 0
+        self._numbers = itertools.count()
         self._lock = threading.Lock()
+        self._thread = threading.local()
 
-    def enter(self, waiter: Callable[[], None]) -> None:
-        """Call ``waiter`` with a permit, now or later. Never blocks."""
+    def enter(self, waiter: Callable[[], None], priority: int = 0) -> Place | None:
+        """Call ``waiter`` with a permit: now (the answer is None), or when its turn has come. Never blocks.
+
+        Raises QueueFullError when it would have to wait and too many do.
+        """
         with self._lock:
-            if not self._free:
-                self._waiting.append(waiter)
-                return
+            if not self._free or self._queue:
+                return self._wait_in_line(waiter, priority)
             self._free -= 1
         waiter()
+        return None
 
-    def wait(self) -> None:
-        """Block until there is a permit for the calling thread."""
+    def wait(self, priority: int = 0, timeout: float | None = None) -> bool:
+        """Block until there is a permit for the calling thread; False when there is none in time.
+
+        Raises QueueFullError like `enter`.
+        """
         with self._lock:
-            if self._free:
+            if self._free and not self._queue:
                 self._free -= 1
-                return
+                return True
             entered = threading.Event()
-            waiter = entered.set
-            self._waiting.append(waiter)
+            place = self._wait_in_line(entered.set, priority)
         try:
-            entered.wait()
+            if entered.wait(timeout):
+                return True
         except BaseException:
-            if not self._withdraw(waiter):
+            if not self.withdraw(place):
                 self.leave()  # the permit came together with the interrupt
             raise
+        return not self.withdraw(place)
 
     def leave(self) -> None:
-        """Give a permit back; the longest waiting gets it."""
+        """Give a permit back; whoever is next in the queue gets it."""
         with self._lock:
-            if not self._waiting:
-                self._free += 1
+            self._free += 1
+            if not self._queue:
                 return
-            waiter = self._waiting.popleft()
-        waiter()
+        self._hand_out()
 
-    def _withdraw(self, waiter: Callable[[], None]) -> bool:
+    def withdraw(self, place: Place) -> bool:
+        """Leave the queue. False when the permit has been given: the waiter runs, has run or will run."""
         with self._lock:
-            try:
-                self._waiting.remove(waiter)
-            except ValueError:
+            if place.waiter is None:
                 return False
+            place.waiter = None
+            self._queued -= place.counts
+            self._left += 1
+            if self._left > 64 and 2 * self._left > len(self._queue):
+                self._queue = [place for place in self._queue if place.waiter is not None]
+                heapq.heapify(self._queue)
+                self._left = 0
             return True
+
+    def exclusive(self) -> Exclusive:
+        """A context manager within which nobody else holds a permit."""
+        return Exclusive(self)
+
+    def close_ranks(self, waiter: Callable[[], None]) -> tuple[int, list[Place]]:
+        """For `Exclusive`: places for all permits, behind all who wait now and before all who come later.
+
+        The first number of the answer is how many permits were free and are the caller's already.
+        """
+        with self._lock:
+            free = self._free if not self._queue else 0
+            self._free -= free
+            self._epoch += 1
+            places = [self._wait_in_line(waiter, 0, counts=False) for _ in range(self.permits - free)]
+            self._epoch += 1
+            return free, places
+
+    def _wait_in_line(self, waiter: Callable[[], None], priority: int, counts: bool = True) -> Place:
+        """A new place in the queue. Lock held."""
+        if counts and self.max_queued is not None and self._queued >= self.max_queued:
+            raise QueueFullError(
+                f"{self._queued} calls of the model wait already, and no more than {self.max_queued} may "
+                f"(max_queued) while {self.permits} run (max_in_flight)"
+            )
+        place = Place(self._epoch, -priority, next(self._numbers), waiter, counts)
+        heapq.heappush(self._queue, place)
+        self._queued += counts
+        return place
+
+    def _hand_out(self) -> None:
+        """Give free permits to those who wait. A waiter that leaves at once does not nest in here."""
+        if getattr(self._thread, "hands_out", False):
+            return  # by the loop below, further up
+        self._thread.hands_out = True
+        try:
+            while (waiter := self._next()) is not None:
+                waiter()
+        finally:
+            self._thread.hands_out = False
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            while self._free and self._queue:
+                place = heapq.heappop(self._queue)
+                waiter, place.waiter = place.waiter, None
+                if waiter is not None:
+                    self._free -= 1
+                    self._queued -= place.counts
+                    return waiter
+                self._left -= 1
+            return None
+
+
+class Exclusive:
+    """Holds every permit of a gate: those who came before have ended, those who come later wait."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def __enter__(self) -> None:
+        arrived = threading.Semaphore(0)
+        held, places = self._gate.close_ranks(arrived.release)
+        try:
+            for _ in places:
+                arrived.acquire()
+        except BaseException:
+            held += sum(not self._gate.withdraw(place) for place in places)
+            self._leave(held)
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self._leave(self._gate.permits)
+
+    def _leave(self, permits: int) -> None:
+        for _ in range(permits):
+            self._gate.leave()
 
 
 class IdleContexts:

@@ -26,15 +26,19 @@ from mansard.runtime.tensors import Array, Prepared, Signature
 from mansard.runtime.variants import choose
 from mansard.runtime.workspace import Workspaces
 
+MAX_IN_FLIGHT = 4
+MAX_QUEUED = 4096
+"""By default: enough for any burst that can be served soon, and a bound on what the queue keeps alive."""
+
 _CLEARED_AT_ONCE = 1 << 20
 
 
 class Session:
     """A plan on its devices. Safe to call from several threads at once.
 
-    ``max_in_flight`` calls run at a time, each on a context of its own; further calls queue in order
-    of arrival. Models with states run one call at a time. Up to ``max_idle`` contexts are kept for
-    shapes that come again.
+    ``max_in_flight`` calls run at a time, each on a context of its own; up to ``max_queued`` further
+    calls (None: any number) queue by priority and in order of arrival. Models with states run one call
+    at a time. Up to ``max_idle`` contexts are kept for shapes that come again.
     """
 
     def __init__(
@@ -43,9 +47,11 @@ class Session:
         resources: Resources,
         devices: Devices = None,
         *,
-        max_in_flight: int = 4,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        max_queued: int | None = MAX_QUEUED,
         max_idle: int = 16,
     ) -> None:
+        check_limits(max_in_flight, max_queued)
         check_plan(plan)
         self.plan = plan = choose(plan, devices)
         self.signature = Signature(plan.inputs, plan.dims)
@@ -58,7 +64,7 @@ class Session:
         self._states.allocate(stores, {store: _state_bytes(store) for store in stores}, "states")
         self._workspaces = Workspaces(self.slots)
         machine = Machine(plan, self.slots, self.layout, self._constants, self._states, self._workspaces)
-        self._calls = Calls(machine, 1 if plan.states else max_in_flight, max_idle)
+        self._calls = Calls(machine, 1 if plan.states else max_in_flight, max_idle, max_queued)
         self._calls.stats.uploaded_bytes = self._constants.uploaded_bytes
         resources.settle()
         self.reset_states()
@@ -69,22 +75,32 @@ class Session:
         """Counts of calls, contexts and copies."""
         return self._calls.stats
 
-    def run(self, prepared: Prepared, timeout: float | None = None) -> list[Array]:
+    def run(
+        self,
+        prepared: Prepared,
+        timeout: float | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> list[Array]:
         """The outputs for inputs prepared by ``signature``, as new arrays.
 
         Blocks outside the interpreter lock. Raises the original error of a device that failed,
-        ExecutionError when an assert of the model does not hold, and WaitTimeoutError after
-        ``timeout`` seconds (the call then ends in the background).
+        ExecutionError when an assert of the model does not hold, QueueFullError when too many calls
+        wait, DeadlineExceededError ``deadline`` seconds from now, and WaitTimeoutError after ``timeout``
+        seconds. A call whose deadline passed is withdrawn: work that no device has begun is not done
+        (of a model without states). After a timeout a call that runs goes on in the background.
         """
-        return self._calls.run(prepared, timeout)
+        return self._calls.run(prepared, timeout, priority, deadline)
 
-    async def run_async(self, prepared: Prepared) -> list[Array]:
-        """Like `run`, without blocking the event loop.
+    async def run_async(
+        self, prepared: Prepared, priority: int = 0, deadline: float | None = None
+    ) -> list[Array]:
+        """Like `run`, without blocking the event loop. Cancelling the wait withdraws the call.
 
-        Input arrays may be read in place: leave them unchanged until the result is there. Cancelling
-        the wait does not stop the devices; the call ends in the background and its result is dropped.
+        Input arrays may be read in place: leave them unchanged until the result is there, and after an
+        error or cancellation until the work that had begun has ended.
         """
-        return await self._calls.run_async(prepared)
+        return await self._calls.run_async(prepared, priority, deadline)
 
     def profile(
         self,
@@ -193,6 +209,14 @@ class Session:
             device.submit([Batch(commands, (), (done,))])
             done.wait()
             commands.close()
+
+
+def check_limits(max_in_flight: int, max_queued: int | None) -> None:
+    """Raise InputError for limits of calls that make no sense."""
+    if max_in_flight < 1:
+        raise InputError(f"max_in_flight={max_in_flight}: at least one call must be able to run")
+    if max_queued is not None and max_queued < 0:
+        raise InputError(f"max_queued={max_queued}: it is 0 (no call may wait) or more, or None for no limit")
 
 
 def dispatch_counts(plan: Plan) -> dict[str, int]:

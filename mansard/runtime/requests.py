@@ -1,0 +1,152 @@
+"""A call that no thread blocks for: it begins when its turn has come, and may be given up at any time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mansard.errors import MansardError
+from mansard.runtime.completion import completions
+from mansard.runtime.context import Context
+from mansard.runtime.pool import IdleContexts, Key, Place
+from mansard.runtime.profile import Copies
+from mansard.runtime.tensors import Array, Prepared
+
+if TYPE_CHECKING:
+    from mansard.runtime.calls import Calls
+
+Deliver = Callable[[list[Array], BaseException | None], None]
+"""Called once, from any thread, with the outputs or with the error."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A time of `time.monotonic`, and how many seconds it was away."""
+
+    at: float
+    seconds: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Limit:
+        """That many seconds from now."""
+        return cls(time.monotonic() + seconds, seconds)
+
+    @property
+    def left(self) -> float:
+        """Seconds from now; 0 when it has passed."""
+        return max(0.0, self.at - time.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is no time left."""
+        return time.monotonic() >= self.at
+
+
+@dataclass
+class Call:
+    """One run of a model."""
+
+    prepared: Prepared
+    idle: IdleContexts
+    profile: bool = False
+    priority: int = 0
+    deadline: Limit | None = None
+    """When it is wanted no more."""
+    into: Sequence[Array] | None = None
+    """Where the outputs are to be written; None: new arrays."""
+    patience: Limit | None = None
+    """When its caller goes away, if one waits for it in a blocking call."""
+    context: Context = field(init=False)
+    """Known when the call has begun."""
+    submitted: float = 0.0
+    """When it was handed to the devices (`time.perf_counter`)."""
+    copies: Copies = field(default_factory=Copies)
+    """What it copied; known when it has ended."""
+
+    @property
+    def key(self) -> Key:
+        """What contexts of equal shapes have in common."""
+        dims = self.prepared.dims
+        return tuple(sorted(dims.items())) if dims else ()
+
+    def time_left(self) -> float | None:
+        """Seconds until nobody waits any more; None: no limit."""
+        if self.deadline is None:
+            return None if self.patience is None else self.patience.left
+        return self.deadline.left if self.patience is None else min(self.deadline.left, self.patience.left)
+
+
+class Request:
+    """A call on its way: in the queue of its model, then on the devices, then over."""
+
+    def __init__(self, calls: Calls, call: Call, deliver: Deliver) -> None:
+        self._calls, self._call, self._deliver = calls, call, deliver
+        self._lock = threading.Lock()
+        self._place: Place | None = None
+        self._running = False
+        self._error: MansardError | None = None
+        """Why the call was given up."""
+
+    def enter(self) -> None:
+        """Begin at once, or queue. Raises QueueFullError; every other error is delivered."""
+        self._place = self._calls.gate.enter(self._begin, self._call.priority)
+
+    @property
+    def running(self) -> bool:
+        """Whether the devices have the call."""
+        return self._running
+
+    def give_up(self, error: MansardError) -> None:
+        """Nobody wants the result any more. Nothing is delivered from here on.
+
+        A call that is queued leaves the queue. One that runs is withdrawn from the devices as far as
+        these have not begun it, and ends in the background.
+        """
+        with self._lock:
+            if self._error is not None:
+                return
+            self._error = error
+            if self._running:
+                self._calls.withdraw(self._call, error)
+        if self._place is not None:
+            self._calls.gate.withdraw(self._place)
+
+    def _begin(self) -> None:
+        """Called with a permit."""
+        if self._error is not None:
+            self._calls.gate.leave()
+            return
+        try:
+            self._calls.start(self._call)
+        except Exception as error:
+            self._end_with([], error)
+            return
+        with self._lock:
+            self._running = True
+            if self._error is not None:
+                self._calls.withdraw(self._call, self._error)
+        completions().when(self._call.context.finals(), self._over)
+
+    def _over(self) -> None:
+        """Every device is done with the call."""
+        with self._lock:
+            self._running = False
+            error = self._error
+        if error is not None:
+            self._calls.settle(self._call, error)
+            return
+        try:
+            results = self._calls.finish(self._call)
+        except Exception as error:
+            self._end_with([], error)
+        else:
+            self._end_with(results, None)
+
+    def _end_with(self, results: list[Array], error: BaseException | None) -> None:
+        with self._lock:
+            if self._error is not None:
+                return
+        self._deliver(results, error)
