@@ -301,7 +301,12 @@ def take_views(graph: DispatchGraph) -> DispatchGraph:
     for dispatch in graph.dispatches:
         op = dispatch.ops[-1]
         if isinstance(op, Slice):
-            slices[op.output] = (graph.base(op.inputs[0]), _offset(op.inputs[0], op.offsets))
+            whole, offset = graph.base(op.inputs[0]), _offset(op.inputs[0], op.offsets)
+            # What one piece has made, another one of the same extent reads without waiting for the rest.
+            same = [
+                v for v, at in joins.get(whole, ()) if (at, v.type.bytes) == (offset, op.output.type.bytes)
+            ]
+            slices[op.output] = (same[0], 0) if same else (whole, offset)
         elif isinstance(op, Concat):
             start: DimLike = 0
             parts = []

@@ -97,9 +97,9 @@ def make_problem(
     consumers: dict[Value, list[int]] = {}
     for n, dispatch in enumerate(dispatches):
         for value in dispatch.inputs:
-            for source in graph.sources(value):
-                consumers.setdefault(source, []).append(n)
-    outputs = {source for v in graph.graph.outputs for source in graph.sources(v)}
+            for made in graph.sources(value):
+                consumers.setdefault(made, []).append(n)
+    outputs = {made for v in graph.graph.outputs for made in graph.sources(v)}
     moves = []
     for value, source in producer.items():
         targets = tuple(dict.fromkeys(consumers.get(value, ())))

@@ -149,8 +149,8 @@ class _Builder:
                 spec.whole = self.spec(whole, spec.device)
 
     def _joined(self) -> dict[Value, list[int]]:
-        """The devices that have a joined value as a whole: those that read it, else that of its largest
-        part."""
+        """The devices that have a joined value as a whole: those that read it. A result of the model that
+        none reads is on that of its largest part."""
         found: dict[Value, list[int]] = {value: [] for value in self.graph.joins}
         for dispatch in self.graph.dispatches:
             for value in dispatch.inputs:
@@ -160,9 +160,10 @@ class _Builder:
         maker = {v: d for d in self.graph.dispatches for v in d.outputs}
         for value, devices in found.items():
             parts = sorted(self.graph.joins[value], key=lambda p: -representative(p[0].type.elements))
-            if not devices:
+            if not devices and (value in self.live or value in self.checked):
                 devices.append(self.device_of[maker[parts[0][0]]])
-            self.home[value] = devices[0]
+            if devices:
+                self.home[value] = devices[0]
         return found
 
     def _kind(self, value: Value) -> str:
@@ -247,7 +248,9 @@ class _Builder:
             for v in d.inputs
             for source in self.graph.sources(v)
         }
-        read |= {(p, devices[0]) for v, devices in self.joined.items() for p, _ in self.graph.joins[v]}
+        read |= {
+            (p, d) for v, devices in self.joined.items() for p, _ in self.graph.joins[v] for d in devices
+        }
         return {v for v, device in read if v in home and home[v] != device}
 
     def _bring(self, value: Value, device: int) -> None:
