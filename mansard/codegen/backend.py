@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from mansard.errors import CodegenError
 from mansard.hal.device import DeviceInfo
 from mansard.hal.executable import ExecutableSpec
 from mansard.targets.profile import DeviceProfile, default_profile
+
+CHOOSES_SUBGROUPS = frozenset({"subgroup_size_control", "full_subgroups"})
+"""What a device needs to run a kernel with subgroups of a size that the kernel asks for."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,14 @@ class KernelTarget:
     def vector_registers(self) -> int:
         """Vector registers of a CPU: 32 with AVX-512, NEON or RVV, else 16."""
         return 32 if self.vector_bits >= 512 or self.features & {"neon", "v"} else 16
+
+    def with_one_subgroup_size(self) -> KernelTarget:
+        """The target for kernels that need to know the size of subgroups: with the least size where kernels may
+        ask for one; itself where there is but one, or where none is known."""
+        least, most = self.subgroup
+        if least == most or not self.features >= CHOOSES_SUBGROUPS:
+            return self
+        return dataclasses.replace(self, subgroup=(least, least))
 
     def lanes(self, dtype: DType) -> int:
         """Vector lanes for an element type (1 on a GPU)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
 import subprocess
 import sys
@@ -15,8 +16,13 @@ import pytest
 import vulkan_kernels as kernels
 import vulkan_support as support
 
+from mansard.codegen.backend import CHOOSES_SUBGROUPS
+from mansard.codegen.kernel import KernelBuilder
 from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.drivers.vulkan.device import VulkanDevice
+from mansard.drivers.vulkan.executable import asked_subgroup_size
+from mansard.dtypes import DType
 from mansard.errors import (
     DeviceError,
     DeviceLostError,
@@ -51,6 +57,33 @@ def cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def device(cache_directory: Path) -> Iterator[VulkanDevice]:
     yield from support.device_of_a_test()
+
+
+# ---- kernels -------------------------------------------------------------------------------------
+
+
+def test_the_size_of_subgroups_that_a_kernel_asks_for(
+    device: VulkanDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for a device with several sizes, a device gets the size with the kernel."""
+    size = device.info.limits["subgroup_size"]
+    if not device.capabilities.features >= CHOOSES_SUBGROUPS:
+        pytest.skip("kernels cannot choose the size of subgroups on this device")
+    plan = device._context.plan
+    several = dataclasses.replace(plan, limits={**plan.limits, "min_subgroup_size": size // 2})
+    monkeypatch.setattr(device._loader, "_context", dataclasses.replace(device._context, plan=several))
+    b = KernelBuilder("sizes", [(DType.I32, True)], 0, workgroup=(2 * size, 1, 1), index=DType.I32)
+    b.subgroup = size
+    b.store(b.bindings[0], b.local_id(0), b.subgroup_place("subgroup_size"))
+    spec = BACKEND.compile_kernel(b.build(), BACKEND.parse_target(BACKEND.describe_device(device.info)))
+    assert asked_subgroup_size(spec.requires, several) == size
+    executable = device.load(spec)
+    out = device.allocate(8 * size, SHARED)
+    commands = device.record([Dispatch(executable, "sizes", (BufferRef(out),), (), (1, 1, 1))])
+    done = Point(Semaphore(), 1)
+    device.submit([Batch(commands, signal=(done,))])
+    done.wait(support.TIMEOUT)
+    assert set(out.view().view(np.int32)) == {size}
 
 
 # ---- recording -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from graphs import F32, maps
 from kernel_emulator import run
 
 from mansard import dims
+from mansard.codegen.backend import CHOOSES_SUBGROUPS
 from mansard.codegen.nest import Nest
 from mansard.codegen.schedules.gpu import matrix
 from mansard.codegen.schedules.gpu.matrix_tile import MatrixTile
@@ -159,6 +160,20 @@ def test_the_kernel_asks_for_its_size_of_subgroups():
     made = matrix.schedule(Nest(dispatch), TARGET, "k")
     assert made.kernel.subgroup == 32
     assert "subgroup_size_32" in BACKEND.compile_kernel(made.kernel, TARGET).requires
+
+
+def test_where_subgroups_have_several_sizes_the_kernel_asks_for_one():
+    b = GraphBuilder()
+    x, w = b.input("x", (64, 64), F16), b.input("w", (64, 64), F16)
+    (dispatch,) = fuse(b.build([product(b, x, w)])).dispatches
+    several = dataclasses.replace(TARGET, subgroup=(16, 64))
+    assert not matrix.applies(Nest(dispatch), several)
+    chosen = dataclasses.replace(several, features=several.features | CHOOSES_SUBGROUPS)
+    assert matrix.applies(Nest(dispatch), chosen)
+    made = matrix.schedule(Nest(dispatch), chosen, "k")
+    assert made.kernel.subgroup == 16
+    assert made.kernel.workgroup[0] % 16 == 0
+    assert "subgroup_size_16" in BACKEND.compile_kernel(made.kernel, chosen).requires
 
 
 def test_where_it_does_not_apply():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.executable import asked_subgroup_size
 from mansard.drivers.vulkan.plan import (
     ADDRESS_FEATURES,
     BASELINE_FEATURES,
@@ -349,7 +350,24 @@ def test_shapes_of_matrices_are_features() -> None:
 def test_devices_with_one_size_of_subgroups_name_it() -> None:
     assert "subgroup_size_32" in make_plan(DISCRETE).feature_names
     several = dataclasses.replace(DISCRETE, limits={**LIMITS, "minSubgroupSize": 16})
-    assert not any(
-        name.startswith("subgroup_size_")
-        for name in make_plan(several).feature_names - {"subgroup_size_control"}
-    )
+    assert not _subgroup_sizes(several)
+
+
+def test_devices_with_several_sizes_of_subgroups_name_those_that_kernels_may_choose() -> None:
+    limits = {**LIMITS, "minSubgroupSize": 8, "requiredSubgroupSizeStages": vk.VK_SHADER_STAGE_COMPUTE_BIT}
+    features = {*DISCRETE.features, "subgroupSizeControl", "computeFullSubgroups"}
+    several = dataclasses.replace(DISCRETE, limits=limits, features=frozenset(features))
+    assert _subgroup_sizes(several) == {"subgroup_size_8", "subgroup_size_16", "subgroup_size_32"}
+    plan = make_plan(several)
+    assert asked_subgroup_size(("float16", "subgroup_size_16"), plan) == 16
+    assert asked_subgroup_size(("float16",), plan) is None
+    assert asked_subgroup_size(("subgroup_size_32",), make_plan(DISCRETE)) is None
+    elsewhere = {**limits, "requiredSubgroupSizeStages": 0}
+    assert not _subgroup_sizes(dataclasses.replace(several, limits=elsewhere))
+    without = several.features - {"computeFullSubgroups"}
+    assert not _subgroup_sizes(dataclasses.replace(several, features=without))
+
+
+def _subgroup_sizes(snapshot: Snapshot) -> set[str]:
+    names = make_plan(snapshot).feature_names - {"subgroup_size_control"}
+    return {name for name in names if name.startswith("subgroup_size_")}

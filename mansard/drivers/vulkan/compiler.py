@@ -133,7 +133,8 @@ def _module(kernel: Kernel, target: KernelTarget, abi: str) -> Module:
         emitter.module.preserve_nan()
     instructions = emitter.emit()
     requires = emitter.requires()
-    named = {*target.features, *(f"{SUBGROUP_SIZE}{size}" for size in {*target.subgroup})}
+    sizes = {*target.subgroup, *target.with_one_subgroup_size().subgroup}
+    named = {*target.features, *(f"{SUBGROUP_SIZE}{size}" for size in sizes)}
     lacking = [r for r in requires if ">=" not in r and r not in named]
     x, y, z = kernel.workgroup
     if x * y * z > target.workgroup_invocations:

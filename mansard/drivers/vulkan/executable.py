@@ -22,6 +22,7 @@ from mansard.errors import ArtifactError, DeviceError, TargetMismatchError
 from mansard.hal.executable import Build, EntryPoint, Executable, ExecutableSpec
 
 _LIMIT = re.compile(r"(\w+)\s*>=\s*(\d+)")
+_SUBGROUP = re.compile(r"subgroup_size_(\d+)")
 
 
 def unmet_requirements(requires: Iterable[str], entries: Iterable[EntryPoint], plan: DevicePlan) -> list[str]:
@@ -51,6 +52,14 @@ def unmet_requirements(requires: Iterable[str], entries: Iterable[EntryPoint], p
                     f"{entry.name} has workgroups of {extent} in {axis}, the device's limit is {most}"
                 )
     return missing
+
+
+def asked_subgroup_size(requires: Iterable[str], plan: DevicePlan) -> int | None:
+    """The size of subgroups that a module is made for, where the device has several and must be told."""
+    if plan.limits["min_subgroup_size"] == plan.limits["max_subgroup_size"]:
+        return None
+    sizes = [int(found[1]) for requirement in requires if (found := _SUBGROUP.fullmatch(requirement))]
+    return sizes[0] if sizes else None
 
 
 @dataclass(frozen=True)
@@ -167,12 +176,17 @@ class ExecutableLoader:
             lambda out: commands.vkCreateShaderModule(device, ctypes.byref(info), None, out), "loading SPIR-V"
         )
         try:
-            return self._compile(module, entries, module_.abi == DESCRIPTORS)
+            return self._compile(
+                module,
+                entries,
+                module_.abi == DESCRIPTORS,
+                asked_subgroup_size(module_.requires, self._context.plan),
+            )
         finally:
             commands.vkDestroyShaderModule(device, module, None)
 
     def _compile(
-        self, module: int, entries: tuple[EntryPoint, ...], descriptors: bool
+        self, module: int, entries: tuple[EntryPoint, ...], descriptors: bool, subgroup: int | None
     ) -> dict[str, Pipeline]:
         layouts = [self._layout(entry, descriptors) for entry in entries]
         infos = (vk.VkComputePipelineCreateInfo * len(entries))(
@@ -181,6 +195,10 @@ class ExecutableLoader:
                 for entry, layout in zip(entries, layouts, strict=True)
             )
         )
+        size = vk.VkPipelineShaderStageRequiredSubgroupSizeCreateInfo(requiredSubgroupSize=subgroup or 0)
+        for info in infos if subgroup else ():
+            info.stage.pNext = ctypes.addressof(size)
+            info.stage.flags |= vk.VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
         feedback = Feedback(infos)
         handles = (ctypes.c_uint64 * len(entries))()
         result = self._context.commands.vkCreateComputePipelines(

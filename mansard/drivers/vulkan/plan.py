@@ -292,9 +292,7 @@ def named_features(snapshot: Snapshot) -> dict[str, bool]:
     # A property, not a feature to enable: f32 arithmetic can keep NaN, infinities and signed zeros.
     found["nan_preserve"] = bool(snapshot.limits.get("shaderSignedZeroInfNanPreserveFloat32", 0))
     found |= {name: bool(operations & bit) for name, bit in SUBGROUP_OPERATIONS.items()}
-    size = snapshot.limits.get("subgroupSize", 0)
-    if size and {snapshot.limits.get(f"{end}SubgroupSize") or size for end in ("min", "max")} == {size}:
-        found[f"subgroup_size_{size}"] = True  # what kernels for that size alone ask for
+    found |= {f"subgroup_size_{size}": True for size in _subgroup_sizes(snapshot, found)}
     if found["cooperative_matrix"]:
         names = set(map(matrix_feature, snapshot.matrices)) - {""}
         # A kernel computes with the elements of a matrix too.
@@ -302,6 +300,20 @@ def named_features(snapshot: Snapshot) -> dict[str, bool]:
             name: True for name in names if found.get(OPERAND_FEATURES.get(name.split("_")[2], ""), True)
         }
     return found
+
+
+def _subgroup_sizes(snapshot: Snapshot, found: Mapping[str, bool]) -> list[int]:
+    """The sizes that kernels made for one size may ask for: the only one, or any where one can be chosen."""
+    limits = snapshot.limits
+    size = limits.get("subgroupSize", 0)
+    least, most = (limits.get(f"{end}SubgroupSize") or size for end in ("min", "max"))
+    if least == most:
+        return [size] if size else []
+    stages = limits.get("requiredSubgroupSizeStages", 0)
+    chosen = found["subgroup_size_control"] and found["full_subgroups"]
+    if not chosen or not stages & vk.VK_SHADER_STAGE_COMPUTE_BIT:
+        return []
+    return [1 << n for n in range(least.bit_length() - 1, most.bit_length())]
 
 
 def matrix_feature(matrix: MatrixProperties) -> str:

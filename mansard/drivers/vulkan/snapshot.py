@@ -71,6 +71,7 @@ _PROPERTIES = (
     "minSubgroupSize",
     "maxSubgroupSize",
     "maxComputeWorkgroupSubgroups",
+    "requiredSubgroupSizeStages",
     "shaderSignedZeroInfNanPreserveFloat32",
 )
 EXTERNAL_MEMORY_HOST = "VK_EXT_external_memory_host"

@@ -414,6 +414,11 @@ class VkPipelineShaderStageCreateInfo(Chained):
     _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('flags', C.c_uint32), ('stage', C.c_int32), ('module', C.c_uint64), ('pName', C.c_char_p), ('pSpecializationInfo', C.c_void_p)]
 
 
+class VkPipelineShaderStageRequiredSubgroupSizeCreateInfo(Chained):
+    STYPE = 1000225001
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('requiredSubgroupSize', C.c_uint32)]
+
+
 class VkComputePipelineCreateInfo(Chained):
     STYPE = 29
     _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('flags', C.c_uint32), ('stage', VkPipelineShaderStageCreateInfo), ('layout', C.c_uint64), ('basePipelineHandle', C.c_uint64), ('basePipelineIndex', C.c_int32)]

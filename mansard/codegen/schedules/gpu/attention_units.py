@@ -69,6 +69,7 @@ class Operand:
 def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[MatrixTile]:
     """All tiles there are to choose from, the default first; none where the target has no matrix units for
     an attention, or it does not lie so that they could read it."""
+    target = target.with_one_subgroup_size()
     least, most = target.subgroup
     loops = classify(nest)
     depth, columns = nest.depth_and_columns()

@@ -63,17 +63,20 @@ class _Problem:
 
 def applies(nest: Nest, target: KernelTarget) -> bool:
     """Whether the nest is a product of numbers that the target has matrices of, and room for them."""
+    target = target.with_one_subgroup_size()
     problem = _problem(nest, target)
     return problem is not None and bool(problem.tiles(target))
 
 
 def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
     """Tiles to try, the default first."""
+    target = target.with_one_subgroup_size()
     return [tile.parameters() for tile in _required(nest, target).tiles(target)[:CANDIDATES]]
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
     """The kernel of a product for the tile ``parameters`` name, or the cheapest by the model."""
+    target = target.with_one_subgroup_size()
     problem = _required(nest, target)
     tile = MatrixTile.of(parameters) if parameters else problem.tiles(target)[0]
     invocations = tile.subgroups * target.subgroup[0]
