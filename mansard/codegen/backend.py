@@ -65,8 +65,8 @@ class KernelTarget:
         return 32 if self.vector_bits >= 512 or self.features & {"neon", "v"} else 16
 
     def with_one_subgroup_size(self) -> KernelTarget:
-        """The target for kernels that need to know the size of subgroups: with the least size where kernels may
-        ask for one; itself where there is but one, or where none is known."""
+        """The target for kernels that need to know the size of subgroups: with the least size where kernels
+        may ask for one; itself where there is but one, or where none is known."""
         least, most = self.subgroup
         if least == most or not self.features >= CHOOSES_SUBGROUPS:
             return self
