@@ -15,6 +15,7 @@ from three_devices import NAMES, Devices, expected, model, model_on_one
 from mansard.api import Model
 from mansard.drivers.vulkan import vk
 from mansard.errors import (
+    DeadlineExceededError,
     DeviceError,
     DeviceLostError,
     ExecutionError,
@@ -128,6 +129,26 @@ def test_a_hang_ends_with_the_callers_patience(devices: Devices, name: str) -> N
         for other in beside:
             check(other, of=triple)
         devices.release()
+        check(ours)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_hang_ends_with_the_deadline_of_the_call(devices: Devices, name: str) -> None:
+    """At the deadline, not when the device goes on; a call without one is done when it does."""
+
+    async def main(called: Model) -> None:
+        patient = asyncio.ensure_future(called.run_async(X))
+        hurried = asyncio.ensure_future(called.run_async(X, deadline=0.05))
+        with pytest.raises(DeadlineExceededError):
+            await asyncio.wait_for(hurried, TIMEOUT)
+        assert not patient.done()
+        devices.release()
+        np.testing.assert_array_equal(await asyncio.wait_for(patient, TIMEOUT), expected(X))
+
+    with model(devices) as ours:
+        check(ours)
+        hang(devices, name)
+        asyncio.run(main(ours))
         check(ours)
 
 
