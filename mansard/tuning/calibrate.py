@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from mansard.artifact.plan import DispatchStep, Plan
 from mansard.cache import Folder
@@ -36,7 +37,8 @@ DTYPES = ("f32", "f16", "bf16", "i8")
 _PRODUCT_SECONDS = 2e-3
 """How long a product should take on a device as its shipped profile has it."""
 _MEMORY, _MEMORY_DISCRETE = 128 << 20, 1 << 30
-"""Bytes that are read in the measurement of memory: more than any cache holds."""
+"""Bytes that are read in the measurement of memory: more than caches hold, but see `_memory_bytes`."""
+_MEMORY_MOST = 2 << 30
 _TINY = 512
 _ROUNDS = 4
 _FEW, _MOST, _CHAIN_SECONDS = 16, 2048, 2e-3
@@ -189,7 +191,7 @@ class _Bench:
 
         The latter is 0 where a kernel that does both is no slower for it.
         """
-        size = _MEMORY_DISCRETE if self.device.info.kind == "discrete" else _MEMORY
+        size = _memory_bytes(self.device.info)
         reading = self._figure("bandwidth", lambda: self._passed(probes.sums(size // 4)))
         both = self._figure("write_bandwidth", lambda: self._passed(probes.stream(size // 8)))
         if reading is None or both is None or both >= reading:
@@ -254,6 +256,25 @@ class _Bench:
             best = min(best, *spans)
             if time.monotonic() >= until:
                 return max(best, 1) / 1e9
+
+
+def _memory_bytes(device: DeviceInfo) -> int:
+    """Bytes to read where memory is to be measured: on cores at least four times their largest cache, since
+    servers have caches of hundreds of megabytes that keep part of what is read over and over."""
+    if device.kind == "discrete":
+        return _MEMORY_DISCRETE
+    largest = _largest_cache() if device.kind in ("cpu", "software") else 0
+    return min(_MEMORY_MOST, max(_MEMORY, -(-4 * largest // _MEMORY) * _MEMORY))
+
+
+def _largest_cache() -> int:
+    """Bytes of the largest cache of the first core, as Linux tells it; 0 where it does not."""
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        number = path.read_text().strip()
+        if number.endswith("K") and number[:-1].isdigit():
+            sizes.append(int(number[:-1]) << 10)
+    return max(sizes)
 
 
 def to_toml(found: Sequence[Calibration]) -> str:
