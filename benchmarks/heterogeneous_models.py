@@ -227,7 +227,8 @@ def _sigmoid(x: Scalar) -> Scalar:
 
 def _widened(x: Array) -> Array:
     """bf16 as f32, of which it is the upper half; faster than a conversion."""
-    return (x.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    result: Array = (x.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return result
 
 
 def _logistic(x: Array) -> Array:

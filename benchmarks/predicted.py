@@ -88,7 +88,9 @@ def dispatches(plan: Plan, profile: Profile) -> list[dict[str, Any]]:
 
 def placements(devices: Sequence[str]) -> dict[str, tuple[tuple[str, ...], Placement]]:
     """Targets and wishes by name: every device alone, and all together."""
-    found = {name: ((name,), Placement(fallback="error")) for name in devices}
+    found: dict[str, tuple[tuple[str, ...], Placement]] = {}
+    for name in devices:
+        found[name] = ((name,), Placement(fallback="error"))
     found["latency"] = (tuple(devices), Placement())
     found["shared"] = (tuple(devices), Placement(min_share=1 / 3))
     found["throughput"] = (tuple(devices), Placement(objective="throughput"))
