@@ -20,6 +20,7 @@ from mansard.runtime.calls import Stats
 from mansard.runtime.ledger import MemoryLedger
 from mansard.runtime.profile import Profile
 from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED, Session, check_limits, dispatch_counts
+from mansard.runtime.shares import Share
 from mansard.runtime.tensors import Array, to_torch
 
 if TYPE_CHECKING:
@@ -317,12 +318,19 @@ class Model:
     @property
     def dims(self) -> tuple[dims.Dim, ...]:
         """The dims that vary, with their contracts."""
-        return self.plan.dims
+        chosen = self.plan.chosen_dims
+        return tuple(dim for dim in self.plan.dims if dim.name not in chosen)
 
     @property
     def stats(self) -> Stats:
         """Counts of calls, contexts and copies so far."""
         return self.bind().stats
+
+    @property
+    def shares(self) -> list[Share]:
+        """How dispatches divided over several devices are shared out to the next call: one entry for all
+        that are divided alike (`Placement.split`)."""
+        return self.bind().shares
 
     def memory(self) -> MemoryLedger:
         """What memory the model holds now, by use and device: a sequence of rows with sums.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mansard.dims import Dim, DimLike
+from mansard.dims import Dim, DimLike, to_expr
 from mansard.dtypes import DType
 
 FORMAT_VERSION = 1
@@ -246,6 +246,12 @@ class Plan:
     prediction: Prediction | None = None
     """None in a plan made before predictions were kept."""
     splits: tuple[SplitSpec, ...] = ()
+
+    @property
+    def chosen_dims(self) -> frozenset[str]:
+        """The names of dims that the runtime chooses (`splits`); inputs bind the others."""
+        sizes = [to_expr(size) for split in self.splits for size in split.sizes]
+        return frozenset(symbol.name for size in sizes for symbol in size.symbols())
 
     def with_variants(self) -> tuple[Plan, ...]:
         """This plan and its variants, the best first."""

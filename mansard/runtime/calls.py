@@ -23,6 +23,7 @@ from mansard.runtime.pool import Exclusive, Gate, IdleContexts
 from mansard.runtime.profile import Copies
 from mansard.runtime.rehearsal import Rehearsal, Timed
 from mansard.runtime.requests import Call, Deliver, Limit, Request
+from mansard.runtime.shares import Shares
 from mansard.runtime.tensors import Array, Prepared
 
 if TYPE_CHECKING:
@@ -51,10 +52,16 @@ class Calls:
     """Runs calls on a machine, at most ``max_in_flight`` at a time; at most ``max_queued`` others wait."""
 
     def __init__(
-        self, machine: Machine, max_in_flight: int, max_idle: int, max_queued: int | None = None
+        self,
+        machine: Machine,
+        max_in_flight: int,
+        max_idle: int,
+        max_queued: int | None = None,
+        shares: Shares | None = None,
     ) -> None:
         self.stats = Stats()
         self._machine = machine
+        self.shares = shares or Shares()
         self.gate = Gate(max_in_flight, max_queued)
         # What a call did to states cannot be undone: once it has begun, it is done to the end.
         self._may_withdraw = not machine.plan.states
@@ -103,6 +110,7 @@ class Calls:
                 f"{in_flight} requests in flight: the model takes 1 to {self.gate.permits} at a time "
                 "(max_in_flight, and 1 for a model with states)"
             )
+        prepared = self.shares.applied(prepared)
         rehearsal = Rehearsal(self._machine, self.gate, prepared, lockstep=lockstep)
         timed = rehearsal.run(requests, in_flight)
         (count, size), (prepared_count, prepared_size) = rehearsal.copies, prepared.copied
@@ -140,7 +148,7 @@ class Calls:
         call = self._call(prepared, priority, deadline)
         request = Request(self, call, deliver)
         request.enter()
-        timer = None if deadline is None else loop.call_later(deadline, expire)
+        timer = None if call.deadline is None else loop.call_later(call.deadline.left, expire)
         try:
             return await future
         except BaseException:
@@ -205,6 +213,7 @@ class Calls:
             self._check_open()
             if call.deadline is not None and call.deadline.passed:
                 raise self.late(call, running=False)
+            call.prepared = self.shares.applied(call.prepared)
             call.context = self._ready(call)
         except BaseException:
             self.gate.leave()
@@ -231,7 +240,8 @@ class Calls:
     def _reserved(self, call: Call) -> Context:
         context = call.idle.take(call.key)
         if context is None:
-            context = Context(self._machine, call.prepared.dims, profile=call.profile)
+            timed = call.profile or self.shares.active
+            context = Context(self._machine, call.prepared.dims, profile=timed)
             with self._lock:
                 self.stats.contexts += 1
         try:
@@ -259,6 +269,8 @@ class Calls:
         context = call.context
         try:
             results = context.finish()
+            if self.shares.active:
+                self.shares.observe(call.prepared.dims, context.profile())
             call.idle.give(call.key, context)
         except BaseException:
             context.close()

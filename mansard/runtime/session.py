@@ -22,6 +22,7 @@ from mansard.runtime.ledger import ACTIVATIONS, CODE, STATES, WEIGHTS, MemoryLed
 from mansard.runtime.memory import Memory
 from mansard.runtime.profile import DeviceProfile, Profile
 from mansard.runtime.rehearsal import Rows
+from mansard.runtime.shares import Share, Shares
 from mansard.runtime.tensors import Array, Prepared, Signature
 from mansard.runtime.variants import choose
 from mansard.runtime.workspace import Workspaces
@@ -64,7 +65,8 @@ class Session:
         self._states.allocate(stores, {store: _state_bytes(store) for store in stores}, "states")
         self._workspaces = Workspaces(self.slots)
         machine = Machine(plan, self.slots, self.layout, self._constants, self._states, self._workspaces)
-        self._calls = Calls(machine, 1 if plan.states else max_in_flight, max_idle, max_queued)
+        shares = Shares(plan.splits, [device.name for device in plan.devices])
+        self._calls = Calls(machine, 1 if plan.states else max_in_flight, max_idle, max_queued, shares)
         self._calls.stats.uploaded_bytes = self._constants.uploaded_bytes
         resources.settle()
         self.reset_states()
@@ -74,6 +76,11 @@ class Session:
     def stats(self) -> Stats:
         """Counts of calls, contexts and copies."""
         return self._calls.stats
+
+    @property
+    def shares(self) -> list[Share]:
+        """How dispatches that are divided over devices are shared out to the next call."""
+        return self._calls.shares.now()
 
     def run(
         self,
@@ -117,6 +124,7 @@ class Session:
         """
         if requests < 1:
             raise InputError(f"{requests} requests cannot be profiled: ask for 1 or more")
+        prepared = self._calls.shares.applied(prepared)
         nodes = dataflow(self.plan)
         counts, expected = dispatch_counts(self.plan), expected_times(self.plan, nodes, prepared.dims)
         if requests == 1 and not lockstep:
