@@ -43,7 +43,8 @@ from mansard.passes.padding import read_padding
 from mansard.passes.pipeline import CANONICAL, Step, run_passes
 from mansard.passes.precision import check_precision, narrow_products
 from mansard.passes.split_attention import split_attention
-from mansard.placement import Placement, place
+from mansard.placement import Placement
+from mansard.placement.splitting import on_slots, place_split
 from mansard.schedule.build import DeviceTarget, build_plan
 
 Progress = Callable[[str, int, int], None]
@@ -152,6 +153,12 @@ def _cutting(targets: Sequence[CompileTarget]) -> tuple[Step, ...]:
     return (split_keys, eliminate_dead, cut_long_lines)
 
 
+def _fused(graph: Graph, targets: Sequence[CompileTarget]) -> DispatchGraph:
+    """The dispatches of a graph, with what kernels may do to their operands."""
+    dispatches = fuse(graph, attention=lambda form: _stays_whole(form, targets))
+    return mark_in_place(mark_packable(dispatches))
+
+
 def _stays_whole(form: AttentionForm, targets: Sequence[CompileTarget]) -> bool:
     """Whether an attention becomes one dispatch: every target takes it, or every one wished for if it is a
     part that CPUs have no kernel for."""
@@ -204,12 +211,17 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
         passes = (*_passes(precision), *_cutting(targets), *_fitting(targets))
         graph = run_passes(graph, passes, dump=options.dump)
     with steps.step("fuse"):
-        dispatches = fuse(graph, attention=lambda form: _stays_whole(form, targets))
-        dispatches = mark_in_place(mark_packable(dispatches))
+        dispatches = _fused(graph, targets)
         steps.dump("fuse", lambda: print_dispatches(dispatches))
     with steps.step("place"):
-        placed = place(dispatches, [t.slot for t in targets], options.placement)
-        targets, device_of = _drop_unused(targets, placed.device)
+        split = place_split(
+            dispatches, [t.slot for t in targets], options.placement, lambda graph: _fused(graph, targets)
+        )
+        dispatches, placed = split.graph, split.result
+        targets, device_of, renumber = _drop_unused(targets, placed.device)
+        splits = on_slots(split.splits, renumber)
+        if splits:
+            steps.dump("split", lambda: print_dispatches(dispatches))
     sets = target_sets(targets)
     with steps.step("kernels"):
         settings = _kernel_settings(options)
@@ -230,6 +242,7 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
                     _info(options, targets) if number == 0 else {},
                 )
             )
+    plans = [dataclasses.replace(plan, splits=splits) for plan in plans]
     plan = dataclasses.replace(plans[0], variants=tuple(plans[1:]), prediction=placed.prediction)
     # A search replaces the kernels of one plan; those of a model with variants stay as they are.
     sources = None if plan.variants else sources_to_bytes(made[0].sources)
@@ -264,17 +277,18 @@ def _kernel_settings(options: CompileOptions) -> KernelSettings:
 
 def _drop_unused(
     targets: Sequence[CompileTarget], device: Mapping[Dispatch, int]
-) -> tuple[list[CompileTarget], dict[Dispatch, int]]:
-    """Leave out fallback devices nothing was placed on."""
+) -> tuple[list[CompileTarget], dict[Dispatch, int], dict[int, int]]:
+    """Leave out fallback devices nothing was placed on; also the new numbers of those left."""
     used = set(device.values())
     kept = [i for i, t in enumerate(targets) if i in used or not t.slot.fallback]
     renumber = {old: new for new, old in enumerate(kept)}
-    return [targets[i] for i in kept], {d: renumber[i] for d, i in device.items()}
+    return [targets[i] for i in kept], {d: renumber[i] for d, i in device.items()}, renumber
 
 
 def _weights(graph: DispatchGraph, packed: Mapping[Value, Panels]) -> dict[Value, tuple[WeightSpec, _Load]]:
     """Constants that dispatches read, each under a unique entry name and in the form they read."""
-    used = dict.fromkeys(v for d in graph.dispatches for v in d.inputs if v in graph.graph.constants)
+    read = dict.fromkeys(graph.whole(v) for d in graph.dispatches for v in d.inputs)
+    used = [value for value in read if value in graph.graph.constants]
     out: dict[Value, tuple[WeightSpec, _Load]] = {}
     for value in used:
         shape = []
