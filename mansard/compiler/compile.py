@@ -42,6 +42,7 @@ from mansard.passes.packing import Panels, mark_packable
 from mansard.passes.padding import read_padding
 from mansard.passes.pipeline import CANONICAL, Step, run_passes
 from mansard.passes.precision import check_precision, narrow_products
+from mansard.passes.quantised_products import quantised_products
 from mansard.passes.split_attention import split_attention
 from mansard.placement import Placement
 from mansard.placement.splitting import on_slots, place_split
@@ -134,7 +135,7 @@ def _passes(precision: str) -> tuple[Step, ...]:
     """The passes of every compilation; CPUs and GPUs both want images channels-last."""
     images: tuple[Step, ...] = (read_padding, narrow_integers, fold_constants, eliminate_dead, channels_last)
     rounding: tuple[Step, ...] = (narrow_products, eliminate_dead) if precision == "bf16" else ()
-    return (*CANONICAL, fold_scales, *images, merge_products, *rounding, lay_out_weights)
+    return (quantised_products, *CANONICAL, fold_scales, *images, merge_products, *rounding, lay_out_weights)
 
 
 def _cutting(targets: Sequence[CompileTarget]) -> tuple[Step, ...]:

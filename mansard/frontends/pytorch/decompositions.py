@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from mansard.frontends.pytorch.quantised import quantisation_table
+
 Rule = Callable[..., Any]
 
 
@@ -38,7 +40,7 @@ def decomposition_table() -> dict[Any, Rule]:
             aten.constant_pad_nd.default: _constant_pad,
         }
     )
-    return table
+    return table | quantisation_table()
 
 
 def _var_mean(

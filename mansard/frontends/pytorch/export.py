@@ -52,7 +52,9 @@ def _unprinted() -> contextlib.AbstractContextManager[Any]:
 def _eval_mode(module: torch.nn.Module) -> Iterator[None]:
     """The module in eval mode (no dropout, stored batch statistics); flags are put back after."""
     flags = [(m, m.training) for m in module.modules()]
-    module.eval()
+    # A module that was exported, and quantised since, does not bear eval(): its mode is part of its graph.
+    with contextlib.suppress(NotImplementedError):
+        module.eval()
     try:
         yield
     finally:

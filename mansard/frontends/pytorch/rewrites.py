@@ -26,6 +26,7 @@ _MOVES = frozenset({
 """Ops that only move elements: the sign of their type does not matter."""
 
 
+_CONVERSIONS = frozenset({"convert_element_type", "_to_copy"})
 _VIEWS = frozenset({"view", "_unsafe_view", "reshape", "view_copy"})
 
 
@@ -43,6 +44,8 @@ def rewrite(graph: torch.fx.Graph) -> None:
             _attention_rank(graph, node)
         elif _packet(node.target) in _VIEWS:
             _view_by_groups(graph, node)
+        elif _packet(node.target) in _CONVERSIONS and _to_unsigned(node):
+            _convert_by_integers(graph, node)
         elif _packet(node.target) not in _MOVES and any(map(_is_byte, node.all_input_nodes)):
             _widen_bytes(graph, node)
 
@@ -78,6 +81,12 @@ def _is_byte(node: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in _BYTES
 
 
+def _to_unsigned(node: Any) -> bool:
+    """Whether floats become uint8."""
+    value, source = _value(node), _value(node.all_input_nodes[0])
+    return bool(value.dtype is torch.uint8 and source.dtype.is_floating_point)
+
+
 class _Inserter:
     """Adds calls before a node, with the node's place in the model and their results' metadata."""
 
@@ -92,6 +101,14 @@ class _Inserter:
         with torch.no_grad():
             node.meta["val"] = target(*values[0], **values[1])
         return node
+
+
+def _convert_by_integers(graph: torch.fx.Graph, node: Any) -> None:
+    """From floats to uint8 by way of int32: torch-mlir converts to signed bytes, which end at 127."""
+    with graph.inserting_before(node):
+        convert = torch.ops.prims.convert_element_type.default
+        whole = _Inserter(graph, node).call(convert, node.all_input_nodes[0], torch.int32)
+    node.replace_input_with(node.all_input_nodes[0], whole)
 
 
 def _widen_bytes(graph: torch.fx.Graph, node: Any) -> None:

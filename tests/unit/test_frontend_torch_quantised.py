@@ -1,0 +1,101 @@
+"""Quantised PyTorch models: ops of PT2E, exported modules, and integer products in what is compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.ao.quantization.fx._decomposed  # defines the ops
+import torch.nn.functional as F
+from torch_import import check, import_and_check
+
+from mansard.compiler.compile import CompileOptions, compile_graph
+from mansard.dtypes import DType
+from mansard.frontends import import_model
+from mansard.ir.interpreter import interpret
+from mansard.passes.quantised_products import quantised_products
+
+ops: Any = torch.ops.quantized_decomposed
+torch.manual_seed(0)
+U8, I8 = (0, 255, torch.uint8), (-128, 127, torch.int8)
+X = torch.linspace(-4, 4, 96).reshape(2, 3, 4, 4)
+SCALES, ZEROS = torch.tensor([0.02, 0.03, 0.05]), torch.tensor([0, 3, -7])
+
+
+def quantised_and_back(x: torch.Tensor, scale: float, zero: int, kind: Any) -> torch.Tensor:
+    q = ops.quantize_per_tensor.default(x, scale, zero, *kind)
+    return ops.dequantize_per_tensor.default(q, scale, zero, *kind)
+
+
+def channels_and_back(x: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+    q = ops.quantize_per_channel.default(x, SCALES, zeros, 1, *I8)
+    return ops.dequantize_per_channel.default(q, SCALES, zeros, 1, *I8)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 60).clamp(0, 255).to(torch.uint8),
+        lambda x: ops.quantize_per_tensor.default(x, 0.03, 126, *U8),
+        lambda x: ops.quantize_per_tensor.default(x, 0.03, -3, *I8),
+        lambda x: ops.quantize_per_tensor.tensor(x, torch.tensor(0.03), torch.tensor(5), *I8),
+        lambda x: quantised_and_back(x, 0.03, 126, U8),
+        lambda x: channels_and_back(x, ZEROS),
+    ],
+    ids=["float to uint8", "u8", "i8", "scale in a tensor", "there and back", "channels"],
+)
+def test_ops(function: Any) -> None:
+    import_and_check(function, X)
+
+
+class Net(torch.nn.Module):
+    """A convolution, a depthwise one and a linear layer as static quantisation leaves them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape in (("w1", (8, 3, 3, 3)), ("w2", (8, 1, 3, 3)), ("w3", (5, 8))):
+            self.register_buffer(name, torch.randint(-128, 128, shape, dtype=torch.int8))
+            self.register_buffer(name + "s", torch.rand(shape[0]) / 500)
+            self.register_buffer(name + "z", torch.zeros(shape[0], dtype=torch.int64))
+        self.bias = torch.nn.Parameter(torch.randn(8))
+
+    def weight(self, name: str) -> torch.Tensor:
+        parts = [getattr(self, name + part) for part in ("", "s", "z")]
+        return ops.dequantize_per_channel.default(*parts, 0, *I8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = quantised_and_back(x, 0.035, 126, U8)
+        x = F.relu6(F.conv2d(x, self.weight("w1"), self.bias, stride=2, padding=1))
+        x = F.relu6(F.conv2d(quantised_and_back(x, 0.02, 0, U8), self.weight("w2"), padding=1, groups=8))
+        x = quantised_and_back(x, 0.02, 3, U8).mean((2, 3))
+        return F.linear(quantised_and_back(x, 0.02, -5, I8), self.weight("w3"))
+
+
+def test_products_of_a_quantised_model_are_of_integers() -> None:
+    model = Net().eval()
+    image = torch.randn(1, 3, 12, 12)
+    graph = import_model(model, (image,))
+    after = quantised_products(graph)
+    check(after, model, [image])
+    compiled = compile_graph(graph, CompileOptions(cache=False))
+    products = [d for d in compiled.plan.decisions if "contraction" in d.ops]
+    assert [d.dtype for d in products] == ["u8", "u8", "i8"]
+    assert after.ops is not graph.ops and DType.U8 in {v.type.dtype for v in after.values()}
+
+
+def test_a_module_that_was_exported_before() -> None:
+    # Such a module, and what quantisation makes of one, refuses eval().
+    model = Net().eval()
+    image = torch.randn(1, 3, 12, 12)
+    exported = torch.export.export(model, (image,)).module()
+
+    def refuse(mode: bool = True) -> None:
+        raise NotImplementedError("Calling train() or eval() is not supported")
+
+    exported.eval = exported.train = refuse
+    graph = import_model(exported, (image,))
+    with torch.no_grad():
+        expected = model(image).numpy()
+    np.testing.assert_allclose(interpret(graph, [image.numpy()])[0], expected, rtol=2e-5, atol=2e-5)
