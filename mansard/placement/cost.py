@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from mansard import dims
@@ -72,9 +73,19 @@ def _operations(op: Op) -> DimLike:
         )
         return dims.mul(dims.product(op.extents), each + (op.combiner is not None))
     if isinstance(op, Sort):
-        shape = op.inputs[0].type.shape
-        return dims.mul(dims.mul(op.inputs[0].type.elements, shape[op.axis]), 4)
+        return _sorting(op)
     return dims.mul(sum_elements(op), 2)
+
+
+def _sorting(op: Sort) -> DimLike:
+    """Every element is compared with every other of its line; where few are kept, with the last of those,
+    and the about k * log(n / k) that are better are put in their places among k."""
+    elements, length = op.inputs[0].type.elements, op.inputs[0].type.shape[op.axis]
+    kept, most = dims.representative(op.outputs[0].type.shape[op.axis]), dims.representative(length)
+    if 4 * kept > most:
+        return dims.mul(dims.mul(elements, length), 4)
+    lines = dims.representative(elements) // max(1, most)
+    return dims.add(dims.mul(elements, 4), round(lines * kept * kept * math.log(most / max(1, kept))))
 
 
 def sum_elements(op: Op) -> DimLike:

@@ -40,6 +40,14 @@ def test_work_counts_bytes_once_and_operations_of_the_whole_space():
     assert work.operations == 2 * 64**3 + 12 * 64 * 64
 
 
+@pytest.mark.parametrize(("kept", "least", "most"), [(16, 4, 5), (None, 4 * 4096, 4 * 4096)])
+def test_the_first_of_a_line_cost_less_than_all_in_order(kept, least, most):
+    b = GraphBuilder()
+    values, _ = b.sort(b.input("x", (2, 4096), F32), 1, descending=True, limit=kept)
+    (dispatch,) = fuse(b.build([values])).dispatches
+    assert least * 2 * 4096 <= work_of(dispatch).operations <= most * 2 * 4096
+
+
 def test_cost_is_the_larger_of_memory_and_arithmetic():
     (dispatch,) = chain(1).dispatches
     work = work_of(dispatch)
