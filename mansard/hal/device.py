@@ -84,6 +84,11 @@ class Capabilities:
     """Reports the device time of every command."""
     transfer_queue: bool = False
     """Copies on `QueueKind.TRANSFER` run while kernels do; without it they go to the one queue."""
+    transfer_bytes: int = 4 << 20
+    """From here on a copy is worth its way to the transfer queue. Below, the time that queues take to wait
+    for each other counts (H200: 20 us for both ends; 4 MB take 100 us)."""
+    transfer_profiling: bool = False
+    """The transfer queue, too, reports the device time of every command."""
     simulated: bool = False
     """Does not compute; results are undefined (the null driver)."""
 

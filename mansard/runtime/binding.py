@@ -78,6 +78,7 @@ def probe_links(slots: Sequence[BoundSlot]) -> Links:
         unified=tuple(c.unified_memory for c in capabilities),
         late_binding=tuple(c.late_binding for c in capabilities),
         reach=tuple(reach),
+        transfer_queue=tuple(c.transfer_queue for c in capabilities),
     )
 
 

@@ -65,7 +65,12 @@ class Context:
             raise
         self.copies, self.copied_bytes = recorder.copies, recorder.copied_bytes
         self._tiny: dict[int, Buffer] = {}
-        self._semaphores = [Semaphore(f"{slot.name} timeline") for slot in machine.slots]
+        # A slot's lanes end their batches in any order, so each has a timeline: those for kernels come first.
+        self._semaphores = [
+            Semaphore(f"{slot.name} {lane}")
+            for lane in ("timeline", "fetches", "sends")[: self._lanes()]
+            for slot in machine.slots
+        ]
         self._bases = [0] * len(machine.slots)
         self._priority = 0
         self._finals: list[Point] = []
@@ -236,20 +241,28 @@ class Context:
         bound: Mapping[int, Buffer],
         after: Sequence[Point],
     ) -> Batch:
-        waits = tuple(Point(self._semaphores[s], self._bases[s] + n + 1) for s, n in batch.wait)
+        waits = tuple(self._point(s, n) for s, n in batch.wait)
         if not waits:
             waits = tuple(after)
-        signal = (Point(self._semaphores[slot], self._bases[slot] + number + 1),)
+        signal = (self._point(slot, number),)
         return Batch(batch.commands, waits, signal, {i: bound[i] for i in batch.arguments})
 
+    def _lanes(self) -> int:
+        return 1 + max((batch.lane for batches in self._batches for batch in batches), default=0)
+
+    def _point(self, slot: int, number: int) -> Point:
+        """The point of a batch in the call that runs or comes next."""
+        lane = self._batches[slot][number].lane
+        return Point(self._semaphores[lane * len(self._batches) + slot], self._bases[slot] + number + 1)
+
     def _advance(self) -> None:
+        ends = [
+            {batch.lane: self._point(slot, number) for number, batch in enumerate(batches)}
+            for slot, batches in enumerate(self._batches)
+        ]
+        self._finals = [point for lanes in ends for point in lanes.values()]
         for slot, batches in enumerate(self._batches):
             self._bases[slot] += len(batches)
-        self._finals = [
-            Point(semaphore, base)
-            for semaphore, base, batches in zip(self._semaphores, self._bases, self._batches, strict=True)
-            if batches
-        ]
 
     def _launch(self, launcher: Launcher) -> bool:
         """Start the call through a launcher; False when an array has no elements, and thus no address."""
@@ -276,7 +289,8 @@ class Context:
     def _fail_from(self, slot: int, error: MansardError) -> None:
         for later in range(slot, len(self._batches)):
             for number in range(len(self._batches[later])):
-                self._semaphores[later].fail(self._bases[later] + number + 1, error)
+                point = self._point(later, number)
+                point.semaphore.fail(point.value, error)
 
     def _fill_inputs(self, arrays: Sequence[Array]) -> None:
         for array, stores in zip(arrays, self.machine.layout.uploads, strict=True):

@@ -6,21 +6,24 @@ of them can use each other's buffers (`Links`); they hold for every shape.
 
  - Inputs and outputs of a late-binding device are the caller's arrays (*argument* stores).
  - Other devices read inputs from, and write outputs to, host-visible memory; a device with memory of
-   its own does so through a copy at the start or the end of its work.
+   own does so through a copy, for an input as early as it can, for an output once it is made.
  - A transfer between devices that share memory costs nothing: both values get one store. Otherwise
    the device with memory of its own copies, from or to memory that both can use.
+ - What a device with a transfer queue copies for a segment may come while the segment before computes:
+   the target is then taken from the arena that much earlier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from mansard.artifact.plan import DispatchStep, Plan, TransferStep, ValueSpec
+from mansard.artifact.plan import Plan, TransferStep, ValueSpec
+from mansard.dims import DimLike, add
 from mansard.errors import ArtifactError, DeviceError
 from mansard.hal import MemoryKind
 from mansard.runtime.arena import FOREVER
 from mansard.runtime.ledger import ACTIVATIONS, INPUTS, OUTPUTS, STAGING
+from mansard.runtime.segments import Place, Segments
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Links:
     late_binding: tuple[bool, ...]
     reach: tuple[tuple[bool, ...], ...]
     """``reach[a][b]``: slot b can use host-visible buffers that slot a allocated."""
+    transfer_queue: tuple[bool, ...] = ()
+    """Whether a slot copies beside its kernels; no slot does when left out."""
 
 
 @dataclass(eq=False)
@@ -65,7 +70,7 @@ class Store:
         self.first, self.last = 0, FOREVER
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CopyPlan:
     """Copy the bytes of ``value`` between two stores, by a device's own queue."""
 
@@ -73,6 +78,15 @@ class CopyPlan:
     target: Store
     value: ValueSpec
     label: str
+    made: Place | None = None
+    """The segment that completes the source; None where the host has filled it before the call."""
+    beside: int | None = None
+    """The segment of the copying device from whose start on the target is free; None where it is always."""
+    after: CopyPlan | None = None
+    """The copy that fills the source, which lies in memory that two devices use."""
+    source_offset: DimLike = 0
+    target_offset: DimLike = 0
+    """The bytes of the stores at which the value begins."""
 
 
 @dataclass
@@ -81,6 +95,8 @@ class Layout:
 
     stores: list[Store] = field(default_factory=list)
     of_value: dict[int, Store] = field(default_factory=dict)
+    offset_of: dict[int, DimLike] = field(default_factory=dict)
+    """The byte of its store at which a value begins that is a part of another; 0 for those left out."""
     uploads: list[list[Store]] = field(default_factory=list)
     """For every input of the model, the stores the host fills at the start of a call."""
     readbacks: dict[int, Store] = field(default_factory=dict)
@@ -90,6 +106,8 @@ class Layout:
     """Copies at the start and the end of (slot, segment)."""
     transfers: dict[tuple[int, int], CopyPlan | None] = field(default_factory=dict)
     """What a transfer step (source value, target value) does: a copy, or nothing."""
+    sends: dict[tuple[int, int], CopyPlan] = field(default_factory=dict)
+    """The copies by the source's device that transfer steps (source value, target value) rely on."""
 
     def arguments(self, slot: int) -> list[Store]:
         """The caller's arrays that a slot's commands name, by argument number."""
@@ -107,7 +125,7 @@ class _Planner:
     def __init__(self, plan: Plan, links: Links) -> None:
         self.plan, self.links, self.layout = plan, links, Layout()
         self.values = {value.id: value for value in plan.values}
-        self.uses = _segments_by_value(plan)
+        self.segments = Segments(plan)
         self.moves = _ordered_transfers(plan)
 
     def run(self) -> Layout:
@@ -178,29 +196,32 @@ class _Planner:
         """The store of an input on one device, where it may go by several ids."""
         value, slot = values[0], values[0].device
         if self.links.late_binding[slot]:
-            store = self._new("argument", value)
-            store.source = number
-            return store
-        landing = self._new("arena", value)
-        landing.host_visible, landing.use = True, INPUTS
-        self.layout.uploads[number].append(landing)
-        used = [n for v in values for s, n in self.uses.get(v.id, ()) if s == slot]
+            landing = self._new("argument", value)
+            landing.source = number
+        else:
+            landing = self._new("arena", value)
+            landing.host_visible, landing.use = True, INPUTS
+            self.layout.uploads[number].append(landing)
+        used = [n for v in values for n in self.segments.users(v.id, slot)]
         if self.links.unified[slot] or not used:
             return landing
         name = self.plan.inputs[number].name
         store = self._new("arena", value)
-        landing.use, store.use = STAGING, INPUTS
+        store.use = INPUTS
+        if landing.role == "arena":
+            landing.use = STAGING
         self._copy(self.layout.before, (slot, min(used)), CopyPlan(landing, store, value, f"upload {name}"))
         return store
 
     def _place_rest(self) -> None:
         moved = {value for _, _, step in self.moves for value in (step.source, step.target)}
         moved |= {check.value for check in self.plan.asserts}
+        moved |= {v.part_of for v in self.plan.values if v.id in moved and v.part_of is not None}
         outputs = [spec.value for spec in self.plan.outputs]
         for value in self.plan.values:
-            if value.id in self.layout.of_value:
+            if value.id in self.layout.of_value or value.part_of is not None:
                 continue
-            late = self.links.late_binding[value.device]
+            late = self.links.late_binding[value.device] and self.links.unified[value.device]
             if value.kind == "output" and value.id in outputs and late and value.id not in moved:
                 store = self._new("argument", value)
                 store.source, store.output = outputs.index(value.id), True
@@ -210,6 +231,10 @@ class _Planner:
                 if value.kind == "transient":
                     store.first, store.last = value.first, value.last
             self.layout.of_value[value.id] = store
+        for value in self.plan.values:
+            if value.part_of is not None:
+                self.layout.of_value[value.id] = self.layout.of_value[value.part_of]
+                self.layout.offset_of[value.id] = value.part_offset
         for entry, exit_ in self.plan.states:
             if exit_ != entry and self.layout.of_value[exit_].role == "arena":
                 self.layout.of_value[exit_].keep()
@@ -231,23 +256,30 @@ class _Planner:
         """Give two values one store or find the copies between theirs; the step's own copy is returned."""
         a, b = source.device, target.device
         here, there = self.layout.of_value[source.id], self.layout.of_value[target.id]
+        begin, end = (self.layout.offset_of.get(value.id, 0) for value in (source, target))
         unified = self.links.unified
         label = f"transfer {source.name}"
-        if here is there:
+        if here is there and begin == end:
             return None
         if unified[a] and unified[b] and there.role == "arena" and self._fits(here.members | there.members):
-            self._merge(here, there)
-            return None
+            if begin == end:
+                self._merge(here, there)
+                return None
+            if source.part_of is None and here.role == "arena":
+                self._merge_part(here, there, end)
+                return None
         if a == b:
-            return CopyPlan(here, there, target, label)
+            return CopyPlan(here, there, target, label, source_offset=begin, target_offset=end)
+        made = (a, self._producer(source, b, number))
         if unified[a] and self._fits(here.members | {b}):
             here.members.add(b)
-            return CopyPlan(here, there, target, label)
-        end = (a, self._producer(source, target.device, number))
+            copy = CopyPlan(here, there, target, label, made, source_offset=begin, target_offset=end)
+            return self._fetch(copy, number)
         if unified[b] and there.role == "arena" and self._fits(there.members | {a}):
             there.members.add(a)
             there.keep()
-            self._copy(self.layout.after, end, CopyPlan(here, there, target, label))
+            copy = CopyPlan(here, there, target, label, made, source_offset=begin, target_offset=end)
+            self._send((source.id, target.id), copy)
             return None
         if not self._fits({a, b}):
             names = f"{self.links.names[a]} and {self.links.names[b]}"
@@ -255,10 +287,40 @@ class _Planner:
         middle = self._new("arena", target, a)
         middle.members.add(b)
         middle.use = STAGING
-        self._copy(self.layout.after, end, CopyPlan(here, middle, target, label))
-        return CopyPlan(middle, there, target, label)
+        first = CopyPlan(here, middle, target, label, made, source_offset=begin)
+        send = self._send((source.id, target.id), first)
+        copy = CopyPlan(middle, there, target, label, made, after=send, target_offset=end)
+        return self._fetch(copy, number)
+
+    def _send(self, step: tuple[int, int], copy: CopyPlan) -> CopyPlan:
+        """Let the device that makes a value copy it once it is made."""
+        assert copy.made is not None
+        self._copy(self.layout.after, copy.made, copy)
+        self.layout.sends[step] = copy
+        return copy
+
+    def _fetch(self, copy: CopyPlan, number: int) -> CopyPlan:
+        """Let the device whose segment ``number`` needs a value copy it, early if it has a queue for that."""
+        slot, beside = copy.value.device, number
+        if any(self.links.transfer_queue[slot : slot + 1]):
+            beside = self.segments.early(slot, number, copy.made)
+        if copy.target.role != "arena":  # kept contents: in the order of the queue
+            beside = number
+        copy.target.first = min(copy.target.first, self.segments.start(slot, beside))
+        return replace(copy, beside=beside)
+
+    def _merge_part(self, part: Store, whole: Store, offset: DimLike) -> None:
+        """Let a part be made where the whole lies."""
+        moved = {v: self.layout.offset_of.get(v, 0) for v, s in self.layout.of_value.items() if s is part}
+        self._merge(whole, part)
+        # The other device writes whenever its turn comes: nothing else may lie there before.
+        whole.keep()
+        self.layout.offset_of |= {value: add(offset, inner) for value, inner in moved.items()}
 
     def _merge(self, here: Store, there: Store) -> None:
+        parts = [self.layout.of_value[part] for part in self.layout.offset_of]
+        if here.role == "arena" and (here in parts or there in parts):
+            here.keep()
         here.members |= there.members
         here.values += there.values
         if there.last == FOREVER and here.role == "arena":
@@ -270,7 +332,7 @@ class _Planner:
                 self.layout.of_value[value_id] = here
 
     def _producer(self, source: ValueSpec, consumer: int, number: int) -> int:
-        """The segment at whose end the source is complete: its last use before the consumer starts."""
+        """The segment that completes the source: the last one to write it before the consumer starts."""
         slot = source.device
         waited = [
             segment
@@ -279,13 +341,13 @@ class _Planner:
             if waited_slot == slot
         ]
         limit = max(waited, default=-1)
-        used = [n for s, n in self.uses.get(source.id, ()) if s == slot and n <= limit]
-        if not used:
+        written = [n for n in self.segments.writers(source.id, slot) if n <= limit]
+        if not written:
             raise ArtifactError(
                 f"value {source.id} ({source.name}) is transferred to {self.links.names[consumer]} "
                 "before any segment it waits for has made it"
             )
-        return max(used)
+        return written[-1]
 
     # The host's ends ------------------------------------------------------------------------------
 
@@ -303,13 +365,19 @@ class _Planner:
             store.host_visible = True
             self.layout.readbacks[value_id] = store
             return
-        used = [n for s, n in self.uses.get(value_id, ()) if s == value.device]
-        if not used:
+        written = self.segments.writers(value_id, value.device)
+        if not written:
             raise ArtifactError(f"output value {value_id} ({value.name}) is never computed")
-        landing = self._new("arena", value)
-        landing.host_visible, landing.use = True, STAGING
-        end = (value.device, max(used))
-        self._copy(self.layout.after, end, CopyPlan(store, landing, value, f"download {value.name}"))
+        outputs = [spec.value for spec in self.plan.outputs]
+        if self.links.late_binding[value.device] and value_id in outputs:
+            landing = self._new("argument", value)
+            landing.source, landing.output = outputs.index(value_id), True
+        else:
+            landing = self._new("arena", value)
+            landing.host_visible, landing.use = True, STAGING
+        made = (value.device, written[-1])
+        copy = CopyPlan(store, landing, value, f"download {value.name}", made)
+        self._copy(self.layout.after, made, copy)
         self.layout.readbacks[value_id] = landing
 
     # Memory that several slots can use --------------------------------------------------------------
@@ -349,20 +417,3 @@ def _ordered_transfers(plan: Plan) -> list[tuple[int, int, TransferStep]]:
         ordered += ready
         pending = [move for move in pending if move[2].source in targets]
     return ordered
-
-
-def _segments_by_value(plan: Plan) -> dict[int, set[tuple[int, int]]]:
-    """The (slot, segment) pairs whose steps name each value."""
-    uses: dict[int, set[tuple[int, int]]] = {}
-    for slot, device in enumerate(plan.devices):
-        for number, segment in enumerate(device.segments):
-            for step in segment.steps:
-                for value in _named(step):
-                    uses.setdefault(value, set()).add((slot, number))
-    return uses
-
-
-def _named(step: object) -> Sequence[int]:
-    if isinstance(step, DispatchStep):
-        return [binding.value for binding in step.bindings]
-    return [step.target] if isinstance(step, TransferStep) else []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mansard import dims
-from mansard.artifact.plan import BarrierStep, BindingSpec, DispatchStep, Plan, Segment, TransferStep
+from mansard.artifact.plan import BarrierStep, BindingSpec, DispatchStep, Plan
 from mansard.errors import ArtifactError
 from mansard.hal import (
     Barrier,
@@ -20,12 +19,9 @@ from mansard.hal import (
     Dispatch,
     QueueKind,
 )
+from mansard.runtime.batching import COMPUTE, Item, make_batches
 from mansard.runtime.binding import BoundSlot
 from mansard.runtime.layout import CopyPlan, Layout, Store
-
-APART_BYTES = 4 << 20
-"""From here on copies at the ends of a segment go to a transfer queue. Below, the time that queues take to
-wait for each other counts (H200: 20 us for both ends; 4 MB take 100 us)."""
 
 PlaceOf = Callable[[Store, int], tuple[Buffer | BindingSlot, int]]
 """Where the commands of a slot find a store: a buffer, or what is bound to a slot at submission."""
@@ -33,15 +29,19 @@ PlaceOf = Callable[[Store, int], tuple[Buffer | BindingSlot, int]]
 
 @dataclass(frozen=True)
 class RecordedBatch:
-    """A recorded segment: its commands, what it waits for, and the arguments it names."""
+    """Recorded commands, the batches they wait for (slot and number), and the arguments they name.
+
+    Batches of one ``lane`` (`mansard.runtime.batching`) of a slot end in order, others in any.
+    """
 
     commands: CommandBuffer
     wait: tuple[tuple[int, int], ...]
     arguments: tuple[int, ...]
+    lane: int = COMPUTE
 
 
 class Recorder:
-    """Records every segment of a plan once; counts the copies that a call then makes."""
+    """Records every batch of a plan once; counts the copies that a call then makes."""
 
     def __init__(
         self,
@@ -58,58 +58,45 @@ class Recorder:
         self.copied_bytes = 0
 
     def record(self, *, profile: bool) -> list[list[RecordedBatch]]:
-        """The batches of every slot, in order.
+        """The batches of every slot, each behind those of its slot that it waits for.
 
-        Large copies at the start and the end of a segment are batches of their own for the device's
-        transfer queue, so that they run while it computes for another call. Profiled recordings have
-        them on the queue that takes times.
+        Large copies are batches of their own for the device's transfer queue, so that they run while it
+        computes. Where that queue takes no times, profiled recordings have them on the other.
         """
-        parts = [
-            [self._parts(slot, n, segment, profile) for n, segment in enumerate(device.segments)]
-            for slot, device in enumerate(self._plan.devices)
+        work = make_batches(self._plan, self._layout, lambda slot, copy: self._apart(slot, copy, profile))
+        numbers = {each: (slot, n) for slot, own in enumerate(work) for n, each in enumerate(own)}
+        batches = [
+            [
+                self._batch(
+                    slot,
+                    [command for item in each.items for command in self._commands(slot, item)],
+                    tuple(numbers[other] for other in each.after),
+                    profile,
+                    each.lane,
+                )
+                for each in own
+            ]
+            for slot, own in enumerate(work)
         ]
-        # Segments wait for segments; the last batch of one stands for all of it.
-        last = [list(itertools.accumulate(len(p) for p in device)) for device in parts]
-        batches: list[list[RecordedBatch]] = [[] for _ in parts]
-        for slot, device in enumerate(self._plan.devices):
-            for segment, commands in zip(device.segments, parts[slot], strict=True):
-                wait = tuple((s, last[s][n] - 1) for s, n in segment.wait)
-                for queue, part in commands:
-                    # Batches of one slot run in order: lifetimes are counted in its steps.
-                    before = ((slot, len(batches[slot]) - 1),) if batches[slot] else ()
-                    wait = tuple(dict.fromkeys((*wait, *before)))
-                    batches[slot].append(self._batch(slot, part, wait, profile, queue))
-                    wait = ()
-        counts = [len(b) for b in batches]
+        ends = [
+            (slot, n)
+            for slot, own in enumerate(work)
+            for n in sorted({each.lane: n for n, each in enumerate(own)}.values())
+        ]
         for slot in range(len(batches)):
-            batches[slot] += self._commit_states(slot, counts, profile)
+            batches[slot] += self._commit_states(slot, ends, profile)
         return batches
 
-    def _parts(
-        self, slot: int, number: int, segment: Segment, profile: bool
-    ) -> list[tuple[QueueKind, list[Command]]]:
-        """The commands of a segment, as they go to the queues of its device one after another."""
-        before = [c for copy in self._layout.before.get((slot, number), ()) for c in self._copy(slot, copy)]
-        work = [command for step in segment.steps for command in self._step(slot, step)]
-        after = [c for copy in self._layout.after.get((slot, number), ()) for c in self._copy(slot, copy)]
-        parts = [(self._queue(slot, before, profile), before), (QueueKind.COMPUTE, work)]
-        parts.append((self._queue(slot, after, profile), after))
-        joined: list[tuple[QueueKind, list[Command]]] = []
-        for queue, commands in parts:
-            if joined and joined[-1][0] is queue:
-                joined[-1][1].extend([Barrier(), *commands] if joined[-1][1] and commands else commands)
-            elif commands or not joined:
-                joined.append((queue, list(commands)))
-        return joined
+    def _apart(self, slot: int, copy: CopyPlan, profile: bool) -> bool:
+        """Whether a copy goes to the transfer queue of its device."""
+        capabilities = self._slots[slot].device.capabilities
+        if not capabilities.transfer_queue or (profile and not capabilities.transfer_profiling):
+            return False
+        return self._bytes[copy.value.id] >= max(1, capabilities.transfer_bytes)
 
-    def _queue(self, slot: int, copies: Sequence[Command], profile: bool) -> QueueKind:
-        """The queue for the copies at one end of a segment."""
-        size = sum(copy.size for copy in copies if isinstance(copy, Copy))
-        has_queue = self._slots[slot].device.capabilities.transfer_queue
-        apart = has_queue and size >= APART_BYTES and not profile
-        return QueueKind.TRANSFER if apart else QueueKind.COMPUTE
-
-    def _commit_states(self, slot: int, counts: Sequence[int], profile: bool) -> list[RecordedBatch]:
+    def _commit_states(
+        self, slot: int, ends: Sequence[tuple[int, int]], profile: bool
+    ) -> list[RecordedBatch]:
         """New contents of states move to their place when every device is done with the old ones."""
         commands: list[Command] = []
         for entry, exit_ in self._plan.states:
@@ -119,8 +106,7 @@ class Recorder:
                 commands += self._copy(slot, CopyPlan(source, target, value, f"keep {value.name}"))
         if not commands:
             return []
-        wait = tuple((s, n - 1) for s, n in enumerate(counts) if n)
-        return [self._batch(slot, commands, wait, profile, QueueKind.COMPUTE)]
+        return [self._batch(slot, commands, tuple(ends), profile, COMPUTE)]
 
     def _batch(
         self,
@@ -128,19 +114,17 @@ class Recorder:
         commands: Sequence[Command],
         wait: tuple[tuple[int, int], ...],
         profile: bool,
-        queue: QueueKind,
+        lane: int,
     ) -> RecordedBatch:
+        queue = QueueKind.COMPUTE if lane == COMPUTE else QueueKind.TRANSFER
         recorded = self._slots[slot].device.record(commands, profile=profile, queue=queue)
-        return RecordedBatch(recorded, wait, tuple(sorted(_arguments(commands))))
+        return RecordedBatch(recorded, wait, tuple(sorted(_arguments(commands))), lane)
 
-    def _step(self, slot: int, step: object) -> list[Command]:
+    def _commands(self, slot: int, step: Item) -> list[Command]:
         if isinstance(step, BarrierStep):
             return [Barrier()]
-        if isinstance(step, TransferStep):
-            copy = self._layout.transfers[step.source, step.target]
-            return [] if copy is None else [Barrier(), *self._copy(slot, copy), Barrier()]
-        if not isinstance(step, DispatchStep):
-            raise ArtifactError(f"the plan has an unknown step {type(step).__name__}")
+        if isinstance(step, CopyPlan):
+            return self._copy(slot, step)
         grid = [dims.evaluate(d, self._symbols) for d in step.grid]
         if min(grid) <= 0:
             return []  # nothing to do for these sizes
@@ -156,7 +140,8 @@ class Recorder:
         store = self._layout.of_value[binding.value]
         if slot not in store.members:
             raise ArtifactError(f"{step.label}: value {binding.value} belongs to another device")
-        return self._reference(slot, store, offset, self._bytes[binding.value] - offset)
+        begin = dims.evaluate(self._layout.offset_of.get(binding.value, 0), self._symbols)
+        return self._reference(slot, store, begin + offset, self._bytes[binding.value] - offset)
 
     def _reference(self, slot: int, store: Store, offset: int = 0, size: int | None = None) -> BufferRef:
         buffer, start = self._place(store, slot)
@@ -168,8 +153,9 @@ class Recorder:
             return []
         self.copies += 1
         self.copied_bytes += size
-        source = self._reference(slot, copy.source)
-        return [Copy(source, self._reference(slot, copy.target), size, copy.label)]
+        begin, end = (dims.evaluate(at, self._symbols) for at in (copy.source_offset, copy.target_offset))
+        source = self._reference(slot, copy.source, begin)
+        return [Copy(source, self._reference(slot, copy.target, end), size, copy.label)]
 
 
 def _arguments(commands: Sequence[Command]) -> set[int]:

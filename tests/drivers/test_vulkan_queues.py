@@ -36,7 +36,6 @@ from mansard.hal import (
 )
 from mansard.ir import GraphBuilder
 from mansard.placement import Placement
-from mansard.runtime import recording
 
 pytestmark = pytest.mark.vulkan
 SHARED = MemoryKind.SHARED
@@ -155,9 +154,10 @@ def test_calls_at_once_on_a_device_with_memory_of_its_own(
 ) -> None:
     """Inputs and outputs are copied by the device, on the transfer queue or by kernels."""
     monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(recording, "APART_BYTES", apart)
     monkeypatch.setattr(queue, "describe_kind", lambda snapshot: "discrete")
     opened = open_device(unified=False)
+    capabilities = dataclasses.replace(opened.capabilities, transfer_bytes=apart)
+    monkeypatch.setattr(opened, "capabilities", capabilities)
     b = GraphBuilder()
     x, w = b.input("x", (64, 40), F32), b.input("w", (40, 24), F32)
     y = binary(b, "add", matmul(b, x, w), matmul(b, x, w))

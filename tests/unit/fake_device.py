@@ -102,6 +102,7 @@ class FakeCommands(CommandBuffer):
         self.commands, self.keep_rows = list(commands), profile
         self.rows: list[ProfileRow] = []
         self.running = False
+        self.transfers = False
 
     def profile(self) -> Sequence[ProfileRow]:
         return self.rows
@@ -124,6 +125,7 @@ class FakeDevice(Device):
         alignment: int = 1,
         max_allocation: int = 1 << 30,
         transfer_queue: bool = False,
+        transfer_bytes: int = 4 << 20,
     ) -> None:
         driver, _, index = name.partition(":")
         self.info = DeviceInfo(driver, int(index or 0), f"fake {name}", f"{driver}:fake")
@@ -137,6 +139,7 @@ class FakeDevice(Device):
             max_workgroup_invocations=1,
             shared_memory_bytes=0,
             transfer_queue=transfer_queue,
+            transfer_bytes=transfer_bytes,
         )
         self.reaches = reaches
         self.live = 0
@@ -148,8 +151,13 @@ class FakeDevice(Device):
         self.gate = threading.Event()
         self.gate.set()
         self.queue = Queue.pulled(f"{name} queue")
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self.copies = Queue.pulled(f"{name} copies") if transfer_queue else self.queue
+        self._threads = [
+            threading.Thread(target=self._run, args=(queue,), daemon=True)
+            for queue in dict.fromkeys((self.queue, self.copies))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
         if size > self.capabilities.max_allocation:
@@ -190,18 +198,25 @@ class FakeDevice(Device):
         if queue is QueueKind.TRANSFER:
             assert not any(isinstance(command, Dispatch) for command in commands)
             self.log_of_transfers += [command.label for command in commands]
-        return FakeCommands(commands, profile)
+        recorded = FakeCommands(commands, profile)
+        recorded.transfers = queue is QueueKind.TRANSFER
+        return recorded
 
     def submit(self, batches: Sequence[Batch]) -> None:
         self.submissions += 1
         if self.refuse_submissions is not None:
             raise self.refuse_submissions
-        self.queue.submit([Entry(0, batch, batch.wait, batch.signal) for batch in batches])
+        for batch in batches:
+            assert isinstance(batch.commands, FakeCommands)
+            queue = self.copies if batch.commands.transfers else self.queue
+            queue.submit([Entry(0, batch, batch.wait, batch.signal)])
 
     def close(self) -> None:
         self.gate.set()
         self.queue.close()
-        self._thread.join()
+        self.copies.close()
+        for thread in self._threads:
+            thread.join()
 
     def _own(self, buffer: Buffer) -> FakeBuffer:
         assert isinstance(buffer, FakeBuffer)
@@ -209,10 +224,10 @@ class FakeDevice(Device):
         assert not buffer.closed, "a closed buffer is used"
         return buffer
 
-    def _run(self) -> None:
+    def _run(self, queue: Queue) -> None:
         while True:
             try:
-                job = self.queue.pop(0.05)
+                job = queue.pop(0.05)
             except EOFError:
                 return
             if job is None:
@@ -221,11 +236,11 @@ class FakeDevice(Device):
             try:
                 self._execute(job.keep)
             except MansardError as error:
-                self.queue.finish(job, error)
+                queue.finish(job, error)
             except Exception as error:
-                self.queue.finish(job, ExecutionError(f"{type(error).__name__}: {error}"))
+                queue.finish(job, ExecutionError(f"{type(error).__name__}: {error}"))
             else:
-                self.queue.finish(job)
+                queue.finish(job)
 
     def _execute(self, batch: Batch) -> None:
         commands = batch.commands

@@ -10,15 +10,20 @@ from fake_device import FakeDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_builder import PlanBuilder
+from races import races
 
 from mansard.api import Model
 from mansard.artifact.plan import BarrierStep, Segment, Step, ValueSpec
 
+APART = {"transfer_queue": True, "transfer_bytes": 1}
 KINDS = {
     "cpu": {},
     "unified": {"unified": True, "late_binding": False},
     "unified, no import": {"unified": True, "late_binding": False, "import_host": False},
     "discrete": {"unified": False, "late_binding": False, "import_host": False},
+    "discrete, copies apart": {"unified": False, "late_binding": False, "import_host": False} | APART,
+    "discrete, the caller's arrays": {"unified": False} | APART,
+    "unified, copies apart": {"unified": True, "late_binding": False, "import_host": False} | APART,
 }
 
 
@@ -81,6 +86,7 @@ def plans(draw) -> RandomPlan:
         params = (2,) if kind == "scale" else None
         steps.append(b.step(kind, *values, out, params=params))
         if waits or steps[:-1] or not queue.segments or draw(st.booleans()):
+            queue.epoch += bool(queue.segments)
             queue.segments.append((waits, []))
         for value in (*values, out):
             uses.setdefault(value, []).append(queue.epoch)
@@ -146,6 +152,7 @@ def test_random_plans_compute_what_numpy_does(plan, data):
             found = got if isinstance(got, tuple) else (got,)
             for y, want in zip(found, expected(plan, inputs), strict=True):
                 assert np.array_equal(y, want)
+        assert [race for context in model.bind()._calls.contexts() for race in races(context)] == []
         model.close()
         assert all(device.live == 0 for device in devices)
     finally:
