@@ -174,6 +174,7 @@ class _Bench:
         ((kernel, workload, _),) = self._kernels(made.plan, made.sources)
         with closing(Stopwatch(self.device, workload)) as stopwatch:
             stopwatch.measure([kernel], _ROUNDS)
+            links.wake(self.device)
 
             def quickest(rounds: int) -> float:
                 return links.submission_seconds(self.device, stopwatch.commands([kernel], rounds))

@@ -29,6 +29,8 @@ _COPIED = 32 << 20
 _COPIES = 5
 _TURNS = 31
 _AHEAD = 8 << 20
+_WAKING_S = 0.5
+_LOWERS_CLOCK = ("discrete", "integrated", "virtual")
 """Bytes that the first of two devices fills, so that the second waits by the time they are filled."""
 
 
@@ -38,6 +40,19 @@ class HostLinks:
 
     to_device: LinkProfile
     to_host: LinkProfile
+
+
+def wake(device: Device) -> None:
+    """Keep a GPU busy until its clock is up: one that idles lowers it, and calls of a model that follow
+    each other find it raised."""
+    if device.info.kind not in _LOWERS_CLOCK:
+        return
+    with closing(device.allocate(_COPIED, MemoryKind.DEVICE, "calibration")) as target:
+        filling: Sequence[Command] = [Fill(BufferRef(target), _COPIED), Barrier()] * _COPIES
+        with closing(device.record(filling)) as recorded:
+            clock, end = _Clock(device), time.monotonic() + _WAKING_S
+            while time.monotonic() < end:
+                clock.run(recorded)
 
 
 def submission_seconds(device: Device, commands: Sequence[Command]) -> float:
@@ -53,6 +68,7 @@ def host_links(device: Device) -> HostLinks:
         closing(device.allocate(_COPIED, MemoryKind.DEVICE, "calibration")) as own,
     ):
         shared.view()[:] = 1
+        wake(device)
         up, down = _copy_seconds(device, shared, own), _copy_seconds(device, own, shared)
         with closing(device.record([Fill(BufferRef(shared), _AHEAD)], profile=True)) as filling:
             clock = _Clock(device)
@@ -76,6 +92,8 @@ def handoff(source: Device, target: Device) -> float:
         closing(target.record([Fill(BufferRef(second), 64)], profile=True)) as after,
     ):
         made, done = Semaphore("calibration"), Semaphore("calibration")
+        for device in (source, target):
+            wake(device)
         gaps = []
         for turn in range(1, _TURNS + 1):
             target.submit([Batch(after, (Point(made, turn),), (Point(done, turn),))])
