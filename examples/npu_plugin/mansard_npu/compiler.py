@@ -6,7 +6,7 @@ import json
 
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.library import LibraryBackend, LibraryCall
-from mansard.dims import Dim
+from mansard.dims import symbol
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.hal.device import DeviceInfo
@@ -78,7 +78,7 @@ class NpuBackend(LibraryBackend):
         }
         call = {"function": "dispatch", "dtype": _factor(product), "data": json.dumps(record)}
         whole, alone = work_of(dispatch), work_of(_only(dispatch, product))
-        symbols: list[Dim] = [writer.dims[contract[0]] for contract in record["dims"]]  # type: ignore[index]
+        symbols = [symbol(writer.dims[str(contract[0])]) for contract in writer.contracts()]
         params = (alone.operations, whole.operations, whole.bytes, *symbols)
         bindings = len(dispatch.inputs) + len(dispatch.outputs)
         entry = EntryPoint(name, bindings, len(params))
