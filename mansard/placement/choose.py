@@ -1,15 +1,17 @@
-"""Choosing a placement: exactly where that is quick, else by search, always with a bound on what is lost.
+"""Choosing a placement: the best where that can be shown in time, else a good one with a bound.
 
 1. A few dispatches on a few devices: all placements are compared.
-2. Every device alone, improved by local search, is a first answer. No placement can beat the longest path
-   of dispatches, each on its fastest device. An answer that near needs no more work.
-3. Otherwise HiGHS solves the problem as a mixed-integer program (`mansard.placement.exact`), which gives a
-   placement and a lower bound; the placement is improved by local search and compared with the first.
-   The program leaves out that copies take turns with dispatches in a queue, and some of the turns that
-   dispatches take; what is compared is always the simulated run.
+2. Every device alone is a first answer. No placement can beat the longest path of dispatches, each on its
+   fastest device. An answer that near needs no more work.
+3. Otherwise a search along the model's order (`mansard.placement.frontier`), wider and wider, until its bound
+   says that the answer is near enough. It is exact where few values are alive between layers, as in most
+   models.
+4. Where it would become too wide for the time, HiGHS solves the problem as a mixed-integer program
+   (`mansard.placement.exact`), which gives another placement and another lower bound; the best placement of
+   all is improved by local search. The program leaves out that copies take turns with dispatches in a
+   queue, and some of the turns that dispatches take; what is compared is always the simulated run.
 
-The gap between an answer and the bound is reported. It is zero up to the solver's tolerance when the
-answer is proven best; where the program leaves something out, or the time was up, it is an upper limit.
+The gap between an answer and the bound is reported: an upper limit of what another placement could gain.
 """
 
 from __future__ import annotations
@@ -21,13 +23,19 @@ from dataclasses import dataclass
 
 from mansard.errors import PlacementError
 from mansard.placement.exact import IMPOSSIBLE, solve
+from mansard.placement.frontier import Frontier
 from mansard.placement.problem import HOST, Problem
 from mansard.placement.search import Cost, cost_of, improve, single_device
 
-_ALL = 4096
+_ALL = 1024
 """Up to so many placements are compared one by one."""
 _NEAR = 1e-3
 """An answer this near to a bound, as a part of it, is taken for the best."""
+ENOUGH = 0.01
+"""With a gap no greater than this the search ends before its time."""
+_WIDTHS = (32, 256, 2048, 16384)
+_PROGRAM = 0.4
+"""The part of the time that is kept for the mixed-integer program."""
 
 
 @dataclass(frozen=True)
@@ -45,40 +53,83 @@ class Choice:
         return self.cost / self.bound - 1 if self.bound > 0 else 0.0
 
 
-def choose(problem: Problem, objective: str, seconds: float) -> Choice:
-    """A placement for ``latency`` or ``throughput``, found within about ``seconds``.
+def choose(problem: Problem, objective: str, seconds: float, enough: float = ENOUGH) -> Choice:
+    """A placement for ``latency`` or ``throughput``, found within about ``seconds``; sooner, when one is
+    known to be within ``enough`` of the best.
 
     Raises PlacementError when none keeps the limits.
     """
     cost = cost_of(problem, objective)
     if all(len(able) == 1 for able in problem.allowed):
         labels = [able[0] for able in problem.allowed]
+        if not problem.fits(labels):
+            raise PlacementError(IMPOSSIBLE)
         value = cost(labels)
         return Choice(labels, value, value, "only one placement is possible")
     if math.prod(len(able) for able in problem.allowed) <= _ALL:
         return _best_of_all(problem, cost)
-    begin = time.perf_counter()
-    best: list[int] | None = None
-    for device in problem.devices:
-        labels = single_device(problem, device)
-        if problem.fits(labels) and (best is None or cost(labels) < cost(best)):
-            best = labels
-    bound = path_bound(problem) if objective == "latency" else load_bound(problem)
-    if best is not None:
-        if cost(best) <= bound * (1 + _NEAR):
-            return Choice(best, cost(best), bound, "bound by the longest path")
-        best = improve(problem, best, cost, begin + seconds / 4)
-    solution = solve(problem, objective, max(0.1, begin + seconds * 0.8 - time.perf_counter()))
-    bound = max(bound, solution.bound)
-    method = "search"
-    for labels in _candidates(problem, solution.labels, cost, begin + seconds):
-        if best is None or cost(labels) < cost(best) * (1 - 1e-9):
-            best, method = labels, "mixed-integer program"
-    if best is None:
-        best = solution.labels
-    assert best is not None
-    value = cost(best)
-    return Choice(best, value, min(bound, value), method)
+    return _Search(problem, objective, cost, seconds, enough).run()
+
+
+class _Search:
+    """What is known so far: the best placement, and the greatest bound."""
+
+    def __init__(self, problem: Problem, objective: str, cost: Cost, seconds: float, enough: float) -> None:
+        self.problem, self.objective, self.of, self.enough = problem, objective, cost, enough
+        self.begin, self.seconds = time.perf_counter(), seconds
+        self.labels: list[int] | None = None
+        self.cost, self.method = math.inf, ""
+        self.bound = path_bound(problem) if objective == "latency" else load_bound(problem)
+
+    def run(self) -> Choice:
+        for device in self.problem.devices:
+            self._better(single_device(self.problem, device), "one device for all it can run")
+        if self._within(_NEAR):
+            return self._choice("bound by the longest path")
+        self._frontier(self.begin + self.seconds * (1 - _PROGRAM))
+        if not self._within(self.enough):
+            self._program()
+        return self._choice()
+
+    def _frontier(self, until: float) -> None:
+        frontier, took = Frontier(self.problem, self.objective), 0.0
+        for before, width in zip((_WIDTHS[0], *_WIDTHS), _WIDTHS, strict=False):
+            begin = time.perf_counter()
+            if self._within(self.enough) or begin + took * width / before > until:
+                return
+            found = frontier.run(width, self.cost, until)
+            took = time.perf_counter() - begin
+            if math.isinf(found.bound):
+                raise PlacementError(IMPOSSIBLE)
+            self.bound = max(self.bound, found.bound)
+            if found.labels is not None:
+                self._better(found.labels, "dynamic program over the model's order")
+
+    def _program(self) -> None:
+        end = self.begin + self.seconds
+        solution = solve(self.problem, self.objective, max(0.1, end - time.perf_counter()))
+        self.bound = max(self.bound, solution.bound)
+        if solution.labels is not None:
+            self._better(solution.labels, "mixed-integer program")
+            if self.labels is None:  # within the program's tolerance of the limits
+                self.labels, self.cost = solution.labels, self.of(solution.labels)
+        if self.labels is not None and not self._within(self.enough):
+            until = max(end, time.perf_counter() + 0.05 * self.seconds)
+            self._better(improve(self.problem, self.labels, self.of, until), f"{self.method}, local search")
+
+    def _better(self, labels: list[int], method: str) -> None:
+        if self.problem.fits(labels):
+            value = self.of(labels)
+            if value < self.cost * (1 - 1e-9):
+                self.labels, self.cost, self.method = labels, value, method
+
+    def _within(self, part: float) -> bool:
+        return self.cost <= self.bound * (1 + part)
+
+    def _choice(self, method: str = "") -> Choice:
+        if self.labels is None:
+            raise PlacementError(f"no placement within the devices' limits was found in {self.seconds} s")
+        return Choice(self.labels, self.cost, min(self.bound, self.cost), method or self.method)
 
 
 def _best_of_all(problem: Problem, cost: Cost) -> Choice:
@@ -94,12 +145,6 @@ def _best_of_all(problem: Problem, cost: Cost) -> Choice:
     if best is None:
         raise PlacementError(IMPOSSIBLE)
     return Choice(best[2], best[0], best[0], "all placements compared")
-
-
-def _candidates(problem: Problem, labels: list[int] | None, cost: Cost, until: float) -> list[list[int]]:
-    if labels is None or not problem.fits(labels):
-        return []
-    return [labels, improve(problem, labels, cost, until)]
 
 
 def path_bound(problem: Problem) -> float:

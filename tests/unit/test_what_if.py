@@ -12,11 +12,10 @@ from mansard.artifact.resources import MemoryResources, write_artifact
 from mansard.artifact.serialise import plan_from_json, plan_to_json
 from mansard.cli.main import app
 from mansard.compiler import CompileOptions, compile_graph
-from mansard.compiler import compile as compiling
 from mansard.dims import Dim, symbol
 from mansard.errors import ArtifactError, PlacementError
 from mansard.ir import Constant, GraphBuilder
-from mansard.placement import Placement
+from mansard.placement import Placement, splitting
 from mansard.placement.cost import transfer_seconds
 from mansard.placement.problem import HOST
 from mansard.placement.simulate import simulate
@@ -68,13 +67,13 @@ def two_devices(size=32, rows=None, length=4):
 def compiled(monkeypatch):
     """A plan on both devices, with the problem that its compilation solved."""
     solved = []
-    place = compiling.place
+    place = splitting.place
 
     def kept(*arguments):
         solved.append(place(*arguments))
         return solved[-1]
 
-    monkeypatch.setattr(compiling, "place", kept)
+    monkeypatch.setattr(splitting, "place", kept)
     wish = Placement(pins=(("*_1", "vulkan"), ("*_3", "vulkan"), ("*", "cpu")))
     model = compile_graph(two_devices(), CompileOptions(targets=("cpu", "vulkan"), placement=wish))
     return model, solved[0].problem

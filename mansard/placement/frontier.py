@@ -1,0 +1,284 @@
+"""Placement by dynamic programming over the model's order, with a bounded number of states and a bound.
+
+After the first n dispatches all that matters for the rest is when every queue is free, and on which devices
+the values still to be read are there and since when. Two placements of the first n that agree in this are one
+state, and a state that is nowhere later than another makes the other one needless (dominance: `simulate`
+only has maxima and sums). Between layers few values are alive, so few states remain, and the search is
+exact while their number stays within the width. Beyond it the states whose lower bound is highest are
+dropped; the least bound of what was dropped bounds every placement that was not looked at.
+
+The lower bound of a state is the greatest of: what it took so far; for every live value the longest path
+behind it, each dispatch where that path likes it best, handoffs and copies included; and for weights w of
+the devices that add up to 1 the weighted sum of what the queues have and of what remains, each dispatch
+where it is cheapest so (linear programming duality for the fullest queue).
+
+A queue that is free before anything can arrive on it is as good as one free at that time, and so is a value;
+without this two states of the same layer would differ by what happened layers ago.
+
+For throughput the same runs with loads in place of times: nothing waits, and a value is there or not.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.placement.outlook import Outlook, Step
+from mansard.placement.problem import HOST, Problem
+from mansard.placement.search import cost_of
+from mansard.placement.states import States, equal_rows, undominated
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+_SLACK = 1e-9
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best placement seen (None: none better than was known, or none within the limits), and a lower
+    bound of the cost of every placement, both in seconds."""
+
+    labels: list[int] | None
+    cost: float
+    bound: float
+
+
+class Frontier:
+    """The search of one problem, prepared: `run` may be called with growing widths."""
+
+    def __init__(self, problem: Problem, objective: str) -> None:
+        self.problem, self.latency = problem, objective == "latency"
+        self.cost = cost_of(problem, objective)
+        self.look = Outlook(problem, self.latency)
+
+    def run(self, width: int, known: float, until: float) -> Found:
+        """The best placement among all whose first parts stay within ``width`` states.
+
+        ``known`` is a cost that is reached already; states that cannot be below it are dropped. Stops without
+        an answer at the time ``until`` (`time.perf_counter`), with a bound of 0.
+        """
+        states, dropped = self._first(), np.inf
+        history: list[tuple[Ints, Ints]] = []
+        for n, step in enumerate(self.look.steps):
+            if time.perf_counter() > until:
+                return Found(None, known, 0.0)
+            parts, parents, labels = [], [], []
+            for device in step.devices:
+                rows = self._able(states, n, step, device)
+                if len(rows):
+                    parts.append(self._placed(states.take(rows), n, step, device))
+                    parents.append(rows)
+                    labels.append(np.full(len(rows), device))
+            if not parts:
+                return Found(None, known, min(dropped, known))
+            states = States.join(parts)
+            self._raise(states, step)
+            bounds = self._lower(states, n, step)
+            kept = np.flatnonzero(bounds < known * (1 - _SLACK))
+            if len(kept) < len(bounds):
+                dropped = min(dropped, float(np.delete(bounds, kept).min()))
+            if not len(kept):
+                return Found(None, known, min(dropped, known))
+            kept = kept[np.argsort(bounds[kept], kind="stable")]
+            kept = kept[undominated(part := states.take(kept), self._kinds(part, step), self.look.quantum)]
+            if len(kept) > width:
+                order = self._varied(states.take(kept), step)
+                dropped = min(dropped, float(bounds[kept[order[width:]]].min()))
+                kept = kept[np.sort(order[:width])]
+            states = states.take(kept)
+            history.append((np.concatenate(parents)[kept], np.concatenate(labels)[kept]))
+        costs = self._ends(states)
+        row = int(np.argmin(costs))
+        least = float(costs[row])
+        found: list[int] = []
+        for before, devices in reversed(history):
+            found.append(int(devices[row]))
+            row = int(before[row])
+        cost = self.cost(found[::-1])
+        return Found(found[::-1], cost, min(dropped, least, known))
+
+    def _first(self) -> States:
+        devices, groups = self.look.devices, len(self.problem.together)
+        states = States(
+            np.zeros((1, devices)),
+            np.zeros(1),
+            np.zeros((1, self.look.slots, devices)),
+            np.full((1, self.look.slots), HOST),
+            np.full((1, groups), -1),
+            np.zeros((1, len(self.look.limited))),
+            np.zeros((1, self.look.shared, devices), np.bool_),
+            np.zeros((1, len(self.look.least))),
+        )
+        for number, slot in self.look.initial:
+            states.there[:, slot] = np.where(self.look.copy[HOST, :, number] > 0, np.inf, 0.0)
+        return states
+
+    def _able(self, states: States, n: int, step: Step, device: int) -> Ints:
+        """The states that may have a dispatch on a device."""
+        able = np.ones(len(states.top), np.bool_)
+        if step.group is not None:
+            own = states.group[:, step.group]
+            able &= (own < 0) | (own == device)
+        if device in self.look.limited and step.held:
+            limit = self.problem.limits[device]
+            assert limit is not None
+            able &= (
+                states.used[:, self.look.limited.index(device)] + self._more(states, step, device) <= limit
+            )
+        if self.look.least:
+            # What other devices still lack must fit into what is left after this dispatch.
+            wanted = np.array([self.problem.least[d] for d in self.look.least], np.float64)
+            lacking = np.maximum(0, wanted - states.count)
+            if device in self.look.least:
+                place = self.look.least.index(device)
+                lacking[:, place] = np.maximum(0, lacking[:, place] - 1)
+            able &= lacking.sum(axis=1) <= len(self.look.steps) - n - 1
+        return np.flatnonzero(able)
+
+    def _more(self, states: States, step: Step, device: int) -> Floats:
+        """Bytes of constants that a dispatch adds to a device."""
+        more = np.zeros(len(states.top))
+        for size, shared in step.held:
+            more += size if shared is None else size * ~states.placed[:, shared, device]
+        return more
+
+    def _placed(self, states: States, n: int, step: Step, device: int) -> States:
+        """The states after a dispatch on a device: what `simulate` does, for all of them."""
+        free, there, rows = states.free, states.there, np.arange(len(states.top))
+        ready = np.zeros(len(rows))
+        for number, slot in step.reads:
+            arrival = there[:, slot, device]
+            missing = np.isinf(arrival)
+            if missing.any():
+                source = states.made[:, slot]
+                made = np.where(source == HOST, 0.0, there[rows, slot, source])
+                start = np.maximum(free[:, device], made + self.look.handoff[source, device, number])
+                end = start + self.look.copy[source, device, number]
+                free[:, device] = np.where(missing, end, free[:, device])
+                states.top = np.where(missing, np.maximum(states.top, end), states.top)
+                arrival = np.where(missing, end if self.latency else 0.0, arrival)
+                there[:, slot, device] = arrival
+            ready = np.maximum(ready, arrival)
+        end = np.maximum(ready, free[:, device]) + self.look.times[n, device]
+        free[:, device] = end
+        states.top = np.maximum(states.top, end)
+        value = end if self.latency else np.zeros(len(rows))
+        for slot in step.ends:
+            there[:, slot], states.made[:, slot] = 0.0, HOST
+        for number, slot in step.makes:
+            copied = self.look.copy[device, :, number] > 0
+            there[:, slot] = np.where(copied, np.inf, value[:, None] + self.look.handoff[device, :, number])
+            states.made[:, slot] = device
+        if step.group is not None:
+            last = n == self.problem.together[step.group][-1]
+            states.group[:, step.group] = -1 if last else device
+        if device in self.look.limited and step.held:
+            states.used[:, self.look.limited.index(device)] += self._more(states, step, device)
+            for _, shared in step.held:
+                if shared is not None:
+                    states.placed[:, shared, device] = True
+        if device in self.look.least:
+            place = self.look.least.index(device)
+            most = self.problem.least[device]
+            states.count[:, place] = np.minimum(most, states.count[:, place] + 1)
+        return states
+
+    def _raise(self, states: States, step: Step) -> None:
+        """Raise times to when they matter first: before it no dispatch or copy to come can start."""
+        if not self.latency or not step.needs:
+            return
+        there = states.there
+        # When a value could be on a device by any way.
+        reach = {}
+        for slot in {slot for needed in step.needs for slot in needed}:
+            way = (there[:, slot, :, None] + self.look.nearest).min(axis=1)
+            reach[slot] = np.where((states.made[:, slot] == HOST)[:, None], 0.0, way)
+        earliest = np.full(states.free.shape, np.inf)
+        for needed in step.needs:
+            if not needed:
+                return
+            earliest = np.minimum(earliest, np.maximum.reduce([reach[slot] for slot in needed]))
+        rows = np.arange(len(states.top))
+        own = {}
+        for slot, read, downloaded in step.pending:
+            source = states.made[:, slot]
+            made = np.where(source == HOST, 0.0, there[rows, slot, source])
+            own[slot] = made
+            if read:
+                early = made[:, None] + self.look.handoff[source, :, 0]
+                missing = np.isinf(there[:, slot])
+                earliest = np.where(missing, np.minimum(earliest, early), earliest)
+            if downloaded:
+                earliest[rows, source] = np.minimum(earliest[rows, source], made)
+        states.free = np.maximum(states.free, earliest)
+        for slot, _, downloaded in step.pending:
+            source = states.made[:, slot]
+            missing = np.isinf(there[:, slot])
+            raised = np.maximum(there[:, slot], earliest)
+            # Copies to come start by when it was made.
+            late = np.where(missing, earliest - self.look.handoff[source, :, 0], np.inf).min(axis=1)
+            made = np.maximum(own[slot], np.minimum(late, earliest[rows, source]))
+            inside = source != HOST
+            raised[rows[inside], source[inside]] = own[slot][inside] if downloaded else made[inside]
+            there[:, slot] = raised
+
+    def _lower(self, states: States, n: int, step: Step) -> Floats:
+        """A lower bound of what every state can end with."""
+        loads = (states.free @ self.look.weights.T + self.look.rest[:, n + 1]).max(axis=1)
+        bound: Floats = np.asarray(np.maximum(states.top, loads))
+        if not self.latency:
+            return bound
+        rows = np.arange(len(states.top))
+        arrivals: dict[int, Floats] = {}
+        for slot, tail in step.behind:
+            if slot not in arrivals:
+                source = states.made[:, slot]
+                made = np.where(source == HOST, 0.0, states.there[rows, slot, source])
+                number = step.occupant[slot]
+                coming = (
+                    made[:, None] + self.look.handoff[source, :, number] + self.look.copy[source, :, number]
+                )
+                there = states.there[:, slot]
+                arrivals[slot] = np.maximum(np.where(np.isinf(there), coming, there), states.free)
+            np.maximum(bound, (arrivals[slot] + tail).min(axis=1), out=bound)
+        return bound
+
+    def _varied(self, states: States, step: Step) -> Ints:
+        """Rows in the order in which they are kept: the first of every kind, then the second of every kind.
+
+        Kinds differ in which devices have a large value. A copy of one pays only over many dispatches; by
+        their bounds alone, states that have made it would be dropped for those that have not.
+        """
+        slots = [slot for slot, *_ in step.pending if step.occupant[slot] in self.look.large]
+        copied = np.isinf(states.there[:, slots]).reshape(len(states.top), -1)
+        kind_of = equal_rows(copied.astype(np.int64))
+        rank = np.zeros(len(states.top), np.int64)
+        for kind in range(kind_of.max() + 1):
+            rows = np.flatnonzero(kind_of == kind)
+            rank[rows] = np.arange(len(rows))
+        order: Ints = np.argsort(rank, kind="stable")
+        return order
+
+    def _kinds(self, states: States, step: Step) -> Ints:
+        """What two states must agree in to be compared: where values are that may have to be copied yet, the
+        devices of groups, where constants are that several dispatches read. One row a state."""
+        matters: npt.NDArray[np.bool_] = np.asarray(np.isinf(states.there).any(axis=2))
+        for slot, _, downloaded in step.pending:
+            matters[:, slot] |= downloaded
+        placed = states.placed.reshape(len(states.top), self.look.shared * self.look.devices)
+        return np.concatenate([np.where(matters, states.made, HOST), states.group, placed], axis=1)
+
+    def _ends(self, states: States) -> Floats:
+        """What every complete state costs, with copies to the caller."""
+        rows, last, free = np.arange(len(states.top)), states.top.copy(), states.free
+        for number, slot in self.look.final:
+            source = states.made[:, slot]
+            made = states.there[rows, slot, source]
+            copy = self.look.down[number, source]
+            end = np.maximum(free[rows, source], made) + copy
+            free[rows, source] = np.where(copy > 0, end, free[rows, source])
+            last = np.maximum(last, np.where(copy > 0, end, made))
+        return last

@@ -1,0 +1,46 @@
+"""The least time of the fullest queue, when work could be divided freely between devices."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+def load_weights(times: Floats) -> Floats:
+    """The weights of devices, which add up to 1, with the greatest sum of weighted times.
+
+    ``times`` has the seconds of every dispatch on every device, inf where it cannot be; shape (n, devices).
+    For weights w no division of the dispatches is below ``(times * w).min(axis=1).sum()``: the fullest queue
+    has at least the weighted mean of all. The best weights are the dual of the linear program that divides
+    freely, and so as good a bound as that program.
+    """
+    import highspy
+
+    count, devices = times.shape
+    able = np.isfinite(times)
+    scale = max(np.where(able, times, 0.0).min(axis=1, initial=np.inf, where=able).sum(), 1e-30)
+    # max sum(u)  with  u[n] <= w[d] * times[n, d]  and  sum(w) = 1, w >= 0.
+    rows, places = np.nonzero(able)
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = devices + count, len(rows) + 1
+    lp.col_cost_ = np.concatenate([np.zeros(devices), -np.ones(count)])
+    lp.col_lower_ = np.zeros(devices + count)
+    lp.col_upper_ = np.full(devices + count, np.inf)
+    lp.row_lower_ = np.concatenate([np.full(len(rows), -np.inf), [1.0]])
+    lp.row_upper_ = np.concatenate([np.zeros(len(rows)), [1.0]])
+    columns = np.stack([devices + rows, places], axis=1).reshape(-1)
+    values = np.stack([np.ones(len(rows)), -times[rows, places] / scale * count], axis=1).reshape(-1)
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = np.concatenate([np.arange(0, 2 * len(rows) + 1, 2), [2 * len(rows) + devices]])
+    lp.a_matrix_.index_ = np.concatenate([columns, np.arange(devices)])
+    lp.a_matrix_.value_ = np.concatenate([values, np.ones(devices)])
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.passModel(lp)
+    solver.run()
+    weights = np.maximum(0.0, np.array(solver.getSolution().col_value[:devices]))
+    total = weights.sum()
+    return weights / total if total > 0 else np.full(devices, 1 / devices)

@@ -1,0 +1,236 @@
+"""What a search along the model's order has to know about the rest of the model, worked out before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.placement.loads import load_weights
+from mansard.placement.problem import HOST, Problem
+
+Floats = npt.NDArray[np.float64]
+_NEGLIGIBLE = 2e-3
+"""Copies that together take no more than this part of all dispatches count as instant."""
+_LARGE = 0.02
+"""A value is large when a copy of it takes this part of all dispatches."""
+_PARTS = 4
+"""Weights of devices are worked out for what remains at so many places of the model."""
+
+
+@dataclass
+class Step:
+    """What placing one dispatch involves, worked out before the search."""
+
+    reads: list[tuple[int, int]] = field(default_factory=list)
+    """(move, slot), in the order in which `simulate` brings them."""
+    makes: list[tuple[int, int]] = field(default_factory=list)
+    """(move, slot) of its values."""
+    ends: list[int] = field(default_factory=list)
+    """Slots whose value nobody reads afterwards."""
+    devices: tuple[int, ...] = ()
+    group: int | None = None
+    """The group it belongs to."""
+    held: tuple[tuple[int, int | None], ...] = ()
+    """(bytes, number among shared constants or None) of the constants it reads."""
+    needs: list[list[int]] = field(default_factory=list)
+    """Of the slots alive afterwards, the least sets of which a later dispatch needs all."""
+    behind: list[tuple[int, Floats]] = field(default_factory=list)
+    """(slot, seconds to the end from its reader's start on each device) of the values alive afterwards."""
+    pending: list[tuple[int, bool, bool]] = field(default_factory=list)
+    """(slot, whether dispatches still read it, whether the caller does) of the values alive afterwards."""
+    occupant: dict[int, int] = field(default_factory=dict)
+    """The move of the value in every slot afterwards."""
+
+
+class Outlook:
+    """The steps of a problem. A value that is alive between steps has a slot, which is its own meanwhile.
+
+    ``handoff`` and ``copy`` are seconds, [source, target, move], the last row for HOST as the source;
+    ``down`` of copies to the caller, [move, device]. For throughput nothing waits, and handoffs are 0.
+    """
+
+    def __init__(self, problem: Problem, latency: bool) -> None:
+        self.problem = problem
+        self.devices = len(problem.profiles)
+        self.times: Floats = np.array(problem.times, np.float64).reshape(-1, self.devices)
+        self.quantum = 1e-12 * max(float(self.times.min(axis=1).sum()), 1e-18)
+        """Seconds that make no difference."""
+        self._delays(latency)
+        self.nearest = _shortest(self.handoff[: self.devices, : self.devices, 0].copy())
+        self.limited = [d for d, limit in enumerate(problem.limits) if limit is not None]
+        self.least = [d for d, least in enumerate(problem.least) if least]
+        self._steps()
+        self._waiting(self._tails())
+        self.weights, self.rest = self._loads()
+
+    def _delays(self, latency: bool) -> None:
+        moves = self.problem.moves
+        shape = (self.devices + 1, self.devices, max(1, len(moves)))
+        handoff, copy = np.zeros(shape), np.zeros(shape)
+        for source in (*range(self.devices), HOST):
+            for target in range(self.devices):
+                for number, move in enumerate(moves):
+                    found = self.problem.delay(move.bytes, source, target)
+                    handoff[source, target, number], copy[source, target, number] = found
+        self.down = np.array(
+            [[self.problem.delay(move.bytes, d, HOST)[1] for d in range(self.devices)] for move in moves]
+        ).reshape(-1, self.devices)
+        # Copies that add up to nothing are left out: where small values are then makes no states.
+        most = np.maximum(copy.max(axis=(0, 1))[: len(moves)], self.down.max(axis=1, initial=0.0))
+        lives = [max((len(self.times) if u == HOST else u) - m.producer for u in m.consumers) for m in moves]
+        order = np.argsort(most / np.maximum(1, lives))
+        fastest = self.times.min(axis=1).sum()
+        small = order[np.cumsum(most[order]) <= _NEGLIGIBLE * fastest]
+        self.large = {int(number) for number in np.flatnonzero(most >= _LARGE * fastest)}
+        copy[:, :, small] = 0.0
+        self.down[small] = 0.0
+        self.handoff: Floats = handoff if latency else np.zeros_like(handoff)
+        self.copy: Floats = copy
+
+    def _steps(self) -> None:
+        problem, count = self.problem, len(self.times)
+        self.steps = steps = [Step() for _ in range(count)]
+        slots: list[int] = []  # the dispatch after which each slot is empty again
+        self.initial: list[tuple[int, int]] = []
+        self.final: list[tuple[int, int]] = []
+        self.slot_of: dict[int, int] = {}
+        for number, move in sorted(enumerate(problem.moves), key=lambda item: item[1].producer):
+            users = [c for c in move.consumers if c != HOST]
+            to_host = HOST in move.consumers and move.producer != HOST
+            to_host = to_host and any(self.down[number, d] for d in problem.allowed[move.producer])
+            if move.producer == HOST and not self.copy[HOST, :, number].any():
+                continue  # the caller's memory is every device's
+            last = count if to_host else max(users, default=-1)
+            if last < 0:
+                continue
+            begin = move.producer
+            slot = next((s for s, end in enumerate(slots) if end <= begin and end < count), len(slots))
+            if slot == len(slots):
+                slots.append(0)
+            slots[slot] = last
+            self.slot_of[number] = slot
+            if begin == HOST:
+                self.initial.append((number, slot))
+            else:
+                steps[begin].makes.append((number, slot))
+            for user in users:
+                steps[user].reads.append((number, slot))
+            if last < count:
+                steps[last].ends.append(slot)
+            else:
+                self.final.append((number, slot))
+        self.slots = len(slots)
+        self.final.sort()
+        group_of = {n: (g, group) for g, group in enumerate(problem.together) for n in group}
+        shared = {h: i for i, h in enumerate(k for k, h in enumerate(problem.held) if len(h.users) > 1)}
+        self.shared = len(shared) if self.limited else 0
+        for n, step in enumerate(steps):
+            step.reads.sort()
+            step.devices = problem.allowed[n]
+            if n in group_of:
+                step.group, group = group_of[n]
+                step.devices = tuple(d for d in step.devices if all(d in problem.allowed[m] for m in group))
+        if self.limited:
+            for number, held in enumerate(problem.held):
+                for n in held.users:
+                    steps[n].held = (*steps[n].held, (held.bytes, shared.get(number)))
+        now = {slot: number for number, slot in self.initial}
+        for step in steps:
+            now |= {slot: number for number, slot in step.makes}
+            step.occupant = dict(now)
+
+    def _tails(self) -> Floats:
+        """Seconds from the start of every dispatch on every device to the end, along the worst path."""
+        tail = np.full(self.times.shape, np.inf)
+        made: dict[int, list[int]] = {}
+        for number, move in enumerate(self.problem.moves):
+            made.setdefault(move.producer, []).append(number)
+        for n in range(len(tail) - 1, -1, -1):
+            for d in self.steps[n].devices:
+                behind = 0.0
+                for number in made.get(n, ()):
+                    move = self.problem.moves[number]
+                    arrival = self.handoff[d, :, number] + self.copy[d, :, number]
+                    for user in move.consumers:
+                        if user == HOST:
+                            behind = max(behind, float(self.down[number, d]))
+                        else:
+                            behind = max(behind, float((arrival + tail[user]).min()))
+                tail[n, d] = self.times[n, d] + behind
+        return tail
+
+    def _waiting(self, tail: Floats) -> None:
+        """For the values alive after every step: what waits for them."""
+        moves, count = self.problem.moves, len(self.times)
+        inputs: list[list[int]] = [[] for _ in range(count)]
+        for number, move in enumerate(moves):
+            for user in move.consumers:
+                if user != HOST:
+                    inputs[user].append(number)
+        final = {number for number, _ in self.final}
+        for n, step in enumerate(self.steps):
+            alive = [
+                number
+                for number in self.slot_of
+                if moves[number].producer <= n
+                and (number in final or any(user > n for user in moves[number].consumers))
+            ]
+            behind: dict[int, set[int]] = {}
+            sets: set[frozenset[int]] = set()
+            for later in range(n + 1, count):
+                found: set[int] = set()
+                for number in inputs[later]:
+                    if moves[number].producer > n:
+                        found |= behind[moves[number].producer]
+                    elif number in self.slot_of:
+                        found.add(self.slot_of[number])
+                behind[later] = found
+                sets.add(frozenset(found))
+            step.needs = [sorted(s) for s in sets if not any(other < s for other in sets)]
+            for number in alive:
+                slot, users = self.slot_of[number], [u for u in moves[number].consumers if u > n]
+                to_host = number in final
+                step.pending.append((slot, bool(users), to_host))
+                tails = [tail[u] for u in users]
+                kept = [t for i, t in enumerate(tails) if not _covered(t, i, tails)]
+                step.behind += [(slot, t) for t in kept]
+
+    def _loads(self) -> tuple[Floats, Floats]:
+        """Weights of devices, and for each the weighted work of the dispatches from n on, at its least.
+
+        The weights are those that bound the fullest queue best, for everything and for what is left along
+        the way, and every device alone.
+        """
+        count = len(self.times)
+        allowed = np.full(self.times.shape, np.inf)
+        for n, step in enumerate(self.steps):
+            able = list(step.devices)
+            allowed[n, able] = self.times[n, able]
+        begins = sorted({count * part // _PARTS for part in range(_PARTS)})
+        found = [load_weights(allowed[begin:]) for begin in begins]
+        matrix = np.unique(np.array([*np.eye(self.devices), *found]), axis=0)
+        own = np.where(
+            np.isinf(allowed), np.inf, matrix[:, None, :] * np.where(np.isinf(allowed), 0, allowed)
+        )
+        cost = np.zeros((len(matrix), count + 1))
+        cost[:, :-1] = own.min(axis=2)[:, ::-1].cumsum(axis=1)[:, ::-1]
+        return matrix, cost
+
+
+def _covered(tail: Floats, place: int, tails: Sequence[Floats]) -> bool:
+    """Whether another tail is everywhere at least as long, the first of equals excepted."""
+    return any(
+        (other >= tail).all() and (i < place or (other > tail).any())
+        for i, other in enumerate(tails)
+        if i != place
+    )
+
+
+def _shortest(delay: Floats) -> Floats:
+    """Least delays between devices, by way of others."""
+    for k in range(len(delay)):
+        delay = np.minimum(delay, delay[:, k : k + 1] + delay[k : k + 1])
+    return delay

@@ -1,0 +1,233 @@
+"""The search along the model's order, beside all placements there are and beside independent ways."""
+
+import dataclasses
+import itertools
+import math
+import time
+
+import numpy as np
+import pytest
+from test_placement_search import best_of_all, profile, random_problem
+
+from mansard.errors import PlacementError
+from mansard.placement.choose import choose
+from mansard.placement.exact import solve
+from mansard.placement.frontier import Frontier
+from mansard.placement.loads import load_weights
+from mansard.placement.problem import HOST, Held, Move, Problem
+from mansard.placement.search import cost_of
+from mansard.placement.simulate import simulate
+from mansard.targets.profile import LinkProfile
+
+UNLIMITED = 1 << 30
+
+
+def later():
+    return time.perf_counter() + 60
+
+
+def constrained(seed):
+    """A random problem with, by chance: an input that several read, outputs in the middle, own links,
+    a state, constants that several read under limits, and least shares."""
+    rng = np.random.default_rng(seed + 1000)
+    devices = int(rng.integers(2, 4))
+    count = int(rng.integers(4, 7 if devices == 3 else 9))
+    problem = random_problem(seed, count, devices)
+
+    def some(most):
+        return tuple(sorted({int(n) for n in rng.integers(0, count, most)}))
+
+    moves = [
+        dataclasses.replace(move, consumers=(*move.consumers, HOST))
+        if move.producer != HOST and HOST not in move.consumers and rng.uniform() < 0.2
+        else move
+        for move in problem.moves
+    ]
+    if rng.uniform() < 0.5:
+        moves.append(Move(HOST, some(3), float(rng.uniform(0, 0.5))))
+    profiles = tuple(
+        dataclasses.replace(
+            own,
+            links={
+                f"d{other}": LinkProfile(float(rng.uniform(0.5, 2)), float(rng.uniform(0, 0.3)))
+                for other in range(devices)
+                if rng.uniform() < 0.5
+            },
+        )
+        for own in problem.profiles
+    )
+    more = {}
+    group = some(3)
+    if rng.uniform() < 0.4 and len(group) > 1:
+        more["together"] = (group,)
+    if rng.uniform() < 0.4:
+        more["held"] = tuple(Held(int(rng.integers(1, 20)), some(int(rng.integers(1, 3)))) for _ in range(5))
+        more["limits"] = tuple(int(rng.integers(5, 50)) if rng.uniform() < 0.6 else None for _ in profiles)
+    if rng.uniform() < 0.3:
+        more["least"] = tuple(int(rng.integers(0, 3)) for _ in profiles)
+    return dataclasses.replace(problem, moves=tuple(moves), profiles=profiles, **more)
+
+
+def best_allowed(problem, objective):
+    try:
+        return best_of_all(problem, objective, problem.fits)
+    except ValueError:  # none is allowed
+        return None
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("seed", range(40))
+def test_the_best_is_found_where_nothing_is_dropped(seed, objective):
+    problem = constrained(seed)
+    best = best_allowed(problem, objective)
+    found = Frontier(problem, objective).run(UNLIMITED, math.inf, later())
+    if best is None:
+        assert found.labels is None
+        assert found.bound == math.inf
+        return
+    assert problem.fits(found.labels)
+    # Copies that take nothing worth mentioning are left out of the search, not out of the cost.
+    assert found.cost == cost_of(problem, objective)(found.labels)
+    assert best * (1 - 1e-9) <= found.cost <= best * 1.002
+    assert found.bound <= best * (1 + 1e-9)
+    assert found.bound >= best * 0.998
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("seed", range(40))
+def test_the_bound_holds_where_states_were_dropped(seed, objective):
+    problem = constrained(seed)
+    best = best_allowed(problem, objective)
+    for width in (1, 2, 4):
+        found = Frontier(problem, objective).run(width, math.inf, later())
+        if best is not None:
+            assert found.bound <= best * (1 + 1e-9)
+        if found.labels is not None:
+            assert problem.fits(found.labels)
+            assert found.cost >= best * (1 - 1e-9)
+
+
+def test_no_answer_when_nothing_is_below_what_is_known():
+    problem = random_problem(1)
+    best = best_of_all(problem, "latency")
+    found = Frontier(problem, "latency").run(UNLIMITED, best, later())
+    assert found.labels is None
+    assert best * 0.998 <= found.bound <= best
+
+
+def test_time_that_is_up_gives_no_bound():
+    found = Frontier(random_problem(1), "latency").run(UNLIMITED, math.inf, 0.0)
+    assert (found.labels, found.bound) == (None, 0.0)
+
+
+def diamonds(count, seed=0):
+    """Blocks of two branches that join; the value between blocks is the only one alive there."""
+    rng = np.random.default_rng(seed)
+    profiles = (profile("a", 0.05, 4.0, True), profile("b", 0.15, 4.0, False))
+    moves, times = [Move(HOST, (0, 1), 0.1)], []
+    for block in range(count):
+        first = 3 * block
+        moves += [Move(first, (first + 2,), float(rng.uniform(0, 0.3)))]
+        moves += [Move(first + 1, (first + 2,), float(rng.uniform(0, 0.3)))]
+        after = (first + 3, first + 4) if block + 1 < count else (HOST,)
+        moves.append(Move(first + 2, after, float(rng.uniform(0, 0.3))))
+        times += [tuple(float(t) for t in rng.uniform(0.1, 1.0, 2)) for _ in range(3)]
+    return Problem(tuple(times), ((0, 1),) * (3 * count), tuple(moves), profiles)
+
+
+def test_an_answer_is_composed_of_the_answers_between_values_that_all_passes_through():
+    count = 12
+    problem = diamonds(count)
+    # Shortest path over the device of each block's last dispatch; every queue is idle there.
+    reached = {None: 0.0}
+    for block in range(count):
+        own = range(3 * block, 3 * block + 3)
+        following = {}
+        for before, passed in reached.items():
+            for labels in itertools.product((0, 1), repeat=3):
+                value = passed + segment(problem, own, before, labels)
+                if value < following.get(labels[2], math.inf):
+                    following[labels[2]] = value
+        reached = following
+    last = problem.moves[-1].bytes
+    expected = min(value + problem.delay(last, device, HOST)[1] for device, value in reached.items())
+    found = Frontier(problem, "latency").run(256, math.inf, later())
+    assert expected * (1 - 1e-9) <= found.cost <= expected * 1.002
+    assert found.bound == pytest.approx(expected, rel=2e-3)
+
+
+def segment(problem, own, before, labels):
+    """Seconds from the end of the dispatch before a block to the end of its last one."""
+    names = {n: n - own[0] for n in own}
+    moves = []
+    for move in problem.moves:
+        consumers = tuple(names[c] for c in move.consumers if c in names)
+        if not consumers:
+            continue
+        producer = move.producer
+        if before is not None:
+            producer = names.get(producer, -2) + 1
+            consumers = tuple(c + 1 for c in consumers)
+        else:
+            producer = names.get(producer, HOST)
+        moves.append(Move(producer, consumers, move.bytes))
+    times = tuple(problem.times[n] for n in own)
+    if before is None:
+        part = Problem(times, ((0, 1),) * 3, tuple(moves), problem.profiles)
+        return simulate(part, labels).seconds
+    moves = [dataclasses.replace(m, producer=max(m.producer, 0)) for m in moves]
+    part = Problem(((0.0, 0.0), *times), ((0, 1),) * 4, tuple(moves), problem.profiles)
+    return simulate(part, [before, *labels]).seconds
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+def test_two_ways_to_the_best_agree(objective):
+    problem = diamonds(6, seed=1)
+    frontier = Frontier(problem, objective).run(4096, math.inf, later())
+    program = solve(problem, objective, 10.0)
+    cost = cost_of(problem, objective)
+    assert frontier.bound <= cost(program.labels) * (1 + 1e-9)
+    assert program.bound <= frontier.cost * (1 + 1e-9)
+    assert frontier.cost <= cost(program.labels) * 1.002
+
+
+def test_a_large_copy_that_pays_over_many_layers_is_found():
+    """Every layer reads one large input; it pays to copy it once, though each layer alone would not."""
+    near, far = profile("near", 0.02, 1.0, True), profile("far", 0.02, 1.0, False)
+    count = 30
+    moves = [Move(HOST, tuple(range(count)), 4.0)]
+    moves += [Move(n, (n + 1 if n + 1 < count else HOST,), 1e-3) for n in range(count)]
+    problem = Problem(((1.0, 0.5),) * count, ((0, 1),) * count, tuple(moves), (near, far))
+    found = Frontier(problem, "latency").run(8, math.inf, later())
+    # Four on the near device while the far one copies, the rest there.
+    assert found.cost == pytest.approx(4 + 0.02 + 26 * 0.5, abs=0.02)
+    assert found.bound >= found.cost * 0.998
+
+
+def test_weights_of_devices_bound_the_fullest_queue():
+    rng = np.random.default_rng(0)
+    times = rng.uniform(0.1, 1.0, (12, 2))
+    times[3, 0] = np.inf
+    weights = load_weights(times)
+    assert weights.sum() == pytest.approx(1)
+    bound = np.where(np.isinf(times), np.inf, weights * np.where(np.isinf(times), 0, times)).min(axis=1).sum()
+    fullest = min(
+        max(sum(times[n, d] for n, own in enumerate(labels) if own == d) for d in (0, 1))
+        for labels in itertools.product((0, 1), repeat=12)
+        if labels[3] == 1
+    )
+    assert 0.8 * fullest < bound <= fullest + 1e-9
+
+
+def test_choosing_ends_when_the_answer_is_near_enough():
+    begin = time.perf_counter()
+    choice = choose(diamonds(40), "latency", 600.0)
+    assert choice.gap <= 0.01
+    assert time.perf_counter() - begin < 300
+
+
+def test_limits_that_cannot_be_met_are_told():
+    problem = diamonds(6)
+    held = tuple(Held(10, (n,)) for n in range(18))
+    with pytest.raises(PlacementError, match="memory limits"):
+        choose(dataclasses.replace(problem, held=held, limits=(60, 60)), "latency", 5.0)
