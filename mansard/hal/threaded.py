@@ -1,8 +1,9 @@
-"""A device served by one Python thread, over memory of the host: the start of many a plug-in.
+"""A device served by Python threads, over memory of the host: the start of many a plug-in.
 
 What such a driver brings is `ThreadedDevice.load`, and `ThreadedDevice.run`, which does one dispatch. The
-rest of the contract is here: memory, checking and recording of commands, a queue in pull mode, profiles,
-failures. A driver whose device has a C interface gives the native core an executor instead.
+rest of the contract is here: memory, checking and recording of commands, queues in pull mode (one for kernels
+and one for copies beside them), profiles, failures. A driver whose device has a C interface gives the native
+core an executor instead.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from mansard.hal.faults import Faults, serve
 from mansard.hal.queue import Entry, Queue, QueueStats
 
 Bytes = npt.NDArray[np.uint8]
+
+TRANSFER_BYTES = 64 << 10
+"""From here on copies have a thread of their own: a change of threads costs what 100 KB of a copy do."""
 
 
 class ThreadedBuffer(Buffer):
@@ -62,6 +66,7 @@ class ThreadedCommandBuffer(CommandBuffer):
 
     commands: tuple[Command, ...]
     profiled: bool
+    queue: QueueKind = QueueKind.COMPUTE
     rows: tuple[ProfileRow, ...] = field(default=())
 
     def profile(self) -> Sequence[ProfileRow]:
@@ -76,7 +81,9 @@ class ThreadedCommandBuffer(CommandBuffer):
 class ThreadedDevice(Device):
     """Runs batches one after another, each as soon as its waits are complete.
 
-    ``memory`` is how many bytes of its own the device has; ``unified`` says whether the host sees them.
+    ``memory`` is how many bytes of its own the device has; ``unified`` says whether the host sees them. With
+    ``transfer_queue`` a second thread copies while the first computes; unless said otherwise, a device has
+    one when the host does not see its memory.
     """
 
     def __init__(
@@ -87,8 +94,10 @@ class ThreadedDevice(Device):
         memory: int = 1 << 40,
         unified: bool = True,
         features: frozenset[str] = frozenset(),
+        transfer_queue: bool | None = None,
     ) -> None:
         self.info, self.memory = info, memory
+        apart = not unified if transfer_queue is None else transfer_queue
         self.capabilities = Capabilities(
             formats=formats,
             unified_memory=unified,
@@ -99,14 +108,25 @@ class ThreadedDevice(Device):
             max_workgroup_invocations=1,
             shared_memory_bytes=0,
             features=features,
+            transfer_queue=apart,
+            transfer_bytes=TRANSFER_BYTES,
+            transfer_profiling=True,
         )
         self._used, self._lock = 0, threading.Lock()
-        self._queue = Queue.pulled(info.id)
         self._faults = Faults(info.id)
-        self._thread = threading.Thread(
-            target=serve, args=(self._queue, self._run_batch), name=f"mansard-{info.id}", daemon=True
-        )
-        self._thread.start()
+        kinds = (QueueKind.COMPUTE, QueueKind.TRANSFER) if apart else (QueueKind.COMPUTE,)
+        self._queues = {kind: Queue.pulled(f"{info.id} {kind.value}") for kind in kinds}
+        self._threads = [
+            threading.Thread(
+                target=serve,
+                args=(queue, self._run_batch),
+                name=f"mansard-{info.id}-{kind.value}",
+                daemon=True,
+            )
+            for kind, queue in self._queues.items()
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @abc.abstractmethod
     def run(self, command: Dispatch, memories: Sequence[Bytes]) -> None:
@@ -160,6 +180,9 @@ class ThreadedDevice(Device):
     ) -> CommandBuffer:
         """Check the commands and keep them; raises DeviceError for what cannot be run."""
         for command in commands:
+            if isinstance(command, Dispatch) and queue is QueueKind.TRANSFER:
+                label = command.label or command.entry
+                raise DeviceError(f"{label}: the transfer queue takes copies, fills and barriers alone")
             if isinstance(command, Dispatch):
                 self._check_entry(command)
             if isinstance(command, Fill) and command.size % 4:
@@ -167,7 +190,7 @@ class ThreadedDevice(Device):
             for ref, size in _refs(command):
                 if not isinstance(ref.buffer, BindingSlot):
                     _check_range(ref, ref.buffer, size, command.label)
-        return ThreadedCommandBuffer(tuple(commands), profile)
+        return ThreadedCommandBuffer(tuple(commands), profile, queue)
 
     def _check_entry(self, command: Dispatch) -> None:
         label = command.label or command.entry
@@ -183,7 +206,8 @@ class ThreadedDevice(Device):
             )
 
     def submit(self, batches: Sequence[Batch]) -> None:
-        """Hand over batches to the queue, which orders them by their points."""
+        """Hand over batches to their queues, which order them by their points."""
+        entries: dict[Queue, list[Entry]] = {}
         for batch in batches:
             if not isinstance(batch.commands, ThreadedCommandBuffer):
                 raise DeviceError(f"{self.info.id}: a command buffer was recorded by another device")
@@ -191,11 +215,14 @@ class ThreadedDevice(Device):
                 for ref, size in _refs(command):
                     if isinstance(ref.buffer, BindingSlot):
                         _check_range(ref, batch.bindings.get(ref.buffer.index), size, command.label)
-        self._queue.submit([Entry(0, batch, batch.wait, batch.signal) for batch in batches])
+            queue = self._queues.get(batch.commands.queue, self._queues[QueueKind.COMPUTE])
+            entries.setdefault(queue, []).append(Entry(0, batch, batch.wait, batch.signal))
+        for queue, own in entries.items():
+            queue.submit(own)
 
-    def stats(self) -> QueueStats:
-        """Batches so far, and the time during which one was being served."""
-        return self._queue.stats()
+    def stats(self, kind: QueueKind = QueueKind.COMPUTE) -> QueueStats:
+        """Batches of a queue so far, and the time during which one was being served."""
+        return self._queues[kind].stats()
 
     def inject(self, after: int = 0, *, error: MansardError | None = None, hang: bool = False) -> None:
         """Debug facility: the batch behind ``after`` others fails, or hangs until `release` or `close`."""
@@ -206,13 +233,16 @@ class ThreadedDevice(Device):
         self._faults.release()
 
     def close(self) -> None:
-        """Fail what waits, end what runs, end the thread."""
-        self._queue.close(timeout=0)
+        """Fail what waits, end what runs, end the threads."""
+        for queue in self._queues.values():
+            queue.close(timeout=0)
         self.release()
-        self._queue.close()
-        self._thread.join()
+        for queue in self._queues.values():
+            queue.close()
+        for thread in self._threads:
+            thread.join()
 
-    # The thread -------------------------------------------------------------------------------
+    # The threads ------------------------------------------------------------------------------
     def _run_batch(self, batch: Batch) -> MansardError | None:
         commands = batch.commands
         assert isinstance(commands, ThreadedCommandBuffer)

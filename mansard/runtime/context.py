@@ -72,6 +72,8 @@ class Context:
             for slot in machine.slots
         ]
         self._bases = [0] * len(machine.slots)
+        lasts = [{batch.lane: n for n, batch in enumerate(batches)} for batches in self._batches]
+        self._ends = [(slot, n) for slot, last in enumerate(lasts) for n in last.values()]
         self._priority = 0
         self._finals: list[Point] = []
         self._arrays: Sequence[Array] = ()
@@ -256,11 +258,7 @@ class Context:
         return Point(self._semaphores[lane * len(self._batches) + slot], self._bases[slot] + number + 1)
 
     def _advance(self) -> None:
-        ends = [
-            {batch.lane: self._point(slot, number) for number, batch in enumerate(batches)}
-            for slot, batches in enumerate(self._batches)
-        ]
-        self._finals = [point for lanes in ends for point in lanes.values()]
+        self._finals = [self._point(slot, number) for slot, number in self._ends]
         for slot, batches in enumerate(self._batches):
             self._bases[slot] += len(batches)
 

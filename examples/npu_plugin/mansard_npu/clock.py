@@ -30,30 +30,33 @@ class Overruns:
 class Clock:
     """The time of one simulated device: ``speed`` simulated seconds pass in a real one; inf does not wait.
 
-    Commands that follow each other do so in simulated time, whatever the host needed between them.
+    Commands of one thread that follow each other do so in simulated time, whatever the host needed between
+    them. Kernels and copies have a thread each.
     """
 
     def __init__(self, speed: float = 1.0) -> None:
         self.speed = speed
         """May be changed at any time; a command that waits keeps the speed it began with."""
-        self._end = self._returned = 0.0
+        self._own = threading.local()
+        self._lock = threading.Lock()
         self._commands, self._overruns, self._lost = 0, 0, 0.0
-        self._thread = 0
 
     def spend(self, start: float, seconds: float) -> None:
         """Sleep until ``seconds`` of simulated time have passed since a command came at ``start``
-        (`time.perf_counter`). Called by the device's thread; returns at once when that time is up."""
+        (`time.perf_counter`). Called by the device's threads; returns at once when that time is up."""
         self._wake_in_time()
-        begin = min(start, self._end) if start - self._returned < BACK_TO_BACK else start
+        before, returned = self._own.last
+        begin = min(start, before) if start - returned < BACK_TO_BACK else start
         end = begin + seconds / self.speed
         while (left := end - time.perf_counter()) > 0:
             time.sleep(left)
-        self._returned = time.perf_counter()
-        late = self._returned - end
-        self._commands += 1
-        if late > CARRIED and self.speed != float("inf"):
-            self._overruns, self._lost = self._overruns + 1, self._lost + late
-        self._end = end if late <= CARRIED else self._returned
+        returned = time.perf_counter()
+        late = returned - end
+        with self._lock:
+            self._commands += 1
+            if late > CARRIED and self.speed != float("inf"):
+                self._overruns, self._lost = self._overruns + 1, self._lost + late
+        self._own.last = (end if late <= CARRIED else returned, returned)
 
     def overruns(self) -> Overruns:
         """What was counted since the device was opened."""
@@ -61,6 +64,6 @@ class Clock:
 
     def _wake_in_time(self) -> None:
         """Linux lets threads sleep 50 us longer than they asked for, unless they say otherwise."""
-        if self._thread != threading.get_ident():
-            self._thread = threading.get_ident()
+        if not hasattr(self._own, "last"):
+            self._own.last = (0.0, 0.0)
             ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(1000), 0, 0, 0)
