@@ -17,6 +17,7 @@ from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.pool import BufferPool
+from mansard.hal.queue import QueueRecord
 from mansard.hal.semaphore import Point, Semaphore
 
 
@@ -259,6 +260,13 @@ class Device(abc.ABC):
         None where the device has none, or no use of the host's arrays in place: `submit` does the same.
         """
         return None
+
+    def records(self) -> Sequence[QueueRecord]:
+        """When the batches that ended last were handed over, ready, begun and done, oldest first.
+
+        As far as the device keeps that, for reports; empty by default.
+        """
+        return ()
 
     @property
     def lost(self) -> bool:

@@ -142,10 +142,7 @@ class Queue:
 
     def records(self, limit: int = 256) -> list[QueueRecord]:
         """The most recent finished batches, oldest first; the core keeps 256."""
-        records = (native.RecordStruct * limit)()
-        count = native.core.mn_queue_records(self.handle, records, limit)
-        names = [f.name for f in fields(QueueRecord)]
-        return [QueueRecord(**{name: getattr(r, name) for name in names}) for r in records[:count]]
+        return read_records(self.handle, limit)
 
     def _drop_retired(self) -> None:
         tokens = self._retired()
@@ -157,6 +154,14 @@ class Queue:
     def __del__(self, release: Callable[[int], None] = native.core.mn_queue_release) -> None:
         if handle := self.__dict__.get("handle"):
             release(handle)
+
+
+def read_records(handle: int, limit: int = 256) -> list[QueueRecord]:
+    """The most recent finished batches of an ``mn_queue``, oldest first."""
+    records = (native.RecordStruct * limit)()
+    count = native.core.mn_queue_records(handle, records, limit)
+    names = [f.name for f in fields(QueueRecord)]
+    return [QueueRecord(**{name: getattr(r, name) for name in names}) for r in records[:count]]
 
 
 def slot_addresses(bindings: Mapping[int, Buffer]) -> list[int]:

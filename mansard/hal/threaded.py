@@ -24,7 +24,7 @@ from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Barrier, BindingSlot, BufferRef, Command, Copy, Dispatch, Fill
 from mansard.hal.device import Batch, Capabilities, CommandBuffer, Device, DeviceInfo, ProfileRow, QueueKind
 from mansard.hal.faults import Faults, serve
-from mansard.hal.queue import Entry, Queue, QueueStats
+from mansard.hal.queue import Entry, Queue, QueueRecord, QueueStats
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -223,6 +223,10 @@ class ThreadedDevice(Device):
     def stats(self, kind: QueueKind = QueueKind.COMPUTE) -> QueueStats:
         """Batches of a queue so far, and the time during which one was being served."""
         return self._queues[kind].stats()
+
+    def records(self) -> Sequence[QueueRecord]:
+        """See `Device.records`; those of the queue for everything."""
+        return self._queues[QueueKind.COMPUTE].records()
 
     def inject(self, after: int = 0, *, error: MansardError | None = None, hang: bool = False) -> None:
         """Debug facility: the batch behind ``after`` others fails, or hangs until `release` or `close`."""

@@ -23,15 +23,14 @@ from mansard.hal import (
     Semaphore,
 )
 from mansard.targets.profile import LinkProfile
+from mansard.tuning import handoffs
 
 _TIMEOUT_S = 60.0
 _COPIED = 32 << 20
 _COPIES = 5
 _TURNS = 31
-_AHEAD = 8 << 20
 _WAKING_S = 0.5
 _LOWERS_CLOCK = ("discrete", "integrated", "virtual")
-"""Bytes that the first of two devices fills, so that the second waits by the time they are filled."""
 
 
 @dataclass(frozen=True)
@@ -70,45 +69,19 @@ def host_links(device: Device) -> HostLinks:
         shared.view()[:] = 1
         wake(device)
         up, down = _copy_seconds(device, shared, own), _copy_seconds(device, own, shared)
-        with closing(device.record([Fill(BufferRef(shared), _AHEAD)], profile=True)) as filling:
-            clock = _Clock(device)
-            woken = []
-            for _ in range(_TURNS):
-                end = clock.run(filling)
-                woken.append(end - max(row.end_ns for row in filling.profile()))
-    late = max(0.0, statistics.median(woken) / 1e9)
+    late = _median(handoffs.to_host(device, _TURNS))
     return HostLinks(LinkProfile(_COPIED / up, late), LinkProfile(_COPIED / down, late))
 
 
 def handoff(source: Device, target: Device) -> float:
-    """Seconds from the end of work on ``source`` until ``target``, which waits for it, starts: the median.
-
-    Both ends are on the host's clock, as profiles are.
-    """
-    with (
-        closing(source.allocate(_AHEAD, MemoryKind.DEVICE, "calibration")) as first,
-        closing(target.allocate(4096, MemoryKind.DEVICE, "calibration")) as second,
-        closing(source.record([Fill(BufferRef(first), _AHEAD)], profile=True)) as before,
-        closing(target.record([Fill(BufferRef(second), 64)], profile=True)) as after,
-    ):
-        made, done = Semaphore("calibration"), Semaphore("calibration")
-        for device in (source, target):
-            wake(device)
-        gaps = []
-        for turn in range(1, _TURNS + 1):
-            target.submit([Batch(after, (Point(made, turn),), (Point(done, turn),))])
-            source.submit([Batch(before, signal=(Point(made, turn),))])
-            Point(done, turn).wait(_TIMEOUT_S)
-            gaps.append(_begin(after) - _end(before))
-    return max(0.0, statistics.median(gaps) / 1e9)
+    """Seconds from the end of work on ``source`` until ``target``, which waits for it, starts: the median."""
+    for device in (source, target):
+        wake(device)
+    return _median(handoffs.between(source, target, _TURNS))
 
 
-def _begin(commands: CommandBuffer) -> int:
-    return min(row.start_ns for row in commands.profile())
-
-
-def _end(commands: CommandBuffer) -> int:
-    return max(row.end_ns for row in commands.profile())
+def _median(found: Sequence[handoffs.Handoff]) -> float:
+    return max(0.0, statistics.median(each.total for each in found) / 1e9)
 
 
 def _copy_seconds(device: Device, source: Buffer, target: Buffer) -> float:

@@ -21,7 +21,7 @@ from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.device import Batch, Capabilities, CommandBuffer, Device, DeviceInfo, Launcher, QueueKind
 from mansard.hal.executable import Executable, ExecutableSpec
-from mansard.hal.queue import Entry, Queue, QueueStats, slot_addresses
+from mansard.hal.queue import Entry, Queue, QueueRecord, QueueStats, slot_addresses
 from mansard.hal.semaphore import Semaphore
 
 
@@ -84,6 +84,10 @@ class CpuDevice(Device):
     def stats(self) -> QueueStats:
         """Batches so far, and the time during which the CPU was busy with them."""
         return self._queue.stats()
+
+    def records(self) -> Sequence[QueueRecord]:
+        """See `Device.records`."""
+        return self._queue.records()
 
     def inject(self, after: int = 0, *, error: MansardError | None = None, hang: bool = False) -> None:
         """Debug facility for tests: the batch behind ``after`` others fails with ``error`` (an ExecutionError

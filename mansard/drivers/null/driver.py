@@ -35,7 +35,7 @@ from mansard.hal.device import (
 )
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.faults import Faults, serve
-from mansard.hal.queue import Entry, Queue, QueueStats
+from mansard.hal.queue import Entry, Queue, QueueRecord, QueueStats
 
 _CAPABILITIES = Capabilities(
     formats=("null",),
@@ -146,6 +146,10 @@ class NullDevice(Device):
     def stats(self) -> QueueStats:
         """Batches so far, and the time during which one was being served."""
         return self._queue.stats()
+
+    def records(self) -> Sequence[QueueRecord]:
+        """See `Device.records`."""
+        return self._queue.records()
 
     def inject(self, fail_after: int = 0, *, error: MansardError | None = None, hang: bool = False) -> None:
         """Let ``fail_after`` more batches run well; the one after them meets a fault, once.

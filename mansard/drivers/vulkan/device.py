@@ -30,6 +30,7 @@ from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.device import Batch, CommandBuffer, Device, DeviceInfo, Launcher, QueueKind
 from mansard.hal.executable import Executable, ExecutableSpec
+from mansard.hal.queue import QueueRecord
 from mansard.hal.semaphore import Point, Semaphore
 
 if TYPE_CHECKING:
@@ -152,6 +153,10 @@ class VulkanDevice(Device):
         if not isinstance(commands, VulkanCommandBuffer) or commands.recorder not in self._queues:
             raise DeviceError("the commands of a batch were recorded by another device")
         return VulkanLauncher(self._queues[commands.recorder], commands, semaphore)
+
+    def records(self) -> Sequence[QueueRecord]:
+        """See `Device.records`; those of the compute queue."""
+        return self._queue.records()
 
     def close(self) -> None:
         """Wait for what runs, fail what still waits, and release the device. Closing twice is allowed."""

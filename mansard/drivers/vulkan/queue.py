@@ -19,6 +19,7 @@ from mansard.drivers.vulkan.results import check
 from mansard.errors import DeviceError
 from mansard.hal import native
 from mansard.hal.device import Batch
+from mansard.hal.queue import QueueRecord, read_records
 from mansard.hal.semaphore import Point
 
 _CLOSE_SLICE_NS = 200_000_000
@@ -132,6 +133,10 @@ class DeviceQueue:
         _watched.discard(self._handle)
         library().mn_vk_queue_release(self._handle)
         self._context.commands.vkDestroySemaphore(self._context.handle, self._semaphore, None)
+
+    def records(self) -> list[QueueRecord]:
+        """The most recent finished batches, oldest first."""
+        return [] if self._released else read_records(self._core)
 
     def inject_failure(self, result: int, after: int) -> None:
         """Debug facility: the submission that follows ``after`` others fails with a VkResult."""

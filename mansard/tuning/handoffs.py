@@ -1,0 +1,186 @@
+"""How long it takes from the end of work on one device, or of the host's, until what waits for it begins.
+
+Devices tell begin and end themselves where they profile, on the host's clock; for others the records of the
+native core's queues stand in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from mansard.errors import DeviceError
+from mansard.hal import (
+    Barrier,
+    Batch,
+    BufferRef,
+    Command,
+    CommandBuffer,
+    Device,
+    Fill,
+    MemoryKind,
+    Point,
+    Semaphore,
+)
+from mansard.runtime.completion import completions
+
+TURNS = 31
+WORK_SECONDS = 3e-4
+"""Work of a device before it hands over, as long as a part of a model: what waits may sleep by then."""
+_TIMEOUT_S = 60.0
+_FILLED = 8 << 20
+_MOST_FILLS = 4096
+_IDLE_S = 2e-4
+"""How often a host that must not take part in the work looks whether it is over."""
+
+
+@dataclass(frozen=True)
+class Handoff:
+    """Nanoseconds on the way from one device's end to another's beginning, one after the other.
+
+    ``noticed``: until the native core knows of the end; ``passed``: until it has handed the waiting batch to
+    its device; ``started``: until that has begun. The parts are None where the device itself orders the two,
+    or where the queues keep no records.
+    """
+
+    total: int
+    noticed: int | None = None
+    passed: int | None = None
+    started: int | None = None
+
+
+class Recorded:
+    """A recording of a device, with what tells when it ran last."""
+
+    def __init__(self, device: Device, commands: Sequence[Command]) -> None:
+        self.device = device
+        self.commands: CommandBuffer = device.record(commands, profile=device.capabilities.profiling)
+
+    def span(self, back: int = 1) -> tuple[int, int]:
+        """Begin and end of its last run, which was the ``back``-th last of the device."""
+        rows = self.commands.profile()
+        if rows:
+            return min(row.start_ns for row in rows), max(row.end_ns for row in rows)
+        records = self.device.records()
+        if len(records) < back:
+            raise DeviceError(f"{self.device.info.id} neither profiles nor keeps records of its queue")
+        return records[-back].start_ns, records[-back].end_ns
+
+    def close(self) -> None:
+        """Release the recording."""
+        self.commands.close()
+
+
+@contextmanager
+def working(device: Device, seconds: float) -> Iterator[Recorded]:
+    """Fills of memory that take the device about as long as asked for; 0: as little as can be."""
+    with closing(device.allocate(_FILLED, MemoryKind.DEVICE, "handoffs")) as buffer:
+        count, size = 1, _FILLED if seconds else 64
+        while True:
+            fills: list[Command] = [Fill(BufferRef(buffer), size), Barrier()]
+            with closing(Recorded(device, fills * count)) as recorded:
+                _run(recorded)
+                _run(recorded)
+                begin, end = recorded.span()
+                if end - begin >= seconds * 1e9 or count >= _MOST_FILLS:
+                    yield recorded
+                    return
+            count *= 2
+
+
+def between(
+    source: Device,
+    target: Device,
+    turns: int = TURNS,
+    seconds: float = WORK_SECONDS,
+    *,
+    attended: bool = True,
+) -> list[Handoff]:
+    """Handoffs from ``source``, after ``seconds`` of work, to ``target``, which waits for it.
+
+    With ``attended`` the host waits for the target all the while, and may take part; else it stays away, as
+    when nobody or an event loop waits.
+    """
+    made, done = Semaphore("handoffs"), Semaphore("handoffs")
+    found = []
+    with working(source, seconds) as before, working(target, 0.0) as after:
+        for turn in range(1, turns + 1):
+            target.submit([Batch(after.commands, (Point(made, turn),), (Point(done, turn),))])
+            source.submit([Batch(before.commands, signal=(Point(made, turn),))])
+            _await(Point(done, turn), attended)
+            found.append(_handoff(before, after))
+    return found
+
+
+def from_host(target: Device, turns: int = TURNS, *, attended: bool = True) -> list[Handoff]:
+    """From the host's signal until ``target``, which waits for it, begins."""
+    made, done = Semaphore("handoffs"), Semaphore("handoffs")
+    found = []
+    with working(target, 0.0) as after:
+        for turn in range(1, turns + 1):
+            target.submit([Batch(after.commands, (Point(made, turn),), (Point(done, turn),))])
+            signalled = time.monotonic_ns()
+            made.signal(turn)
+            _await(Point(done, turn), attended)
+            begin, _ = after.span()
+            records = target.records()
+            ready = records[-1].ready_ns if records else None
+            parts = (None, ready - signalled, begin - ready) if ready else (None, None, None)
+            found.append(Handoff(begin - signalled, *parts))
+    return found
+
+
+def to_host(
+    source: Device, turns: int = TURNS, seconds: float = WORK_SECONDS, *, attended: bool = True
+) -> list[Handoff]:
+    """From the end of work on ``source`` until the host knows: a thread that waits, or else a callback."""
+    done = Semaphore("handoffs")
+    found = []
+    with working(source, seconds) as before:
+        for turn in range(1, turns + 1):
+            known: list[int] = []
+            point = Point(done, turn)
+            source.submit([Batch(before.commands, signal=(point,))])
+            if attended:
+                point.wait(_TIMEOUT_S)
+                known.append(time.monotonic_ns())
+            else:
+                completions().when([point], lambda known=known: known.append(time.monotonic_ns()))  # type: ignore[misc]
+                _sleep_until(lambda known=known: bool(known))  # type: ignore[misc]
+            _, end = before.span()
+            records = source.records()
+            seen = records[-1].end_ns if records else None
+            parts = (seen - end, None, known[0] - seen) if seen else (None, None, None)
+            found.append(Handoff(known[0] - end, *parts))
+    return found
+
+
+def _handoff(before: Recorded, after: Recorded) -> Handoff:
+    same = before.device is after.device
+    (_, end), (begin, _) = before.span(2 if same else 1), after.span()
+    first, second = before.device.records(), after.device.records()
+    if same or not first or not second:
+        return Handoff(begin - end)
+    seen, ready = first[-1].end_ns, second[-1].ready_ns
+    return Handoff(begin - end, seen - end, ready - seen, begin - ready)
+
+
+def _await(point: Point, attended: bool) -> None:
+    if attended:
+        point.wait(_TIMEOUT_S)
+        return
+    _sleep_until(point.done)
+
+
+def _sleep_until(over: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + _TIMEOUT_S
+    while not over() and time.monotonic() < give_up:
+        time.sleep(_IDLE_S)
+
+
+def _run(recorded: Recorded) -> None:
+    done = Point(Semaphore("handoffs"), 1)
+    recorded.device.submit([Batch(recorded.commands, signal=(done,))])
+    done.wait(_TIMEOUT_S)
