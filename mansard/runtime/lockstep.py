@@ -20,19 +20,19 @@ Place = tuple[int, int]
 def one_order(batches: Sequence[Sequence[RecordedBatch]]) -> list[Place]:
     """Every batch of every slot behind what it waits for.
 
-    A device goes on as long as its next batch may run, so that devices hand over as rarely as one order
+    A device goes on as long as it has a batch that may run, so that devices hand over as rarely as one order
     allows. Raises ArtifactError when batches wait for each other in a circle.
     """
     order: list[Place] = []
     done: set[Place] = set()
-    reached = [0] * len(batches)
-    while len(order) < sum(map(len, batches)):
+    left = [list(range(len(own))) for own in batches]
+    while any(left):
         before = len(order)
         for slot, own in enumerate(batches):
-            while reached[slot] < len(own) and done.issuperset(own[reached[slot]].wait):
-                order.append((slot, reached[slot]))
-                done.add(order[-1])
-                reached[slot] += 1
+            while (number := next((n for n in left[slot] if done.issuperset(own[n].wait)), None)) is not None:
+                order.append((slot, number))
+                done.add((slot, number))
+                left[slot].remove(number)
         if len(order) == before:
             raise ArtifactError("batches of the plan wait for each other in a circle")
     return order
