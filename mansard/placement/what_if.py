@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mansard.artifact.plan import Decision, DispatchStep, Plan, TransferStep
+from mansard.artifact.plan import Decision, DispatchStep, Plan
+from mansard.artifact.reads import Accesses, origins
 from mansard.dims import evaluate
 from mansard.errors import ArtifactError
 from mansard.placement.cost import Work, seconds
@@ -109,24 +110,6 @@ def _allowed(plan: Plan, decision: Decision) -> tuple[int, ...]:
     )
 
 
-def _origins(plan: Plan) -> dict[int, int]:
-    """The value that every value is, or is a copy of on another device."""
-    copied = {
-        step.target: step.source
-        for device in plan.devices
-        for segment in device.segments
-        for step in segment.steps
-        if isinstance(step, TransferStep)
-    }
-    origins = {}
-    for value in plan.values:
-        origin = value.id
-        while origin in copied:
-            origin = copied[origin]
-        origins[value.id] = origin
-    return origins
-
-
 @dataclass
 class _Version:
     """What a dispatch (HOST: the caller) makes of a value, and the dispatches that read it."""
@@ -137,24 +120,24 @@ class _Version:
 
 
 def _versions(plan: Plan, steps: Sequence[DispatchStep]) -> list[_Version]:
-    """Every value that dispatches or the caller make.
-
-    A step lists what it reads before what it writes. A value is written where it first appears, or where
-    it is listed twice: it is then changed in place, and what comes later reads the change.
-    """
-    origins = _origins(plan)
-    kept = {v.id for v in plan.values if v.kind == "constant"} | {entry for entry, _ in plan.states}
+    """Every value that dispatches or the caller make; one changed in place is made again."""
+    origin, accesses = origins(plan), Accesses(plan)
+    copies: dict[int, list[int]] = {}
+    for value, source in origin.items():
+        copies.setdefault(source, []).append(value)
     made = [_Version(HOST, spec.value, []) for spec in plan.inputs]
     latest = {version.value: version for version in made}
+    written = {copy for value in latest for copy in copies[value]}
     for number, step in enumerate(steps):
-        bound = [origins[binding.value] for binding in step.bindings]
-        for value in dict.fromkeys(bound):
+        access = accesses.of(step, written)
+        for value in dict.fromkeys(origin[v] for v in access.reads):
             if value in latest:
                 latest[value].readers.append(number)
-            if bound.count(value) > 1 or (value not in latest and value not in kept):
-                latest[value] = _Version(number, value, [])
-                made.append(latest[value])
-    for value in dict.fromkeys(origins[spec.value] for spec in plan.outputs):
+        for value in dict.fromkeys(origin[v] for v in access.writes):
+            latest[value] = _Version(number, value, [])
+            made.append(latest[value])
+            written.update(copies[value])
+    for value in dict.fromkeys(origin[v] for v in accesses.whole(spec.value for spec in plan.outputs)):
         if value in latest and latest[value].producer != HOST:
             latest[value].readers.append(HOST)
     return made

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mansard.artifact.plan import BarrierStep, DispatchStep, Plan, TransferStep
+from mansard.artifact.reads import Accesses
 from mansard.dims import DimLike, representative, symbol
 
 
@@ -40,9 +41,8 @@ class _Walk:
 def dataflow(plan: Plan) -> tuple[Node, ...]:
     """The commands of a plan, parents first.
 
-    What a dispatch writes is not spelled out in a plan: it is its last binding, what it names twice (a state
-    updated in place), and values that nothing wrote before. Copies are listed wherever the memory of some
-    device may make them necessary, with the labels that recordings give them (`mansard.runtime.layout`).
+    Copies are listed wherever the memory of some device may make them necessary, with the labels that
+    recordings give them (`mansard.runtime.layout`).
     """
     return _Flow(plan).run()
 
@@ -51,7 +51,7 @@ class _Flow:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.nodes: list[Node] = []
-        self.kind = {value.id: value.kind for value in plan.values}
+        self.accesses = Accesses(plan)
         self.size = {value.id: value.bytes for value in plan.values}
         self.owner = {value.id: value.device for value in plan.values}
         self.name = {value.id: value.name for value in plan.values}
@@ -68,7 +68,8 @@ class _Flow:
         while any(self._advance(slot, walks) for slot in range(len(walks))):
             pass
         for output in self.plan.outputs:
-            written = tuple(node for _, node in self.writers.get(output.value, ())[-1:])
+            parts = self.accesses.whole((output.value,))
+            written = tuple(node for part in parts for _, node in self.writers.get(part, ())[-1:])
             slot, size = self.owner.get(output.value, 0), self.size.get(output.value, 0)
             label = f"download {self.name.get(output.value, output.name)}"
             self._add(Node(slot, label, "download", written, size))
@@ -95,19 +96,16 @@ class _Flow:
         return True
 
     def _dispatch(self, slot: int, segment: int, step: DispatchStep) -> None:
-        values = [binding.value for binding in step.bindings]
-        written = {v for v in values if values.count(v) > 1} | set(values[-1:])
-        made = ("transient", "output")
-        written |= {v for v in values if self.kind.get(v) in made and v not in self.writers}
-        parents = {self.writers[v][-1][1] for v in values if v in self.writers}
-        parents |= {reader for v in written for reader in self.readers.get(v, ())}
+        access = self.accesses.of(step, self.writers)
+        touched = (*access.reads, *access.writes)
+        parents = {self.writers[v][-1][1] for v in touched if v in self.writers}
+        parents |= {reader for v in access.writes for reader in self.readers.get(v, ())}
         number = self._add(Node(slot, step.label, "dispatch", tuple(sorted(parents))))
-        for value in dict.fromkeys(values):
-            if value in written:
-                self.writers.setdefault(value, []).append((segment, number))
-                self.readers[value] = []
-            else:
-                self.readers.setdefault(value, []).append(number)
+        for value in access.reads:
+            self.readers.setdefault(value, []).append(number)
+        for value in access.writes:
+            self.writers.setdefault(value, []).append((segment, number))
+            self.readers[value] = []
 
     def _transfer(self, slot: int, walk: _Walk, step: TransferStep) -> None:
         if step.source in self.input_name:  # every device gets inputs from the host

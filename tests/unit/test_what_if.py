@@ -12,7 +12,7 @@ from mansard.artifact.resources import MemoryResources, write_artifact
 from mansard.artifact.serialise import plan_from_json, plan_to_json
 from mansard.cli.main import app
 from mansard.compiler import CompileOptions, compile_graph
-from mansard.dims import Dim, symbol
+from mansard.dims import Dim, representative, symbol
 from mansard.errors import ArtifactError, PlacementError
 from mansard.ir import Constant, GraphBuilder
 from mansard.placement import Placement, splitting
@@ -20,6 +20,7 @@ from mansard.placement.cost import transfer_seconds
 from mansard.placement.problem import HOST
 from mansard.placement.simulate import simulate
 from mansard.placement.what_if import memory, replay
+from mansard.runtime.dataflow import dataflow, dispatch_parents
 from mansard.targets.profile import DeviceProfile, LinkProfile
 from mansard.targets.socs import load_soc, parse_soc, shipped_socs
 
@@ -94,6 +95,26 @@ def test_the_rebuilt_problem_is_the_one_that_was_solved(compiled):
     names = [d.name for d in model.plan.devices]
     assert [names[label] for label in found.labels] == [d.device for d in model.plan.decisions]
     assert simulate(found.problem, found.labels).seconds == simulate(problem, found.labels).seconds > 0
+
+
+def test_values_made_in_parts_are_read_as_a_whole(monkeypatch):
+    solved = []
+    place = splitting.place
+    monkeypatch.setattr(splitting, "place", lambda *given: solved.append(place(*given)) or solved[-1])
+    wish = Placement(split="all", pins=(("*exp*", "cpu"), ("*tanh*", "cpu")))
+    plan = compile_graph(two_devices(), CompileOptions(targets=("cpu", "vulkan"), placement=wish)).plan
+    assert plan.splits
+    assert any(value.part_of is not None for value in plan.values)
+    problem = solved[-1].problem
+    found = replay(plan, problem.profiles, {d.name: representative(symbol(d)) for d in plan.dims})
+    assert moved(found.problem) == moved(problem)
+    nodes = dataflow(plan)
+    readers = {c for move in problem.moves if move.producer == 0 for c in move.consumers}
+    names = [decision.dispatch for decision in plan.decisions]
+    number = {node.label: n for n, node in enumerate(nodes) if node.kind == "dispatch"}
+    before = dispatch_parents(nodes)
+    waiting = {n for n, name in enumerate(names) if number[names[0]] in before[number[name]]}
+    assert waiting == readers - {HOST}
 
 
 def test_symbolic_sizes_and_memory():
