@@ -96,7 +96,7 @@ def test_a_call_takes_the_time_of_the_model():
     inputs = data(graph)
     with Model(made.plan, MemoryResources(made.executables, made.weights)) as compiled:
         rows = compiled.profile(*inputs).rows
-    assert any("contraction" in label for _, label, _, _ in rows)
+    assert any("contraction" in row.label for row in rows)
     assert rows[-1][3] - rows[0][2] >= expected * 1e9
 
 
@@ -114,13 +114,13 @@ def test_the_clock_runs_faster_or_slower_while_the_device_works():
     clock = Clock(2.0)
     assert spent(clock, 0.02) >= 0.01
     clock.speed = 0.5
-    assert spent(clock, 0.01) >= 0.02
+    assert spent(clock, 0.01) >= 0.02 - CARRIED
 
 
 def test_commands_follow_each_other_in_simulated_time():
     # Each sleep ends late; the next command is shorter by that much, so that lateness does not add up.
     clock = Clock()
-    assert spent(clock, *[0.001] * 20) >= 0.020 - 1e-6
+    assert spent(clock, *[0.001] * 20) >= 0.020 - CARRIED
     assert clock.overruns().commands == 20
 
 
@@ -129,7 +129,7 @@ def test_what_the_host_was_too_slow_for_is_counted_and_not_made_up_for():
     clock.spend(time.perf_counter() - 1.0, 0.5)
     found = clock.overruns()
     assert (found.commands, found.overruns) == (1, 1) and found.seconds >= 0.5 - CARRIED
-    assert spent(clock, 0.01) >= 0.01 - 1e-6
+    assert spent(clock, 0.01) >= 0.01 - CARRIED
 
 
 MODEL = """
