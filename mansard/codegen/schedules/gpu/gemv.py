@@ -20,12 +20,13 @@ alone counts its invocations.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.nest import Nest
 from mansard.codegen.schedules.base import Frame, Scheduled, estimate, power_of_two_below
-from mansard.codegen.schedules.gpu.gemv_form import Form, analyse, chunk_of, rows_of
+from mansard.codegen.schedules.gpu.gemv_form import WIDE_BYTES, Form, analyse, chunk_of, rows_of
 from mansard.codegen.schedules.gpu.gemv_sums import MOST_SUMS, SUBGROUP_TYPES, Across, Along, Plan
 from mansard.codegen.schedules.parameters import Parameters
 
@@ -36,8 +37,12 @@ ACROSS_WIDTH = 256
 SECTOR, SEGMENT = 32, 128
 """Bytes of a row that neighbours read in one piece: what memory moves at least, and a whole line."""
 COLUMNS = 4
-SHORT = 8
-"""Steps of an output that a subgroup takes by itself rather than a workgroup."""
+SHORT, LONG = 8, 16
+"""Steps of an output that a subgroup takes by itself rather than a workgroup; and those of an invocation from
+which on its loads are wide all the same."""
+FEW = 4
+"""How many times as wide as the large operand's the elements of the vector are, from which on reading them is
+most of the work: more outputs then share each, and loads are narrower, so that they lie nearer together."""
 LEAST_WIDTH = 64
 SUBGROUP = 32
 """What is expected of subgroups whose size is not known; a wrong guess costs only time."""
@@ -74,25 +79,43 @@ def _along(nest: Nest, form: Form, target: KernelTarget) -> Plan:
     workgroups for long outputs, or where there are too few for so many subgroups as the device holds."""
     width = power_of_two_below(min(WIDTH, target.workgroup_invocations))
     outputs, rows = _outputs(nest, form), rows_of(nest, form)
-    steps = -(-estimate(nest.total(form.root.inner)) // chunk_of(nest, form))
+    ratio = _ratio(nest, form)
+    load = WIDE_BYTES if ratio < FEW else WIDE_BYTES // 2
+    steps = -(-estimate(nest.total(form.root.inner)) // chunk_of(nest, form, load))
     size = _subgroup(target, width)
     if _can_be_alone(form, target) and (rows > 1 or steps <= SHORT * size):
         single = Plan(power_of_two_below(min(2 * WIDTH, target.workgroup_invocations)), size, 1, 4, 1)
-        wanted = [single] if rows == 1 else [Plan(width, size, c, 1, 1) for c in (COLUMNS, COLUMNS // 2)]
+        wanted = [single]
+        if rows > 1 or ratio >= FEW:
+            counts = [c for c in (8, 4, 2) if c <= max(ratio, COLUMNS)]
+            wanted = [Plan(width, size, c, 1, 1, load) for c in counts]
         for plan in wanted:
             enough = outputs // plan.columns * size >= target.resident_invocations
-            if enough and _fits(nest, form, plan, target):
+            if (enough or (rows > 1 and plan is wanted[-1])) and _fits(nest, form, plan, target):
                 return plan
     split = min(width, 1 << max(0, (steps - 1).bit_length()))
-    plan = Plan(width, split, COLUMNS, 1)
+    if load < WIDE_BYTES and ratio == FEW and steps >= LONG * split:
+        steps, load = steps // 2, WIDE_BYTES
+    plan = Plan(width, split, COLUMNS, 1, load=load)
+    wanted_invocations = target.resident_invocations * (2 if ratio < FEW else 1)
     while plan.columns > 1 and (
-        outputs * split // plan.columns < 2 * target.resident_invocations
-        or not _fits(nest, form, plan, target)
+        outputs * split // plan.columns < wanted_invocations or not _fits(nest, form, plan, target)
     ):
         plan = dataclasses.replace(plan, columns=plan.columns // 2)
     share = -(-steps // split)
     unroll = next((u for u in (4, 2) if u * plan.columns <= 2 * COLUMNS and share % u == 0), 1)
     return dataclasses.replace(plan, unroll=unroll)
+
+
+def _ratio(nest: Nest, form: Form) -> int:
+    """How many times as wide as those of the large operand the elements are that meet each of them: the same
+    for all outputs, they are read again for each unless an invocation has several."""
+    others = [
+        read.value.type.dtype.bits
+        for read in nest.reads(form.root)
+        if read.address is not None and read is not form.large and form.inner[-1] in dict(read.address.terms)
+    ]
+    return max(others, default=0) // form.large.value.type.dtype.bits
 
 
 def _across(nest: Nest, form: Form, target: KernelTarget) -> Plan:
@@ -119,14 +142,15 @@ def _across(nest: Nest, form: Form, target: KernelTarget) -> Plan:
 def _along_plans(nest: Nest, form: Form, target: KernelTarget) -> list[Plan]:
     widths = [w for w in (64, 128, 256) if w <= target.workgroup_invocations]
     alone = _can_be_alone(form, target)
-    steps = -(-estimate(nest.total(form.root.inner)) // chunk_of(nest, form))
+    depth = estimate(nest.total(form.root.inner))
+    loads = (WIDE_BYTES,) if _ratio(nest, form) < FEW else (WIDE_BYTES, WIDE_BYTES // 2)
     plans = []
-    for width in widths:
-        for columns in (1, 2, 4, 8):
-            for unroll in (1, 2, 4):
-                if alone:
-                    plans.append(Plan(width, _subgroup(target, width), columns, unroll, 1))
-                plans.append(Plan(width, min(width, 1 << max(0, (steps - 1).bit_length())), columns, unroll))
+    for load, width, columns, unroll in itertools.product(loads, widths, (1, 2, 4, 8), (1, 2, 4)):
+        if alone:
+            plans.append(Plan(width, _subgroup(target, width), columns, unroll, 1, load))
+        steps = -(-depth // chunk_of(nest, form, load))
+        split = min(width, 1 << max(0, (steps - 1).bit_length()))
+        plans.append(Plan(width, split, columns, unroll, load=load))
     return plans
 
 

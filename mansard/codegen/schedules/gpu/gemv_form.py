@@ -135,9 +135,9 @@ def chunk(nest: Nest, address: Linear, group: Group, dtype: DType, most: int) ->
     return size
 
 
-def widest(dtype: DType) -> int:
-    """Elements of the widest load."""
-    return WIDE_BYTES * 8 // dtype.bits
+def widest(dtype: DType, load: int = WIDE_BYTES) -> int:
+    """Elements of the widest load, or of one of ``load`` bytes."""
+    return load * 8 // dtype.bits
 
 
 def rows_of(nest: Nest, form: Form) -> int:
@@ -147,7 +147,7 @@ def rows_of(nest: Nest, form: Form) -> int:
     return count
 
 
-def chunk_of(nest: Nest, form: Form) -> int:
-    """Elements of the large operand that an invocation reads at once."""
+def chunk_of(nest: Nest, form: Form, load: int = WIDE_BYTES) -> int:
+    """Elements of the large operand that an invocation reads in loads of that many bytes."""
     dtype = form.large.value.type.dtype
-    return chunk(nest, form.address, form.tiled, dtype, widest(dtype))
+    return chunk(nest, form.address, form.tiled, dtype, widest(dtype, load))

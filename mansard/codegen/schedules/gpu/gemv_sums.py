@@ -15,7 +15,7 @@ from mansard.codegen.nest import Read
 from mansard.codegen.schedules import reduce
 from mansard.codegen.schedules.base import MAX_GRID, Frame, Scheduled, divides
 from mansard.codegen.schedules.contraction import Group
-from mansard.codegen.schedules.gpu.gemv_form import Form, chunk, chunk_of, rows_of, widest
+from mansard.codegen.schedules.gpu.gemv_form import WIDE_BYTES, Form, chunk, chunk_of, rows_of, widest
 from mansard.codegen.schedules.gpu.wide import WideReads
 from mansard.codegen.schedules.narrow import NarrowProduct, narrow_product
 from mansard.codegen.schedules.parameters import Parameters
@@ -45,6 +45,10 @@ class Plan:
     alone: int = 0
     """1: a subgroup works for itself, on outputs of its own, and no memory is shared. ``split`` is then the
     size expected of subgroups; any other gives the same results."""
+    load: int = WIDE_BYTES
+    """Bytes of the large operand in one load of an invocation, where it lies along the reduced dim. Wider
+    elements of other operands are further apart from invocation to invocation: a load of them takes more
+    lines of the cache."""
 
     def parameters(self) -> Parameters:
         """The plan as parameters."""
@@ -58,7 +62,7 @@ class Product(abc.ABC):
         self.frame, self.form, self.plan = frame, form, plan
         self.b, self.ev, self.nest, self.root = frame.b, frame.ev, frame.nest, form.root
         self.rows = rows_of(frame.nest, form)
-        self.chunk = chunk_of(frame.nest, form) if form.along else plan.columns
+        self.chunk = chunk_of(frame.nest, form, plan.load) if form.along else plan.columns
         self.across = plan.width // plan.split
         self.extent = self.nest.total(form.column)
         self.sum = register_dtype(self.root.op.body.dtype)
