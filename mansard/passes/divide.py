@@ -41,6 +41,8 @@ from mansard.passes.lower_views import lower_view
 UNITS = (64, 32, 16, 8, 4, 2)
 """Pieces are multiples of the first of these of which a dim has `POSITIONS` or more, else of 1."""
 POSITIONS = 24
+LEAST_POSITIONS = 8
+"""Where views would leave fewer units, pieces are no views."""
 ALIGNMENT = 256
 """Bytes that every piece of a view begins at a multiple of: kernels read in vectors, and devices that name
 buffers by descriptors ask for up to as much."""
@@ -93,28 +95,44 @@ def axes(graph: DispatchGraph, dispatch: Dispatch) -> list[Axis]:
     for axis, extent in enumerate(target.type.shape):
         if not isinstance(extent, int) or extent < 2:
             continue
-        unit = next((u for u in UNITS if extent >= u * POSITIONS), 1)
-        is_view = _outermost(target, axis)
-        # Any extent will do to see whether it works.
-        piece = _Piece(dispatch, set(), 0, 2)
-        try:
-            piece.restrict(target, axis)
-            piece.check(graph, target)
-        except _CannotDivideError:
-            continue
-        parts = [op.output for op in piece.ops if isinstance(op, Slice)]
-        for part in (*parts, *([target] if is_view else ())):
-            unit = math.lcm(unit, ALIGNMENT // math.gcd(ALIGNMENT, _row_bytes(part)))
-        if 2 * unit <= extent:
-            found.append(Axis(target, axis, extent, unit, is_view))
-    return found
+        if _parts(graph, dispatch, target, axis, ALIGNMENT) is not None:
+            found.append(_axis(graph, dispatch, target, axis, extent))
+    return [a for a in found if 2 * a.unit <= a.extent]
 
 
-def _row_bytes(value: Value) -> int:
-    """What the bytes of one position of the outermost dim that is not 1 are a multiple of."""
-    outermost = next(d for d, extent in enumerate(value.type.shape) if not dims.is_one(extent))
-    inner = dims.product(value.type.shape[outermost + 1 :])
-    return (inner if isinstance(inner, int) else inner.divisor()) * value.type.dtype.bits // 8
+def _axis(graph: DispatchGraph, dispatch: Dispatch, target: Value, axis: int, extent: int) -> Axis:
+    """The axis, with a unit that lets views begin at multiples of `ALIGNMENT`, if enough shares are left."""
+    unit = next((u for u in UNITS if extent >= u * POSITIONS), 1)
+    operands = _parts(graph, dispatch, target, axis, ALIGNMENT) or []
+    views = [target] if _outermost(target, axis) else []
+    for parts in ([*operands, *views], views):
+        wide = math.lcm(unit, *(_aligned_rows(part, axis if part is target else None) for part in parts))
+        if wide == unit or extent >= LEAST_POSITIONS * wide:
+            return Axis(target, axis, extent, wide, bool(views))
+    return Axis(target, axis, extent, unit, is_view=False)
+
+
+def _parts(
+    graph: DispatchGraph, dispatch: Dispatch, target: Value, axis: int, unit: int
+) -> list[Value] | None:
+    """The slices that a piece along an axis reads; None when there can be no such piece."""
+    piece = _Piece(dispatch, set(), unit, 0, 2)  # any extent will do to see whether it works
+    try:
+        piece.restrict(target, axis)
+        piece.check(graph, target)
+    except _CannotDivideError:
+        return None
+    return [op.output for op in piece.ops if isinstance(op, Slice)]
+
+
+def _aligned_rows(value: Value, axis: int | None = None) -> int:
+    """How many positions of an axis (None: the outermost that is not 1) begin at multiples of `ALIGNMENT`."""
+    shape = value.type.shape
+    if axis is None:
+        axis = next((d for d, extent in enumerate(shape) if not dims.is_one(extent)), 0)
+    inner = dims.product(shape[axis + 1 :])
+    row = (inner if isinstance(inner, int) else inner.divisor()) * value.type.dtype.bits // 8
+    return ALIGNMENT // math.gcd(ALIGNMENT, row)
 
 
 def divide(graph: DispatchGraph, divisions: Sequence[Division], parameters: Sequence[Dim]) -> Divided:
@@ -148,7 +166,7 @@ def _pieces(
     results: list[Value] = []
     start: DimLike = 0
     for extent in division.extents:
-        piece = _Piece(dispatch, taken, start, extent)
+        piece = _Piece(dispatch, taken, axis.unit, start, extent)
         results.append(piece.restrict(axis.target, axis.axis))
         piece.check(graph, axis.target)
         ops += _with_own_constants(piece, constants)
@@ -175,6 +193,8 @@ class _Piece:
 
     dispatch: Dispatch
     taken: set[str]
+    unit: int
+    """What ``start`` is a multiple of."""
     start: DimLike
     extent: DimLike
     ops: list[Op] = field(default_factory=list)
@@ -221,7 +241,7 @@ class _Piece:
 
     def _slice(self, value: Value, axis: int) -> Value:
         rank = value.type.rank
-        if not _outermost(value, axis):
+        if not self._can_restrict(value, axis):
             raise _CannotDivideError
         offsets = tuple(self.start if d == axis else 0 for d in range(rank))
         part = self._value(value, axis)
@@ -265,7 +285,9 @@ class _Piece:
         return part
 
     def _can_restrict(self, value: Value, axis: int) -> bool:
-        return value in self.producers or _outermost(value, axis)
+        return value in self.producers or (
+            _outermost(value, axis) and self.unit % _aligned_rows(value, axis) == 0
+        )
 
     def _shifted(self, body: Scalar, axis: int) -> Scalar:
         """The body with the index along the axis counted from the whole's first element."""

@@ -1,0 +1,215 @@
+"""Divided dispatches compute what the whole ones do, whatever the extents of their pieces."""
+
+import numpy as np
+import pytest
+from graphs import A0, A1, F32, binary, maps, matmul, op, softmax, unary
+
+from mansard import dims
+from mansard.dims import Dim
+from mansard.dtypes import DType
+from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
+from mansard.ir.interpreter import interpret
+from mansard.ir.ops import Concat, Slice
+from mansard.ir.scalar import Arg, Cast, Index
+from mansard.ir.verify import verify
+from mansard.passes.dispatch import is_contraction
+from mansard.passes.divide import ALIGNMENT, Division, axes, divide, take_views
+from mansard.passes.fuse import fuse
+from mansard.passes.packing import mark_packable
+
+
+def weight(b, rows, columns, name="w"):
+    data = np.random.default_rng(rows * columns).standard_normal((rows, columns)).astype(np.float32)
+    return b.constant(name, Constant.of(data), (rows, columns), F32)
+
+
+def product():
+    """With a bias and a function, and the number of the row and the column."""
+    b = GraphBuilder()
+    x, bias = b.input("x", (64, 24), F32), b.input("bias", (40,), F32)
+    y = binary(b, "add", matmul(b, x, weight(b, 24, 40)), bias)
+    body = op("add", op("tanh", A0), op("add", Cast(Index(0), F32), Cast(Index(1), F32)))
+    return b.build([b.generic([y], [IndexMap.identity(2)], (64, 40), body)])
+
+
+def product_of_a_map():
+    b = GraphBuilder()
+    x = b.input("x", (64, 24), F32)
+    return b.build([matmul(b, unary(b, "neg", x), weight(b, 40, 24), transposed=True)])
+
+
+def vector():
+    """One row: columns are what is outermost."""
+    b = GraphBuilder()
+    x = b.input("x", (1, 64), F32)
+    return b.build([unary(b, "tanh", matmul(b, x, weight(b, 1024, 64), transposed=True))])
+
+
+def batched():
+    b = GraphBuilder()
+    x, y = b.input("x", (6, 8, 8), F32), b.input("y", (6, 8, 16), F32)
+    read = [maps(0, 1, 3), maps(0, 3, 2)]
+    z = b.generic([x, y], read, (6, 8, 16, 8), op("mul", A0, A1), reduced=1, combiner="add")
+    return b.build([b.reshape(unary(b, "exp", z), (6, 128))])
+
+
+def convolution():
+    """3 x 3 with stride 2 and a border, channels last."""
+    b = GraphBuilder()
+    x, w = b.input("x", (2, 32, 32, 4), F32), b.input("w", (3, 3, 4, 8), F32)
+    rows, columns = (Linear(((d, 2), (d + 3, 1)), -1) for d in (1, 2))
+    window = IndexMap((Linear.dim(0), rows, columns, Linear.dim(6)), 0.0)
+    extents = (2, 16, 16, 8, 3, 3, 4)
+    y = b.generic([x, w], [window, maps(4, 5, 6, 3)], extents, op("mul", A0, A1), reduced=3, combiner="add")
+    return b.build([unary(b, "tanh", y)])
+
+
+def attention():
+    b = GraphBuilder()
+    q, k, v = (b.input(name, (4, 16, 8), F32) for name in "qkv")
+    scores = b.generic(
+        [q, k], [maps(0, 1, 3), maps(0, 2, 3)], (4, 16, 16, 8), op("mul", A0, A1), reduced=1, combiner="add"
+    )
+    read = [maps(0, 1, 3), maps(0, 3, 2)]
+    weighted = [softmax(b, scores), v]
+    y = b.generic(weighted, read, (4, 16, 8, 16), op("mul", A0, A1), reduced=1, combiner="add")
+    return b.build([y])
+
+
+GRAPHS = {g.__name__: g for g in (product, product_of_a_map, vector, batched, convolution, attention)}
+
+
+def dispatches(graph):
+    return mark_packable(fuse(graph))
+
+
+def heavy(fused):
+    return next(d for d in fused.dispatches if any(map(is_contraction, d.ops)))
+
+
+def in_pieces(fused, dispatch, axis, count):
+    """The divided graph, and extents for its parameters: some, and the most uneven."""
+    most = (axis.extent - axis.unit * (count - 1)) // axis.unit * axis.unit
+    symbols = [Dim(f"part{i}", axis.unit, most, axis.unit) for i in range(count - 1)]
+    first = [dims.symbol(dim) for dim in symbols]
+    last = dims.add(axis.extent, *(dims.mul(extent, -1) for extent in first))
+    made = divide(fused, [Division(dispatch, axis, (*first, last))], symbols)
+    verify(made.graph)
+    even = max(axis.unit, axis.extent // count // axis.unit * axis.unit)
+    least = dict.fromkeys([dim.name for dim in symbols], axis.unit)
+    return made, [dict.fromkeys(least, even), least, {**least, "part0": most}]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_pieces_make_the_whole(name, pieces):
+    graph = GRAPHS[name]()
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(v.type.shape).astype(np.float32) for v in graph.inputs]
+    expected = interpret(graph, inputs)
+    fused = dispatches(graph)
+    found = [a for a in axes(fused, heavy(fused)) if a.extent >= pieces * a.unit]
+    assert found
+    for axis in found:
+        made, choices = in_pieces(fused, heavy(fused), axis, pieces)
+        for parameters in choices:
+            results = interpret(made.graph, inputs, parameters=parameters)
+            np.testing.assert_allclose(results[0], expected[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "axis"), [("product", 0), ("vector", 1), ("batched", 0), ("convolution", 0), ("attention", 0)]
+)
+def test_pieces_along_the_outermost_dim_are_views(name, axis):
+    fused = dispatches(GRAPHS[name]())
+    (chosen,) = (a for a in axes(fused, heavy(fused)) if a.axis == axis)
+    assert chosen.is_view
+    made, _ = in_pieces(fused, heavy(fused), chosen, 2)
+    divided = take_views(fuse(made.graph))
+    assert not any(isinstance(op, (Slice, Concat)) for d in divided.dispatches for op in d.ops)
+    assert len(divided.dispatches) == len(fused.dispatches) + 1
+    ((parts,),) = (list(divided.joins.values()),)
+    assert parts[0][1] == 0
+    offset = dims.to_expr(parts[1][1])
+    assert offset.divisor() % ALIGNMENT == 0
+    assert offset.evaluate({"part0": chosen.unit}) == dims.evaluate(
+        parts[0][0].type.bytes, {"part0": chosen.unit}
+    )
+
+
+def test_other_dims_take_an_op_that_puts_pieces_together():
+    fused = dispatches(product())
+    (columns,) = (a for a in axes(fused, heavy(fused)) if a.axis == 1)
+    assert not columns.is_view
+    made, _ = in_pieces(fused, heavy(fused), columns, 2)
+    divided = take_views(fuse(made.graph))
+    assert not divided.joins
+    assert [d.summary for d in divided.dispatches][-1] == "map"
+
+
+def test_a_piece_reads_what_the_same_piece_of_the_layer_before_has_made():
+    b = GraphBuilder()
+    x = b.input("x", (64, 64), F32)
+    y = matmul(b, x, weight(b, 64, 64, "w0"))
+    graph = b.build([matmul(b, unary(b, "tanh", y), weight(b, 64, 64, "w1"))])
+    fused = dispatches(graph)
+    symbol = Dim("part", 4, 60, 4)
+    first = dims.symbol(symbol)
+    extents = (first, dims.add(64, dims.mul(first, -1)))
+    divisions = [Division(d, axes(fused, d)[0], extents) for d in fused.dispatches]
+    divided = take_views(fuse(divide(fused, divisions, [symbol]).graph))
+    one, two, three, four = divided.dispatches
+    assert divided.sources(three.inputs[0]) == one.outputs
+    assert divided.sources(four.inputs[0]) == two.outputs
+    assert set(divided.sources(graph.outputs[0])) == {*three.outputs, *four.outputs}
+
+
+def test_only_constants_read_as_a_whole_are_copied():
+    fused = dispatches(product())
+    for axis, count in ((0, 2), (1, 1)):
+        (chosen,) = (a for a in axes(fused, heavy(fused)) if a.axis == axis)
+        made, _ = in_pieces(fused, heavy(fused), chosen, 2)
+        assert len(made.graph.constants) == count
+
+
+def test_what_cannot_be_divided():
+    b = GraphBuilder()
+    x, w = b.input("x", (64, 64), F32), b.state("cache", (64, 64), F32)
+    of_a_state = b.build([matmul(b, x, w)])
+    b = GraphBuilder()
+    no_product = b.build([unary(b, "exp", b.input("x", (64, 64), F32))])
+    b = GraphBuilder()
+    n = dims.symbol(Dim("n", 1, 512))
+    x, w = b.input("x", (n, 64), F32), b.input("w", (64, 1), F32)
+    unknown = b.build([matmul(b, x, w)])
+    for graph in (of_a_state, no_product, unknown):
+        fused = dispatches(graph)
+        assert all(axes(fused, d) == [] for d in fused.dispatches)
+
+
+def test_what_else_is_read_stays_whole():
+    """The sums are a result of the model by themselves: the epilogue stays out of the pieces."""
+    b = GraphBuilder()
+    x = b.input("x", (64, 16), F32)
+    y = matmul(b, x, weight(b, 16, 64))
+    graph = b.build([y, unary(b, "tanh", y)])
+    fused = dispatches(graph)
+    chosen = axes(fused, heavy(fused))[0]
+    assert chosen.target is y
+    made, choices = in_pieces(fused, heavy(fused), chosen, 2)
+    data = np.random.default_rng(1).standard_normal((64, 16)).astype(np.float32)
+    for a, e in zip(
+        interpret(made.graph, [data], parameters=choices[0]), interpret(graph, [data]), strict=True
+    ):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
+
+
+def test_narrow_rows_take_larger_units():
+    b = GraphBuilder()
+    x, w = b.input("x", (300, 64), DType.I8), b.input("w", (64, 12), DType.I8)
+    body = op("mul", Cast(Arg(0, DType.I8), DType.I32), Cast(Arg(1, DType.I8), DType.I32))
+    y = b.generic([x, w], [maps(0, 2), maps(2, 1)], (300, 12, 64), body, reduced=1, combiner="add")
+    fused = dispatches(b.build([y]))
+    rows = axes(fused, heavy(fused))[0]
+    assert rows.is_view
+    assert (rows.unit * 12 * 4) % ALIGNMENT == 0 and (rows.unit * 64) % ALIGNMENT == 0
