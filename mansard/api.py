@@ -256,6 +256,41 @@ class Model:
         prepared = session.signature.prepare(inputs, named)
         return _results(await session.run_async(prepared, priority, deadline), prepared.torch)
 
+    def run_in_batches(
+        self,
+        *inputs: object,
+        size: int | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        **named: object,
+    ) -> Any:
+        """Run a batch that is larger than one call takes: many calls in flight, their outputs joined.
+
+        Inputs are cut along their first axis into calls of ``size`` (as a rule rows), up to ``max_in_flight``
+        of them at a time, so that they go through the devices one behind the other. For a model whose
+        batch varies, the last may be smaller, and without ``size`` there are as many calls as may run at a
+        time, or more; any other model takes multiples of the batch it was compiled for. Inputs that do
+        not depend on the batch go to every call whole. Nothing is copied to cut or join, where devices can
+        use parts of the caller's arrays.
+
+        Raises InputError when inputs and outputs have no batch axis in common, and for a model with
+        states; else the first error of a call, and the others are given up. ``deadline`` is for all of it.
+        """
+        job = self.bind().in_batches(inputs, named, size, priority, deadline)
+        return _results(job.run(), job.torch)
+
+    async def run_in_batches_async(
+        self,
+        *inputs: object,
+        size: int | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        **named: object,
+    ) -> Any:
+        """Like `run_in_batches`, for asyncio."""
+        job = self.bind().in_batches(inputs, named, size, priority, deadline)
+        return _results(await job.run_async(), job.torch)
+
     def profile(
         self,
         *inputs: object,

@@ -80,10 +80,9 @@ class Calls:
         timeout: float | None = None,
         priority: int = 0,
         deadline: float | None = None,
-        into: Sequence[Array] | None = None,
     ) -> list[Array]:
         """See `Session.run`."""
-        call = self._call(prepared, priority, deadline, into)
+        call = self.call(prepared, priority, None if deadline is None else Limit.after(deadline))
         if timeout is not None:
             call.patience = Limit.after(timeout)
         self._begin_blocking(call)
@@ -145,7 +144,7 @@ class Calls:
             request.give_up(late)
             _resolve(future, [], late)
 
-        call = self._call(prepared, priority, deadline)
+        call = self.call(prepared, priority, None if deadline is None else Limit.after(deadline))
         request = Request(self, call, deliver)
         request.enter()
         timer = None if call.deadline is None else loop.call_later(call.deadline.left, expire)
@@ -184,18 +183,18 @@ class Calls:
 
     # Steps of a call -------------------------------------------------------------------------------
 
-    def _call(
+    def call(
         self,
         prepared: Prepared,
         priority: int = 0,
-        deadline: float | None = None,
+        deadline: Limit | None = None,
         into: Sequence[Array] | None = None,
     ) -> Call:
+        """A call that is still to be made; raises InputError for a priority out of range."""
         self._check_open()
         if not -(2**31) <= priority < 2**31:
             raise InputError(f"a priority must be in -2**31 ... 2**31 - 1, not {priority}")
-        limit = None if deadline is None else Limit.after(deadline)
-        return Call(prepared, self._idle, False, priority, limit, into)
+        return Call(prepared, self._idle, False, priority, deadline, into)
 
     def _begin_blocking(self, call: Call) -> None:
         """Wait for a permit and start; nobody waits longer than the deadline or the caller's patience."""
@@ -222,7 +221,7 @@ class Calls:
             if call.priority != call.context.priority:
                 call.context.priority = call.priority
             call.submitted = time.perf_counter()
-            call.context.start(call.prepared.arrays)
+            call.context.start(call.prepared.arrays, into=call.into)
         except BaseException as error:
             self._abandon(call, error)
             raise

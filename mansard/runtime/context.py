@@ -78,6 +78,7 @@ class Context:
         self._finals: list[Point] = []
         self._arrays: Sequence[Array] = ()
         self._results: dict[int, Array] = {}
+        self._into: Sequence[Array] | None = None
         self._imported: list[Buffer] = []
         self.host_copies = 0
         self.host_bytes = 0
@@ -124,13 +125,16 @@ class Context:
             if slot not in self._workspaces:
                 self._workspaces[slot] = self.machine.workspaces.take(plan)
 
-    def start(self, arrays: Sequence[Array], after: Sequence[Point] = ()) -> None:
+    def start(
+        self, arrays: Sequence[Array], after: Sequence[Point] = (), into: Sequence[Array] | None = None
+    ) -> None:
         """Hand a call to the devices; returns without waiting. No command runs before ``after``.
 
+        Outputs are written ``into`` those arrays, C-contiguous ones; None: new arrays.
         When a device refuses its batches, every point of the call is completed all the same, so that
         what was submitted elsewhere ends, and the error is raised.
         """
-        self._arrays, self._results = arrays, {}
+        self._arrays, self._results, self._into = arrays, {}, into
         self.host_copies = self.host_bytes = 0
         if self._launcher is not None and not after and self._launch(self._launcher):
             return
@@ -327,7 +331,10 @@ class Context:
             spec = self.machine.plan.outputs[number]
             slot = self.machine.layout.of_value[spec.value].home
             alignment = self.machine.slots[slot].device.capabilities.import_alignment
-            self._results[number] = empty(self._shapes[number], self._dtypes[number], alignment)
+            given = None if self._into is None else self._into[number]
+            if given is None or given.ctypes.data % alignment or given.nbytes % alignment:
+                given = empty(self._shapes[number], self._dtypes[number], alignment)
+            self._results[number] = given
         return self._results[number]
 
     def _check_asserts(self) -> None:
@@ -350,10 +357,13 @@ class Context:
 
     def _output(self, number: int, spec: TensorSpec) -> Array:
         store = self.machine.layout.readbacks[spec.value]
+        into = None if self._into is None else self._into[number]
         if store.role == "argument" and store.output and store.source == number:
-            return self._results[number]
+            result = self._results[number]
+            if into is None or into is result:
+                return result
         shape = self._shapes[number]
-        result = np.empty(shape, dtype=self._dtypes[number])
+        result = np.empty(shape, dtype=self._dtypes[number]) if into is None else into
         result.reshape(-1).view(np.uint8)[:] = self._read(spec.value)[: result.nbytes]
         self._count(result.nbytes)
         return result
@@ -362,7 +372,7 @@ class Context:
         """Drop the caller's arrays, and give workspaces back."""
         for buffer in self._imported:
             buffer.close()
-        self._arrays, self._results, self._imported = (), {}, []
+        self._arrays, self._results, self._into, self._imported = (), {}, None, []
         for workspace in self._workspaces.values():
             self.machine.workspaces.give(workspace)
         self._workspaces = {}

@@ -48,14 +48,14 @@ class Gate:
         self._lock = threading.Lock()
         self._thread = threading.local()
 
-    def enter(self, waiter: Callable[[], None], priority: int = 0) -> Place | None:
+    def enter(self, waiter: Callable[[], None], priority: int = 0, counts: bool = True) -> Place | None:
         """Call ``waiter`` with a permit: now (the answer is None), or when its turn has come. Never blocks.
 
-        Raises QueueFullError when it would have to wait and too many do.
+        Raises QueueFullError when it would have to wait and too many do, if it ``counts``.
         """
         with self._lock:
             if not self._free or self._queue:
-                return self._wait_in_line(waiter, priority)
+                return self._wait_in_line(waiter, priority, counts)
             self._free -= 1
         waiter()
         return None

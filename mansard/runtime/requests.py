@@ -90,9 +90,9 @@ class Request:
         self._error: MansardError | None = None
         """Why the call was given up."""
 
-    def enter(self) -> None:
-        """Begin at once, or queue. Raises QueueFullError; every other error is delivered."""
-        self._place = self._calls.gate.enter(self._begin, self._call.priority)
+    def enter(self, counts: bool = True) -> None:
+        """Begin at once, or queue. Raises QueueFullError, if it ``counts``; other errors are delivered."""
+        self._place = self._calls.gate.enter(self._begin, self._call.priority, counts)
 
     @property
     def running(self) -> bool:

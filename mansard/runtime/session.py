@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from mansard.artifact.plan import DispatchStep, Plan
 from mansard.artifact.resources import Resources
 from mansard.errors import InputError
 from mansard.hal import Batch, BufferRef, Fill, Point, Semaphore
+from mansard.runtime.batches import Job
 from mansard.runtime.binding import BoundSlot, Devices, bind, probe_links
 from mansard.runtime.calls import Calls, Stats
 from mansard.runtime.constants import Constants, upload
@@ -108,6 +109,21 @@ class Session:
         error or cancellation until the work that had begun has ended.
         """
         return await self._calls.run_async(prepared, priority, deadline)
+
+    def in_batches(
+        self,
+        args: Sequence[object],
+        named: Mapping[str, object],
+        size: int | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> Job:
+        """A large batch, cut along axis 0 into calls of ``size`` that are in flight together.
+
+        Raises InputError and ShapeContractError when it cannot be cut (`mansard.runtime.cutting.cut`), and
+        InputError for a model with states. `Job.run` raises what `run` raises, for the first call that fails.
+        """
+        return Job(self._calls, self.plan, self.signature, args, named, size, priority, deadline)
 
     def profile(
         self,

@@ -56,6 +56,15 @@ class Signature:
     def __str__(self) -> str:
         return ", ".join(describe(spec) for spec in self.inputs) or "no inputs"
 
+    def arrays(self, args: Sequence[object], named: Mapping[str, object]) -> tuple[list[Array], bool]:
+        """A call's arguments as arrays in order, of whatever shapes; and whether torch tensors were given.
+
+        Raises InputError (number, names, kinds, element types).
+        """
+        values = self._in_order(args, named)
+        arrays = [to_array(value, spec) for spec, value in zip(self.inputs, values, strict=True)]
+        return arrays, any(map(is_torch, values))
+
     def prepare(self, args: Sequence[object], named: Mapping[str, object]) -> Prepared:
         """Check a call's arguments and bring them into one form.
 
