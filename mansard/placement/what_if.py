@@ -41,6 +41,47 @@ class SlotMemory:
         return self.weights + self.activations
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What placement knows of a plan's dispatches, whatever the devices: see `Problem`."""
+
+    works: tuple[Work, ...]
+    moves: tuple[Move, ...]
+    together: tuple[tuple[int, ...], ...]
+    held: tuple[Held, ...]
+
+    def problem(
+        self,
+        profiles: Sequence[DeviceProfile],
+        allowed: Sequence[Sequence[int]] | None = None,
+        limits: Sequence[int | None] = (),
+    ) -> Problem:
+        """The problem of placing them on devices with these profiles; ``allowed`` are the devices of every
+        dispatch (None: any), ``limits`` the bytes of constants that each device takes, None for any."""
+        count = len(profiles)
+        return Problem(
+            times=tuple(tuple(seconds(work, profile) for profile in profiles) for work in self.works),
+            allowed=tuple(map(tuple, allowed or [range(count)] * len(self.works))),
+            moves=self.moves,
+            profiles=tuple(profiles),
+            together=self.together,
+            held=self.held,
+            limits=tuple(limits) or (None,) * count,
+            least=(0,) * count,
+        )
+
+
+def outline(plan: Plan, sizes: Mapping[str, int]) -> Outline:
+    """The dispatches of a plan in the order of its decisions; ``sizes`` gives every dim of it a value.
+
+    Raises ArtifactError for a plan whose decisions do not match its steps.
+    """
+    steps = _steps_in_order(plan)
+    made = _versions(plan, steps)
+    moves, works = _moves(made, plan, sizes), _works(plan, made, sizes)
+    return Outline(tuple(works), moves, _states(plan, steps), _held(plan, steps, sizes))
+
+
 def replay(
     plan: Plan,
     profiles: Sequence[DeviceProfile],
@@ -52,23 +93,10 @@ def replay(
     ``sizes`` gives every dim of the plan a value; ``limits`` are the bytes of constants that each device
     takes, None for any. Raises ArtifactError for a plan whose decisions do not match its steps.
     """
-    steps = _steps_in_order(plan)
+    allowed = [_allowed(plan, decision) for decision in plan.decisions]
+    problem = outline(plan, sizes).problem(profiles, allowed, limits)
     numbers = {device.name: i for i, device in enumerate(plan.devices)}
-    labels = tuple(numbers[decision.device] for decision in plan.decisions)
-    made = _versions(plan, steps)
-    moves = _moves(made, plan, sizes)
-    works = _works(plan, made, sizes)
-    problem = Problem(
-        times=tuple(tuple(seconds(work, profile) for profile in profiles) for work in works),
-        allowed=tuple(_allowed(plan, decision) for decision in plan.decisions),
-        moves=moves,
-        profiles=tuple(profiles),
-        together=_states(plan, steps),
-        held=_held(plan, steps, sizes),
-        limits=tuple(limits) or (None,) * len(profiles),
-        least=(0,) * len(profiles),
-    )
-    return Replayed(problem, labels)
+    return Replayed(problem, tuple(numbers[decision.device] for decision in plan.decisions))
 
 
 def memory(plan: Plan, sizes: Mapping[str, int]) -> list[SlotMemory]:
