@@ -6,7 +6,8 @@
           hands it over, `per_dispatch_us` that over the number of dispatches; `run_us` is up to the end of
           the wait for its completion, `device_us` the device's own time from the first dispatch to the last
           of a recording that profiles, with timestamps on both sides of each.
-`long`    one dispatch whose work takes longer and longer: `submit_us` stays, `run_us` grows.
+`long`    one dispatch whose work takes longer and longer: `submit_us` stays, `run_us` grows. Each follows a
+          few short runs; `rested_submit_us` is that of a host that has slept through the long run before.
 `copy`    copies of 64 MB from and to host memory on each queue.
 `queues`  an upload, an empty kernel and a download, on one queue or with the copies on the transfer queue;
           a long kernel and a large upload, one after another or on two queues.
@@ -106,6 +107,9 @@ OpReturn
 OpFunctionEnd
 """
 
+RUNS_BEFORE = 20
+"""Short runs before a submission whose time is taken, so that the processor is awake and its caches warm."""
+
 
 class Bench:
     """A device with the kernel loaded."""
@@ -123,8 +127,11 @@ class Bench:
         refs = (BufferRef(self.buffers[0]), BufferRef(self.buffers[1]))
         return Dispatch(self.code, "spin", refs, (turns, -1), (1, 1, 1))
 
-    def times(self, recorded: CommandBuffer) -> dict[str, float]:
-        """Microseconds of a submission alone, and with the wait: least and median of all runs."""
+    def times(self, recorded: CommandBuffer, before: CommandBuffer | None = None) -> dict[str, float]:
+        """Microseconds of a submission alone, and with the wait: least and median of all runs.
+
+        With ``before``, that is run a few times first: the host has then not slept through a long run.
+        """
         submits: list[float] = []
         runs: list[float] = []
         until = time.perf_counter() + self.seconds
@@ -132,6 +139,9 @@ class Bench:
             self.value += 1
             point = Point(self.timeline, self.value)
             batch = Batch(recorded, signal=(point,))
+            if before is not None:
+                for _ in range(RUNS_BEFORE):
+                    self._run(before)
             _stay_awake()
             begin = time.perf_counter_ns()
             self.device.submit([batch])
@@ -144,6 +154,11 @@ class Bench:
             "submit_median_us": round(statistics.median(submits), 2),
             "run_us": round(min(runs), 2),
         }
+
+    def _run(self, recorded: CommandBuffer) -> None:
+        point = Point(Semaphore("bench"), 1)
+        self.device.submit([Batch(recorded, signal=(point,))])
+        point.wait()
 
     def chained(self, recorded: Sequence[CommandBuffer]) -> float:
         """Microseconds of recordings that follow one another, submitted in one call."""
@@ -214,9 +229,12 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
             result["replay"].append(row)
     software = bench.device.info.kind == "software"
     turns = 200 if software else 1000
+    short = bench.device.record([bench.spin(turns)])
     for _ in range(5):
-        found = bench.times(bench.device.record([bench.spin(turns)]))
-        result["long"].append({"turns": turns, **found})
+        recorded = bench.device.record([bench.spin(turns)])
+        rested, found = bench.times(recorded), bench.times(recorded, short)
+        rest = {f"rested_{name}": us for name, us in rested.items() if name.startswith("submit")}
+        result["long"].append({"turns": turns, **found, **rest})
         turns *= 4 if software else 10
     for direction in ("upload", "download"):
         result["copy"].append({"direction": direction, **_copy_rates(bench, direction)})
