@@ -36,6 +36,11 @@ class Work:
     """What it waits for."""
 
     @property
+    def computes(self) -> bool:
+        """Whether there is a kernel in it."""
+        return any(isinstance(item, DispatchStep) for item in self.items)
+
+    @property
     def empty(self) -> bool:
         """Whether there is nothing to run."""
         return all(isinstance(item, BarrierStep) for item in self.items)
@@ -84,20 +89,28 @@ class _Batching:
         segment = self.plan.devices[slot].segments[number]
         uploads = self.layout.before.get((slot, number), [])
         downloads = self.layout.after.get((slot, number), [])
-        needed = [self.end[place] for place in segment.wait if place[0] != slot]
-        if early := [copy for copy in uploads if self.apart(slot, copy)]:
-            needed.append(self._lane(Work(slot, FETCH, list(early))))
-        work = Work(slot, COMPUTE, [copy for copy in uploads if copy not in early])
-        if work.items:
-            work.items.append(BarrierStep())
+        early = self._first_uses(segment.steps, [copy for copy in uploads if self.apart(slot, copy)])
         late = [copy for copy in downloads if self.apart(slot, copy)]
         cuts = self._cuts(slot, segment.steps, late)
+        needed = [self.end[place] for place in segment.wait if place[0] != slot]
+        work = Work(slot, COMPUTE, [copy for copy in uploads if not self.apart(slot, copy)])
+        if work.items:
+            work.items.append(BarrierStep())
         for position, step in enumerate(segment.steps):
+            waits = self._overwritten(slot, step)
+            if position in early:
+                waits.append(self._lane(Work(slot, FETCH, list(early[position]))))
+            items: list[Item] = []
             if isinstance(step, TransferStep):
-                needed += self._transfer(slot, number, step, work)
+                items, sent = self._transfer(slot, number, step)
+                waits += sent
             else:
-                work.items.append(step)
-            needed += self._overwritten(slot, step)
+                items.append(step)
+            if waits and work.computes:  # what came before need not wait
+                self._kernels(work, needed, slot, number)
+                work, needed = Work(slot, COMPUTE), []
+            needed += waits
+            work.items += items
             self.seen[slot].update(named(step))
             if copies := cuts.get(position):
                 self._kernels(work, needed, slot, number)
@@ -124,23 +137,22 @@ class _Batching:
         }
         return work
 
-    def _transfer(self, slot: int, number: int, step: TransferStep, work: Work) -> list[Work]:
-        """Add the copy of a step to a segment's work, or make it a fetch; what the segment then waits for."""
+    def _transfer(self, slot: int, number: int, step: TransferStep) -> tuple[list[Item], list[Work]]:
+        """What a step adds to its segment's work, and what the segment waits for from there on."""
         key = step.source, step.target
         copy, send = self.layout.transfers[key], self.layout.sends.get(key)
         sends = [self.moved[send]] if send in self.moved else []
         if copy is None:
-            return sends
-        if not self.apart(slot, copy):
-            work.items += [BarrierStep(), copy, BarrierStep()]
-            return sends
-        beside = number if copy.beside is None else copy.beside
+            return [], sends
+        if copy.beside is None or not self.apart(slot, copy):
+            return [BarrierStep(), copy, BarrierStep()], sends
+        beside = copy.beside
         # The target's memory is free when the segment may run beside which it is filled.
         before = list(self.plan.devices[slot].segments[beside].wait)
         before += [(slot, beside - 1)] if beside else []
         before += [copy.made] if copy.made is not None and not sends else []
         after = [self.end[place] for place in dict.fromkeys(before)]
-        return [self._lane(Work(slot, FETCH, [copy], after + sends))]
+        return [], [self._lane(Work(slot, FETCH, [copy], after + sends))]
 
     def _send(self, copies: Sequence[CopyPlan], work: Work) -> None:
         if copies:
@@ -156,6 +168,18 @@ class _Batching:
         found = [copy for copy in self.reading[slot] if copy.source in stores]
         self.reading[slot] = [copy for copy in self.reading[slot] if copy not in found]
         return [self.moved[copy] for copy in found]
+
+    def _first_uses(self, steps: Sequence[Step], copies: Sequence[CopyPlan]) -> dict[int, list[CopyPlan]]:
+        """Copies by the position of the first step that uses what they bring."""
+        found: dict[int, list[CopyPlan]] = {}
+        for copy in copies:
+            uses = (
+                position
+                for position, step in enumerate(steps)
+                if any(self.layout.of_value.get(value) is copy.target for value in named(step))
+            )
+            found.setdefault(next(uses), []).append(copy)
+        return dict(sorted(found.items()))
 
     def _cuts(
         self, slot: int, steps: Sequence[Step], copies: Sequence[CopyPlan]

@@ -81,7 +81,8 @@ class CopyPlan:
     made: Place | None = None
     """The segment that completes the source; None where the host has filled it before the call."""
     beside: int | None = None
-    """The segment of the copying device from whose start on the target is free; None where it is always."""
+    """For a copy before its kernels, the segment of its device from whose start on the target is free; None
+    where it runs in the order of the queue."""
     after: CopyPlan | None = None
     """The copy that fills the source, which lies in memory that two devices use."""
     source_offset: DimLike = 0
@@ -301,11 +302,10 @@ class _Planner:
 
     def _fetch(self, copy: CopyPlan, number: int) -> CopyPlan:
         """Let the device whose segment ``number`` needs a value copy it, early if it has a queue for that."""
-        slot, beside = copy.value.device, number
-        if any(self.links.transfer_queue[slot : slot + 1]):
-            beside = self.segments.early(slot, number, copy.made)
-        if copy.target.role != "arena":  # kept contents: in the order of the queue
-            beside = number
+        slot = copy.value.device
+        if not any(self.links.transfer_queue[slot : slot + 1]) or copy.target.role != "arena":
+            return copy  # in the order of the queue
+        beside = self.segments.early(slot, number, copy.made)
         copy.target.first = min(copy.target.first, self.segments.start(slot, beside))
         return replace(copy, beside=beside)
 

@@ -20,19 +20,20 @@ class Segments:
         self._ended = _ended(plan)
         self._users: dict[int, set[Place]] = {}
         self._writers: dict[int, set[Place]] = {}
+        whole = {value.id: value.part_of for value in plan.values if value.part_of is not None}
         for slot, device in enumerate(plan.devices):
             seen: set[int] = set()
             for number, segment in enumerate(device.segments):
                 for step in segment.steps:
-                    for value in named(step):
-                        self._users.setdefault(value, set()).add((slot, number))
-                    for value in written(step, seen):
-                        self._writers.setdefault(value, set()).add((slot, number))
+                    for found, values in (
+                        (self._users, set(named(step))),
+                        (self._writers, written(step, seen)),
+                    ):
+                        # Who uses a part of a value uses the value.
+                        for value in values | {whole[part] for part in values if part in whole}:
+                            found.setdefault(value, set()).add((slot, number))
                     seen.update(named(step))
-        for spec in plan.values:  # who uses a part uses the whole
-            if spec.part_of is not None:
-                for found in (self._users, self._writers):
-                    found.setdefault(spec.part_of, set()).update(found.get(spec.id, ()))
+                    seen.update(whole[part] for part in named(step) if part in whole)
 
     def start(self, slot: int, number: int) -> int:
         """The epoch of a slot's queue at which a segment starts."""

@@ -186,6 +186,33 @@ def test_an_output_in_the_middle_of_a_segment_cuts_it():
     assert len(set(together.values())) == 1
 
 
+def test_kernels_wait_for_what_they_read_alone():
+    """Of one segment: what the second kernel reads comes while the first runs, from the host or a device."""
+    b = PlanBuilder("cpu", "card")
+    x0, x1, cpu_in = b.input(1), b.input(1), b.input(0)
+    made, fetched = b.value(0), b.value(1, first=4, last=6)
+    y, z, w = b.output(1), b.output(1), b.output(1)
+    b.segment(0, b.step("scale", cpu_in, made, params=(2,), label="made"))
+    b.segment(
+        1,
+        b.step("scale", x0, y, params=(2,), label="y"),
+        b.step("scale", x1, z, params=(2,), label="z"),
+        b.move(made, fetched),
+        b.step("scale", fetched, w, params=(2,), label="w"),
+        wait=[(0, 0)],
+    )
+    plan = b.plan()
+    layout = lay_out(plan, links(CPU, CARD))
+    named = by_label(make_batches(plan, layout, lambda slot, copy: True))
+    assert set(named["y"].after) == {named["made"], named["upload x0"]}
+    assert set(named["z"].after) == {named["y"], named["upload x1"]}
+    assert set(named["w"].after) == {named["z"], named["transfer v3"]}
+    assert named["y"] not in named["transfer v3"].after
+    assert layout.of_value[fetched].first == 0
+    small = make_batches(plan, layout, lambda slot, copy: False)
+    assert [len(own) for own in small] == [1, 1]
+
+
 def test_contents_change_in_place_when_they_have_left():
     b = PlanBuilder("card")
     x, y, z = b.input(), b.output(), b.output()
@@ -208,3 +235,13 @@ def test_segments_know_what_has_ended():
     assert segments.early(1, 0, (0, 0)) == 0
     chained = replace(two_chains().devices[0], segments=())
     assert Segments(replace(two_chains(), devices=(chained,))).writers(3, 0) == []
+
+
+def test_a_value_made_in_parts_is_written_where_its_parts_are():
+    b = PlanBuilder("card")
+    x, y = b.input(), b.output()
+    part = b.value(part_of=y, part_offset=0)
+    b.segment(0, b.step("scale", x, part, params=(2,)))
+    b.segment(0, b.step("scale", y, b.output(), params=(2,)))
+    assert Segments(b.plan()).writers(y, 0) == [0]
+    assert Segments(b.plan()).users(y, 0) == [0, 1]
