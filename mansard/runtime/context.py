@@ -72,6 +72,10 @@ class Context:
             for slot in machine.slots
         ]
         self._bases = [0] * len(machine.slots)
+        # What runs on the host's cores comes last: its threads may take the submitting thread's core.
+        self._order = sorted(
+            range(len(machine.slots)), key=lambda slot: machine.slots[slot].device.info.kind == "cpu"
+        )
         lasts = [{batch.lane: n for n, batch in enumerate(batches)} for batches in self._batches]
         self._ends = [(slot, n) for slot, last in enumerate(lasts) for n in last.values()]
         self._priority = 0
@@ -140,15 +144,17 @@ class Context:
             return
         self._fill_inputs(arrays)
         bound = [self._arguments(slot) for slot in range(len(self._batches))]
-        for slot, recorded in enumerate(self._batches):
-            batches = [self._batch(slot, n, batch, bound[slot], after) for n, batch in enumerate(recorded)]
+        for place, slot in enumerate(self._order):
+            batches = [
+                self._batch(slot, n, batch, bound[slot], after) for n, batch in enumerate(self._batches[slot])
+            ]
             if not batches:
                 continue
             try:
                 self.machine.slots[slot].device.submit(batches)
             except Exception as error:
                 ours = error if isinstance(error, MansardError) else ExecutionError(f"submission: {error}")
-                self._fail_from(slot, ours)
+                self._fail(self._order[place:], ours)
                 self._advance()
                 raise
         self._advance()
@@ -282,16 +288,17 @@ class Context:
             launcher.submit(self._bases[slot] + 1, arrays)
         except Exception as error:
             ours = error if isinstance(error, MansardError) else ExecutionError(f"submission: {error}")
-            self._fail_from(slot, ours)
+            self._fail([slot], ours)
             self._advance()
             raise
         self._advance()
         return True
 
-    def _fail_from(self, slot: int, error: MansardError) -> None:
-        for later in range(slot, len(self._batches)):
-            for number in range(len(self._batches[later])):
-                point = self._point(later, number)
+    def _fail(self, slots: Sequence[int], error: MansardError) -> None:
+        """Complete the points of slots that were not submitted."""
+        for slot in slots:
+            for number in range(len(self._batches[slot])):
+                point = self._point(slot, number)
                 point.semaphore.fail(point.value, error)
 
     def _fill_inputs(self, arrays: Sequence[Array]) -> None:

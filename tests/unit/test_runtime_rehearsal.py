@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 import time
@@ -161,6 +162,22 @@ def test_submission_waits_for_no_device(make, held: str) -> None:
     finally:
         devices[held].gate.set()
         caller.join()
+
+
+def test_devices_on_the_hosts_cores_are_given_work_last(make) -> None:
+    """Their threads may take the core of the thread that has yet to give the others theirs."""
+    cpu, gpu = make("cpu"), make("gpu", **gpu_options("unified"))
+    cpu.info = dataclasses.replace(cpu.info, kind="cpu")
+    order = []
+    for device in (cpu, gpu):
+        submit = device.submit
+        device.submit = lambda batches, d=device, s=submit: (order.append(d), s(batches))
+    model = bound(two_branches(), cpu, gpu)
+    model(X, X)
+    assert order == [gpu, cpu]
+    gpu.refuse_submissions = ExecutionError("full")
+    with pytest.raises(ExecutionError, match="full"):
+        model(X, X)
 
 
 def _until(condition, seconds: float = 20.0) -> None:
