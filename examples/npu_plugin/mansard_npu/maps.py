@@ -26,7 +26,7 @@ from mansard_npu.products import view, widened
 Array = npt.NDArray[Any]
 Box = tuple[slice, ...]
 
-PIECE = 1 << 15
+PIECE = 1 << 14
 """Elements at a time."""
 _ERF_EVEN = (
     -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,

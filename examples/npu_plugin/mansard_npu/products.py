@@ -9,9 +9,10 @@ interpreter bit for bit. Products of bf16 numbers are exact in f32; only the ord
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,17 @@ TAPS = 64
 _LARGEST = {DType.I8: 128, DType.U8: 255}
 
 
-def view(array: Array, index_map: IndexMap, extents: Sequence[int], sizes: Mapping[str, int]) -> Array:
-    """``array`` read by a map: one axis for each extent, of size 1 where the map does not use the dim."""
+def view(
+    array: Array,
+    index_map: IndexMap,
+    extents: Sequence[int],
+    sizes: Mapping[str, int],
+    convert: Callable[[Array], Array] | None = None,
+) -> Array:
+    """``array`` read by a map: one axis for each extent, of size 1 where the map does not use the dim.
+
+    ``convert`` is applied to the elements, padding included, each once however often it is read.
+    """
     shape, strides = [1] * len(extents), [0] * len(extents)
     starts = []
     terms = [[(d, dims.evaluate(c, sizes)) for d, c in result.terms] for result in index_map.results]
@@ -48,6 +58,7 @@ def view(array: Array, index_map: IndexMap, extents: Sequence[int], sizes: Mappi
             widths = [outside if a == axis else (0, 0) for a in range(array.ndim)]
             array = np.pad(array, widths, constant_values=index_map.fill or 0)
         starts.append(slice(first + outside[0], None))
+    array = array if convert is None else convert(array)
     for axis, parts in enumerate(terms):
         for d, c in parts:
             shape[d] = extents[d]
@@ -81,7 +92,8 @@ def run_product(op: Generic, operands: Sequence[Array], sizes: Mapping[str, int]
         assert isinstance(arg, Arg)
         index_map = op.maps[arg.index]
         assert index_map is not None
-        sides.append(_numbers(view(operands[arg.index], index_map, extents, sizes), node))
+        convert = functools.partial(_numbers, node=node)
+        sides.append(view(operands[arg.index], index_map, extents, sizes, convert))
         largest *= _LARGEST.get(arg.dtype, EXACT)
     exact = not op.body.dtype.is_float
     step = max(1, EXACT // largest) if exact else 0
@@ -89,17 +101,12 @@ def run_product(op: Generic, operands: Sequence[Array], sizes: Mapping[str, int]
     return result.astype(scalars.register_dtype(op.body.dtype), copy=False)
 
 
-def _numbers(read: Array, node: Scalar) -> Array:
-    """A view under casts as f32, where that is exact; what repeats is converted once."""
-    unique = tuple(slice(0, 1) if s == 0 else slice(None) for s in read.strides)
-    return np.broadcast_to(_cast(read[unique], node), read.shape)
-
-
-def _cast(array: Array, node: Scalar) -> Array:
+def _numbers(array: Array, node: Scalar) -> Array:
+    """An operand under casts as f32, where that is exact."""
     if isinstance(node, Arg):
         return widened(array, node.dtype)
     assert isinstance(node, Cast)
-    inner = _cast(array, node.arg)
+    inner = _numbers(array, node.arg)
     if node.dtype is DType.F32 or (node.dtype.is_int and node.arg.dtype.is_int):
         return inner
     return scalars.cast(inner, node.arg.dtype, node.dtype)
@@ -154,7 +161,10 @@ class _Product:
                 for d in range(len(self.extents))
             )
             axes = tuple(range(self.rank, len(self.extents)))
-            np.multiply(left[cut].squeeze(axes), right[cut].squeeze(axes), out=term)
+            # Weights lie taps innermost; a tap of them is small, and read fast in one piece.
+            parts = [side[cut].squeeze(axes) for side in (left, right)]
+            parts = [part.copy() if part.size < total.size else part for part in parts]
+            np.multiply(*parts, out=term)
             total += term
         return total
 
