@@ -91,6 +91,7 @@ class Calls:
 
     def profile(self, prepared: Prepared) -> tuple[list[list[ProfileRow]], float, Copies]:
         """Device times by slot, the seconds from submission to completion, and the copies made."""
+        self._check_open()
         call = Call(prepared, self._profiled, profile=True)
         self._begin_blocking(call)
         self._await(call)
@@ -198,7 +199,6 @@ class Calls:
 
     def _begin_blocking(self, call: Call) -> None:
         """Wait for a permit and start; nobody waits longer than the deadline or the caller's patience."""
-        self._check_open()
         if not self.gate.wait(call.priority, call.time_left()):
             raise self._out_of_time(call, running=False)
         self.start(call)
