@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from mansard.artifact.plan import Plan, TransferStep, ValueSpec
-from mansard.dims import DimLike, add
+from mansard.dims import DimLike
 from mansard.errors import ArtifactError, DeviceError
 from mansard.hal import MemoryKind
 from mansard.runtime.arena import FOREVER
@@ -134,6 +134,8 @@ class _Planner:
         self._place_states()
         self._place_sources()
         self._place_rest()
+        for _, _, step in self.moves:
+            self._share_part(self.values[step.source], self.values[step.target])
         for slot, number, step in self.moves:
             self._place_transfer(slot, number, step)
         for spec in self.plan.outputs:
@@ -262,13 +264,11 @@ class _Planner:
         label = f"transfer {source.name}"
         if here is there and begin == end:
             return None
-        if unified[a] and unified[b] and there.role == "arena" and self._fits(here.members | there.members):
-            if begin == end:
-                self._merge(here, there)
-                return None
-            if source.part_of is None and here.role == "arena":
-                self._merge_part(here, there, end)
-                return None
+        whole = source.part_of is None and target.part_of is None
+        shared = whole and unified[a] and unified[b] and there.role == "arena"
+        if shared and self._fits(here.members | there.members):
+            self._merge(here, there)
+            return None
         if a == b:
             return CopyPlan(here, there, target, label, source_offset=begin, target_offset=end)
         made = (a, self._producer(source, b, number))
@@ -296,6 +296,11 @@ class _Planner:
     def _send(self, step: tuple[int, int], copy: CopyPlan) -> CopyPlan:
         """Let the device that makes a value copy it once it is made."""
         assert copy.made is not None
+        ends = (copy.source, copy.target, copy.source_offset, copy.target_offset)
+        for other in self.layout.after.get(copy.made, ()):  # several devices' views of one part
+            if (other.source, other.target, other.source_offset, other.target_offset) == ends:
+                self.layout.sends[step] = other
+                return other
         self._copy(self.layout.after, copy.made, copy)
         self.layout.sends[step] = copy
         return copy
@@ -309,18 +314,25 @@ class _Planner:
         copy.target.first = min(copy.target.first, self.segments.start(slot, beside))
         return replace(copy, beside=beside)
 
-    def _merge_part(self, part: Store, whole: Store, offset: DimLike) -> None:
-        """Let a part be made where the whole lies."""
-        moved = {v: self.layout.offset_of.get(v, 0) for v, s in self.layout.of_value.items() if s is part}
-        self._merge(whole, part)
+    def _share_part(self, source: ValueSpec, target: ValueSpec) -> None:
+        """Let a part be made where its whole lies on another device, if both devices can use one memory.
+
+        Stores that have become one are named by no copy yet: these are found when all have.
+        """
+        here, there = self.layout.of_value[source.id], self.layout.of_value[target.id]
+        begin, end = (self.layout.offset_of.get(value.id, 0) for value in (source, target))
+        unified = self.links.unified[source.device] and self.links.unified[target.device]
+        if target.part_of is None or here is there or not unified or {here.role, there.role} != {"arena"}:
+            return
+        alone = [value for value, store in self.layout.of_value.items() if store is here] == [source.id]
+        if not self._fits(here.members | there.members) or (begin != end and not alone):
+            return
+        self._merge(there, here)
         # The other device writes whenever its turn comes: nothing else may lie there before.
-        whole.keep()
-        self.layout.offset_of |= {value: add(offset, inner) for value, inner in moved.items()}
+        there.keep()
+        self.layout.offset_of[source.id] = end
 
     def _merge(self, here: Store, there: Store) -> None:
-        parts = [self.layout.of_value[part] for part in self.layout.offset_of]
-        if here.role == "arena" and (here in parts or there in parts):
-            here.keep()
         here.members |= there.members
         here.values += there.values
         if there.last == FOREVER and here.role == "arena":
