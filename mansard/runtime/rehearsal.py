@@ -39,15 +39,15 @@ class Rehearsal:
         self._machine, self._gate, self._prepared = machine, gate, prepared
         self._lockstep = lockstep
         self._lock = threading.Lock()
-        self._begun = 0
+        self._left = 0
         self._last: Sequence[Point] = ()
-        self._timed: list[Timed | None] = []
+        self._timed: list[Timed] = []
         self._errors: list[BaseException] = []
         self.copies = (0, 0)
         """What device queues copy in one request, and the bytes."""
 
     def run(self, requests: int, in_flight: int) -> list[Timed]:
-        """Every request, by number. Raises the first error of one, when those in flight have ended."""
+        """Every request, in order of submission. Raises the first error of one, when all in flight ended."""
         contexts: list[Context] = []
         try:
             contexts.extend(self._context() for _ in range(min(in_flight, requests)))
@@ -56,7 +56,7 @@ class Rehearsal:
                 context.close()
             raise
         self.copies = contexts[0].copies, contexts[0].copied_bytes
-        self._timed = [None] * requests
+        self._left = requests
         ready = threading.Barrier(len(contexts))
         workers = [threading.Thread(target=self._work, args=(c, ready), daemon=True) for c in contexts]
         try:
@@ -69,7 +69,7 @@ class Rehearsal:
             ready.abort()
         if self._errors:
             raise self._errors[0]
-        return [timed for timed in self._timed if timed is not None]
+        return sorted(self._timed, key=lambda timed: timed.begin)
 
     def _context(self) -> Context:
         return Context(self._machine, self._prepared.dims, profile=True, lockstep=self._lockstep)
@@ -80,8 +80,8 @@ class Rehearsal:
             if not self._machine.plan.states:
                 self._request(context)
             ready.wait()
-            while (number := self._number()) is not None:
-                self._timed[number] = self._request(context)
+            while self._takes_one():
+                self._timed.append(self._request(context))
         except threading.BrokenBarrierError:  # another worker failed
             context.close()
         except BaseException as error:
@@ -90,11 +90,11 @@ class Rehearsal:
         else:
             context.close()
 
-    def _number(self) -> int | None:
-        """The number of the next request, if there is one."""
+    def _takes_one(self) -> bool:
+        """Whether there is one more request to run; it is then the caller's."""
         with self._lock:
-            self._begun += 1
-            return None if self._errors or self._begun > len(self._timed) else self._begun - 1
+            self._left -= 1
+            return self._left >= 0 and not self._errors
 
     def _request(self, context: Context) -> Timed:
         """One request; when it fails, the context is closed as soon as no device uses it."""
