@@ -68,9 +68,10 @@ class Result:
 # Simulated devices ----------------------------------------------------------------------------------
 
 
-def simulate_npus(call_ms: Sequence[float], *, unified: bool = True) -> list[str]:
+def simulate_npus(call_ms: Sequence[float], *, unified: bool = True, link: float = 1e18) -> list[str]:
     """Make the plug-in's simulated NPUs known to this process, one for each time that a call takes there,
-    whatever it computes; returns their names. Copies cost nothing: what is measured is the runtime.
+    whatever it computes; returns their names. Copies cost nothing unless ``link`` (bytes/s) says what:
+    what is measured is the runtime.
 
     To be called before anything else asks for devices.
     """
@@ -84,7 +85,7 @@ def simulate_npus(call_ms: Sequence[float], *, unified: bool = True) -> list[str
     )
     figures = (
         f'name = "simulated NPU"\nmemory = {1 << 31}\nunified = {str(unified).lower()}\n'
-        f"instances = {len(call_ms)}\nbandwidth = 1e18\nlink = 1e18\nlaunch = 0.0\nhandoff = 0.0\n"
+        f"instances = {len(call_ms)}\nbandwidth = 1e18\nlink = {link}\nlaunch = 0.0\nhandoff = 0.0\n"
         "vector = 1e18\nrates = {i8 = 1e18, bf16 = 1e18}\n"
     )
     figures += "".join(f"[instance.{n}]\nlaunch = {ms / 1e3}\n" for n, ms in enumerate(call_ms))
