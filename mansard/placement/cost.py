@@ -66,10 +66,12 @@ def _operations(op: Op) -> DimLike:
     if isinstance(op, Reshape):
         return 0
     if isinstance(op, Generic):
+        # Products take narrow factors as they are.
+        counted = (Apply,) if is_contraction(op) else (Apply, Cast)
         each = sum(
             HEAVY_OPERATIONS if isinstance(n, Apply) and n.op in HEAVY else 1
             for n in walk(op.body)
-            if isinstance(n, (Apply, Cast))
+            if isinstance(n, counted)
         )
         return dims.mul(dims.product(op.extents), each + (op.combiner is not None))
     if isinstance(op, Sort):

@@ -48,4 +48,6 @@ def profile_from_data(data: Mapping[str, Any]) -> DeviceProfile:
 def _key(device: DeviceInfo) -> str:
     cores = len(os.sched_getaffinity(0)) if device.kind in _ON_CORES else 0
     threads = device.limits.get("threads", 0)
-    return f"{device.driver}\n{device.name}\n{device.driver_version}\ncores={cores} threads={threads}"
+    counted = "casts of factors are no operations"  # what rates mean: other counts, other figures
+    device_text = f"{device.driver}\n{device.name}\n{device.driver_version}"
+    return f"{device_text}\ncores={cores} threads={threads}\n{counted}"

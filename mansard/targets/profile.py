@@ -44,8 +44,9 @@ class DeviceProfile:
     read what they are about to overwrite."""
 
     def rate(self, dtype: str) -> float:
-        """Operations per second for an element type (the f32 rate when it is not listed)."""
-        return self.rates.get(dtype, self.rates["f32"])
+        """Operations per second for an element type: the f32 rate when it is not listed, one for bytes of
+        either sign."""
+        return self.rates.get("i8" if dtype == "u8" and dtype not in self.rates else dtype, self.rates["f32"])
 
 
 @functools.cache

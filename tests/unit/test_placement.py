@@ -5,8 +5,10 @@ import itertools
 import pytest
 from graphs import F32, binary, matmul, unary
 
+from mansard.dtypes import DType
 from mansard.errors import PlacementError
-from mansard.ir import GraphBuilder
+from mansard.ir import GraphBuilder, IndexMap
+from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.passes.fuse import fuse
 from mansard.placement import DeviceSlot, Placement, place, work_of
 from mansard.placement.cost import seconds
@@ -38,6 +40,20 @@ def test_work_counts_bytes_once_and_operations_of_the_whole_space():
     assert work.bytes == 3 * 64 * 64 * 4
     # A multiply and an add per point of the product, and one exp per output.
     assert work.operations == 2 * 64**3 + 12 * 64 * 64
+
+
+def test_a_product_of_bytes_has_a_multiply_and_an_add_for_each():
+    b = GraphBuilder()
+    x, w = b.input("x", (8, 32), DType.U8), b.input("w", (32, 16), DType.I8)
+    factors = tuple(Cast(Arg(i, v.type.dtype), DType.I32) for i, v in enumerate((x, w)))
+    body = Apply("mul", factors, DType.I32)
+    maps = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((2, 1))]
+    graph = b.build([b.generic([x, w], maps, (8, 16, 32), body, reduced=1, combiner="add")])
+    (dispatch,) = fuse(graph).dispatches
+    work = work_of(dispatch)
+    assert work.operations == 2 * 8 * 16 * 32
+    profile = DeviceProfile("d", 1e15, 1e15, 0, {"f32": 1.0, "i8": 1e9}, 0, LinkProfile(1, 0), True)
+    assert seconds(work, profile) == pytest.approx(work.operations / 1e9)
 
 
 @pytest.mark.parametrize(("kept", "least", "most"), [(16, 4, 5), (None, 4 * 4096, 4 * 4096)])
