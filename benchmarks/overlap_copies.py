@@ -74,7 +74,8 @@ def bound_ms(profile: Profile, steps: int) -> float:
     """The least time of a call whose devices compute and copy at once.
 
     The time of each device's kernels, with the shortest way in before the first and out behind the last, or
-    that of its copies with a kernel between the last one in and the first one out; or that of a chain of ``steps``.
+    that of its copies with a kernel between the last one in and the first one out; or that of a chain of
+    ``steps``.
     """
     least = steps * KERNEL_MS + (steps - 1) * 2 * COPY_MS + 2 * COPY_MS
     for rows in profile.parts:
