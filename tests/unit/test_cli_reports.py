@@ -31,6 +31,7 @@ from mansard.artifact.resources import write_artifact
 from mansard.cli.decisions import decided, regions
 from mansard.cli.html_report import page
 from mansard.cli.main import app
+from mansard.cli.timeline import timeline_lines
 from mansard.dtypes import DType
 from mansard.hal import ProfileRow
 from mansard.runtime.dataflow import dataflow
@@ -101,9 +102,28 @@ def model(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         def __call__(self, *inputs: Any) -> Any:
             return np.zeros(16, np.float32)
 
-        def profile(self, *inputs: Any) -> Profile:
+        def profile(
+            self,
+            *inputs: Any,
+            requests: int = 1,
+            in_flight: int | None = None,
+            lockstep: bool = False,
+        ) -> Profile:
             self.calls += 1
-            return profile(latencies[(self.calls - 1) % len(latencies)])
+            found = profile(latencies[(self.calls - 1) % len(latencies)] * (2 if lockstep else 1))
+            if requests == 1:
+                return found
+            parts = [
+                dataclasses.replace(
+                    part,
+                    rows=part.rows * requests,
+                    requests=tuple(n for n in range(requests) for _ in part.rows),
+                )
+                for part in found.parts
+            ]
+            return dataclasses.replace(
+                found, parts=tuple(parts), requests=requests, in_flight=in_flight or 4, lockstep=lockstep
+            )
 
     monkeypatch.setattr(mansard, "load", lambda *_, **__: Model())
     return latencies
@@ -293,6 +313,38 @@ def test_bench_tells_the_timeline_of_the_shortest_call(model: list[float]) -> No
     text = invoke("bench", "m.mansard", "--runs", "3", "--timeline").stdout
     assert "overlap efficiency 75.0 %" in text and "copies: 1 by devices (64 B)" in text
     assert "timeline" not in json_of("bench", "m.mansard", "--runs", "3")
+
+
+def test_bench_tells_of_requests_in_flight(model: list[float]) -> None:
+    line = json_of("bench", "m.mansard", "--runs", "3", "--requests", "5", "--in-flight", "2")["timeline"]
+    assert (line["requests"], line["in_flight"], line["lockstep"]) == (5, 2, False)
+    assert {row["request"] for row in line["rows"]} == set(range(5))
+    assert line["latency_ms"] == pytest.approx(0.024)
+    text = invoke("bench", "m.mansard", "--runs", "3", "--requests", "5", "--in-flight", "2").stdout
+    assert "5 requests, 2 in flight, 0.024 ms" in text and "all devices busy" in text
+
+
+def test_bench_measures_lockstep_beside_it(model: list[float], tmp_path: Path) -> None:
+    arguments = "bench", "m.mansard", "--runs", "3", "--lockstep"
+    assert json_of(*arguments)["timeline"]["lockstep_ms"] == pytest.approx(0.048)
+    text = invoke(*arguments, "--html", tmp_path / "b.html").stdout
+    assert "in lockstep 0.048 ms: 2.00 times as long" in text
+    assert "in lockstep 0.048 ms" in (tmp_path / "b.html").read_text()
+    assert "lockstep_ms" not in json_of("bench", "m.mansard", "--runs", "3", "--timeline")["timeline"]
+
+
+def test_the_bound_of_the_cost_model_is_told(model: list[float]) -> None:
+    expected = dataclasses.replace(profile(0.03), expected_ms=tuple(0.001 for _ in profile(0.03).nodes))
+    text = "\n".join(timeline_lines(expected.timeline()))
+    assert "by the plan's cost model, without copies, at best" in text
+    assert "cost model" not in "\n".join(timeline_lines(profile(0.03).timeline()))
+
+
+def test_the_page_draws_requests(model: list[float], tmp_path: Path) -> None:
+    out = tmp_path / "b.html"
+    assert invoke("bench", "m.mansard", "--runs", "1", "--requests", "3", "--html", out).exit_code == 0
+    text = out.read_text()
+    assert "3 measured requests" in text and "request 2" in text and 'fill-opacity="0.6"' in text
 
 
 def test_bench_has_a_gate_on_overlap(model: list[float]) -> None:
