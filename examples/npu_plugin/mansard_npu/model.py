@@ -44,20 +44,17 @@ class Model:
 def read_models(paths: Sequence[Path] = (), count: int | None = None) -> tuple[Model, ...]:
     """The models of the simulated NPUs, one for each.
 
-    ``paths`` are TOML files; without any those that MANSARD_NPU_MODEL lists (with commas), else the one that
-    ships with the plug-in. Each file makes as many NPUs as its ``instances`` says, 1 without; its tables
-    ``[instance.1]`` and so on change figures for one of them, counted from 0. ``count``, else
-    MANSARD_NPU_COUNT, says how many there are in all: more than the files make are like the last one.
+    ``paths`` are TOML files, or names of those that ship with the plug-in (``npu``, ``realtime``); without
+    any, those that MANSARD_NPU_MODEL lists (with commas), else ``npu``. Each file makes as many NPUs as its
+    ``instances`` says, 1 without; its tables ``[instance.1]`` and so on change figures for one of them,
+    counted from 0. ``count``, else MANSARD_NPU_COUNT, says how many there are in all: more than the files make
+    are like the last one.
 
     Raises InputError naming a key that is missing or unknown, or a count that is wrong.
     """
-    chosen = [*paths] or [Path(text) for text in os.environ.get("MANSARD_NPU_MODEL", "").split(",") if text]
-    if chosen:
-        texts = [(str(path), _read(path)) for path in chosen]
-    else:
-        shipped = importlib.resources.files("mansard_npu").joinpath("npu.toml")
-        texts = [("npu.toml", shipped.read_text("utf-8"))]
-    models = [model for name, text in texts for model in _models(name, text)]
+    listed = os.environ.get("MANSARD_NPU_MODEL") or "npu"
+    chosen = [*paths] or [Path(text) for text in listed.split(",") if text]
+    models = [model for path in chosen for model in _models(str(path), _read(path))]
     wanted = _count(count)
     if wanted is None:
         return tuple(models)
@@ -65,8 +62,13 @@ def read_models(paths: Sequence[Path] = (), count: int | None = None) -> tuple[M
 
 
 def _read(path: Path) -> str:
+    shipped = importlib.resources.files("mansard_npu").joinpath(f"{path}.toml")
     try:
-        return path.read_text("utf-8")
+        return (
+            shipped.read_text("utf-8")
+            if path.name == str(path) and not path.suffix
+            else path.read_text("utf-8")
+        )
     except OSError as error:
         raise InputError(f"no model of the simulated NPU can be read from {path}: {error}") from error
 

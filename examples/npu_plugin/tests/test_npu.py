@@ -4,6 +4,7 @@ refuses."""
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,6 +185,13 @@ def test_several_npus_have_figures_and_memory_of_their_own(configured, monkeypat
     assert [m.name for m in DRIVER.models()] == ["another", "two NPUs", "two NPUs"]
     monkeypatch.setenv("MANSARD_NPU_COUNT", "1")
     assert [m.name for m in DRIVER.models()] == ["another"]
+
+
+def test_the_slow_model_ships_with_the_plugin():
+    slow, usual = read_models([Path("realtime")]), read_models([Path("npu")])
+    assert slow[0].rates["i8"] < usual[0].rates["i8"] / 100
+    with pytest.raises(InputError, match=r"fast.*No such file"):
+        read_models([Path("fast")])
 
 
 @pytest.mark.parametrize(
