@@ -22,6 +22,7 @@ static _Thread_local struct {
     bool waited; /* since the last submission */
     int distrust;
     bool expected;
+    bool following; /* it did not submit what was left to it, and may find that it leads elsewhere */
     bool helping;
 } me;
 
@@ -50,6 +51,11 @@ void mn_help_submit_begin(void) {
 
 void mn_help_submit_end(void) { me.expected = false; }
 
+void mn_help_expect(bool expected) {
+    me.expected = expected;
+    me.following |= expected;
+}
+
 const void *mn_help_expected(void) { return me.expected ? &me : NULL; }
 
 /* A batch of an idle queue that signals the point or one before it, now running; NULL when there is none. */
@@ -61,7 +67,8 @@ static mn_batch *claim(mn_timeline *timeline, uint64_t value) {
         if (atomic_load_explicit(&queue->ready_count, memory_order_relaxed))
             batch = mn_queue_claim(queue, timeline, value, &me, &refused);
     pthread_mutex_unlock(&helpable.lock);
-    if (refused) me.distrust = DISTRUST;
+    if (refused && !me.following) me.distrust = DISTRUST;
+    me.following = false;
     return batch;
 }
 
@@ -79,12 +86,13 @@ static void run_claimed(mn_batch *batch, mn_timeline *timeline, uint64_t value, 
     mn_queue_release(queue);
 }
 
-void mn_help(mn_timeline *timeline, uint64_t value, uint64_t deadline_ns) {
+bool mn_help(mn_timeline *timeline, uint64_t value, uint64_t deadline_ns) {
     me.waited = true;
-    if (mn_defer_is_active() || me.helping) return; /* within a callback, which must not run kernels */
-    if (atomic_load_explicit(&helpable.ready, memory_order_relaxed) <= 0) return;
+    if (mn_defer_is_active() || me.helping) return false; /* within a callback, which must not run kernels */
+    if (atomic_load_explicit(&helpable.ready, memory_order_relaxed) <= 0) return false;
     mn_batch *batch = claim(timeline, value);
     if (batch) run_claimed(batch, timeline, value, deadline_ns);
+    return batch != NULL;
 }
 
 void mn_help_after_fork(void) {

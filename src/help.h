@@ -23,7 +23,11 @@ const void *mn_help_expected(void);
 /* Forget every queue: their threads are the parent's. */
 void mn_help_after_fork(void);
 
-/* Called by a thread about to wait until `deadline_ns` for a pending point: run what signals it. */
-void mn_help(mn_timeline *timeline, uint64_t value, uint64_t deadline_ns);
+/* What becomes ready on this thread is left to it for a while: it will call mn_help next. */
+void mn_help_expect(bool expected);
+
+/* Called by a thread that waits until `deadline_ns` for a pending point: run what is ready and signals it.
+ * Whether there was something. */
+bool mn_help(mn_timeline *timeline, uint64_t value, uint64_t deadline_ns);
 
 #endif

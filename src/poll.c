@@ -48,17 +48,18 @@ static mn_poller *find(const mn_point *point) {
     return poller;
 }
 
-void mn_poll(mn_timeline *timeline, uint64_t value, uint64_t deadline_ns) {
-    if (atomic_load_explicit(&pollers.count, memory_order_relaxed) == 0 || mn_defer_is_active()) return;
+bool mn_poll(mn_timeline *timeline, uint64_t value, uint64_t deadline_ns) {
+    if (atomic_load_explicit(&pollers.count, memory_order_relaxed) == 0 || mn_defer_is_active()) return false;
     mn_point point = {timeline, value};
     mn_poller *poller = find(&point);
-    if (!poller) return;
+    if (!poller) return false;
     while (poller->look(poller->context, &point)) {
         if (mn_timeline_query(timeline, value, NULL) != MN_PENDING || mn_now() >= deadline_ns) break;
         mn_spin_pause();
     }
     poller->end(poller->context);
     atomic_fetch_sub(&poller->users, 1);
+    return true;
 }
 
 void mn_poll_after_fork(void) {

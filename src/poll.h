@@ -27,7 +27,7 @@ void mn_poll_unregister(mn_poller *poller);
 /* Forget every queue: their devices are the parent's. */
 void mn_poll_after_fork(void);
 
-/* Called by a thread that is about to sleep until `deadline_ns` for a pending point. */
-void mn_poll(mn_timeline *timeline, uint64_t value, uint64_t deadline_ns);
+/* Called by a thread that is about to sleep until `deadline_ns` for a pending point. Whether it has looked. */
+bool mn_poll(mn_timeline *timeline, uint64_t value, uint64_t deadline_ns);
 
 #endif

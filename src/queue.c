@@ -94,6 +94,7 @@ static void link_waiting(mn_queue *queue, mn_batch *batch) {
     if (batch->next) batch->next->previous = batch;
     queue->waiting = batch;
     queue->stats.waiting++;
+    atomic_fetch_add_explicit(&queue->waiting_count, 1, memory_order_relaxed);
 }
 
 void mn_queue_unlink_waiting(mn_queue *queue, mn_batch *batch) {
@@ -103,6 +104,7 @@ void mn_queue_unlink_waiting(mn_queue *queue, mn_batch *batch) {
         queue->waiting = batch->next;
     if (batch->next) batch->next->previous = batch->previous;
     queue->stats.waiting--;
+    atomic_fetch_sub_explicit(&queue->waiting_count, 1, memory_order_relaxed);
 }
 
 static bool is_before(const mn_batch *batch, const mn_batch *other) {

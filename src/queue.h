@@ -58,6 +58,7 @@ struct mn_queue {
     unsigned forks;             /* mn_fork_count when made */
     mn_status *poison;
     mn_batch *waiting;
+    atomic_uint waiting_count;  /* so that others may pass by without the lock */
     mn_batch *ready, *ready_last; /* the most urgent first, of equals the one submitted first */
     atomic_uint ready_count;    /* so that the queue's thread may look without the lock */
     uint64_t live;              /* batches whose signals are not done */
@@ -126,6 +127,9 @@ void mn_queue_note_gone(mn_queue *queue);
 /* Queues that batches may be withdrawn from. */
 void mn_queue_register(mn_queue *queue);
 void mn_queue_unregister(mn_queue *queue);
+
+/* Show the open queues on which batches wait, each with its lock held, until one is accepted; whether one was. */
+bool mn_queues_any_waiting(bool (*accept)(mn_queue *queue, void *context), void *context);
 
 /* Forget every queue: they are the parent's. */
 void mn_queues_after_fork(void);

@@ -23,6 +23,20 @@ void mn_queue_unregister(mn_queue *queue) {
     pthread_mutex_unlock(&queues.lock);
 }
 
+bool mn_queues_any_waiting(bool (*accept)(mn_queue *queue, void *context), void *context) {
+    bool accepted = false;
+    pthread_mutex_lock(&queues.lock);
+    for (mn_queue *queue = queues.first; queue && !accepted; queue = queue->next_open) {
+        /* A lock that the queue's thread is about to take would cost it a sleep. */
+        if (atomic_load_explicit(&queue->waiting_count, memory_order_relaxed) == 0) continue;
+        pthread_mutex_lock(&queue->lock);
+        accepted = accept(queue, context);
+        pthread_mutex_unlock(&queue->lock);
+    }
+    pthread_mutex_unlock(&queues.lock);
+    return accepted;
+}
+
 void mn_queues_after_fork(void) {
     pthread_mutex_init(&queues.lock, NULL);
     queues.first = NULL;

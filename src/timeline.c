@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "help.h"
-#include "poll.h"
+#include "follow.h"
+#include "internal.h"
 
 /* How long a host wait looks before it sleeps: about what a sleep and a wake-up cost. */
 #define WAIT_SPIN_NS 3000u
@@ -162,10 +162,10 @@ static void release_waiters(mn_timeline *timeline, uint64_t first, uint64_t last
 
 void mn_timeline_when(mn_timeline *timeline, uint64_t value, mn_waiter *waiter) {
     bool outermost = mn_defer_enter();
-    /* A batch names the timeline beforehand, and may be cancelled by another thread meanwhile. */
+    /* A batch names the point beforehand, and may be looked at or cancelled by another thread meanwhile. */
     if (waiter->timeline != timeline) waiter->timeline = timeline;
     pthread_mutex_lock(&timeline->lock);
-    waiter->value = value;
+    if (waiter->value != value) waiter->value = value;
     waiter->status = NULL;
     waiter->link = NULL;
     if (locked_state(timeline, value, &waiter->status) == MN_PENDING)
@@ -259,8 +259,7 @@ int mn_timeline_wait(mn_timeline *timeline, uint64_t value, uint64_t timeout_ns,
     mn_state state = mn_timeline_query(timeline, value, status);
     if (state == MN_PENDING && timeout_ns > 0) {
         uint64_t deadline = mn_deadline(timeout_ns);
-        mn_help(timeline, value, deadline);
-        mn_poll(timeline, value, deadline);
+        mn_follow(timeline, value, deadline);
         state = spin_wait(timeline, value, status);
         if (state == MN_PENDING) state = sleep_wait(timeline, value, deadline, status);
     }

@@ -153,7 +153,8 @@ def alive() -> Counter[str]:
     for _ in range(3):
         gc.collect()
     kinds = (Context, Buffer, CommandBuffer, Semaphore, native.Status, Model)
-    found = Counter(type(each).__name__ for each in gc.get_objects() if isinstance(each, kinds))
+    # The class as it is, not as objects of other libraries have it: asking some for it warns.
+    found = Counter(type(each).__name__ for each in gc.get_objects() if issubclass(type(each), kinds))
     found["descriptors"] = len([*Path("/proc/self/fd").iterdir()])
     found["threads"] = len([*Path("/proc/self/task").iterdir()])
     found["errors"] = native.travelling_errors()

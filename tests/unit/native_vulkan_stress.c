@@ -3,7 +3,9 @@
  * Each queue of the device is a thread that runs submissions in order, after the semaphores they wait for.
  * A batch that waits for others must find on the device that all of them have run, whichever queue they were
  * on; a few fail at submission, and what waits for them fails too. Some threads wait for every batch they
- * submit, which makes them look at the device, others only at the end. Then the device is lost.
+ * submit, which makes them look at the device, others only at the end. Then chains lead from the CPU to the
+ * device and back, several times, and the threads that wait at their ends run parts of them. At last the device
+ * is lost.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +17,8 @@
 #define QUEUES 2
 #define SUBMITTERS 4
 #define BATCHES 400
+#define CHAINS 60
+#define LINKS 7 /* CPU, device, CPU ... */
 #define CHECK(condition)                                                                  \
     do {                                                                                  \
         if (!(condition)) {                                                               \
@@ -185,7 +189,62 @@ static void forget(void) {
         for (int i = 0; i < BATCHES; i++) mn_timeline_release(timelines[s][i]);
 }
 
+/* ---- chains over the CPU and the device --------------------------------------------------------- */
+
+static mn_queue *cpu;
+static atomic_int behind_device; /* links of the CPU behind one of the device that waiting threads ran */
+static _Thread_local bool waits_here;
+
+/* A kernel: what the link follows is done; now it is too. */
+static void run_link(const uint64_t *table, const uint32_t grid[3], int64_t begin, int64_t end) {
+    (void)grid, (void)begin, (void)end;
+    work *w = (work *)table[0];
+    for (int i = 0; i < w->after_count; i++) CHECK(atomic_load(&w->after[i]->done));
+    if (waits_here && w->after_count) atomic_fetch_add(&behind_device, 1);
+    atomic_store(&w->done, true);
+}
+
+static void submit_link(work *chain, mn_timeline *timeline, int i) {
+    mn_point wait = {timeline, (uint64_t)i}, signal = {timeline, (uint64_t)i + 1};
+    mn_submission one = {.waits = &wait, .wait_count = i > 0, .signals = &signal, .signal_count = 1, .work = &chain[i]};
+    if (i % 2) {
+        CHECK(mn_queue_submit(mn_vk_queue_core(queues[i / 2 % QUEUES]), &one, 1) == MN_OK);
+        return;
+    }
+    uint64_t word = (uint64_t)&chain[i];
+    mn_cpu_command command = {.kernel = (const void *)run_link, .op = MN_CPU_DISPATCH, .grid = {1, 1, 1}};
+    mn_cpu_list *list = mn_cpu_list_create(&command, 1, &word, 1, NULL, 0, false);
+    one.work = list;
+    CHECK(mn_queue_submit(cpu, &one, 1) == MN_OK);
+    mn_cpu_list_release(list);
+}
+
+static void *run_chains(void *argument) {
+    unsigned seed = 55u + (unsigned)(intptr_t)argument;
+    waits_here = true;
+    for (int turn = 0; turn < CHAINS; turn++) {
+        work chain[LINKS] = {0};
+        mn_timeline *timeline = mn_timeline_create("chain", 0);
+        bool backwards = rand_r(&seed) % 2;
+        for (int i = 1; i < LINKS; i++) chain[i].after[chain[i].after_count++] = &chain[i - 1];
+        for (int i = 0; i < LINKS; i++) submit_link(chain, timeline, backwards ? LINKS - 1 - i : i);
+        while (mn_timeline_wait(timeline, LINKS, 50000000, NULL) == MN_TIMEOUT) continue;
+        for (int i = 0; i < LINKS; i++) CHECK(atomic_load(&chain[i].done));
+        mn_timeline_release(timeline);
+    }
+    return NULL;
+}
+
+static void check_chains(int count) {
+    pthread_t threads[SUBMITTERS];
+    for (int s = 0; s < count; s++) pthread_create(&threads[s], NULL, run_chains, (void *)(intptr_t)s);
+    for (int s = 0; s < count; s++) pthread_join(threads[s], NULL);
+}
+
 int main(void) {
+    mn_cpu_options two = {.threads = 2, .spin_ns = 20000};
+    cpu = mn_cpu_queue_create("stress cpu", &two);
+    CHECK(cpu);
     pthread_t engines[QUEUES];
     for (int q = 0; q < QUEUES; q++) {
         pthread_create(&engines[q], NULL, gpu_run, (void *)(intptr_t)q);
@@ -198,6 +257,9 @@ int main(void) {
     run_submitters();
     CHECK(check_all() == 0);
     forget();
+    check_chains(1);
+    CHECK(atomic_load(&behind_device) > 0);
+    check_chains(SUBMITTERS);
     mn_vk_queue_inject_failure(queues[1], 300, VK_ERROR_OUT_OF_DEVICE_MEMORY);
     run_submitters();
     CHECK(check_all() > 0);
@@ -209,6 +271,8 @@ int main(void) {
     for (int q = 0; q < QUEUES; q++)
         while (mn_queue_close(mn_vk_queue_core(queues[q]), 100000000) == MN_TIMEOUT) continue;
     for (int q = 0; q < QUEUES; q++) mn_vk_queue_release(queues[q]);
+    while (mn_queue_close(cpu, 100000000) == MN_TIMEOUT) continue;
+    mn_queue_release(cpu);
     forget();
     pthread_mutex_lock(&gpu.lock);
     gpu.ending = true;
