@@ -112,6 +112,13 @@ static mn_status *native_failure(mn_batch *batch) {
     return status;
 }
 
+mn_status *mn_batch_failed_before(mn_batch *batch) {
+    for (uint32_t i = 0; i < batch->native_count; i++)
+        if (mn_timeline_query(batch->native_waits[i].timeline, batch->native_waits[i].value, NULL) == MN_PENDING)
+            return NULL;
+    return native_failure(batch);
+}
+
 static void arrive(mn_batch *batch) {
     if (atomic_fetch_sub_explicit(&batch->pending, 1, memory_order_acq_rel) == 1) {
         mn_status *status = native_failure(batch);
@@ -196,6 +203,7 @@ void mn_batch_finish(mn_batch *batch, mn_status *status) {
     /* Who sees a point complete may free what the batch used and read the queue's counters. */
     release_work(batch);
     mn_queue_note_end(batch, reason != NULL);
+    if (queue->options.depth_ns) mn_queue_feed(queue);
     complete_points(batch, reason);
     mn_status_release(reason);
     mn_queue_retain(queue);

@@ -156,8 +156,8 @@ typedef struct mn_batch mn_batch;
 
 typedef enum mn_queue_mode {
     MN_QUEUE_THREAD = 0, /* `execute` is called on a thread of the queue, one batch at a time */
-    MN_QUEUE_INLINE = 1, /* `execute` is called by whichever thread made the batch ready; it must not
-                            block, and batches may overlap */
+    MN_QUEUE_INLINE = 1, /* `execute` is called by whichever thread made the batch ready, or with `depth_ns`
+                            perhaps by one that ends another; it must not block, and batches may overlap */
     MN_QUEUE_PULL = 2,   /* somebody calls mn_queue_pop */
 } mn_queue_mode;
 
@@ -165,6 +165,10 @@ typedef struct mn_queue_options {
     const char *label; /* copied; names the device in messages */
     int mode;          /* mn_queue_mode */
     int bind_cpu;      /* 1 + the CPU the queue's thread is bound to; 0: any */
+    /* Inline mode, for a device with a queue of its own. 0: ready batches are started at once. Else only as many
+     * as keep the device busy for about that long, and two; the others stay here, where they are ordered by
+     * urgency and can be withdrawn. */
+    uint64_t depth_ns;
     /* Start the batch's work. Exactly one mn_batch_complete (or mn_batch_finish) must follow, during
      * the call or later, from any thread. Unused in pull mode. */
     void (*execute)(void *context, mn_batch *batch);
@@ -230,7 +234,8 @@ MN_API mn_queue *mn_queue_retain(mn_queue *queue);
 MN_API void mn_queue_release(mn_queue *queue);
 
 /* Hand over batches; never blocks on a point or on the device. All or nothing: on MN_CLOSED or
- * MN_OUT_OF_MEMORY no batch was taken. In inline mode ready batches are executed before it returns. */
+ * MN_OUT_OF_MEMORY no batch was taken. In inline mode without `depth_ns` ready batches are executed before it
+ * returns. */
 MN_API int mn_queue_submit(mn_queue *queue, const mn_submission *submissions, uint32_t count);
 
 /* Pull mode: the next ready batch: the most urgent, of equals the one submitted first. MN_TIMEOUT, or

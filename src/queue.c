@@ -214,7 +214,7 @@ static bool assign_ready(mn_queue *queue) {
 
 void mn_queue_ready(mn_batch *batch) {
     mn_queue *queue = batch->queue;
-    bool execute = false, failed = false, follows = false, wake = false;
+    bool execute = false, feed = false, failed = false, follows = false, wake = false;
     uint64_t reserved_until = 0;
     pthread_mutex_lock(&queue->lock);
     /* Otherwise close or poison withdrew it. */
@@ -224,11 +224,15 @@ void mn_queue_ready(mn_batch *batch) {
     if (waits && !follows) {
         mn_queue_unlink_waiting(queue, batch);
         batch->record.ready_ns = mn_now();
-        execute = !failed && queue->options.mode == MN_QUEUE_INLINE;
+        bool is_inline = !failed && queue->options.mode == MN_QUEUE_INLINE;
+        execute = is_inline && !queue->options.depth_ns;
+        feed = is_inline && !execute;
         if (failed) {
             batch->state = BATCH_WITHDRAWN;
         } else if (execute) {
             note_start(queue, batch);
+        } else if (feed) {
+            push_ready(queue, batch);
         } else {
             push_ready(queue, batch);
             wake = assign_ready(queue);
@@ -245,7 +249,40 @@ void mn_queue_ready(mn_batch *batch) {
     else if (failed)
         mn_batch_finish(batch, atomic_load(&batch->failure));
     if (execute) queue->options.execute(queue->options.context, batch);
+    if (feed) mn_queue_feed(queue);
     mn_queue_release(queue);
+}
+
+/* ---- inline mode with a depth ----------------------------------------------------------------- */
+
+/* Lock held. */
+static mn_batch *next_for_device(mn_queue *queue) {
+    uint64_t running = queue->stats.running;
+    if (!queue->ready || (running >= 2 && running * queue->service_ns >= queue->options.depth_ns)) return NULL;
+    mn_batch *batch = pop_ready(queue);
+    note_start(queue, batch);
+    return batch;
+}
+
+void mn_queue_feed(mn_queue *queue) {
+    pthread_mutex_lock(&queue->lock);
+    /* One thread at a time, which looks again: a batch that fails at once comes here from within `execute`. */
+    bool mine = !queue->feeding;
+    mn_batch *batch = mine ? next_for_device(queue) : NULL;
+    queue->feeding = !mine || batch;
+    while (batch) {
+        pthread_mutex_unlock(&queue->lock);
+        mn_status *failure = mn_batch_failed_before(batch);
+        if (failure)
+            mn_batch_finish(batch, failure);
+        else
+            queue->options.execute(queue->options.context, batch);
+        mn_status_release(failure);
+        pthread_mutex_lock(&queue->lock);
+        batch = next_for_device(queue);
+        queue->feeding = batch != NULL;
+    }
+    pthread_mutex_unlock(&queue->lock);
 }
 
 /* ---- running ---------------------------------------------------------------------------------- */
@@ -381,6 +418,13 @@ void mn_queue_unclaim(mn_queue *queue, mn_batch *unfinished) {
 
 /* ---- accounting ------------------------------------------------------------------------------- */
 
+static void note_service(mn_queue *queue, const mn_batch *batch, uint64_t now) {
+    uint64_t from = batch->record.start_ns > queue->last_end ? batch->record.start_ns : queue->last_end;
+    uint64_t took = now > from ? now - from : 0;
+    queue->service_ns = queue->service_ns - queue->service_ns / 4 + took / 4;
+    queue->last_end = now;
+}
+
 static void note_busy(mn_queue *queue, const mn_batch *batch, uint64_t now) {
     if (--queue->stats.running == 0) queue->stats.busy_ns += now - queue->busy_since;
     if (!batch->device_times) return;
@@ -395,6 +439,7 @@ void mn_queue_note_end(mn_batch *batch, bool failed) {
     pthread_mutex_lock(&queue->lock);
     if (batch->state == BATCH_RUNNING) {
         uint64_t now = mn_now();
+        if (queue->options.depth_ns) note_service(queue, batch, now);
         note_busy(queue, batch, now);
         if (!batch->device_times) batch->record.end_ns = now;
     }

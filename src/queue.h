@@ -62,6 +62,9 @@ struct mn_queue {
     mn_batch *ready, *ready_last; /* the most urgent first, of equals the one submitted first */
     atomic_uint ready_count;    /* so that the queue's thread may look without the lock */
     uint64_t live;              /* batches whose signals are not done */
+    bool feeding;               /* a thread is in mn_queue_feed */
+    uint64_t service_ns;        /* what a batch keeps the device busy for, roughly */
+    uint64_t last_end;          /* when a batch ended last */
     mn_queue_stats stats;
     uint64_t busy_since;
     uint64_t device_busy_ns, device_busy_until; /* from device times, where executors give them */
@@ -88,6 +91,10 @@ void mn_batch_note_failure(mn_batch *batch, mn_status *status);
 
 /* A batch that is to fail follows work of the device: wait for its end first. */
 void mn_batch_await_native(mn_batch *batch);
+
+/* Why a batch must not be run any more: work of the device that it follows has ended, and some of it failed.
+ * A reference, or NULL. */
+mn_status *mn_batch_failed_before(mn_batch *batch);
 
 /* Fail a withdrawn batch and forget its waits. `status` NULL: because the queue is closed. */
 void mn_batch_withdraw(mn_batch *batch, mn_status *status);
@@ -117,6 +124,9 @@ mn_batch *mn_queue_claim_next(mn_queue *queue, mn_timeline *timeline, uint64_t v
 
 /* Stop running batches; `unfinished` (may be NULL) is left to the queue's thread. */
 void mn_queue_unclaim(mn_queue *queue, mn_batch *unfinished);
+
+/* Inline mode: start ready batches as far as the device's depth allows. */
+void mn_queue_feed(mn_queue *queue);
 
 /* Account for a batch that ends, before its points are signalled, and after. */
 void mn_queue_note_end(mn_batch *batch, bool failed);

@@ -46,6 +46,8 @@ static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* How long the watcher sleeps in one call: bounds how late it notices that it should stop. */
 #define WATCH_NS 100000000u
+/* How much work the device is given ahead: enough not to run dry while the watcher wakes. */
+#define DEPTH_NS 300000u
 /* How long work may go on after the device was reported lost before its batches are failed anyway. */
 #define LOSS_NS 1000000000u
 
@@ -334,6 +336,7 @@ MN_API mn_vk_queue *mn_vk_queue_create(const mn_vk_options *options) {
     enter_ring(queue, options->sibling);
     mn_queue_options core = {.label = label,
                              .mode = MN_QUEUE_INLINE,
+                             .depth_ns = DEPTH_NS,
                              .execute = execute,
                              .native_wait = native_wait,
                              .release_context = free_queue,

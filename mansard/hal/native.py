@@ -88,6 +88,7 @@ class QueueOptionsStruct(ctypes.Structure):
         ("label", ctypes.c_char_p),
         ("mode", ctypes.c_int),
         ("bind_cpu", ctypes.c_int),
+        ("depth_ns", ctypes.c_uint64),
         ("execute", ctypes.c_void_p),
         ("execute_until", ctypes.c_void_p),
         ("may_help", ctypes.c_void_p),
