@@ -45,6 +45,7 @@ from mansard.passes.precision import check_precision, narrow_products
 from mansard.passes.quantised_products import quantised_products
 from mansard.passes.split_attention import split_attention
 from mansard.placement import Placement
+from mansard.placement.order import in_better_order
 from mansard.placement.splitting import on_slots, place_split
 from mansard.schedule.build import DeviceTarget, build_plan
 
@@ -218,7 +219,7 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
         split = place_split(
             dispatches, [t.slot for t in targets], options.placement, lambda graph: _fused(graph, targets)
         )
-        dispatches, placed = split.graph, split.result
+        dispatches, placed = in_better_order(split.graph, split.result)
         targets, device_of, renumber = _drop_unused(targets, placed.device)
         splits = on_slots(split.splits, renumber)
         if splits:

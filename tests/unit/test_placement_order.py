@@ -1,0 +1,120 @@
+"""The order of dispatches on devices that branches share: valid, shorter where it can be, kept otherwise."""
+
+from __future__ import annotations
+
+import pytest
+from graphs import F32, matmul, softmax
+from test_build_plan import plan_of
+from test_placement import chain, device
+from test_placement_search import profile, random_problem
+
+from mansard.artifact.plan import DispatchStep
+from mansard.ir import Graph, GraphBuilder, Location
+from mansard.passes.fuse import fuse
+from mansard.placement import Placement, place
+from mansard.placement.choose import choose
+from mansard.placement.order import by_longest_way, in_better_order, reordered
+from mansard.placement.problem import HOST, Move, Problem
+from mansard.placement.simulate import simulate
+
+
+def alternating(steps: int) -> Problem:
+    """Branches 0 and 1, one after the other in the model: steps on device 0 and on a device of their own."""
+    moves, times, allowed = [], [], []
+    for branch in (0, 1):
+        for step in range(2 * steps):
+            n = len(times)
+            moves.append(Move(n - 1 if step else HOST, (n,), 0.0))
+            times.append((1.0,) * 3 if step % 2 == 0 else (4.0,) * 3)
+            allowed.append((0,) if step % 2 == 0 else (1 + branch,))
+        moves.append(Move(len(times) - 1, (HOST,), 0.0))
+    profiles = tuple(profile(name, 0.0, 1.0, True) for name in ("cpu", "npu", "npu:1"))
+    return Problem(tuple(times), tuple(allowed), tuple(moves), profiles)
+
+
+def test_branches_that_share_a_device_run_at_once() -> None:
+    problem = alternating(3)
+    labels = [devices[0] for devices in problem.allowed]
+    assert simulate(problem, labels).seconds == pytest.approx(
+        11 + 15
+    )  # the second behind the first's last step
+    order = by_longest_way(problem, labels)
+    found = simulate(reordered(problem, order), [labels[n] for n in order])
+    assert found.seconds == pytest.approx(16)  # one step behind
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_orders_are_whole_and_behind_what_is_read(seed: int) -> None:
+    problem = random_problem(seed, count=12, devices=3)
+    labels = choose(problem, "latency", 1.0).labels
+    order = by_longest_way(problem, labels)
+    assert sorted(order) == list(range(12))
+    place_of = {n: at for at, n in enumerate(order)}
+    for move in problem.moves:
+        for consumer in move.consumers:
+            if HOST not in (move.producer, consumer):
+                assert place_of[move.producer] < place_of[consumer]
+    changed = reordered(problem, order)
+    assert [changed.times[at] for at in range(12)] == [problem.times[n] for n in order]
+    back = reordered(changed, [place_of[n] for n in range(12)])
+    assert simulate(back, labels) == simulate(problem, labels)
+
+
+def test_users_of_a_state_stay_in_order() -> None:
+    problem = alternating(2)
+    problem = Problem(problem.times, problem.allowed, problem.moves, problem.profiles, together=((2, 4),))
+    order = by_longest_way(problem, [devices[0] for devices in problem.allowed])
+    assert order.index(2) < order.index(4)
+
+
+def branches() -> Graph:
+    """Two chains of products with a softmax behind each, one chain after the other."""
+    b = GraphBuilder()
+    ends = []
+    for branch in range(2):
+        x, w = (b.input(f"{name}{branch}", (64, 64), F32) for name in "xw")
+        for _ in range(3):
+            b.location = Location(f"branch {branch}")
+            x = matmul(b, x, w)
+            b.location = Location("between")
+            x = softmax(b, x)
+        ends.append(x)
+    return b.build(ends)
+
+
+def placed(objective: str = "latency"):
+    graph = fuse(branches())
+    pins = (("between", "cpu"), ("branch 0", "a"), ("branch 1", "b"))
+    slots = [device("cpu", 2e8), device("a", 1e9), device("b", 1e9)]
+    return graph, place(graph, slots, Placement(pins=pins, objective=objective))
+
+
+def test_a_placed_graph_and_all_that_goes_with_it_change_together() -> None:
+    graph, before = placed()
+    changed, after = in_better_order(graph, before)
+    assert after.prediction.latency_ms < 0.8 * before.prediction.latency_ms
+    assert [d.name for d in changed.dispatches] == [d.dispatch for d in after.decisions]
+    assert set(changed.dispatches) == set(graph.dispatches)
+    assert {d.dispatch: d.device for d in after.decisions} == {d.dispatch: d.device for d in before.decisions}
+    assert after.device == before.device
+    assert after.prediction.starts_ms == tuple(sorted(after.prediction.starts_ms))
+    assert after.prediction.method.endswith("then the longest way first")
+    assert after.prediction.gap >= 0
+    again = simulate(after.problem, after.choice.labels)
+    assert after.prediction.latency_ms == pytest.approx(1e3 * again.seconds)
+    # In the plan, too, the second branch's work on the CPU comes between the first one's.
+    plan = plan_of(changed, [after.device[d] for d in changed.dispatches], 3)
+    cpu = [
+        s.label for segment in plan.devices[0].segments for s in segment.steps if isinstance(s, DispatchStep)
+    ]
+    assert cpu == ["rows", "rows_3", "rows_1", "rows_4", "rows_2", "rows_5"]
+
+
+def test_what_gains_nothing_stays_as_it_is() -> None:
+    graph, result = placed("throughput")
+    assert in_better_order(graph, result) == (graph, result)
+    one = chain(4)
+    alone = place(one, [device("cpu")], Placement())
+    assert in_better_order(one, alone) == (one, alone)
+    spread = place(one, [device("cpu"), device("gpu")], Placement(pins=(("contraction_2", "gpu"),)))
+    assert in_better_order(one, spread) == (one, spread)
