@@ -9,6 +9,9 @@ from mansard.errors import ExecutionError, MansardError
 from mansard.hal.device import Batch
 from mansard.hal.queue import Queue
 
+_IDLE_S = 60.0
+"""How often an idle thread looks up; work and closing wake it."""
+
 
 class Faults:
     """Debug facility: lets one batch of a device fail or hang."""
@@ -51,7 +54,7 @@ def serve(queue: Queue, run: Callable[[Batch], MansardError | None]) -> None:
     """
     try:
         while True:
-            job = queue.pop(timeout=0.1)
+            job = queue.pop(timeout=_IDLE_S)
             if job is not None:
                 assert isinstance(job.keep, Batch)
                 queue.finish(job, run(job.keep))
