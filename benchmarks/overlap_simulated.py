@@ -1,5 +1,6 @@
 """Cases of `overlap.py` on simulated devices that run in real time, so that the cores of the machine do not
-matter: independent branches, branches that meet after every step, and requests in a pipeline."""
+matter: independent branches, branches that meet after every step, branches that share the CPU for what the
+simulated devices have no function for, and requests in a pipeline."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from overlap_case import (
 from mansard.dtypes import DType
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Location, Value
 from mansard.ir.interpreter import interpret
-from mansard.ir.scalar import Apply, Arg, Cast
+from mansard.ir.scalar import Apply, Arg, Cast, Const
 from mansard.placement import Placement
 
 SIDE = 32
@@ -73,6 +74,35 @@ def exchange(count: int, steps: int) -> Graph:
             b.location = part(n)
             values.append(product(b, x, 100 * n + step, before[n - 1]))
     return b.build(values)
+
+
+def fallback(count: int, steps: int) -> Graph:
+    """Chains of products with a softmax behind each, which the CPU has to do for all devices: the chains come
+    one after the other in the model, and the CPU is not to serve them so."""
+    b = GraphBuilder("fallback")
+    ends = []
+    for branch in range(count):
+        x = b.input(f"x{branch}", (SIDE, SIDE), DType.BF16)
+        for step in range(steps):
+            b.location = part(branch)
+            x = product(b, x, 100 * branch + step)
+            b.location = Location("softmax")
+            x = softmax(b, x)
+        ends.append(x)
+    return b.build(ends)
+
+
+def softmax(b: GraphBuilder, x: Value) -> Value:
+    """Of rows, in f32, times their length, rounded to bf16."""
+    shape, whole, row = x.type.shape, IndexMap.identity(2), IndexMap.of_dims((0,))
+    a, c = Arg(0, DType.F32), Arg(1, DType.F32)
+    wide = b.generic([x], [whole], shape, Cast(Arg(0, DType.BF16), DType.F32))
+    top = b.generic([wide], [whole], shape, a, reduced=1, combiner="max")
+    lower = Apply("exp", (Apply("sub", (a, c), DType.F32),), DType.F32)
+    e = b.generic([wide, top], [whole, row], shape, lower)
+    total = b.generic([e], [whole], shape, a, reduced=1, combiner="add")
+    part_of = Apply("mul", (Apply("div", (a, c), DType.F32), Const(float(SIDE), DType.F32)), DType.F32)
+    return b.generic([e, total], [whole, row], shape, Cast(part_of, DType.BF16))
 
 
 def pipeline(count: int, steps: int) -> Graph:
@@ -141,6 +171,7 @@ def simulated(case: str, count: int, dispatch_ms: float, runs: int) -> Result:
 GRAPHS: dict[str, Callable[[int, int], Graph]] = {
     "branches": branches,
     "exchange": exchange,
+    "fallback": fallback,
     "pipeline": pipeline,
 }
 
