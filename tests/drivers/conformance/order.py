@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conformance.adapter import WAIT, Suite, Workbench, computes
-from mansard.errors import DeviceError, ExecutionError, WaitTimeoutError
+from mansard.errors import CallCancelledError, DeviceError, ExecutionError, WaitTimeoutError
 from mansard.hal import Batch, BufferRef, Fill, Point, Semaphore
 
 SOON = 0.03
@@ -233,6 +233,33 @@ class OrderTests(Suite):
         assert set(target.view().view(np.int32).tolist()) == {9}
 
     # ---- threads and the end ----
+
+    def test_withdrawn_batches_do_not_run_and_others_do(self, bench: Workbench) -> None:
+        """They fail once what they wait for is complete, not before; their timeline stays of use."""
+        gate, other = points("gate", 2)
+        mine = Semaphore("given up")
+        target = bench.shared(np.ones(64, dtype=np.uint32))
+        fill = bench.device.record([Fill(BufferRef(target), 256, 7)])
+        bench.device.submit(
+            [
+                Batch(fill, wait=(gate,), signal=(Point(mine, 1),)),
+                Batch(bench.empty(), wait=(Point(mine, 1),), signal=(Point(mine, 2),)),
+                Batch(bench.empty(), wait=(gate,), signal=(other,)),
+            ]
+        )
+        error = CallCancelledError("enough")
+        mine.withdraw(error)
+        time.sleep(SOON)
+        assert not Point(mine, 1).done()
+        gate.semaphore.signal(1)
+        other.wait(WAIT)
+        for value in (1, 2):
+            with pytest.raises(CallCancelledError) as caught:
+                Point(mine, value).wait(WAIT)
+            assert caught.value is error
+        assert (target.view().view(np.uint32) == 1).all()
+        bench.device.submit([Batch(bench.empty(), signal=(Point(mine, 3),))])
+        Point(mine, 3).wait(WAIT)
 
     def test_two_threads_submit(self, bench: Workbench) -> None:
         errors: list[BaseException] = []
