@@ -61,6 +61,7 @@ class Frontier:
         an answer at the time ``until`` (`time.perf_counter`), with a bound of 0.
         """
         states, dropped = self._first(), np.inf
+        settled: set[int] = set()
         history: list[tuple[Ints, Ints]] = []
         for n, step in enumerate(self.look.steps):
             if time.perf_counter() > until:
@@ -75,7 +76,10 @@ class Frontier:
             if not parts:
                 return Found(None, known, min(dropped, known))
             states = States.join(parts)
+            settled -= {slot for _, slot in step.makes}
+            step = step.without(settled)
             self._raise(states, step)
+            settled |= _settle(states, step)
             bounds = self._lower(states, n, step)
             kept = np.flatnonzero(bounds < known * (1 - _SLACK))
             if len(kept) < len(bounds):
@@ -201,29 +205,36 @@ class Frontier:
             if not needed:
                 return
             earliest = np.minimum(earliest, np.maximum.reduce([reach[slot] for slot in needed]))
-        rows = np.arange(len(states.top))
-        own = {}
-        for slot, read, downloaded in step.pending:
-            source = states.made[:, slot]
-            made = np.where(source == HOST, 0.0, there[rows, slot, source])
-            own[slot] = made
-            if read:
-                early = made[:, None] + self.look.handoff[source, :, 0]
-                missing = np.isinf(there[:, slot])
-                earliest = np.where(missing, np.minimum(earliest, early), earliest)
-            if downloaded:
-                earliest[rows, source] = np.minimum(earliest[rows, source], made)
+        if not len(step.alive):
+            states.free = np.maximum(states.free, earliest)
+            return
+        rows = np.arange(len(states.top))[:, None]
+        source, made, missing = self._values(states, step)
+        early = made[:, :, None] + self.look.handoff[source, :, 0]
+        early = np.where(missing & step.read[:, None], early, np.inf)
+        earliest = np.minimum(earliest, early.min(axis=1))
+        for column in map(int, np.flatnonzero(step.down)):
+            own = source[:, column]
+            earliest[rows[:, 0], own] = np.minimum(earliest[rows[:, 0], own], made[:, column])
         states.free = np.maximum(states.free, earliest)
-        for slot, _, downloaded in step.pending:
-            source = states.made[:, slot]
-            missing = np.isinf(there[:, slot])
-            raised = np.maximum(there[:, slot], earliest)
-            # Copies to come start by when it was made.
-            late = np.where(missing, earliest - self.look.handoff[source, :, 0], np.inf).min(axis=1)
-            made = np.maximum(own[slot], np.minimum(late, earliest[rows, source]))
-            inside = source != HOST
-            raised[rows[inside], source[inside]] = own[slot][inside] if downloaded else made[inside]
-            there[:, slot] = raised
+        # Copies to come start by when a value was made: that may rise only as far as none is later for it.
+        late = np.where(missing, earliest[:, None, :] - self.look.handoff[source, :, 0], np.inf).min(axis=2)
+        raised = np.maximum(made, np.minimum(late, earliest[rows, source]))
+        # A value that is everywhere is as good as there when the queue is free.
+        lacking = np.asarray(missing.any(axis=2), np.bool_)
+        begin = np.where(lacking[:, :, None], earliest[:, None, :], states.free[:, None, :])
+        found = np.maximum(there[:, step.alive], begin)
+        raised = np.where(lacking, raised, np.maximum(made, states.free[rows, source]))
+        raised = np.where(step.down, made, raised)
+        inside, place = np.nonzero(source != HOST)
+        found[inside, place, source[inside, place]] = raised[inside, place]
+        there[:, step.alive] = found
+
+    def _values(self, states: States, step: Step) -> tuple[Ints, Floats, npt.NDArray[np.bool_]]:
+        """For every value alive after a step who made it and when, and on which devices it is not."""
+        there, source = states.there[:, step.alive], states.made[:, step.alive]
+        made = np.take_along_axis(there, np.maximum(source, 0)[:, :, None], axis=2)[:, :, 0]
+        return source, np.where(source == HOST, 0.0, made), np.isinf(there)
 
     def _lower(self, states: States, n: int, step: Step) -> Floats:
         """A lower bound of what every state can end with."""
@@ -231,20 +242,14 @@ class Frontier:
         bound: Floats = np.asarray(np.maximum(states.top, loads))
         if not self.latency:
             return bound
-        rows = np.arange(len(states.top))
-        arrivals: dict[int, Floats] = {}
-        for slot, tail in step.behind:
-            if slot not in arrivals:
-                source = states.made[:, slot]
-                made = np.where(source == HOST, 0.0, states.there[rows, slot, source])
-                number = step.occupant[slot]
-                coming = (
-                    made[:, None] + self.look.handoff[source, :, number] + self.look.copy[source, :, number]
-                )
-                there = states.there[:, slot]
-                arrivals[slot] = np.maximum(np.where(np.isinf(there), coming, there), states.free)
-            np.maximum(bound, (arrivals[slot] + tail).min(axis=1), out=bound)
-        return bound
+        if not len(step.waits):
+            return bound
+        source, made, missing = self._values(states, step)
+        coming = self.look.handoff[source, :, step.moves] + self.look.copy[source, :, step.moves]
+        arrival = np.where(missing, made[:, :, None] + coming, states.there[:, step.alive])
+        arrival = np.maximum(arrival, states.free[:, None, :])
+        ends = (arrival[:, step.waits] + step.tails).min(axis=2).max(axis=1)
+        return np.asarray(np.maximum(bound, ends))
 
     def _varied(self, states: States, step: Step) -> Ints:
         """Rows in the order in which they are kept: the first of every kind, then the second of every kind.
@@ -252,7 +257,7 @@ class Frontier:
         Kinds differ in which devices have a large value. A copy of one pays only over many dispatches; by
         their bounds alone, states that have made it would be dropped for those that have not.
         """
-        slots = [slot for slot, *_ in step.pending if step.occupant[slot] in self.look.large]
+        slots = step.alive[np.isin(step.moves, self.look.large)]
         copied = np.isinf(states.there[:, slots]).reshape(len(states.top), -1)
         kind_of = equal_rows(copied.astype(np.int64))
         rank = np.zeros(len(states.top), np.int64)
@@ -266,8 +271,7 @@ class Frontier:
         """What two states must agree in to be compared: where values are that may have to be copied yet, the
         devices of groups, where constants are that several dispatches read. One row a state."""
         matters: npt.NDArray[np.bool_] = np.asarray(np.isinf(states.there).any(axis=2))
-        for slot, _, downloaded in step.pending:
-            matters[:, slot] |= downloaded
+        matters[:, step.alive[step.down]] = True
         placed = states.placed.reshape(len(states.top), self.look.shared * self.look.devices)
         return np.concatenate([np.where(matters, states.made, HOST), states.group, placed], axis=1)
 
@@ -282,3 +286,13 @@ class Frontier:
             free[rows, source] = np.where(copy > 0, end, free[rows, source])
             last = np.maximum(last, np.where(copy > 0, end, made))
         return last
+
+
+def _settle(states: States, step: Step) -> set[int]:
+    """The slots of values that no state waits for or copies any more: they are forgotten."""
+    there, slots = states.there, step.alive[~step.down]
+    earliest = states.free[:, None, :]
+    late = (there[:, slots] > earliest).any(axis=(0, 2))
+    found = slots[~late]
+    there[:, found], states.made[:, found] = 0.0, HOST
+    return {int(slot) for slot in found}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,8 @@ from mansard.placement.loads import load_weights
 from mansard.placement.problem import HOST, Problem
 
 Floats = npt.NDArray[np.float64]
-_NEGLIGIBLE = 2e-3
+Ints = npt.NDArray[np.int64]
+_NEGLIGIBLE = 4e-3
 """Copies that together take no more than this part of all dispatches count as instant."""
 _LARGE = 0.02
 """A value is large when a copy of it takes this part of all dispatches."""
@@ -37,12 +38,34 @@ class Step:
     """(bytes, number among shared constants or None) of the constants it reads."""
     needs: list[list[int]] = field(default_factory=list)
     """Of the slots alive afterwards, the least sets of which a later dispatch needs all."""
-    behind: list[tuple[int, Floats]] = field(default_factory=list)
-    """(slot, seconds to the end from its reader's start on each device) of the values alive afterwards."""
-    pending: list[tuple[int, bool, bool]] = field(default_factory=list)
-    """(slot, whether dispatches still read it, whether the caller does) of the values alive afterwards."""
-    occupant: dict[int, int] = field(default_factory=dict)
-    """The move of the value in every slot afterwards."""
+    alive: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Slots of the values that are read afterwards."""
+    moves: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Their moves."""
+    read: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """Whether dispatches read them."""
+    down: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """Whether the caller does."""
+    waits: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Numbers of ``alive``, with repetitions: one for each row of ``tails``."""
+    tails: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    """Seconds to the end from the start of a reader on each device, (readers that matter, devices)."""
+
+    def without(self, slots: Container[int]) -> Step:
+        """The step without the values in some slots."""
+        kept = np.array([slot not in slots for slot in self.alive.tolist()], np.bool_)
+        if kept.all():
+            return self
+        rows = kept[self.waits]
+        return replace(
+            self,
+            alive=self.alive[kept],
+            moves=self.moves[kept],
+            read=self.read[kept],
+            down=self.down[kept],
+            waits=(np.cumsum(kept) - 1)[self.waits[rows]],
+            tails=self.tails[rows],
+        )
 
 
 class Outlook:
@@ -62,7 +85,7 @@ class Outlook:
         self.nearest = _shortest(self.handoff[: self.devices, : self.devices, 0].copy())
         self.limited = [d for d, limit in enumerate(problem.limits) if limit is not None]
         self.least = [d for d, least in enumerate(problem.least) if least]
-        self._steps()
+        self._steps(latency)
         self._waiting(self._tails())
         self.weights, self.rest = self._loads()
 
@@ -84,13 +107,13 @@ class Outlook:
         order = np.argsort(most / np.maximum(1, lives))
         fastest = self.times.min(axis=1).sum()
         small = order[np.cumsum(most[order]) <= _NEGLIGIBLE * fastest]
-        self.large = {int(number) for number in np.flatnonzero(most >= _LARGE * fastest)}
+        self.large: Ints = np.flatnonzero(most >= _LARGE * fastest)
         copy[:, :, small] = 0.0
         self.down[small] = 0.0
         self.handoff: Floats = handoff if latency else np.zeros_like(handoff)
         self.copy: Floats = copy
 
-    def _steps(self) -> None:
+    def _steps(self, latency: bool) -> None:
         problem, count = self.problem, len(self.times)
         self.steps = steps = [Step() for _ in range(count)]
         slots: list[int] = []  # the dispatch after which each slot is empty again
@@ -101,8 +124,9 @@ class Outlook:
             users = [c for c in move.consumers if c != HOST]
             to_host = HOST in move.consumers and move.producer != HOST
             to_host = to_host and any(self.down[number, d] for d in problem.allowed[move.producer])
-            if move.producer == HOST and not self.copy[HOST, :, number].any():
-                continue  # the caller's memory is every device's
+            instant = not self.copy[:, :, number].any() and not to_host
+            if instant and (move.producer == HOST or not latency):
+                continue  # it is wherever it is read when it is read
             last = count if to_host else max(users, default=-1)
             if last < 0:
                 continue
@@ -137,10 +161,6 @@ class Outlook:
             for number, held in enumerate(problem.held):
                 for n in held.users:
                     steps[n].held = (*steps[n].held, (held.bytes, shared.get(number)))
-        now = {slot: number for number, slot in self.initial}
-        for step in steps:
-            now |= {slot: number for number, slot in step.makes}
-            step.occupant = dict(now)
 
     def _tails(self) -> Floats:
         """Seconds from the start of every dispatch on every device to the end, along the worst path."""
@@ -190,13 +210,18 @@ class Outlook:
                 behind[later] = found
                 sets.add(frozenset(found))
             step.needs = [sorted(s) for s in sets if not any(other < s for other in sets)]
-            for number in alive:
-                slot, users = self.slot_of[number], [u for u in moves[number].consumers if u > n]
-                to_host = number in final
-                step.pending.append((slot, bool(users), to_host))
-                tails = [tail[u] for u in users]
-                kept = [t for i, t in enumerate(tails) if not _covered(t, i, tails)]
-                step.behind += [(slot, t) for t in kept]
+            step.alive = np.array([self.slot_of[number] for number in alive], np.int64)
+            step.moves = np.array(alive, np.int64)
+            step.down = np.array([number in final for number in alive], np.bool_)
+            waits, kept = [], []
+            for place, number in enumerate(alive):
+                tails = [tail[user] for user in moves[number].consumers if user > n]
+                own = [t for i, t in enumerate(tails) if not _covered(t, i, tails)]
+                waits += [place] * len(own)
+                kept += own
+            step.waits = np.array(waits, np.int64)
+            step.tails = np.array(kept).reshape(-1, self.devices)
+            step.read = np.isin(np.arange(len(alive)), step.waits)
 
     def _loads(self) -> tuple[Floats, Floats]:
         """Weights of devices, and for each the weighted work of the dispatches from n on, at its least.

@@ -88,9 +88,9 @@ def test_the_best_is_found_where_nothing_is_dropped(seed, objective):
     assert problem.fits(found.labels)
     # Copies that take nothing worth mentioning are left out of the search, not out of the cost.
     assert found.cost == cost_of(problem, objective)(found.labels)
-    assert best * (1 - 1e-9) <= found.cost <= best * 1.002
+    assert best * (1 - 1e-9) <= found.cost <= best * 1.005
     assert found.bound <= best * (1 + 1e-9)
-    assert found.bound >= best * 0.998
+    assert found.bound >= best * 0.995
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
@@ -112,7 +112,7 @@ def test_no_answer_when_nothing_is_below_what_is_known():
     best = best_of_all(problem, "latency")
     found = Frontier(problem, "latency").run(UNLIMITED, best, later())
     assert found.labels is None
-    assert best * 0.998 <= found.bound <= best
+    assert best * 0.995 <= found.bound <= best
 
 
 def test_time_that_is_up_gives_no_bound():
@@ -152,8 +152,8 @@ def test_an_answer_is_composed_of_the_answers_between_values_that_all_passes_thr
     last = problem.moves[-1].bytes
     expected = min(value + problem.delay(last, device, HOST)[1] for device, value in reached.items())
     found = Frontier(problem, "latency").run(256, math.inf, later())
-    assert expected * (1 - 1e-9) <= found.cost <= expected * 1.002
-    assert found.bound == pytest.approx(expected, rel=2e-3)
+    assert expected * (1 - 1e-9) <= found.cost <= expected * 1.005
+    assert found.bound == pytest.approx(expected, rel=5e-3)
 
 
 def segment(problem, own, before, labels):
@@ -188,7 +188,7 @@ def test_two_ways_to_the_best_agree(objective):
     cost = cost_of(problem, objective)
     assert frontier.bound <= cost(program.labels) * (1 + 1e-9)
     assert program.bound <= frontier.cost * (1 + 1e-9)
-    assert frontier.cost <= cost(program.labels) * 1.002
+    assert frontier.cost <= cost(program.labels) * 1.005
 
 
 def test_a_large_copy_that_pays_over_many_layers_is_found():
@@ -201,7 +201,7 @@ def test_a_large_copy_that_pays_over_many_layers_is_found():
     found = Frontier(problem, "latency").run(8, math.inf, later())
     # Four on the near device while the far one copies, the rest there.
     assert found.cost == pytest.approx(4 + 0.02 + 26 * 0.5, abs=0.02)
-    assert found.bound >= found.cost * 0.998
+    assert found.bound >= found.cost * 0.995
 
 
 def test_weights_of_devices_bound_the_fullest_queue():
