@@ -14,6 +14,7 @@ from mansard.drivers.vulkan.plan import (
     NAMED_FEATURES,
     UNNAMED_FEATURES,
     describe_capabilities,
+    describe_kind,
     make_plan,
 )
 from mansard.drivers.vulkan.restrict import (
@@ -201,3 +202,11 @@ def test_extensions_newer_than_the_validation_layer_are_left_out() -> None:
     assert driver._restricted(RICH) is RICH
     Validating.layer_version = 1 << 22 | 3 << 12 | 239
     assert not {name for name in present(driver._restricted(RICH)) if "matrix" in name}
+
+
+def test_a_device_without_unified_memory_counts_as_a_card() -> None:
+    software = dataclasses.replace(RICH, device_type=vk.VK_PHYSICAL_DEVICE_TYPE_CPU)
+    card = disable(software, ["unified_memory"])
+    assert (make_plan(software).unified, make_plan(card).unified) == (True, False)
+    assert (describe_kind(software), describe_kind(card)) == ("software", "discrete")
+    assert card.features == software.features

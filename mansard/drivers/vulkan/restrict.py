@@ -38,6 +38,8 @@ from mansard.drivers.vulkan.snapshot import (
 from mansard.errors import InputError
 
 NAN_PRESERVE = "nan_preserve"
+UNIFIED_MEMORY = "unified_memory"
+"""Switched off, a device counts as a card: what it uses is copied to memory of its own, and back."""
 _PRESERVE_LIMIT = "shaderSignedZeroInfNanPreserveFloat32"
 _OPERATIONS_LIMIT = "subgroupSupportedOperations"
 _MATRIX = "cooperativeMatrix"
@@ -134,10 +136,14 @@ def disable(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
             limits[_OPERATIONS_LIMIT] = limits.get(_OPERATIONS_LIMIT, 0) & ~SUBGROUP_OPERATIONS[name]
         elif name == NAN_PRESERVE:
             limits[_PRESERVE_LIMIT] = 0
+    kind = snapshot.device_type
+    if UNIFIED_MEMORY in names:
+        kind = vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU
     features = snapshot.features - gone
     matrices = [m for m in snapshot.matrices if matrix_feature(m) not in names]
     return dataclasses.replace(
         snapshot,
+        device_type=kind,
         features=features,
         extensions=snapshot.extensions - {*names, *(ext for ext, base in _BUILT_ON.items() if base in names)},
         limits=limits,
@@ -147,7 +153,7 @@ def disable(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
 
 def check_feature(name: str) -> None:
     """Raises InputError unless `disable` knows the name."""
-    known = {*NAMED_FEATURES, *SUBGROUP_OPERATIONS, NAN_PRESERVE, *_vulkan_features()}
+    known = {*NAMED_FEATURES, *SUBGROUP_OPERATIONS, NAN_PRESERVE, UNIFIED_MEMORY, *_vulkan_features()}
     if name not in known and not name.startswith(("VK_", "matrix_")):
         raise InputError(f"no Vulkan feature {name!r}{_near(name, known)}")
 
