@@ -141,7 +141,7 @@ def markdown(result: dict[str, Any]) -> str:
         "Costs are predicted by the cost model from profiles; nothing is run. The gap is to the best lower",
         f"bound that the placement itself or a second search of {machine['exact_seconds']:g} s gave,",
         f"lost is to the best placement seen. Of {total['rows']} rows {total['within_1_percent']} are within",
-        f"1 %; the worst gap is {total['worst_gap']:.1%}. The longest placement took {total['worst_seconds']:.1f} s,",
+        f"1 %; the worst gap is {total['worst_gap']:.1%}. The longest took {total['worst_seconds']:.1f} s,",
         f"{total['worst_cpu_seconds']:.1f} s of a processor.",
         "",
         "| network | devices | objective | dispatches | on each | seconds | cost | bound | gap | lost |",
