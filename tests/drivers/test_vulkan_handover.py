@@ -96,3 +96,30 @@ def test_many_batches_keep_their_order(device: VulkanDevice) -> None:
     Point(chain, 119).wait(support.TIMEOUT)
     assert work.order() == sorted(work.recorded)
     assert int(work.buffer.view()[:4].view("uint32")[0]) == 118
+
+
+@pytest.mark.parametrize("withdrawn", [True, False])
+def test_a_batch_that_fails_does_so_when_the_work_it_follows_has_ended(
+    device: VulkanDevice, withdrawn: bool
+) -> None:
+    """Who sees its point complete may free what the work before it uses, though the device orders the two."""
+    work, error = Work(device), CallCancelledError("enough")
+    running, gate, failing = Semaphore("running"), Semaphore("gate"), Semaphore("failing")
+    device.inject(hang=True)
+    first = work.submit("running", Point(running, 1))
+    last = work.submit("failing", Point(failing, 1), (first, Point(gate, 1)))
+    behind = work.submit("behind", Point(failing, 2), (last,))
+    if withdrawn:
+        failing.withdraw(error)
+        gate.signal(1)
+    else:
+        gate.fail(1, error)
+    time.sleep(0.03)
+    assert not last.done()
+    assert not behind.done()
+    device.let_go()
+    for point in (last, behind):
+        with pytest.raises(CallCancelledError, match="enough"):
+            point.wait(support.TIMEOUT)
+    assert first.error() is None
+    assert work.order() == ["running"]
