@@ -75,6 +75,17 @@ def test_weights_kept_as_frameworks_keep_them(target):
     check(graph, inputs, target)
 
 
+@pytest.mark.parametrize(("m", "k", "n"), [(301, 24, 200), (96, 40, 232), (64, 33, 200)])
+def test_rows_that_caches_do_not_hold_are_taken_in_groups(m, k, n, monkeypatch):
+    monkeypatch.setattr(gemm, "GROUPED_BYTES", 4096)
+    monkeypatch.setattr(gemm, "GROUP_BYTES", 2500)
+    graph, inputs = linear(m, k, n, "residual")
+    made = compile_graph(graph, CompileOptions(targets=("cpu",), cache=False))
+    (step,) = [s for part in made.plan.devices[0].segments for s in part.steps if hasattr(s, "grid")]
+    assert step.grid[1] > 1 and step.grid[2] > 1
+    compare(outputs(_model(made), inputs), interpret(graph, inputs))
+
+
 @pytest.mark.parametrize("least", [1, 16])
 def test_symbolic_rows(least):
     rows = dims.symbol(Dim("rows", least, 100))

@@ -112,6 +112,10 @@ class _DenseGemm(Gemm):
         """The finished kernel; no input of it is stored packed."""
         return replace(super().run(), packed={})
 
+    def grouped(self) -> int:
+        """All rows are one group: what a workgroup packs is for as many of them as there may be."""
+        return 0
+
     def prepare(self, column_tile: KValue, vectors: int, last: bool = False) -> None:
         """Copy the columns of a tile to the scratch memory."""
         b = self.b
