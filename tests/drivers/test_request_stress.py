@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import three_devices
+import vulkan_support as support
 from three_devices import NAMES, Devices, expected, model, model_on_one
 
 from mansard.api import Model
@@ -115,6 +116,7 @@ class Client:
                     x = np.full(size, self.random.randrange(100), np.float32)
                     (kind,) = self.random.choices(kinds, weights)
                     group.create_task(one(kind, called, x, reference))
+        assert asyncio.all_tasks() == {asyncio.current_task()}, "a call leaves no task to the loop"
 
     async def _awaited(self, called: Model, x: np.ndarray, reference: Reference) -> str:
         priority, deadline = self.random.randrange(3), self.random.choice((None, None, 0.002, 0.02))
@@ -200,6 +202,7 @@ def test_requests_with_random_faults_leave_nothing_behind() -> None:
         after = alive()
     finally:
         devices.close()
+    support.assert_no_validation_messages()  # it tells of objects that outlive their device
     assert set(outcomes) >= {"right", "cancelled", *(error.__name__ for error in EXPECTED)}, outcomes
     assert outcomes["right"] > REQUESTS / 4, outcomes
     assert after - before == Counter()
