@@ -14,6 +14,7 @@ from mansard.errors import (
     InputError,
     MansardError,
     OutOfMemoryError,
+    QueueFullError,
     WaitTimeoutError,
 )
 from mansard.hal import ProfileRow
@@ -36,6 +37,10 @@ class Stats:
 
     calls: int = 0
     """Calls that gave a result."""
+    refused: int = 0
+    """Calls that found the queue full."""
+    dropped: int = 0
+    """Calls that nobody waited for any longer: past their deadline or timeout, or cancelled."""
     contexts: int = 0
     """Contexts recorded: one per set of shapes, and per call in flight at the same time."""
     device_copies: int = 0
@@ -85,8 +90,12 @@ class Calls:
         call = self.call(prepared, priority, None if deadline is None else Limit.after(deadline))
         if timeout is not None:
             call.patience = Limit.after(timeout)
-        self._begin_blocking(call)
-        self._await(call)
+        try:
+            self._begin_blocking(call)
+            self._await(call)
+        except (DeadlineExceededError, WaitTimeoutError, QueueFullError) as error:
+            self.count_lost(error)
+            raise
         return self.finish(call)
 
     def profile(self, prepared: Prepared) -> tuple[list[list[ProfileRow]], float, Copies]:
@@ -146,7 +155,7 @@ class Calls:
             _resolve(future, [], late)
 
         call = self.call(prepared, priority, None if deadline is None else Limit.after(deadline))
-        request = Request(self, call, deliver)
+        request = self.request(call, deliver)
         request.enter()
         timer = None if call.deadline is None else loop.call_later(call.deadline.left, expire)
         try:
@@ -323,6 +332,14 @@ class Calls:
         if isinstance(error, DeadlineExceededError | CallCancelledError):
             self.withdraw(call, error)
         completions().when(call.context.finals(), lambda: self.settle(call, error))
+
+    def count_lost(self, error: MansardError) -> None:
+        """A call ended with this error and no result, through no fault of a device."""
+        with self._lock:
+            if isinstance(error, QueueFullError):
+                self.stats.refused += 1
+            else:
+                self.stats.dropped += 1
 
     def _count(self, call: Call) -> None:
         context, (count, size) = call.context, call.prepared.copied

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mansard.errors import MansardError
+from mansard.errors import DeadlineExceededError, MansardError, QueueFullError
 from mansard.runtime.completion import completions
 from mansard.runtime.context import Context
 from mansard.runtime.pool import IdleContexts, Key, Place
@@ -89,10 +89,16 @@ class Request:
         self._running = False
         self._error: MansardError | None = None
         """Why the call was given up."""
+        self._ended = False
+        """Whether its end was delivered."""
 
     def enter(self, counts: bool = True) -> None:
         """Begin at once, or queue. Raises QueueFullError, if it ``counts``; other errors are delivered."""
-        self._place = self._calls.gate.enter(self._begin, self._call.priority, counts)
+        try:
+            self._place = self._calls.gate.enter(self._begin, self._call.priority, counts)
+        except QueueFullError as error:
+            self._calls.count_lost(error)
+            raise
 
     @property
     def running(self) -> bool:
@@ -106,9 +112,10 @@ class Request:
         these have not begun it, and ends in the background.
         """
         with self._lock:
-            if self._error is not None:
+            if self._error is not None or self._ended:
                 return
             self._error = error
+            self._calls.count_lost(error)
             if self._running:
                 self._calls.withdraw(self._call, error)
         if self._place is not None:
@@ -122,7 +129,8 @@ class Request:
         try:
             self._calls.start(self._call)
         except Exception as error:
-            self._end_with([], error)
+            if self._end_with([], error) and isinstance(error, DeadlineExceededError):
+                self._calls.count_lost(error)
             return
         with self._lock:
             self._running = True
@@ -145,8 +153,11 @@ class Request:
         else:
             self._end_with(results, None)
 
-    def _end_with(self, results: list[Array], error: BaseException | None) -> None:
+    def _end_with(self, results: list[Array], error: BaseException | None) -> bool:
+        """Deliver, unless the call was given up."""
         with self._lock:
             if self._error is not None:
-                return
+                return False
+            self._ended = True
         self._deliver(results, error)
+        return True

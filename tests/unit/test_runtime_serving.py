@@ -125,6 +125,7 @@ def test_a_full_queue_refuses_a_call_at_once(make):
 
     asyncio.run(main())
     assert np.array_equal(model(X), 6 * X + 0.5)
+    assert (model.stats.calls, model.stats.refused, model.stats.dropped) == (3, 2, 0)
 
 
 @pytest.mark.parametrize("limits", [{"max_in_flight": 0}, {"max_queued": -1}])
@@ -158,6 +159,7 @@ def test_a_queued_call_fails_at_its_deadline_and_never_runs(make):
     asyncio.run(main())
     assert device.log == ["any"]
     assert np.array_equal(model(X), 2 * X)
+    assert (model.stats.calls, model.stats.refused, model.stats.dropped) == (2, 0, 4)
 
 
 def test_a_deadline_that_has_passed_is_not_begun(make):
@@ -169,6 +171,7 @@ def test_a_deadline_that_has_passed_is_not_begun(make):
         with pytest.raises(DeadlineExceededError):
             asyncio.run(model.run_async(X, deadline=deadline))
     assert device.submissions == 0
+    assert model.stats.dropped == 4
     assert np.array_equal(model(X, deadline=60), 6 * X + 0.5)
     assert np.array_equal(asyncio.run(model.run_async(X, deadline=60)), 6 * X + 0.5)
 
@@ -249,7 +252,7 @@ def test_a_cancelled_call_is_withdrawn_and_others_are_not_touched(make):
 
     assert np.array_equal(asyncio.run(main()), 55 * X)
     assert sum(label == gpu.log[0] for label in gpu.log) == 3
-    assert model.stats.calls == 3
+    assert (model.stats.calls, model.stats.dropped) == (3, 2)
     assert model.stats.contexts == 2
 
 
