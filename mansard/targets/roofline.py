@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mansard.hal.device import DeviceInfo
+from mansard.targets.calibrated import calibrated
 from mansard.targets.gpus import product_of
 from mansard.targets.profile import DeviceProfile, default_profile, gpu_profile
 
@@ -34,10 +35,11 @@ class Roofline:
 
 
 def roofline_of(device: DeviceInfo) -> Roofline:
-    """The roofline of a device: the vendor's figures for a GPU that is known by name, else its profile's."""
+    """The roofline of a device: the vendor's figures for a GPU that is known by name, else those of its
+    profile, the one measured here before the shipped one."""
     product = product_of(device) if device.driver == "vulkan" else None
     if product is None or product.f32 is None or product.bandwidth is None:
-        return _of_profile(default_profile(device.driver, device.kind))
+        return _of_profile(calibrated(device) or default_profile(device.driver, device.kind))
     base = gpu_profile(product, device.kind)
     rates = {"f32": product.f32, **{dtype: max(rate, product.f32) for dtype, rate in product.rates.items()}}
     caches = max(base.cache_bandwidth, product.bandwidth)
