@@ -109,7 +109,7 @@ def seconds(work: Work, profile: DeviceProfile) -> float:
         written = dims.representative(work.written)
         to_memory = profile.write_bandwidth or profile.bandwidth
         memory = (moved - written) / profile.bandwidth + written / to_memory
-    return max(memory, dims.representative(work.operations) / profile.rate(work.dtype)) + profile.launch
+    return max(memory, profile.seconds(dims.representative(work.operations), work.dtype)) + profile.launch
 
 
 def transfer_seconds(size: int, source: DeviceProfile, target: DeviceProfile) -> float:

@@ -42,7 +42,10 @@ def forget() -> None:
 def profile_from_data(data: Mapping[str, Any]) -> DeviceProfile:
     """A profile from what `dataclasses.asdict` makes of it; raises KeyError or TypeError for other data."""
     links = {name: LinkProfile(**link) for name, link in data["links"].items()}
-    return DeviceProfile(**{**data, "link": LinkProfile(**data["link"]), "links": links})
+    small = {
+        dtype: tuple((size, rate) for size, rate in points) for dtype, points in data.get("small", {}).items()
+    }
+    return DeviceProfile(**{**data, "link": LinkProfile(**data["link"]), "links": links, "small": small})
 
 
 def _key(device: DeviceInfo) -> str:

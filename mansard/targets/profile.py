@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import itertools
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -42,11 +44,30 @@ class DeviceProfile:
     write_bandwidth: float = 0.0
     """Bytes per second written to memory, where that differs from ``bandwidth``; 0: it does not. Many CPUs
     read what they are about to overwrite."""
+    small: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
+    """By element type (operations, operations per second) of dispatches that are too small for ``rates``, the
+    smallest first, the last as large as those: short of work for all of its cores, a GPU is far below."""
+
+    def seconds(self, operations: float, dtype: str) -> float:
+        """Seconds of a dispatch's operations; between measured sizes rates change as powers of the size."""
+        points = self.small.get(self._listed(dtype), ())
+        for (size, rate), (larger, faster) in itertools.pairwise(points):
+            if operations < larger:
+                part = math.log(max(1.0, operations / size)) / math.log(larger / size)
+                between: float = rate * (faster / rate) ** part
+                return operations / between
+        return operations / self.rate(dtype)
 
     def rate(self, dtype: str) -> float:
         """Operations per second for an element type: the f32 rate when it is not listed, one for bytes of
         either sign."""
-        return self.rates.get("i8" if dtype == "u8" and dtype not in self.rates else dtype, self.rates["f32"])
+        return self.rates[self._listed(dtype)]
+
+    def _listed(self, dtype: str) -> str:
+        """The element type whose figures stand for one."""
+        if dtype == "u8" and dtype not in self.rates:
+            dtype = "i8"
+        return dtype if dtype in self.rates else "f32"
 
 
 @functools.cache

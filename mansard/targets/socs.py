@@ -8,6 +8,8 @@ A file has a ``name`` and a table per device, called as the device slot of a mod
 * ``memory``: bytes of it that a model may take (optional);
 * ``efficiency``: the parts of ``bandwidth`` (all bandwidths) and of ``rates`` that kernels reach, so that
   the other figures can be those of a datasheet (default 1);
+* ``small``: by element type ``[[operations, rate], ...]`` of dispatches too small for ``rates``, the smallest
+  first (optional);
 * ``links``: by other table, or ``host``, ``{ link, handoff }`` of that way alone (optional).
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.resources
+import itertools
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -27,7 +30,7 @@ from mansard.targets.profile import DeviceProfile, LinkProfile, profile_from
 
 _REQUIRED = ("bandwidth", "cache_bandwidth", "cache_bytes", "rates", "launch", "handoff", "link")
 _MAY_BE_ZERO = ("cache_bytes", "launch", "handoff")
-_OPTIONAL = ("write_bandwidth", "unified", "memory", "efficiency", "links")
+_OPTIONAL = ("write_bandwidth", "unified", "memory", "efficiency", "links", "small")
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,22 @@ def _device(where: str, name: str, raw: Mapping[str, Any]) -> DeviceProfile:
         cache_bandwidth=profile.cache_bandwidth * moving,
         write_bandwidth=_number(where, "write_bandwidth", raw.get("write_bandwidth", 0), True) * moving,
         links=links,
+        small={
+            dtype: _points(f"small.{dtype} of {where}", rows, computing)
+            for dtype, rows in _table(where, "small", raw.get("small", {})).items()
+        },
     )
+
+
+def _points(where: str, rows: object, scale: float) -> tuple[tuple[float, float], ...]:
+    """Pairs of numbers above zero, sorted by the first."""
+    pairs = rows if isinstance(rows, list) else []
+    if not pairs or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise PlacementError(f"{where} is {rows!r}, not a list of [operations, operations per second]")
+    found = tuple((_number(where, "size", a), _number(where, "rate", b) * scale) for a, b in pairs)
+    if any(first >= second for (first, _), (second, _) in itertools.pairwise(found)):
+        raise PlacementError(f"{where}: sizes do not grow: {', '.join(str(size) for size, _ in found)}")
+    return found
 
 
 def _link(where: str, raw: Mapping[str, Any]) -> LinkProfile:

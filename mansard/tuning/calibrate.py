@@ -39,6 +39,8 @@ _PRODUCT_SECONDS = 2e-3
 _MEMORY, _MEMORY_DISCRETE = 128 << 20, 1 << 30
 """Bytes that are read in the measurement of memory: more than caches hold, but see `_memory_bytes`."""
 _MEMORY_MOST = 2 << 30
+_SMALL, _SMALL_SHARE = 8e6, 0.2
+"""Operations of the smallest product, and the part of a figure's time that each small one gets."""
 _TINY = 512
 _ROUNDS = 4
 _FEW, _MOST, _CHAIN_SECONDS = 16, 2048, 2e-3
@@ -126,6 +128,9 @@ class _Bench:
         memory, writing = self._memory()
         bandwidth = memory or shipped.bandwidth
         measured = {dtype: rate for dtype in DTYPES if (rate := self._product(dtype))}
+        small = {
+            dtype: self._small(dtype, rate, launch or shipped.launch) for dtype, rate in measured.items()
+        }
         # What is not measured keeps its ratio to f32.
         ratio = measured.get("f32", shipped.rates["f32"]) / shipped.rates["f32"]
         rates = {dtype: rate * ratio for dtype, rate in shipped.rates.items()} | measured
@@ -136,6 +141,7 @@ class _Bench:
             write_bandwidth=writing,
             cache_bandwidth=max(bandwidth, cached or shipped.cache_bandwidth),
             rates=rates,
+            small={dtype: points for dtype, points in small.items() if len(points) > 1},
             launch=launch or shipped.launch,
             unified=self.device.capabilities.unified_memory,
             measured=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -213,14 +219,32 @@ class _Bench:
 
         return self._figure(f"rates.{dtype}", measure)
 
-    def _time(self, graph: Graph) -> tuple[float, int, int]:
+    def _small(self, dtype: str, rate: float, launch: float) -> tuple[tuple[float, float], ...]:
+        """Rates of products of growing size, without what a launch takes, up to ``rate`` of large ones.
+
+        What is measured slower than a smaller size was disturbed.
+        """
+        points: list[tuple[float, float]] = []
+        wanted = float(_SMALL)
+        while wanted < self.shipped.rate(dtype) * _PRODUCT_SECONDS / 2:
+            shapes = probes.products(dtype, wanted)
+            rows = [self._time(graph, _SMALL_SHARE) for graph in shapes]
+            size = sum(operations for _, _, operations in rows) / len(rows)
+            took = sum(max(seconds - launch, seconds / 4) for seconds, _, _ in rows) / len(rows)
+            last, least = points[-1] if points else (0.0, 0.0)
+            if size > last:
+                points.append((size, min(rate, max(least, size / took))))
+            wanted *= 4
+        return (*points, (wanted, rate))
+
+    def _time(self, graph: Graph, part: float = 1.0) -> tuple[float, int, int]:
         """Seconds of all kernels of a graph, with the bytes and operations of the cost model."""
         made = self._compiled(graph)
         kernels = self._kernels(made.plan, made.sources)
         total = 0.0
         for kernel, workload, runs in kernels:
             with closing(Stopwatch(self.device, workload)) as stopwatch:
-                total += runs * self._best(stopwatch, kernel, self.share / len(kernels))
+                total += runs * self._best(stopwatch, kernel, part * self.share / len(kernels))
         moved = sum(evaluate(d.bytes, {}) for d in made.plan.decisions)
         return total, moved, sum(evaluate(d.operations, {}) for d in made.plan.decisions)
 
@@ -300,6 +324,9 @@ def to_toml(found: Sequence[Calibration]) -> str:
         lines += [f'\n["{calibration.device.id}"]', f"# {profile.name}, measured {profile.measured}"]
         lines += [f"{key} = {_figure(value)}" for key, value in figures.items()]
         lines += [f"unified = {str(profile.unified).lower()}", f"rates = {_inline(profile.rates)}"]
+        if profile.small:
+            points = (f"{d} = [{', '.join(map(_pair, rows))}]" for d, rows in profile.small.items())
+            lines.append(f"small = {{ {', '.join(points)} }}")
         shown = ", ".join(f'"{name}" = {_inline(way)}' for name, way in ways.items())
         lines.append(f"links = {{ {shown} }}")
     return "\n".join(lines) + "\n"
@@ -307,6 +334,10 @@ def to_toml(found: Sequence[Calibration]) -> str:
 
 def _inline(figures: Mapping[str, float]) -> str:
     return f"{{ {', '.join(f'{key} = {_figure(value)}' for key, value in figures.items())} }}"
+
+
+def _pair(point: tuple[float, float]) -> str:
+    return f"[{_figure(point[0])}, {_figure(point[1])}]"
 
 
 def _figure(value: float) -> str:

@@ -171,6 +171,17 @@ def test_what_is_written_may_be_slower_than_what_is_read(compiled):
         assert row == pytest.approx([(decision.bytes - written) / 1e9 + written / 1e8] * 2)
 
 
+def test_small_dispatches_have_rates_of_their_own():
+    small = {"f32": ((1e6, 1e9), (1e8, 1e11))}
+    gpu = DeviceProfile(
+        "gpu", 1e12, 1e12, 0, {"f32": 2e11, "i8": 4e11}, 0, LinkProfile(1e9, 0), True, small=small
+    )
+    assert gpu.seconds(1e5, "f32") == pytest.approx(1e-4)
+    assert gpu.seconds(1e7, "f32") == pytest.approx(1e7 / 1e10)  # half way between, on a scale of powers
+    assert gpu.seconds(1e9, "f32") == gpu.seconds(1e9, "f64") == pytest.approx(1e9 / 2e11)
+    assert gpu.seconds(1e5, "i8") == gpu.seconds(1e5, "u8") == pytest.approx(1e5 / 4e11)
+
+
 # Chips ------------------------------------------------------------------------------------------
 
 
@@ -209,6 +220,8 @@ def test_a_chip_from_a_file(tmp_path):
         ("unified = false", "unified = 0", "unified is 0, not true or false"),
         ("handoff = 1e-3 }, host", "hand = 1 }, host", "links.cpu of vulkan of Test chip has"),
         ("[cpu]", "[cpu", "not valid TOML"),
+        ("launch = 1e-3\n", "launch = 1e-3\nsmall = {f32 = [[9.0, 2.0], [8.0, 3.0]]}\n", "do not grow: 9.0"),
+        ("launch = 1e-3\n", "launch = 1e-3\nsmall = {f32 = [1.0]}\n", r"small.f32 of cpu of .* is \[1.0\]"),
         ('name = "Test chip"', "name = 1\nextra = 2", "'extra' is not a table"),
     ],
 )  # fmt: skip
