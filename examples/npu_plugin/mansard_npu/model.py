@@ -47,8 +47,8 @@ def read_models(paths: Sequence[Path] = (), count: int | None = None) -> tuple[M
     ``paths`` are TOML files, or names of those that ship with the plug-in (``npu``, ``realtime``); without
     any, those that MANSARD_NPU_MODEL lists (with commas), else ``npu``. Each file makes as many NPUs as its
     ``instances`` says, 1 without; its tables ``[instance.1]`` and so on change figures for one of them,
-    counted from 0. ``count``, else MANSARD_NPU_COUNT, says how many there are in all: more than the files make
-    are like the last one.
+    counted from 0. ``count``, else MANSARD_NPU_COUNT, says how many there are in all: more than the files
+    make are like the last one.
 
     Raises InputError naming a key that is missing or unknown, or a count that is wrong.
     """
