@@ -225,17 +225,20 @@ class _Bench:
         What is measured slower than a smaller size was disturbed.
         """
         points: list[tuple[float, float]] = []
-        wanted = float(_SMALL)
-        while wanted < self.shipped.rate(dtype) * _PRODUCT_SECONDS / 2:
-            shapes = probes.products(dtype, wanted)
-            rows = [self._time(graph, _SMALL_SHARE) for graph in shapes]
+        wanted, end = _SMALL, self.shipped.rate(dtype) * _PRODUCT_SECONDS
+        while wanted < end / 2:
+            try:
+                rows = [self._time(graph, _SMALL_SHARE) for graph in probes.products(dtype, wanted)]
+            except (CompileError, DeviceError) as error:
+                self.missing[f"small.{dtype}"] = str(error)
+                break
             size = sum(operations for _, _, operations in rows) / len(rows)
             took = sum(max(seconds - launch, seconds / 4) for seconds, _, _ in rows) / len(rows)
             last, least = points[-1] if points else (0.0, 0.0)
             if size > last:
                 points.append((size, min(rate, max(least, size / took))))
             wanted *= 4
-        return (*points, (wanted, rate))
+        return (*points, (end, rate))
 
     def _time(self, graph: Graph, part: float = 1.0) -> tuple[float, int, int]:
         """Seconds of all kernels of a graph, with the bytes and operations of the cost model."""
