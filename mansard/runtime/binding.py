@@ -31,6 +31,13 @@ class BoundSlot:
         """The device's name, such as ``vulkan:1``."""
         return self.device.info.id
 
+    def memory(self, kind: MemoryKind) -> str:
+        """Where memory lies that the device allocates, for the memory ledger."""
+        capabilities = self.device.capabilities
+        if not capabilities.unified_memory:
+            return "device memory" if kind is MemoryKind.DEVICE else "host memory"
+        return "host memory" if capabilities.late_binding else "host-visible device memory"
+
     @property
     def builds(self) -> tuple[Build, ...]:
         """What the driver compiled when the executables were loaded."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.artifact.plan import Plan, WeightSpec
-from mansard.artifact.resources import Resources, WeightBlock
+from mansard.artifact.resources import FileResources, Resources, WeightBlock
 from mansard.artifact.weights import weight_bytes
 from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.hal import Batch, Buffer, BufferRef, Copy, Device, MemoryKind, Point, QueueKind, Semaphore
@@ -30,8 +30,10 @@ class ConstantRow:
 
     slot: int
     bytes: int
+    kind: str
+    """mapped (the host's own memory), uploaded, or shared (memory that another device's row counts)."""
     how: str
-    """mapped (the host's own memory), uploaded, or shared (another device's copy)."""
+    """Where the memory lies, and how the device reaches it."""
 
 
 class Constants:
@@ -46,6 +48,7 @@ class Constants:
         self._buffers: list[Buffer] = []
         self._slots, self._links, self._resources = slots, links, resources
         self._weights = plan.weights
+        self._mapped: set[str] = set()
         wanted: dict[int, dict[int, WeightSpec]] = {}
         for store in layout.stores:
             if store.role == "constant":
@@ -75,8 +78,7 @@ class Constants:
         for block in self._resources.blocks(list(rest.values())):
             sizes = {entry: weight_bytes(rest[numbers[entry]]) for entry in block.offsets}
             for window, first in self._windows(slot, block, sizes):
-                used = sum(sizes[entry] for entry in window.offsets)
-                buffer = self._import(slot, window, used)
+                buffer = self._import(slot, window, {entry: sizes[entry] for entry in window.offsets})
                 for entry, offset in window.offsets.items():
                     if buffer is None:
                         left[numbers[entry]] = rest[numbers[entry]]
@@ -96,13 +98,14 @@ class Constants:
             if self._slots[other].device is self._slots[slot].device:
                 self._places[slot, number] = place
                 return True
-            if not any(row.slot == other and row.how == "uploaded" for row in self.rows):
+            if not any(row.slot == other and row.kind == "uploaded" for row in self.rows):
                 continue  # the host's own memory: better imported directly
             imported = self._slots[slot].device.import_buffer(place[0], f"weight {spec.entry}")
             if imported is not None:
                 self._buffers.append(imported)
                 self._places[slot, number] = (imported, place[1])
-                self.rows.append(ConstantRow(slot, weight_bytes(spec), "shared"))
+                how = f"{self._slots[other].memory(MemoryKind.SHARED)}, imported"
+                self.rows.append(ConstantRow(slot, weight_bytes(spec), "shared", how))
                 return True
         return False
 
@@ -129,8 +132,9 @@ class Constants:
                 pieces.append((start, end, {entry: offset}))
         return [(WeightBlock(block.data[start:end], held), start) for start, end, held in pieces]
 
-    def _import(self, slot: int, block: WeightBlock, used: int) -> Buffer | None:
-        """The block as a buffer of the slot's device, which reads ``used`` bytes of it; None if it cannot."""
+    def _import(self, slot: int, block: WeightBlock, sizes: Mapping[str, int]) -> Buffer | None:
+        """The block as a buffer of the slot's device, which reads so many bytes of its entries; None if it
+        cannot."""
         device = self._slots[slot].device
         capabilities = device.capabilities
         if not (capabilities.import_host and capabilities.unified_memory) or block.data.size == 0:
@@ -144,7 +148,13 @@ class Constants:
         except DeviceError:
             return None  # a driver may refuse some memory; a copy always works
         self._buffers.append(buffer)
-        self.rows.append(ConstantRow(slot, used, "mapped"))
+        place = "mapped file" if isinstance(self._resources, FileResources) else "memory of the frontend"
+        how = place if capabilities.late_binding else f"{place}, imported"
+        fresh = sum(size for entry, size in sizes.items() if entry not in self._mapped)
+        for kind, used in (("mapped", fresh), ("shared", sum(sizes.values()) - fresh)):
+            if used:
+                self.rows.append(ConstantRow(slot, used, kind, how))
+        self._mapped.update(sizes)
         return buffer
 
     def _groups(self, slot: int, weights: dict[int, WeightSpec]) -> list[dict[int, WeightSpec]]:
@@ -180,7 +190,7 @@ class Constants:
         parts = [(offsets[n], self._resources.load(spec)) for n, spec in weights.items()]
         upload(device, buffer, parts, 0, total)
         self.uploaded_bytes += total
-        self.rows.append(ConstantRow(slot, total, "uploaded"))
+        self.rows.append(ConstantRow(slot, total, "uploaded", self._slots[slot].memory(kind)))
         for number, offset in offsets.items():
             self._places[slot, number] = (buffer, offset)
 

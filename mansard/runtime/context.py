@@ -17,7 +17,7 @@ from mansard.runtime.constants import Constants
 from mansard.runtime.layout import Layout, Store
 from mansard.runtime.ledger import ACTIVATIONS, CALLER, INPUTS, OUTPUTS, SCRATCH, MemoryRow
 from mansard.runtime.lockstep import in_lockstep
-from mansard.runtime.memory import TINY, Memory
+from mansard.runtime.memory import TINY, Allocation, Memory
 from mansard.runtime.recording import RecordedBatch, Recorder
 from mansard.runtime.tensors import Array, empty
 from mansard.runtime.workspace import Workspace, Workspaces, plan_workspaces
@@ -35,6 +35,15 @@ class Machine:
     constants: Constants
     states: Memory
     workspaces: Workspaces
+
+    def row(self, allocation: Allocation, lower_bound: int | None = None) -> MemoryRow:
+        """An allocation as a row of the ledger: who made it and where, and who uses it."""
+        owner = self.slots[allocation.slot]
+        users = tuple(self.slots[slot].name for slot in allocation.users)
+        others = [name for name in users if name != owner.name]
+        how = owner.memory(allocation.kind) + (f", imported by {', '.join(others)}" if others else "")
+        kind = allocation.kind.value
+        return MemoryRow(allocation.use, owner.name, kind, allocation.bytes, lower_bound, users, how)
 
 
 class Context:
@@ -218,9 +227,7 @@ class Context:
         """What the context holds, and the caller's arrays that a call of its shapes uses in place."""
         names = [slot.name for slot in self.machine.slots]
         rows = [
-            MemoryRow(
-                a.use, names[a.slot], a.kind.value, a.bytes, a.lower_bound if a.use == ACTIVATIONS else None
-            )
+            self.machine.row(a, a.lower_bound if a.use == ACTIVATIONS else None)
             for a in self.memory.allocations
         ]
         for slot, batches in enumerate(self._batches):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, overload
 
 WEIGHTS, STATES, ACTIVATIONS, SCRATCH = "weights", "states", "activations", "scratch"
@@ -31,7 +31,10 @@ class MemoryRow:
     - staging: memory through which inputs, outputs and transfers pass on their way;
     - code: machine code or shaders.
 
-    For memory that is allocated, ``kind`` is device or shared (visible to the host).
+    For memory that is allocated, ``kind`` is device or shared (visible to the host), and ``device`` is the
+    one that allocated it. ``users`` are the devices whose commands use it: one allocation serves all of them.
+    ``how`` says where it lies and how the others reach it: host memory, device memory or host-visible device
+    memory, ``imported`` by those that did not allocate it.
     """
 
     what: str
@@ -39,6 +42,8 @@ class MemoryRow:
     kind: str
     bytes: int
     lower_bound: int | None = None
+    users: tuple[str, ...] = ()
+    how: str = ""
 
     @property
     def held(self) -> bool:
@@ -49,7 +54,7 @@ class MemoryRow:
 class MemoryLedger(Sequence[MemoryRow]):
     """The rows of the ledger, with sums. ``str()`` gives a table.
 
-    Weights that several devices map from one file are counted for each of them.
+    Weights that several devices use in one place are held by the first of them.
     """
 
     def __init__(self, rows: Sequence[MemoryRow]) -> None:
@@ -108,7 +113,7 @@ class MemoryLedger(Sequence[MemoryRow]):
     def to_json(self) -> dict[str, Any]:
         """The ledger as plain data: ``rows``, ``totals`` by use, ``devices`` by name and use, ``total``."""
         return {
-            "rows": [asdict(row) for row in self.rows],
+            "rows": [{**asdict(row), "users": list(row.users)} for row in self.rows],
             "totals": self.totals,
             "devices": self.devices,
             "lower_bound": self.lower_bound,
@@ -116,13 +121,23 @@ class MemoryLedger(Sequence[MemoryRow]):
         }
 
     def __str__(self) -> str:
-        cells = [("what", "device", "kind", "size", "lower bound")]
+        cells = [("what", "device", "kind", "size", "lower bound", "used by", "where")]
         for row in self.rows:
             bound = "" if row.lower_bound is None else _size(row.lower_bound)
-            cells.append((row.what, row.device, row.kind, _size(row.bytes), bound))
-        widths = [max(len(row[column]) for row in cells) for column in range(5)]
+            users = ", ".join(row.users or (row.device,))
+            cells.append((row.what, row.device, row.kind, _size(row.bytes), bound, users, row.how))
+        widths = [max(len(row[column]) for row in cells) for column in range(7)]
         lines = ["  ".join(t.ljust(w) for t, w in zip(row, widths, strict=True)).rstrip() for row in cells]
         return "\n".join([*lines, self.summary()])
+
+
+def joined(rows: Sequence[MemoryRow]) -> list[MemoryRow]:
+    """Rows that differ in their bytes alone, as one."""
+    found: dict[MemoryRow, int] = {}
+    for row in rows:
+        key = replace(row, bytes=0)
+        found[key] = found.get(key, 0) + row.bytes
+    return [replace(row, bytes=size) for row, size in found.items()]
 
 
 def _size(count: int) -> str:

@@ -22,13 +22,15 @@ TINY = 64  # bytes of an arena without contents: no device allocates nothing
 
 @dataclass(frozen=True)
 class Allocation:
-    """One buffer: the slot that allocated it, its kind and bytes, and the least that would have done."""
+    """One buffer: the slot that allocated it, its kind and bytes, the least that would have done, and the
+    slots whose commands use it, of which all but the first have imported it."""
 
     slot: int
     use: str
     kind: MemoryKind
     bytes: int
     lower_bound: int
+    users: tuple[int, ...] = ()
 
 
 class Memory:
@@ -99,7 +101,10 @@ class Memory:
             )
         buffer = device.allocate(max(arena.size, TINY), kind, label)
         self._buffers.append(buffer)
-        self.allocations.append(Allocation(allocator, group[0].use, kind, buffer.size, arena.lower_bound))
+        users = (*members & {allocator}, *sorted(members - {allocator}))
+        self.allocations.append(
+            Allocation(allocator, group[0].use, kind, buffer.size, arena.lower_bound, users)
+        )
         for slot in members:
             seen = buffer if slot == allocator else self._import(slot, allocator, buffer, label)
             for store, offset in zip(group, arena.offsets, strict=True):

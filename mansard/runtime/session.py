@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ from mansard.artifact.check import check_plan
 from mansard.artifact.plan import DispatchStep, Plan
 from mansard.artifact.resources import Resources
 from mansard.errors import InputError
-from mansard.hal import Batch, BufferRef, Fill, Point, Semaphore
+from mansard.hal import Batch, BufferRef, Fill, MemoryKind, Point, Semaphore
 from mansard.runtime.batches import Job
 from mansard.runtime.binding import BoundSlot, Devices, bind, probe_links
 from mansard.runtime.calls import Calls, Stats
@@ -19,7 +20,7 @@ from mansard.runtime.constants import Constants, upload
 from mansard.runtime.context import Machine
 from mansard.runtime.dataflow import dataflow, expected_times
 from mansard.runtime.layout import Store, lay_out
-from mansard.runtime.ledger import ACTIVATIONS, CODE, STATES, WEIGHTS, MemoryLedger, MemoryRow
+from mansard.runtime.ledger import ACTIVATIONS, CODE, STATES, WEIGHTS, MemoryLedger, MemoryRow, joined
 from mansard.runtime.memory import Memory
 from mansard.runtime.profile import DeviceProfile, Profile
 from mansard.runtime.rehearsal import Rows
@@ -65,7 +66,9 @@ class Session:
         stores = [store for store in self.layout.stores if store.role == "state"]
         self._states.allocate(stores, {store: _state_bytes(store) for store in stores}, "states")
         self._workspaces = Workspaces(self.slots)
-        machine = Machine(plan, self.slots, self.layout, self._constants, self._states, self._workspaces)
+        self._machine = machine = Machine(
+            plan, self.slots, self.layout, self._constants, self._states, self._workspaces
+        )
         shares = Shares(plan.splits, [device.name for device in plan.devices])
         self._calls = Calls(machine, 1 if plan.states else max_in_flight, max_idle, max_queued, shares)
         self._calls.stats.uploaded_bytes = self._constants.uploaded_bytes
@@ -189,14 +192,19 @@ class Session:
     def memory(self) -> MemoryLedger:
         """The memory the session holds now; what only running calls use is not counted."""
         names = [slot.name for slot in self.slots]
-        rows = [MemoryRow(WEIGHTS, names[r.slot], r.how, r.bytes) for r in self._constants.rows]
-        rows += [MemoryRow(STATES, names[a.slot], a.kind.value, a.bytes) for a in self._states.allocations]
+        weights = [
+            MemoryRow(WEIGHTS, names[r.slot], r.kind, r.bytes, None, (names[r.slot],), r.how)
+            for r in self._constants.rows
+        ]
+        rows = joined(weights)
+        rows += [replace(self._machine.row(a), what=STATES) for a in self._states.allocations]
         contexts = self._calls.contexts()
         for workspace in self._workspaces.all():
             plans = [context.workspace_plans.get(workspace.slot) for context in contexts]
             least = max((plan.arena.lower_bound for plan in plans if plan), default=0)
             size = workspace.buffer.size
-            rows.append(MemoryRow(ACTIVATIONS, names[workspace.slot], "device", size, min(least, size)))
+            name, how = names[workspace.slot], self.slots[workspace.slot].memory(MemoryKind.DEVICE)
+            rows.append(MemoryRow(ACTIVATIONS, name, "device", size, min(least, size), (name,), how))
         for context in contexts:
             rows += context.ledger()
         for slot in self.slots:

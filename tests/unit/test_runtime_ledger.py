@@ -81,9 +81,69 @@ def test_sums_and_texts():
     assert ledger.summary() == (
         "cpu: 2.0 MB weights, 4.0 kB activations (lower bound 3.9 kB); vulkan: nothing; total 2.0 MB"
     )
-    assert str(ledger).splitlines()[0].split() == ["what", "device", "kind", "size", "lower", "bound"]
+    titles = ("what", "device", "kind", "size", "lower bound", "used by", "where")
+    assert str(ledger).splitlines()[0].split() == " ".join(titles).split()
     assert len(str(ledger).splitlines()) == 1 + len(ledger) + 1
     assert json.loads(json.dumps(ledger.to_json())) == ledger.to_json()
     assert math.isclose(sum(ledger.to_json()["totals"].values()), ledger.total)
     assert ledger[0].what == "weights"
     assert [row.kind for row in ledger[:2]] == ["mapped", "shared"]
+
+
+def crossing(*slots: str) -> PlanBuilder:
+    """t is made on the first device and read on the second; both read one weight."""
+    b = PlanBuilder(*slots)
+    x, y, t = b.input(0), b.output(1), b.value(0)
+    w0 = b.constant(X, 0)
+    w1 = b.constant(X, 1, weight=0)
+    t_there = b.value(1)
+    b.segment(0, b.step("add", x, w0, t))
+    b.segment(1, b.move(t, t_there), b.step("add", t_there, w1, y), wait=[(0, 0)])
+    return b
+
+
+def test_the_ledger_tells_who_shares_an_allocation_and_how(make):
+    cpu, gpu = make("cpu"), make("gpu", unified=True, late_binding=False, import_host=False)
+    model = bound(crossing("cpu", "gpu"), cpu, gpu)
+    assert np.array_equal(model(X), 3 * X)
+    assert model.stats.device_bytes == 0
+    rows = {(row.what, row.device): row for row in model.memory()}
+    shared = rows["activations", "gpu"]
+    assert shared.users == ("gpu", "cpu")
+    assert shared.how == "host-visible device memory, imported by cpu"
+    assert rows["outputs", "gpu"].users == ("gpu",)
+    # One copy of the weight serves both.
+    assert (rows["weights", "gpu"].kind, rows["weights", "gpu"].how) == (
+        "uploaded",
+        "host-visible device memory",
+    )
+    assert (rows["weights", "cpu"].kind, rows["weights", "cpu"].held) == ("shared", False)
+    assert rows["weights", "cpu"].how == "host-visible device memory, imported"
+    assert len(rows["weights", "cpu"].users) == 1
+
+
+def test_weights_that_two_devices_map_are_held_once(make):
+    cpu, gpu = make("cpu"), make("gpu", unified=True, late_binding=False, alignment=1)
+    model = bound(crossing("cpu", "gpu"), cpu, gpu)
+    assert np.array_equal(model(X), 3 * X)
+    rows = [row for row in model.memory() if row.what == "weights"]
+    assert [(row.device, row.kind) for row in rows] == [("gpu", "mapped"), ("cpu", "shared")]
+    assert [row.how for row in rows] == ["memory of the frontend, imported", "memory of the frontend"]
+    assert model.memory().totals["weights"] == X.nbytes
+    assert model.stats.uploaded_bytes == 0
+
+
+def test_devices_hold_the_weights_they_read_alone(make):
+    b = PlanBuilder("cpu", "card")
+    x, y, t, t_there = b.input(0), b.output(1), b.value(0), b.value(1)
+    mine, theirs = b.constant(X, 0), b.constant(2 * X, 1)
+    b.segment(0, b.step("add", x, mine, t))
+    b.segment(1, b.move(t, t_there), b.step("add", t_there, theirs, y), wait=[(0, 0)])
+    model = bound(b, make("cpu"), make("card", **gpu_options("discrete")))
+    assert np.array_equal(model(X), 4 * X)
+    rows = {row.device: row for row in model.memory() if row.what == "weights"}
+    assert (rows["cpu"].kind, rows["cpu"].bytes) == ("mapped", X.nbytes)
+    assert (rows["card"].kind, rows["card"].how) == ("uploaded", "device memory")
+    assert model.stats.uploaded_bytes == rows["card"].bytes == 256
+    crossing = [row for row in model.memory() if len(row.users) == 2]
+    assert [(row.users, row.how) for row in crossing] == [(("card", "cpu"), "host memory, imported by cpu")]
