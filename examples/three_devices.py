@@ -100,8 +100,8 @@ def main() -> None:
     error = (model(x) - expected).abs().max() / expected.abs().max()
     print(f"largest difference from PyTorch: {100 * error:.2f} % of the largest output")
 
-    profile = model.profile(x, requests=options.requests, in_flight=2 * len(devices))
-    lockstep = model.profile(x, requests=options.requests, in_flight=2 * len(devices), lockstep=True)
+    profile = model.profile(x, requests=options.requests, in_flight=4)
+    lockstep = model.profile(x, requests=options.requests, in_flight=4, lockstep=True)
     for name, figures in profile.devices.items():
         print(f"{name}: busy {figures['busy_ms']:.1f} of {profile.latency_ms:.1f} ms")
     print(f"{len(devices)} devices busy at the same moment: {profile.all_busy_ms:.1f} ms in all")

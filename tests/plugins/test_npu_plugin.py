@@ -18,16 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PLUGIN = ROOT / "examples" / "npu_plugin"
 
 
-def test_the_simulated_npu_as_an_installed_plugin(tmp_path):
-    # pip builds beside the sources, which stay as they are.
-    sources = shutil.copytree(PLUGIN, tmp_path / "npu_plugin")
-    site = tmp_path / "site"
-    install = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(site)]
-    subprocess.run([sys.executable, "-m", *install, str(sources)], check=True)
-    paths = [site, ROOT, ROOT / "tests" / "drivers", ROOT / "tests" / "unit"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(sources / "tests")]
-    done = subprocess.run(tests, env=environment, capture_output=True, text=True, check=False)
+def test_the_simulated_npu_as_an_installed_plugin(plugin):
+    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(plugin.sources / "tests")]
+    done = plugin.run(*tests, also=(ROOT / "tests" / "drivers", ROOT / "tests" / "unit"))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
 
