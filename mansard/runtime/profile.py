@@ -41,6 +41,8 @@ class DeviceProfile:
     """What the driver compiled when the model was loaded."""
     requests: tuple[int, ...] = ()
     """The number of the request that each row belongs to; empty when there was one."""
+    copies_apart: bool = False
+    """The device has a queue for copies, which were timed there: they may run beside kernels."""
 
     def numbered(self) -> Iterable[tuple[ProfileRow, int]]:
         """The rows with the number of the request of each."""
@@ -174,15 +176,16 @@ class Profile:
     @property
     def bound_ms(self) -> float:
         """The least time in which the commands, each as long as measured and where it is, could have run:
-        that of one request's critical path or of the busiest device, whichever is larger."""
-        return max([self.critical_path_ms, *(part.busy_ms for part in self.parts)])
+        that of one request's critical path or of the busiest device, whichever is larger. Of a device that
+        copies beside its kernels, the busier of both counts."""
+        return max([self.critical_path_ms, *(self._least_ms(part) for part in self.parts)])
 
     @property
     def bound_by(self) -> str:
         """What makes the bound: ``critical path``, or the name of the slot that is busiest."""
-        busiest = max(self.parts, key=lambda part: part.busy_ms, default=None)
+        busiest = max(self.parts, key=self._least_ms, default=None)
         longest = self.critical_path_ms
-        return busiest.slot if busiest is not None and busiest.busy_ms >= longest else "critical path"
+        return busiest.slot if busiest is not None and self._least_ms(busiest) >= longest else "critical path"
 
     @property
     def efficiency(self) -> float:
@@ -218,7 +221,7 @@ class Profile:
         """
         longest, path = self._critical
         critical = {(link.slot, link.label) for link in path}
-        dispatched = {(self.parts[n.slot].slot, n.label) for n in self.nodes if n.kind == "dispatch"}
+        dispatched = self._dispatched
         sizes = {n.label: dims.evaluate(n.bytes, self.sizes) for n in self.nodes if n.kind != "dispatch"}
         origin = min((row.start_ns for row in self.rows), default=0)
         rows, copies = [], []
@@ -254,6 +257,20 @@ class Profile:
             "copies": {**asdict(self.copies), "rows": copies},
             "rows": rows,
         }
+
+    @functools.cached_property
+    def _dispatched(self) -> set[tuple[str, str]]:
+        """Slot and label of every command of the plan that is no copy."""
+        return {(self.parts[n.slot].slot, n.label) for n in self.nodes if n.kind == "dispatch"}
+
+    def _least_ms(self, part: DeviceProfile) -> float:
+        """The least time in which a device could have run its commands."""
+        if not part.copies_apart:
+            return part.busy_ms
+        groups: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+        for row in part.rows:
+            groups[(part.slot, row.label) in self._dispatched].append((row.start_ns, row.end_ns))
+        return max(map(_covered, groups.values())) / 1e6
 
     def _of_latency(self, bound_ms: float) -> float:
         return min(1.0, bound_ms / self.latency_ms) if self.latency_ms > 0 else 0.0

@@ -176,6 +176,7 @@ class Session:
                 slot.device.info,
                 slot.builds,
                 tuple(number for number, rows in enumerate(requests) for _ in rows[place]),
+                slot.device.capabilities.transfer_queue and slot.device.capabilities.transfer_profiling,
             )
             for place, slot in enumerate(self.slots)
         )

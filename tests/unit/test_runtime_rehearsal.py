@@ -220,6 +220,18 @@ def test_the_bound_of_requests_is_the_busiest_device_or_one_chain() -> None:
     assert many(quick, 80).bound_by == "cpu"
 
 
+def test_copies_beside_kernels_bound_by_the_busier_queue() -> None:
+    rows = (ProfileRow("transfer v1", 0, 30_000), ProfileRow("c", 30_000, 80_000))
+    part = DeviceProfile("gpu", "gpu", rows)
+    cpu = DeviceProfile("cpu", "cpu", ())
+    nodes = tuple(dataclasses.replace(node, parents=()) for node in dataflow(diamond()))
+    one = Profile((cpu, part), 0.08, nodes=nodes)
+    assert (one.bound_ms, one.bound_by) == (pytest.approx(0.08), "gpu")
+    apart = Profile((cpu, dataclasses.replace(part, copies_apart=True)), 0.08, nodes=nodes)
+    assert (apart.bound_ms, apart.bound_by) == (pytest.approx(0.05), "gpu")
+    assert apart.devices["gpu"]["busy_ms"] == pytest.approx(0.08)
+
+
 def test_all_busy_is_what_every_device_covers() -> None:
     profile = many(TWO, 80)
     assert profile.all_busy == [(15_000, 40_000), (50_000, 55_000)]
