@@ -1,0 +1,68 @@
+"""Dispatches divided over the CPU and a Vulkan device give what the reference gives, with any shares."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graph_runner import compare, compiled, outputs
+from graphs import F32, matmul, unary
+from heavy_graphs import GRAPHS, weight
+
+from mansard import dims
+from mansard.dims import Dim
+from mansard.ir import GraphBuilder
+from mansard.ir.interpreter import interpret
+from mansard.placement import Placement
+
+pytestmark = pytest.mark.vulkan
+SPLIT = Placement(split="all")
+CALLS = 6
+"""In which shares change by what is measured, whatever that is here."""
+
+
+def data(graph, sizes=None):
+    rng = np.random.default_rng(0)
+    shapes = [v.type.concrete(sizes or {}) for v in graph.inputs]
+    return [
+        rng.standard_normal(s).astype(v.type.dtype.numpy) for s, v in zip(shapes, graph.inputs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_divided_dispatches(name, monkeypatch):
+    from mansard.placement import splitting
+
+    monkeypatch.setattr(splitting, "LEAST_SHARE", 0.0)  # also where one is far slower
+    graph = GRAPHS[name]()
+    inputs = data(graph)
+    expected = interpret(graph, inputs)
+    with compiled(graph, "cpu", "vulkan", placement=SPLIT) as model:
+        assert model.shares
+        for _ in range(CALLS):
+            compare(outputs(model, inputs), expected, rtol=1e-4, atol=1e-4)
+        reasons = {d.reason for d in model.plan.decisions if d.reason.startswith("split: ")}
+        assert len(reasons) == 2
+
+
+def test_dims_of_the_model_stay_dims_of_the_model(monkeypatch):
+    from mansard.placement import splitting
+
+    monkeypatch.setattr(splitting, "LEAST_SHARE", 0.0)
+    b = GraphBuilder()
+    n = Dim("n", 1, 96)
+    x = b.input("x", (dims.symbol(n), 64), F32)
+    graph = b.build([unary(b, "tanh", matmul(b, x, weight(b, 64, 512)))])
+    with compiled(graph, "cpu", "vulkan", placement=SPLIT) as model:
+        assert model.dims == (n,)
+        assert [share.dim for share in model.shares] == ["columns"]
+        for rows in (1, 7, 96, 7):
+            inputs = data(graph, {"n": rows})
+            compare(outputs(model, inputs), interpret(graph, inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_nothing_is_divided_unless_asked_for():
+    graph = GRAPHS["product"]()
+    for split in ("off", "auto"):  # it is far too small to gain anything
+        with compiled(graph, "cpu", "vulkan", placement=Placement(split=split)) as model:
+            assert not model.shares
+            assert not any(d.reason.startswith("split") for d in model.plan.decisions)
