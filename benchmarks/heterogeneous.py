@@ -1,18 +1,20 @@
 """A CPU and a GPU on one model, beside each of them alone, in the same run.
 
-    python benchmarks/heterogeneous.py [--cases handoff,pipeline,memory,copies] [--gpu vulkan] [--json FILE]
+    python benchmarks/heterogeneous.py [--cases handoff,pipeline,memory,copies,split] [--json FILE]
 
-``handoff``: from the end of work on one device until another that waits for it begins, every pair both ways,
-and until the host knows of it. ``pipeline``: a session recommender whose recurrent stage suits a CPU and
-whose scores suit a GPU, placed by hand and by the placer, with requests in flight. ``memory``: weights of 4.8
-GB, of which a limit lets half lie on the GPU. ``copies``: what calls copy on the way, counted, beside what
-the plan says. Devices are calibrated first (``--calibrate SECONDS``; 0: as they are).
+``handoff``: what ``benchmarks/handoff.py`` measures for the CPU, the GPU and the host. ``pipeline``: a
+session recommender whose recurrent stage suits a CPU and whose scores suit a GPU, placed by hand and by the
+placer, with requests in flight. ``memory``: weights of 4.8 GB, of which a limit lets half lie on the GPU.
+``copies``: what calls copy on the way, counted, beside what the plan says. ``split``: one large product
+divided over both, in the ratio that calls correct. Devices are calibrated first (``--calibrate SECONDS``; 0:
+as they are).
 
 Of every way: ``latency_ms`` of calls one after the other (median; ``least_ms``), ``in_flight_ms`` per request
 with ``--in-flight`` of them, ``busy_ms`` of each device per request (least of some profiled calls),
-``stages_ms`` likewise by part of the model, ``bound_ms``, that of the busiest device, ``efficiency``, bound
-over ``in_flight_ms``, and ``lockstep_ms`` per request, the same plan one piece of work at a time. ``error``
-is relative to the largest number that NumPy expects. ``--small`` is a size for software devices.
+``in_batches_ms`` per request where 8 come as one batch, ``stages_ms`` likewise by part of the model,
+``bound_ms``, that of the busiest device, ``efficiency``, bound over ``in_flight_ms``, and ``lockstep_ms`` per
+request, the same plan one piece of work at a time. ``error`` is relative to the largest number that NumPy
+expects. ``--small`` is a size for software devices.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from heterogeneous_models import Example, FeedForward, Recommender
+from handoff import measure as handoffs
+from heterogeneous_models import Example, FeedForward, Product, Recommender
 
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
@@ -65,21 +68,7 @@ class Settings:
 
 def handoff(settings: Settings) -> Rows:
     """Latencies between devices, and to the host and back."""
-    from mansard.tuning import links
-
-    rows: Rows = []
-    opened = [registry.open_device(name) for name in ("cpu", settings.gpu)]
-    for device in opened:
-        ways = links.host_links(device)
-        rows.append({
-            "from": device.info.id, "to": "host", "us": ways.to_host.handoff_seconds * 1e6,
-            "gb_s": ways.to_host.bytes_per_second / 1e9, "gb_s_back": ways.to_device.bytes_per_second / 1e9,
-        })  # fmt: skip
-    for source in opened:
-        for target in opened:
-            us = links.handoff(source, target) * 1e6
-            rows.append({"from": source.info.id, "to": target.info.id, "us": us})
-    return rows
+    return handoffs([registry.open_device(name) for name in ("cpu", settings.gpu)], 200)
 
 
 def pipeline(settings: Settings) -> Rows:
@@ -110,6 +99,14 @@ def memory(settings: Settings) -> Rows:
         row = {"model": str(size), "weight_bytes": size.weight_bytes, **measure(example, way, settings)}
         rows.append({**row, "limit_bytes": limit} if way.name == "limited" else row)
     return rows
+
+
+def split(settings: Settings) -> Rows:
+    """A product that both devices share."""
+    size = Product(256, 256, 256) if settings.small else Product()
+    example = size.example()
+    both = Way("split", ("cpu", settings.gpu), Placement(split="all"))
+    return [{"model": str(size), **measure(example, way, settings)} for way in (*_alone(settings), both)]
 
 
 def copies(settings: Settings) -> Rows:
@@ -185,6 +182,8 @@ def _measured(model: Model, example: Example, settings: Settings) -> dict[str, A
     clients = settings.in_flight
     asyncio.run(_serve(model, requests, count, clients))
     served = min(asyncio.run(_serve(model, requests, count, clients)) for _ in range(3))
+    batch = [np.concatenate(parts) for parts in zip(*requests, strict=True)]
+    batched = statistics.median(_repeated(lambda: model.run_in_batches(*batch), settings.seconds)) / 8
     profiles = [model.profile(*requests[0]) for _ in range(6)]
     slots = list(profiles[0].devices)
     busy = {slot: min(p.devices[slot]["busy_ms"] for p in profiles) for slot in slots}
@@ -198,10 +197,12 @@ def _measured(model: Model, example: Example, settings: Settings) -> dict[str, A
     bound = max(busy.values())
     return {
         "error": error, "latency_ms": latency, "least_ms": min(times), "in_flight": settings.in_flight,
-        "in_flight_ms": served, "busy_ms": busy, "bound_ms": bound, "efficiency": bound / served,
+        "in_flight_ms": served, "in_batches_ms": batched, "busy_ms": busy, "bound_ms": bound,
+        "efficiency": bound / served,
         "lockstep_ms": in_step.latency_ms / some, "profiled_in_flight_ms": together.latency_ms / some,
         "all_busy_percent": 100 * together.all_busy_ms / together.latency_ms,
         "dispatches": dict(profiles[0].dispatches), "weights": weights,
+        "shares": [str(share) for share in model.shares],
     }  # fmt: skip
 
 
@@ -261,7 +262,7 @@ def _error(output: Any, expected: Any) -> float:
 
 
 CASES: dict[str, Callable[[Settings], Rows]] = {
-    "handoff": handoff, "pipeline": pipeline, "memory": memory, "copies": copies,
+    "handoff": handoff, "pipeline": pipeline, "memory": memory, "copies": copies, "split": split,
 }  # fmt: skip
 RECOMMENDERS = [Recommender(64, 256), Recommender(128, 256), Recommender(64, 512)]
 

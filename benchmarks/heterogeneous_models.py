@@ -54,7 +54,7 @@ class Recommender:
     best: int = 100
 
     def example(self) -> Example:
-        """Inputs: item numbers (length,) i64. Output: the scores of the best items, (best,) f32."""
+        """Input: item numbers (1, length) i64. Output: the scores of the best items, (1, best) f32."""
         rng = np.random.default_rng(0)
         h = self.hidden
 
@@ -67,14 +67,14 @@ class Recommender:
         bias, inner = weights(1, 3 * h)[0], weights(1, 3 * h)[0]
         b = GraphBuilder("recommender")
         b.location = Location("session")
-        items = b.input("items", (self.length,), I64)
+        items = b.input("items", (1, self.length), I64)
 
         def held(name: str, array: Array) -> Value:
             return b.constant(name, Constant.of(array, name), array.shape, F32)
 
         rows = held("table", table)
         found = Gather(1, (Arg(0, I64), Index(1)), F32)
-        x = b.generic([items, rows], [IndexMap.of_dims((0,)), None], (self.length, h), found)
+        x = b.generic([items, rows], [IndexMap.of_dims((None, 0)), None], (self.length, h), found)
         gates = _plus(b, _product(b, x, held("into", into)), held("bias", bias))
         recurrent, inner_bias = held("within", within), held("inner", inner)
         state = b.constant("start", Constant.of(np.zeros((1, h), np.float32), "start"), (1, h), F32)
@@ -95,18 +95,18 @@ class Recommender:
 
         def expected(arrays: list[Array]) -> Array:
             hidden = np.zeros(h, np.float32)
-            for item in arrays[0]:
+            for item in arrays[0][0]:
                 r, z, n = np.split(table[item] @ into + bias, 3)
                 own_r, own_z, own_n = np.split(hidden @ within + inner, 3)
                 reset, update = _logistic(r + own_r), _logistic(z + own_z)
                 new = np.tanh(n + reset * own_n)
                 hidden = (1 - update) * new + update * hidden
-            return np.sort(table @ hidden)[::-1][: self.best]
+            return np.sort(table @ hidden)[None, ::-1][:, : self.best]
 
         def inputs(request: int) -> list[Array]:
-            return [np.random.default_rng(request).integers(0, self.catalogue, self.length)]
+            return [np.random.default_rng(request).integers(0, self.catalogue, (1, self.length))]
 
-        return Example(b.build([best], ["best"]), inputs, expected, "catalogue")
+        return Example(b.build([b.reshape(best, (1, self.best))], ["best"]), inputs, expected, "catalogue")
 
     def _cell(self, b: GraphBuilder, gates: Value, own: Value, state: Value, step: int) -> Value:
         """The hidden state (1, hidden) after one more item, by the gates of the item and of the state."""
@@ -191,6 +191,27 @@ class FeedForward:
         mean = _f32("div", a1, Const(float(self.width), F32))
         body = _f32("mul", a0, _f32("rsqrt", _f32("add", mean, Const(_EPSILON, F32))))
         return b.generic([x, square], [same, IndexMap.of_dims((0,))], (1, self.width), body)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of matrices, (rows, depth) times a constant (depth, columns)."""
+
+    rows: int = 4096
+    depth: int = 4096
+    columns: int = 8192
+
+    def example(self) -> Example:
+        """Input (rows, depth) f32, output (rows, columns) f32."""
+        w = np.random.default_rng(0).standard_normal((self.depth, self.columns), np.float32)
+        b = GraphBuilder("product")
+        x = b.input("x", (self.rows, self.depth), F32)
+        y = _product(b, x, b.constant("w", Constant.of(w, "w"), w.shape, F32))
+
+        def inputs(request: int) -> list[Array]:
+            return [np.random.default_rng(request).standard_normal((self.rows, self.depth), np.float32)]
+
+        return Example(b.build([y], ["y"]), inputs, lambda arrays: arrays[0] @ w)
 
 
 def _product(b: GraphBuilder, x: Value, w: Value) -> Value:
