@@ -264,7 +264,7 @@ def _error(output: Any, expected: Any) -> float:
 CASES: dict[str, Callable[[Settings], Rows]] = {
     "handoff": handoff, "pipeline": pipeline, "memory": memory, "copies": copies, "split": split,
 }  # fmt: skip
-RECOMMENDERS = [Recommender(64, 256), Recommender(128, 256), Recommender(64, 512)]
+RECOMMENDERS = [Recommender(64, 256), Recommender(128, 256)]
 
 
 def main() -> None:
