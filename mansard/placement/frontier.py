@@ -10,7 +10,8 @@ dropped; the least bound of what was dropped bounds every placement that was not
 The lower bound of a state is the greatest of: what it took so far; for every live value the longest path
 behind it, each dispatch where that path likes it best, handoffs and copies included; and for weights w of
 the devices that add up to 1 the weighted sum of what the queues have and of what remains, each dispatch
-where it is cheapest so (linear programming duality for the fullest queue).
+where it is cheapest so (linear programming duality for the fullest queue); where a device takes so many
+bytes of constants only, the rest of one path with the bytes spent where they save most.
 
 A queue that is free before anything can arrive on it is as good as one free at that time, and so is a value;
 without this two states of the same layer would differ by what happened layers ago.
@@ -242,6 +243,12 @@ class Frontier:
         bound: Floats = np.asarray(np.maximum(states.top, loads))
         if not self.latency:
             return bound
+        for place, device in enumerate(self.look.limited):
+            limit = self.problem.limits[device]
+            assert limit is not None
+            seconds, sizes, saved = self.look.savings[device][n]
+            least = seconds - np.interp(limit - states.used[:, place], sizes, saved)
+            np.maximum(bound, states.free.min(axis=1) + least, out=bound)
         if not len(step.waits):
             return bound
         source, made, missing = self._values(states, step)
