@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mansard.artifact.plan import Decision
+from mansard.cli.crossings import by_pair, crossings
 from mansard.cli.decisions import (
     Decided,
     Region,
@@ -80,6 +81,11 @@ def explain(
         out.show(decision_table(rows) if by is By.DISPATCH else region_table(found_regions))
         out.show("")
         out.show(totals_table(rows))
+        crossing = crossings(plan)
+        if crossing:
+            out.show("")
+            out.show(crossings_table(crossing))
+            out.show("")
         prediction = describe_prediction(plan)
         out.show(prediction_line(prediction))
         precision = plan.info.get("precision", "f32")
@@ -100,6 +106,7 @@ def explain(
                 "decisions": [describe(row) for row in rows],
                 "regions": [describe_region(region) for region in found_regions],
                 "devices": totals(rows),
+                "crossings": crossing,
                 "prediction": prediction,
                 "precision": precision,
                 "calibrated": calibrated,
@@ -167,6 +174,14 @@ def totals_table(rows: Sequence[Decided]) -> Table:
         cells = (name, str(figures["dispatches"]), milliseconds(figures["predicted_ms"]))
         sizes = (figures["bytes"], figures["operations"], figures["moved_bytes"])
         table.add_row(*cells, si(sizes[0], "B"), si(sizes[1], ""), si(sizes[2], "B"))
+    return table
+
+
+def crossings_table(rows: list[dict[str, Any]]) -> Table:
+    """`by_pair` for people."""
+    table = _table("from", "to", "values", "bytes", right=("values", "bytes"))
+    for (source, target), (count, size) in by_pair(rows).items():
+        table.add_row(source, target, str(count), si(size, "B"))
     return table
 
 

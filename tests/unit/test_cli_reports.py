@@ -174,10 +174,22 @@ def test_explain_tells_regions_totals_and_prediction(artifact: Path) -> None:
         "operations": 8,
         "moved_bytes": 64,
     }
+    assert report["crossings"] == [
+        {
+            "value": f"v{n}",
+            "from": a,
+            "to": b,
+            "made_by": [NAMES[made]],
+            "read_by": [NAMES[read]],
+            "bytes": 64,
+        }
+        for n, a, b, made, read in ((1, "cpu", "gpu", 0, 1), (4, "gpu", "cpu", 2, 3))
+    ]
     assert report["prediction"]["latency_ms"] == 3.0
     assert report["prediction"]["gap"] == pytest.approx(0.2)
     text = " ".join(invoke("explain", artifact, "--by", "region").stdout.split())
     assert "fastest (2) cpu: 6.000 ms 1.250 ms" in text
+    assert "from to values bytes cpu gpu 1 64 B gpu cpu 1 64 B" in text
     assert "predicted latency: 3.000 ms; no placement is below 2.500 ms (gap 20.0 %, search)" in text
     assert len(json_of("explain", artifact, "--op", "third")["regions"]) == 1
 

@@ -1,0 +1,45 @@
+"""What crosses between the devices of a plan: every value with who makes it and who reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mansard import dims
+from mansard.runtime.dataflow import dataflow
+
+if TYPE_CHECKING:
+    from mansard.artifact.plan import Plan
+
+
+def crossings(plan: Plan) -> list[dict[str, Any]]:
+    """One entry per value and device that gets it from another, in the order of the model: ``value``, ``from``
+    and ``to`` (device slots), ``made_by`` and ``read_by`` (dispatches) and ``bytes``, with dims at a
+    representative size. Devices that share memory copy none of it; inputs come from the caller.
+    """
+    nodes, names = dataflow(plan), [device.name for device in plan.devices]
+    readers: dict[int, list[str]] = {}
+    for node in nodes:
+        for parent in node.parents:
+            if node.kind == "dispatch":
+                readers.setdefault(parent, []).append(node.label)
+    return [
+        {
+            "value": node.label.removeprefix("transfer "),
+            "from": names[node.source],
+            "to": names[node.slot],
+            "made_by": [nodes[p].label for p in node.parents],
+            "read_by": readers.get(number, []),
+            "bytes": dims.representative(node.bytes),
+        }
+        for number, node in enumerate(nodes)
+        if node.kind == "transfer" and node.source is not None
+    ]
+
+
+def by_pair(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Values and bytes of `crossings` by the device they come from and the one they go to."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in rows:
+        count, size = found.get((row["from"], row["to"]), (0, 0))
+        found[row["from"], row["to"]] = (count + 1, size + row["bytes"])
+    return found
