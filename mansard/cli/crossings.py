@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def crossings(plan: Plan) -> list[dict[str, Any]]:
-    """One entry per value and device that gets it from another, in the order of the model: ``value``, ``from``
-    and ``to`` (device slots), ``made_by`` and ``read_by`` (dispatches) and ``bytes``, with dims at a
+    """One entry per value and device that gets it from another, in the order of the model: ``value``,
+    ``from`` and ``to`` (device slots), ``made_by`` and ``read_by`` (dispatches) and ``bytes``, with dims at a
     representative size. Devices that share memory copy none of it; inputs come from the caller.
     """
     nodes, names = dataflow(plan), [device.name for device in plan.devices]
