@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import weakref
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TypeVar
 
 from mansard.errors import MansardError
 
 _Error = TypeVar("_Error", bound=BaseException)
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Travelling:
@@ -46,15 +48,22 @@ def _likeness(error: _Error) -> _Error | None:
     return like.with_traceback(_lines(error.__traceback__))
 
 
+def _clear(frame: FrameType) -> bool:
+    """Forget the variables of a frame that is over; False for one that is not, or may be suspended."""
+    if frame.f_code.co_flags & _SUSPENDED:
+        return False  # clearing would end the generator or coroutine
+    try:
+        frame.clear()
+    except RuntimeError:
+        return False  # it runs
+    return True
+
+
 def _lines(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames that still run, and without the variables of the others."""
+    """The traceback without the frames that still run or may, and without the variables of the others."""
     found = []
     while traceback is not None:
-        try:
-            traceback.tb_frame.clear()
-        except RuntimeError:
-            pass  # it runs, and its variables are needed
-        else:
+        if _clear(traceback.tb_frame):
             found.append(traceback)
         traceback = traceback.tb_next
     lines: TracebackType | None = None

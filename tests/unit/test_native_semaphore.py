@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import asyncio
 import gc
 import threading
 import time
@@ -151,6 +152,26 @@ def test_an_error_that_cannot_be_copied_comes_as_its_nearest_kin() -> None:
     semaphore.fail(1, PickyError(why="noise"))
     with pytest.raises(errors.ExecutionError, match="because of noise"):
         Point(semaphore, 1).wait()
+
+
+def test_a_coroutine_that_an_error_came_through_goes_on() -> None:
+    semaphore, errors_seen = Semaphore(), []
+
+    async def handling() -> str:
+        try:
+            raise errors.ExecutionError("handled")
+        except errors.ExecutionError as error:
+            errors_seen.append(error)
+            await asyncio.sleep(0)
+        return "went on"
+
+    async def main() -> str:
+        task = asyncio.ensure_future(handling())
+        await asyncio.sleep(0)
+        semaphore.fail(1, errors_seen[0])
+        return await task
+
+    assert asyncio.run(main()) == "went on"
 
 
 def test_an_error_does_not_keep_what_it_was_raised_beside() -> None:
