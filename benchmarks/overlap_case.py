@@ -75,6 +75,20 @@ def simulate_npus(call_ms: Sequence[float], *, unified: bool = True, link: float
 
     To be called before anything else asks for devices.
     """
+    figures = (
+        f'name = "simulated NPU"\nmemory = {1 << 31}\nunified = {str(unified).lower()}\n'
+        f"instances = {len(call_ms)}\nbandwidth = 1e18\nlink = {link}\nlaunch = 0.0\nhandoff = 0.0\n"
+        "vector = 1e18\nrates = {i8 = 1e18, bf16 = 1e18}\n"
+    )
+    figures += "".join(f"[instance.{n}]\nlaunch = {ms / 1e3}\n" for n, ms in enumerate(call_ms))
+    folder = register_npus()
+    (folder / "npus.toml").write_text(figures)
+    os.environ["MANSARD_NPU_MODEL"] = str(folder / "npus.toml")
+    return ["npu" if number == 0 else f"npu:{number}" for number in range(len(call_ms))]
+
+
+def register_npus() -> Path:
+    """Make the plug-in known to this process as if it were installed; returns a folder for its files."""
     folder = Path(tempfile.mkdtemp(prefix="mansard-overlap-"))
     info = folder / "mansard_npu-0.dist-info"
     info.mkdir()
@@ -83,16 +97,8 @@ def simulate_npus(call_ms: Sequence[float], *, unified: bool = True, link: float
         "[mansard.drivers]\nnpu = mansard_npu.driver:DRIVER\n"
         "[mansard.targets]\nnpu = mansard_npu.compiler:BACKEND\n"
     )
-    figures = (
-        f'name = "simulated NPU"\nmemory = {1 << 31}\nunified = {str(unified).lower()}\n'
-        f"instances = {len(call_ms)}\nbandwidth = 1e18\nlink = {link}\nlaunch = 0.0\nhandoff = 0.0\n"
-        "vector = 1e18\nrates = {i8 = 1e18, bf16 = 1e18}\n"
-    )
-    figures += "".join(f"[instance.{n}]\nlaunch = {ms / 1e3}\n" for n, ms in enumerate(call_ms))
-    (folder / "npus.toml").write_text(figures)
-    os.environ["MANSARD_NPU_MODEL"] = str(folder / "npus.toml")
     sys.path[:0] = [str(folder), str(PLUGIN)]
-    return ["npu" if number == 0 else f"npu:{number}" for number in range(len(call_ms))]
+    return folder
 
 
 def go_first() -> str:
