@@ -1,8 +1,8 @@
 """Cases of `overlap.py` on real models: MiniLM with bf16 products and MobileNetV2 in int8 on a CPU, a Vulkan
 device and the simulated NPU at once, with requests in flight.
 
-Random weights; answers are compared with PyTorch's. The NPU is the plug-in's ``realtime`` one, slow enough for
-a core of the host to compute its functions within their simulated time: commands that were late are counted
+Random weights; answers are compared with PyTorch's. The NPU is the plug-in's ``realtime`` one, slow enough
+for a core of the host to compute its functions within their simulated time: commands that were late are counted
 as overruns. A software Vulkan device takes the cores of the CPU device: with it the figures show order and
 answers, not what three chips would gain.
 """
