@@ -76,6 +76,13 @@ def compile_(
     min_share: Annotated[
         float, typer.Option(help="The least fraction of the dispatches for every device: 0 to 0.5.")
     ] = 0.0,
+    split: Annotated[
+        str,
+        typer.Option(
+            help="Divide heavy dispatches over the devices: off, auto (if a call is predicted to be faster), "
+            "or all that two devices can share."
+        ),
+    ] = "off",
     precision: Annotated[
         str,
         typer.Option(help="f32, or bf16: products with weights round their operands to bfloat16."),
@@ -113,7 +120,9 @@ def compile_(
                 **source,
                 devices=device or None,
                 target=target or None,
-                placement=mansard.Placement(objective, parse_pins(pin or ()), min_share, fallback),
+                placement=mansard.Placement(
+                    objective, parse_pins(pin or ()), min_share, fallback, split=split
+                ),
                 precision=precision,
                 vulkan_dispatch_abi=vulkan_dispatch_abi,
                 cache=not no_cache,

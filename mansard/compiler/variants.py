@@ -40,6 +40,8 @@ class SharedFiles:
 
     blobs: dict[str, bytes] = field(default_factory=dict)
     weights: dict[tuple[Value, Panels | None], Weight] = field(default_factory=dict)
+    _plain: dict[Load, WeightSpec] = field(default_factory=dict)
+    """Weights as the model has them, by what loads them: copies of a constant are one entry."""
 
     def add_code(self, variant: int, made: Executables) -> list[tuple[ExecutableRef, ...]]:
         """Take over a variant's code; its references, renamed where entries are shared or clash."""
@@ -64,9 +66,14 @@ class SharedFiles:
             forms[value] = forms.get(value, 0) + 1
         for value, (spec, load) in weights.items():
             key = (value, packed.get(value))
+            if key[1] is None and load in self._plain:
+                specs[value] = self._plain[load]
+                continue
             if key not in self.weights:
                 count = forms.get(value, 0)
                 entry = f"{spec.entry}.form{count}" if count else spec.entry
                 self.weights[key] = (dataclasses.replace(spec, entry=entry), load)
             specs[value] = self.weights[key][0]
+            if key[1] is None:
+                self._plain[load] = specs[value]
         return specs

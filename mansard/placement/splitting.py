@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from mansard import dims
 from mansard.artifact.plan import SplitPiece, SplitSpec
 from mansard.dims import Dim, DimLike
+from mansard.errors import PlacementError
 from mansard.ir.graph import Graph, fresh_name
 from mansard.passes.dispatch import Dispatch, DispatchGraph
 from mansard.passes.divide import Axis, Division, axes, divide, take_views
@@ -78,18 +79,21 @@ def place_split(graph: DispatchGraph, slots: Sequence[DeviceSlot], wish: Placeme
     splits = find_splits(graph, slots, whole.result, least_gain=GAIN if wish.split == "auto" else None)
     if not splits:
         return whole
-    divided = _divided(graph, slots, wish, fuse, splits)
-    if wish.split == "auto":
-        before, after = (p.result.prediction.latency_ms for p in (whole, divided))
-        if after > before * (1 - WHOLE_GAIN):
-            return whole
-    return divided
+    if wish.split == "all":
+        return _divided(graph, slots, wish, fuse, splits)
+    try:
+        divided = _divided(graph, slots, wish, fuse, splits)
+    except PlacementError:  # such as a memory limit that does not hold every device's copy of the weights
+        return whole
+    before, after = (placed.result.prediction.latency_ms for placed in (whole, divided))
+    return divided if after <= before * (1 - WHOLE_GAIN) else whole
 
 
 def find_splits(
     graph: DispatchGraph, slots: Sequence[DeviceSlot], placed: PlacementResult, least_gain: float | None
 ) -> list[Split]:
-    """The dispatches to divide: those that gain ``least_gain`` of their time, None for all that can be."""
+    """The dispatches to divide: those that gain ``least_gain`` of their time; None for all that can be, over
+    all devices that can run them."""
     found = []
     for number, dispatch in enumerate(graph.dispatches):
         able = [d for d in placed.problem.allowed[number] if not slots[d].fallback]
@@ -98,13 +102,14 @@ def find_splits(
             continue
         axis = _best_axis(choices)
         times = {d: placed.problem.times[number][d] for d in able}
-        seconds, shares = balance(
-            times, _handovers(graph, placed.problem, dispatch, placed.device[dispatch], able)
-        )
-        if least_gain is not None and seconds > (1 - least_gain) * min(times.values()):
-            continue
-        if least_gain is None and len(shares) < 2:
-            _, shares = balance(times, dict.fromkeys(able, 0.0))
+        if least_gain is None:
+            rate = sum(1 / t for t in times.values())
+            shares = {d: 1 / (t * rate) for d, t in times.items()}
+        else:
+            handovers = _handovers(graph, placed.problem, dispatch, placed.device[dispatch], able)
+            seconds, shares = balance(times, handovers)
+            if seconds > (1 - least_gain) * min(times.values()):
+                continue
         split = _split(dispatch, axis, shares)
         if split is not None:
             found.append(split)
@@ -193,6 +198,13 @@ def _divided(
     fused = take_views(fuse(made.graph))
     maker = {v: d for d in fused.dispatches for v in d.outputs}
     pieces = [[maker[fused.base(v)] for v in results] for results in made.pieces]
+    for split, own in zip(splits, pieces, strict=True):
+        for device, piece in zip(split.devices, own, strict=True):
+            if reason := slots[device].refuses(piece):
+                name = slots[device].name
+                raise PlacementError(
+                    f"a part of dispatch {split.dispatch.name!r} cannot run on {name}: {reason}"
+                )
     fixed = {
         piece: (device, f"split: {extent * 100 // split.axis.extent} % of {split.axis.extent} {split.dim}")
         for split, own in zip(splits, pieces, strict=True)

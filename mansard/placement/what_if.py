@@ -105,7 +105,8 @@ def memory(plan: Plan, sizes: Mapping[str, int]) -> list[SlotMemory]:
     for number in range(len(plan.devices)):
         own = [value for value in plan.values if value.device == number]
         weights = sum(evaluate(v.bytes, sizes) for v in own if v.kind in ("constant", "state"))
-        leases = [Lease(evaluate(v.bytes, sizes), v.first, v.last) for v in own if v.kind == "transient"]
+        held = [v for v in own if v.kind == "transient" and v.part_of is None]
+        leases = [Lease(evaluate(v.bytes, sizes), v.first, v.last) for v in held]
         found.append(SlotMemory(weights, plan_arena(leases).size))
     return found
 

@@ -29,10 +29,7 @@ def data(graph, sizes=None):
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_divided_dispatches(name, monkeypatch):
-    from mansard.placement import splitting
-
-    monkeypatch.setattr(splitting, "LEAST_SHARE", 0.0)  # also where one is far slower
+def test_divided_dispatches(name):
     graph = GRAPHS[name]()
     inputs = data(graph)
     expected = interpret(graph, inputs)
@@ -44,10 +41,7 @@ def test_divided_dispatches(name, monkeypatch):
         assert len(reasons) == 2
 
 
-def test_dims_of_the_model_stay_dims_of_the_model(monkeypatch):
-    from mansard.placement import splitting
-
-    monkeypatch.setattr(splitting, "LEAST_SHARE", 0.0)
+def test_dims_of_the_model_stay_dims_of_the_model():
     b = GraphBuilder()
     n = Dim("n", 1, 96)
     x = b.input("x", (dims.symbol(n), 64), F32)
