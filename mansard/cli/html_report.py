@@ -17,7 +17,7 @@ from mansard import dims
 from mansard.cli.decisions import Decided, decided, describe_prediction, prediction_line, totals
 from mansard.cli.html_style import COLOURS, SCRIPT, STYLE
 from mansard.cli.output import milliseconds, si
-from mansard.cli.timeline import expectation, headline, lockstep_line
+from mansard.cli.timeline import each_request, expectation, headline, lockstep_line
 
 if TYPE_CHECKING:
     from mansard.artifact.plan import Plan
@@ -224,6 +224,7 @@ def _timeline(line: Mapping[str, Any], colours: Mapping[str, str]) -> list[str]:
         headline(line),
         *([expectation(line)] if line.get("expected_bound_ms") is not None else ()),
         *([lockstep_line(line)] if "lockstep_ms" in line else ()),
+        *([each_request(line)] if line.get("request_ms") else ()),
         f"hidden behind other devices {milliseconds(line['overlap_ms'])}",
         *([f"all devices busy {milliseconds(line['all_busy_ms'])}"] if "all_busy_ms" in line else ()),
         f"copies by devices {_copies(line, 'device')}, by the host {_copies(line, 'host')}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,7 @@ def timeline_lines(line: Mapping[str, Any]) -> list[str]:
         headline(line),
         *([expectation(line)] if line.get("expected_bound_ms") is not None else ()),
         *([lockstep_line(line)] if "lockstep_ms" in line else ()),
+        *([each_request(line)] if line.get("request_ms") else ()),
         f"hidden behind other devices {milliseconds(line['overlap_ms'])}, "
         f"{together}no device busy {milliseconds(line['overhead_ms'])}",
         f"copies: {copies['device']} by devices ({si(copies['device_bytes'], 'B')}), "
@@ -77,6 +79,15 @@ def expectation(line: Mapping[str, Any]) -> str:
     return (
         f"by the plan's cost model, without copies, at best {milliseconds(line['expected_bound_ms'])}: "
         f"{100 * line['expected_efficiency']:.1f} %"
+    )
+
+
+def each_request(line: Mapping[str, Any]) -> str:
+    """How long single requests took."""
+    times = sorted(line["request_ms"])
+    return (
+        f"each request from submission to completion: median {milliseconds(statistics.median(times))}, "
+        f"{milliseconds(times[0])} to {milliseconds(times[-1])}"
     )
 
 

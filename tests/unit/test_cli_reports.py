@@ -122,7 +122,12 @@ def model(monkeypatch: pytest.MonkeyPatch) -> list[float]:
                 for part in found.parts
             ]
             return dataclasses.replace(
-                found, parts=tuple(parts), requests=requests, in_flight=in_flight or 4, lockstep=lockstep
+                found,
+                parts=tuple(parts),
+                requests=requests,
+                in_flight=in_flight or 4,
+                lockstep=lockstep,
+                request_ms=tuple(0.001 * (1 + n) for n in range(requests)),
             )
 
     monkeypatch.setattr(mansard, "load", lambda *_, **__: Model())
@@ -334,6 +339,7 @@ def test_bench_tells_of_requests_in_flight(model: list[float]) -> None:
     assert line["latency_ms"] == pytest.approx(0.024)
     text = invoke("bench", "m.mansard", "--runs", "3", "--requests", "5", "--in-flight", "2").stdout
     assert "5 requests, 2 in flight, 0.024 ms" in text and "all devices busy" in text
+    assert "each request from submission to completion: median 0.003 ms, 0.001 ms to 0.005 ms" in text
 
 
 def test_bench_measures_lockstep_beside_it(model: list[float], tmp_path: Path) -> None:
