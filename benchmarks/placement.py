@@ -66,7 +66,8 @@ def scaled(profile: DeviceProfile, cores: float) -> DeviceProfile:
     """A CPU of so many cores."""
     rates = {dtype: rate * cores for dtype, rate in profile.rates.items()}
     bandwidth, cached = profile.bandwidth * cores, profile.cache_bandwidth * cores
-    return dataclasses.replace(profile, bandwidth=bandwidth, cache_bandwidth=cached, rates=rates)
+    own = {"bandwidth": bandwidth, "cache_bandwidth": cached, "rates": rates, "cores": ""}
+    return dataclasses.replace(profile, **own)
 
 
 def problem(network: Network, devices: Devices, objective: str) -> Problem:

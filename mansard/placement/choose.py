@@ -168,4 +168,4 @@ def load_bound(problem: Problem) -> float:
     fastest = (
         min(times[d] for d in able) for times, able in zip(problem.times, problem.allowed, strict=True)
     )
-    return sum(fastest) / max(1, len(problem.profiles))
+    return sum(fastest) / max(1, len(set(problem.queues)))

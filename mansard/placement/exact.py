@@ -132,7 +132,8 @@ class _Formulation:
             self._dispatch(n)
         for move in problem.moves:
             self._move(move)
-        for terms in self.load:
+        for queue in set(problem.queues):
+            terms = [term for d in problem.devices if problem.queues[d] == queue for term in self.load[d]]
             self.program.row([(self.total, 1.0), *((c, -t) for c, t in terms)], 0.0)
         if self.finish:
             self._order()

@@ -154,6 +154,7 @@ class Frontier:
         """The states after a dispatch on a device: what `simulate` does, for all of them."""
         free, there, rows = states.free, states.there, np.arange(len(states.top))
         ready = np.zeros(len(rows))
+        queue = next(own for own in self.look.sharing if device in own)
         for number, slot in step.reads:
             arrival = there[:, slot, device]
             missing = np.isinf(arrival)
@@ -162,13 +163,13 @@ class Frontier:
                 made = np.where(source == HOST, 0.0, there[rows, slot, source])
                 start = np.maximum(free[:, device], made + self.look.handoff[source, device, number])
                 end = start + self.look.copy[source, device, number]
-                free[:, device] = np.where(missing, end, free[:, device])
+                free[:, queue] = np.where(missing, end, free[:, device])[:, None]
                 states.top = np.where(missing, np.maximum(states.top, end), states.top)
                 arrival = np.where(missing, end if self.latency else 0.0, arrival)
                 there[:, slot, device] = arrival
             ready = np.maximum(ready, arrival)
         end = np.maximum(ready, free[:, device]) + self.look.times[n, device]
-        free[:, device] = end
+        free[:, queue] = end[:, None]
         states.top = np.maximum(states.top, end)
         value = end if self.latency else np.zeros(len(rows))
         for slot in step.ends:
@@ -239,7 +240,8 @@ class Frontier:
 
     def _lower(self, states: States, n: int, step: Step) -> Floats:
         """A lower bound of what every state can end with."""
-        loads = (states.free @ self.look.weights.T + self.look.rest[:, n + 1]).max(axis=1)
+        queues = np.stack([states.free[:, own].min(axis=1) for own in self.look.sharing], axis=1)
+        loads = (queues @ self.look.weights.T + self.look.rest[:, n + 1]).max(axis=1)
         bound: Floats = np.asarray(np.maximum(states.top, loads))
         if not self.latency:
             return bound
@@ -285,12 +287,14 @@ class Frontier:
     def _ends(self, states: States) -> Floats:
         """What every complete state costs, with copies to the caller."""
         rows, last, free = np.arange(len(states.top)), states.top.copy(), states.free
+        queues = np.array(self.problem.queues)
         for number, slot in self.look.final:
             source = states.made[:, slot]
             made = states.there[rows, slot, source]
             copy = self.look.down[number, source]
             end = np.maximum(free[rows, source], made) + copy
-            free[rows, source] = np.where(copy > 0, end, free[rows, source])
+            same = (queues == queues[source][:, None]) & (copy > 0)[:, None]
+            free = np.where(same, end[:, None], free)
             last = np.maximum(last, np.where(copy > 0, end, made))
         return last
 

@@ -236,13 +236,18 @@ class Outlook:
             able = list(step.devices)
             allowed[n, able] = self.times[n, able]
         begins = sorted({count * part // _PARTS for part in range(_PARTS)})
+        # A queue that several devices share is as good as the best of them.
+        queues = sorted(set(self.problem.queues))
+        shared = [[d for d in range(self.devices) if self.problem.queues[d] == queue] for queue in queues]
+        allowed = np.stack([allowed[:, own].min(axis=1) for own in shared], axis=1)
         found = [load_weights(allowed[begin:]) for begin in begins]
-        matrix = np.unique(np.array([*np.eye(self.devices), *found]), axis=0)
+        matrix = np.unique(np.array([*np.eye(len(queues)), *found]), axis=0)
         own = np.where(
             np.isinf(allowed), np.inf, matrix[:, None, :] * np.where(np.isinf(allowed), 0, allowed)
         )
         cost = np.zeros((len(matrix), count + 1))
         cost[:, :-1] = own.min(axis=2)[:, ::-1].cumsum(axis=1)[:, ::-1]
+        self.sharing = shared
         return matrix, cost
 
     def _savings(self, device: int) -> list[tuple[float, Floats, Floats]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,6 +58,16 @@ class Problem:
         """Device numbers."""
         return range(len(self.profiles))
 
+    @functools.cached_property
+    def queues(self) -> tuple[int, ...]:
+        """For every device the first of those that share its cores: they take turns like one queue."""
+        cores = [profile.cores or d for d, profile in enumerate(self.profiles)]
+        return tuple(cores.index(own) for own in cores)
+
+    def loads(self, busy: Sequence[float]) -> list[float]:
+        """Seconds of work by queue, where ``busy`` are those by device."""
+        return [sum(busy[d] for d in self.devices if self.queues[d] == queue) for queue in set(self.queues)]
+
     def delay(self, size: int, source: int, target: int) -> tuple[float, float]:
         """Seconds before a value can be copied to another device, and of the copy, which occupies the
         target's queue. HOST is a place without a queue and without a delay of its own."""
@@ -69,6 +80,11 @@ class Problem:
         a, b = self.profiles[source], self.profiles[target]
         handoff = transfer_seconds(0, a, b)
         return handoff, transfer_seconds(size, a, b) - handoff
+
+    def copies(self, source: int, target: int) -> int:
+        """How often a value is copied on its way: once for every end with memory of its own (not HOST)."""
+        ends = {source, target} - {HOST}
+        return sum(not self.profiles[d].unified for d in ends) if source != target else 0
 
     def fits(self, labels: Sequence[int]) -> bool:
         """Whether constants are within every device's limit, shares are met, and states are on one device."""

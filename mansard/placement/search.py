@@ -16,11 +16,11 @@ Cost = Callable[[Sequence[int]], float]
 
 
 def cost_of(problem: Problem, objective: str) -> Cost:
-    """Seconds to compare placements by: of a call, or of the busiest device."""
+    """Seconds to compare placements by: of a call, or of the busiest queue."""
 
     def cost(labels: Sequence[int]) -> float:
         predicted = simulate(problem, labels)
-        return predicted.seconds if objective == "latency" else max(predicted.busy)
+        return predicted.seconds if objective == "latency" else max(problem.loads(predicted.busy))
 
     return cost
 

@@ -2,7 +2,8 @@
 
 Every device has one queue that runs its dispatches in the model's order, as the runtime does; a dispatch
 starts when its queue is free and its inputs are there. A value another device made arrives after the
-handoff, and a copy, where one is needed, takes its time in the reader's queue.
+handoff, and a copy, where one is needed, takes its time in the reader's queue. Devices that share cores
+(a GPU in software beside the CPU) share a queue.
 """
 
 from __future__ import annotations
@@ -63,12 +64,14 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
             return made
         if (number, device) not in arrived:
             handoff, copy = problem.delay(move.bytes, source, device)
-            queue = source if device == HOST else device
+            copier = source if device == HOST else device
+            queue = problem.queues[copier]
             start = max(free[queue], made + handoff)
             if lockstep:
                 start = max(start, *free)
             if copy:
-                spans.append(Span(queue, start, start + copy, None, number, move.bytes))
+                size = move.bytes * problem.copies(source, device)
+                spans.append(Span(copier, start, start + copy, None, number, size))
                 free[queue] = start + copy
                 arrived[number, device] = start + copy
             else:
@@ -77,10 +80,11 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
 
     for n, device in enumerate(labels):
         ready = max((bring(number, device) for number in inputs[n]), default=0.0)
-        start = max(ready, free[device])
+        queue = problem.queues[device]
+        start = max(ready, free[queue])
         if lockstep:
             start = max(start, *free)
-        end[n] = free[device] = start + problem.times[n][device]
+        end[n] = free[queue] = start + problem.times[n][device]
         spans.append(Span(device, start, end[n], n, None))
     last = max(end, default=0.0)
     for number, move in enumerate(problem.moves):

@@ -44,6 +44,8 @@ class DeviceProfile:
     write_bandwidth: float = 0.0
     """Bytes per second written to memory, where that differs from ``bandwidth``; 0: it does not. Many CPUs
     read what they are about to overwrite."""
+    cores: str = ""
+    """Names the cores that devices with the same name share: they do not compute at once. Empty: its own."""
     small: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
     """By element type (operations, operations per second) of dispatches that are too small for ``rates``, the
     smallest first, the last as large as those: short of work for all of its cores, a GPU is far below."""
@@ -123,6 +125,7 @@ def profile_from(name: str, raw: Mapping[str, Any], scale: float, *, unified: bo
             launch=raw["launch"],
             link=LinkProfile(raw["link"], raw["handoff"]),
             unified=unified,
+            cores=raw.get("cores", ""),
         )
     except KeyError as error:
         raise PlacementError(f"device profile {name!r} lacks {error.args[0]!r}") from error

@@ -10,6 +10,7 @@ A file has a ``name`` and a table per device, called as the device slot of a mod
   the other figures can be those of a datasheet (default 1);
 * ``small``: by element type ``[[operations, rate], ...]`` of dispatches too small for ``rates``, the smallest
   first (optional);
+* ``cores``: a name for the cores that the device shares with others of that name (optional);
 * ``links``: by other table, or ``host``, ``{ link, handoff }`` of that way alone (optional).
 """
 
@@ -30,7 +31,7 @@ from mansard.targets.profile import DeviceProfile, LinkProfile, profile_from
 
 _REQUIRED = ("bandwidth", "cache_bandwidth", "cache_bytes", "rates", "launch", "handoff", "link")
 _MAY_BE_ZERO = ("cache_bytes", "launch", "handoff")
-_OPTIONAL = ("write_bandwidth", "unified", "memory", "efficiency", "links", "small")
+_OPTIONAL = ("write_bandwidth", "unified", "memory", "efficiency", "links", "small", "cores")
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ def _device(where: str, name: str, raw: Mapping[str, Any]) -> DeviceProfile:
     unified = raw.get("unified", True)
     if not isinstance(unified, bool):
         raise PlacementError(f"{where}: unified is {unified!r}, not true or false")
+    figures["cores"] = str(raw.get("cores", ""))
     profile = profile_from(name, figures, 1.0, unified=unified)
     links = {
         other: _link(f"links.{other} of {where}", _table(where, f"links.{other}", link))

@@ -326,6 +326,8 @@ def to_toml(found: Sequence[Calibration]) -> str:
         }
         lines += [f'\n["{calibration.device.id}"]', f"# {profile.name}, measured {profile.measured}"]
         lines += [f"{key} = {_figure(value)}" for key, value in figures.items()]
+        if profile.cores:
+            lines.append(f'cores = "{profile.cores}"')
         lines += [f"unified = {str(profile.unified).lower()}", f"rates = {_inline(profile.rates)}"]
         if profile.small:
             points = (f"{d} = [{', '.join(map(_pair, rows))}]" for d, rows in profile.small.items())

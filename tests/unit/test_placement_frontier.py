@@ -27,8 +27,8 @@ def later():
 
 
 def constrained(seed):
-    """A random problem with, by chance: an input that several read, outputs in the middle, own links,
-    a state, constants that several read under limits, and least shares."""
+    """A random problem with, by chance: an input that several read, outputs in the middle, own links, shared
+    cores, a state, constants that several read under limits, and least shares."""
     rng = np.random.default_rng(seed + 1000)
     devices = int(rng.integers(2, 4))
     count = int(rng.integers(4, 7 if devices == 3 else 9))
@@ -56,6 +56,11 @@ def constrained(seed):
         )
         for own in problem.profiles
     )
+    if rng.uniform() < 0.3:  # two devices on the same cores
+        profiles = tuple(
+            dataclasses.replace(own, cores="host" if number < 2 else "")
+            for number, own in enumerate(profiles)
+        )
     more = {}
     group = some(3)
     if rng.uniform() < 0.4 and len(group) > 1:

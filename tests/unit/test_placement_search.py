@@ -1,5 +1,6 @@
 """Placements beside all there are: the best is found, and no bound is above it."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -39,7 +40,7 @@ def random_problem(seed, count=7, devices=2):
 def best_of_all(problem, objective, accept=lambda labels: True):
     def cost(labels):
         predicted = simulate(problem, labels)
-        return predicted.seconds if objective == "latency" else max(predicted.busy)
+        return predicted.seconds if objective == "latency" else max(problem.loads(predicted.busy))
 
     return min(cost(list(labels)) for labels in itertools.product(*problem.allowed) if accept(labels))
 
@@ -53,7 +54,9 @@ def test_the_best_of_all_placements_is_found_and_bounded(seed, objective):
     assert choice.bound <= best * (1 + 1e-9)
     assert choice.cost <= best * 1.01
     predicted = simulate(problem, choice.labels)
-    assert choice.cost == (predicted.seconds if objective == "latency" else max(predicted.busy))
+    assert choice.cost == (
+        predicted.seconds if objective == "latency" else max(problem.loads(predicted.busy))
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -115,3 +118,14 @@ def test_the_program_alone_bounds_what_it_leaves_out():
     solution = solve(problem, "latency", 5.0)
     assert solution.labels is not None
     assert solution.bound <= simulate(problem, solution.labels).seconds
+
+
+def test_devices_on_the_same_cores_take_turns():
+    cpu, software = (dataclasses.replace(profile(n, 0.01, 1e9, True), cores="host") for n in ("a", "b"))
+    moves = (Move(HOST, (0, 1), 1), Move(0, (2,), 1), Move(1, (2,), 1), Move(2, (HOST,), 1))
+    problem = Problem(((1.0, 1.0), (1.0, 1.0), (0.1, 0.1)), ((0, 1),) * 3, moves, (cpu, software))
+    assert simulate(problem, [0, 1, 0]).seconds == pytest.approx(2.11)
+    assert choose(problem, "latency", 5.0).cost == pytest.approx(2.1)
+    assert choose(problem, "throughput", 5.0).cost == pytest.approx(2.1)
+    apart = dataclasses.replace(problem, profiles=(cpu, dataclasses.replace(software, cores="")))
+    assert simulate(apart, [0, 1, 0]).seconds == pytest.approx(1.11)
