@@ -2,9 +2,9 @@
 device and the simulated NPU at once, with requests in flight.
 
 Random weights; answers are compared with PyTorch's. The NPU is the plug-in's ``realtime`` one, slow enough
-for a core of the host to compute its functions within their simulated time: commands that were late are counted
-as overruns. A software Vulkan device takes the cores of the CPU device: with it the figures show order and
-answers, not what three chips would gain.
+for a core of the host to compute its functions within their simulated time: commands that were late are
+counted as overruns. A software Vulkan device takes the cores of the CPU device: with it the figures show
+order and answers, not what three chips would gain.
 """
 
 from __future__ import annotations
