@@ -2,15 +2,16 @@
 
 Every call takes the extents of the moment (`Shares.applied`) and, when it has ended, tells how long each
 piece took (`Shares.observe`). A device's rate is the median of its last `MEMORY` calls, so that one
-call that was disturbed changes nothing, and a device that stays slower gets less from the second call on.
-Extents change in steps of a 64th of the whole, and only where all pieces would then end sooner by
-`GAIN`: every other set of extents is another recording, and equal ones are used again.
+call that was disturbed changes nothing, and a device that stays slower gets less from the third call on.
+
+Every other set of extents is another recording; equal ones are used again. So extents change in steps of
+a 64th of the whole, and only when all divided dispatches together would then take less time by `GAIN`, and by
+more than that after recent changes: where times are noise, shares come to rest.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -22,9 +23,11 @@ from mansard.dims import Dim
 from mansard.hal import ProfileRow
 from mansard.runtime.tensors import Prepared
 
-MEMORY = 3
+MEMORY = 5
 GAIN = 0.04
 STEPS = 64
+CALM = 0.97
+"""What is left of the unrest of a change after each call; each change raises the gain asked for by `GAIN`."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ class _Ratio:
     def __post_init__(self) -> None:
         self.rates = [deque(maxlen=MEMORY) for _ in self.extents]
         unit = max((dim.multiple for dim in self.symbols), default=1)
-        self.step = unit * -(-self.split.total // (unit * STEPS))
+        step = unit * -(-self.split.total // (unit * STEPS))
+        self.step = step if self.split.total >= step * len(self.extents) else unit
 
     @staticmethod
     def of(split: SplitSpec) -> _Ratio:
@@ -83,16 +87,19 @@ class _Ratio:
         symbols = tuple(next(iter(dims.to_expr(size).symbols())) for size in split.sizes[:-1])
         return _Ratio(split, symbols, split.initial)
 
-    def observe(self, extents: Sequence[int], seconds: Sequence[float]) -> None:
-        """Take over what pieces of these extents took, and move if that pays."""
+    def learn(self, extents: Sequence[int], seconds: Sequence[float]) -> None:
+        """Take over what pieces of these extents took."""
         for known, extent, time in zip(self.rates, extents, seconds, strict=True):
             known.append(extent / time)
-        rates = [statistics.median(known) for known in self.rates]
-        most = [dim.max for dim in self.symbols]
-        step = self.step if self.split.total >= self.step * len(rates) else self.symbols[0].multiple
-        better = balanced(rates, self.split.total, step, most)
-        if _last(better, rates) < _last(self.extents, rates) * (1 - GAIN):
-            self.extents = better
+
+    def outlook(self) -> tuple[float, float, tuple[int, ...]]:
+        """The seconds until the last piece ends, as it is and with better extents, and those."""
+        if not self.rates[0]:
+            return 0.0, 0.0, self.extents
+        rates = [sorted(known)[len(known) // 2] for known in self.rates]
+        better = balanced(rates, self.split.total, self.step, [dim.max for dim in self.symbols])
+        now, then = _last(self.extents, rates), _last(better, rates)
+        return (now, then, better) if then < now else (now, now, self.extents)
 
 
 def _last(extents: Sequence[int], rates: Sequence[float]) -> float:
@@ -106,7 +113,21 @@ class Shares:
     def __init__(self, splits: Sequence[SplitSpec] = (), devices: Sequence[str] = ()) -> None:
         self._ratios = [_Ratio.of(split) for split in splits]
         self._devices = tuple(devices)
+        self._unrest = 0.0
         self._lock = threading.Lock()
+        self._pieces = {
+            (piece.device, piece.label): (ratio, number)
+            for ratio in self._ratios
+            for pieces in ratio.split.dispatches
+            for number, piece in enumerate(pieces)
+        }
+        self._copies = {
+            label: (ratio, number)
+            for ratio in self._ratios
+            for pieces in ratio.split.dispatches
+            for number, piece in enumerate(pieces)
+            for label in piece.copies
+        }
 
     @property
     def active(self) -> bool:
@@ -141,20 +162,23 @@ class Shares:
 
     def observe(self, sizes: Mapping[str, int], rows: Sequence[Sequence[ProfileRow]]) -> None:
         """Learn from a call with these values of the plan's dims; ``rows`` are its device times by slot."""
-        times: dict[tuple[int, str], float] = {}
-        copies: dict[str, float] = {}
+        taken = {id(ratio): [0] * len(ratio.extents) for ratio in self._ratios}
         for slot, own in enumerate(rows):
             for row in own:
-                seconds = (row.end_ns - row.start_ns) / 1e9
-                times[slot, row.label] = times.get((slot, row.label), 0.0) + seconds
-                copies[row.label] = copies.get(row.label, 0.0) + seconds
+                found = self._pieces.get((slot, row.label)) or self._copies.get(row.label)
+                if found is not None:
+                    ratio, number = found
+                    taken[id(ratio)][number] += row.end_ns - row.start_ns
         with self._lock:
+            self._unrest *= CALM
             for ratio in self._ratios:
-                extents = [dims.evaluate(size, sizes) for size in ratio.split.sizes]
-                taken = [0.0] * len(extents)
-                for pieces in ratio.split.dispatches:
-                    for number, piece in enumerate(pieces):
-                        taken[number] += times.get((piece.device, piece.label), 0.0)
-                        taken[number] += sum(copies.get(label, 0.0) for label in piece.copies)
-                if all(seconds > 0 for seconds in taken):
-                    ratio.observe(extents, taken)
+                times = taken[id(ratio)]
+                if all(times):
+                    extents = [dims.evaluate(size, sizes) for size in ratio.split.sizes]
+                    ratio.learn(extents, [time / 1e9 for time in times])
+            outlooks = [ratio.outlook() for ratio in self._ratios]
+            now, then = (sum(outlook[i] for outlook in outlooks) for i in (0, 1))
+            if then < now * (1 - GAIN * (1 + self._unrest)):
+                self._unrest += 1
+                for ratio, (_, _, better) in zip(self._ratios, outlooks, strict=True):
+                    ratio.extents = better

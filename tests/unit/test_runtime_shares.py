@@ -98,6 +98,15 @@ def test_noise_makes_few_recordings():
     assert share.fractions["fast"] == pytest.approx(2 / 3, abs=0.08)
 
 
+def test_where_times_are_noise_shares_come_to_rest():
+    shares, rng = shares_of(3), np.random.default_rng(1)
+    changes, before = 0, shares.now()
+    for _ in range(400):
+        call(shares, rng.uniform(0.6, 1.0, 3))
+        changes, before = changes + (shares.now() != before), shares.now()
+    assert 0 < changes < 60
+
+
 def test_copies_of_a_piece_count_as_its_time():
     shares = shares_of(2)
     sizes = shares.applied(Prepared((), {}, False)).dims
