@@ -177,7 +177,7 @@ class Shares:
                     extents = [dims.evaluate(size, sizes) for size in ratio.split.sizes]
                     ratio.learn(extents, [time / 1e9 for time in times])
             outlooks = [ratio.outlook() for ratio in self._ratios]
-            now, then = (sum(outlook[i] for outlook in outlooks) for i in (0, 1))
+            now, then = sum(outlook[0] for outlook in outlooks), sum(outlook[1] for outlook in outlooks)
             if then < now * (1 - GAIN * (1 + self._unrest)):
                 self._unrest += 1
                 for ratio, (_, _, better) in zip(self._ratios, outlooks, strict=True):
