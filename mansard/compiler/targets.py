@@ -23,6 +23,8 @@ from mansard.placement import DeviceSlot, Placement
 from mansard.targets.calibrated import calibrated
 
 GROUP = "mansard.targets"
+FOR_CONSTANTS = 0.9
+"""The part of a device's memory that constants may take; the rest is for activations."""
 LEAST_RANGE = 1 << 27
 """Bytes that a descriptor may name on every Vulkan device (the least maxStorageBufferRange)."""
 _NEEDS = {
@@ -103,7 +105,8 @@ def _target(text: str, *, fallback: bool) -> CompileTarget:
     # What is made for other devices than the one present is not bound by its limits.
     elsewhere = not at_hand and backend(driver).made_for(kernel.name)
     loops = device.limits.get("loop_iterations") if device and not elsewhere else None
-    slot = DeviceSlot(text, profile, _support(backend(driver), kernel, loops), fallback)
+    room = _room(device) if device is not None and at_hand and not profile.unified else None
+    slot = DeviceSlot(text, profile, _support(backend(driver), kernel, loops), fallback, room)
     if not kernel.is_gpu:
         return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants))
     limits = device.limits if device is not None and at_hand else {}
@@ -112,6 +115,12 @@ def _target(text: str, *, fallback: bool) -> CompileTarget:
     if "buffer_device_address" not in kernel.features:
         largest = min(largest, named)
     return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants), named, largest)
+
+
+def _room(device: DeviceInfo) -> int | None:
+    """Bytes for constants in the device's own memory; None where the driver does not say how much it has."""
+    own = sum(heap.size for heap in device.heaps if heap.device_local)
+    return int(own * FOR_CONSTANTS) or None
 
 
 def _kernel_targets(driver: str, text: str) -> list[KernelTarget]:

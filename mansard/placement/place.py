@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mansard import dims
 from mansard.artifact.plan import Decision, Prediction
 from mansard.errors import PlacementError
 from mansard.passes.dispatch import Dispatch, DispatchGraph
@@ -27,7 +28,8 @@ class Placement:
     ``pins`` are (pattern, device) pairs; the first pattern that matches a dispatch's name, ops or
     source location wins (shell wildcards). ``min_share`` is the least fraction of dispatches every
     device must get (used with ``objective="throughput"``, which it implies). ``fallback`` "cpu" runs
-    on the CPU what the asked devices cannot, with the reason; "error" refuses.
+    on the CPU what the asked devices cannot, with the reason, and where the model's weights are more than
+    the memory of a device what it would be slower at; "error" refuses.
     """
 
     objective: str = "latency"
@@ -35,7 +37,10 @@ class Placement:
     min_share: float = 0.0
     fallback: str = "cpu"
     memory: tuple[tuple[str, int], ...] = ()
-    """(device, bytes) pairs: the most that constants may take on a device; the rest goes elsewhere."""
+    """(device, bytes) pairs: the most that constants may take on a device; the rest goes elsewhere. Devices
+    with memory of their own that are not named here take nine tenths of it."""
+    together: tuple[str, ...] = ()
+    """Patterns as in ``pins``: the dispatches that one matches are all on one device."""
     search_seconds: float = 5.0
     """Most time spent on looking for a better placement (`mansard.placement.choose`)."""
     split: str = "off"
@@ -62,6 +67,8 @@ class DeviceSlot:
     refuses: Callable[[Dispatch], str | None]
     fallback: bool = False
     """Added only to run what the asked devices cannot."""
+    memory: int | None = None
+    """Bytes of its own that constants may take; None for a device that uses the host's memory."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,8 @@ class _Placer:
         self.refusals = [{i: slot.refuses(d) for i, slot in enumerate(slots)} for d in self.dispatches]
         self.times = [[seconds(self.work[d], s.profile) for s in slots] for d in self.dispatches]
         self.pinned: dict[int, tuple[str, int]] = {}
+        self.kept: dict[int, str] = {}
+        self.limits = self._limits()
         self.allowed = [self._allowed(n) for n in range(len(self.dispatches))]
 
     # Constraints ----------------------------------------------------------------------------
@@ -123,8 +132,10 @@ class _Placer:
         primary = [i for i, s in enumerate(self.slots) if s.name != "cpu" and not s.fallback]
         if self.wish.fallback == "error" and primary and not any(i in primary for i in able):
             raise PlacementError(self._refusal(dispatch, refusals, 'fallback="error" forbids the CPU'))
-        if asked or able:
-            return asked or able
+        if asked and any(self.limits[i] is None for i in asked):
+            return asked
+        if able:  # what the devices asked for have no room for goes to the fallback
+            return able
         raise PlacementError(self._refusal(dispatch, refusals, "no device can run it"))
 
     def _refusal(self, dispatch: Dispatch, refusals: Mapping[int, str | None], why: str) -> str:
@@ -137,10 +148,25 @@ class _Placer:
         for pattern, device in self.wish.pins:
             if device not in names:
                 raise PlacementError(f"pinned to {device!r}, but the devices are {', '.join(names)}")
-            texts = (dispatch.name, dispatch.summary, dispatch.location)
-            if any(fnmatch.fnmatch(text, pattern) for text in texts):
+            if _matches(dispatch, pattern):
                 return pattern, names[device]
         return None
+
+    def _together(self) -> list[list[int]]:
+        """The groups that the wish asks for."""
+        groups = []
+        for pattern in self.wish.together:
+            group = [n for n, dispatch in enumerate(self.dispatches) if _matches(dispatch, pattern)]
+            if not group:
+                raise PlacementError(f"no dispatch matches {pattern!r}, which is to be kept together")
+            if not set.intersection(*(set(self.allowed[n]) for n in group)):
+                raise PlacementError(
+                    f"the {len(group)} dispatches that match {pattern!r} are to be kept together, but no "
+                    f"device may run all of them: {', '.join(self.dispatches[n].name for n in group[:8])}"
+                )
+            groups.append(group)
+            self.kept.update(dict.fromkeys(group, pattern))
+        return groups
 
     # Choice ---------------------------------------------------------------------------------
     def run(self) -> PlacementResult:
@@ -156,13 +182,21 @@ class _Placer:
     def _objective(self) -> str:
         return "throughput" if self.wish.min_share > 0 else self.wish.objective
 
-    def _problem(self) -> Problem:
-        active = [i for i, s in enumerate(self.slots) if not s.fallback]
-        limits = dict(self.wish.memory)
+    def _limits(self) -> list[int | None]:
+        """The bytes of constants each device takes at most; None where all of the model's fit."""
+        wished = dict(self.wish.memory)
         names = [slot.name for slot in self.slots]
-        for name in limits:
+        for name in wished:
             if name not in names:
                 raise PlacementError(f"a memory limit for {name!r}, but the devices are {', '.join(names)}")
+        read = {v for d in self.dispatches for v in d.inputs if v in self.graph.graph.constants}
+        whole = sum(dims.representative(v.type.bytes) for v in read)
+        limits = [wished.get(slot.name, slot.memory) for slot in self.slots]
+        return [None if limit is None or limit >= whole else limit for limit in limits]
+
+    def _problem(self) -> Problem:
+        active = [i for i, s in enumerate(self.slots) if not s.fallback]
+        names = [slot.name for slot in self.slots]
         share = math.ceil(self.wish.min_share * len(self.dispatches) - 1e-9)
         for device in active if share else ():
             able = sum(device in allowed for allowed in self.allowed)
@@ -176,8 +210,9 @@ class _Placer:
             self.times,
             self.allowed,
             [slot.profile for slot in self.slots],
-            [limits.get(name) for name in names],
+            self.limits,
             [share if i in active else 0 for i in range(len(self.slots))],
+            self._together(),
         )
 
     # Reasons --------------------------------------------------------------------------------
@@ -206,8 +241,9 @@ class _Placer:
         if number in self.pinned:
             return f"pinned by {self.pinned[number][0]!r}"
         if self.slots[label].fallback:
-            refused = "; ".join(f"{self.slots[i].name}: {r}" for i, r in self.refusals[number].items() if r)
-            return f"fallback: {refused}"
+            refused = [f"{self.slots[i].name}: {r}" for i, r in self.refusals[number].items() if r]
+            full = [self._full(i) for i, r in self.refusals[number].items() if not r and i != label]
+            return f"fallback: {'; '.join([*refused, *full])}"
         if sum(not s.fallback for s in self.slots) == 1:
             return "only device asked for"
         able = [i for i, r in self.refusals[number].items() if r is None]
@@ -216,9 +252,24 @@ class _Placer:
         fastest = min(able, key=lambda i: self.times[number][i])
         if fastest == label:
             return "fastest"
+        if self.limits[fastest] is not None:
+            return self._full(fastest)
+        if number in self.kept:
+            return f"kept together by {self.kept[number]!r}"
         if self.wish.min_share or self.wish.objective == "throughput":
             return "balances the devices' load"
         return f"kept with its neighbours: handing over costs more than {self.slots[fastest].name} saves"
+
+    def _full(self, device: int) -> str:
+        """That a device does not take all that it could run."""
+        limit = self.limits[device]
+        assert limit is not None
+        return f"{self.slots[device].name} takes {limit / 1e6:.4g} MB of weights, less than there are"
+
+
+def _matches(dispatch: Dispatch, pattern: str) -> bool:
+    texts = (dispatch.name, dispatch.summary, dispatch.location)
+    return any(fnmatch.fnmatch(text, pattern) for text in texts)
 
 
 def _prediction(problem: Problem, chosen: Choice, objective: str) -> Prediction:

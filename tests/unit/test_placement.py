@@ -1,17 +1,20 @@
 """Placement: costs, pins, refusals, reasons, objectives."""
 
+import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 from graphs import F32, binary, matmul, unary
 
 from mansard.dtypes import DType
 from mansard.errors import PlacementError
-from mansard.ir import GraphBuilder, IndexMap
+from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.passes.fuse import fuse
 from mansard.placement import DeviceSlot, Placement, place, work_of
 from mansard.placement.cost import seconds
+from mansard.placement.problem import joined
 from mansard.targets.profile import DeviceProfile, LinkProfile, default_profile
 
 
@@ -104,6 +107,28 @@ def test_pins_by_name_and_pattern():
         place(graph, slots, Placement(pins=(("*", "npu"),)))
 
 
+def test_what_is_kept_together_is_on_one_device():
+    graph = chain(6)
+    names = [dispatch.name for dispatch in graph.dispatches]
+    only = device("only", 1e6, refuses=lambda d: None if d.name == names[2] else "it is another one")
+    fast = device("fast", refuses=lambda d: "not that one" if d.name == names[2] else None)
+    slow = device("slow", 1e8)
+    apart = place(graph, [fast, slow, only], Placement())
+    assert devices_of(apart, graph).count("fast") == 5
+    wish = Placement(together=(names[1], "contraction_*"))  # all but the first
+    together = place(graph, [fast, slow, only], wish)
+    assert devices_of(together, graph) == ["fast", *["slow"] * 5]
+    assert together.decisions[3].reason.startswith("kept together by")
+    pins = ((names[0], "fast"), (names[1], "slow"))
+    for pattern, message in (("nothing*", "no dispatch matches"), ("*", "no device may run all of them")):
+        with pytest.raises(PlacementError, match=message):
+            place(graph, [fast, slow], Placement(pins=pins, together=(pattern,)))
+
+
+def test_groups_with_a_dispatch_in_common_are_one():
+    assert joined([(0, 1), (4,), (2, 3), (1, 2), (5, 6)]) == ((0, 1, 2, 3), (5, 6))
+
+
 def test_unsupported_dispatches_fall_back_with_the_reason_or_refuse():
     graph = chain(2)
     bad = graph.dispatches[1]
@@ -187,3 +212,30 @@ def test_shipped_profiles_exist_for_every_kind():
         profile = default_profile(driver, kind)
         assert profile.rate("f32") > 0 and profile.bandwidth > 0
     assert default_profile("npu", "").name == "simulated"
+
+
+def weights_chain(length=4, size=64):
+    """Products with constants of ``4 * size**2`` bytes each."""
+    b = GraphBuilder()
+    x = b.input("x", (size, size), F32)
+    for n in range(length):
+        w = b.constant(f"w{n}", Constant.of(np.ones((size, size), np.float32), f"w{n}"), (size, size), F32)
+        x = unary(b, "exp", matmul(b, x, w))
+    return fuse(b.build([x]))
+
+
+def test_weights_beyond_a_devices_own_memory_go_elsewhere_with_the_reason():
+    graph, each = weights_chain(), 4 * 64 * 64
+    fast = dataclasses.replace(device("gpu", 1e12), memory=2 * each)
+    for other in (device("cpu"), device("cpu", fallback=True)):
+        result = place(graph, [fast, other], Placement())
+        assert devices_of(result, graph).count("gpu") == 2
+        why = [row.reason for row in result.decisions if row.device == "cpu"]
+        assert all("gpu takes 0.03277 MB of weights, less than there are" in reason for reason in why)
+    # What is asked for counts before what there is, and enough room is no limit.
+    wish = Placement(memory=(("gpu", each),))
+    assert devices_of(place(graph, [fast, device("cpu")], wish), graph).count("gpu") == 1
+    roomy = dataclasses.replace(fast, memory=4 * each)
+    assert devices_of(place(graph, [roomy, device("cpu", fallback=True)], Placement()), graph) == ["gpu"] * 4
+    with pytest.raises(PlacementError, match="memory limits"):
+        place(graph, [fast], Placement())

@@ -3,6 +3,7 @@ refuses."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from mansard.compiler import CompileOptions, compile_graph
 from mansard.dtypes import DType
 from mansard.errors import ExecutionError, InputError, OutOfMemoryError, PlacementError
 from mansard.hal import Batch, BufferRef, Copy, MemoryKind, Point, Semaphore
-from mansard.ir import GraphBuilder
+from mansard.ir import Constant, GraphBuilder
 from mansard.ir.interpreter import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import IndexMap, Linear
@@ -151,6 +152,19 @@ rates.i8 = 1e9
 """
 
 
+FAST = """
+name = "an NPU that outdoes any CPU"
+memory = 1000
+unified = false
+bandwidth = 1e18
+link = 1e18
+launch = 0.0
+handoff = 0.0
+vector = 1e18
+rates = {i8 = 1e18, bf16 = 1e18}
+"""
+
+
 @pytest.fixture
 def configured(tmp_path):
     """Writes a model file and configures the driver; gives the driver back as it was."""
@@ -208,6 +222,45 @@ def test_the_slow_model_ships_with_the_plugin():
 def test_settings_that_are_wrong_are_named(configured, text, settings, message):
     with pytest.raises(InputError, match=message):
         configured(text, **settings)
+
+
+def layers(count):
+    """Layers one after another, each with 64 x 64 bytes of weights and an i8 result."""
+    b = GraphBuilder()
+    x = b.input("x", (4, 64), DType.I8)
+    body, reads = product(DType.I8, DType.I32), [maps(0, 2), maps(2, 1)]
+    for number in range(count):
+        data = np.random.default_rng(number).integers(-2, 3, (64, 64)).astype(np.int8)
+        w = b.constant(f"w{number}", Constant.of(data, f"w{number}"), (64, 64), DType.I8)
+        y = b.generic([x, w], reads, (4, 64, 64), body, reduced=1, combiner="add")
+        x = b.generic([y], [maps(0, 1)], (4, 64), Cast(Arg(0, DType.I32), DType.I8))
+    return b.build([x])
+
+
+def test_weights_that_its_memory_has_no_room_for_go_elsewhere(configured):
+    # 90 % of 16 KB hold the weights of three layers of four.
+    configured(FAST.replace("memory = 1000", "memory = 16384"))
+    graph, room = layers(4), "npu takes 0.01474 MB of weights, less than there are"
+    inputs = data(graph)
+    for devices in (("npu", "cpu"), ("npu",)):
+        compiled = compile_graph(graph, CompileOptions(targets=devices))
+        elsewhere = [row for row in compiled.plan.decisions if row.device == "cpu"]
+        assert elsewhere and all(room in row.reason for row in elsewhere)
+        with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
+            np.testing.assert_array_equal(model(*inputs), interpret(graph, inputs)[0])
+            on_npu = [row.bytes for row in model.memory() if row.device == "npu" and row.what == "weights"]
+            assert sum(on_npu) <= 0.9 * 16384
+    with pytest.raises(PlacementError, match="memory limits"):
+        compile_graph(graph, CompileOptions(targets=("npu",), placement=ON_NPU))
+
+
+def test_loading_says_what_does_not_fit(configured):
+    configured(FAST.replace("memory = 1000", "memory = 65536"))
+    compiled = compile_graph(layers(4), CompileOptions(targets=("npu",), placement=ON_NPU))
+    small = NpuDevice(DRIVER.devices()[0], dataclasses.replace(DRIVER.models()[0], memory=8192))
+    with pytest.raises(OutOfMemoryError, match=r"npu: \d+ bytes for .*weights.* do not fit"):
+        Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights), [small]).bind()
+    small.close()
 
 
 def test_a_model_on_two_npus_runs_on_both(configured):
