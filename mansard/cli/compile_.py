@@ -73,6 +73,12 @@ def compile_(
             "Repeat; the first match wins.",
         ),
     ] = None,
+    together: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--together", metavar="PATTERN", help="Run all dispatches that match on one device. Repeat."
+        ),
+    ] = None,
     min_share: Annotated[
         float, typer.Option(help="The least fraction of the dispatches for every device: 0 to 0.5.")
     ] = 0.0,
@@ -121,7 +127,12 @@ def compile_(
                 devices=device or None,
                 target=target or None,
                 placement=mansard.Placement(
-                    objective, parse_pins(pin or ()), min_share, fallback, split=split
+                    objective,
+                    parse_pins(pin or ()),
+                    min_share,
+                    fallback,
+                    split=split,
+                    together=tuple(together or ()),
                 ),
                 precision=precision,
                 vulkan_dispatch_abi=vulkan_dispatch_abi,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +46,7 @@ class Problem:
     moves: tuple[Move, ...]
     profiles: tuple[DeviceProfile, ...]
     together: tuple[tuple[int, ...], ...] = ()
-    """Groups of dispatches that share a state: each on one device."""
+    """Groups of dispatches that share a state or are kept together: each on one device. They share none."""
     held: tuple[Held, ...] = ()
     limits: tuple[int | None, ...] = ()
     """Most bytes of constants on each device, None where it does not matter."""
@@ -105,8 +105,10 @@ def make_problem(
     profiles: Sequence[DeviceProfile],
     limits: Sequence[int | None],
     least: Sequence[int],
+    together: Sequence[Sequence[int]] = (),
 ) -> Problem:
-    """The problem of a dispatch graph; dims count with a representative size."""
+    """The problem of a dispatch graph; dims count with a representative size. Dispatches of one group of
+    ``together`` are to be on one device, as those of a state are."""
     dispatches = graph.dispatches
     producer: dict[Value, int] = {v: n for n, d in enumerate(dispatches) for v in d.outputs}
     producer.update(dict.fromkeys(graph.graph.inputs, HOST))
@@ -133,21 +135,29 @@ def make_problem(
         tuple(map(tuple, allowed)),
         tuple(moves),
         tuple(profiles),
-        _states(graph, dispatches),
+        joined([*_states(graph, dispatches), *together]),
         tuple(held),
         tuple(limits),
         tuple(least),
     )
 
 
-def _states(graph: DispatchGraph, dispatches: Sequence[Dispatch]) -> tuple[tuple[int, ...], ...]:
+def _states(graph: DispatchGraph, dispatches: Sequence[Dispatch]) -> list[list[int]]:
     groups = []
     for state in graph.graph.states:
         values = {state.before, graph.base(state.after)}
-        users = [n for n, d in enumerate(dispatches) if values & {*d.inputs, *d.outputs}]
-        if len(users) > 1:
-            groups.append(tuple(users))
-    return tuple(groups)
+        groups.append([n for n, d in enumerate(dispatches) if values & {*d.inputs, *d.outputs}])
+    return groups
+
+
+def joined(groups: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:
+    """Groups that have a dispatch in common as one, without those of a single dispatch."""
+    found: list[set[int]] = []
+    for group in map(set, groups):
+        touching = [other for other in found if other & group]
+        found = [other for other in found if not other & group]
+        found.append(group.union(*touching))
+    return tuple(tuple(sorted(group)) for group in found if len(group) > 1)
 
 
 def reachable(problem: Problem) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:

@@ -15,7 +15,7 @@ from mansard.artifact.reads import Accesses, origins
 from mansard.dims import evaluate
 from mansard.errors import ArtifactError
 from mansard.placement.cost import Work, seconds
-from mansard.placement.problem import HOST, Held, Move, Problem
+from mansard.placement.problem import HOST, Held, Move, Problem, joined
 from mansard.runtime.arena import Lease, plan_arena
 from mansard.targets.profile import DeviceProfile
 
@@ -205,9 +205,6 @@ def _held(plan: Plan, steps: Sequence[DispatchStep], sizes: Mapping[str, int]) -
 
 def _states(plan: Plan, steps: Sequence[DispatchStep]) -> tuple[tuple[int, ...], ...]:
     """Groups of dispatches that share a state."""
-    groups = []
-    for pair in plan.states:
-        users = tuple(n for n, s in enumerate(steps) if any(b.value in pair for b in s.bindings))
-        if len(users) > 1:
-            groups.append(users)
-    return tuple(groups)
+    return joined(
+        [n for n, s in enumerate(steps) if any(b.value in pair for b in s.bindings)] for pair in plan.states
+    )
