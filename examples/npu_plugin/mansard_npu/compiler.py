@@ -51,18 +51,24 @@ class NpuBackend(LibraryBackend):
     def refuses(self, dispatch: Dispatch, target: KernelTarget) -> str | None:
         """Why the library has no function for a dispatch."""
         products = [op for op in dispatch.ops if is_contraction(op)]
-        if len(products) != 1:
-            return "it has functions for one product or convolution at a time"
+        if not products:
+            return "it has functions for products and convolutions alone"
+        if len(products) > 1:
+            return f"its functions are of one product, this is of {len(products)}"
         for op in dispatch.ops:
             if isinstance(op, Reshape) or op in products:
                 continue
             if not isinstance(op, Generic) or op.combiner is not None:
-                return f"no function has a product with {op.name} fused to it"
+                what = f"{op.combiner} over a dim" if isinstance(op, Generic) else op.name
+                return f"its vector unit works element by element; there is a {what} with the product"
             if any(isinstance(node, Gather) for node in walk(op.body)):
                 return "its vector unit does not gather"
         (product,) = products
         assert isinstance(product, Generic)
-        return None if _factor(product) else "its products are of i8 or bf16 numbers"
+        if _factor(product) is None:
+            types = " and ".join(dict.fromkeys(v.type.dtype.value for v in product.inputs))
+            return f"its products are of i8 or bf16 numbers, not {types}"
+        return None
 
     def compile_dispatch(self, dispatch: Dispatch, target: KernelTarget, name: str) -> LibraryCall:
         """A call of the library's ``dispatch`` function with the ops as data."""

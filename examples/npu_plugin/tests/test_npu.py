@@ -26,6 +26,7 @@ from mansard.ir import Constant, GraphBuilder
 from mansard.ir.interpreter import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import IndexMap, Linear
+from mansard.passes.dispatch import Dispatch
 from mansard.placement import Placement
 
 ON_NPU = Placement(fallback="error")
@@ -79,15 +80,31 @@ def test_functions_give_the_results_of_the_reference(graph):
         np.testing.assert_allclose(model(*inputs), interpret(graph, inputs)[0], rtol=1e-6)
 
 
+def refusal(graph):
+    """Why the NPU cannot run the ops of a graph as one dispatch."""
+    dispatch = Dispatch("d", graph.ops, graph.inputs, graph.outputs, graph.outputs[0].type.shape)
+    return BACKEND.refuses(dispatch, BACKEND.parse_target("npu"))
+
+
 def test_what_it_has_no_function_for_is_refused_with_the_reason():
     b = GraphBuilder()
     x, w = b.input("x", (8, 8), F32), b.input("w", (8, 8), F32)
-    for graph, reason in (
-        (b.build([matmul(b, x, w)]), "its products are of i8 or bf16 numbers"),
-        (b.build([unary(b, "exp", x)]), "one product or convolution at a time"),
-    ):
-        with pytest.raises(PlacementError, match=reason):
-            compile_graph(graph, CompileOptions(targets=("npu",), placement=ON_NPU))
+    single = b.build([matmul(b, x, w)])
+    assert refusal(single) == "its products are of i8 or bf16 numbers, not f32"
+    with pytest.raises(PlacementError, match="its products are of i8 or bf16 numbers, not f32"):
+        compile_graph(single, CompileOptions(targets=("npu",), placement=ON_NPU))
+    b = GraphBuilder()
+    x = b.input("x", (8, 8), F32)
+    assert refusal(b.build([unary(b, "exp", x)])) == "it has functions for products and convolutions alone"
+    assert refusal(narrow_matmul(DType.I8, DType.I32)) is None
+
+    def most_of_rows(b, y):
+        return b.generic([y], [maps(0, 1)], (24, 56), Arg(0, DType.I32), reduced=1, combiner="max")
+
+    rows = narrow_matmul(DType.I8, DType.I32, most_of_rows)
+    assert refusal(rows) == (
+        "its vector unit works element by element; there is a max over a dim with the product"
+    )
 
 
 def test_a_call_takes_the_time_of_the_model():
