@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pytest
 from fake_device import FakeDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,8 @@ from plan_builder import PlanBuilder
 from races import races
 
 from mansard.api import Model
-from mansard.artifact.plan import BarrierStep, Segment, Step, ValueSpec
+from mansard.artifact.plan import BarrierStep, DispatchStep, Segment, Step, ValueSpec
+from mansard.errors import ExecutionError
 
 APART = {"transfer_queue": True, "transfer_bytes": 1}
 KINDS = {
@@ -97,28 +99,22 @@ def plans(draw) -> RandomPlan:
     for value, epochs in uses.items():
         spec = b.values[value]
         if spec.kind == "transient" and spec.last != 1 << 30:
-            b.values[value] = _replaced(spec, first=min(epochs), last=max(epochs))
+            b.values[value] = replace(spec, first=min(epochs), last=max(epochs))
     used = {arg for _, _, args in ops for arg in args}
     outputs = [node for node in range(len(ops)) if node not in used]  # so that every op matters
     outputs += draw(st.lists(st.integers(0, len(ops) - 1), max_size=2))
     for node in outputs:
         value = next(v for (n, _), v in where.items() if n == node)
         if b.values[value].kind == "transient":
-            b.values[value] = _replaced(b.values[value], kind="output")
+            b.values[value] = replace(b.values[value], kind="output")
         b.output(value=value)
     b.segments = [[Segment(tuple(w), tuple(s)) for w, s in q.segments] for q in queues]
     return RandomPlan(b, ops, outputs)
 
 
-def _replaced(spec: ValueSpec, **changes) -> ValueSpec:
-    from dataclasses import replace
-
-    return replace(spec, **changes)
-
-
 def _kept(spec: ValueSpec) -> ValueSpec:
     """A value other devices use lives through the whole call."""
-    return _replaced(spec, first=0, last=1 << 30) if spec.kind == "transient" else spec
+    return replace(spec, first=0, last=1 << 30) if spec.kind == "transient" else spec
 
 
 def expected(plan: RandomPlan, inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -153,6 +149,36 @@ def test_random_plans_compute_what_numpy_does(plan, data):
             for y, want in zip(found, expected(plan, inputs), strict=True):
                 assert np.array_equal(y, want)
         assert [race for context in model.bind()._calls.contexts() for race in races(context)] == []
+        model.close()
+        assert all(device.live == 0 for device in devices)
+    finally:
+        for device in devices:
+            device.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(plan=plans(), data=st.data())
+def test_random_plans_in_which_a_kernel_fails_leave_nothing_behind(plan, data):
+    b = plan.builder
+    slot = data.draw(st.sampled_from([n for n, own in enumerate(b.segments) if own]))
+    number = data.draw(st.integers(0, len(b.segments[slot]) - 1))
+    segment = b.segments[slot][number]
+    used = next(step for step in segment.steps if isinstance(step, DispatchStep)).bindings[-1].value
+    steps = (*segment.steps, b.step("explode", used, params=()), BarrierStep())
+    b.segments[slot][number] = replace(segment, steps=steps)
+    kinds = [data.draw(st.sampled_from(sorted(KINDS)), label=name) for name in b.slots]
+    devices = [FakeDevice(name, **KINDS[kind]) for name, kind in zip(b.slots, kinds, strict=True)]
+    inputs = [np.arange(6, dtype=np.float32)] * len(b.inputs)
+    try:
+        model = Model(b.plan(), b.resources(), dict(zip(b.slots, devices, strict=True)))
+        for _ in range(2):
+            with pytest.raises(ExecutionError, match="exploded"):
+                model(*inputs)
+
+        async def together() -> list:
+            return await asyncio.gather(*(model.run_async(*inputs) for _ in range(4)), return_exceptions=True)
+
+        assert all(isinstance(found, ExecutionError) for found in asyncio.run(together()))
         model.close()
         assert all(device.live == 0 for device in devices)
     finally:
