@@ -206,6 +206,11 @@ class Calls:
             raise InputError(f"a priority must be in -2**31 ... 2**31 - 1, not {priority}")
         return Call(prepared, self._idle, False, priority, deadline, into)
 
+    def must_record(self, call: Call) -> bool:
+        """Whether no context is idle for the call, so that beginning it records one."""
+        call.prepared = self.shares.applied(call.prepared)
+        return not call.idle.has(call.key)
+
     def _begin_blocking(self, call: Call) -> None:
         """Wait for a permit and start; nobody waits longer than the deadline or the caller's patience."""
         if not self.gate.wait(call.priority, call.time_left()):

@@ -200,6 +200,11 @@ class IdleContexts:
                     return self._idle.pop(index)[1]
         return None
 
+    def has(self, key: Key) -> bool:
+        """Whether `take` would have one now."""
+        with self._lock:
+            return any(found == key for found, _ in self._idle)
+
     def give(self, key: Key, context: Context) -> None:
         """Keep a context for later calls."""
         with self._lock:

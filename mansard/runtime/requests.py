@@ -122,15 +122,19 @@ class Request:
             self._calls.gate.withdraw(self._place)
 
     def _begin(self) -> None:
-        """Called with a permit."""
+        """Called with a permit, by whoever made room: an event loop, the thread of completions, a caller."""
         if self._error is not None:
             self._calls.gate.leave()
-            return
+        elif self._calls.must_record(self._call):  # takes milliseconds, which are not theirs to spend
+            threading.Thread(target=self._start, name="mansard recording", daemon=True).start()
+        else:
+            self._start()
+
+    def _start(self) -> None:
         try:
             self._calls.start(self._call)
         except Exception as error:
-            if self._end_with([], error) and isinstance(error, DeadlineExceededError):
-                self._calls.count_lost(error)
+            self._end_with([], error)
             return
         with self._lock:
             self._running = True
@@ -153,11 +157,12 @@ class Request:
         else:
             self._end_with(results, None)
 
-    def _end_with(self, results: list[Array], error: BaseException | None) -> bool:
+    def _end_with(self, results: list[Array], error: BaseException | None) -> None:
         """Deliver, unless the call was given up."""
         with self._lock:
             if self._error is not None:
-                return False
+                return
             self._ended = True
+        if isinstance(error, DeadlineExceededError):
+            self._calls.count_lost(error)
         self._deliver(results, error)
-        return True

@@ -84,11 +84,12 @@ def test_priorities_count_between_models_on_one_device(make):
 
 def test_a_context_does_not_keep_the_priority_of_an_earlier_call(make):
     device = make()
-    first, other = bound(labelled("first"), device), bound(labelled("other"), device)
+    first, other, third = (bound(labelled(name), device) for name in ("first", "other", "third"))
     first(X, priority=9)
+    other(X)
 
     async def main() -> None:
-        thread = busy(device, other)
+        thread = busy(device, third)
         calls = [asyncio.ensure_future(other.run_async(X)), asyncio.ensure_future(first.run_async(X))]
         await settled()
         device.gate.set()
@@ -96,7 +97,7 @@ def test_a_context_does_not_keep_the_priority_of_an_earlier_call(make):
         thread.join()
 
     asyncio.run(main())
-    assert device.log == ["first", "other", "other", "first"]
+    assert device.log[2:] == ["third", "other", "first"]
 
 
 def test_a_priority_out_of_range_is_refused(make):
@@ -225,6 +226,29 @@ def test_deadlines_of_others_do_not_matter(make):
         else:
             assert np.array_equal(result, 6 * X * n + 0.5)
     assert model.stats.contexts <= 4
+
+
+def test_recording_for_one_call_delays_no_other(make, monkeypatch):
+    """Not on the event loop, nor on the thread that tells of the ends of calls."""
+    slow, device = make(), make()
+    recording, other = bound(scaled("cpu"), slow), bound(scaled("cpu"), device)
+    other(X)
+    record, go_on = slow.record, threading.Event()
+    monkeypatch.setattr(slow, "record", lambda *args, **options: go_on.wait() and record(*args, **options))
+
+    async def main() -> np.ndarray:
+        waiting = asyncio.ensure_future(recording.run_async(X))
+        late = asyncio.ensure_future(recording.run_async(X, deadline=0.03))
+        await settled()
+        for n in range(20):
+            assert np.array_equal(await other.run_async(X * n), 6 * X * n + 0.5)
+        with pytest.raises(DeadlineExceededError):
+            await late
+        assert not waiting.done()
+        go_on.set()
+        return await waiting
+
+    assert np.array_equal(asyncio.run(main()), 6 * X + 0.5)
 
 
 # Cancellation -------------------------------------------------------------------------------------
