@@ -48,6 +48,9 @@ static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
 #define WATCH_NS 100000000u
 /* How much work the device is given ahead: enough not to run dry while the watcher wakes. */
 #define DEPTH_NS 300000u
+/* How much earlier than work is expected to end the watcher wakes up, in times of `spin_ns`: timers are late,
+ * and work is sooner done than the last time. */
+#define AWAKE_SPINS 3u
 /* How long work may go on after the device was reported lost before its batches are failed anyway. */
 #define LOSS_NS 1000000000u
 
@@ -188,15 +191,37 @@ static void execute(void *context, mn_batch *batch) {
 
 /* ---- the watcher -------------------------------------------------------------------------------- */
 
+static run_time *find_run_time(mn_vk_queue *queue, const void *work) {
+    return &queue->run_times[((uintptr_t)work >> 6) * 2654435761u % RUN_TIMES];
+}
+
+/* When the device began with the oldest entry. Lock held. */
+static uint64_t began_ns(const mn_vk_queue *queue) {
+    return queue->oldest->submitted_ns > queue->ended_ns ? queue->oldest->submitted_ns : queue->ended_ns;
+}
+
+/* When the oldest entry will probably end: it takes what it took before; 0: not known. Lock held. */
+static uint64_t expected_end(mn_vk_queue *queue) {
+    const void *work = mn_batch_work(queue->oldest->batch);
+    const run_time *found = find_run_time(queue, work);
+    return found->work == work && found->ns ? began_ns(queue) + found->ns : 0;
+}
+
 /* Take the entries up to `value` from the queue, stopping at one that is held. Lock held. */
 entry *mn_vk_take_until(mn_vk_queue *queue, uint64_t value) {
     entry *taken = NULL, **end = &taken;
+    uint64_t now = mn_now(), began = queue->oldest ? began_ns(queue) : now;
     while (queue->oldest && queue->oldest->value <= value && (!queue->oldest->held || queue->stopping)) {
         *end = queue->oldest;
         queue->oldest = queue->oldest->next;
         end = &(*end)->next;
     }
     *end = NULL;
+    if (!taken) return NULL;
+    queue->ended_ns = now;
+    const void *work = mn_batch_work(taken->batch);
+    /* Of several that ended meanwhile nobody knows which took how long. */
+    if (!taken->next) *find_run_time(queue, work) = (run_time){work, now - began};
     return taken;
 }
 
@@ -209,9 +234,9 @@ void mn_vk_complete_all(entry *e, int code, const char *message) {
     }
 }
 
-/* Look at the counter for a while: work that ends within microseconds is seen sooner than by sleeping. */
-static bool spin_for(mn_vk_queue *queue, uint64_t value) {
-    uint64_t until = mn_now() + queue->vk.spin_ns, reached = 0;
+/* Look at the counter for a while: an end is so seen sooner than by sleeping. */
+static bool spin_until(mn_vk_queue *queue, uint64_t value, uint64_t until) {
+    uint64_t reached = 0;
     while (mn_now() < until) {
         if (queue->vk.counter(queue->vk.device, queue->vk.semaphore, &reached) != VK_SUCCESS) return false;
         if (reached >= value) return true;
@@ -225,6 +250,22 @@ static int32_t wait_for(mn_vk_queue *queue, uint64_t value, uint64_t timeout) {
                               .semaphores = &queue->vk.semaphore,
                               .values = &value};
     return queue->vk.wait(queue->vk.device, &info, timeout);
+}
+
+/* Wait for the end of work that is `expected` at some time (0: not known): asleep but around that time, since
+ * being woken takes tens of microseconds; without an expectation awake at first. */
+static int32_t await_end(mn_vk_queue *queue, uint64_t value, uint64_t expected) {
+    uint64_t now = mn_now(), spin = queue->vk.spin_ns;
+    if (!spin) return wait_for(queue, value, WATCH_NS);
+    if (!expected) expected = now;
+    if (expected > now + AWAKE_SPINS * spin) {
+        uint64_t asleep = expected - AWAKE_SPINS * spin - now;
+        if (asleep > WATCH_NS) return wait_for(queue, value, WATCH_NS); /* and look again whether to stop */
+        int32_t result = wait_for(queue, value, asleep);
+        if (result != VK_TIMEOUT) return result;
+    }
+    if (spin_until(queue, value, expected + spin)) return VK_SUCCESS;
+    return wait_for(queue, value, WATCH_NS);
 }
 
 /* The device is lost: all that runs or waits fails, and so does everything submitted later. Called and
@@ -269,10 +310,10 @@ static void *watch(void *context) {
             continue;
         }
         uint64_t value = queue->oldest->value;
+        uint64_t expected = expected_end(queue);
         bool looked_at = queue->looked_at;
         pthread_mutex_unlock(&queue->lock);
-        int32_t result = VK_SUCCESS;
-        if (looked_at || !spin_for(queue, value)) result = wait_for(queue, value, WATCH_NS);
+        int32_t result = looked_at ? wait_for(queue, value, WATCH_NS) : await_end(queue, value, expected);
         if (result == VK_SUCCESS) result = queue->vk.counter(queue->vk.device, queue->vk.semaphore, &value);
         pthread_mutex_lock(&queue->lock);
         entry *done = result == VK_SUCCESS ? mn_vk_take_until(queue, value) : NULL;

@@ -74,7 +74,7 @@ typedef struct mn_vk_options {
     void *device;       /* VkDevice */
     void *queue;        /* VkQueue, used by this device's mn_vk_queues alone */
     uint64_t semaphore; /* a timeline VkSemaphore at 0, used by nobody else */
-    uint64_t spin_ns;   /* how long the watcher looks for an end before it sleeps */
+    uint64_t spin_ns;   /* how long the watcher looks for an end that it did not expect earlier; 0: never */
     vk_queue_submit2 submit;
     vk_wait_semaphores wait;
     vk_get_counter counter;
@@ -89,6 +89,13 @@ typedef struct entry {
     uint64_t submitted_ns;
     bool held; /* injected hang: not to be completed before it is let go */
 } entry;
+
+/* How long a recording took when it ran last. */
+typedef struct run_time {
+    const void *work;
+    uint64_t ns;
+} run_time;
+#define RUN_TIMES 64
 
 typedef struct mn_vk_queue {
     mn_vk_options vk;
@@ -106,6 +113,8 @@ typedef struct mn_vk_queue {
     bool stopping;
     bool abandoned; /* the process ends: nothing is completed any more */
     bool looked_at; /* a thread that waits looks for the end of work itself */
+    uint64_t ended_ns; /* when the last completed submission was seen to end */
+    run_time run_times[RUN_TIMES]; /* by recording; newer ones take the place of others */
     mn_poller poller;
     /* Debug facility: what to do to a coming submission. */
     uint64_t inject_after;
