@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mansard import dims
-from mansard.artifact.plan import Decision, Plan, TensorSpec
+from mansard.artifact.plan import Decision, Plan, Prediction, TensorSpec
 from mansard.artifact.resources import MemoryResources, Resources, Verify, read_artifact, write_artifact
 from mansard.errors import CompileError
 from mansard.hal import DeviceInfo
@@ -175,6 +175,8 @@ class Explanation:
     """Dispatches by device."""
     precision: str = "f32"
     """The ``precision`` the model was compiled with."""
+    prediction: Prediction | None = None
+    """What placement expects of a call; None for artifacts made before that was kept."""
 
     def __str__(self) -> str:
         cells = [("dispatch", "device", "reason", "predicted")]
@@ -188,6 +190,8 @@ class Explanation:
         ]
         counts = ", ".join(f"{name}: {count}" for name, count in self.totals.items())
         ends = [f"precision: {self.precision}", f"dispatches by device: {counts}"]
+        if self.prediction is not None:
+            ends.append(str(self.prediction))
         return "\n".join([*(line.rstrip() for line in lines), *ends])
 
 
@@ -313,7 +317,7 @@ class Model:
     def explain(self) -> Explanation:
         """Which device runs each dispatch, and why."""
         precision = self.plan.info.get("precision", "f32")
-        return Explanation(self.plan.decisions, dispatch_counts(self.plan), precision)
+        return Explanation(self.plan.decisions, dispatch_counts(self.plan), precision, self.plan.prediction)
 
     def save(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> None:
         """Write the model as one file, which `load` opens. ``progress`` gets (bytes done, bytes in all)."""

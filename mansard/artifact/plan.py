@@ -90,13 +90,15 @@ class TransferStep:
     """Make ``target`` (on this device) hold what ``source`` (on another) holds.
 
     When both devices can use one memory the runtime gives both values the same memory and nothing
-    is copied; otherwise this device, or the one named by ``executor``, copies ``bytes``.
+    is copied; otherwise this device, or the one named by ``executor``, copies ``bytes``. With ``offset``
+    that is the part of ``source`` from that byte on.
     """
 
     source: int
     target: int
     bytes: DimLike
     label: str = "transfer"
+    offset: DimLike = 0
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,15 @@ class Prediction:
     def gap(self) -> float:
         """The most by which a better placement could cost less, as a part of the bound."""
         return self.cost_ms / self.bound_ms - 1 if self.bound_ms > 0 else 0.0
+
+    def __str__(self) -> str:
+        """A line for people."""
+        found = f"predicted latency: {self.latency_ms:.3f} ms"
+        if self.objective != "latency":
+            found += f"; {self.objective}: {self.cost_ms:.3f} ms a call"
+        copies = f"; {self.copied_bytes} bytes are copied" if self.copied_bytes else ""
+        bound = f"no placement is below {self.bound_ms:.3f} ms (gap {100 * self.gap:.1f} %, {self.method})"
+        return f"{found}{copies}; {bound}"
 
 
 @dataclass(frozen=True)

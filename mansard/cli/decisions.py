@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -141,12 +141,7 @@ def describe_prediction(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def prediction_line(prediction: Mapping[str, Any] | None) -> str:
-    """`describe_prediction` for people."""
-    if prediction is None:
-        return "predicted: not kept in this artifact; compile it again"
-    found = f"predicted latency: {prediction['latency_ms']:.3f} ms; "
-    if prediction["objective"] != "latency":
-        found += f"{prediction['objective']}: {prediction['cost_ms']:.3f} ms a call; "
-    bound = f"no placement is below {prediction['bound_ms']:.3f} ms (gap {100 * prediction['gap']:.1f} %"
-    return f"{found}{bound}, {prediction['method']})"
+def prediction_line(plan: Plan) -> str:
+    """What placement expected of a call, for people."""
+    found = plan.prediction
+    return "predicted: not kept in this artifact; compile it again" if found is None else str(found)

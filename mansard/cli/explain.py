@@ -87,7 +87,7 @@ def explain(
             out.show(crossings_table(crossing))
             out.show("")
         prediction = describe_prediction(plan)
-        out.show(prediction_line(prediction))
+        out.show(prediction_line(plan))
         precision = plan.info.get("precision", "f32")
         out.show(f"precision: {precision}")
         calibrated = plan.info.get("calibrated", "")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mansard import dims
-from mansard.cli.decisions import Decided, decided, describe_prediction, prediction_line, totals
+from mansard.cli.decisions import Decided, decided, prediction_line, totals
 from mansard.cli.html_style import COLOURS, SCRIPT, STYLE
 from mansard.cli.output import milliseconds, si
 from mansard.cli.timeline import each_request, expectation, headline, lockstep_line
@@ -51,7 +51,7 @@ def page(plan: Plan, timeline: Mapping[str, Any] | None = None) -> str:
     parts = [
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
         f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>",
-        f"<p>{escape(prediction_line(describe_prediction(plan)))}</p>",
+        f"<p>{escape(prediction_line(plan))}</p>",
         _totals(rows, colours),
         *_predicted(rows, colours),
         *(_timeline(timeline, colours) if timeline else ()),

@@ -14,7 +14,7 @@ from fake_device import FakeDevice
 from plan_builder import PlanBuilder
 
 import mansard
-from mansard.artifact.plan import Decision
+from mansard.artifact.plan import Decision, Prediction
 from mansard.artifact.resources import write_artifact
 from mansard.hal import registry
 from mansard.runtime.session import Session
@@ -116,6 +116,13 @@ def test_explain_and_describe(device):
     assert "cpu 0.25 ms, vulkan 1.5 ms" in lines[1]
     assert "vulkan no float64" in lines[2]
     assert lines[-1] == "dispatches by device: cpu: 2"
+    expected = Prediction(3.0, "throughput", 2.0, 1.0, "search", 64)
+    placed = mansard.Model(dataclasses.replace(model.plan, prediction=expected), b.resources()).explain()
+    assert placed.prediction == expected
+    assert str(placed).splitlines()[-1] == (
+        "predicted latency: 3.000 ms; throughput: 2.000 ms a call; 64 bytes are copied; "
+        "no placement is below 1.000 ms (gap 100.0 %, search)"
+    )
     assert [spec.name for spec in model.inputs] == ["x", "bias"]
     assert [spec.name for spec in model.outputs] == ["y0", "y1"]
     assert model.dims == ()
