@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from mansard.artifact.plan import Plan, TransferStep, ValueSpec
-from mansard.dims import DimLike
+from mansard.dims import DimLike, add
 from mansard.errors import ArtifactError, DeviceError
 from mansard.hal import MemoryKind
 from mansard.runtime.arena import FOREVER
@@ -253,13 +253,16 @@ class _Planner:
         source, target = self.values[step.source], self.values[step.target]
         if target.device != slot:
             raise ArtifactError(f"transfer {step.label!r} fills a value of another device")
-        self.layout.transfers[key] = self._join(source, target, number)
+        self.layout.transfers[key] = self._join(source, target, number, step.offset)
 
-    def _join(self, source: ValueSpec, target: ValueSpec, number: int) -> CopyPlan | None:
+    def _join(
+        self, source: ValueSpec, target: ValueSpec, number: int, offset: DimLike = 0
+    ) -> CopyPlan | None:
         """Give two values one store or find the copies between theirs; the step's own copy is returned."""
         a, b = source.device, target.device
         here, there = self.layout.of_value[source.id], self.layout.of_value[target.id]
         begin, end = (self.layout.offset_of.get(value.id, 0) for value in (source, target))
+        begin = add(begin, offset)
         unified = self.links.unified
         label = f"transfer {source.name}"
         if here is there and begin == end:
@@ -268,6 +271,8 @@ class _Planner:
         shared = whole and unified[a] and unified[b] and there.role == "arena"
         if shared and self._fits(here.members | there.members):
             self._merge(here, there)
+            if begin != 0:
+                self.layout.offset_of[target.id] = begin
             return None
         if a == b:
             return CopyPlan(here, there, target, label, source_offset=begin, target_offset=end)

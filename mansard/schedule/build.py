@@ -76,7 +76,8 @@ class _Spec:
     shared: bool = False
     first: int | None = None
     last: int = 0
-    users: list[tuple[int, int]] = field(default_factory=list)  # (device, segment) that read it elsewhere
+    users: list[tuple[int, int, Value]] = field(default_factory=list)
+    """(device, segment) that read it elsewhere, as which value."""
     whole: _Spec | None = None  # what it is a part of
     offset: DimLike = 0
 
@@ -127,6 +128,12 @@ class _Builder:
         self.taken_over = {v: old for d in graph.dispatches for old in d.in_place for v in d.outputs}
         self.part_of = {part: (v, at) for v, parts in graph.joins.items() for part, at in parts}
         self.joined = self._joined()
+        self.read_whole = {
+            (graph.base(v), device_of[d])
+            for d in graph.dispatches
+            for v in d.inputs
+            if graph.base(v) not in graph.slices
+        }
 
     # Values ---------------------------------------------------------------------------------
     def spec(self, value: Value, device: int) -> _Spec:
@@ -223,6 +230,9 @@ class _Builder:
         for dispatch in self.graph.dispatches:
             device = self.device_of[dispatch]
             for value in dispatch.inputs:
+                if self._is_moved_slice(value, device):
+                    self._bring_slice(self.graph.base(value), device)
+                    continue
                 for source in self.graph.sources(value):
                     self._bring(source, device)
             self._dispatch(dispatch, device)
@@ -278,9 +288,34 @@ class _Builder:
             self.open[device].steps.append(step)
             self.open[device].written.add(target.memory)
             self.touch(target)
-        source.users.append((device, len(self.closed[device])))
+        source.users.append((device, len(self.closed[device]), value))
         if source.whole is not None:
-            source.whole.users.append((device, len(self.closed[device])))
+            source.whole.users.append((device, len(self.closed[device]), source.whole.value))
+
+    def _is_moved_slice(self, value: Value, device: int) -> bool:
+        """Whether a device needs a slice of what another one has made, and nothing else of it."""
+        base = self.graph.base(value)
+        if base not in self.graph.slices:
+            return False
+        whole = self.graph.slices[base][0]
+        made_elsewhere = whole in self.made_in and self.made_in[whole][0] != device
+        return made_elsewhere and whole not in self.part_of and (whole, device) not in self.read_whole
+
+    def _bring_slice(self, value: Value, device: int) -> None:
+        """Make a slice available on a device, without the rest of what it is a part of."""
+        whole, offset = self.graph.slices[value]
+        owner, segment = self.made_in[whole]
+        source = self.spec(whole, owner)
+        first_time = (value, device) not in self.spec_of
+        self.await_segment(device, owner, segment)
+        target = self._copy_spec(value, device)
+        if first_time:
+            source.shared = target.shared = True
+            step = TransferStep(source.id, target.id, value.type.bytes, f"transfer {whole.name}", offset)
+            self.open[device].steps.append(step)
+            self.open[device].written.add(target.memory)
+            self.touch(target)
+        source.users.append((device, len(self.closed[device]), value))
 
     def _bring_source(self, value: Value, device: int) -> None:
         """Constants and states have a value per device; an input moves from its first device."""
@@ -305,7 +340,7 @@ class _Builder:
         return self.spec_of[key]
 
     def _dispatch(self, dispatch: Dispatch, device: int) -> None:
-        places = [self._place(v) for v in (*dispatch.inputs, *dispatch.outputs)]
+        places = [self._place(v, device) for v in (*dispatch.inputs, *dispatch.outputs)]
         specs = [self.spec(v, device) for v, _ in places]
         reads, writes = specs[: len(dispatch.inputs)], specs[len(dispatch.inputs) :]
         # Parts of one value are apart from each other: only who reads the whole waits for them.
@@ -330,10 +365,10 @@ class _Builder:
             )
         )
 
-    def _place(self, value: Value) -> tuple[Value, DimLike]:
+    def _place(self, value: Value, device: int) -> tuple[Value, DimLike]:
         """The value in whose memory a dispatch finds one that it names, and the byte where."""
         offset: DimLike = 0
-        while (base := self.graph.base(value)) in self.graph.slices:
+        while (base := self.graph.base(value)) in self.graph.slices and (base, device) not in self.spec_of:
             value, at = self.graph.slices[base]
             offset = add(offset, at)
         return base, offset
@@ -370,10 +405,8 @@ class _Builder:
 
     def _value_spec(self, spec: _Spec) -> ValueSpec:
         last = spec.last
-        for device, segment in spec.users:
-            last = max(
-                last, self._released(spec.device, device, self._last_read(spec.value, device, segment))
-            )
+        for device, segment, value in spec.users:
+            last = max(last, self._released(spec.device, device, self._last_read(value, device, segment)))
         return ValueSpec(
             spec.id,
             spec.value.name,

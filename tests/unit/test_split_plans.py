@@ -171,6 +171,14 @@ def test_a_piece_is_copied_to_its_place_on_a_device_with_memory_of_its_own():
         assert model.stats.device_bytes - SIDE * row in (24 * row, 40 * row)
 
 
+def test_a_device_is_given_the_rows_that_its_piece_reads():
+    made = planned(chain(["map", "rows"]), 2, (24, 40), lambda: 0)
+    with made.model(["cpu", "discrete"]) as model:
+        model(np.ones((SIDE, SIDE), np.float32))
+        rows = model.stats.device_bytes / (SIDE * 4)
+        assert rows == 40 + 40  # those it reads, and those it makes
+
+
 def test_what_only_the_same_piece_reads_is_not_handed_over():
     made = planned(chain(["rows", "map", "rows", "rows"]), 2, (24, 40), lambda: 0)
     assert [len(device.segments[0].steps) > 3 for device in made.plan.devices] == [True, True]
