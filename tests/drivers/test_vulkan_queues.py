@@ -170,8 +170,11 @@ def test_calls_at_once_on_a_device_with_memory_of_its_own(
     failures: list[object] = []
     with Model(compiled.plan, resources, {"vulkan": opened}) as model:
 
+        def array_of(which: int) -> np.ndarray:
+            return np.random.default_rng(which).standard_normal((64, 40)).astype(np.float32)
+
         def call(which: int) -> None:
-            array = np.random.default_rng(which).standard_normal((64, 40)).astype(np.float32)
+            array = array_of(which)
             try:
                 for _ in range(15):
                     np.testing.assert_allclose(model(array, weight), 2 * array @ weight, rtol=1e-4, atol=1e-4)
@@ -183,6 +186,9 @@ def test_calls_at_once_on_a_device_with_memory_of_its_own(
             thread.start()
         for thread in threads:
             thread.join()
+        if apart == 1 and opened.capabilities.transfer_profiling:  # as the calls, so their profile
+            rows = model.profile(array_of(0), weight).rows
+            assert {row.label.split()[0] for row in rows} >= {"upload", "download"}
         batches = {len(b) for context in model.bind()._calls.contexts() for b in context._batches}
         assert batches == ({3} if apart == 1 else {1})
     opened.close()

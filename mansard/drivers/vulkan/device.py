@@ -22,7 +22,7 @@ from mansard.drivers.vulkan.loader import Instance
 from mansard.drivers.vulkan.memory import Allocator, VulkanBuffer
 from mansard.drivers.vulkan.plan import describe_capabilities
 from mansard.drivers.vulkan.queue import DeviceQueue
-from mansard.drivers.vulkan.queues import QueuePlan, plan_queues, with_sparse
+from mansard.drivers.vulkan.queues import QueuePlan, can_time, plan_queues, with_sparse
 from mansard.drivers.vulkan.stream import COMPUTE, TRANSFER
 from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal import native
@@ -57,7 +57,9 @@ class VulkanDevice(Device):
             queues = with_sparse(queues, snapshot)
         self._context = open_context(instance, candidate.physical, snapshot, candidate.plan, queues)
         described = describe_capabilities(snapshot, candidate.plan, import_host=self._context.can_import_host)
-        self.capabilities = replace(described, transfer_queue=queues.transfer is not None)
+        apart = queues.transfer
+        timed = apart is not None and can_time(snapshot, apart)
+        self.capabilities = replace(described, transfer_queue=apart is not None, transfer_profiling=timed)
         self._lock = threading.Lock()
         self._closed = False
         self._losses = native.losses
