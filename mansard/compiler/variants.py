@@ -40,8 +40,9 @@ class SharedFiles:
 
     blobs: dict[str, bytes] = field(default_factory=dict)
     weights: dict[tuple[Value, Panels | None], Weight] = field(default_factory=dict)
-    _plain: dict[Load, WeightSpec] = field(default_factory=dict)
-    """Weights as the model has them, by what loads them: copies of a constant are one entry."""
+    _plain: dict[int, tuple[Load, WeightSpec]] = field(default_factory=dict)
+    """Weights as the model has them, by the identity of what loads them (which is held, and need not have a
+    hash): copies of a constant are one entry."""
 
     def add_code(self, variant: int, made: Executables) -> list[tuple[ExecutableRef, ...]]:
         """Take over a variant's code; its references, renamed where entries are shared or clash."""
@@ -66,8 +67,8 @@ class SharedFiles:
             forms[value] = forms.get(value, 0) + 1
         for value, (spec, load) in weights.items():
             key = (value, packed.get(value))
-            if key[1] is None and load in self._plain:
-                specs[value] = self._plain[load]
+            if key[1] is None and id(load) in self._plain:
+                specs[value] = self._plain[id(load)][1]
                 continue
             if key not in self.weights:
                 count = forms.get(value, 0)
@@ -75,5 +76,5 @@ class SharedFiles:
                 self.weights[key] = (dataclasses.replace(spec, entry=entry), load)
             specs[value] = self.weights[key][0]
             if key[1] is None:
-                self._plain[load] = specs[value]
+                self._plain[id(load)] = load, specs[value]
         return specs

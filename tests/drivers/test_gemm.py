@@ -75,6 +75,19 @@ def test_weights_kept_as_frameworks_keep_them(target):
     check(graph, inputs, target)
 
 
+def test_what_loads_a_weight_needs_no_hash():
+    class Loader:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self):
+            return random(24, 40)
+
+    b = GraphBuilder()
+    w = b.constant("w", Constant("w", Loader()), (24, 40), F32)
+    made = compile_graph(b.build([unary(b, "exp", w)]), CompileOptions(targets=("cpu",)))
+    assert [spec.shape for spec, _ in made.weights] == [(24, 40)]
+
+
 @pytest.mark.parametrize(("m", "k", "n"), [(301, 24, 200), (96, 40, 232), (64, 33, 200)])
 def test_rows_that_caches_do_not_hold_are_taken_in_groups(m, k, n, monkeypatch):
     monkeypatch.setattr(gemm, "GROUPED_BYTES", 4096)
