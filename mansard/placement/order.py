@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from mansard.passes.dispatch import DispatchGraph
 from mansard.placement.place import PlacementResult
-from mansard.placement.problem import HOST, Move, Problem
+from mansard.placement.problem import HOST, Move, Problem, state_users
 from mansard.placement.simulate import simulate
 
 GAIN = 0.02
@@ -40,7 +40,8 @@ def in_better_order(graph: DispatchGraph, placed: PlacementResult) -> tuple[Disp
     problem, labels = placed.problem, placed.choice.labels
     if placed.prediction.objective != "latency" or len(set(labels)) < 2:
         return graph, placed
-    order = by_longest_way(problem, labels)
+    # What reads a state stays before what overwrites it.
+    order = by_longest_way(problem, labels, state_users(graph))
     changed, relabelled = reordered(problem, order), [labels[n] for n in order]
     run = simulate(changed, relabelled)
     latency = round(run.seconds * 1e3, 6)
@@ -68,13 +69,16 @@ def in_better_order(graph: DispatchGraph, placed: PlacementResult) -> tuple[Disp
     return replace(graph, dispatches=tuple(graph.dispatches[n] for n in order)), result
 
 
-def by_longest_way(problem: Problem, labels: Sequence[int]) -> list[int]:
-    """The numbers of all dispatches in an order in which each comes behind what it reads.
+def by_longest_way(
+    problem: Problem, labels: Sequence[int], in_order: Sequence[Sequence[int]] = ()
+) -> list[int]:
+    """The numbers of all dispatches in an order in which each comes behind what it reads, and those of each
+    group of ``in_order`` behind one another.
 
     Again and again the dispatch that can start first is taken; of those of a device that can start then, the
     one whose way to the end of the model is longest.
     """
-    before = _before(problem)
+    before = _before(problem, in_order)
     rank = _ways(problem, labels, before)
     left = [len(parents) for parents in before]
     ready = [n for n, count in enumerate(left) if count == 0]
@@ -100,17 +104,14 @@ def by_longest_way(problem: Problem, labels: Sequence[int]) -> list[int]:
     return order
 
 
-def _before(problem: Problem) -> list[dict[int, int]]:
-    """For every dispatch those that it comes behind, with the bytes that it has from them.
-
-    Dispatches that share a state stay in the model's order: one may read what another overwrites.
-    """
+def _before(problem: Problem, in_order: Sequence[Sequence[int]]) -> list[dict[int, int]]:
+    """For every dispatch those that it comes behind, with the bytes that it has from them."""
     found: list[dict[int, int]] = [{} for _ in problem.times]
     for move in problem.moves:
         for consumer in move.consumers:
             if HOST not in (move.producer, consumer):
                 found[consumer][move.producer] = found[consumer].get(move.producer, 0) + move.bytes
-    for group in problem.together:
+    for group in in_order:
         for earlier, later in itertools.pairwise(group):
             found[later].setdefault(earlier, 0)
     return found

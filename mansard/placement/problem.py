@@ -10,7 +10,7 @@ import numpy as np
 
 from mansard import dims
 from mansard.ir.types import Value
-from mansard.passes.dispatch import Dispatch, DispatchGraph
+from mansard.passes.dispatch import DispatchGraph
 from mansard.placement.cost import transfer_seconds
 from mansard.targets.profile import DeviceProfile
 
@@ -135,18 +135,19 @@ def make_problem(
         tuple(map(tuple, allowed)),
         tuple(moves),
         tuple(profiles),
-        joined([*_states(graph, dispatches), *together]),
+        joined([*state_users(graph), *together]),
         tuple(held),
         tuple(limits),
         tuple(least),
     )
 
 
-def _states(graph: DispatchGraph, dispatches: Sequence[Dispatch]) -> list[list[int]]:
+def state_users(graph: DispatchGraph) -> list[list[int]]:
+    """The dispatches that read or change each state, in their order."""
     groups = []
     for state in graph.graph.states:
         values = {state.before, graph.base(state.after)}
-        groups.append([n for n, d in enumerate(dispatches) if values & {*d.inputs, *d.outputs}])
+        groups.append([n for n, d in enumerate(graph.dispatches) if values & {*d.inputs, *d.outputs}])
     return groups
 
 

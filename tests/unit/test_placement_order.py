@@ -14,7 +14,7 @@ from mansard.passes.fuse import fuse
 from mansard.placement import Placement, place
 from mansard.placement.choose import choose
 from mansard.placement.order import by_longest_way, in_better_order, reordered
-from mansard.placement.problem import HOST, Move, Problem
+from mansard.placement.problem import HOST, Move, Problem, state_users
 from mansard.placement.simulate import simulate
 
 
@@ -60,11 +60,31 @@ def test_orders_are_whole_and_behind_what_is_read(seed: int) -> None:
     assert simulate(back, labels) == simulate(problem, labels)
 
 
-def test_users_of_a_state_stay_in_order() -> None:
+def test_dispatches_can_be_held_in_order() -> None:
     problem = alternating(2)
-    problem = Problem(problem.times, problem.allowed, problem.moves, problem.profiles, together=((2, 4),))
-    order = by_longest_way(problem, [devices[0] for devices in problem.allowed])
-    assert order.index(2) < order.index(4)
+    labels = [devices[0] for devices in problem.allowed]
+    free, held = (by_longest_way(problem, labels, groups) for groups in ((), ((2, 4),)))
+    assert free.index(4) < free.index(2) and held.index(2) < held.index(4)
+
+
+def test_users_of_a_state_stay_in_the_models_order() -> None:
+    b = GraphBuilder()
+    b.location = Location("first")
+    state, x = b.state("s", (64, 64), F32), b.input("x", (64, 64), F32)
+    read = softmax(b, state)
+    for _ in range(4):
+        read = softmax(b, read)
+    b.location = Location("second")
+    made = x
+    for _ in range(3):
+        made = matmul(b, made, x)
+    b.update_state(state, made)
+    graph = fuse(b.build([read]))
+    slots = [device("cpu", 1e8), device("a", 1e8)]
+    result = place(graph, slots, Placement(pins=(("rows", "cpu"), ("contraction_2", "cpu"), ("*", "a"))))
+    order = by_longest_way(result.problem, result.choice.labels, state_users(graph))
+    names = [graph.dispatches[n].name for n in order]
+    assert names.index("rows") < names.index("contraction_2")
 
 
 def branches() -> Graph:
