@@ -307,7 +307,11 @@ def _largest_cache() -> int:
 
 def to_toml(found: Sequence[Calibration]) -> str:
     """The calibrations as a file for `mansard simulate --profile`: a table per device."""
-    tables = {c.device.name: c.device.id for c in found}
+
+    def tables(name: str, own: str) -> list[str]:
+        """The tables of the devices of a name, of which there may be several."""
+        return [c.device.id for c in found if c.device.name == name and c.device.id != own] or [name]
+
     lines = ['name = "measured"']
     for calibration in found:
         profile = calibration.profile
@@ -321,8 +325,9 @@ def to_toml(found: Sequence[Calibration]) -> str:
             "handoff": profile.link.handoff_seconds,
         }
         ways = {
-            tables.get(name, name): {"link": way.bytes_per_second, "handoff": way.handoff_seconds}
+            table: {"link": way.bytes_per_second, "handoff": way.handoff_seconds}
             for name, way in profile.links.items()
+            for table in tables(name, calibration.device.id)
         }
         lines += [f'\n["{calibration.device.id}"]', f"# {profile.name}, measured {profile.measured}"]
         lines += [f"{key} = {_figure(value)}" for key, value in figures.items()]

@@ -98,6 +98,17 @@ def test_measured_profiles_make_a_chip():
     assert soc.devices == as_tables
 
 
+def test_equal_devices_have_links_to_each_other():
+    equal = dataclasses.replace(profile(), links={"Some GPU": LinkProfile(5e9, 4e-5)})
+    found = [Calibration(dataclasses.replace(GPU, index=i), equal, equal, {}) for i in range(3)]
+    devices = parse_soc(to_toml(found), "x").devices
+    assert [sorted(d.links) for d in devices.values()] == [
+        ["vulkan:1", "vulkan:2"],
+        ["vulkan", "vulkan:2"],
+        ["vulkan", "vulkan:1"],
+    ]
+
+
 def test_devices_that_compute_nothing_are_refused():
     result = CliRunner().invoke(app, ["calibrate", "--device", "null"])
     assert result.exit_code == 1 and "computes nothing that could be measured" in result.stderr
