@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,3 +102,18 @@ def test_a_module_that_was_exported_before() -> None:
     with torch.no_grad():
         expected = model(image).numpy()
     np.testing.assert_allclose(interpret(graph, [image.numpy()])[0], expected, rtol=2e-5, atol=2e-5)
+
+
+READ = """
+import sys
+from pathlib import Path
+from mansard.frontends.pytorch.export import load_program
+print(sum("quantized_decomposed" in str(node.target) for node in load_program(Path(sys.argv[1])).graph.nodes))
+"""
+
+
+def test_a_saved_program_is_read_where_nothing_has_defined_its_ops(tmp_path: Path) -> None:
+    path = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(Net().eval(), (torch.randn(1, 3, 12, 12),)), path)
+    done = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 11

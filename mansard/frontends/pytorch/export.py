@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from mansard.errors import ImportModelError
 from mansard.frontends.pytorch.decompositions import decomposition_table
 from mansard.frontends.pytorch.dynamic import DimNames, dims_by_input, torch_shapes
+from mansard.frontends.pytorch.quantised import define_ops
 
 
 @contextlib.contextmanager
@@ -66,6 +67,7 @@ def load_program(path: Path) -> torch.export.ExportedProgram:
     """A saved program. Raises ImportModelError for a file that is not one."""
     if not path.exists():
         raise ImportModelError(f"no such file: {path}")
+    define_ops()
     try:
         with quiet():
             return torch.export.load(path)

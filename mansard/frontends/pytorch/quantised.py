@@ -7,6 +7,7 @@ numbers again. Each rule computes what the op's own implementation computes, rou
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +16,18 @@ import torch
 Rule = Callable[..., Any]
 
 
+def define_ops() -> bool:
+    """Let torch know the ops, so that saved programs with them can be read; False where it has none."""
+    try:
+        importlib.import_module("torch.ao.quantization.fx._decomposed")
+    except ImportError:
+        return False
+    return True
+
+
 def quantisation_table() -> dict[Any, Rule]:
     """A rule for every op with fixed scales; empty for a torch without these ops."""
-    try:
-        import torch.ao.quantization.fx._decomposed  # defines the ops
-    except ImportError:
+    if not define_ops():
         return {}
     ops = torch.ops.quantized_decomposed
     return {
