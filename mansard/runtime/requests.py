@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mansard.errors import DeadlineExceededError, MansardError, QueueFullError
+from mansard.errors import CallCancelledError, DeadlineExceededError, MansardError, QueueFullError
 from mansard.runtime.completion import completions
 from mansard.runtime.context import Context
 from mansard.runtime.pool import IdleContexts, Key, Place
@@ -45,7 +45,10 @@ class Limit:
         return time.monotonic() >= self.at
 
 
-@dataclass
+_NONE = Copies()
+
+
+@dataclass(slots=True)
 class Call:
     """One run of a model."""
 
@@ -63,7 +66,7 @@ class Call:
     """Known when the call has begun."""
     submitted: float = 0.0
     """When it was handed to the devices (`time.perf_counter`)."""
-    copies: Copies = field(default_factory=Copies)
+    copies: Copies = _NONE
     """What it copied; known when it has ended."""
 
     @property
@@ -125,10 +128,15 @@ class Request:
         """Called with a permit, by whoever made room: an event loop, the thread of completions, a caller."""
         if self._error is not None:
             self._calls.gate.leave()
-        elif self._calls.must_record(self._call):  # takes milliseconds, which are not theirs to spend
-            threading.Thread(target=self._start, name="mansard recording", daemon=True).start()
-        else:
-            self._start()
+            return
+        if self._calls.must_record(self._call):  # takes milliseconds, which are not theirs to spend
+            try:
+                threading.Thread(target=self._start, name="mansard recording", daemon=True).start()
+            except RuntimeError:  # there are too many threads, or the interpreter ends
+                pass
+            else:
+                return
+        self._start()
 
     def _start(self) -> None:
         try:
@@ -136,6 +144,9 @@ class Request:
         except Exception as error:
             self._end_with([], error)
             return
+        except BaseException:  # an interrupt of the thread that made room
+            self._end_with([], CallCancelledError("the call was interrupted as it began"))
+            raise
         with self._lock:
             self._running = True
             if self._error is not None:

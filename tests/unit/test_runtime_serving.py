@@ -11,7 +11,13 @@ import pytest
 from fake_device import gpu_options
 from plan_builder import PlanBuilder, X, bound, scaled, there_and_back
 
-from mansard.errors import DeadlineExceededError, InputError, QueueFullError, WaitTimeoutError
+from mansard.errors import (
+    CallCancelledError,
+    DeadlineExceededError,
+    InputError,
+    QueueFullError,
+    WaitTimeoutError,
+)
 
 
 def labelled(label: str) -> PlanBuilder:
@@ -334,3 +340,43 @@ def test_a_closed_model_refuses_those_who_wait(make):
         return results
 
     assert all("is closed" in str(result) for result in asyncio.run(main()))
+
+
+def test_an_interrupt_while_another_call_is_begun_is_delivered_to_both(make, monkeypatch):
+    device = make()
+    model = bound(labelled("any"), device, max_in_flight=1)
+    calls = model.bind()._calls
+    start, interrupts = calls.start, [KeyboardInterrupt()]
+
+    def interrupted(call):
+        if call.priority == 7 and interrupts:
+            calls.gate.leave()
+            raise interrupts.pop()
+        start(call)
+
+    monkeypatch.setattr(calls, "start", interrupted)
+    caught: list[BaseException] = []
+
+    def first() -> None:
+        try:
+            model(X)
+        except KeyboardInterrupt as error:
+            caught.append(error)
+
+    async def main() -> None:
+        model(X)
+        device.gate.clear()
+        thread = threading.Thread(target=first)
+        thread.start()
+        while not device.queue.stats().running:
+            await asyncio.sleep(0.001)
+        queued = asyncio.ensure_future(model.run_async(X, priority=7))
+        await settled()
+        device.gate.set()
+        with pytest.raises(CallCancelledError, match="interrupted as it began"):
+            await queued
+        thread.join(10)
+        assert np.array_equal(await model.run_async(X), 2 * X)
+
+    asyncio.run(main())
+    assert len(caught) == 1
