@@ -6,6 +6,7 @@ microseconds, and metadata events (``ph: M``) that name processes and threads.
 
 from __future__ import annotations
 
+import bisect
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -97,16 +98,17 @@ def trace_document(
 
     ``facts`` are further arguments of events by device and label, ``all_busy`` the times during which every
     device was busy. Several requests have a track each, from the start of their first command to the end of
-    their last.
+    their last; so have the copies of a device that ran beside its kernels.
     """
-    devices = list(dict.fromkeys(row.slot for row in rows))
-    events = _process(f"mansard: {name}", _DEVICES, [f"{device} queue" for device in devices])
+    tracks = track_names(rows)
+    shown = list(dict.fromkeys(tracks))
+    events = _process(f"mansard: {name}", _DEVICES, shown)
     origin = min((row.start_ns for row in rows), default=0)
-    for device, label, start, end, request in rows:
+    for (device, label, start, end, request), name_of_track in zip(rows, tracks, strict=True):
         known = {"device": device, "request": request, **facts.get((device, label), {})}
-        place = _DEVICES, 1 + devices.index(device)
+        place = _DEVICES, 1 + shown.index(name_of_track)
         events.append(_event(label, device, place, (start - origin, end - origin), known))
-    if len(devices) > 1:
+    if len({row.slot for row in rows}) > 1:
         events += _process("all devices at once", _TOGETHER, ["all busy"])
         spans = [(start - origin, end - origin) for start, end in all_busy]
         events += [_event("all busy", "overlap", (_TOGETHER, 1), span, {}) for span in spans]
@@ -119,6 +121,28 @@ def trace_document(
             events.append(_event(f"request {number}", "requests", (_REQUESTS, track), span, {}))
     return {"traceEvents": events, "displayTimeUnit": "ns"}
 
+
+def track_names(rows: Sequence[Row]) -> list[str]:
+    """The track of every row: its device's queue, or its copies where one of them ran beside a kernel."""
+    names = [f"{row.slot} queue" for row in rows]
+    for device in dict.fromkeys(row.slot for row in rows):
+        own = [n for n, row in enumerate(rows) if row.slot == device]
+        copies = [n for n in own if rows[n].label.startswith(COPIES)]
+        kernels = sorted((rows[n].start_ns, rows[n].end_ns) for n in own if n not in copies)
+        if any(_runs_beside(rows[n], kernels) for n in copies):
+            for n in copies:
+                names[n] = f"{device} copies"
+    return names
+
+
+def _runs_beside(row: Row, others: Sequence[tuple[int, int]]) -> bool:
+    """Whether one of ``others``, in order of start, runs at the same time."""
+    before = bisect.bisect_left(others, (row.end_ns, 0))
+    return before > 0 and max(end for _, end in others[max(0, before - 2) : before]) > row.start_ns
+
+
+COPIES = ("upload ", "download ", "transfer ")
+"""How the labels of copies begin (`mansard.runtime.layout`)."""
 
 _DEVICES, _TOGETHER, _REQUESTS = 1, 2, 3
 """Processes of the trace."""

@@ -21,7 +21,7 @@ from mansard.artifact.resources import write_artifact
 from mansard.cli.bench import statistics
 from mansard.cli.explain import select
 from mansard.cli.main import app
-from mansard.cli.trace import trace_document
+from mansard.cli.trace import trace_document, track_names
 from mansard.dims import Dim, mul, symbol
 from mansard.dtypes import DType
 from mansard.errors import InputError
@@ -311,6 +311,21 @@ def test_trace_has_one_track_per_device(model: FakeModel, tmp_path: Path) -> Non
     spans = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
     assert spans[:3] == [("a", 1, 1, 0.0, 2.0), ("b", 1, 2, 1.5, 7.0), ("c", 1, 1, 8.5, 0.5)]
     assert spans[3:] == [("all busy", 2, 1, 1.5, 0.5)]
+
+
+def test_copies_beside_kernels_have_a_track_of_their_own_in_a_trace() -> None:
+    rows = [
+        Row("npu", "upload x", 0, 1000, 0),
+        Row("npu", "kernel", 1000, 3000, 0),
+        Row("npu", "transfer v", 2000, 2500, 0),
+        Row("gpu", "upload x", 0, 1000, 0),
+        Row("gpu", "kernel", 1000, 3000, 0),
+    ]
+    assert track_names(rows) == ["npu copies", "npu queue", "npu copies", "gpu queue", "gpu queue"]
+    events = trace_document(rows, {})["traceEvents"]
+    named = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
+    copies = [e for e in events if e["ph"] == "X" and e["pid"] == 1 and named[e["tid"]] == "npu copies"]
+    assert [e["name"] for e in copies] == ["upload x", "transfer v"]
 
 
 def test_requests_have_tracks_of_their_own_in_a_trace() -> None:
