@@ -28,19 +28,19 @@ from mansard.ir import Graph
 from mansard.placement import Placement
 from mansard.targets.calibrated import keep
 from mansard.targets.profile import DeviceProfile, LinkProfile
-from mansard.tuning import links, probes
+from mansard.tuning import chains, links, probes
 from mansard.tuning.timing import Stopwatch, Workload
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is measured, steps done, steps in all)."""
 DTYPES = ("f32", "f16", "bf16", "i8")
 _PRODUCT_SECONDS = 2e-3
-"""How long a product should take on a device as its shipped profile has it."""
+"""How long the largest product should take on a device as its shipped profile has it."""
 _MEMORY, _MEMORY_DISCRETE = 128 << 20, 1 << 30
 """Bytes that are read in the measurement of memory: more than caches hold, but see `_memory_bytes`."""
 _MEMORY_MOST = 2 << 30
-_SMALL, _SMALL_SHARE = 8e6, 0.2
-"""Operations of the smallest product, and the part of a figure's time that each small one gets."""
+_SMALL = 8e6
+"""Operations of the smallest product."""
 _TINY = 512
 _ROUNDS = 4
 _FEW, _MOST, _CHAIN_SECONDS = 16, 2048, 2e-3
@@ -127,10 +127,8 @@ class _Bench:
         launch, cached = self._launch()
         memory, writing = self._memory()
         bandwidth = memory or shipped.bandwidth
-        measured = {dtype: rate for dtype in DTYPES if (rate := self._product(dtype))}
-        small = {
-            dtype: self._small(dtype, rate, launch or shipped.launch) for dtype, rate in measured.items()
-        }
+        products = {dtype: self._products(dtype, launch or shipped.launch) for dtype in DTYPES}
+        measured = {dtype: points[-1][1] for dtype, points in products.items() if points}
         # What is not measured keeps its ratio to f32.
         ratio = measured.get("f32", shipped.rates["f32"]) / shipped.rates["f32"]
         rates = {dtype: rate * ratio for dtype, rate in shipped.rates.items()} | measured
@@ -141,7 +139,7 @@ class _Bench:
             write_bandwidth=writing,
             cache_bandwidth=max(bandwidth, cached or shipped.cache_bandwidth),
             rates=rates,
-            small={dtype: points for dtype, points in small.items() if len(points) > 1},
+            small={dtype: points for dtype, points in products.items() if len(points) > 1},
             launch=launch or shipped.launch,
             unified=self.device.capabilities.unified_memory,
             measured=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -209,45 +207,37 @@ class _Bench:
         seconds, moved, _ = self._time(graph)
         return moved / seconds
 
-    def _product(self, dtype: str) -> float | None:
-        """Operations per second of products of matrices, all shapes together."""
-        wanted = self.shipped.rate(dtype) * _PRODUCT_SECONDS
-
-        def measure() -> float:
-            rows = [self._time(graph) for graph in probes.products(dtype, wanted)]
-            return sum(operations for _, _, operations in rows) / sum(seconds for seconds, _, _ in rows)
-
-        return self._figure(f"rates.{dtype}", measure)
-
-    def _small(self, dtype: str, rate: float, launch: float) -> tuple[tuple[float, float], ...]:
-        """Rates of products of growing size, without what a launch takes, up to ``rate`` of large ones.
+    def _products(self, dtype: str, launch: float) -> tuple[tuple[float, float], ...]:
+        """Operations per second of products of growing size, without what a launch takes; empty where the
+        device has none of the type.
 
         What is measured slower than a smaller size was disturbed.
         """
         points: list[tuple[float, float]] = []
         wanted, end = _SMALL, self.shipped.rate(dtype) * _PRODUCT_SECONDS
-        while wanted < end / 2:
+        while wanted < end or not points:
+            shapes = probes.products(dtype, wanted)
+            part = self.share / len(shapes) / max(1.0, math.log(end / _SMALL, 4))
             try:
-                rows = [self._time(graph, _SMALL_SHARE) for graph in probes.products(dtype, wanted)]
+                rows = [chains.dispatch_seconds(self.device, graph, part) for graph in shapes]
             except (CompileError, DeviceError) as error:
-                self.missing[f"small.{dtype}"] = str(error)
+                self.missing[f"rates.{dtype}"] = str(error)
                 break
-            size = sum(operations for _, _, operations in rows) / len(rows)
-            took = sum(max(seconds - launch, seconds / 4) for seconds, _, _ in rows) / len(rows)
-            last, least = points[-1] if points else (0.0, 0.0)
-            if size > last:
-                points.append((size, min(rate, max(least, size / took))))
+            took = sum(max(seconds - launch, seconds / 4) for seconds, _ in rows)
+            size = sum(operations for _, operations in rows)
+            if not points or size / len(rows) > points[-1][0]:
+                points.append((size / len(rows), max(size / took, points[-1][1] if points else 0.0)))
             wanted *= 4
-        return (*points, (end, rate))
+        return tuple(points)
 
-    def _time(self, graph: Graph, part: float = 1.0) -> tuple[float, int, int]:
+    def _time(self, graph: Graph) -> tuple[float, int, int]:
         """Seconds of all kernels of a graph, with the bytes and operations of the cost model."""
         made = self._compiled(graph)
         kernels = self._kernels(made.plan, made.sources)
         total = 0.0
         for kernel, workload, runs in kernels:
             with closing(Stopwatch(self.device, workload)) as stopwatch:
-                total += runs * self._best(stopwatch, kernel, part * self.share / len(kernels))
+                total += runs * self._best(stopwatch, kernel, self.share / len(kernels))
         moved = sum(evaluate(d.bytes, {}) for d in made.plan.decisions)
         return total, moved, sum(evaluate(d.operations, {}) for d in made.plan.decisions)
 

@@ -12,6 +12,8 @@ from mansard.ir.scalar import Apply, Arg, Cast, Const, Scalar
 _STEP = 64
 """Sizes of matrices are multiples of it."""
 _LEAST, _MOST = 128, 4096
+_LINKS = 4
+"""Products of a chain."""
 
 
 def stream(elements: int) -> Graph:
@@ -35,37 +37,39 @@ def sums(elements: int) -> Graph:
 
 
 def products(dtype: str, operations: float) -> list[Graph]:
-    """Products of matrices with about so many operations each: square, and with fewer channels than rows,
-    as convolutions have them."""
+    """Chains of products of matrices with about so many operations each: square, and with fewer channels than
+    rows, as convolutions have them."""
     edge = _size((operations / 2) ** (1 / 3))
-    return [
-        product(DType(dtype), *shape)
-        for shape in ((edge, edge, edge), (edge * 4, _size(edge / 2), _size(edge / 2)))
-    ]
+    return [chain(DType(dtype), edge, edge), chain(DType(dtype), edge * 4, _size(edge / 2))]
 
 
-def product(dtype: DType, m: int, k: int, n: int) -> Graph:
-    """x (m, k) times a constant (k, n), summed in f32, or i32 for integers; results in x's type, or i32."""
-    b = GraphBuilder(f"product_{dtype.value}")
+def chain(dtype: DType, m: int, k: int) -> Graph:
+    """x (m, k) times a constant (k, k), times another, and so on; summed in f32, or i32 for integers, each
+    result converted to x's type."""
+    b = GraphBuilder(f"products_{dtype.value}")
     wide = DType.F32 if dtype.is_float else DType.I32
     x = b.input("x", (m, k), dtype)
-    w = b.constant("w", Constant.of(_random(dtype, (k, n)), "w"), (k, n), dtype)
+    maps = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((2, 1))]
 
     def widened(number: int) -> Scalar:
         return Arg(number, dtype) if dtype is wide else Cast(Arg(number, dtype), wide)
 
-    maps = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((2, 1))]
-    body = Apply("mul", (widened(0), widened(1)), wide)
-    y = b.generic([x, w], maps, (m, n, k), body, reduced=1, combiner="add")
-    if dtype.is_float and dtype is not wide:
-        y = b.generic([y], [IndexMap.identity(2)], (m, n), Cast(Arg(0, wide), dtype))
-    return b.build([y])
+    for number in range(_LINKS):
+        name = f"w{number}"
+        w = b.constant(name, Constant.of(_random(dtype, k, number), name), (k, k), dtype)
+        body = Apply("mul", (widened(0), widened(1)), wide)
+        x = b.generic([x, w], maps, (m, k, k), body, reduced=1, combiner="add")
+        if dtype is not wide:
+            x = b.generic([x], [IndexMap.identity(2)], (m, k), Cast(Arg(0, wide), dtype))
+    return b.build([x])
 
 
-def _random(dtype: DType, shape: tuple[int, int]) -> npt.NDArray[np.generic]:
-    generator = np.random.default_rng(0)
+def _random(dtype: DType, edge: int, seed: int) -> npt.NDArray[np.generic]:
+    """A square matrix; of floats such that products keep the size of their numbers."""
+    generator, shape = np.random.default_rng(seed), (edge, edge)
     if dtype.is_float:
-        return generator.uniform(-1, 1, shape).astype(np.float32).astype(dtype.numpy)
+        most = (3 / edge) ** 0.5
+        return generator.uniform(-most, most, shape).astype(np.float32).astype(dtype.numpy)
     return generator.integers(-127, 128, shape).astype(dtype.numpy)
 
 

@@ -15,9 +15,8 @@ from mansard.tuning import links, probes
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
     monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "_MEMORY", 1 << 20)
-    monkeypatch.setattr(module, "_MEMORY_DISCRETE", 1 << 20)
     monkeypatch.setattr(module, "_PRODUCT_SECONDS", 1e-5)
+    monkeypatch.setattr(module, "_memory_bytes", lambda device: 1 << 20)
     monkeypatch.setattr(links, "_TURNS", 3)
     monkeypatch.setattr(links, "_COPIED", 8 << 20)
 
@@ -52,6 +51,16 @@ def test_cpu_and_gpu_and_the_links_between_them(tmp_path):
     assert soc.devices["cpu"].links.keys() == {"host", "vulkan"}
 
 
+def test_rates_of_small_products_are_told_from_those_of_large_ones(monkeypatch):
+    monkeypatch.setattr(module, "DTYPES", ("f32",))
+    monkeypatch.setattr(module, "_SMALL", 4e6)
+    monkeypatch.setattr(module, "_PRODUCT_SECONDS", 2e-4)
+    (row,) = run("--device", "cpu")
+    points = row["profile"]["small"]["f32"]
+    assert len(points) > 1 and points == sorted(points)
+    assert points[-1][1] == row["profile"]["rates"]["f32"]
+
+
 def test_one_device_is_kept_by_itself():
     from mansard.hal import registry
 
@@ -71,8 +80,8 @@ def test_what_is_lost_in_noise_keeps_the_shipped_figure(monkeypatch):
 
 def test_products_are_of_the_size_that_was_asked_for():
     for graph in probes.products("f32", 2 * 512**3):
-        (product,) = graph.ops
-        m, n, k = product.extents
-        assert 2 * m * n * k == 2 * 512**3
+        for product in graph.ops:
+            m, n, k = product.extents
+            assert 2 * m * n * k == 2 * 512**3
     sizes = [graph.inputs[0].type.shape for graph in probes.products("f32", 1)]
     assert sizes == [(128, 128), (512, 128)]
