@@ -102,6 +102,12 @@ def bench(
         if not with_timeline:  # which has these figures for the call it tells
             out.show(device_table(profile.devices))
         result = {"runs": runs, "warmup": warmup, **figures, "devices": profile.devices}
+        for share in model.shares:
+            out.show(f"divided: {share}")
+        result["shares"] = [
+            {"dim": s.dim, "total": s.total, "dispatches": s.dispatches, "parts": s.fractions}
+            for s in model.shares
+        ]
         profiles = [profile]
         if profile_dispatches or (with_timeline and requests == 1):
             profiles += [model.profile(*inputs) for _ in range(runs - 1)]

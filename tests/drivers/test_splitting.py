@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from graph_runner import compare, compiled, outputs
 from graphs import F32, matmul, unary
 from heavy_graphs import GRAPHS, weight
+from typer.testing import CliRunner
 
 from mansard import dims
+from mansard.cli.main import app
 from mansard.dims import Dim
 from mansard.ir import GraphBuilder
 from mansard.ir.interpreter import interpret
@@ -60,3 +64,21 @@ def test_nothing_is_divided_unless_asked_for():
         with compiled(graph, "cpu", "vulkan", placement=Placement(split=split)) as model:
             assert not model.shares
             assert not any(d.reason.startswith("split") for d in model.plan.decisions)
+
+
+def test_reports_tell_what_is_divided(tmp_path):
+    path = tmp_path / "divided.mansard"
+    with compiled(GRAPHS["product"](), "cpu", "vulkan", placement=SPLIT) as model:
+        model.save(path)
+
+    def run(*arguments):
+        result = CliRunner().invoke(app, [*arguments, "--json"])
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)
+
+    (share,) = run("bench", str(path), "--runs", "2", "--timeline")["shares"]
+    assert (share["dim"], share["total"], share["dispatches"]) == ("rows", 64, 1)
+    assert set(share["parts"]) == {"cpu", "vulkan"} and sum(share["parts"].values()) == pytest.approx(1)
+    reasons = [row["reason"] for row in run("explain", str(path))["decisions"]]
+    assert [reason.startswith("split: ") for reason in reasons] == [True, True]
+    assert run("simulate", str(path))["latency_ms"] > 0

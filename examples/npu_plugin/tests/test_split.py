@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 import numpy as np
@@ -96,6 +97,22 @@ def test_divided_products_give_the_results_of_the_whole(npus, count, unified):
             found = np.asarray(model(x), np.float32)
             np.testing.assert_allclose(found, expected, rtol=0, atol=0.02 * np.abs(expected).max())
         assert (model.stats.device_copies == 0) == unified
+
+
+def test_calls_in_flight_may_have_different_shares(npus):
+    graph = chain(3)
+    rng = np.random.default_rng(1)
+    sets = [rng.standard_normal((ROWS, SIDE)).astype(DType.BF16.numpy) for _ in range(12)]
+    expected = [np.asarray(interpret(graph, [x])[0], np.float32) for x in sets]
+
+    async def together(model):
+        return await asyncio.gather(*(model.run_async(x) for x in sets))
+
+    with compiled(graph, npus(3, unified=False, speed=float("inf"))) as model:
+        for _ in range(2):
+            for found, right in zip(asyncio.run(together(model)), expected, strict=True):
+                found = np.asarray(found, np.float32)
+                np.testing.assert_allclose(found, right, rtol=0, atol=0.02 * np.abs(right).max())
 
 
 def test_the_cpu_takes_part(npus):
