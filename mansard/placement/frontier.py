@@ -22,13 +22,13 @@ For throughput the same runs with loads in place of times: nothing waits, and a 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from mansard.placement.outlook import Outlook, Step
-from mansard.placement.problem import HOST, Problem
+from mansard.placement.problem import HOST, Problem, reordered
 from mansard.placement.search import cost_of
 from mansard.placement.states import States, equal_rows, undominated
 
@@ -54,6 +54,12 @@ class Frontier:
         self.problem, self.latency = problem, objective == "latency"
         self.cost = cost_of(problem, objective)
         self.look = Outlook(problem, self.latency)
+        self.order = list(range(len(problem.times)))
+        if not self.latency and not self.look.slots:
+            # Nothing but loads: the order is free, and what is left to the end should be small.
+            self.order.sort(key=lambda n: -min(problem.times[n][d] for d in problem.allowed[n]))
+            self.problem = replace(reordered(problem, self.order), moves=())
+            self.look = Outlook(self.problem, self.latency)
 
     def run(self, width: int, known: float, until: float) -> Found:
         """The best placement among all whose first parts stay within ``width`` states.
@@ -87,7 +93,7 @@ class Frontier:
                 dropped = min(dropped, float(np.delete(bounds, kept).min()))
             if not len(kept):
                 return Found(None, known, min(dropped, known))
-            kept = kept[np.argsort(bounds[kept], kind="stable")]
+            kept = kept[np.lexsort((states.top[kept], bounds[kept]))]
             kept = kept[undominated(part := states.take(kept), self._kinds(part, step), self.look.quantum)]
             if len(kept) > width:
                 order = self._varied(states.take(kept), step)
@@ -102,8 +108,10 @@ class Frontier:
         for before, devices in reversed(history):
             found.append(int(devices[row]))
             row = int(before[row])
-        cost = self.cost(found[::-1])
-        return Found(found[::-1], cost, min(dropped, least, known))
+        chosen: list[int] = [0] * len(found)
+        for n, number in zip(reversed(self.order), found, strict=True):
+            chosen[n] = number
+        return Found(chosen, self.cost(chosen), min(dropped, least, known))
 
     def _first(self) -> States:
         devices, groups = self.look.devices, len(self.problem.together)

@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from mansard.passes.dispatch import DispatchGraph
 from mansard.placement.place import PlacementResult
-from mansard.placement.problem import HOST, Move, Problem, state_users
+from mansard.placement.problem import HOST, Problem, reordered, state_users
 from mansard.placement.simulate import simulate
 
 GAIN = 0.02
@@ -126,28 +126,3 @@ def _ways(problem: Problem, labels: Sequence[int], before: Sequence[dict[int, in
             delay = sum(problem.delay(size, labels[parent], labels[n]))
             ways[parent] = max(ways[parent], delay + ways[n])
     return ways
-
-
-def reordered(problem: Problem, order: Sequence[int]) -> Problem:
-    """The problem with its dispatches in another order."""
-    place = {HOST: HOST, **{old: new for new, old in enumerate(order)}}
-    moves = tuple(
-        Move(
-            place[move.producer],
-            tuple(sorted((place[c] for c in move.consumers), key=_host_last)),
-            move.bytes,
-        )
-        for move in problem.moves
-    )
-    return replace(
-        problem,
-        times=tuple(problem.times[n] for n in order),
-        allowed=tuple(problem.allowed[n] for n in order),
-        moves=moves,
-        together=tuple(tuple(sorted(place[n] for n in group)) for group in problem.together),
-        held=tuple(replace(h, users=tuple(sorted(place[n] for n in h.users))) for h in problem.held),
-    )
-
-
-def _host_last(number: int) -> tuple[bool, int]:
-    return number == HOST, number

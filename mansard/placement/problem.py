@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -176,3 +176,28 @@ def reachable(problem: Problem) -> np.ndarray[tuple[int, int], np.dtype[np.bool_
             after[:, n] |= after[:, parent]
             after[parent, n] = True
     return after
+
+
+def reordered(problem: Problem, order: Sequence[int]) -> Problem:
+    """The problem with its dispatches in another order."""
+    place = {HOST: HOST, **{old: new for new, old in enumerate(order)}}
+    moves = tuple(
+        Move(
+            place[move.producer],
+            tuple(sorted((place[c] for c in move.consumers), key=_host_last)),
+            move.bytes,
+        )
+        for move in problem.moves
+    )
+    return replace(
+        problem,
+        times=tuple(problem.times[n] for n in order),
+        allowed=tuple(problem.allowed[n] for n in order),
+        moves=moves,
+        together=tuple(tuple(sorted(place[n] for n in group)) for group in problem.together),
+        held=tuple(replace(h, users=tuple(sorted(place[n] for n in h.users))) for h in problem.held),
+    )
+
+
+def _host_last(number: int) -> tuple[bool, int]:
+    return number == HOST, number
