@@ -28,6 +28,10 @@
 /* Runs that are measured: the first few, then one in this many. */
 #define MEASURE_FIRST 4u
 #define MEASURE_EACH 16u
+/* In this one, what may be short runs on one thread: cut into pieces for many, a short kernel takes longer in
+ * all, by the looks at the clock and by what each core has to fetch. */
+#define ALONE_RUN 1u
+#define SHORT_NS 20000u
 
 #define GROUP_TASKS 16u
 
@@ -230,6 +234,7 @@ static void plan_group(mn_cpu_list *list, batch_group *group, int threads) {
     /* Alone when expected < expected / threads + handoff. */
     uint64_t others = (uint64_t)threads - 1;
     group->alone = threads == 1 || workgroups < 2 || group->expected_ns / (uint64_t)threads * others < list->handoff_ns;
+    if (list->runs == ALONE_RUN && group->expected_ns < SHORT_NS) group->alone = true;
 }
 
 static void plan(mn_cpu_list *list, int threads) {
@@ -295,7 +300,7 @@ int mn_cpu_list_prepare(mn_cpu_list *list, const uint64_t *slots, uint32_t slot_
     if (list->runs == 0 || list->reloc_count) set_transfers(list);
     if (list->planned_threads != threads) plan(list, threads);
     list->at = 0;
-    list->measure = threads > 1 && !list->times && (list->runs < MEASURE_FIRST || list->runs % MEASURE_EACH == 0);
+    list->measure = threads > 1 && (list->runs < MEASURE_FIRST || list->runs % MEASURE_EACH == 0);
     list->runs++;
     return MN_OK;
 }

@@ -140,6 +140,10 @@ static void advance(mn_pool *pool, uint64_t deadline_ns) {
     publish(pool, group.pieces, group.wake);
 }
 
+static bool changed(mn_pool *pool, uint64_t seen) {
+    return atomic_load_explicit(&pool->published, memory_order_acquire) != seen;
+}
+
 static uint32_t take_share(mn_pool *pool, int number, uint64_t published) {
     uint32_t count = 0;
     int piece;
@@ -161,6 +165,7 @@ static void take_part(mn_pool *pool, int number, uint64_t published, uint64_t de
     bool last = count_done(pool, take_share(pool, number, published));
     uint32_t others = 0;
     for (int i = 1, from = number; i < pool->threads && !last; i++) {
+        if (!others && changed(pool, published)) return; /* the group has ended */
         if (++from == pool->threads) from = 0;
         others += take_share(pool, from, published);
     }
@@ -168,10 +173,6 @@ static void take_part(mn_pool *pool, int number, uint64_t published, uint64_t de
 }
 
 /* ---- waiting ---------------------------------------------------------------------------------- */
-
-static bool changed(mn_pool *pool, uint64_t seen) {
-    return atomic_load_explicit(&pool->published, memory_order_acquire) != seen;
-}
 
 static void check_alarm(mn_pool *pool, uint64_t now) {
     uint64_t when = atomic_load_explicit(&pool->alarm_ns, memory_order_relaxed);
