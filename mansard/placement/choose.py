@@ -1,8 +1,9 @@
 """Choosing a placement: the best where that can be shown in time, else a good one with a bound.
 
 1. A few dispatches on a few devices: all placements are compared.
-2. Every device alone is a first answer. No placement can beat the longest path of dispatches, each on its
-   fastest device. An answer that near needs no more work.
+2. Every device alone is a first answer, for throughput also the model cut into a stage for each. No
+   placement can beat the longest path of dispatches, each on its fastest device, or the fullest queue if
+   dispatches could be divided freely. An answer that near needs no more work.
 3. Otherwise a search along the model's order (`mansard.placement.frontier`), wider and wider, until its bound
    says that the answer is near enough. It is exact where few values are alive between layers, as in most
    models.
@@ -21,11 +22,14 @@ import math
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
 from mansard.errors import PlacementError
 from mansard.placement.exact import IMPOSSIBLE, solve
 from mansard.placement.frontier import Frontier
+from mansard.placement.loads import load_weights
 from mansard.placement.problem import HOST, Problem
-from mansard.placement.search import Cost, cost_of, improve, single_device
+from mansard.placement.search import Cost, cost_of, improve, single_device, stages
 
 _ALL = 1024
 """Up to so many placements are compared one by one."""
@@ -84,8 +88,11 @@ class _Search:
     def run(self) -> Choice:
         for device in self.problem.devices:
             self._better(single_device(self.problem, device), "one device for all it can run")
+        if self.objective == "throughput":
+            for labels in stages(self.problem):
+                self._better(labels, "a stage for each device")
         if self._within(_NEAR):
-            return self._choice("bound by the longest path")
+            return self._choice("bound by the longest path" if self.objective == "latency" else "")
         self._frontier(self.begin + self.seconds * (1 - _PROGRAM))
         if not self._within(self.enough):
             self._program()
@@ -164,8 +171,13 @@ def path_bound(problem: Problem) -> float:
 
 
 def load_bound(problem: Problem) -> float:
-    """Seconds of the busiest device if the fastest times could be spread evenly."""
-    fastest = (
-        min(times[d] for d in able) for times, able in zip(problem.times, problem.allowed, strict=True)
-    )
-    return sum(fastest) / max(1, len(set(problem.queues)))
+    """Seconds of the fullest queue if the dispatches could be divided freely."""
+    queues = sorted(set(problem.queues))
+    times = np.full((len(problem.times), len(queues)), np.inf)
+    for n, able in enumerate(problem.allowed):
+        for device in able:
+            place = queues.index(problem.queues[device])
+            times[n, place] = min(times[n, place], problem.times[n][device])
+    weights = load_weights(times)
+    weighted = np.where(np.isfinite(times), weights * np.where(np.isfinite(times), times, 0.0), np.inf)
+    return float(weighted.min(axis=1).sum())

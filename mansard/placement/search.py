@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from mansard.placement.problem import Problem
 from mansard.placement.simulate import simulate
@@ -37,6 +40,34 @@ def single_device(problem: Problem, device: int) -> list[int]:
         for n in group:
             labels[n] = chosen
     return labels
+
+
+def stages(problem: Problem) -> list[list[int]]:
+    """For every order of two or three devices the model cut into one stage for each, so that their loads are
+    most equal. There are as few handoffs as there can be between so many devices."""
+    times = np.array(problem.times)
+    for n, able in enumerate(problem.allowed):
+        times[n, [d for d in problem.devices if d not in able]] = np.inf
+    count = len(times)
+    done = np.concatenate([np.zeros((1, times.shape[1])), times.cumsum(axis=0)])
+    left = np.concatenate([times[::-1].cumsum(axis=0)[::-1], np.zeros((1, times.shape[1]))])
+    found = []
+    for a, b in itertools.permutations(problem.devices, 2):
+        fullest = np.maximum(done[:, a], left[:, b])
+        if np.isfinite(fullest.min()):
+            cut = int(fullest.argmin())
+            found.append([a] * cut + [b] * (count - cut))
+    for a, b, c in itertools.permutations(problem.devices, 3):
+        if not np.isfinite(times[:, b]).all():
+            continue
+        middle = np.where(
+            np.arange(count + 1) >= np.arange(count + 1)[:, None], done[:, b] - done[:, b, None], np.inf
+        )
+        fullest = np.maximum(np.maximum(done[:, a, None], middle), left[:, c])
+        if np.isfinite(fullest.min()):
+            first, second = map(int, np.unravel_index(fullest.argmin(), fullest.shape))
+            found.append([a] * first + [b] * (second - first) + [c] * (count - second))
+    return found
 
 
 def improve(problem: Problem, labels: Sequence[int], cost: Cost, until: float) -> list[int]:

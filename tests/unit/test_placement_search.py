@@ -10,6 +10,7 @@ from mansard.errors import PlacementError
 from mansard.placement.choose import choose, load_bound, path_bound
 from mansard.placement.exact import solve
 from mansard.placement.problem import HOST, Held, Move, Problem
+from mansard.placement.search import stages
 from mansard.placement.simulate import simulate
 from mansard.targets.profile import DeviceProfile, LinkProfile
 
@@ -129,3 +130,17 @@ def test_devices_on_the_same_cores_take_turns():
     assert choose(problem, "throughput", 5.0).cost == pytest.approx(2.1)
     apart = dataclasses.replace(problem, profiles=(cpu, dataclasses.replace(software, cores="")))
     assert simulate(apart, [0, 1, 0]).seconds == pytest.approx(1.11)
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+def test_stages_have_equal_loads_and_few_handoffs(devices):
+    rng = np.random.default_rng(devices)
+    profiles = tuple(profile(f"d{i}", 0.1, 1e9, True) for i in range(devices))
+    times = tuple((t,) * devices for t in rng.uniform(0.9, 1.1, 60))
+    moves = tuple(Move(n, (n + 1 if n < 59 else HOST,), 1) for n in range(60))
+    problem = Problem(times, (tuple(range(devices)),) * 60, moves, profiles)
+    choice = choose(problem, "throughput", 5.0, enough=0.05)
+    assert sum(a != b for a, b in itertools.pairwise(choice.labels)) == devices - 1
+    assert choice.gap < 0.05
+    only = dataclasses.replace(problem, allowed=((0,), *problem.allowed[1:-1], (0,)))
+    assert all(labels[0] == labels[-1] == 0 for labels in stages(only))
