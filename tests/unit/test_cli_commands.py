@@ -74,6 +74,7 @@ class FakeModel:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.shares = ()
         self.calls = 0
 
     def __call__(self, *inputs: Any) -> Any:

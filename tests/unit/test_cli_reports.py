@@ -97,6 +97,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     class Model:
         plan = plan()
+        shares = ()
         calls = 0
 
         def __call__(self, *inputs: Any) -> Any:
