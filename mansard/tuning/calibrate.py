@@ -41,7 +41,8 @@ _MEMORY, _MEMORY_DISCRETE = 128 << 20, 1 << 30
 _MEMORY_MOST = 2 << 30
 _SMALL = 8e6
 """Operations of the smallest product."""
-_TINY = 512
+_TINY = 4096
+"""Bytes that the smallest dispatch moves."""
 _ROUNDS = 4
 _FEW, _MOST, _CHAIN_SECONDS = 16, 2048, 2e-3
 """Dispatches one behind the other, and how long they should take together."""
@@ -156,14 +157,15 @@ class _Bench:
     def _launch(self) -> tuple[float | None, float | None]:
         """Seconds of a launch, and bytes per second from the cache.
 
-        Dispatches ordered one behind the other take launch + bytes / bandwidth each; two sizes give both.
+        Dispatches ordered one behind the other take launch + bytes / bandwidth each; two sizes give both. The
+        least that one takes is that of a norm of few numbers: memory answers twice, as in most small kernels.
         """
-        least = self._figure("launch", lambda: self._chained(_TINY))
+        least = self._figure("launch", lambda: self._chained(probes.norm(_TINY // 8)))
         most = self.shipped.cache_bytes // 2
         if least is None or most // 4 <= _TINY:
             return least, None
-        small = self._figure("cache_bandwidth", lambda: self._chained(most // 4))
-        large = self._figure("cache_bandwidth", lambda: self._chained(most))
+        small = self._figure("cache_bandwidth", lambda: self._chained(probes.stream(most // 32)))
+        large = self._figure("cache_bandwidth", lambda: self._chained(probes.stream(most // 8)))
         if small is None or large is None:
             return least, None
         if large <= small:
@@ -172,9 +174,9 @@ class _Bench:
         cached = (most - most // 4) / (large - small)
         return max(least, small - most // 4 / cached), cached
 
-    def _chained(self, size: int) -> float:
-        """Seconds that one more dispatch, which moves ``size`` bytes, adds to a submission."""
-        made = self._compiled(probes.stream(size // 8))
+    def _chained(self, graph: Graph) -> float:
+        """Seconds that one more dispatch, the only one of a graph, adds to a submission."""
+        made = self._compiled(graph)
         ((kernel, workload, _),) = self._kernels(made.plan, made.sources)
         with closing(Stopwatch(self.device, workload)) as stopwatch:
             stopwatch.measure([kernel], _ROUNDS)

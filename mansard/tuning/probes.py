@@ -26,6 +26,19 @@ def stream(elements: int) -> Graph:
     return b.build([b.generic([x], [IndexMap.identity(len(shape))], shape, body)])
 
 
+def norm(elements: int) -> Graph:
+    """x over the root of the mean of its squares, in f32: one dispatch that reads its row twice."""
+    b = GraphBuilder("norm")
+    shape, same = (1, elements), IndexMap.identity(2)
+    x = b.input("x", shape, DType.F32)
+    own, total = Arg(0, DType.F32), Arg(1, DType.F32)
+    square = Apply("mul", (own, own), DType.F32)
+    squares = b.generic([x], [same], shape, square, reduced=1, combiner="add")
+    mean = Apply("div", (total, Const(float(elements), DType.F32)), DType.F32)
+    body = Apply("mul", (own, Apply("rsqrt", (mean,), DType.F32)), DType.F32)
+    return b.build([b.generic([x, squares], [same, IndexMap.of_dims((0,))], shape, body)])
+
+
 def sums(elements: int) -> Graph:
     """The sums of rows of f32: 4 bytes read per element, few written."""
     b = GraphBuilder("sums")
