@@ -172,6 +172,8 @@ class Decision:
     location: str = ""
     dtype: str = ""
     """The element type whose rate bounds the operations."""
+    beside: DimLike = 0
+    """The part of ``operations`` that is not of products, where there are products."""
 
 
 @dataclass(frozen=True)

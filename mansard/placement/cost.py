@@ -32,6 +32,8 @@ class Work:
     """The element type whose rate counts."""
     written: DimLike = 0
     """The part of ``bytes`` that is written."""
+    beside: DimLike = 0
+    """The part of ``operations`` that is not of products, where there are products."""
 
 
 def work_of(dispatch: Dispatch) -> Work:
@@ -43,10 +45,11 @@ def work_of(dispatch: Dispatch) -> Work:
         size = dims.product(dispatch.domain) if value in gathered else value.type.elements
         moved = dims.add(moved, dims.mul(size, max(1, value.type.dtype.bits // 8)))
     written = dims.add(0, *(value.type.bytes for value in dispatch.outputs))
-    operations: DimLike = 0
-    for op in dispatch.ops:
-        operations = dims.add(operations, _operations(op))
-    return Work(dims.add(moved, written), operations, _computed(dispatch), written)
+    products = dims.add(0, *(_operations(op) for op in dispatch.ops if is_contraction(op)))
+    beside = dims.add(0, *(_operations(op) for op in dispatch.ops if not is_contraction(op)))
+    operations = dims.add(products, beside)
+    fused = 0 if products == 0 else beside
+    return Work(dims.add(moved, written), operations, _computed(dispatch), written, fused)
 
 
 def _computed(dispatch: Dispatch) -> str:
@@ -109,7 +112,12 @@ def seconds(work: Work, profile: DeviceProfile) -> float:
         written = dims.representative(work.written)
         to_memory = profile.write_bandwidth or profile.bandwidth
         memory = (moved - written) / profile.bandwidth + written / to_memory
-    return max(memory, profile.seconds(dims.representative(work.operations), work.dtype)) + profile.launch
+    operations, beside = dims.representative(work.operations), dims.representative(work.beside)
+    if profile.vector and beside:
+        arithmetic = profile.seconds(operations - beside, work.dtype) + beside / profile.vector
+    else:
+        arithmetic = profile.seconds(operations, work.dtype)
+    return max(memory, arithmetic) + profile.launch
 
 
 def transfer_seconds(size: int, source: DeviceProfile, target: DeviceProfile) -> float:

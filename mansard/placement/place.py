@@ -233,6 +233,7 @@ class _Placer:
             operations=work.operations,
             location=dispatch.location,
             dtype=work.dtype,
+            beside=work.beside,
         )
 
     def _reason(self, number: int, label: int) -> str:

@@ -188,7 +188,8 @@ def _works(plan: Plan, made: Sequence[_Version], sizes: Mapping[str, int]) -> li
     for decision, output in zip(plan.decisions, written, strict=True):
         moved = evaluate(decision.bytes, sizes)
         operations = evaluate(decision.operations, sizes)
-        works.append(Work(moved, operations, decision.dtype or "f32", min(output, moved)))
+        beside = evaluate(decision.beside, sizes)
+        works.append(Work(moved, operations, decision.dtype or "f32", min(output, moved), beside))
     return works
 
 

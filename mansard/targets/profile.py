@@ -49,6 +49,9 @@ class DeviceProfile:
     small: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
     """By element type (operations, operations per second) of dispatches that are too small for ``rates``, the
     smallest first, the last as large as those: short of work for all of its cores, a GPU is far below."""
+    vector: float = 0.0
+    """Operations per second of what is fused to products, on a device with a unit of its own for that, which
+    works after them; 0: it counts as they do."""
 
     def seconds(self, operations: float, dtype: str) -> float:
         """Seconds of a dispatch's operations; between measured sizes rates change as powers of the size."""

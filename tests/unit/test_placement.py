@@ -45,6 +45,19 @@ def test_work_counts_bytes_once_and_operations_of_the_whole_space():
     assert work.operations == 2 * 64**3 + 12 * 64 * 64
 
 
+def test_what_is_fused_to_products_may_have_a_unit_of_its_own():
+    (dispatch,) = chain(1).dispatches
+    work = work_of(dispatch)
+    assert work.beside == 12 * 64 * 64
+    usual = DeviceProfile("d", 1e15, 1e15, 0, {"f32": 1e9}, 0, LinkProfile(1, 0), True)
+    apart = dataclasses.replace(usual, vector=1e6)
+    assert seconds(work, apart) == pytest.approx(2 * 64**3 / 1e9 + 12 * 64 * 64 / 1e6)
+    assert seconds(work, usual) == pytest.approx(work.operations / 1e9)
+    b = GraphBuilder()
+    (alone,) = fuse(b.build([unary(b, "exp", b.input("x", (8, 8), F32))])).dispatches
+    assert work_of(alone).beside == 0
+
+
 def test_a_product_of_bytes_has_a_multiply_and_an_add_for_each():
     b = GraphBuilder()
     x, w = b.input("x", (8, 32), DType.U8), b.input("w", (32, 16), DType.I8)

@@ -44,9 +44,8 @@ class NpuBackend(LibraryBackend):
         rates = {**model.rates, "f32": min(model.rates.values())}
         link = LinkProfile(model.link, model.handoff)
         name = device.id if device is not None else self.name
-        return DeviceProfile(
-            name, model.bandwidth, model.bandwidth, 0, rates, model.launch, link, model.unified
-        )
+        own = (model.bandwidth, model.bandwidth, 0, rates, model.launch, link, model.unified)
+        return DeviceProfile(name, *own, vector=model.vector)
 
     def refuses(self, dispatch: Dispatch, target: KernelTarget) -> str | None:
         """Why the library has no function for a dispatch."""

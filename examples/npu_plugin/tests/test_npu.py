@@ -336,3 +336,14 @@ def test_the_profile_is_that_of_the_model():
     (model,) = read_models()
     assert (profile.bandwidth, profile.launch) == (model.bandwidth, model.launch)
     assert profile.rate("i8") == model.rates["i8"]
+
+
+def test_placement_predicts_what_the_model_says():
+    graph = narrow_matmul(DType.BF16, F32, lambda b, y: unary(b, "tanh", binary(b, "add", y, y)))
+    made = compile_graph(graph, CompileOptions(targets=("npu",), placement=ON_NPU))
+    (model,) = read_models()
+    moved = 2 * (24 * 40 + 40 * 56) + 4 * 24 * 56
+    fused = 24 * 56 * (1 + 12)
+    expected = model.call_seconds("bf16", 2 * 24 * 56 * 40, fused, moved)
+    (decision,) = made.plan.decisions
+    assert decision.costs["npu"] == pytest.approx(1e3 * expected, rel=1e-3)
