@@ -332,6 +332,13 @@ def maximum(a: DimLike, b: DimLike) -> DimLike:
     return _call("max", a, b)
 
 
+def literal(value: DimLike) -> int:
+    """The term of a dim without symbols: 3 of ``2*n + 3``."""
+    if isinstance(value, int):
+        return value
+    return next((coefficient for monomial, coefficient in value.terms if not monomial), 0)
+
+
 def product(values: Iterable[DimLike]) -> DimLike:
     """The product of dims, simplified; 1 for none."""
     result: DimLike = 1

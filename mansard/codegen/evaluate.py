@@ -126,10 +126,13 @@ class Evaluator:
     def linear(self, position: Linear) -> tuple[KValue, DimLike]:
         """The scalar part of a position, and its coefficient along the vector loop."""
         moving, offset, along = self._terms(position)
-        key = ("sum", *((value.id, coefficient) for value, coefficient in moving))
+        # What is read nearby differs in the literal alone, and so shares all the rest.
+        literal = dims.literal(offset)
+        unknown = dims.add(offset, -literal)
+        key = ("sum", unknown, *((value.id, coefficient) for value, coefficient in moving))
         if key not in self._cache:
-            self._cache[key] = self._sum(moving)
-        return self.b.add(self._cache[key], self.dim(offset)), along
+            self._cache[key] = self.b.add(self._sum(moving), self.dim(unknown))
+        return self.b.add(self._cache[key], self.dim(literal)), along
 
     def _sum(self, moving: Sequence[tuple[KValue, DimLike]]) -> KValue:
         total = self.b.idx(0)

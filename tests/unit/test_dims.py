@@ -93,3 +93,8 @@ def test_contract_errors_name_dim_value_and_range():
 def test_foreign_text_is_refused(text):
     with pytest.raises(ArtifactError, match="not a dim expression"):
         dims.parse(text, SYMBOLS)
+
+
+def test_the_literal_of_an_expression():
+    n = dims.symbol(Dim("n", 1, 64))
+    assert [dims.literal(v) for v in (7, n, 2 * n + 3, n * n - 5, dims.floordiv(n, 2))] == [7, 0, 3, -5, 0]

@@ -28,7 +28,7 @@ class Axis:
     tap: int
     stride: int
     dilation: int
-    offset: int
+    offset: DimLike
     extent: DimLike
     guarded: bool
 
@@ -69,7 +69,8 @@ def find_window(nest: Nest, root: Root) -> Window | None:
         return None
     row = found.axes[-1]
     static = isinstance(nest.extents[row.outer], int) and isinstance(nest.extents[row.tap], int)
-    if not static or not isinstance(row.extent, int) or nest.extents[row.tap] > TAPS:  # type: ignore[operator]
+    static = static and isinstance(row.extent, int) and isinstance(row.offset, int)
+    if not static or nest.extents[row.tap] > TAPS:  # type: ignore[operator]
         return None
     return found
 
@@ -104,7 +105,7 @@ def _axis(nest: Nest, root: Root, at: Linear, extent: DimLike, guarded: bool) ->
     walked = _walked(nest, at)
     outer = [(loop, c) for loop, c in walked if loop not in root.inner]
     taps = [(loop, c) for loop, c in walked if loop in root.inner]
-    if len(outer) != 1 or len(taps) != 1 or not isinstance(at.offset, int):
+    if len(outer) != 1 or len(taps) != 1:
         return None
     (loop, stride), (tap, dilation) = outer[0], taps[0]
     if not isinstance(stride, int) or not isinstance(dilation, int) or stride < 1 or dilation < 1:

@@ -288,7 +288,7 @@ class _Windows:
         taps = self.ev.dim(self.nest.extents[axis.tap])
         if not axis.guarded:
             return b.idx(0), taps
-        origin = b.add(b.mul(self.ev.loops[axis.outer], b.idx(axis.stride)), b.idx(axis.offset))
+        origin = b.add(b.mul(self.ev.loops[axis.outer], b.idx(axis.stride)), self.ev.dim(axis.offset))
         step, zero = b.idx(axis.dilation), b.idx(0)
         # First: ceil(-origin / dilation); end: floor((extent - 1 - origin) / dilation) + 1, both at least 0.
         before = b.binary("max", b.sub(b.idx(axis.dilation - 1), origin), zero)
