@@ -45,7 +45,7 @@ from mansard.passes.precision import check_precision, narrow_products
 from mansard.passes.quantised_products import quantised_products
 from mansard.passes.split_attention import split_attention
 from mansard.placement import Placement
-from mansard.placement.order import in_better_order
+from mansard.placement.order import place_ordered
 from mansard.placement.splitting import on_slots, place_split
 from mansard.schedule.build import DeviceTarget, build_plan
 
@@ -216,10 +216,13 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
         dispatches = _fused(graph, targets)
         steps.dump("fuse", lambda: print_dispatches(dispatches))
     with steps.step("place"):
-        split = place_split(
-            dispatches, [t.slot for t in targets], options.placement, lambda graph: _fused(graph, targets)
+        slots = [t.slot for t in targets]
+        split = place_ordered(
+            dispatches,
+            options.placement,
+            lambda graph, wish: place_split(graph, slots, wish, lambda whole: _fused(whole, targets)),
         )
-        dispatches, placed = in_better_order(split.graph, split.result)
+        dispatches, placed = split.graph, split.result
         targets, device_of, renumber = _drop_unused(targets, placed.device)
         splits = on_slots(split.splits, renumber)
         if splits:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from graphs import F32, matmul, softmax
 from test_build_plan import plan_of
@@ -10,12 +12,14 @@ from test_placement_search import profile, random_problem
 
 from mansard.artifact.plan import DispatchStep
 from mansard.ir import Graph, GraphBuilder, Location
+from mansard.passes.dispatch import DispatchGraph
 from mansard.passes.fuse import fuse
-from mansard.placement import Placement, place
+from mansard.placement import DeviceSlot, Placement, place
 from mansard.placement.choose import choose
-from mansard.placement.order import by_longest_way, in_better_order, reordered
-from mansard.placement.problem import HOST, Move, Problem, state_users
+from mansard.placement.order import by_longest_way, in_better_order, place_ordered
+from mansard.placement.problem import HOST, Move, Problem, reordered, state_users
 from mansard.placement.simulate import simulate
+from mansard.placement.splitting import Placed
 
 
 def alternating(steps: int) -> Problem:
@@ -87,11 +91,11 @@ def test_users_of_a_state_stay_in_the_models_order() -> None:
     assert names.index("rows") < names.index("contraction_2")
 
 
-def branches() -> Graph:
-    """Two chains of products with a softmax behind each, one chain after the other."""
+def branches(count: int = 2) -> Graph:
+    """Chains of products with a softmax behind each, one chain after the other."""
     b = GraphBuilder()
     ends = []
-    for branch in range(2):
+    for branch in range(count):
         x, w = (b.input(f"{name}{branch}", (64, 64), F32) for name in "xw")
         for _ in range(3):
             b.location = Location(f"branch {branch}")
@@ -138,3 +142,41 @@ def test_what_gains_nothing_stays_as_it_is() -> None:
     assert in_better_order(one, alone) == (one, alone)
     spread = place(one, [device("cpu"), device("gpu")], Placement(pins=(("contraction_2", "gpu"),)))
     assert in_better_order(one, spread) == (one, spread)
+
+
+def side_by_side_slots() -> list[DeviceSlot]:
+    """A device for what is no product, and three for products alone."""
+    products = [device(n, 1e8, refuses=lambda d: None if "contr" in d.name else "no product") for n in "abc"]
+    return [device("cpu", 1e9, refuses=lambda d: "a product" if "contr" in d.name else None), *products]
+
+
+def test_branches_are_spread_once_they_are_side_by_side() -> None:
+    graph, slots = fuse(branches(3)), side_by_side_slots()
+    asked: list[float] = []
+
+    def by_itself(graph: DispatchGraph, wish: Placement) -> Placed:
+        asked.append(wish.search_seconds)
+        return Placed(graph, place(graph, slots, wish))
+
+    alone = place(graph, slots, Placement())
+    found = place_ordered(graph, Placement(search_seconds=4.0), by_itself)
+    assert asked == [4.0, 2.0]
+    assert set(found.graph.dispatches) == set(graph.dispatches)
+    # Each chain has a device for its products; in the model's order they had run one after another.
+    counts = Counter(d.device for d in found.result.decisions)
+    assert [counts[name] for name in "abc"] == [3, 3, 3]
+    assert found.result.prediction.latency_ms < 0.5 * alone.prediction.latency_ms
+    assert found.result.prediction.method.endswith("branches side by side")
+    assert [d.dispatch for d in found.result.decisions] == [d.name for d in found.graph.dispatches]
+
+
+def test_a_chain_is_placed_once() -> None:
+    graph, asked = chain(4), []
+
+    def by_itself(graph: DispatchGraph, wish: Placement) -> Placed:
+        asked.append(wish)
+        return Placed(graph, place(graph, [device("cpu"), device("gpu", 2e9)], wish))
+
+    assert place_ordered(graph, Placement(), by_itself).graph.dispatches == graph.dispatches
+    place_ordered(fuse(branches()), Placement(objective="throughput"), by_itself)
+    assert len(asked) == 2
