@@ -93,7 +93,7 @@ class Request:
         self._error: MansardError | None = None
         """Why the call was given up."""
         self._ended = False
-        """Whether its end was delivered."""
+        """Whether it is too late to give it up."""
 
     def enter(self, counts: bool = True) -> None:
         """Begin at once, or queue. Raises QueueFullError, if it ``counts``; other errors are delivered."""
@@ -109,7 +109,7 @@ class Request:
         return self._running
 
     def give_up(self, error: MansardError) -> None:
-        """Nobody wants the result any more. Nothing is delivered from here on.
+        """Nobody wants the result any more. Of a call that has ended it may be on its way, else none comes.
 
         A call that is queued leaves the queue. One that runs is withdrawn from the devices as far as
         these have not begun it, and ends in the background.
@@ -142,10 +142,10 @@ class Request:
         try:
             self._calls.start(self._call)
         except Exception as error:
-            self._end_with([], error)
+            self._fail(error)
             return
         except BaseException:  # an interrupt of the thread that made room
-            self._end_with([], CallCancelledError("the call was interrupted as it began"))
+            self._fail(CallCancelledError("the call was interrupted as it began"))
             raise
         with self._lock:
             self._running = True
@@ -156,7 +156,7 @@ class Request:
     def _over(self) -> None:
         """Every device is done with the call."""
         with self._lock:
-            self._running = False
+            self._running, self._ended = False, True
             error = self._error
         if error is not None:
             self._calls.settle(self._call, error)
@@ -164,16 +164,16 @@ class Request:
         try:
             results = self._calls.finish(self._call)
         except Exception as error:
-            self._end_with([], error)
+            self._deliver([], error)
         else:
-            self._end_with(results, None)
+            self._deliver(results, None)
 
-    def _end_with(self, results: list[Array], error: BaseException | None) -> None:
-        """Deliver, unless the call was given up."""
+    def _fail(self, error: BaseException) -> None:
+        """The call did not begin."""
         with self._lock:
+            self._ended = True
             if self._error is not None:
                 return
-            self._ended = True
         if isinstance(error, DeadlineExceededError):
             self._calls.count_lost(error)
-        self._deliver(results, error)
+        self._deliver([], error)

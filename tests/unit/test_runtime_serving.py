@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import threading
 import time
 
@@ -380,3 +382,33 @@ def test_an_interrupt_while_another_call_is_begun_is_delivered_to_both(make, mon
 
     asyncio.run(main())
     assert len(caught) == 1
+
+
+def test_every_call_is_counted_once_and_leaves_nothing_behind(make):
+    device = make()
+    model = bound(labelled("any"), device, max_in_flight=3, max_queued=12)
+    rng = random.Random(7)
+
+    async def one(n: int) -> None:
+        deadline = rng.choice([None, 1e-4, 1e-3, 60])
+        task = asyncio.ensure_future(model.run_async(X * n, priority=rng.randrange(-2, 3), deadline=deadline))
+        if rng.random() < 0.3:
+            await asyncio.sleep(rng.random() * 1e-3)
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, DeadlineExceededError, QueueFullError):
+            assert np.array_equal(await task, 2 * X * n)
+
+    async def main() -> None:
+        for first in range(0, 400, 20):
+            await asyncio.gather(*(one(first + n) for n in range(20)))
+
+    asyncio.run(main())
+    gate, stats = model.bind()._calls.gate, model.stats
+    with gate.exclusive():
+        assert not gate._queue
+    assert stats.contexts <= 3
+    assert min(stats.calls, stats.dropped, stats.refused) > 0
+    # A cancelled task may not even have begun its call.
+    assert 300 < stats.calls + stats.dropped + stats.refused <= 400
+    model.close()
+    assert device.live == 0
