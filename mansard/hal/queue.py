@@ -65,9 +65,10 @@ class Job:
 class Queue:
     """An event-driven queue of the native core; every method may be called from any thread.
 
-    A batch becomes ready when its waits are complete and never holds back another. When a wait
-    failed it does not run, and its signals fail with the same error. ``Queue`` keeps what a batch
-    uses alive until the batch is done.
+    A batch becomes ready when its waits are complete and never holds back another. Of those that are ready,
+    the one with the highest priority (`Semaphore.priority`) is next, of equals the one submitted first.
+    When a wait failed the batch does not run, and its signals fail with the same error. ``Queue`` keeps
+    what a batch uses alive until the batch is done.
     """
 
     def __init__(self, handle: int) -> None:
