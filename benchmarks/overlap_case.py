@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,6 +92,7 @@ def simulate_npus(call_ms: Sequence[float], *, unified: bool = True, link: float
 def register_npus() -> Path:
     """Make the plug-in known to this process as if it were installed; returns a folder for its files."""
     folder = Path(tempfile.mkdtemp(prefix="mansard-overlap-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     info = folder / "mansard_npu-0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mansard-npu\nVersion: 0\n")
