@@ -283,7 +283,13 @@ class _Planner:
             return self._fetch(copy, number)
         if unified[b] and there.role == "arena" and self._fits(there.members | {a}):
             there.members.add(a)
-            there.keep()
+            if whole:
+                # Written when the source is made: what has surely ended by then, and what that had waited
+                # for, uses the memory no more.
+                ended = max(0, self.segments.ended(*made, b))
+                there.first = min(there.first, self.segments.start(b, ended))
+            else:
+                there.keep()
             copy = CopyPlan(here, there, target, label, made, source_offset=begin, target_offset=end)
             self._send((source.id, target.id), copy)
             return None
@@ -293,6 +299,10 @@ class _Planner:
         middle = self._new("arena", target, a)
         middle.members.add(b)
         middle.use = STAGING
+        if (
+            source.kind == "transient" and whole
+        ):  # as long as the source, whose users on other devices read this
+            middle.first, middle.last = self.segments.start(*made), source.last
         first = CopyPlan(here, middle, target, label, made, source_offset=begin)
         send = self._send((source.id, target.id), first)
         copy = CopyPlan(middle, there, target, label, made, after=send, target_offset=end)

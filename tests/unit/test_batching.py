@@ -245,3 +245,26 @@ def test_a_value_made_in_parts_is_written_where_its_parts_are():
     b.segment(0, b.step("scale", y, b.output(), params=(2,)))
     assert Segments(b.plan()).writers(y, 0) == [0]
     assert Segments(b.plan()).users(y, 0) == [0, 1]
+
+
+def test_memory_that_devices_fill_for_each_other_is_used_again():
+    """However often a chain goes to and fro, what crosses does not stay until the call ends."""
+    sizes = []
+    for steps in (8, 32):
+        b = GraphBuilder("chain")
+        x = w = b.input("x", (4, 4), F32)
+        for _ in range(steps):
+            x = matmul(b, x, w)
+        fused = fuse(b.build([x]))
+        plan = plan_of(fused, [n % 2 for n in range(steps)])
+        for kinds in ((CPU, CARD), (CARD, CARD)):
+            layout = lay_out(plan, links(*kinds))
+            found = [s for s in layout.stores if len(s.members) == 2]
+            assert len(found) >= steps - 1
+            sizes.append(
+                sum(
+                    plan_arena([Lease(64, s.first, s.last) for s in own]).size
+                    for own in ([s for s in found if s.home == home] for home in (0, 1))
+                )
+            )
+    assert sizes[:2] == sizes[2:]
