@@ -136,11 +136,17 @@ class Gate:
         if getattr(self._thread, "hands_out", False):
             return  # by the loop below, further up
         self._thread.hands_out = True
+        interrupt: BaseException | None = None
         try:
             while (waiter := self._next()) is not None:
-                waiter()
+                try:
+                    waiter()
+                except BaseException as error:  # the others get their permits all the same
+                    interrupt = error
         finally:
             self._thread.hands_out = False
+        if interrupt is not None:
+            raise interrupt
 
     def _next(self) -> Callable[[], None] | None:
         with self._lock:

@@ -373,8 +373,10 @@ def test_an_interrupt_while_another_call_is_begun_is_delivered_to_both(make, mon
         while not device.queue.stats().running:
             await asyncio.sleep(0.001)
         queued = asyncio.ensure_future(model.run_async(X, priority=7))
+        another = asyncio.ensure_future(model.run_async(X))
         await settled()
         device.gate.set()
+        assert np.array_equal(await another, 2 * X)
         with pytest.raises(CallCancelledError, match="interrupted as it began"):
             await queued
         thread.join(10)
