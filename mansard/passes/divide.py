@@ -83,9 +83,14 @@ class _CannotDivideError(Exception):
     """A dispatch has no such division."""
 
 
-def axes(graph: DispatchGraph, dispatch: Dispatch) -> list[Axis]:
-    """The dims along which a dispatch can be divided, the outermost first; none without a contraction."""
-    if not any(is_contraction(op) for op in dispatch.ops) or dispatch.in_place:
+def axes(graph: DispatchGraph, dispatch: Dispatch, *, light: bool = False) -> list[Axis]:
+    """The dims along which a dispatch can be divided, the outermost first; none without a contraction.
+
+    ``light``: of one without a contraction, those along which nothing of it is left whole.
+    """
+    if light == any(is_contraction(op) for op in dispatch.ops) or dispatch.in_place:
+        return []
+    if light and (len(dispatch.outputs) > 1 or not all(isinstance(op, Generic) for op in dispatch.ops)):
         return []
     states = {s.before for s in graph.graph.states} | {graph.base(s.after) for s in graph.graph.states}
     if states & {*dispatch.inputs, *dispatch.outputs}:
@@ -208,8 +213,9 @@ class _Piece:
 
     def check(self, graph: DispatchGraph, target: Value) -> None:
         """Raise when a product would run in every piece, or something else reads what is gone."""
+        light = not any(is_contraction(op) for op in self.dispatch.ops)
         for op in self.dispatch.ops:
-            if is_contraction(op) and op not in self.restricted:
+            if op not in self.restricted and (light or is_contraction(op)):
                 raise _CannotDivideError
         live = graph.graph.live_outs()
         users = graph.graph.users()

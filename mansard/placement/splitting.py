@@ -5,6 +5,9 @@ device d does (T - h[d]) / t[d] of it in that time, where h[d] is what it costs 
 and T follows from the parts adding up to one. The runtime corrects the ratio by what it measures
 (`mansard.runtime.shares`), so it need not be right.
 
+Dispatches of one extent share a ratio, weighted by their times, and norms and maps between them are divided
+as well: pieces then follow each other on every device, and meet where one reads all rows.
+
 With ``split="auto"`` dispatches are divided that gain a tenth by themselves, and the whole is kept when the
 simulated run of the model is then shorter by a twentieth; with ``"all"`` whatever two devices can share.
 """
@@ -12,6 +15,7 @@ simulated run of the model is then shorter by a twentieth; with ``"all"`` whatev
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -55,7 +59,22 @@ class Split:
     @property
     def kind(self) -> tuple[object, ...]:
         """What dispatches have in common that are always divided alike."""
-        return self.dim, self.axis.extent, self.axis.unit, self.devices, self.extents
+        return self.axis.is_view, self.axis.extent, self.axis.unit, self.devices, self.extents
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A dispatch that can be divided: the part of each device by itself, and its seconds on the fastest."""
+
+    dispatch: Dispatch
+    axis: Axis
+    shares: Mapping[int, float]
+    seconds: float
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What dispatches have in common whose pieces may match."""
+        return self.axis.extent, frozenset(self.shares), self.axis.is_view
 
 
 @dataclass(frozen=True)
@@ -93,8 +112,9 @@ def find_splits(
     graph: DispatchGraph, slots: Sequence[DeviceSlot], placed: PlacementResult, least_gain: float | None
 ) -> list[Split]:
     """The dispatches to divide: those that gain ``least_gain`` of their time; None for all that can be, over
-    all devices that can run them."""
-    found = []
+    all devices that can run them. Those with one extent are divided alike, in the ratio that suits them
+    together, and so is what lies between them: then pieces follow each other without waiting for others."""
+    found: dict[tuple[object, ...], list[_Candidate]] = {}
     for number, dispatch in enumerate(graph.dispatches):
         able = [d for d in placed.problem.allowed[number] if not slots[d].fallback]
         choices = axes(graph, dispatch) if len(able) > 1 else []
@@ -110,10 +130,63 @@ def find_splits(
             seconds, shares = balance(times, handovers)
             if seconds > (1 - least_gain) * min(times.values()):
                 continue
-        split = _split(dispatch, axis, shares)
-        if split is not None:
-            found.append(split)
-    return found
+        if len(shares) > 1:
+            candidate = _Candidate(dispatch, axis, shares, min(times.values()))
+            found.setdefault(candidate.kind, []).append(candidate)
+    splits = [split for candidates in found.values() for split in _alike(candidates)]
+    return splits + [split for kind in _kinds(splits) for split in _between(graph, placed.problem, kind)]
+
+
+def _alike(candidates: Sequence[_Candidate]) -> list[Split]:
+    """Divisions of dispatches of one kind, in one ratio and, if that leaves enough shares, of one unit."""
+    extent = candidates[0].axis.extent
+    unit = math.lcm(*(c.axis.unit for c in candidates))
+    if extent < POSITIONS * unit:
+        units = dict.fromkeys(c.axis.unit for c in candidates)
+        if len(units) > 1:
+            return [s for u in units for s in _alike([c for c in candidates if c.axis.unit == u])]
+    whole = sum(c.seconds for c in candidates)
+    shares = {d: sum(c.shares[d] * c.seconds for c in candidates) / whole for d in candidates[0].shares}
+    # The last piece takes what the others leave, and may be more than any other: it is the fastest's.
+    devices = tuple(sorted(shares, key=lambda d: shares[d]))
+    if extent < unit * len(devices):
+        return []
+    extents = quantised([shares[d] for d in devices], extent, unit)
+    return [Split(c.dispatch, dataclasses.replace(c.axis, unit=unit), devices, extents) for c in candidates]
+
+
+def _kinds(splits: Sequence[Split]) -> list[list[Split]]:
+    found: dict[tuple[object, ...], list[Split]] = {}
+    for split in splits:
+        found.setdefault(split.kind, []).append(split)
+    return list(found.values())
+
+
+def _between(graph: DispatchGraph, problem: Problem, kind: Sequence[Split]) -> list[Split]:
+    """Divisions of dispatches without products that lie between those of a kind, to be divided like them."""
+    first = kind[0]
+    heavy = {split.dispatch for split in kind}
+    made = {v for split in kind for v in split.dispatch.outputs}
+    light: dict[Dispatch, Split] = {}
+    for number, dispatch in enumerate(graph.dispatches):
+        if not first.axis.is_view or dispatch in heavy or not made & set(dispatch.inputs):
+            continue
+        found = [
+            axis
+            for axis in axes(graph, dispatch, light=True)
+            if axis.is_view and axis.extent == first.axis.extent and first.axis.unit % axis.unit == 0
+        ]
+        if found and set(first.devices) <= set(problem.allowed[number]):
+            axis = dataclasses.replace(found[0], unit=first.axis.unit)
+            light[dispatch] = Split(dispatch, axis, first.devices, first.extents)
+            made |= set(dispatch.outputs)
+    read = {v for dispatch in heavy for v in dispatch.inputs}
+    for dispatch in reversed(list(light)):
+        if read & set(dispatch.outputs):
+            read |= set(dispatch.inputs)
+        else:
+            del light[dispatch]
+    return list(light.values())
 
 
 def _best_axis(choices: Sequence[Axis]) -> Axis:
@@ -152,16 +225,6 @@ def _handovers(
         if device != home:
             costs[device] = transfer_seconds(read, here, there) + transfer_seconds(made, there, here)
     return costs
-
-
-def _split(dispatch: Dispatch, axis: Axis, shares: Mapping[int, float]) -> Split | None:
-    """Shares in whole units, at least one each; None for a dim that is too short for them."""
-    # The last piece takes what the others leave, and may be more than any other: it is the fastest's.
-    devices = sorted(shares, key=lambda d: shares[d])
-    if len(devices) < 2 or axis.extent < axis.unit * len(devices):
-        return None
-    extents = quantised([shares[d] for d in devices], axis.extent, axis.unit)
-    return Split(dispatch, axis, tuple(devices), extents)
 
 
 def quantised(shares: Sequence[float], total: int, unit: int) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ def test_divided_dispatches(name):
         assert model.shares
         for _ in range(CALLS):
             compare(outputs(model, inputs), expected, rtol=1e-4, atol=1e-4)
+        assert len(model.shares) == 1
         reasons = {d.reason for d in model.plan.decisions if d.reason.startswith("split: ")}
         assert len(reasons) == 2
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from graphs import A0, A1, F32, binary, maps, matmul, op, softmax, unary
+from graphs import A0, A1, F32, binary, layer_norm, maps, matmul, op, softmax, unary
 
 from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
 from mansard.ir.scalar import Cast, Index
@@ -67,4 +67,12 @@ def attention():
     return b.build([y])
 
 
-GRAPHS = {g.__name__: g for g in (product, product_of_a_map, vector, batched, convolution, attention)}
+def layers():
+    """A norm of the rows between two products."""
+    b = GraphBuilder()
+    x, gamma, beta = b.input("x", (64, 32), F32), b.input("gamma", (64,), F32), b.input("beta", (64,), F32)
+    y = layer_norm(b, matmul(b, x, weight(b, 32, 64, "w0")), gamma, beta)
+    return b.build([unary(b, "tanh", matmul(b, y, weight(b, 64, 48, "w1")))])
+
+
+GRAPHS = {g.__name__: g for g in (product, product_of_a_map, vector, batched, convolution, attention, layers)}

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from graphs import F32, matmul, unary
+from graphs import F32, matmul, softmax, unary
 
 from mansard.artifact.plan import WeightSpec
 from mansard.compiler.variants import SharedFiles
@@ -102,6 +102,40 @@ def test_all_divides_whatever_two_devices_can_run():
     (split,) = placed("all", *slots).splits
     assert [piece.device for piece in split.dispatches[0]] == [0, 1]
     assert split.initial[0] == 16
+
+
+def layers():
+    """Two products with a softmax of the rows between them, and one at the end."""
+    b = GraphBuilder()
+    x, w = b.input("x", (SIDE, SIDE), F32), b.input("w", (SIDE, SIDE), F32)
+    return b.build([softmax(b, matmul(b, softmax(b, matmul(b, x, w)), w))])
+
+
+def test_what_lies_between_divided_dispatches_is_divided_like_them():
+    divided = placed("all", slot("a", 1e10), slot("b", 3e10), graph=layers())
+    (split,) = divided.splits
+    assert len(split.dispatches) == 3
+    summaries = [
+        [d.summary for d in divided.graph.dispatches if d.name == p.label] for p in split.dispatches[2]
+    ]
+    assert all("reduce_max" in summary for (summary,) in summaries)
+    # Every piece reads what pieces of its device have made; the last softmax reads all.
+    device = divided.result.device
+    for dispatch in divided.graph.dispatches[:-1]:
+        made = [d for d in device for v in dispatch.inputs if set(divided.graph.sources(v)) & set(d.outputs)]
+        assert all(device[d] == device[dispatch] for d in made)
+    assert not divided.result.decisions[-1].reason.startswith("split")
+
+
+def test_dispatches_of_one_extent_are_divided_in_one_ratio():
+    """The second device is slow where memory counts: what both take together decides."""
+    b = GraphBuilder()
+    x, w = b.input("x", (SIDE, SIDE), F32), b.input("w", (SIDE, 64), F32)
+    graph = b.build([matmul(b, unary(b, "exp", matmul(b, x, w)), b.input("v", (64, SIDE), F32))])
+    slow = slot("b", 3e10)
+    slow = dataclasses.replace(slow, profile=dataclasses.replace(slow.profile, bandwidth=1e9, cache_bytes=0))
+    (split,) = placed("all", slot("a", 1e10), slow, graph=graph).splits
+    assert len(split.dispatches) == 2
 
 
 def test_pinned_dispatches_are_not_divided():
