@@ -88,6 +88,28 @@ def test_products_of_a_quantised_model_are_of_integers() -> None:
     assert after.ops is not graph.ops and DType.U8 in {v.type.dtype for v in after.values()}
 
 
+class Dynamic(torch.nn.Module):
+    """A linear layer whose input gets a scale for each row while the model runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("w", torch.randint(-128, 128, (6, 32), dtype=torch.int8))
+        self.register_buffer("scales", torch.rand(6, 1) / 100)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = x.abs().amax(-1, keepdim=True) / 127
+        q = torch.clamp(torch.round(x / scale), -128, 127).to(torch.int8)
+        return F.linear(q.float() * scale, self.w.float() * self.scales)
+
+
+def test_scales_that_are_computed_while_running() -> None:
+    model, x = Dynamic().eval(), torch.randn(4, 32)
+    graph = import_model(model, (x,))
+    check(quantised_products(graph), model, [x])
+    decisions = compile_graph(graph, CompileOptions(cache=False)).plan.decisions
+    assert [d.dtype for d in decisions if "contraction" in d.ops] == ["i8"]
+
+
 def test_a_module_that_was_exported_before() -> None:
     # Such a module, and what quantisation makes of one, refuses eval().
     model = Net().eval()
