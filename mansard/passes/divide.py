@@ -23,7 +23,7 @@ in the order in which its kernel reads it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mansard import dims
@@ -100,9 +100,12 @@ def axes(graph: DispatchGraph, dispatch: Dispatch, *, light: bool = False) -> li
     for axis, extent in enumerate(target.type.shape):
         if not isinstance(extent, int) or extent < 2:
             continue
-        if _parts(graph, dispatch, target, axis, ALIGNMENT) is not None:
-            found.append(_axis(graph, dispatch, target, axis, extent))
-    return [a for a in found if 2 * a.unit <= a.extent]
+        if _parts(graph, dispatch, target, axis, ALIGNMENT) is None:
+            continue
+        chosen = _axis(graph, dispatch, target, axis, extent)
+        if 2 * chosen.unit <= extent and _parts(graph, dispatch, target, axis, chosen.unit) is not None:
+            found.append(chosen)
+    return found
 
 
 def _axis(graph: DispatchGraph, dispatch: Dispatch, target: Value, axis: int, extent: int) -> Axis:
@@ -256,16 +259,14 @@ class _Piece:
 
     def _reshape(self, op: Reshape, axis: int) -> Value:
         """A reshape that keeps the axis, and as many elements in front of it."""
-        before, after = op.inputs[0].type.shape, op.output.type.shape
-        outside = dims.product(after[:axis])
-        for place, extent in enumerate(before):
-            if extent == after[axis] and dims.product(before[:place]) == outside:
-                source = self.restrict(op.inputs[0], place)
-                part = self._value(op.output, axis)
-                self.ops.append(replace(op, inputs=(source,), outputs=(part,)))
-                self.restricted.add(op)
-                return part
-        raise _CannotDivideError
+        place = _kept(op, axis)
+        if place is None:
+            raise _CannotDivideError
+        source = self.restrict(op.inputs[0], place)
+        part = self._value(op.output, axis)
+        self.ops.append(replace(op, inputs=(source,), outputs=(part,)))
+        self.restricted.add(op)
+        return part
 
     def _generic(self, op: Generic, axis: int) -> Value:
         inputs, maps = list(op.inputs), list(op.maps)
@@ -291,9 +292,13 @@ class _Piece:
         return part
 
     def _can_restrict(self, value: Value, axis: int) -> bool:
-        return value in self.producers or (
-            _outermost(value, axis) and self.unit % _aligned_rows(value, axis) == 0
-        )
+        op = self.producers.get(value)
+        if isinstance(op, Reshape):
+            place = _kept(op, axis)
+            return place is not None and self._can_restrict(op.inputs[0], place)
+        if op is not None:
+            return isinstance(op, Generic)
+        return _outermost(value, axis) and self.unit % _aligned_rows(value, axis) == 0
 
     def _shifted(self, body: Scalar, axis: int) -> Scalar:
         """The body with the index along the axis counted from the whole's first element."""
@@ -301,6 +306,14 @@ class _Piece:
             return body
         moved = Apply("add", (Index(axis), dim_scalar(self.start)), DType.I64)
         return rewrite(body, lambda n: moved if isinstance(n, Index) and n.dim == axis else n)
+
+
+def _kept(op: Reshape, axis: int) -> int | None:
+    """The axis that a reshape keeps as an axis of its result, with as many elements in front of it."""
+    before, after = op.inputs[0].type.shape, op.output.type.shape
+    outside = dims.product(after[:axis])
+    places = (d for d, e in enumerate(before) if e == after[axis] and dims.product(before[:d]) == outside)
+    return next(places, None)
 
 
 def _outermost(value: Value, axis: int) -> bool:
@@ -355,8 +368,3 @@ def _offset(value: Value, offsets: Sequence[DimLike]) -> DimLike:
         total = dims.add(total, dims.mul(inner, offset))
         inner = dims.mul(inner, extent)
     return total
-
-
-def piece_dispatches(graph: DispatchGraph, results: Mapping[Value, object]) -> dict[Value, Dispatch]:
-    """The dispatch that makes each of these results of pieces."""
-    return {v: d for v in results for d in graph.dispatches if graph.base(v) in d.outputs}

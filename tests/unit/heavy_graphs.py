@@ -29,6 +29,13 @@ def product_of_a_map():
     return b.build([matmul(b, unary(b, "neg", x), weight(b, 40, 24), transposed=True)])
 
 
+def reshaped():
+    """Of an operand whose rows begin at no multiple of anything, under another shape."""
+    b = GraphBuilder()
+    x = b.input("x", (31, 1, 27), F32)
+    return b.build([unary(b, "tanh", matmul(b, b.reshape(x, (31, 27)), weight(b, 27, 48)))])
+
+
 def vector():
     """One row: columns are what is outermost."""
     b = GraphBuilder()
@@ -75,4 +82,7 @@ def layers():
     return b.build([unary(b, "tanh", matmul(b, y, weight(b, 64, 48, "w1")))])
 
 
-GRAPHS = {g.__name__: g for g in (product, product_of_a_map, vector, batched, convolution, attention, layers)}
+GRAPHS = {
+    g.__name__: g
+    for g in (product, product_of_a_map, vector, batched, convolution, attention, layers, reshaped)
+}
