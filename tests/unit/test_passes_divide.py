@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from graphs import F32, maps, matmul, op, unary
+from graphs import F32, maps, matmul, op, random_graphs, unary
 from heavy_graphs import GRAPHS, product, weight
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mansard import dims
 from mansard.dims import Dim
@@ -55,6 +57,36 @@ def test_pieces_make_the_whole(name, pieces):
         for parameters in choices:
             results = interpret(made.graph, inputs, parameters=parameters)
             np.testing.assert_allclose(results[0], expected[0], rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=80, deadline=None)
+@given(random_graphs(), st.data())
+def test_random_graphs_divided_anywhere(graph, data):
+    fused = dispatches(graph)
+    chosen = [
+        (d, found[data.draw(st.integers(0, len(found) - 1))])
+        for d in fused.dispatches
+        for found in [axes(fused, d) or axes(fused, d, light=True)]
+        if found
+    ]
+    symbols = [
+        Dim(f"p{i}", a.unit, (a.extent - a.unit) // a.unit * a.unit, a.unit)
+        for i, (_, a) in enumerate(chosen)
+    ]
+    divisions = [
+        Division(d, a, (dims.symbol(s), dims.add(a.extent, dims.mul(dims.symbol(s), -1))))
+        for (d, a), s in zip(chosen, symbols, strict=True)
+    ]
+    made = divide(fused, divisions, symbols)
+    verify(made.graph)
+    parameters = {s.name: s.multiple * data.draw(st.integers(1, s.max // s.multiple)) for s in symbols}
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(v.type.shape).astype(np.float32) for v in graph.inputs]
+    take_views(fuse(made.graph))
+    for a, e in zip(
+        interpret(made.graph, inputs, parameters=parameters), interpret(graph, inputs), strict=True
+    ):
+        np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-4 * max(1.0, np.abs(e).max(initial=0)))
 
 
 @pytest.mark.parametrize(
