@@ -9,8 +9,8 @@ binaries), w[d] that it is copied to d. Finishing times f obey
   other by its values (only up to `ORDERED_PAIRS` of them: beyond, they are left out),
 
 and the objective T obeys T >= f[n] and T >= what device d works, for every d. For throughput the objective
-is the work of the busiest device alone. What is left out only makes T smaller, so the program's bound is a
-lower bound of what `simulate` says of any placement.
+is the load of the fullest queue alone, in which handoffs count as copies do. What is left out only makes T
+smaller, so the program's bound is a lower bound of what `simulate` says of any placement.
 """
 
 from __future__ import annotations
@@ -163,8 +163,10 @@ class _Formulation:
         """A column that is 1 when the value is copied between two devices; its work falls to the target."""
         if (source, target) not in copied:
             copied[source, target] = column = self.program.column(cost=_TIE, upper=1.0)
-            _, copy = self.problem.delay(move.bytes, source, target)
-            self.load[target].append((column, copy / self.scale))
+            own = self.problem.delay(move.bytes, source, target)[1]
+            if not self.finish:
+                own = self.problem.burden(move.bytes, source, target)
+            self.load[target].append((column, own / self.scale))
         return copied[source, target]
 
     def _between(self, move: Move, consumer: int, copied: dict[tuple[int, int], int]) -> None:

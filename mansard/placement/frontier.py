@@ -16,7 +16,8 @@ bytes of constants only, the rest of one path with the bytes spent where they sa
 A queue that is free before anything can arrive on it is as good as one free at that time, and so is a value;
 without this two states of the same layer would differ by what happened layers ago.
 
-For throughput the same runs with loads in place of times: nothing waits, and a value is there or not.
+For throughput the same runs with loads in place of times: nothing waits, and a value is there or not; a
+handoff loads the reader's queue as a copy does.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ class Outlook:
     """The steps of a problem. A value that is alive between steps has a slot, which is its own meanwhile.
 
     ``handoff`` and ``copy`` are seconds, [source, target, move], the last row for HOST as the source;
-    ``down`` of copies to the caller, [move, device]. For throughput nothing waits, and handoffs are 0.
+    ``down`` of copies to the caller, [move, device]. For throughput nothing waits: handoffs are 0, and what
+    they load the reader with is part of ``copy``.
     """
 
     def __init__(self, problem: Problem, latency: bool) -> None:
@@ -99,6 +100,8 @@ class Outlook:
                 for number, move in enumerate(moves):
                     found = self.problem.delay(move.bytes, source, target)
                     handoff[source, target, number], copy[source, target, number] = found
+                    if not latency:
+                        copy[source, target, number] = self.problem.burden(move.bytes, source, target)
         self.down = np.array(
             [[self.problem.delay(move.bytes, d, HOST)[1] for d in range(self.devices)] for move in moves]
         ).reshape(-1, self.devices)

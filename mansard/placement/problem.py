@@ -64,9 +64,9 @@ class Problem:
         cores = [profile.cores or d for d, profile in enumerate(self.profiles)]
         return tuple(cores.index(own) for own in cores)
 
-    def loads(self, busy: Sequence[float]) -> list[float]:
-        """Seconds of work by queue, where ``busy`` are those by device."""
-        return [sum(busy[d] for d in self.devices if self.queues[d] == queue) for queue in set(self.queues)]
+    def loads(self, load: Sequence[float]) -> list[float]:
+        """Seconds by queue, where ``load`` are those by device."""
+        return [sum(load[d] for d in self.devices if self.queues[d] == queue) for queue in set(self.queues)]
 
     def delay(self, size: int, source: int, target: int) -> tuple[float, float]:
         """Seconds before a value can be copied to another device, and of the copy, which occupies the
@@ -80,6 +80,13 @@ class Problem:
         a, b = self.profiles[source], self.profiles[target]
         handoff = transfer_seconds(0, a, b)
         return handoff, transfer_seconds(size, a, b) - handoff
+
+    def burden(self, size: int, source: int, target: int) -> float:
+        """Seconds that a value on its way takes from what the target's queue can do, where many calls are in
+        flight: the copy, and the handoff. What waits is filled by other calls then, but every handoff ends a
+        batch and begins another, to be submitted, woken up for and noticed, which is most of what a handoff
+        takes; small copies are another such batch."""
+        return sum(self.delay(size, source, target))
 
     def copies(self, source: int, target: int) -> int:
         """How often a value is copied on its way: once for every end with memory of its own (not HOST)."""

@@ -23,7 +23,7 @@ def cost_of(problem: Problem, objective: str) -> Cost:
 
     def cost(labels: Sequence[int]) -> float:
         predicted = simulate(problem, labels)
-        return predicted.seconds if objective == "latency" else max(problem.loads(predicted.busy))
+        return predicted.seconds if objective == "latency" else max(problem.loads(predicted.load))
 
     return cost
 

@@ -3,7 +3,8 @@
 Every device has one queue that runs its dispatches in the model's order, as the runtime does; a dispatch
 starts when its queue is free and its inputs are there. A value another device made arrives after the
 handoff, and a copy, where one is needed, takes its time in the reader's queue. Devices that share cores
-(a GPU in software beside the CPU) share a queue.
+(a GPU in software beside the CPU) share a queue. During a handoff a queue does other things: it is no work of
+the reader's, but counts as its load where calls in flight together are to be many (`Problem.burden`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Prediction:
     seconds: float
     busy: tuple[float, ...]
     """Seconds every device works."""
+    load: tuple[float, ...]
+    """Seconds every device works or is handed something over: what limits calls in flight together."""
     spans: tuple[Span, ...]
 
     @property
@@ -55,6 +58,7 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
                 inputs[consumer].append(number)
     arrived: dict[tuple[int, int], float] = {}
     spans: list[Span] = []
+    handed = [0.0] * len(problem.profiles)
 
     def bring(number: int, device: int) -> float:
         move = problem.moves[number]
@@ -66,6 +70,7 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
             handoff, copy = problem.delay(move.bytes, source, device)
             copier = source if device == HOST else device
             queue = problem.queues[copier]
+            handed[copier] += handoff
             start = max(free[queue], made + handoff)
             if lockstep:
                 start = max(start, *free)
@@ -93,4 +98,5 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
     busy = [0.0] * len(problem.profiles)
     for span in spans:
         busy[span.device] += span.end - span.start
-    return Prediction(last, tuple(busy), tuple(spans))
+    load = tuple(own + more for own, more in zip(busy, handed, strict=True))
+    return Prediction(last, tuple(busy), load, tuple(spans))

@@ -41,7 +41,7 @@ def random_problem(seed, count=7, devices=2):
 def best_of_all(problem, objective, accept=lambda labels: True):
     def cost(labels):
         predicted = simulate(problem, labels)
-        return predicted.seconds if objective == "latency" else max(problem.loads(predicted.busy))
+        return predicted.seconds if objective == "latency" else max(problem.loads(predicted.load))
 
     return min(cost(list(labels)) for labels in itertools.product(*problem.allowed) if accept(labels))
 
@@ -56,7 +56,7 @@ def test_the_best_of_all_placements_is_found_and_bounded(seed, objective):
     assert choice.cost <= best * 1.01
     predicted = simulate(problem, choice.labels)
     assert choice.cost == (
-        predicted.seconds if objective == "latency" else max(problem.loads(predicted.busy))
+        predicted.seconds if objective == "latency" else max(problem.loads(predicted.load))
     )
 
 
@@ -112,6 +112,45 @@ def test_a_value_is_copied_once_to_each_device_that_reads_it():
     assert predicted.seconds == pytest.approx(1 + 0.5 + 3 + 2 + 1)
     assert predicted.copied_bytes == 6 + 2
     assert predicted.busy == pytest.approx((1.0, 6.0))
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_program_alone_is_a_bound(seed, objective):
+    problem = random_problem(seed, devices=2 + seed % 2)
+    best = best_of_all(problem, objective)
+    solution = solve(problem, objective, 5.0)
+    assert solution.bound <= best * (1 + 1e-9)
+    if objective == "throughput":  # nothing is left out of it
+        load = max(problem.loads(simulate(problem, solution.labels).load))
+        assert best * (1 - 1e-9) <= load <= best * 1.005
+        assert solution.bound >= best * 0.99
+
+
+def test_handoffs_load_the_reader_and_are_no_work():
+    near, far = profile("near", 0.5, 1.0, True), profile("far", 0.25, 2.0, False)
+    moves = (Move(HOST, (0,), 4), Move(0, (1, 2, 3), 6), Move(1, (3,), 0), Move(3, (HOST,), 2))
+    problem = Problem(((1.0, 1.0),) * 4, ((0,), (1,), (1,), (0,)), moves, (near, far))
+    predicted = simulate(problem, [0, 1, 1, 0])
+    # To the far device one handoff and a copy of 3 s, for two readers; from it a handoff of an empty value.
+    assert predicted.busy == pytest.approx((2.0, 5.0))
+    assert predicted.load == pytest.approx((2.25, 5.5))
+    assert choose(problem, "throughput", 5.0).cost == pytest.approx(5.5)
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+def test_throughput_does_not_pay_for_handoffs_with_small_gains(devices):
+    """Every dispatch of a chain is somewhat faster on another device than the one before it."""
+    count = 60
+    profiles = tuple(profile(f"d{i}", 0.5, 1e9, True) for i in range(devices))
+    times = tuple(tuple(0.9 if n % devices == d else 1.0 for d in range(devices)) for n in range(count))
+    moves = tuple(Move(n, (n + 1 if n < count - 1 else HOST,), 1) for n in range(count))
+    problem = Problem(times, (tuple(range(devices)),) * count, moves, profiles)
+    choice = choose(problem, "throughput", 1.0)
+    assert sum(a != b for a, b in itertools.pairwise(choice.labels)) <= devices
+    assert choice.cost <= count / devices + 0.5
+    free = dataclasses.replace(problem, profiles=tuple(profile(p.name, 0.0, 1e9, True) for p in profiles))
+    assert choose(free, "throughput", 5.0).cost == pytest.approx(0.9 * count / devices, rel=0.011)
 
 
 def test_the_program_alone_bounds_what_it_leaves_out():
