@@ -5,9 +5,10 @@
 Two models of square f32 matrices. `batch` has products of inputs and results of their own: the next input
 comes and the last result leaves while one is computed. `handoffs` goes from the CPU to the GPU and back, in
 two chains: while rows of one are normed on the CPU, the other is multiplied on the GPU. Each is measured with
-the device's transfer queue and without it, in turn, and in lockstep; times are the shortest calls' on the
-host's clock, which has the host's own copies of inputs and outputs in it. `copied_bytes` is what devices
-copied in a call and `planned_bytes` what the plan says they should.
+the device's transfer queue and without it, in turn: `call_ms` are the shortest calls' on the host's clock,
+which has the host's own copies of inputs and outputs in it, and `devices_ms` the devices' part of profiled
+calls, to be compared with that of calls in lockstep. `copied_bytes` is what devices copied in a call and
+`planned_bytes` what the plan says they should.
 """
 
 from __future__ import annotations
@@ -112,15 +113,20 @@ def measure(name: str, side: int, parts: int, runs: int) -> dict[str, Any]:
     for _ in range(4):
         best = [min(b, shortest(m, inputs, -(-runs // 4))) for b, m in zip(best, models, strict=True)]
     stats, prediction = models[0].stats, made.plan.prediction
-    lockstep = min(models[0].profile(*inputs, lockstep=True).latency_ms for _ in range(5))
+
+    def devices_ms(model: Model, **how: bool) -> float:
+        return min(model.profile(*inputs, **how).latency_ms for _ in range(5))
+
     found = {
         "model": name,
         "device": device.info.name,
         "transfer_queue": able.transfer_queue,
         "value_bytes": 4 * side * side,
-        "ms": best[0],
-        "without_transfer_queue_ms": best[1],
-        "lockstep_ms": lockstep,
+        "call_ms": best[0],
+        "call_without_transfer_queue_ms": best[1],
+        "devices_ms": devices_ms(models[0]),
+        "devices_without_transfer_queue_ms": devices_ms(models[1]),
+        "devices_in_lockstep_ms": devices_ms(models[0], lockstep=True),
         "copies": stats.device_copies // stats.calls,
         "copied_bytes": stats.device_bytes // stats.calls,
         "planned_bytes": prediction.copied_bytes if prediction else None,
