@@ -250,7 +250,13 @@ class Frontier:
     def _lower(self, states: States, n: int, step: Step) -> Floats:
         """A lower bound of what every state can end with."""
         queues = np.stack([states.free[:, own].min(axis=1) for own in self.look.sharing], axis=1)
-        loads = (queues @ self.look.weights.T + self.look.rest[:, n + 1]).max(axis=1)
+        left = queues @ self.look.weights.T + self.look.rest[:, n + 1]
+        for slot, least, price in step.owed:
+            # The value is made already, and on some devices.
+            paid = np.where(np.isinf(states.there[:, slot]), price[states.made[:, slot]], 0.0)
+            own = self.look.weights[:, self.look.queue_of]
+            left += (least + own * paid[:, None, :]).min(axis=2)
+        loads = left.max(axis=1)
         bound: Floats = np.asarray(np.maximum(states.top, loads))
         if not self.latency:
             return bound

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -36,11 +38,43 @@ def load_weights(times: Floats) -> Floats:
     lp.a_matrix_.start_ = np.concatenate([np.arange(0, 2 * len(rows) + 1, 2), [2 * len(rows) + devices]])
     lp.a_matrix_.index_ = np.concatenate([columns, np.arange(devices)])
     lp.a_matrix_.value_ = np.concatenate([values, np.ones(devices)])
+    return _weights_of(lp, devices)
+
+
+def game_weights(loads: Floats) -> Floats:
+    """The weights of queues, which add up to 1, for which the least of several weighted loads is greatest.
+
+    ``loads`` has shape (placements, queues).
+    """
+    import highspy
+
+    count, queues = loads.shape
+    scale = max(float(loads.max(initial=0.0)), 1e-30)
+    # max t  with  t <= w @ loads[k]  and  sum(w) = 1, w >= 0.
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = queues + 1, count + 1
+    lp.col_cost_ = np.array([*np.zeros(queues), -1.0])
+    lp.col_lower_ = np.zeros(queues + 1)
+    lp.col_upper_ = np.full(queues + 1, np.inf)
+    lp.row_lower_ = np.array([*np.full(count, -np.inf), 1.0])
+    lp.row_upper_ = np.array([*np.zeros(count), 1.0])
+    rows = np.concatenate([-loads / scale, np.ones((count, 1))], axis=1)
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = (queues + 1) * np.arange(count + 2)
+    lp.a_matrix_.index_ = np.tile(np.arange(queues + 1), count + 1)
+    lp.a_matrix_.value_ = np.concatenate([rows.reshape(-1), np.ones(queues), [0.0]])
+    return _weights_of(lp, queues)
+
+
+def _weights_of(lp: Any, queues: int) -> Floats:
+    """The first columns of a program's solution, made to add up to 1."""
+    import highspy
+
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
     solver.passModel(lp)
     solver.run()
-    weights = np.maximum(0.0, np.array(solver.getSolution().col_value[:devices]))
+    weights = np.maximum(0.0, np.array(solver.getSolution().col_value[:queues]))
     total = weights.sum()
-    return weights / total if total > 0 else np.full(devices, 1 / devices)
+    return weights / total if total > 0 else np.full(queues, 1 / queues)

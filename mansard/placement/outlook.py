@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from mansard.placement.forest import Branch, Forest
 from mansard.placement.loads import load_weights
 from mansard.placement.problem import HOST, Problem
 
@@ -50,6 +51,10 @@ class Step:
     """Numbers of ``alive``, with repetitions: one for each row of ``tails``."""
     tails: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     """Seconds to the end from the start of a reader on each device, (readers that matter, devices)."""
+
+    owed: list[tuple[int, Floats, Floats]] = field(default_factory=list)
+    """(slot, least, price) of the values alive that later dispatches keep (`Forest`): the weighted load of
+    what grows from the value, (weights, devices), and what the reader pays, (maker's device, own device)."""
 
     def without(self, slots: Container[int]) -> Step:
         """The step without the values in some slots."""
@@ -228,10 +233,11 @@ class Outlook:
             step.read = np.isin(np.arange(len(alive)), step.waits)
 
     def _loads(self) -> tuple[Floats, Floats]:
-        """Weights of devices, and for each the weighted work of the dispatches from n on, at its least.
+        """Weights of queues, and for each the weighted load of the dispatches from n on, at its least, that
+        do not depend on where values are (the others are in `Step.owed`).
 
         The weights are those that bound the fullest queue best, for everything and for what is left along
-        the way, and every device alone.
+        the way, and every queue alone.
         """
         count = len(self.times)
         allowed = np.full(self.times.shape, np.inf)
@@ -242,16 +248,38 @@ class Outlook:
         # A queue that several devices share is as good as the best of them.
         queues = sorted(set(self.problem.queues))
         shared = [[d for d in range(self.devices) if self.problem.queues[d] == queue] for queue in queues]
-        allowed = np.stack([allowed[:, own].min(axis=1) for own in shared], axis=1)
-        found = [load_weights(allowed[begin:]) for begin in begins]
+        branches = self._branches()
+        forest = Forest(allowed, branches, [queues.index(queue) for queue in self.problem.queues])
+        fastest = np.stack([allowed[:, own].min(axis=1) for own in shared], axis=1)
+        found = [load_weights(fastest[begin:]) for begin in begins]
+        if any(branches):
+            found += [forest.best_weights(w, begin) for w, begin in zip(found, begins, strict=True)]
         matrix = np.unique(np.array([*np.eye(len(queues)), *found]), axis=0)
-        own = np.where(
-            np.isinf(allowed), np.inf, matrix[:, None, :] * np.where(np.isinf(allowed), 0, allowed)
-        )
+        values = forest.values(matrix)
         cost = np.zeros((len(matrix), count + 1))
-        cost[:, :-1] = own.min(axis=2)[:, ::-1].cumsum(axis=1)[:, ::-1]
-        self.sharing = shared
+        for n, branch in enumerate(branches):
+            if branch is None:
+                cost[:, : n + 1] += values[:, n].min(axis=1)[:, None]
+                continue
+            owed = self.slot_of[branch.move], values[:, n], branch.price
+            for step in self.steps[max(0, branch.parent) : n]:
+                step.owed.append(owed)
+        self.sharing, self.queue_of = shared, forest.queues
         return matrix, cost
+
+    def _branches(self) -> list[Branch | None]:
+        """For every dispatch the value that it keeps of those that load the reader's queue."""
+        moves = self.problem.moves
+        kept = [
+            max((number for number, _ in step.reads), key=lambda m: moves[m].producer, default=None)
+            for step in self.steps
+        ]
+        return [
+            None
+            if number is None or not self.copy[:, :, number].any()
+            else Branch(number, moves[number].producer, self.copy[:, :, number] / kept.count(number))
+            for number in kept
+        ]
 
     def _savings(self, device: int) -> list[tuple[float, Floats, Floats]]:
         """For the dispatches of one path after every step: seconds without a device that has a limit, and
