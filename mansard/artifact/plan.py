@@ -174,6 +174,8 @@ class Decision:
     """The element type whose rate bounds the operations."""
     beside: DimLike = 0
     """The part of ``operations`` that is not of products, where there are products."""
+    depth: DimLike = 0
+    """How many products each sum has, of the deepest sums; 0 where there are no products."""
 
 
 @dataclass(frozen=True)

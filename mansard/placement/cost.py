@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mansard import dims
@@ -34,6 +35,8 @@ class Work:
     """The part of ``bytes`` that is written."""
     beside: DimLike = 0
     """The part of ``operations`` that is not of products, where there are products."""
+    depth: DimLike = 0
+    """How many products each sum has, of the deepest sums; 0 where there are no products."""
 
 
 def work_of(dispatch: Dispatch) -> Work:
@@ -49,7 +52,18 @@ def work_of(dispatch: Dispatch) -> Work:
     beside = dims.add(0, *(_operations(op) for op in dispatch.ops if not is_contraction(op)))
     operations = dims.add(products, beside)
     fused = 0 if products == 0 else beside
-    return Work(dims.add(moved, written), operations, _computed(dispatch), written, fused)
+    return Work(
+        dims.add(moved, written), operations, _computed(dispatch), written, fused, _depth(dispatch.ops)
+    )
+
+
+def _depth(ops: Iterable[Op]) -> DimLike:
+    depths = [
+        dims.product(op.extents[dim] for dim in op.reduced)
+        for op in ops
+        if isinstance(op, Generic) and is_contraction(op)
+    ]
+    return max(depths, key=dims.representative, default=0)
 
 
 def _computed(dispatch: Dispatch) -> str:
@@ -113,10 +127,11 @@ def seconds(work: Work, profile: DeviceProfile) -> float:
         to_memory = profile.write_bandwidth or profile.bandwidth
         memory = (moved - written) / profile.bandwidth + written / to_memory
     operations, beside = dims.representative(work.operations), dims.representative(work.beside)
+    depth = dims.representative(work.depth)
     if profile.vector and beside:
-        arithmetic = profile.seconds(operations - beside, work.dtype) + beside / profile.vector
+        arithmetic = profile.seconds(operations - beside, work.dtype, depth) + beside / profile.vector
     else:
-        arithmetic = profile.seconds(operations, work.dtype)
+        arithmetic = profile.seconds(operations, work.dtype, depth)
     return max(memory, arithmetic) + profile.launch
 
 

@@ -234,6 +234,7 @@ class _Placer:
             location=dispatch.location,
             dtype=work.dtype,
             beside=work.beside,
+            depth=work.depth,
         )
 
     def _reason(self, number: int, label: int) -> str:

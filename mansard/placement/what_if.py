@@ -189,7 +189,8 @@ def _works(plan: Plan, made: Sequence[_Version], sizes: Mapping[str, int]) -> li
         moved = evaluate(decision.bytes, sizes)
         operations = evaluate(decision.operations, sizes)
         beside = evaluate(decision.beside, sizes)
-        works.append(Work(moved, operations, decision.dtype or "f32", min(output, moved), beside))
+        depth = evaluate(decision.depth, sizes)
+        works.append(Work(moved, operations, decision.dtype or "f32", min(output, moved), beside, depth))
     return works
 
 

@@ -42,15 +42,19 @@ def forget() -> None:
 def profile_from_data(data: Mapping[str, Any]) -> DeviceProfile:
     """A profile from what `dataclasses.asdict` makes of it; raises KeyError or TypeError for other data."""
     links = {name: LinkProfile(**link) for name, link in data["links"].items()}
-    small = {
-        dtype: tuple((size, rate) for size, rate in points) for dtype, points in data.get("small", {}).items()
+    tables = {
+        key: {
+            dtype: tuple((size, rate) for size, rate in points) for dtype, points in data.get(key, {}).items()
+        }
+        for key in ("small", "deep")
     }
-    return DeviceProfile(**{**data, "link": LinkProfile(**data["link"]), "links": links, "small": small})
+    return DeviceProfile(**{**data, "link": LinkProfile(**data["link"]), "links": links, **tables})
 
 
 def _key(device: DeviceInfo) -> str:
     cores = len(os.sched_getaffinity(0)) if device.kind in _ON_CORES else 0
     threads = device.limits.get("threads", 0)
-    counted = "casts of factors are no operations"  # what rates mean: other counts, other figures
+    # What figures mean: other counts or other kernels to measure by, other figures.
+    counted = "casts of factors are no operations; launches and products of different kernels in turn"
     device_text = f"{device.driver}\n{device.name}\n{device.driver_version}"
     return f"{device_text}\ncores={cores} threads={threads}\n{counted}"

@@ -8,12 +8,16 @@ import itertools
 import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mansard.errors import PlacementError
 from mansard.targets.gpus import Gpu, known_gpus
+
+DEEP = 8
+"""How many times deeper than a square product the products of `DeviceProfile.deep` are: the last convolutions
+of networks for images are five to ten times deeper."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +57,23 @@ class DeviceProfile:
     """Operations per second of what is fused to products, on a device with a unit of its own for that, which
     works after them; 0: it counts as they do."""
 
-    def seconds(self, operations: float, dtype: str) -> float:
-        """Seconds of a dispatch's operations; between measured sizes rates change as powers of the size."""
-        points = self.small.get(self._listed(dtype), ())
-        for (size, rate), (larger, faster) in itertools.pairwise(points):
-            if operations < larger:
-                part = math.log(max(1.0, operations / size)) / math.log(larger / size)
-                between: float = rate * (faster / rate) ** part
-                return operations / between
-        return operations / self.rate(dtype)
+    deep: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
+    """As ``small``, of products whose sums are `DEEP` times as deep as those of a product of square matrices
+    with as many operations: there are fewer elements for the cores to share. Larger ones than the last go by
+    ``small`` and ``rates``."""
+
+    def seconds(self, operations: float, dtype: str, depth: float = 0) -> float:
+        """Seconds of a dispatch's operations, of which products have ``depth`` in each sum; between measured
+        sizes and depths rates change as powers of them."""
+        listed = self._listed(dtype)
+        usual = _time(self.small.get(listed, ()), operations, self.rates[listed])
+        points = self.deep.get(listed, ())
+        if not points or not 0 < operations <= points[-1][0]:
+            return usual
+        deeper = max(1.0, depth / square_depth(operations))
+        part = min(1.0, math.log(deeper) / math.log(DEEP))
+        slower = _time(points, operations, points[-1][1]) / usual
+        return usual * math.pow(max(1.0, slower), part)
 
     def rate(self, dtype: str) -> float:
         """Operations per second for an element type: the f32 rate when it is not listed, one for bytes of
@@ -73,6 +85,22 @@ class DeviceProfile:
         if dtype == "u8" and dtype not in self.rates:
             dtype = "i8"
         return dtype if dtype in self.rates else "f32"
+
+
+def square_depth(operations: float) -> float:
+    """How many products each sum of a product of square matrices has, of so many multiplies and adds."""
+    return math.cbrt(operations / 2)
+
+
+def _time(points: Sequence[tuple[float, float]], operations: float, rate: float) -> float:
+    """Seconds of operations by the rates of points, smaller ones by that of the first, larger ones by
+    ``rate``."""
+    for (size, slower), (larger, faster) in itertools.pairwise(points):
+        if operations < larger:
+            part = math.log(max(1.0, operations / size)) / math.log(larger / size)
+            between: float = slower * (faster / slower) ** part
+            return operations / between
+    return operations / rate
 
 
 @functools.cache

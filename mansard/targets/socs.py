@@ -10,6 +10,7 @@ A file has a ``name`` and a table per device, called as the device slot of a mod
   the other figures can be those of a datasheet (default 1);
 * ``small``: by element type ``[[operations, rate], ...]`` of dispatches too small for ``rates``, the smallest
   first (optional);
+* ``deep``: the same, of products with few results and deep sums (`DeviceProfile.deep`; optional);
 * ``cores``: a name for the cores that the device shares with others of that name (optional);
 * ``links``: by other table, or ``host``, ``{ link, handoff }`` of that way alone (optional).
 """
@@ -31,7 +32,7 @@ from mansard.targets.profile import DeviceProfile, LinkProfile, profile_from
 
 _REQUIRED = ("bandwidth", "cache_bandwidth", "cache_bytes", "rates", "launch", "handoff", "link")
 _MAY_BE_ZERO = ("cache_bytes", "launch", "handoff")
-_OPTIONAL = ("write_bandwidth", "unified", "memory", "efficiency", "links", "small", "cores")
+_OPTIONAL = ("write_bandwidth", "unified", "memory", "efficiency", "links", "small", "deep", "cores")
 
 
 @dataclass(frozen=True)
@@ -130,11 +131,17 @@ def _device(where: str, name: str, raw: Mapping[str, Any]) -> DeviceProfile:
         cache_bandwidth=profile.cache_bandwidth * moving,
         write_bandwidth=_number(where, "write_bandwidth", raw.get("write_bandwidth", 0), True) * moving,
         links=links,
-        small={
-            dtype: _points(f"small.{dtype} of {where}", rows, computing)
-            for dtype, rows in _table(where, "small", raw.get("small", {})).items()
-        },
+        small=_sizes(where, "small", raw, computing),
+        deep=_sizes(where, "deep", raw, computing),
     )
+
+
+def _sizes(
+    where: str, key: str, raw: Mapping[str, Any], scale: float
+) -> dict[str, tuple[tuple[float, float], ...]]:
+    """By element type the rates of a table of sizes."""
+    table = _table(where, key, raw.get(key, {}))
+    return {dtype: _points(f"{key}.{dtype} of {where}", rows, scale) for dtype, rows in table.items()}
 
 
 def _points(where: str, rows: object, scale: float) -> tuple[tuple[float, float], ...]:

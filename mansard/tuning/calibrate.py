@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mansard.artifact.plan import DispatchStep, Plan
+from mansard.artifact.plan import Decision, DispatchStep, Plan
 from mansard.cache import Folder
 from mansard.compiler import CompiledModel, CompileOptions, compile_graph
 from mansard.compiler.kernels import CompiledKernel, KernelCompiler
@@ -27,12 +27,14 @@ from mansard.hal import Device, DeviceInfo, registry
 from mansard.ir import Graph
 from mansard.placement import Placement
 from mansard.targets.calibrated import keep
-from mansard.targets.profile import DeviceProfile, LinkProfile
+from mansard.targets.profile import DeviceProfile, LinkProfile, square_depth
 from mansard.tuning import chains, links, probes
 from mansard.tuning.timing import Stopwatch, Workload
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is measured, steps done, steps in all)."""
+Points = tuple[tuple[float, float], ...]
+"""(Operations, operations per second), the smallest first."""
 DTYPES = ("f32", "f16", "bf16", "i8")
 _PRODUCT_SECONDS = 2e-3
 """How long the largest product should take on a device as its shipped profile has it."""
@@ -129,7 +131,7 @@ class _Bench:
         memory, writing = self._memory()
         bandwidth = memory or shipped.bandwidth
         products = {dtype: self._products(dtype, launch or shipped.launch) for dtype in DTYPES}
-        measured = {dtype: points[-1][1] for dtype, points in products.items() if points}
+        measured = {dtype: points[-1][1] for dtype, (points, _) in products.items() if points}
         # What is not measured keeps its ratio to f32.
         ratio = measured.get("f32", shipped.rates["f32"]) / shipped.rates["f32"]
         rates = {dtype: rate * ratio for dtype, rate in shipped.rates.items()} | measured
@@ -140,7 +142,8 @@ class _Bench:
             write_bandwidth=writing,
             cache_bandwidth=max(bandwidth, cached or shipped.cache_bandwidth),
             rates=rates,
-            small={dtype: points for dtype, points in products.items() if len(points) > 1},
+            small={dtype: points for dtype, (points, _) in products.items() if len(points) > 1},
+            deep={dtype: deep for dtype, (_, deep) in products.items() if deep},
             launch=launch or shipped.launch,
             unified=self.device.capabilities.unified_memory,
             measured=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -159,8 +162,11 @@ class _Bench:
 
         Dispatches ordered one behind the other take launch + bytes / bandwidth each; two sizes give both. The
         least that one takes is that of a norm of few numbers: memory answers twice, as in most small kernels.
+        For the same kernel again and again that is less than in a model, where every dispatch finds the code
+        of another one in the caches, and its operands in those of other cores: there it is what small norms
+        between small products take, by the clock by which products are measured.
         """
-        least = self._figure("launch", lambda: self._chained(probes.norm(_TINY // 8)))
+        least = self._figure("launch", lambda: max(self._chained(probes.norm(_TINY // 8)), self._layered()))
         most = self.shipped.cache_bytes // 2
         if least is None or most // 4 <= _TINY:
             return least, None
@@ -193,6 +199,13 @@ class _Bench:
             raise DeviceError(f"{count} dispatches took no longer than one: too many others use the device")
         return (often - once) / count
 
+    def _layered(self) -> float:
+        """Seconds of a small norm in a model, where a product comes before it."""
+        seconds, _ = chains.dispatch_seconds(
+            self.device, probes.layers(), self.share / 4, lambda decision: "contraction" not in decision.ops
+        )
+        return seconds
+
     def _memory(self) -> tuple[float | None, float]:
         """Bytes per second read from memory, as layers read weights, and written to it.
 
@@ -209,28 +222,25 @@ class _Bench:
         seconds, moved, _ = self._time(graph)
         return moved / seconds
 
-    def _products(self, dtype: str, launch: float) -> tuple[tuple[float, float], ...]:
-        """Operations per second of products of growing size, without what a launch takes; empty where the
-        device has none of the type.
-
-        What is measured slower than a smaller size was disturbed.
-        """
+    def _products(self, dtype: str, launch: float) -> tuple[Points, Points]:
+        """Operations per second of products of growing size, without what a launch takes, and of deep ones;
+        empty where the device has none of the type."""
         points: list[tuple[float, float]] = []
+        deep: list[tuple[float, float]] = []
         wanted, end = _SMALL, self.shipped.rate(dtype) * _PRODUCT_SECONDS
         while wanted < end or not points:
-            shapes = probes.products(dtype, wanted)
-            part = self.share / len(shapes) / max(1.0, math.log(end / _SMALL, 4))
+            shapes, deeper = probes.products(dtype, wanted), probes.deep_products(dtype, wanted)
+            part = self.share / (len(shapes) + 1) / max(1.0, math.log(end / _SMALL, 4))
             try:
                 rows = [chains.dispatch_seconds(self.device, graph, part) for graph in shapes]
+                few = [chains.dispatch_seconds(self.device, deeper, part, _is_deep)] if deeper else []
             except (CompileError, DeviceError) as error:
                 self.missing[f"rates.{dtype}"] = str(error)
                 break
-            took = sum(max(seconds - launch, seconds / 4) for seconds, _ in rows)
-            size = sum(operations for _, operations in rows)
-            if not points or size / len(rows) > points[-1][0]:
-                points.append((size / len(rows), max(size / took, points[-1][1] if points else 0.0)))
+            _append(points, rows, launch)
+            _append(deep, few, launch)
             wanted *= 4
-        return tuple(points)
+        return tuple(points), tuple(deep)
 
     def _time(self, graph: Graph) -> tuple[float, int, int]:
         """Seconds of all kernels of a graph, with the bytes and operations of the cost model."""
@@ -276,6 +286,20 @@ class _Bench:
             best = min(best, *spans)
             if time.monotonic() >= until:
                 return max(best, 1) / 1e9
+
+
+def _append(points: list[tuple[float, float]], rows: Sequence[tuple[float, float]], launch: float) -> None:
+    """Add operations, and operations per second, of dispatches with their seconds and operations, if they are
+    larger than the last. What is measured slower than a smaller size was disturbed."""
+    took = sum(max(seconds - launch, seconds / 4) for seconds, _ in rows)
+    size = sum(operations for _, operations in rows)
+    if rows and (not points or size / len(rows) > points[-1][0]):
+        points.append((size / len(rows), max(size / took, points[-1][1] if points else 0.0)))
+
+
+def _is_deep(decision: Decision) -> bool:
+    depth = evaluate(decision.depth, {})
+    return depth > square_depth(evaluate(decision.operations, {}))
 
 
 def _memory_bytes(device: DeviceInfo) -> int:
@@ -326,9 +350,9 @@ def to_toml(found: Sequence[Calibration]) -> str:
         if profile.cores:
             lines.append(f'cores = "{profile.cores}"')
         lines += [f"unified = {str(profile.unified).lower()}", f"rates = {_inline(profile.rates)}"]
-        if profile.small:
-            points = (f"{d} = [{', '.join(map(_pair, rows))}]" for d, rows in profile.small.items())
-            lines.append(f"small = {{ {', '.join(points)} }}")
+        for key, sizes in (("small", profile.small), ("deep", profile.deep)):
+            points = (f"{d} = [{', '.join(map(_pair, rows))}]" for d, rows in sizes.items())
+            lines += [f"{key} = {{ {', '.join(points)} }}"] * bool(sizes)
         shown = ", ".join(f'"{name}" = {_inline(way)}' for name, way in ways.items())
         lines.append(f"links = {{ {shown} }}")
     return "\n".join(lines) + "\n"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 
 import numpy as np
 
-from mansard.artifact.plan import DispatchStep
+from mansard.artifact.plan import Decision
 from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.dims import evaluate
@@ -24,16 +25,21 @@ from mansard.tuning.links import wake
 _LEAST_RUNS = 5
 
 
-def dispatch_seconds(device: Device, graph: Graph, budget: float) -> tuple[float, float]:
-    """Seconds and operations of a dispatch of a graph, the mean of its dispatches; seconds are those of
+def dispatch_seconds(
+    device: Device,
+    graph: Graph,
+    budget: float,
+    counts: Callable[[Decision], bool] = lambda decision: True,
+) -> tuple[float, float]:
+    """Seconds and operations of a dispatch of a graph, the mean of those that count; seconds are those of
     the lower quartile of calls one after the other for about ``budget`` seconds.
 
     Raises errors under CompileError for a graph that the device cannot run, DeviceError when it fails.
     """
     made = compile_graph(graph, CompileOptions((device.info.id,), Placement(fallback="error")))
-    steps = [s for part in made.plan.devices[0].segments for s in part.steps if isinstance(s, DispatchStep)]
-    labels = {step.label for step in steps}
-    operations = sum(evaluate(decision.operations, {}) for decision in made.plan.decisions)
+    counted = [decision for decision in made.plan.decisions if counts(decision)]
+    labels = {decision.dispatch for decision in counted}
+    operations = sum(evaluate(decision.operations, {}) for decision in counted)
     session = Session(made.plan, MemoryResources(made.executables, made.weights))
     try:
         rng = np.random.default_rng(0)
@@ -48,7 +54,7 @@ def dispatch_seconds(device: Device, graph: Graph, budget: float) -> tuple[float
     finally:
         session.close()
     quartile, *_ = statistics.quantiles(times, n=4)
-    return max(1.0, quartile) / len(steps) / 1e9, operations / len(steps)
+    return max(1.0, quartile) / len(counted) / 1e9, operations / len(counted)
 
 
 def _random(

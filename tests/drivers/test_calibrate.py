@@ -5,11 +5,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from mansard.artifact.plan import DispatchStep
 from mansard.cli.main import app
+from mansard.compiler import CompileOptions, compile_graph
 from mansard.targets.calibrated import calibrated
 from mansard.targets.socs import load_soc
 from mansard.tuning import calibrate as module
-from mansard.tuning import links, probes
+from mansard.tuning import chains, links, probes
 
 
 @pytest.fixture(autouse=True)
@@ -78,10 +80,45 @@ def test_what_is_lost_in_noise_keeps_the_shipped_figure(monkeypatch):
     assert row["profile"]["launch"] == row["shipped"]["launch"]
 
 
+def products_of(graph):
+    return [op.extents for op in graph.ops if len(op.extents) == 3]
+
+
 def test_products_are_of_the_size_that_was_asked_for():
     for graph in probes.products("f32", 2 * 512**3):
-        for product in graph.ops:
-            m, n, k = product.extents
+        for m, n, k in products_of(graph):
             assert 2 * m * n * k == 2 * 512**3
     sizes = [graph.inputs[0].type.shape for graph in probes.products("f32", 1)]
     assert sizes == [(128, 128), (512, 128)]
+
+
+def test_every_other_deep_product_has_a_long_sum():
+    shapes = products_of(probes.deep_products("f32", 2 * 512**3))
+    assert shapes[0] == shapes[2] == (192, 192, 8 * 512)
+    assert shapes[1] == shapes[3] == (192, 8 * 512, 192)
+    assert probes.deep_products("f32", 2 * 4096**3) is None
+
+
+def test_dispatches_of_a_chain_are_kernels_of_their_own():
+    graphs = [probes.layers(), *probes.products("f32", 1), probes.deep_products("i8", 1e6)]
+    for graph in graphs:
+        made = compile_graph(graph, CompileOptions(("cpu",)))
+        steps = [s for part in made.plan.devices[0].segments for s in part.steps]
+        entries = [s.entry for s in steps if isinstance(s, DispatchStep)]
+        assert len(entries) == len(set(entries)) == len(made.plan.decisions)
+
+
+def test_only_dispatches_that_count_are_measured():
+    from mansard.hal import registry
+
+    cpu, graph = registry.open_device("cpu"), probes.deep_products("f32", 8e6)
+    _, operations = chains.dispatch_seconds(cpu, graph, 0.01, lambda d: d.depth == 64)
+    assert operations == pytest.approx(2 * 64 * 64 * 1280, rel=0.05)
+
+
+def test_deep_products_have_rates_of_their_own(monkeypatch):
+    monkeypatch.setattr(module, "DTYPES", ("f32",))
+    monkeypatch.setattr(module, "_PRODUCT_SECONDS", 1e-4)
+    (row,) = run("--device", "cpu")
+    sizes = [size for size, _ in row["profile"]["deep"]["f32"]]
+    assert sizes == sorted(sizes) and sizes

@@ -31,7 +31,7 @@ def profile(name="Some GPU"):
     links = {"host": LinkProfile(2e9, 1e-6), "AMD CPU": LinkProfile(3e9, 2e-5)}
     rates, link = {"f32": 1e12, "i8": 4e12}, LinkProfile(1e9, 3e-5)
     small = {"f32": ((1e6, 1e11), (1e8, 1e12))}
-    return DeviceProfile(name, 1e9, 2e9, 1 << 20, rates, 1e-6, link, False, links, "2026-01-02", small=small)
+    return DeviceProfile(name, 1e9, 2e9, 1 << 20, rates, 1e-6, link, False, links, "2026-01-02", small=small, deep=small)
 
 
 def test_profiles_are_kept_by_device_and_driver_version():

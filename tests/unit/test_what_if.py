@@ -19,7 +19,7 @@ from mansard.placement import Placement, splitting
 from mansard.placement.cost import transfer_seconds
 from mansard.placement.problem import HOST
 from mansard.placement.simulate import simulate
-from mansard.placement.what_if import memory, replay
+from mansard.placement.what_if import memory, outline, replay
 from mansard.runtime.dataflow import dataflow, dispatch_parents
 from mansard.targets.profile import DeviceProfile, LinkProfile
 from mansard.targets.socs import load_soc, parse_soc, shipped_socs
@@ -180,6 +180,30 @@ def test_small_dispatches_have_rates_of_their_own():
     assert gpu.seconds(1e7, "f32") == pytest.approx(1e7 / 1e10)  # half way between, on a scale of powers
     assert gpu.seconds(1e9, "f32") == gpu.seconds(1e9, "f64") == pytest.approx(1e9 / 2e11)
     assert gpu.seconds(1e5, "i8") == gpu.seconds(1e5, "u8") == pytest.approx(1e5 / 4e11)
+
+
+def test_deep_products_are_slower_where_that_was_measured():
+    small = {"f32": ((1e6, 1e9), (2e9, 2e11))}
+    deep = {"f32": ((1e6, 2.5e8), (2e9, 5e10))}
+    gpu = DeviceProfile(
+        "gpu", 1e12, 1e12, 0, {"f32": 2e11}, 0, LinkProfile(1e9, 0), True, small=small, deep=deep
+    )
+    square = 1000.0  # the cube root of half of 2e9
+    assert gpu.seconds(2e9, "f32", square) == gpu.seconds(2e9, "f32") == pytest.approx(1e-2)
+    assert gpu.seconds(2e9, "f32", 8 * square) == gpu.seconds(2e9, "f32", 80 * square) == pytest.approx(4e-2)
+    # 8 ** 0.5 times as deep: half way between, on a scale of powers.
+    assert gpu.seconds(2e9, "f32", 8**0.5 * square) == pytest.approx(2e-2)
+    assert gpu.seconds(1e6, "f32", 80 * square) == pytest.approx(4e-3)
+    # Larger ones than any that was measured have work for all cores.
+    assert gpu.seconds(2e10, "f32", 80 * square) == pytest.approx(2e10 / 2e11)
+
+
+def test_predictions_know_how_deep_products_are():
+    b = GraphBuilder()
+    x, w = b.input("x", (8, 512), F32), b.input("w", (512, 16), F32)
+    model = compile_graph(b.build([unary(b, "exp", matmul(b, x, w))]), CompileOptions(("cpu",)))
+    assert [decision.depth for decision in model.plan.decisions] == [512]
+    assert [work.depth for work in outline(model.plan, {}).works] == [512]
 
 
 # Chips ------------------------------------------------------------------------------------------
