@@ -16,6 +16,7 @@ from mansard.cli.tune import parse_duration
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from mansard.hal import DeviceInfo
     from mansard.tuning.calibrate import Calibration
 
 
@@ -61,7 +62,12 @@ def calibrate(
             out.show(figure_table(result))
             for figure, reason in result.missing.items():
                 out.note(f"{result.device.id}: {figure} not measured: {reason}")
-        out.result({"devices": [describe(result) for result in found]})
+        skipped = simulated(device)
+        for info in skipped:
+            out.note(f"{info.id}: {info.name} is simulated: its profile is its model, nothing was measured")
+        out.result(
+            {"devices": [describe(result) for result in found], "simulated": [info.id for info in skipped]}
+        )
 
 
 def present() -> list[str]:
@@ -69,6 +75,14 @@ def present() -> list[str]:
     from mansard.hal import registry
 
     return [info.id for info in registry.devices() if info.supported and info.kind != "simulated"]
+
+
+def simulated(names: Sequence[str] | None) -> list[DeviceInfo]:
+    """The simulated devices among the named ones, or here: those that `calibrate` passes over."""
+    from mansard.hal import registry
+
+    infos = [registry.open_device(name).info for name in names] if names else registry.devices()
+    return [info for info in infos if info.kind == "simulated"]
 
 
 def write(path: Path, text: str) -> None:

@@ -66,15 +66,17 @@ def calibrate(
 ) -> list[Calibration]:
     """Measure devices of this machine, and the links between all of them, for ``budget`` seconds a device.
 
-    With ``store`` the profiles are kept, and placement uses them from then on. Raises
-    DeviceUnavailableError for a device that is not here, DeviceError for one that does not compute.
+    With ``store`` the profiles are kept, and placement uses them from then on. Simulated devices are passed
+    over: their profile is the model they run by. Raises DeviceUnavailableError for a device that is not here,
+    DeviceError where all are simulated.
     """
-    devices = [registry.open_device(name) for name in names]
-    for device in devices:
-        if device.capabilities.simulated:
-            raise DeviceError(
-                f"{device.info.id} ({device.info.name}) computes nothing that could be measured"
-            )
+    opened = [registry.open_device(name) for name in names]
+    devices = [device for device in opened if device.info.kind != "simulated"]
+    if opened and not devices:
+        shown = ", ".join(f"{device.info.id} ({device.info.name})" for device in opened)
+        raise DeviceError(
+            f"simulated devices have nothing that could be measured, their profile is their model: {shown}"
+        )
     steps = (*(d.info.id for d in devices), "links")
     found = []
     for number, device in enumerate(devices):

@@ -31,7 +31,9 @@ def profile(name="Some GPU"):
     links = {"host": LinkProfile(2e9, 1e-6), "AMD CPU": LinkProfile(3e9, 2e-5)}
     rates, link = {"f32": 1e12, "i8": 4e12}, LinkProfile(1e9, 3e-5)
     small = {"f32": ((1e6, 1e11), (1e8, 1e12))}
-    return DeviceProfile(name, 1e9, 2e9, 1 << 20, rates, 1e-6, link, False, links, "2026-01-02", small=small, deep=small)
+    return DeviceProfile(
+        name, 1e9, 2e9, 1 << 20, rates, 1e-6, link, False, links, "2026-01-02", small=small, deep=small
+    )
 
 
 def test_profiles_are_kept_by_device_and_driver_version():
@@ -109,7 +111,29 @@ def test_equal_devices_have_links_to_each_other():
     ]
 
 
-def test_devices_that_compute_nothing_are_refused():
+def test_simulated_devices_alone_are_refused():
     result = CliRunner().invoke(app, ["calibrate", "--device", "null"])
-    assert result.exit_code == 1 and "computes nothing that could be measured" in result.stderr
+    assert result.exit_code == 1 and "their profile is their model: null" in result.stderr
+    assert calibrated(registry.open_device("null").info) is None
+
+
+def test_nothing_is_measured_of_simulated_devices_beside_others(monkeypatch):
+    from mansard.tuning import calibrate as module
+
+    measured = []
+
+    def run(bench):
+        measured.append(bench.device.info.id)
+        own = profile(bench.device.info.name)
+        return Calibration(bench.device.info, own, own, {})
+
+    monkeypatch.setattr(module._Bench, "run", run)
+    monkeypatch.setattr(module, "with_links", lambda devices, found: found)
+    arguments = ["calibrate", "--device", "null", "--device", "cpu", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0 and measured == ["cpu"]
+    assert "is simulated: its profile is its model, nothing was measured" in result.stderr
+    shown = json.loads(result.stdout)
+    assert [row["id"] for row in shown["devices"]] == ["cpu"] and shown["simulated"] == ["null"]
+    assert calibrated(registry.open_device("null").info) is None
     assert json.loads(CliRunner().invoke(app, ["calibrate", "--forget", "--json"]).stdout) == {"devices": []}
