@@ -73,6 +73,13 @@ def test_one_device_is_kept_by_itself():
     assert found.launch == row["profile"]["launch"]
 
 
+def test_a_launch_is_that_of_dispatches_in_a_model(monkeypatch):
+    monkeypatch.setattr(module, "DTYPES", ("f32",))
+    monkeypatch.setattr(chains, "dispatch_seconds", lambda *arguments: (0.02, 1e6))
+    (row,) = run("--device", "cpu")
+    assert row["profile"]["launch"] == 0.02  # more than in a chain of the same kernel
+
+
 def test_what_is_lost_in_noise_keeps_the_shipped_figure(monkeypatch):
     monkeypatch.setattr(links, "submission_seconds", lambda device, commands: 1e-3)
     (row,) = run("--device", "cpu")
