@@ -9,7 +9,7 @@ binaries), w[d] that it is copied to d. Finishing times f obey
   other by its values (only up to `ORDERED_PAIRS` of them: beyond, they are left out),
 
 and the objective T obeys T >= f[n] and T >= what device d works, for every d. For throughput the objective
-is the load of the fullest queue alone, in which handoffs count as copies do. What is left out only makes T
+is the load of the fullest queue alone, with handoffs (`Problem.entry`). What is left out only makes T
 smaller, so the program's bound is a lower bound of what `simulate` says of any placement.
 """
 
@@ -25,6 +25,8 @@ from mansard.placement.problem import HOST, Move, Problem, reachable
 
 IMPOSSIBLE = "no placement keeps within the devices' memory limits and least shares"
 ORDERED_PAIRS = 400
+WAITS = 60
+"""A value that waits for so many others between its producer and its reader may do without a handoff."""
 _GAP = 2e-3
 """A placement this near to the best, as a part of it, ends the solver."""
 _TIE = 1e-5
@@ -128,10 +130,13 @@ class _Formulation:
         self.time = [[t / scale for t in times] for times in problem.times]
         self.finish = [self.program.column() for _ in self.x] if objective == "latency" else []
         self.load: list[list[tuple[int, float]]] = [[] for _ in problem.devices]
+        self.pairs: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
         for n in range(len(self.x)):
             self._dispatch(n)
         for move in problem.moves:
             self._move(move)
+        if not self.finish:
+            self._handoffs()
         for queue in set(problem.queues):
             terms = [term for d in problem.devices if problem.queues[d] == queue for term in self.load[d]]
             self.program.row([(self.total, 1.0), *((c, -t) for c, t in terms)], 0.0)
@@ -163,15 +168,14 @@ class _Formulation:
         """A column that is 1 when the value is copied between two devices; its work falls to the target."""
         if (source, target) not in copied:
             copied[source, target] = column = self.program.column(cost=_TIE, upper=1.0)
-            own = self.problem.delay(move.bytes, source, target)[1]
-            if not self.finish:
-                own = self.problem.burden(move.bytes, source, target)
-            self.load[target].append((column, own / self.scale))
+            _, copy = self.problem.delay(move.bytes, source, target)
+            self.load[target].append((column, copy / self.scale))
         return copied[source, target]
 
     def _between(self, move: Move, consumer: int, copied: dict[tuple[int, int], int]) -> None:
         program, before, after = self.program, self.x[move.producer], self.x[consumer]
         pair = {(a, d): program.column(upper=1.0) for a in before for d in after}
+        self.pairs.setdefault((move.producer, consumer), pair)
         for a, c in before.items():
             program.row([*((pair[a, d], 1.0) for d in after), (c, -1.0)], 0.0, 0.0)
         for d, c in after.items():
@@ -185,6 +189,27 @@ class _Formulation:
             own = [(c, -self.time[consumer][d]) for d, c in after.items()]
             ends = [(self.finish[consumer], 1.0), (self.finish[move.producer], -1.0)]
             program.row([*ends, *own, *delays], 0.0)
+
+    def _handoffs(self) -> None:
+        """Columns say that n, on d, waits for p, on a. What n reads from p was waited for by then: by n or
+        by an earlier dispatch, for p or a later one."""
+        program = self.program
+        waits: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
+        for edge, pair in self.pairs.items():
+            waits[edge] = {}
+            for (a, d), column in pair.items():
+                seconds = self.problem.entry(a, d)
+                if a != d and seconds:
+                    waits[edge][a, d] = own = program.column(upper=1.0)
+                    program.row([(column, 1.0), (own, -1.0)], 0.0)
+                    self.load[d].append((own, seconds / self.scale))
+        for (p, n), pair in self.pairs.items():
+            inside = [own for (q, m), own in waits.items() if p <= q and m <= n]
+            if len(inside) > WAITS:
+                continue
+            for place in waits[p, n]:
+                terms = [(own[place], 1.0) for own in inside if place in own]
+                program.row([*terms, (pair[place], -1.0)], 0.0)
 
     def _from_host(self, move: Move, consumer: int, copied: dict[tuple[int, int], int]) -> None:
         for d, c in self.x[consumer].items():

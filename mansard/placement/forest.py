@@ -4,8 +4,8 @@ For weights of the queues that add up to 1 the fullest has at least the weighted
 sum over dispatches and over values that are copied or handed over, and would be least by itself for every
 dispatch, if values cost nothing. They do; so every dispatch keeps the value among its inputs that was made
 last, and the rest are taken to be free. What is left is a forest, for which dynamic programming from the
-leaves to the roots finds the least mean, for every place of a root; a value that several dispatches keep costs
-each a part.
+leaves to the roots finds the least mean, for every place of a root. A copy of a value that several dispatches
+keep costs each a part, and so does a handoff, unless a read of something newer can have been it.
 
 The weights with the greatest least mean are found by cutting planes (J. E. Kelley, "The cutting-plane method
 for solving convex programs", 1960): every placement on the way bounds the mean from above for all weights.
@@ -31,11 +31,17 @@ _NEAR = 1e-3
 @dataclass(frozen=True)
 class Branch:
     """The value that a dispatch keeps: its move, who makes it (HOST: the caller), and seconds that the
-    dispatch pays for it, [maker's device, own device], the last row for the caller's."""
+    dispatch pays for copy and handoff, [maker's device, own device], the last row for the caller's."""
 
     move: int
     parent: int
-    price: Floats
+    copy: Floats
+    handoff: Floats
+
+    @property
+    def price(self) -> Floats:
+        """Both together."""
+        return self.copy + self.handoff
 
 
 class Forest:

@@ -16,8 +16,8 @@ bytes of constants only, the rest of one path with the bytes spent where they sa
 A queue that is free before anything can arrive on it is as good as one free at that time, and so is a value;
 without this two states of the same layer would differ by what happened layers ago.
 
-For throughput the same runs with loads in place of times: nothing waits, and a value is there or not; a
-handoff loads the reader's queue as a copy does.
+For throughput the same runs with loads in place of times: nothing waits, and a value is there or not.
+Handoffs are loads as well: of values from another device it matters whether their batch was waited for.
 """
 
 from __future__ import annotations
@@ -124,6 +124,7 @@ class Frontier:
             np.full((1, groups), -1),
             np.zeros((1, len(self.look.limited))),
             np.zeros((1, self.look.shared, devices), np.bool_),
+            np.zeros((1, self.look.slots, devices), np.bool_),
             np.zeros((1, len(self.look.least))),
         )
         for number, slot in self.look.initial:
@@ -164,6 +165,8 @@ class Frontier:
         free, there, rows = states.free, states.there, np.arange(len(states.top))
         ready = np.zeros(len(rows))
         queue = next(own for own in self.look.sharing if device in own)
+        if n and self.look.entry.any():
+            free[:, queue] += self._entered(states, n, step, device)[:, None]
         for number, slot in step.reads:
             arrival = there[:, slot, device]
             missing = np.isinf(arrival)
@@ -182,8 +185,11 @@ class Frontier:
         states.top = np.maximum(states.top, end)
         value = end if self.latency else np.zeros(len(rows))
         for slot in step.ends:
-            there[:, slot], states.made[:, slot] = 0.0, HOST
+            there[:, slot], states.made[:, slot], states.waiting[:, slot] = 0.0, HOST, False
         for number, slot in step.makes:
+            states.waiting[:, slot] = bool(set(self.problem.moves[number].consumers) - {HOST}) & (
+                self.look.entry[device] > 0
+            )
             copied = self.look.copy[device, :, number] > 0
             there[:, slot] = np.where(copied, np.inf, value[:, None] + self.look.handoff[device, :, number])
             states.made[:, slot] = device
@@ -200,6 +206,21 @@ class Frontier:
             most = self.problem.least[device]
             states.count[:, place] = np.minimum(most, states.count[:, place] + 1)
         return states
+
+    def _entered(self, states: States, n: int, step: Step, device: int) -> Floats:
+        """Seconds of the handoffs to a dispatch; what other devices made until then counts as waited for."""
+        alive = self.look.steps[n - 1].alive
+        producers = np.array([self.problem.moves[m].producer for m in self.look.steps[n - 1].moves], np.int64)
+        read = np.isin(alive, [slot for _, slot in step.reads])
+        source, waiting = states.made[:, alive], states.waiting[:, alive, device]
+        seconds = np.zeros(len(states.top))
+        for other in range(self.look.devices):
+            own = waiting & (source == other)
+            newest = np.where(own & read, producers, -1).max(axis=1, initial=-1)
+            seconds += np.where(newest >= 0, self.look.entry[other, device], 0.0)
+            waiting = waiting & ~(own & (producers <= newest[:, None]))
+        states.waiting[:, alive, device] = waiting
+        return seconds
 
     def _raise(self, states: States, step: Step) -> None:
         """Raise times to when they matter first: before it no dispatch or copy to come can start."""
@@ -251,9 +272,11 @@ class Frontier:
         """A lower bound of what every state can end with."""
         queues = np.stack([states.free[:, own].min(axis=1) for own in self.look.sharing], axis=1)
         left = queues @ self.look.weights.T + self.look.rest[:, n + 1]
-        for slot, least, price in step.owed:
+        for branch, slot, least in step.owed:
             # The value is made already, and on some devices.
-            paid = np.where(np.isinf(states.there[:, slot]), price[states.made[:, slot]], 0.0)
+            source = states.made[:, slot]
+            paid = np.where(np.isinf(states.there[:, slot]), branch.copy[source], 0.0)
+            paid += np.where(states.waiting[:, slot], branch.handoff[source], 0.0)
             own = self.look.weights[:, self.look.queue_of]
             left += (least + own * paid[:, None, :]).min(axis=2)
         loads = left.max(axis=1)
@@ -296,6 +319,7 @@ class Frontier:
         devices of groups, where constants are that several dispatches read. One row a state."""
         matters: npt.NDArray[np.bool_] = np.asarray(np.isinf(states.there).any(axis=2))
         matters[:, step.alive[step.down]] = True
+        matters |= states.waiting.any(axis=2)
         placed = states.placed.reshape(len(states.top), self.look.shared * self.look.devices)
         return np.concatenate([np.where(matters, states.made, HOST), states.group, placed], axis=1)
 
@@ -318,7 +342,7 @@ def _settle(states: States, step: Step) -> set[int]:
     """The slots of values that no state waits for or copies any more: they are forgotten."""
     there, slots = states.there, step.alive[~step.down]
     earliest = states.free[:, None, :]
-    late = (there[:, slots] > earliest).any(axis=(0, 2))
+    late = ((there[:, slots] > earliest) | states.waiting[:, slots]).any(axis=(0, 2))
     found = slots[~late]
     there[:, found], states.made[:, found] = 0.0, HOST
     return {int(slot) for slot in found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -52,9 +53,9 @@ class Step:
     tails: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     """Seconds to the end from the start of a reader on each device, (readers that matter, devices)."""
 
-    owed: list[tuple[int, Floats, Floats]] = field(default_factory=list)
-    """(slot, least, price) of the values alive that later dispatches keep (`Forest`): the weighted load of
-    what grows from the value, (weights, devices), and what the reader pays, (maker's device, own device)."""
+    owed: list[tuple[Branch, int, Floats]] = field(default_factory=list)
+    """(branch, slot, least) of the values alive that later dispatches keep (`Forest`): ``least`` is the
+    weighted load of what grows from the value, (weights, devices)."""
 
     def without(self, slots: Container[int]) -> Step:
         """The step without the values in some slots."""
@@ -77,8 +78,8 @@ class Outlook:
     """The steps of a problem. A value that is alive between steps has a slot, which is its own meanwhile.
 
     ``handoff`` and ``copy`` are seconds, [source, target, move], the last row for HOST as the source;
-    ``down`` of copies to the caller, [move, device]. For throughput nothing waits: handoffs are 0, and what
-    they load the reader with is part of ``copy``.
+    ``down`` of copies to the caller, [move, device]; ``entry`` what a handoff loads its reader with, [source,
+    target], the last row for HOST. For throughput nothing waits, and ``handoff`` is 0; for latency ``entry``.
     """
 
     def __init__(self, problem: Problem, latency: bool) -> None:
@@ -105,8 +106,6 @@ class Outlook:
                 for number, move in enumerate(moves):
                     found = self.problem.delay(move.bytes, source, target)
                     handoff[source, target, number], copy[source, target, number] = found
-                    if not latency:
-                        copy[source, target, number] = self.problem.burden(move.bytes, source, target)
         self.down = np.array(
             [[self.problem.delay(move.bytes, d, HOST)[1] for d in range(self.devices)] for move in moves]
         ).reshape(-1, self.devices)
@@ -121,6 +120,10 @@ class Outlook:
         self.down[small] = 0.0
         self.handoff: Floats = handoff if latency else np.zeros_like(handoff)
         self.copy: Floats = copy
+        self.entry: Floats = np.zeros((self.devices + 1, self.devices))
+        if not latency:
+            for source, target in itertools.product(range(self.devices), repeat=2):
+                self.entry[source, target] = self.problem.entry(source, target)
 
     def _steps(self, latency: bool) -> None:
         problem, count = self.problem, len(self.times)
@@ -134,7 +137,8 @@ class Outlook:
             to_host = HOST in move.consumers and move.producer != HOST
             to_host = to_host and any(self.down[number, d] for d in problem.allowed[move.producer])
             instant = not self.copy[:, :, number].any() and not to_host
-            if instant and (move.producer == HOST or not latency):
+            waits = latency or (self.entry.any() and users)
+            if instant and (move.producer == HOST or not waits):
                 continue  # it is wherever it is read when it is read
             last = count if to_host else max(users, default=-1)
             if last < 0:
@@ -261,7 +265,7 @@ class Outlook:
             if branch is None:
                 cost[:, : n + 1] += values[:, n].min(axis=1)[:, None]
                 continue
-            owed = self.slot_of[branch.move], values[:, n], branch.price
+            owed = branch, self.slot_of[branch.move], values[:, n]
             for step in self.steps[max(0, branch.parent) : n]:
                 step.owed.append(owed)
         self.sharing, self.queue_of = shared, forest.queues
@@ -274,12 +278,29 @@ class Outlook:
             max((number for number, _ in step.reads), key=lambda m: moves[m].producer, default=None)
             for step in self.steps
         ]
-        return [
-            None
-            if number is None or not self.copy[:, :, number].any()
-            else Branch(number, moves[number].producer, self.copy[:, :, number] / kept.count(number))
-            for number in kept
+        newest = [-1] * len(kept)
+        for move in moves:
+            for user in move.consumers:
+                if user != HOST:
+                    newest[user] = max(newest[user], move.producer)
+        # Handed over for a dispatch or another reader of the value: nothing read until then was made later.
+        entries = [
+            parent
+            if number is not None
+            and moves[number].producer == parent >= max(newest[parent + 1 : n], default=-1)
+            else HOST
+            for n, (number, parent) in enumerate(zip(kept, newest, strict=True))
         ]
+        found: list[Branch | None] = []
+        for number, parent in zip(kept, entries, strict=True):
+            if number is None:
+                found.append(None)
+                continue
+            copy = self.copy[:, :, number] / kept.count(number)
+            handoff = self.entry * (parent != HOST) / max(1, entries.count(parent))
+            branch = Branch(number, moves[number].producer, copy, handoff)
+            found.append(branch if branch.price.any() else None)
+        return found
 
     def _savings(self, device: int) -> list[tuple[float, Floats, Floats]]:
         """For the dispatches of one path after every step: seconds without a device that has a limit, and

@@ -81,12 +81,14 @@ class Problem:
         handoff = transfer_seconds(0, a, b)
         return handoff, transfer_seconds(size, a, b) - handoff
 
-    def burden(self, size: int, source: int, target: int) -> float:
-        """Seconds that a value on its way takes from what the target's queue can do, where many calls are in
-        flight: the copy, and the handoff. What waits is filled by other calls then, but every handoff ends a
-        batch and begins another, to be submitted, woken up for and noticed, which is most of what a handoff
-        takes; small copies are another such batch."""
-        return sum(self.delay(size, source, target))
+    def entry(self, source: int, target: int) -> float:
+        """Seconds that a handoff takes from what the target's queue can do, with many calls in flight.
+
+        Other calls fill the time in which one waits, but every handoff ends a batch and begins another, which
+        has to be noticed, woken up for and submitted: most of what a handoff takes. A batch that waits for a
+        dispatch of another device has with it all that the device made before: that is one handoff.
+        """
+        return 0.0 if HOST in (source, target) else self.delay(0, source, target)[0]
 
     def copies(self, source: int, target: int) -> int:
         """How often a value is copied on its way: once for every end with memory of its own (not HOST)."""

@@ -4,7 +4,7 @@ Every device has one queue that runs its dispatches in the model's order, as the
 starts when its queue is free and its inputs are there. A value another device made arrives after the
 handoff, and a copy, where one is needed, takes its time in the reader's queue. Devices that share cores
 (a GPU in software beside the CPU) share a queue. During a handoff a queue does other things: it is no work of
-the reader's, but counts as its load where calls in flight together are to be many (`Problem.burden`).
+the reader's, but counts as its load where calls in flight together are to be many (`Problem.entry`).
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
     arrived: dict[tuple[int, int], float] = {}
     spans: list[Span] = []
     handed = [0.0] * len(problem.profiles)
+    waited: dict[tuple[int, int], int] = {}  # (source, target): newest dispatch that was waited for
 
     def bring(number: int, device: int) -> float:
         move = problem.moves[number]
@@ -70,7 +71,6 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
             handoff, copy = problem.delay(move.bytes, source, device)
             copier = source if device == HOST else device
             queue = problem.queues[copier]
-            handed[copier] += handoff
             start = max(free[queue], made + handoff)
             if lockstep:
                 start = max(start, *free)
@@ -84,6 +84,12 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
         return arrived[number, device]
 
     for n, device in enumerate(labels):
+        made = sorted({problem.moves[number].producer for number in inputs[n]} - {HOST}, reverse=True)
+        for producer in made:
+            source = labels[producer]
+            if source != device and producer > waited.get((source, device), -1):
+                handed[device] += problem.entry(source, device)
+                waited[source, device] = producer
         ready = max((bring(number, device) for number in inputs[n]), default=0.0)
         queue = problem.queues[device]
         start = max(ready, free[queue])

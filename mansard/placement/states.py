@@ -34,6 +34,8 @@ class States:
     """Bytes of constants on each device with a limit."""
     placed: npt.NDArray[np.bool_]
     """Whether a constant that several dispatches read is on a device. (states, shared constants, devices)"""
+    waiting: npt.NDArray[np.bool_]
+    """Whether the value of a slot is from a batch that a device has not waited for, where that is a load."""
     count: Floats
     """Dispatches on each device that must have some, as far as they count."""
 
@@ -56,7 +58,9 @@ def undominated(states: States, kinds: Ints, quantum: float) -> Ints:
     """
     count = len(states.top)
     there = np.where(np.isinf(states.there), 1e30, states.there).reshape(count, -1)
-    figures = np.concatenate([states.free, states.top[:, None], there, states.used, -states.count], axis=1)
+    waiting = states.waiting.reshape(count, -1) * 1e30
+    times = [states.free, states.top[:, None], there, waiting, states.used, -states.count]
+    figures = np.concatenate(times, axis=1)
     kind_of = equal_rows(kinds)
     # Rounded, equal times are equal in whichever order their parts were added.
     figures = _distinct_columns(np.round(figures / quantum))
