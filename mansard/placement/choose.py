@@ -29,7 +29,7 @@ from mansard.placement.exact import IMPOSSIBLE, solve
 from mansard.placement.frontier import Frontier
 from mansard.placement.loads import load_weights
 from mansard.placement.problem import HOST, Problem
-from mansard.placement.search import Cost, cost_of, improve, single_device, stages
+from mansard.placement.search import Cost, cost_of, fewer_handoffs, improve, single_device, stages
 
 _ALL = 1024
 """Up to so many placements are compared one by one."""
@@ -136,7 +136,11 @@ class _Search:
     def _choice(self, method: str = "") -> Choice:
         if self.labels is None:
             raise PlacementError(f"no placement within the devices' limits was found in {self.seconds} s")
-        return Choice(self.labels, self.cost, min(self.bound, self.cost), method or self.method)
+        bound = min(self.bound, self.cost)
+        if self.objective == "throughput":
+            self.labels = fewer_handoffs(self.problem, self.labels, self.of)
+            self.cost = self.of(self.labels)
+        return Choice(self.labels, self.cost, bound, method or self.method)
 
 
 def _best_of_all(problem: Problem, cost: Cost) -> Choice:

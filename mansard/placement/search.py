@@ -15,6 +15,9 @@ _WIDTHS = (1, 2, 4, 8, 16, 32)
 _CHANGE = 1e-4
 """A step must gain this part of the cost: changes that gain nothing are not made."""
 
+_WORTH = 0.02
+"""Of the cost, what handing over more often must gain: predictions are no better."""
+
 Cost = Callable[[Sequence[int]], float]
 
 
@@ -91,6 +94,34 @@ def improve(problem: Problem, labels: Sequence[int], cost: Cost, until: float) -
                     if value < found * (1 - _CHANGE):
                         best, found, improving = trial, value, True
     return best
+
+
+def fewer_handoffs(problem: Problem, labels: Sequence[int], cost: Cost) -> list[int]:
+    """The labels with runs of dispatches on the device of their neighbours, the shortest first, as far as all
+    of it together costs no more than 2 % (`_WORTH`)."""
+    found, most = list(labels), cost(labels) * (1 + _WORTH)
+    group_of = {n: group for group in problem.together for n in group}
+    tried: set[tuple[int, int]] = set()
+    while True:
+        runs = sorted((run for run in _runs(found) if (run.start, run.stop) not in tried), key=len)
+        if not runs:
+            return found
+        tried.add((runs[0].start, runs[0].stop))
+        beside = {found[n] for n in (runs[0].start - 1, runs[0].stop) if 0 <= n < len(found)}
+        trials = [_moved(problem, found, runs[0], device, group_of) for device in sorted(beside)]
+        costs = [(cost(trial), trial) for trial in trials if trial is not None and _fewer(trial, found)]
+        if costs and min(costs)[0] <= most:
+            found = min(costs)[1]
+
+
+def _runs(labels: Sequence[int]) -> list[range]:
+    """Dispatches of one device that follow each other."""
+    begins = [n for n in range(len(labels)) if n == 0 or labels[n] != labels[n - 1]]
+    return [range(a, b) for a, b in itertools.pairwise([*begins, len(labels)])]
+
+
+def _fewer(labels: Sequence[int], than: Sequence[int]) -> bool:
+    return len(_runs(labels)) < len(_runs(than))
 
 
 def _moved(
