@@ -33,8 +33,20 @@ class Pairs(PairTests):
             support.assert_no_validation_messages()
 
 
+WITH_DATA = ("test_what_the_one_wrote_the_other_reads", "test_what_the_host_wrote_both_read")
+"""Not for pairs with the null device, which computes nothing."""
+WITH_A_SURVIVOR = ("test_a_lost_device_takes_its_dependants_alone", "test_a_wait_that_nobody_ends")
+"""Not for a device with itself."""
+
+
 def _suite(one: str, other: str, *, together: bool = True) -> type[Pairs]:
-    members = {"adapter": ADAPTERS[one], "partner": ADAPTERS[other], "together": together}
+    members: dict[str, object] = {
+        "adapter": ADAPTERS[one],
+        "partner": ADAPTERS[other],
+        "together": together,
+        **dict.fromkeys(WITH_DATA if "Null" in (one, other) else ()),
+        **dict.fromkeys(WITH_A_SURVIVOR if not together else ()),
+    }
     made = type(f"Test{one}And{other if together else 'Itself'}", (Pairs,), members)
     return pytest.mark.vulkan(made) if "Vulkan" in (one, other) else made
 
