@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,6 +37,8 @@ _NEAR = 1e-3
 """An answer this near to a bound, as a part of it, is taken for the best."""
 ENOUGH = 0.01
 """With a gap no greater than this the search ends before its time."""
+_HEAVY = 0.1
+"""A dispatch that takes this part of what the fullest queue has at least is decided first."""
 _WIDTHS = (32, 256, 2048, 16384)
 _PROGRAM = 0.4
 """The part of the time that is kept for the mixed-integer program."""
@@ -99,18 +101,37 @@ class _Search:
         return self._choice()
 
     def _frontier(self, until: float) -> None:
-        frontier, took = Frontier(self.problem, self.objective), 0.0
+        frontiers, took = [Frontier(case, self.objective) for case in self._cases()], 0.0
         for before, width in zip((_WIDTHS[0], *_WIDTHS), _WIDTHS, strict=False):
             begin = time.perf_counter()
             if self._within(self.enough) or begin + took * width / before > until:
                 return
-            found = frontier.run(width, self.cost, until)
+            bound = math.inf
+            for frontier in frontiers:
+                found = frontier.run(width, self.cost, until)
+                bound = min(bound, found.bound)
+                if found.labels is not None:
+                    self._better(found.labels, "dynamic program over the model's order")
             took = time.perf_counter() - begin
-            if math.isinf(found.bound):
+            if math.isinf(bound):
                 raise PlacementError(IMPOSSIBLE)
-            self.bound = max(self.bound, found.bound)
-            if found.labels is not None:
-                self._better(found.labels, "dynamic program over the model's order")
+            self.bound = max(self.bound, bound)
+
+    def _cases(self) -> list[Problem]:
+        """The problem; for throughput one for each device of a dispatch that is a large part of a queue's
+        load: bounds of loads take it for divisible."""
+        allowed = self.problem.allowed
+        least = [
+            min(own[d] for d in able) if len(able) > 1 else 0.0
+            for own, able in zip(self.problem.times, allowed, strict=True)
+        ]
+        heavy = max(range(len(least)), key=lambda n: least[n])
+        if self.objective == "latency" or least[heavy] < _HEAVY * self.bound:
+            return [self.problem]
+        return [
+            replace(self.problem, allowed=(*allowed[:heavy], (device,), *allowed[heavy + 1 :]))
+            for device in allowed[heavy]
+        ]
 
     def _program(self) -> None:
         end = self.begin + self.seconds

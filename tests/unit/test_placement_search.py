@@ -138,6 +138,47 @@ def test_handoffs_load_the_reader_and_are_no_work():
     assert choose(problem, "throughput", 5.0).cost == pytest.approx(5.5)
 
 
+def test_a_batch_that_waits_is_one_handoff():
+    """What was made before a dispatch that the other device waited for needs no handoff any more."""
+    a, b = profile("a", 0.5, 1e9, True), profile("b", 0.25, 1e9, True)
+    moves = (
+        Move(HOST, (0,), 1),
+        Move(0, (1, 3, 4), 1),
+        Move(1, (4,), 1),
+        Move(2, (3,), 1),
+        Move(4, (HOST,), 1),
+    )
+    problem = Problem(((1.0, 1.0),) * 5, ((0, 1),) * 5, moves, (a, b))
+    # The last but one waits for the third, and reads the first; the last waits for the second no more.
+    assert simulate(problem, [0, 0, 0, 1, 1]).load == pytest.approx((3.0, 2.5))
+    # The fourth waits for the first, and the last for the second.
+    assert simulate(problem, [0, 0, 1, 1, 1]).load == pytest.approx((2.0, 4.0))
+
+
+def test_small_gains_are_not_worth_a_handoff():
+    a, b = profile("a", 0.001, 1e9, True), profile("b", 0.001, 1e9, True)
+    times = ((1.0, 9.0),) * 10 + ((9.0, 1.0),) * 5 + ((0.01, 1.02),) + ((9.0, 1.0),) * 6
+    moves = tuple(Move(n, (n + 1 if n < 21 else HOST,), 1) for n in range(22))
+    problem = Problem(times, ((0, 1),) * 22, moves, (a, b))
+    labels = choose(problem, "throughput", 5.0).labels
+    assert labels == [0] * 10 + [1] * 5 + [0] + [1] * 6  # 9 % of the load
+    cheap = dataclasses.replace(problem, times=(*times[:15], (0.01, 0.2), *times[16:]))
+    assert choose(cheap, "throughput", 5.0).labels == [0] * 10 + [1] * 12
+
+
+def test_a_dispatch_too_large_to_balance_is_no_gap():
+    a, b = profile("a", 0.0, 1e9, True), profile("b", 0.0, 1e9, True)
+    sizes = [0.1] * 30 + [5.0]
+    moves = tuple(Move(n, (n + 1 if n < 30 else HOST,), 1) for n in range(31))
+    problem = Problem(tuple((s, s) for s in sizes), ((0, 1),) * 31, moves, (a, b))
+    handed = dataclasses.replace(
+        problem, profiles=(profile("a", 0.1, 1e9, True), profile("b", 0.1, 1e9, True))
+    )
+    choice = choose(handed, "throughput", 5.0)
+    assert choice.cost == pytest.approx(5.0, rel=0.025)
+    assert choice.gap < 0.03
+
+
 @pytest.mark.parametrize("devices", [2, 3])
 def test_throughput_does_not_pay_for_handoffs_with_small_gains(devices):
     """Every dispatch of a chain is somewhat faster on another device than the one before it."""
