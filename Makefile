@@ -47,7 +47,7 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 pytest: $(STAMP)
-	$(BIN)/python -m pytest --durations=15 $(PYTEST_ARGS)
+	$(BIN)/python tools/run_tests.py $(PYTEST_ARGS)
 
 stress: $(STAMP) vulkan-packages ## ten thousand requests over three devices that fail and hang at random
 	MANSARD_STRESS_REQUESTS=10000 $(BIN)/python -m pytest tests/drivers/test_request_stress.py $(PYTEST_ARGS)
