@@ -198,11 +198,6 @@ class Outlook:
     def _waiting(self, tail: Floats) -> None:
         """For the values alive after every step: what waits for them."""
         moves, count = self.problem.moves, len(self.times)
-        inputs: list[list[int]] = [[] for _ in range(count)]
-        for number, move in enumerate(moves):
-            for user in move.consumers:
-                if user != HOST:
-                    inputs[user].append(number)
         final = {number for number, _ in self.final}
         for n, step in enumerate(self.steps):
             alive = [
@@ -215,7 +210,7 @@ class Outlook:
             sets: set[frozenset[int]] = set()
             for later in range(n + 1, count):
                 found: set[int] = set()
-                for number in inputs[later]:
+                for number in self.problem.inputs[later]:
                     if moves[number].producer > n:
                         found |= behind[moves[number].producer]
                     elif number in self.slot_of:

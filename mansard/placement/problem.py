@@ -53,6 +53,22 @@ class Problem:
     least: tuple[int, ...] = ()
     """Fewest dispatches on each device."""
 
+    @functools.cached_property
+    def inputs(self) -> tuple[tuple[int, ...], ...]:
+        """The numbers of the moves that each dispatch reads."""
+        found: list[list[int]] = [[] for _ in self.times]
+        for number, move in enumerate(self.moves):
+            for consumer in move.consumers:
+                if consumer != HOST:
+                    found[consumer].append(number)
+        return tuple(map(tuple, found))
+
+    @functools.cached_property
+    def producers(self) -> tuple[tuple[int, ...], ...]:
+        """The dispatches whose results each dispatch reads, the newest first."""
+        makers = ({self.moves[number].producer for number in own} - {HOST} for own in self.inputs)
+        return tuple(tuple(sorted(own, reverse=True)) for own in makers)
+
     @property
     def devices(self) -> range:
         """Device numbers."""
@@ -174,14 +190,8 @@ def reachable(problem: Problem) -> np.ndarray[tuple[int, int], np.dtype[np.bool_
     """``[a, b]``: whether dispatch b has to wait for a, by the values between them. Shape (n, n)."""
     count = len(problem.times)
     after = np.zeros((count, count), np.bool_)
-    parents: dict[int, set[int]] = {}
-    for move in problem.moves:
-        if move.producer != HOST:
-            for consumer in move.consumers:
-                if consumer != HOST:
-                    parents.setdefault(consumer, set()).add(move.producer)
     for n in range(count):
-        for parent in parents.get(n, ()):
+        for parent in problem.producers[n]:
             after[:, n] |= after[:, parent]
             after[parent, n] = True
     return after

@@ -51,11 +51,6 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
     """
     free = [0.0] * len(problem.profiles)
     end = [0.0] * len(labels)
-    inputs: list[list[int]] = [[] for _ in labels]
-    for number, move in enumerate(problem.moves):
-        for consumer in move.consumers:
-            if consumer != HOST:
-                inputs[consumer].append(number)
     arrived: dict[tuple[int, int], float] = {}
     spans: list[Span] = []
     handed = [0.0] * len(problem.profiles)
@@ -84,13 +79,12 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
         return arrived[number, device]
 
     for n, device in enumerate(labels):
-        made = sorted({problem.moves[number].producer for number in inputs[n]} - {HOST}, reverse=True)
-        for producer in made:
+        for producer in problem.producers[n]:
             source = labels[producer]
             if source != device and producer > waited.get((source, device), -1):
                 handed[device] += problem.entry(source, device)
                 waited[source, device] = producer
-        ready = max((bring(number, device) for number in inputs[n]), default=0.0)
+        ready = max((bring(number, device) for number in problem.inputs[n]), default=0.0)
         queue = problem.queues[device]
         start = max(ready, free[queue])
         if lockstep:
