@@ -14,7 +14,8 @@ with ``--in-flight`` of them, ``busy_ms`` of each device per request (least of s
 ``in_batches_ms`` per request where 8 come as one batch, ``stages_ms`` likewise by part of the model,
 ``bound_ms``, that of the busiest device, ``efficiency``, bound over ``in_flight_ms``, and ``lockstep_ms`` per
 request, the same plan one piece of work at a time. ``error`` is relative to the largest number that NumPy
-expects. ``--small`` is a size for software devices.
+expects. ``--small`` is a size for software devices. ``--torch`` adds PyTorch on the same models, on each
+device and by hand on both (``heterogeneous_torch.py``).
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Settings:
     in_flight: int
     seconds: float
     small: bool
+    torch: bool
 
 
 def handoff(settings: Settings) -> Rows:
@@ -85,6 +87,7 @@ def pipeline(settings: Settings) -> Rows:
             Way("placed for throughput", ("cpu", settings.gpu), Placement(objective="throughput")),
         ]
         rows += [{"model": str(size), **measure(example, way, settings)} for way in ways]
+        rows += _peers(size, example, settings)
     return rows
 
 
@@ -98,7 +101,7 @@ def memory(settings: Settings) -> Rows:
     for way in ways:
         row = {"model": str(size), "weight_bytes": size.weight_bytes, **measure(example, way, settings)}
         rows.append({**row, "limit_bytes": limit} if way.name == "limited" else row)
-    return rows
+    return rows + _peers(size, example, settings)
 
 
 def split(settings: Settings) -> Rows:
@@ -106,7 +109,8 @@ def split(settings: Settings) -> Rows:
     size = Product(256, 256, 256) if settings.small else Product()
     example = size.example()
     both = Way("split", ("cpu", settings.gpu), Placement(split="all"))
-    return [{"model": str(size), **measure(example, way, settings)} for way in (*_alone(settings), both)]
+    rows = [{"model": str(size), **measure(example, way, settings)} for way in (*_alone(settings), both)]
+    return rows + _peers(size, example, settings)
 
 
 def copies(settings: Settings) -> Rows:
@@ -147,6 +151,22 @@ def copies(settings: Settings) -> Rows:
                 "output_bytes": int(example.expected(example.inputs(0)).nbytes),
             })  # fmt: skip
     return rows
+
+
+def _peers(size: Recommender | FeedForward | Product, example: Example, settings: Settings) -> Rows:
+    """Rows of PyTorch, where it was asked for."""
+    if not settings.torch:
+        return []
+    import heterogeneous_torch as peers
+
+    if isinstance(size, Recommender):
+        ways = peers.recommender(size, example)
+    else:
+        ways = peers.feed_forward(size, example) if isinstance(size, FeedForward) else peers.product(example)
+    rows = peers.rows(example, ways, settings.in_flight, settings.seconds)
+    for row in rows:
+        print(json.dumps(row), flush=True)
+    return [{"model": str(size), **row} for row in rows]
 
 
 def measure(example: Example, way: Way, settings: Settings) -> dict[str, Any]:
@@ -277,9 +297,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="to time each way")
     parser.add_argument("--calibrate", type=float, default=3.0, metavar="SECONDS", help="for each device")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--torch", action="store_true", help="PyTorch beside it")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    settings = Settings(options.gpu, options.in_flight, options.seconds, options.small)
+    settings = Settings(options.gpu, options.in_flight, options.seconds, options.small, options.torch)
     result: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "devices": {name: registry.open_device(name).info.name for name in ("cpu", options.gpu)},
