@@ -135,13 +135,18 @@ def seconds(work: Work, profile: DeviceProfile) -> float:
     return max(memory, arithmetic) + profile.launch
 
 
-def transfer_seconds(size: int, source: DeviceProfile, target: DeviceProfile) -> float:
-    """Predicted time to hand ``size`` bytes from one device to another: by the link of the two where the
-    source's profile has one, else by way of the host."""
+def transfer(size: int, source: DeviceProfile, target: DeviceProfile) -> tuple[float, float]:
+    """Predicted seconds of handing over to another device, and of copying ``size`` bytes to it: by the link
+    of the two where the source's profile has one, else by way of the host."""
     pair = source.links.get(target.name)
     if pair is not None:
         shared = source.unified and target.unified
-        return pair.handoff_seconds + (0.0 if shared else size / pair.bytes_per_second)
-    handoff = source.link.handoff_seconds
-    copied = [p for p in (source, target) if not p.unified]
-    return handoff + sum(size / p.link.bytes_per_second for p in copied)
+        return pair.handoff_seconds, 0.0 if shared else pair.copy_seconds + size / pair.bytes_per_second
+    links = [p.link for p in (source, target) if not p.unified]
+    copies = sum(link.copy_seconds + size / link.bytes_per_second for link in links)
+    return source.link.handoff_seconds, copies
+
+
+def transfer_seconds(size: int, source: DeviceProfile, target: DeviceProfile) -> float:
+    """Predicted time to hand ``size`` bytes from one device to another, copies included."""
+    return sum(transfer(size, source, target))

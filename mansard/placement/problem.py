@@ -11,7 +11,7 @@ import numpy as np
 from mansard import dims
 from mansard.ir.types import Value
 from mansard.passes.dispatch import DispatchGraph
-from mansard.placement.cost import transfer_seconds
+from mansard.placement.cost import transfer
 from mansard.targets.profile import DeviceProfile
 
 HOST = -1
@@ -85,17 +85,24 @@ class Problem:
         return [sum(load[d] for d in self.devices if self.queues[d] == queue) for queue in set(self.queues)]
 
     def delay(self, size: int, source: int, target: int) -> tuple[float, float]:
-        """Seconds before a value can be copied to another device, and of the copy, which occupies the
-        target's queue. HOST is a place without a queue and without a delay of its own."""
+        """Seconds of handing a value over to another device, and of the copy, where there is one.
+
+        The copy follows the handoff and occupies the target's queue. From HOST the handoff is the time from
+        the call until the device begins, with the host's own copy of the array. To HOST the copy comes
+        first, in the source's queue, then the handoff to whoever waits, with the host's own copy.
+        """
         if source == target:
             return 0.0, 0.0
-        if HOST in (source, target):
-            profile = self.profiles[target if source == HOST else source]
-            link = profile.link if source == HOST else profile.links.get("host", profile.link)
-            return 0.0, 0.0 if profile.unified else size / link.bytes_per_second
-        a, b = self.profiles[source], self.profiles[target]
-        handoff = transfer_seconds(0, a, b)
-        return handoff, transfer_seconds(size, a, b) - handoff
+        if HOST not in (source, target):
+            return transfer(size, self.profiles[source], self.profiles[target])
+        profile = self.profiles[target if source == HOST else source]
+        if source == HOST:
+            link, handoff = profile.link, profile.start
+        else:
+            link = profile.links.get("host", profile.link)
+            handoff = link.handoff_seconds if "host" in profile.links else 0.0
+        copy = 0.0 if profile.unified else link.copy_seconds + size / link.bytes_per_second
+        return handoff + link.host_seconds(size), copy
 
     def entry(self, source: int, target: int) -> float:
         """Seconds that a handoff takes from what the target's queue can do, with many calls in flight.

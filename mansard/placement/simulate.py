@@ -2,9 +2,11 @@
 
 Every device has one queue that runs its dispatches in the model's order, as the runtime does; a dispatch
 starts when its queue is free and its inputs are there. A value another device made arrives after the
-handoff, and a copy, where one is needed, takes its time in the reader's queue. Devices that share cores
-(a GPU in software beside the CPU) share a queue. During a handoff a queue does other things: it is no work of
-the reader's, but counts as its load where calls in flight together are to be many (`Problem.entry`).
+handoff, and a copy, where one is needed, takes its time in the reader's queue. The caller is a place
+without a queue: inputs leave it when the call begins, the call ends when the last output has arrived there.
+Devices that share cores (a GPU in software beside the CPU) share a queue. During a handoff a queue does other
+things: it is no work of the reader's, but counts as its load where calls in flight together are to be many
+(`Problem.entry`).
 """
 
 from __future__ import annotations
@@ -66,14 +68,16 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
             handoff, copy = problem.delay(move.bytes, source, device)
             copier = source if device == HOST else device
             queue = problem.queues[copier]
-            start = max(free[queue], made + handoff)
+            # To the caller the handoff comes behind the copy.
+            before, behind = (0.0, handoff) if device == HOST else (handoff, 0.0)
+            start = max(free[queue], made + before)
             if lockstep:
                 start = max(start, *free)
             if copy:
                 size = move.bytes * problem.copies(source, device)
                 spans.append(Span(copier, start, start + copy, None, number, size))
                 free[queue] = start + copy
-                arrived[number, device] = start + copy
+                arrived[number, device] = start + copy + behind
             else:
                 arrived[number, device] = made + handoff
         return arrived[number, device]

@@ -41,14 +41,19 @@ def forget() -> None:
 
 def profile_from_data(data: Mapping[str, Any]) -> DeviceProfile:
     """A profile from what `dataclasses.asdict` makes of it; raises KeyError or TypeError for other data."""
-    links = {name: LinkProfile(**link) for name, link in data["links"].items()}
+    links = {name: _link(link) for name, link in data["links"].items()}
     tables = {
         key: {
             dtype: tuple((size, rate) for size, rate in points) for dtype, points in data.get(key, {}).items()
         }
         for key in ("small", "deep")
     }
-    return DeviceProfile(**{**data, "link": LinkProfile(**data["link"]), "links": links, **tables})
+    return DeviceProfile(**{**data, "link": _link(data["link"]), "links": links, **tables})
+
+
+def _link(data: Mapping[str, Any]) -> LinkProfile:
+    copies = tuple((size, seconds) for size, seconds in data.get("host_copies", ()))
+    return LinkProfile(**{**data, "host_copies": copies})
 
 
 def _key(device: DeviceInfo) -> str:

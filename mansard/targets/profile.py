@@ -26,6 +26,21 @@ class LinkProfile:
 
     bytes_per_second: float
     handoff_seconds: float
+    copy_seconds: float = 0.0
+    """What every copy takes beside its bytes."""
+    host_copies: tuple[tuple[float, float], ...] = ()
+    """Of the ways from and to the caller's arrays (bytes, seconds), the smallest first, that the host itself
+    copies between them and memory that the device sees; none: the device uses the arrays in place."""
+
+    def host_seconds(self, size: float) -> float:
+        """Seconds of the host's own copy of so many bytes, along straight lines between those measured."""
+        if not self.host_copies:
+            return 0.0
+        points = ((0.0, 0.0), *self.host_copies)
+        (less, sooner), (more, later) = next(
+            (pair for pair in itertools.pairwise(points) if size <= pair[1][0]), points[-2:]
+        )
+        return sooner + (later - sooner) * (size - less) / (more - less)
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,8 @@ class DeviceProfile:
     """As ``small``, of products whose sums are `DEEP` times as deep as those of a product of square matrices
     with as many operations: there are fewer elements for the cores to share. Larger ones than the last go by
     ``small`` and ``rates``."""
+    start: float = 0.0
+    """Seconds from a call until the device begins with what waits for nothing but inputs."""
 
     def seconds(self, operations: float, dtype: str, depth: float = 0) -> float:
         """Seconds of a dispatch's operations, of which products have ``depth`` in each sum; between measured
