@@ -1,6 +1,6 @@
 """How well devices overlap, beside the best possible and beside lockstep execution of the same plans.
 
-    python benchmarks/overlap.py [--json] [--case branches-2] [--runs 5] [--list]
+    python benchmarks/overlap.py [--json] [--case branches-2] [--runs 5] [--graphs FOLDER] [--list]
 
 Every case runs in a process of its own. Its row has ``bound_ms`` (the best possible time; of simulated
 devices by their performance model), ``measured_ms`` (the shortest of the runs, for all requests together),
@@ -79,10 +79,13 @@ def main() -> int:
     )
     parser.add_argument("--case", action="append", metavar="NAME")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--graphs", type=Path, help="of real models, see overlap_models.py")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.graphs:
+        os.environ["MANSARD_OVERLAP_GRAPHS"] = str(options.graphs)  # for the children too
     if options.child:
         print(json.dumps([row(result) for result in dict(cases())[options.child](options.runs)]))
         return 0

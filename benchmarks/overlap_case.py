@@ -148,9 +148,12 @@ def overruns(model: Model) -> int:
 # Measuring ------------------------------------------------------------------------------------------
 
 
-def compiled(graph: Graph, devices: Sequence[str], placement: Placement, in_flight: int) -> Model:
+def compiled(
+    graph: Graph, devices: Sequence[str], placement: Placement, in_flight: int, precision: str = "f32"
+) -> Model:
     """A graph compiled for devices, taking so many requests at a time."""
-    made = compile_graph(graph, CompileOptions(targets=tuple(devices), placement=placement))
+    options = CompileOptions(targets=tuple(devices), placement=placement, precision=precision)
+    made = compile_graph(graph, options)
     resources = MemoryResources(made.executables, made.weights)
     return Model(made.plan, resources, max_in_flight=in_flight)
 
