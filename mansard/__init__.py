@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from mansard.errors import (
     ArtifactError,
+    CallCancelledError,
     CodegenError,
     CompileError,
+    DeadlineExceededError,
     DeviceError,
     DeviceLostError,
     DeviceUnavailableError,
@@ -26,6 +28,7 @@ from mansard.errors import (
     MansardError,
     OutOfMemoryError,
     PlacementError,
+    QueueFullError,
     ShapeContractError,
     TargetMismatchError,
     UnsupportedOpError,
@@ -43,8 +46,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArtifactError",
+    "CallCancelledError",
     "CodegenError",
     "CompileError",
+    "DeadlineExceededError",
     "DeviceError",
     "DeviceLostError",
     "DeviceUnavailableError",
@@ -58,6 +63,7 @@ __all__ = [
     "OutOfMemoryError",
     "Placement",
     "PlacementError",
+    "QueueFullError",
     "ShapeContractError",
     "TargetMismatchError",
     "UnsupportedOpError",

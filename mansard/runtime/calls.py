@@ -20,6 +20,7 @@ from mansard.errors import (
 from mansard.hal import ProfileRow
 from mansard.runtime.completion import completions
 from mansard.runtime.context import Context, Machine
+from mansard.runtime.options import whole
 from mansard.runtime.pool import Exclusive, Gate, IdleContexts
 from mansard.runtime.profile import Copies
 from mansard.runtime.rehearsal import Rehearsal, Timed
@@ -29,6 +30,8 @@ from mansard.runtime.tensors import Array, Prepared
 
 if TYPE_CHECKING:
     import asyncio
+
+_LOST = (DeadlineExceededError, WaitTimeoutError, QueueFullError)
 
 
 @dataclass
@@ -40,7 +43,7 @@ class Stats:
     refused: int = 0
     """Calls that found the queue full."""
     dropped: int = 0
-    """Calls that nobody waited for any longer: past their deadline or timeout, or cancelled."""
+    """Calls that nobody waited for any longer: past their deadline or timeout, cancelled or interrupted."""
     contexts: int = 0
     """Contexts recorded: one per set of shapes, and per call in flight at the same time."""
     device_copies: int = 0
@@ -89,12 +92,13 @@ class Calls:
         """See `Session.run`."""
         call = self.call(prepared, priority, None if deadline is None else Limit.after(deadline))
         if timeout is not None:
-            call.patience = Limit.after(timeout)
+            call.patience = Limit.after(timeout, "timeout")
         try:
             self._begin_blocking(call)
             self._await(call)
-        except (DeadlineExceededError, WaitTimeoutError, QueueFullError) as error:
-            self.count_lost(error)
+        except BaseException as error:
+            if isinstance(error, _LOST) or not isinstance(error, Exception):  # an interrupt
+                self.count_lost(error)
             raise
         return self.finish(call)
 
@@ -200,8 +204,9 @@ class Calls:
         deadline: Limit | None = None,
         into: Sequence[Array] | None = None,
     ) -> Call:
-        """A call that is still to be made; raises InputError for a priority out of range."""
+        """A call that is still to be made; raises InputError for a priority that is none."""
         self._check_open()
+        priority = whole("priority", priority)
         if not -(2**31) <= priority < 2**31:
             raise InputError(f"a priority must be in -2**31 ... 2**31 - 1, not {priority}")
         return Call(prepared, self._idle, False, priority, deadline, into)
@@ -338,7 +343,7 @@ class Calls:
             self.withdraw(call, error)
         completions().when(call.context.finals(), lambda: self.settle(call, error))
 
-    def count_lost(self, error: MansardError) -> None:
+    def count_lost(self, error: BaseException) -> None:
         """A call ended with this error and no result, through no fault of a device."""
         with self._lock:
             if isinstance(error, QueueFullError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -83,3 +84,7 @@ class Completions:
 def completions() -> Completions:
     """The process's completion thread."""
     return Completions()
+
+
+# The thread stays behind in the parent: the first to need one in a forked process starts another.
+os.register_at_fork(after_in_child=completions.cache_clear)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mansard.errors import CallCancelledError, DeadlineExceededError, MansardError, QueueFullError
 from mansard.runtime.completion import completions
 from mansard.runtime.context import Context
+from mansard.runtime.options import seconds
 from mansard.runtime.pool import IdleContexts, Key, Place
 from mansard.runtime.profile import Copies
 from mansard.runtime.tensors import Array, Prepared
@@ -30,9 +31,10 @@ class Limit:
     seconds: float
 
     @classmethod
-    def after(cls, seconds: float) -> Limit:
-        """That many seconds from now."""
-        return cls(time.monotonic() + seconds, seconds)
+    def after(cls, length: float, option: str = "deadline") -> Limit:
+        """That many seconds from now; InputError, naming the option, unless it is a number."""
+        length = seconds(option, length)
+        return cls(time.monotonic() + length, length)
 
     @property
     def left(self) -> float:

@@ -22,6 +22,7 @@ from mansard.runtime.dataflow import dataflow, expected_times
 from mansard.runtime.layout import Store, lay_out
 from mansard.runtime.ledger import ACTIVATIONS, CODE, STATES, WEIGHTS, MemoryLedger, MemoryRow, joined
 from mansard.runtime.memory import Memory
+from mansard.runtime.options import whole
 from mansard.runtime.profile import DeviceProfile, Profile
 from mansard.runtime.rehearsal import Rows
 from mansard.runtime.shares import Share, Shares
@@ -126,6 +127,7 @@ class Session:
         Raises InputError and ShapeContractError when it cannot be cut (`mansard.runtime.cutting.cut`), and
         InputError for a model with states. `Job.run` raises what `run` raises, for the first call that fails.
         """
+        size = None if size is None else whole("size", size)
         return Job(self._calls, self.plan, self.signature, args, named, size, priority, deadline)
 
     def profile(
@@ -141,6 +143,8 @@ class Session:
         One call runs on recordings of its own, kept for the last shape; several, and calls in ``lockstep``,
         on recordings made for them (`mansard.runtime.rehearsal`). Raises InputError for counts out of range.
         """
+        requests = whole("requests", requests)
+        in_flight = None if in_flight is None else whole("in_flight", in_flight)
         if requests < 1:
             raise InputError(f"{requests} requests cannot be profiled: ask for 1 or more")
         prepared = self._calls.shares.applied(prepared)
@@ -246,9 +250,9 @@ class Session:
 
 def check_limits(max_in_flight: int, max_queued: int | None) -> None:
     """Raise InputError for limits of calls that make no sense."""
-    if max_in_flight < 1:
+    if whole("max_in_flight", max_in_flight) < 1:
         raise InputError(f"max_in_flight={max_in_flight}: at least one call must be able to run")
-    if max_queued is not None and max_queued < 0:
+    if max_queued is not None and whole("max_queued", max_queued) < 0:
         raise InputError(f"max_queued={max_queued}: it is 0 (no call may wait) or more, or None for no limit")
 
 
