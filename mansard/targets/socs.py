@@ -12,7 +12,11 @@ A file has a ``name`` and a table per device, called as the device slot of a mod
   first (optional);
 * ``deep``: the same, of products with few results and deep sums (`DeviceProfile.deep`; optional);
 * ``cores``: a name for the cores that the device shares with others of that name (optional);
-* ``links``: by other table, or ``host``, ``{ link, handoff }`` of that way alone (optional).
+* ``start``: seconds from a call until the device begins (optional);
+* ``copy``: seconds that a copy over the link takes beside its bytes, and ``host_copies``: ``[[bytes,
+  seconds], ...]`` of the host's own copies of inputs, where the device cannot use arrays (optional);
+* ``links``: by other table, or ``host``, ``{ link, handoff }`` of that way alone, with ``copy``, and ``host``
+  with ``host_copies`` of outputs (optional).
 """
 
 from __future__ import annotations
@@ -32,7 +36,20 @@ from mansard.targets.profile import DeviceProfile, LinkProfile, profile_from
 
 _REQUIRED = ("bandwidth", "cache_bandwidth", "cache_bytes", "rates", "launch", "handoff", "link")
 _MAY_BE_ZERO = ("cache_bytes", "launch", "handoff")
-_OPTIONAL = ("write_bandwidth", "unified", "memory", "efficiency", "links", "small", "deep", "cores")
+_OPTIONAL = (
+    "write_bandwidth",
+    "unified",
+    "memory",
+    "efficiency",
+    "links",
+    "small",
+    "deep",
+    "cores",
+    "start",
+    "copy",
+    "host_copies",
+)
+_COPIES = ("copy", "host_copies")
 
 
 @dataclass(frozen=True)
@@ -121,6 +138,7 @@ def _device(where: str, name: str, raw: Mapping[str, Any]) -> DeviceProfile:
         raise PlacementError(f"{where}: unified is {unified!r}, not true or false")
     figures["cores"] = str(raw.get("cores", ""))
     profile = profile_from(name, figures, 1.0, unified=unified)
+    own_link = _link(where, {key: raw[key] for key in ("link", "handoff", *_COPIES) if key in raw})
     links = {
         other: _link(f"links.{other} of {where}", _table(where, f"links.{other}", link))
         for other, link in _table(where, "links", raw.get("links", {})).items()
@@ -130,7 +148,9 @@ def _device(where: str, name: str, raw: Mapping[str, Any]) -> DeviceProfile:
         bandwidth=profile.bandwidth * moving,
         cache_bandwidth=profile.cache_bandwidth * moving,
         write_bandwidth=_number(where, "write_bandwidth", raw.get("write_bandwidth", 0), True) * moving,
+        link=own_link,
         links=links,
+        start=_number(where, "start", raw.get("start", 0), True),
         small=_sizes(where, "small", raw, computing),
         deep=_sizes(where, "deep", raw, computing),
     )
@@ -144,22 +164,32 @@ def _sizes(
     return {dtype: _points(f"{key}.{dtype} of {where}", rows, scale) for dtype, rows in table.items()}
 
 
-def _points(where: str, rows: object, scale: float) -> tuple[tuple[float, float], ...]:
-    """Pairs of numbers above zero, sorted by the first."""
+def _points(
+    where: str, rows: object, scale: float, second: str = "operations per second"
+) -> tuple[tuple[float, float], ...]:
+    """Pairs of numbers, sorted by the first; only seconds may be zero."""
+    first, zero = ("bytes", True) if second == "seconds" else ("operations", False)
     pairs = rows if isinstance(rows, list) else []
     if not pairs or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-        raise PlacementError(f"{where} is {rows!r}, not a list of [operations, operations per second]")
-    found = tuple((_number(where, "size", a), _number(where, "rate", b) * scale) for a, b in pairs)
+        raise PlacementError(f"{where} is {rows!r}, not a list of [{first}, {second}]")
+    found = tuple((_number(where, first, a), _number(where, second, b, zero) * scale) for a, b in pairs)
     if any(first >= second for (first, _), (second, _) in itertools.pairwise(found)):
         raise PlacementError(f"{where}: sizes do not grow: {', '.join(str(size) for size, _ in found)}")
     return found
 
 
 def _link(where: str, raw: Mapping[str, Any]) -> LinkProfile:
-    _known(where, raw, ("link", "handoff"))
+    _known(where, raw, ("link", "handoff", *_COPIES))
     if missing := [key for key in ("link", "handoff") if key not in raw]:
         raise PlacementError(f"{where} lacks {', '.join(map(repr, missing))}")
-    return LinkProfile(_number(where, "link", raw["link"]), _number(where, "handoff", raw["handoff"], True))
+    return LinkProfile(
+        _number(where, "link", raw["link"]),
+        _number(where, "handoff", raw["handoff"], True),
+        _number(where, "copy", raw.get("copy", 0), True),
+        _points(f"host_copies of {where}", raw["host_copies"], 1.0, "seconds")
+        if "host_copies" in raw
+        else (),
+    )
 
 
 def _known(where: str, raw: Mapping[str, Any], keys: Iterable[str]) -> None:

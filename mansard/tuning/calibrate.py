@@ -29,6 +29,7 @@ from mansard.placement import Placement
 from mansard.targets.calibrated import keep
 from mansard.targets.profile import DeviceProfile, LinkProfile, square_depth
 from mansard.tuning import chains, links, probes
+from mansard.tuning.calls import CallCosts, call_costs
 from mansard.tuning.timing import Stopwatch, Workload
 
 Progress = Callable[[str, int, int], None]
@@ -98,22 +99,39 @@ def with_links(devices: Sequence[Device], found: Sequence[Calibration]) -> list[
     ways = [links.host_links(device) for device in devices]
     result = []
     for a, calibration in enumerate(found):
-        own = {"host": ways[a].to_host}
+        unified = devices[a].capabilities.unified_memory
+        costs = _call_costs(calibration, devices[a])
+        own = {"host": replace(ways[a].to_host, host_copies=costs.outputs)}
         for b, other in enumerate(devices):
             if a == b:
                 continue
             handoff = links.handoff(devices[a], other)
             copied = [
-                way.bytes_per_second
+                way
                 for device, way in ((devices[a], ways[a].to_host), (other, ways[b].to_device))
                 if not device.capabilities.unified_memory
-            ] or [ways[b].to_device.bytes_per_second]
-            own[other.info.name] = LinkProfile(1 / sum(1 / rate for rate in copied), handoff)
+            ] or [ways[b].to_device]
+            rate = 1 / sum(1 / way.bytes_per_second for way in copied)
+            own[other.info.name] = LinkProfile(rate, handoff, sum(way.copy_seconds for way in copied))
         handoffs = [link.handoff_seconds for name, link in own.items() if name != "host"]
         to_others = max(handoffs, default=ways[a].to_host.handoff_seconds)
-        link = LinkProfile(ways[a].to_device.bytes_per_second, to_others)
-        result.append(replace(calibration, profile=replace(calibration.profile, link=link, links=own)))
+        link = replace(ways[a].to_device, handoff_seconds=to_others, host_copies=costs.inputs)
+        # The rest of a small call: it copies what it is given and what it gives, and somebody waits.
+        known = ways[a].to_host.handoff_seconds
+        known += 0.0 if unified else link.copy_seconds + ways[a].to_host.copy_seconds
+        start = max(0.0, costs.least - known)
+        profile = replace(calibration.profile, link=link, links=own, start=start)
+        result.append(replace(calibration, profile=profile))
     return result
+
+
+def _call_costs(calibration: Calibration, device: Device) -> CallCosts:
+    """What calls take beside the device's work; nothing where that cannot be measured."""
+    try:
+        return call_costs(device)
+    except (CompileError, DeviceError) as error:
+        calibration.missing["start"] = str(error)
+        return CallCosts(0.0, (), ())
 
 
 class _Bench:
@@ -341,14 +359,15 @@ def to_toml(found: Sequence[Calibration]) -> str:
             "launch": profile.launch,
             "link": profile.link.bytes_per_second,
             "handoff": profile.link.handoff_seconds,
+            "start": profile.start,
         }
         ways = {
-            table: {"link": way.bytes_per_second, "handoff": way.handoff_seconds}
+            table: {"link": way.bytes_per_second, "handoff": way.handoff_seconds, **_copies(way)}
             for name, way in profile.links.items()
             for table in tables(name, calibration.device.id)
         }
         lines += [f'\n["{calibration.device.id}"]', f"# {profile.name}, measured {profile.measured}"]
-        lines += [f"{key} = {_figure(value)}" for key, value in figures.items()]
+        lines += [f"{key} = {_figure(value)}" for key, value in (figures | _copies(profile.link)).items()]
         if profile.cores:
             lines.append(f'cores = "{profile.cores}"')
         lines += [f"unified = {str(profile.unified).lower()}", f"rates = {_inline(profile.rates)}"]
@@ -360,7 +379,13 @@ def to_toml(found: Sequence[Calibration]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _inline(figures: Mapping[str, float]) -> str:
+def _copies(link: LinkProfile) -> dict[str, float | Points]:
+    """What is known of a link's copies."""
+    known: dict[str, float | Points] = {"copy": link.copy_seconds, "host_copies": link.host_copies}
+    return {key: value for key, value in known.items() if value}
+
+
+def _inline(figures: Mapping[str, float | Points]) -> str:
     return f"{{ {', '.join(f'{key} = {_figure(value)}' for key, value in figures.items())} }}"
 
 
@@ -368,6 +393,8 @@ def _pair(point: tuple[float, float]) -> str:
     return f"[{_figure(point[0])}, {_figure(point[1])}]"
 
 
-def _figure(value: float) -> str:
+def _figure(value: float | Points) -> str:
     """Six digits, as TOML writes numbers."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_pair, value))}]"
     return str(value) if isinstance(value, int) else f"{value:.6g}"

@@ -28,6 +28,7 @@ from mansard.tuning import handoffs
 _TIMEOUT_S = 60.0
 _COPIED = 32 << 20
 _COPIES = 5
+_SMALL, _SMALL_COPIES = 256, 64
 _TURNS = 31
 _WAKING_S = 0.5
 _LOWERS_CLOCK = ("discrete", "integrated", "virtual")
@@ -69,8 +70,10 @@ def host_links(device: Device) -> HostLinks:
         shared.view()[:] = 1
         wake(device)
         up, down = _copy_seconds(device, shared, own), _copy_seconds(device, own, shared)
+        # Where both are the same memory nothing is copied.
+        each = 0.0 if device.capabilities.unified_memory else _least_copy(device, shared, own)
     late = _median(handoffs.to_host(device, _TURNS))
-    return HostLinks(LinkProfile(_COPIED / up, late), LinkProfile(_COPIED / down, late))
+    return HostLinks(LinkProfile(_COPIED / up, late, each), LinkProfile(_COPIED / down, late, each))
 
 
 def handoff(source: Device, target: Device) -> float:
@@ -89,6 +92,13 @@ def _copy_seconds(device: Device, source: Buffer, target: Buffer) -> float:
     with closing(device.record(copies, profile=True)) as recorded:
         _Clock(device).run(recorded)
         return min(row.end_ns - row.start_ns for row in recorded.profile()) / 1e9
+
+
+def _least_copy(device: Device, source: Buffer, target: Buffer) -> float:
+    """Seconds that one more small copy adds to a submission in which each waits for the one before."""
+    copy: Sequence[Command] = [Copy(BufferRef(source), BufferRef(target), _SMALL), Barrier()]
+    once, often = (submission_seconds(device, [*copy] * count) for count in (1, 1 + _SMALL_COPIES))
+    return max(0.0, often - once) / _SMALL_COPIES
 
 
 class _Clock:

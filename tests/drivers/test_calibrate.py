@@ -11,7 +11,7 @@ from mansard.compiler import CompileOptions, compile_graph
 from mansard.targets.calibrated import calibrated
 from mansard.targets.socs import load_soc
 from mansard.tuning import calibrate as module
-from mansard.tuning import chains, links, probes
+from mansard.tuning import calls, chains, links, probes
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +21,7 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_memory_bytes", lambda device: 1 << 20)
     monkeypatch.setattr(links, "_TURNS", 3)
     monkeypatch.setattr(links, "_COPIED", 8 << 20)
+    monkeypatch.setattr(calls, "_ROWS", (16, 256))
 
 
 def run(*arguments):

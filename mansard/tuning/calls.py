@@ -1,0 +1,129 @@
+"""What a call takes beside its devices' work: until they begin, and while the host copies.
+
+Two small models tell it, called as any model is, with few rows and with many: sums of the rows of an input,
+and rows made of one number each. What calls take longer than their kernels and the device's copies do is the
+host's: for few rows the way to the device and back, for many its own copies as well, as far as they do not
+run beside the device's.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from mansard.artifact.resources import MemoryResources
+from mansard.compiler import CompileOptions, compile_graph
+from mansard.dims import Dim, representative, symbol
+from mansard.dtypes import DType
+from mansard.hal import Device
+from mansard.ir import Graph, GraphBuilder, IndexMap
+from mansard.ir.scalar import Apply, Arg, Const
+from mansard.placement import Placement
+from mansard.runtime.profile import Profile
+from mansard.runtime.session import Session
+from mansard.tuning.links import wake
+
+Points = tuple[tuple[float, float], ...]
+"""(Bytes, seconds), the smallest first."""
+_WIDTH = 1 << 10
+_ROWS = (1 << 8, 1 << 11, 1 << 13)
+"""1, 8 and 32 MB."""
+_CALLS = 15
+_PROFILED = 9
+
+
+@dataclass(frozen=True)
+class CallCosts:
+    """Seconds of a call beside its kernel, where there is little to do, and of the host's own copies of
+    inputs and of outputs."""
+
+    least: float
+    inputs: Points
+    outputs: Points
+
+
+def call_costs(device: Device) -> CallCosts:
+    """Measure a device that computes. Raises errors under CompileError and DeviceError where it cannot."""
+    sums, spread = _Calls(device, _sums()), _Calls(device, _spread())
+    with closing(sums), closing(spread):
+        least = sums.beside(1, copies=False)
+        if device.capabilities.late_binding:  # uses the caller's arrays
+            return CallCosts(least, (), ())
+        return CallCosts(least, _points(sums.beside), _points(spread.beside))
+
+
+def _points(beside: Callable[[int], float]) -> Points:
+    """Seconds of the host's copies by bytes: never less than those of fewer."""
+    found: list[tuple[float, float]] = []
+    nothing = beside(1)
+    for rows in _ROWS:
+        seconds = max(beside(rows) - nothing, found[-1][1] if found else 0.0)
+        found.append((4.0 * _WIDTH * rows, seconds))
+    return tuple(found)
+
+
+class _Calls:
+    """A model with rows of inputs, called."""
+
+    def __init__(self, device: Device, graph: Graph) -> None:
+        options = CompileOptions((device.info.id,), Placement(fallback="error"))
+        made = compile_graph(graph, options)
+        self.device = device
+        resources = MemoryResources(made.executables, made.weights)
+        self.session = Session(made.plan, resources, {made.plan.devices[0].name: device})
+        self.shape = made.plan.inputs[0].shape
+        self.kernels = {decision.dispatch for decision in made.plan.decisions}
+
+    def beside(self, rows: int, *, copies: bool = True) -> float:
+        """Seconds of a call with so many rows beside its kernels, and the device's ``copies``: the lower
+        quartile of several calls, less that of the device's work in as many others."""
+        array = np.ones([rows, *map(representative, self.shape[1:])], np.float32)
+        prepared = self.session.signature.prepare([array], {})
+        self.session.run(prepared)
+        wake(self.device)
+        times = []
+        for _ in range(_CALLS):
+            begin = time.perf_counter()
+            self.session.run(self.session.signature.prepare([array], {}))
+            times.append(time.perf_counter() - begin)
+        works = [self._work(self.session.profile(prepared), copies) for _ in range(_PROFILED)]
+        return max(0.0, _quartile(times) - _quartile(works))
+
+    def _work(self, profile: Profile, copies: bool) -> float:
+        rows = [row for row in profile.rows if copies or row.label in self.kernels]
+        return sum(row.end_ns - row.start_ns for row in rows) / 1e9
+
+    def close(self) -> None:
+        """Free what it holds."""
+        self.session.close()
+
+
+def _quartile(seconds: Sequence[float]) -> float:
+    quartile, *_ = statistics.quantiles(seconds, n=4)
+    return quartile
+
+
+def _rows() -> Dim:
+    return Dim("rows", 1, max(_ROWS), typical=_ROWS[0])
+
+
+def _sums() -> Graph:
+    """The sums of rows of f32: a large input, a small output."""
+    b = GraphBuilder("sums_of_rows")
+    x = b.input("x", (symbol(_rows()), _WIDTH), DType.F32)
+    total = b.generic([x], [IndexMap.identity(2)], x.type.shape, Arg(0, DType.F32), reduced=1, combiner="add")
+    return b.build([total])
+
+
+def _spread() -> Graph:
+    """Rows of f32 that hold one number each, and one more: a small input, a large output."""
+    b = GraphBuilder("rows_of_numbers")
+    x = b.input("x", (symbol(_rows()),), DType.F32)
+    body = Apply("add", (Arg(0, DType.F32), Const(1.0, DType.F32)), DType.F32)
+    y = b.generic([x], [IndexMap.of_dims((0,))], (x.type.shape[0], _WIDTH), body)
+    return b.build([y])
