@@ -374,4 +374,18 @@ MN_API int mn_code_map(const void *bytes, uint64_t size, uint64_t *address);
 MN_API int mn_code_map_file(int fd, uint64_t offset, uint64_t size, uint64_t *address);
 MN_API void mn_code_unmap(uint64_t address, uint64_t size);
 
+/* ---- copies by the host (copy.c) -------------------------------------------------------------- */
+
+typedef struct mn_copy {
+    const void *source;
+    void *target;
+    uint64_t size;
+    mn_timeline *timeline; /* NULL, or signalled with `value` when this copy and all before it are complete */
+    uint64_t value;
+} mn_copy;
+
+/* Copy everything, in order, on up to `threads` threads (0: as many as pay); returns when all is done. Where
+ * targets and sources overlap is undefined. Large copies go past the caches. */
+MN_API void mn_copy_all(const mn_copy *copies, uint32_t count, uint32_t threads);
+
 #endif

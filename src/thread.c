@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "copy.h"
 #include "help.h"
 #include "poll.h"
 #include "thread.h"
@@ -138,6 +139,7 @@ static void note_fork(void) {
     mn_help_after_fork();
     mn_queues_after_fork();
     mn_poll_after_fork();
+    mn_copy_after_fork();
 }
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, note_fork); }

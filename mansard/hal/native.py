@@ -131,6 +131,18 @@ class CpuOptionsStruct(ctypes.Structure):
     )
 
 
+class CopyStruct(ctypes.Structure):
+    """``mn_copy``."""
+
+    _fields_ = (
+        ("source", ctypes.c_void_p),
+        ("target", ctypes.c_void_p),
+        ("size", ctypes.c_uint64),
+        ("timeline", ctypes.c_void_p),
+        ("value", ctypes.c_uint64),
+    )
+
+
 _ptr, _int, _u32, _u64, _text = (
     ctypes.c_void_p,
     ctypes.c_int,
@@ -199,6 +211,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "mn_code_map": (_int, (_ptr, _u64, _out_u64)),
     "mn_code_map_file": (_int, (_int, _u64, _u64, _out_u64)),
     "mn_code_unmap": (None, (_u64, _u64)),
+    "mn_copy_all": (None, (ctypes.POINTER(CopyStruct), _u32, _u32)),
 }
 
 

@@ -14,6 +14,7 @@ from mansard.errors import ExecutionError, MansardError
 from mansard.hal import Batch, BindingSlot, Buffer, Launcher, MemoryKind, Point, ProfileRow, Semaphore
 from mansard.runtime.binding import BoundSlot
 from mansard.runtime.constants import Constants
+from mansard.runtime.copying import HostCopy, copy_all, flat
 from mansard.runtime.layout import Layout, Store
 from mansard.runtime.ledger import ACTIVATIONS, CALLER, INPUTS, OUTPUTS, SCRATCH, MemoryRow
 from mansard.runtime.lockstep import in_lockstep
@@ -215,7 +216,12 @@ class Context:
                 if error is not None:
                     raise error
             self._check_asserts()
-            return [self._output(number, spec) for number, spec in enumerate(self.machine.plan.outputs)]
+            copies: list[HostCopy] = []
+            results = [
+                self._output(number, spec, copies) for number, spec in enumerate(self.machine.plan.outputs)
+            ]
+            copy_all(copies)
+            return results
         finally:
             self._let_go()
 
@@ -309,10 +315,14 @@ class Context:
                 point.semaphore.fail(point.value, error)
 
     def _fill_inputs(self, arrays: Sequence[Array]) -> None:
-        for array, stores in zip(arrays, self.machine.layout.uploads, strict=True):
-            for store in stores:
-                self.memory.view(store, array.nbytes)[:] = array.reshape(-1).view(np.uint8)
-                self._count(array.nbytes)
+        copies = [
+            HostCopy(flat(array), self.memory.view(store, array.nbytes))
+            for array, stores in zip(arrays, self.machine.layout.uploads, strict=True)
+            for store in stores
+        ]
+        for copy in copies:
+            self._count(copy.source.nbytes)
+        copy_all(copies)
 
     def _arguments(self, slot: int) -> dict[int, Buffer]:
         """The caller's arrays, as buffers of the slot's device, and the workspace, by binding slot."""
@@ -369,7 +379,8 @@ class Context:
         memory = self.machine.states if store.role == "state" else self.memory
         return memory.view(store, size)
 
-    def _output(self, number: int, spec: TensorSpec) -> Array:
+    def _output(self, number: int, spec: TensorSpec, copies: list[HostCopy]) -> Array:
+        """The array for an output; what is still to be copied into it is added to ``copies``."""
         store = self.machine.layout.readbacks[spec.value]
         into = None if self._into is None else self._into[number]
         if store.role == "argument" and store.output and store.source == number:
@@ -378,7 +389,7 @@ class Context:
                 return result
         shape = self._shapes[number]
         result = np.empty(shape, dtype=self._dtypes[number]) if into is None else into
-        result.reshape(-1).view(np.uint8)[:] = self._read(spec.value)[: result.nbytes]
+        copies.append(HostCopy(self._read(spec.value)[: result.nbytes], flat(result)))
         self._count(result.nbytes)
         return result
 

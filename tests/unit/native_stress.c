@@ -203,6 +203,26 @@ static void check_results(void) {
     CHECK(counted == (uint64_t)failed);
 }
 
+/* Copies with helpers, from several threads at once; a thread without helpers copies alone. */
+static void *copy_much(void *argument) {
+    enum { PARTS = 5, BYTES = 300001 };
+    mn_timeline *done = mn_timeline_create("copies", 0);
+    char *source = malloc(PARTS * BYTES), *target = malloc(PARTS * BYTES);
+    mn_copy parts[PARTS];
+    for (int run = 0; run < 60; run++) {
+        memset(source, run + (int)(intptr_t)argument, PARTS * BYTES);
+        for (int i = 0; i < PARTS; i++)
+            parts[i] = (mn_copy){source + i * BYTES, target + i * BYTES, BYTES, done, (uint64_t)(run * PARTS + i + 1)};
+        mn_copy_all(parts, PARTS, 3);
+        CHECK(memcmp(source, target, PARTS * BYTES) == 0);
+        CHECK(mn_timeline_value(done) == (uint64_t)(run + 1) * PARTS);
+    }
+    free(source);
+    free(target);
+    mn_timeline_release(done);
+    return NULL;
+}
+
 static void close_with_waiting_work(void) {
     mn_timeline *never = mn_timeline_create("never", 0), *result = mn_timeline_create("result", 0);
     mn_queue *queue = make_queue(MN_QUEUE_THREAD);
@@ -220,7 +240,7 @@ static void close_with_waiting_work(void) {
 }
 
 int main(void) {
-    pthread_t threads[SUBMITTERS + 7];
+    pthread_t threads[SUBMITTERS + 10];
     int count = 0;
     mn_cpu_options options = {.threads = 3, .spin_ns = 20000};
     mn_queue *cpu = mn_cpu_queue_create("cpu", &options);
@@ -239,6 +259,7 @@ int main(void) {
     pthread_create(&threads[count++], NULL, withdraw, NULL);
     for (int i = 0; i < 3; i++) pthread_create(&threads[count++], NULL, use_cpu, &jobs[i]);
     pthread_create(&threads[count++], NULL, start_and_stop, NULL);
+    for (int i = 0; i < 3; i++) pthread_create(&threads[count++], NULL, copy_much, (void *)(intptr_t)i);
     pthread_t puller;
     pthread_create(&puller, NULL, pull, queues[MN_QUEUE_PULL]);
     for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);

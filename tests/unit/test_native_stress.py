@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (
-    "batch", "completion", "cpu_exec", "cpu_list", "follow", "help", "memory", "poll", "pool", "queue",
+    "batch", "completion", "copy", "cpu_exec", "cpu_list", "follow", "help", "memory", "poll", "pool", "queue",
     "queue_end", "status", "thread", "timeline",
 )  # fmt: skip
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")

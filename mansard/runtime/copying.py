@@ -1,0 +1,56 @@
+"""Copies by the host between arrays: small ones by NumPy, large ones by threads of the native core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.hal import Point, native
+
+Bytes = npt.NDArray[np.uint8]
+
+LARGE = 1 << 20
+"""Bytes of all copies together from which on the core makes them: below, helpers would come too late."""
+
+
+@dataclass(frozen=True)
+class HostCopy:
+    """Copy ``source`` to ``target``, dense arrays of equal size that do not overlap; then signal ``done``."""
+
+    source: Bytes
+    target: Bytes
+    done: Point | None = None
+
+
+def copy_all(copies: Sequence[HostCopy], threads: int = 0) -> None:
+    """Make copies in order; ``threads`` for them at most, 0: as many as pay. Returns when all are made.
+
+    The point of each is signalled when it and all before it are complete.
+    """
+    if sum(copy.source.nbytes for copy in copies) < LARGE:
+        for copy in copies:
+            copy.target[:] = copy.source
+            if copy.done is not None:
+                copy.done.semaphore.signal(copy.done.value)
+        return
+    structs = (native.CopyStruct * len(copies))(*map(_struct, copies))
+    native.core.mn_copy_all(structs, len(copies), threads)
+
+
+def flat(array: npt.NDArray[np.generic]) -> Bytes:
+    """The bytes of a C-contiguous array, without a copy."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def _struct(copy: HostCopy) -> native.CopyStruct:
+    point = copy.done
+    return native.CopyStruct(
+        source=copy.source.ctypes.data,
+        target=copy.target.ctypes.data,
+        size=copy.source.nbytes,
+        timeline=None if point is None else point.semaphore.handle,
+        value=0 if point is None else point.value,
+    )

@@ -1,0 +1,203 @@
+/* Large copies by the host, shared by several threads.
+ *
+ * One core does not fill the memory's bandwidth, and much less what a GPU fetches meanwhile. So the caller
+ * and helpers, which sleep between jobs, take pieces of the copies in order. There is one job at a time: a
+ * caller who finds the helpers busy copies alone, since then several threads copy anyway.
+ *
+ * Only the caller signals, between its pieces: whatever a signal makes ready is handed to its device by the
+ * caller, while the helpers go on.
+ */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+#include "copy.h"
+#include "thread.h"
+
+#define MAX_HELPERS 15
+/* Helpers pay from here on: waking them takes 30 us and more, in which one thread copies 300 KB. */
+#define SHARED_BYTES ((uint64_t)1 << 20)
+/* Beyond what a cache would keep for whoever reads the copy: write past the caches, which saves reading what
+ * is about to be overwritten. */
+#define STREAMED_BYTES ((uint64_t)4 << 20)
+#define LEAST_PIECE ((uint64_t)128 << 10)
+/* A huge page: two threads in one would clear it twice when it is new. */
+#define MOST_PIECE ((uint64_t)2 << 20)
+
+typedef struct job {
+    const mn_copy *copies;
+    uint32_t count;
+    uint32_t pieces; /* of all copies together */
+    uint64_t piece;  /* bytes; pieces end at multiples of it in the target */
+    bool streamed;
+    _Atomic uint32_t next;
+    _Atomic uint32_t *left; /* pieces of each copy that are not done */
+} job;
+
+static struct {
+    pthread_mutex_t lock; /* held by the caller whose job it is */
+    job job;
+    atomic_bool open;      /* helpers may take pieces */
+    _Atomic uint32_t inside; /* helpers that may look at the job */
+    _Atomic uint32_t bell;
+    uint32_t started;
+} helpers = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- pieces ----------------------------------------------------------------------------------- */
+
+/* Where the pieces of a copy are counted from: in front of a target that begins within a piece. */
+static uint64_t lead(const job *job, const mn_copy *copy) { return (uintptr_t)copy->target % job->piece; }
+
+static uint32_t pieces_of(const job *job, const mn_copy *copy) {
+    return copy->size ? (uint32_t)((lead(job, copy) + copy->size + job->piece - 1) / job->piece) : 0;
+}
+
+#if defined(__x86_64__)
+static void stream_line(__m128i *target, const __m128i *source) {
+    __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+    __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+    _mm_stream_si128(target, a);
+    _mm_stream_si128(target + 1, b);
+    _mm_stream_si128(target + 2, c);
+    _mm_stream_si128(target + 3, d);
+}
+#endif
+
+static void copy_bytes(char *target, const char *source, uint64_t size, bool streamed) {
+#if defined(__x86_64__)
+    uint64_t head = -(uintptr_t)target % 64;
+    if (streamed && size > head + 64) {
+        memcpy(target, source, head);
+        uint64_t end = head + (size - head) / 64 * 64;
+        for (uint64_t i = head; i < end; i += 64)
+            stream_line((__m128i *)(target + i), (const __m128i *)(source + i));
+        _mm_sfence(); /* before anybody is told */
+        target += end, source += end, size -= end;
+    }
+#else
+    (void)streamed;
+#endif
+    memcpy(target, source, size);
+}
+
+static void run_piece(job *job, uint32_t piece) {
+    uint32_t number = 0;
+    for (uint32_t own; piece >= (own = pieces_of(job, &job->copies[number])); number++) piece -= own;
+    const mn_copy *copy = &job->copies[number];
+    uint64_t before = lead(job, copy), from = piece * job->piece, until = from + job->piece - before;
+    from = from > before ? from - before : 0;
+    if (until > copy->size) until = copy->size;
+    copy_bytes((char *)copy->target + from, (const char *)copy->source + from, until - from, job->streamed);
+    atomic_fetch_sub_explicit(&job->left[number], 1, memory_order_release);
+}
+
+static bool take_piece(job *job) {
+    uint32_t piece = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
+    if (piece >= job->pieces) return false;
+    run_piece(job, piece);
+    return true;
+}
+
+/* Signal for the copies from number `done` on that are complete, in order; returns how many are. */
+static uint32_t signal_complete(job *job, uint32_t done) {
+    while (done < job->count && atomic_load_explicit(&job->left[done], memory_order_acquire) == 0) {
+        const mn_copy *copy = &job->copies[done++];
+        if (copy->timeline) mn_timeline_signal(copy->timeline, copy->value);
+    }
+    return done;
+}
+
+static void run_job(job *job) {
+    uint32_t done = signal_complete(job, 0);
+    while (take_piece(job)) done = signal_complete(job, done);
+    while ((done = signal_complete(job, done)) < job->count) mn_spin_pause();
+}
+
+/* ---- helpers ---------------------------------------------------------------------------------- */
+
+/* `inside` and `open` are sequentially consistent: either a helper sees that the job is closed, or its owner
+ * sees the helper. */
+static void *help(void *argument) {
+    (void)argument;
+    for (;;) {
+        uint32_t bell = atomic_load(&helpers.bell);
+        atomic_fetch_add(&helpers.inside, 1);
+        while (atomic_load(&helpers.open) && take_piece(&helpers.job)) continue;
+        atomic_fetch_sub(&helpers.inside, 1);
+        mn_futex_wait(&helpers.bell, bell, MN_FOREVER);
+    }
+    return NULL;
+}
+
+static uint32_t default_threads(void) {
+    enum { SETS = 16, MOST = 8 };
+    cpu_set_t sets[SETS];
+    int cpus = sched_getaffinity(0, sizeof sets, sets) == 0 ? CPU_COUNT_S(sizeof sets, sets) : 1;
+    return cpus < 4 ? 1 : cpus / 2 < MOST ? (uint32_t)cpus / 2 : MOST;
+}
+
+/* As many helpers as asked for, or as the system gives. */
+static uint32_t start_helpers(uint32_t wanted) {
+    if (wanted > MAX_HELPERS) wanted = MAX_HELPERS;
+    while (helpers.started < wanted && mn_thread_start(NULL, "mn-copy", -1, help, NULL) == 0) helpers.started++;
+    return wanted < helpers.started ? wanted : helpers.started;
+}
+
+static void run_with_helpers(const job *given, uint32_t wanted) {
+    job *job = &helpers.job;
+    job->copies = given->copies, job->count = given->count, job->pieces = given->pieces;
+    job->piece = given->piece, job->streamed = given->streamed, job->left = given->left;
+    atomic_store(&job->next, 0);
+    uint32_t count = start_helpers(wanted);
+    atomic_store(&helpers.open, true);
+    atomic_fetch_add(&helpers.bell, 1);
+    if (count) mn_futex_wake(&helpers.bell, (int)count);
+    run_job(job);
+    atomic_store(&helpers.open, false);
+    while (atomic_load(&helpers.inside)) mn_spin_pause();
+}
+
+void mn_copy_after_fork(void) {
+    pthread_mutex_init(&helpers.lock, NULL);
+    atomic_store(&helpers.open, false);
+    atomic_store(&helpers.inside, 0);
+    helpers.started = 0;
+}
+
+/* ---- copying ---------------------------------------------------------------------------------- */
+
+/* One thread needs no pieces. */
+static void copy_alone(const mn_copy *copies, uint32_t count, bool streamed) {
+    for (uint32_t i = 0; i < count; i++) {
+        copy_bytes(copies[i].target, copies[i].source, copies[i].size, streamed);
+        if (copies[i].timeline) mn_timeline_signal(copies[i].timeline, copies[i].value);
+    }
+}
+
+void mn_copy_all(const mn_copy *copies, uint32_t count, uint32_t threads) {
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < count; i++) total += copies[i].size;
+    bool streamed = total >= STREAMED_BYTES;
+    if (threads == 0) threads = default_threads();
+    job job = {.copies = copies, .count = count, .streamed = streamed};
+    if (threads > 1 && total >= SHARED_BYTES) job.left = malloc(count * sizeof *job.left);
+    if (!job.left || pthread_mutex_trylock(&helpers.lock) != 0) {
+        copy_alone(copies, count, streamed);
+        free(job.left);
+        return;
+    }
+    job.piece = MOST_PIECE;
+    while (job.piece > LEAST_PIECE && total / job.piece < 4 * (uint64_t)threads) job.piece /= 2;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t own = pieces_of(&job, &copies[i]);
+        atomic_init(&job.left[i], own);
+        job.pieces += own;
+    }
+    run_with_helpers(&job, threads - 1);
+    pthread_mutex_unlock(&helpers.lock);
+    free(job.left);
+}
