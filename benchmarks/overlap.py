@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from overlap_case import Result
 
-MODULES = ("overlap_simulated", "overlap_split", "overlap_copies", "overlap_models")
+MODULES = ("overlap_simulated", "overlap_split", "overlap_copies", "overlap_gpus", "overlap_models")
 """Each has ``cases()``: (name, function of the number of runs that gives a list of results)."""
 
 
