@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mansard import dims
 from mansard.artifact.plan import Decision, Plan, Prediction, TensorSpec
 from mansard.artifact.resources import MemoryResources, Resources, Verify, read_artifact, write_artifact
-from mansard.errors import CompileError
+from mansard.errors import CompileError, PlacementError
 from mansard.hal import DeviceInfo
 from mansard.hal import registry as _registry
 from mansard.runtime.binding import Devices
@@ -413,7 +413,11 @@ def _cost(cost: float | str) -> str:
 def _texts(names: str | Sequence[str] | None) -> tuple[str, ...]:
     if names is None:
         return ()
-    return (names,) if isinstance(names, str) else tuple(names)
+    found = (names,) if isinstance(names, str) else tuple(names)
+    for name in found:
+        if not isinstance(name, str):
+            raise CompileError(f"{name!r} is not the name of a device or target, such as 'cpu' or 'vulkan:1'")
+    return found
 
 
 def _default_devices() -> tuple[str, ...]:
@@ -432,4 +436,8 @@ def _placement(placement: Placement | None, objective: str | None, fallback: str
 
     given = {"objective": objective, "fallback": fallback}
     changes = {name: value for name, value in given.items() if value is not None}
+    if placement is not None and not isinstance(placement, Wish):
+        raise PlacementError(
+            f"placement={placement!r} is a {type(placement).__name__}, not a mansard.Placement"
+        )
     return dataclasses.replace(placement or Wish(), **changes)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from mansard import dims
 from mansard.artifact.plan import Decision, Prediction
 from mansard.errors import PlacementError
 from mansard.passes.dispatch import Dispatch, DispatchGraph
+from mansard.placement import wishes
 from mansard.placement.choose import Choice, choose
 from mansard.placement.cost import Work, seconds, work_of
 from mansard.placement.problem import Problem, make_problem
@@ -54,8 +55,15 @@ class Placement:
             raise PlacementError(f'fallback {self.fallback!r} is not "cpu" or "error"')
         if self.split not in SPLITS:
             raise PlacementError(f"split {self.split!r} is not one of {', '.join(SPLITS)}")
-        if not 0 <= self.min_share <= 0.5:
-            raise PlacementError(f"min_share {self.min_share} is not between 0 and 0.5")
+        wishes.number("min_share", self.min_share, 0, 0.5)
+        wishes.number("search_seconds", self.search_seconds, 0, math.inf)
+        checked = {
+            "pins": wishes.pins(self.pins),
+            "memory": wishes.memory(self.memory),
+            "together": wishes.together(self.together),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,7 @@ class _Placer:
         self.pinned: dict[int, tuple[str, int]] = {}
         self.kept: dict[int, str] = {}
         self.limits = self._limits()
+        self._check_pins()
         self.allowed = [self._allowed(n) for n in range(len(self.dispatches))]
 
     # Constraints ----------------------------------------------------------------------------
@@ -151,6 +160,15 @@ class _Placer:
             if _matches(dispatch, pattern):
                 return pattern, names[device]
         return None
+
+    def _check_pins(self) -> None:
+        """A pattern that matches nothing is a slip: what it was to pin would go anywhere."""
+        for pattern, device in self.wish.pins:
+            if not any(_matches(dispatch, pattern) for dispatch in self.dispatches):
+                some = ", ".join(dispatch.name for dispatch in self.dispatches[:4])
+                raise PlacementError(
+                    f"no dispatch matches {pattern!r}, to be pinned to {device!r}; there are {some} ..."
+                )
 
     def _together(self) -> list[list[int]]:
         """The groups that the wish asks for."""
@@ -235,6 +253,7 @@ class _Placer:
             dtype=work.dtype,
             beside=work.beside,
             depth=work.depth,
+            kind=work.kind,
         )
 
     def _reason(self, number: int, label: int) -> str:

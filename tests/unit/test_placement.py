@@ -118,6 +118,42 @@ def test_pins_by_name_and_pattern():
     assert set(devices_of(result, graph)) == {"gpu"}
     with pytest.raises(PlacementError, match="pinned to 'npu', but the devices are cpu, gpu"):
         place(graph, slots, Placement(pins=(("*", "npu"),)))
+    with pytest.raises(
+        PlacementError, match=r"no dispatch matches 'con', to be pinned to 'gpu'; there are contra"
+    ):
+        place(graph, slots, Placement(pins=(("con", "gpu"),)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("pins", "contraction*=gpu", r"it takes \(pattern, device\) pairs"),
+        ("pins", ("contraction*", "gpu"), r"pairs.*'contraction\*' is none"),
+        ("pins", (("contraction*", 1),), "pinned to 1, which is no device's name"),
+        ("memory", ("gpu", 100), r"it takes \(device, bytes\) pairs"),
+        ("memory", 5, r"it takes \(device, bytes\) pairs"),
+        ("memory", (("gpu", "2GB"),), "limit of '2GB' for 'gpu': it is a number of bytes"),
+        ("memory", (("gpu", -1),), "limit of -1 for 'gpu'"),
+        ("together", "contraction*", "it takes a tuple of patterns"),
+        ("together", (1,), "1 is no pattern"),
+        ("min_share", "0.2", "min_share '0.2' is not between 0 and 0.5"),
+        ("min_share", 0.6, "not between 0 and 0.5"),
+        ("search_seconds", -1, "search_seconds -1 is not a number of 0 or more"),
+        ("search_seconds", float("nan"), "not a number of 0 or more"),
+        ("objective", "speed", "not one of latency, throughput"),
+        ("split", None, "not one of off, auto, all"),
+        ("fallback", "gpu", "is not"),
+    ],
+)
+def test_wishes_that_make_no_sense(field, value, said):
+    with pytest.raises(PlacementError, match=said):
+        Placement(**{field: value})
+
+
+def test_mappings_and_lists_are_pairs():
+    assert Placement(pins={"*": "gpu"}, memory=[["gpu", np.int64(7)]], together=["a", "b"]) == Placement(
+        pins=(("*", "gpu"),), memory=(("gpu", 7),), together=("a", "b")
+    )
 
 
 def test_what_is_kept_together_is_on_one_device():

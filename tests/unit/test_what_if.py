@@ -101,7 +101,7 @@ def test_values_made_in_parts_are_read_as_a_whole(monkeypatch):
     solved = []
     place = splitting.place
     monkeypatch.setattr(splitting, "place", lambda *given: solved.append(place(*given)) or solved[-1])
-    wish = Placement(split="all", pins=(("*exp*", "cpu"), ("*tanh*", "cpu")))
+    wish = Placement(split="all")
     plan = compile_graph(two_devices(), CompileOptions(targets=("cpu", "vulkan"), placement=wish)).plan
     assert plan.splits
     assert any(value.part_of is not None for value in plan.values)
