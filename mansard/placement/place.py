@@ -253,7 +253,6 @@ class _Placer:
             dtype=work.dtype,
             beside=work.beside,
             depth=work.depth,
-            kind=work.kind,
         )
 
     def _reason(self, number: int, label: int) -> str:
