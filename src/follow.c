@@ -13,8 +13,9 @@
 #include "poll.h"
 #include "queue.h"
 
-/* Batches on the way back; a circle of waits ends the search too. */
-#define DEPTH_MAX 16
+/* Batches on the way back, each a call deeper: a model may change device many times. A circle of waits ends
+ * the search too. */
+#define DEPTH_MAX 1024
 
 typedef struct search {
     mn_point goal;
@@ -42,6 +43,20 @@ static bool find_before(mn_queue *queue, void *context) {
     return first && find_pending_wait(first, &wanted->before);
 }
 
+static bool is_pending(mn_point point) {
+    return mn_timeline_query(point.timeline, point.value, NULL) == MN_PENDING;
+}
+
+static bool step(mn_point goal, uint64_t deadline_ns, int depth);
+
+/* Do what leads to the point until it is complete; false when it is not, and there is nothing to do or the
+ * time is up. So the way back is searched once, not anew from its end for every batch. */
+static bool reach(mn_point point, uint64_t deadline_ns, int depth) {
+    while (is_pending(point))
+        if (mn_now() >= deadline_ns || !step(point, deadline_ns, depth)) return !is_pending(point);
+    return true;
+}
+
 /* Do something that leads to the point; false when there is nothing to do for it. */
 static bool step(mn_point goal, uint64_t deadline_ns, int depth) {
     if (mn_help(goal.timeline, goal.value, deadline_ns)) return true;
@@ -52,8 +67,7 @@ static bool step(mn_point goal, uint64_t deadline_ns, int depth) {
     search wanted = {.goal = goal};
     if (depth == DEPTH_MAX || !mn_queues_any_waiting(find_before, &wanted)) return false;
     mn_point before = wanted.before;
-    bool done = step(before, deadline_ns, depth + 1) ||
-                mn_timeline_query(before.timeline, before.value, NULL) != MN_PENDING;
+    bool done = reach(before, deadline_ns, depth + 1);
     mn_timeline_release(before.timeline);
     return done;
 }
@@ -61,6 +75,5 @@ static bool step(mn_point goal, uint64_t deadline_ns, int depth) {
 void mn_follow(mn_timeline *timeline, uint64_t value, uint64_t deadline_ns) {
     mn_point goal = {timeline, value};
     if (mn_defer_is_active()) return; /* within a callback, which must neither run kernels nor wait */
-    while (step(goal, deadline_ns, 0) && mn_timeline_query(timeline, value, NULL) == MN_PENDING)
-        if (mn_now() >= deadline_ns) return;
+    reach(goal, deadline_ns, 0);
 }
