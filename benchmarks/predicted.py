@@ -7,18 +7,25 @@
 for all together: placed for latency, for throughput, and each device with at least a third of the dispatches
 (``shared``). Predicted are the latency and each device's busy time, by the profiles that ``mansard
 calibrate`` measured; measured are the latency of calls one after the other (median and least, inputs and
-outputs in host memory) and the least busy times of some profiled calls. ``--dispatches`` adds a row for every
-dispatch.
+outputs in host memory) and the least busy times of some profiled calls. The load of the busiest queue, which
+is what placement for throughput makes least, is predicted beside the time per request with 8 in flight.
+
+A GPU that calls keep busy for a part of the time only lowers its clock, and its kernels take longer than in
+calibration. ``--awake`` measures once more with fills on every GPU between calls, for twice as long as a call
+takes. ``--dispatches`` adds a row for every dispatch, ``--timeline`` what ran from when to when in the
+shortest profiled call.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,36 +38,111 @@ from mansard.artifact.plan import Plan
 from mansard.artifact.resources import MemoryResources
 from mansard.cli.simulate import chip_of
 from mansard.compiler import CompileOptions, compile_graph
+from mansard.hal import (
+    Barrier,
+    Batch,
+    BufferRef,
+    Command,
+    Device,
+    Fill,
+    MemoryKind,
+    Point,
+    Semaphore,
+    registry,
+)
 from mansard.ir import Graph
 from mansard.placement import Placement
 from mansard.placement.simulate import simulate
 from mansard.placement.what_if import replay
 from mansard.runtime.profile import Profile
 
+IN_FLIGHT = 8
+_FILLED = 32 << 20
 MODELS = ("mobilenet_v2-1", "minilm-1", "resnet50-1", "mobilenet_v2-32", "minilm-32", "resnet50-32")
 
 
 def predict(plan: Plan) -> dict[str, Any]:
-    """Latency and busy times in ms on this machine, as ``mansard simulate`` tells them."""
+    """Latency, busy times and the busiest queue's load in ms on this machine, as ``mansard simulate`` tells
+    them."""
     replayed = replay(plan, chip_of(plan, None).profiles, {})
     run = simulate(replayed.problem, replayed.labels)
     busy = {d.name: seconds * 1e3 for d, seconds in zip(plan.devices, run.busy, strict=True)}
-    return {"latency_ms": run.seconds * 1e3, "busy_ms": busy, "copied_bytes": run.copied_bytes}
+    load = max(replayed.problem.loads(run.load))
+    return {
+        "latency_ms": run.seconds * 1e3, "load_ms": load * 1e3, "busy_ms": busy,
+        "copied_bytes": run.copied_bytes,
+    }  # fmt: skip
 
 
-def measure(model: Model, inputs: Sequence[object], seconds: float) -> tuple[dict[str, Any], Profile]:
+class Fills:
+    """Work for a GPU between calls, so that its clock stays where it is."""
+
+    def __init__(self, device: Device, seconds: float) -> None:
+        self._device, self._done, self._turn = device, Semaphore("fills"), 0
+        self._target = device.allocate(_FILLED, MemoryKind.DEVICE, "fills")
+        count, took = 8, 0.0
+        while took < seconds and count < 1 << 16:
+            count *= 2
+            commands: list[Command] = [Fill(BufferRef(self._target), _FILLED), Barrier()] * count
+            self._recorded = device.record(commands)
+            self.run()
+            begin = time.perf_counter()
+            self.run()
+            took = time.perf_counter() - begin
+            if took < seconds:
+                self._recorded.close()
+
+    def run(self) -> None:
+        """Run all fills."""
+        self._turn += 1
+        point = Point(self._done, self._turn)
+        self._device.submit([Batch(self._recorded, signal=(point,))])
+        point.wait(60.0)
+
+    def close(self) -> None:
+        """Free what was used."""
+        self._recorded.close()
+        self._target.close()
+
+
+def per_request(model: Model, inputs: Sequence[object], seconds: float) -> float:
+    """Milliseconds per request with `IN_FLIGHT` of them at a time."""
+
+    async def main() -> float:
+        count, begin = 0, time.perf_counter()
+
+        async def client() -> None:
+            nonlocal count
+            while count < 2 * IN_FLIGHT or time.perf_counter() - begin < seconds:
+                count += 1
+                await model.run_async(*inputs)
+
+        await asyncio.gather(*(client() for _ in range(IN_FLIGHT)))
+        return (time.perf_counter() - begin) / count * 1e3
+
+    asyncio.run(main())
+    return asyncio.run(main())
+
+
+def measure(
+    model: Model, inputs: Sequence[object], seconds: float, between: Callable[[], None] = lambda: None
+) -> tuple[dict[str, Any], Profile]:
     """Latency of calls for some seconds, after as long as half of it that does not count, and the profile of
-    the shortest of some calls."""
+    the shortest of some calls; ``between`` runs before each."""
     end = time.perf_counter() + seconds / 2
     while time.perf_counter() < end:
         model(*inputs)
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < 10 or time.perf_counter() < end:
+        between()
         begin = time.perf_counter()
         model(*inputs)
         times.append((time.perf_counter() - begin) * 1e3)
-    profiles = [model.profile(*inputs) for _ in range(8)]
+    profiles = []
+    for _ in range(8):
+        between()
+        profiles.append(model.profile(*inputs))
     best = min(profiles, key=lambda p: p.latency_ms)
     busy = {slot: device["busy_ms"] for slot, device in best.devices.items()}
     least = {s: min(p.devices[s]["busy_ms"] for p in profiles) for s in busy}
@@ -68,6 +150,34 @@ def measure(model: Model, inputs: Sequence[object], seconds: float) -> tuple[dic
         "latency_ms": statistics.median(times), "least_ms": min(times), "busy_ms": least,
         "copies": best.copies.device, "copied_bytes": best.copies.device_bytes,
     }, best  # fmt: skip
+
+
+def awake(
+    model: Model, inputs: Sequence[object], took: float, options: argparse.Namespace
+) -> tuple[dict[str, Any], Profile]:
+    """As `measure`, of calls that take about ``took`` seconds, with fills on every GPU between them."""
+    with ExitStack() as stack:
+        fills = []
+        for name in options.devices.split(","):
+            device = registry.open_device(name)
+            if device.info.kind in ("discrete", "integrated", "virtual"):
+                fills.append(Fills(device, 2 * took))
+                stack.callback(fills[-1].close)
+
+        def between() -> None:
+            for fill in fills:
+                fill.run()
+
+        return measure(model, inputs, options.seconds, between)
+
+
+def timeline(profile: Profile) -> list[tuple[str, str, float, float]]:
+    """(Device slot, what, start and end in us since the first start) of all commands."""
+    origin = min((row.start_ns for row in profile.rows), default=0)
+    return [
+        (row.slot, row.label, (row.start_ns - origin) / 1e3, (row.end_ns - origin) / 1e3)
+        for row in sorted(profile.rows, key=lambda row: row.start_ns)
+    ]
 
 
 def dispatches(plan: Plan, profile: Profile) -> list[dict[str, Any]]:
@@ -81,7 +191,8 @@ def dispatches(plan: Plan, profile: Profile) -> list[dict[str, Any]]:
         cost = d.costs[d.device]
         rows.append({
             "dispatch": d.dispatch, "ops": d.ops, "device": d.device, "bytes": d.bytes, "dtype": d.dtype,
-            "operations": d.operations, "predicted_us": float(cost) * 1e3, "us": own.pop(0) if own else None,
+            "operations": d.operations, "kind": d.kind, "predicted_us": float(cost) * 1e3,
+            "us": own.pop(0) if own else None,
         })  # fmt: skip
     return rows
 
@@ -109,17 +220,23 @@ def run(
         made = compile_graph(graph, CompileOptions(targets=targets, placement=wish))
         row: dict[str, Any] = {"model": name, "placement": label, "compile_s": time.perf_counter() - begin}
         row["predicted"] = predict(made.plan)
-        with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
+        resources = MemoryResources(made.executables, made.weights)
+        with Model(made.plan, resources, max_in_flight=IN_FLIGHT) as model:
             output = model(*inputs)
             reference = reference or [output]
             row["measured"], profile = measure(model, inputs, options.seconds)
             counts = profile.dispatches
+            row["measured"]["in_flight_ms"] = per_request(model, inputs, options.seconds)
+            if options.awake:
+                row["awake"], profile = awake(model, inputs, row["measured"]["latency_ms"] / 1e3, options)
         row["ratio"] = row["predicted"]["latency_ms"] / row["measured"]["latency_ms"]
         row["error"] = float(np.abs(output - reference[0]).max() / np.abs(reference[0]).max())
         row["dispatches"] = dict(counts)
         if options.dispatches:
             row["rows"] = dispatches(made.plan, profile)
-        shown = {k: v for k, v in row.items() if k != "rows"}
+        if options.timeline:
+            row["timeline"] = timeline(profile)
+        shown = {k: v for k, v in row.items() if k not in ("rows", "timeline")}
         print(json.dumps(shown), flush=True)
         rows.append(row)
     return rows
@@ -153,6 +270,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="to time each")
     parser.add_argument("--calibrate", type=float, metavar="SECONDS", help="calibrate each device first")
     parser.add_argument("--dispatches", action="store_true", help="a row for every dispatch too")
+    parser.add_argument("--awake", action="store_true", help="once more with fills on GPUs between calls")
+    parser.add_argument("--timeline", action="store_true", help="what ran from when to when, too")
     parser.add_argument("--work", type=Path, default=Path("/tmp/mansard-gpu"))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -176,6 +176,8 @@ class Decision:
     """The part of ``operations`` that is not of products, where there are products."""
     depth: DimLike = 0
     """How many products each sum has, of the deepest sums; 0 where there are no products."""
+    kind: str = ""
+    """What the dispatch is besides a product of matrices (`mansard.placement.kinds`)."""
 
 
 @dataclass(frozen=True)

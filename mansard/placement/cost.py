@@ -13,6 +13,7 @@ from mansard.ir.scalar import Apply, Cast, Gather, walk
 from mansard.ir.types import Value
 from mansard.passes.dispatch import Dispatch, is_contraction
 from mansard.passes.fuse import HEAVY
+from mansard.placement.kinds import kind_of
 from mansard.targets.profile import DeviceProfile
 
 HEAVY_OPERATIONS = 12
@@ -37,6 +38,8 @@ class Work:
     """The part of ``operations`` that is not of products, where there are products."""
     depth: DimLike = 0
     """How many products each sum has, of the deepest sums; 0 where there are no products."""
+    kind: str = ""
+    """What it is besides a product of matrices, one of `mansard.targets.profile.KINDS` (`kind_of`)."""
 
 
 def work_of(dispatch: Dispatch) -> Work:
@@ -53,7 +56,13 @@ def work_of(dispatch: Dispatch) -> Work:
     operations = dims.add(products, beside)
     fused = 0 if products == 0 else beside
     return Work(
-        dims.add(moved, written), operations, _computed(dispatch), written, fused, _depth(dispatch.ops)
+        dims.add(moved, written),
+        operations,
+        _computed(dispatch),
+        written,
+        fused,
+        _depth(dispatch.ops),
+        kind_of(dispatch.ops),
     )
 
 
@@ -129,10 +138,11 @@ def seconds(work: Work, profile: DeviceProfile) -> float:
     operations, beside = dims.representative(work.operations), dims.representative(work.beside)
     depth = dims.representative(work.depth)
     if profile.vector and beside:
-        arithmetic = profile.seconds(operations - beside, work.dtype, depth) + beside / profile.vector
+        arithmetic = profile.seconds(operations - beside, work.dtype, depth, work.kind)
+        arithmetic += beside / profile.vector
     else:
-        arithmetic = profile.seconds(operations, work.dtype, depth)
-    return max(memory, arithmetic) + profile.launch
+        arithmetic = profile.seconds(operations, work.dtype, depth, work.kind)
+    return max(memory, arithmetic) + profile.launch_of(operations)
 
 
 def transfer(size: int, source: DeviceProfile, target: DeviceProfile) -> tuple[float, float]:

@@ -253,6 +253,7 @@ class _Placer:
             dtype=work.dtype,
             beside=work.beside,
             depth=work.depth,
+            kind=work.kind,
         )
 
     def _reason(self, number: int, label: int) -> str:

@@ -190,7 +190,8 @@ def _works(plan: Plan, made: Sequence[_Version], sizes: Mapping[str, int]) -> li
         operations = evaluate(decision.operations, sizes)
         beside = evaluate(decision.beside, sizes)
         depth = evaluate(decision.depth, sizes)
-        works.append(Work(moved, operations, decision.dtype or "f32", min(output, moved), beside, depth))
+        least, dtype = min(output, moved), decision.dtype or "f32"
+        works.append(Work(moved, operations, dtype, least, beside, depth, decision.kind))
     return works
 
 

@@ -44,11 +44,14 @@ def profile_from_data(data: Mapping[str, Any]) -> DeviceProfile:
     links = {name: _link(link) for name, link in data["links"].items()}
     tables = {
         key: {
-            dtype: tuple((size, rate) for size, rate in points) for dtype, points in data.get(key, {}).items()
+            name: tuple((size, rate) for size, rate in points) for name, points in data.get(key, {}).items()
         }
-        for key in ("small", "deep")
+        for key in ("small", "deep", "kinds")
     }
-    return DeviceProfile(**{**data, "link": _link(data["link"]), "links": links, **tables})
+    launches = tuple((size, seconds) for size, seconds in data.get("launches", ()))
+    return DeviceProfile(
+        **{**data, "link": _link(data["link"]), "links": links, "launches": launches, **tables}
+    )
 
 
 def _link(data: Mapping[str, Any]) -> LinkProfile:
@@ -60,6 +63,6 @@ def _key(device: DeviceInfo) -> str:
     cores = len(os.sched_getaffinity(0)) if device.kind in _ON_CORES else 0
     threads = device.limits.get("threads", 0)
     # What figures mean: other counts or other kernels to measure by, other figures.
-    counted = "casts of factors are no operations; launches and products of different kernels in turn"
+    counted = "casts of factors are no operations; launches, products and other kinds each of kernels in turn"
     device_text = f"{device.driver}\n{device.name}\n{device.driver_version}"
     return f"{device_text}\ncores={cores} threads={threads}\n{counted}"

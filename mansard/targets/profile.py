@@ -19,6 +19,9 @@ DEEP = 8
 """How many times deeper than a square product the products of `DeviceProfile.deep` are: the last convolutions
 of networks for images are five to ten times deeper."""
 
+KINDS = ("rows", "attention", "depthwise", "shallow")
+"""Kinds of work with figures of their own: see `mansard.placement.kinds`."""
+
 
 @dataclass(frozen=True)
 class LinkProfile:
@@ -79,11 +82,26 @@ class DeviceProfile:
     start: float = 0.0
     """Seconds from a call until the device begins with what waits for nothing but inputs."""
 
-    def seconds(self, operations: float, dtype: str, depth: float = 0) -> float:
-        """Seconds of a dispatch's operations, of which products have ``depth`` in each sum; between measured
-        sizes and depths rates change as powers of them."""
+    kinds: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
+    """By kind of work (`KINDS`) the same as ``small``, in f32; what is not listed goes by the others."""
+    launches: tuple[tuple[float, float], ...] = ()
+    """(Operations, seconds) of launches of dispatches with so few operations that they take less than
+    ``launch``, the smallest first: a CPU calls no other core for them. The last takes all of it."""
+
+    def launch_of(self, operations: float) -> float:
+        """Seconds of the launch of a dispatch; between measured sizes they change as a power of them."""
+        return _between(self.launches, operations, self.launch)
+
+    def seconds(self, operations: float, dtype: str, depth: float = 0, kind: str = "") -> float:
+        """Seconds of a dispatch's operations, of which products have ``depth`` in each sum, by the figures of
+        its kind where there are some. Between measured sizes and depths rates change as powers of them."""
         listed = self._listed(dtype)
         usual = _time(self.small.get(listed, ()), operations, self.rates[listed])
+        if own := self.kinds.get(kind):
+            measured = _time(own, operations, own[-1][1])
+            # Kinds are measured in f32; products of other types tell the rest. Rows are not made of products.
+            plain = _time(self.small.get("f32", ()), operations, self.rates["f32"])
+            return measured if kind == "rows" or not plain else measured * usual / plain
         points = self.deep.get(listed, ())
         if not points or not 0 < operations <= points[-1][0]:
             return usual
@@ -112,12 +130,17 @@ def square_depth(operations: float) -> float:
 def _time(points: Sequence[tuple[float, float]], operations: float, rate: float) -> float:
     """Seconds of operations by the rates of points, smaller ones by that of the first, larger ones by
     ``rate``."""
-    for (size, slower), (larger, faster) in itertools.pairwise(points):
-        if operations < larger:
-            part = math.log(max(1.0, operations / size)) / math.log(larger / size)
-            between: float = slower * (faster / slower) ** part
-            return operations / between
-    return operations / rate
+    return operations / _between(points, operations, rate)
+
+
+def _between(points: Sequence[tuple[float, float]], at: float, beyond: float) -> float:
+    """The second figure of points at a size, between two of them by a power of it; that of the first for
+    smaller ones, ``beyond`` from the last on."""
+    for (size, first), (larger, second) in itertools.pairwise(points):
+        if at < larger:
+            part = math.log(max(1.0, at / size)) / math.log(larger / size)
+            return first * math.pow(second / first, part)
+    return beyond
 
 
 @functools.cache

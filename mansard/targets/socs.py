@@ -11,6 +11,9 @@ A file has a ``name`` and a table per device, called as the device slot of a mod
 * ``small``: by element type ``[[operations, rate], ...]`` of dispatches too small for ``rates``, the smallest
   first (optional);
 * ``deep``: the same, of products with few results and deep sums (`DeviceProfile.deep`; optional);
+* ``kinds``: the same by kind of work (`mansard.placement.kinds`) in f32 (optional);
+* ``launches``: ``[[operations, seconds], ...]`` of the launches of small dispatches that take less than
+  ``launch``, the smallest first (optional);
 * ``cores``: a name for the cores that the device shares with others of that name (optional);
 * ``start``: seconds from a call until the device begins (optional);
 * ``copy``: seconds that a copy over the link takes beside its bytes, and ``host_copies``: ``[[bytes,
@@ -32,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from mansard.errors import PlacementError
-from mansard.targets.profile import DeviceProfile, LinkProfile, profile_from
+from mansard.targets.profile import KINDS, DeviceProfile, LinkProfile, profile_from
 
 _REQUIRED = ("bandwidth", "cache_bandwidth", "cache_bytes", "rates", "launch", "handoff", "link")
 _MAY_BE_ZERO = ("cache_bytes", "launch", "handoff")
@@ -44,6 +47,8 @@ _OPTIONAL = (
     "links",
     "small",
     "deep",
+    "kinds",
+    "launches",
     "cores",
     "start",
     "copy",
@@ -153,6 +158,10 @@ def _device(where: str, name: str, raw: Mapping[str, Any]) -> DeviceProfile:
         start=_number(where, "start", raw.get("start", 0), True),
         small=_sizes(where, "small", raw, computing),
         deep=_sizes(where, "deep", raw, computing),
+        kinds=_kinds(where, raw, computing),
+        launches=_points(f"launches of {where}", raw["launches"], 1.0, "seconds of a launch")
+        if "launches" in raw
+        else (),
     )
 
 
@@ -162,6 +171,12 @@ def _sizes(
     """By element type the rates of a table of sizes."""
     table = _table(where, key, raw.get(key, {}))
     return {dtype: _points(f"{key}.{dtype} of {where}", rows, scale) for dtype, rows in table.items()}
+
+
+def _kinds(where: str, raw: Mapping[str, Any], scale: float) -> dict[str, tuple[tuple[float, float], ...]]:
+    """The rates of a table of kinds of work."""
+    _known(f"kinds of {where}", _table(where, "kinds", raw.get("kinds", {})), KINDS)
+    return _sizes(where, "kinds", raw, scale)
 
 
 def _points(

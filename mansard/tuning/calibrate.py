@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from mansard.artifact.plan import Decision, DispatchStep, Plan
 from mansard.cache import Folder
@@ -28,7 +29,7 @@ from mansard.ir import Graph
 from mansard.placement import Placement
 from mansard.targets.calibrated import keep
 from mansard.targets.profile import DeviceProfile, LinkProfile, square_depth
-from mansard.tuning import chains, links, probes
+from mansard.tuning import chains, links, mixed, probes
 from mansard.tuning.calls import CallCosts, call_costs
 from mansard.tuning.timing import Stopwatch, Workload
 
@@ -36,12 +37,15 @@ Progress = Callable[[str, int, int], None]
 """Called with (what is measured, steps done, steps in all)."""
 Points = tuple[tuple[float, float], ...]
 """(Operations, operations per second), the smallest first."""
+_Figure = TypeVar("_Figure")
 DTYPES = ("f32", "f16", "bf16", "i8")
 _PRODUCT_SECONDS = 2e-3
 """How long the largest product should take on a device as its shipped profile has it."""
 _MEMORY, _MEMORY_DISCRETE = 128 << 20, 1 << 30
 """Bytes that are read in the measurement of memory: more than caches hold, but see `_memory_bytes`."""
 _MEMORY_MOST = 2 << 30
+_KINDS_SECONDS = 3e-2
+"""How long the largest graph with all kinds of work may take."""
 _SMALL = 8e6
 """Operations of the smallest product."""
 _TINY = 4096
@@ -142,15 +146,22 @@ class _Bench:
         self.backend = backend(device.info.driver)
         self.shipped = self.backend.profile(device.info.driver, device.info)
         self.share = budget / (2 * len(DTYPES) + 2)
+        self.launches = self.shipped
         self.missing: dict[str, str] = {}
 
     def run(self) -> Calibration:
         """Every figure that the device can do; those of the shipped profile for the others."""
         shipped = self.shipped
-        launch, cached = self._launch()
+        launches, cached = self._launch()
+        # What products and others took is less the launch that they are predicted with.
+        self.launches = (
+            replace(shipped, launch=launches[-1][1], launches=launches[:-1] and launches)
+            if launches
+            else shipped
+        )
         memory, writing = self._memory()
         bandwidth = memory or shipped.bandwidth
-        products = {dtype: self._products(dtype, launch or shipped.launch) for dtype in DTYPES}
+        products = {dtype: self._products(dtype) for dtype in DTYPES}
         measured = {dtype: points[-1][1] for dtype, (points, _) in products.items() if points}
         # What is not measured keeps its ratio to f32.
         ratio = measured.get("f32", shipped.rates["f32"]) / shipped.rates["f32"]
@@ -164,41 +175,49 @@ class _Bench:
             rates=rates,
             small={dtype: points for dtype, (points, _) in products.items() if len(points) > 1},
             deep={dtype: deep for dtype, (_, deep) in products.items() if deep},
-            launch=launch or shipped.launch,
+            kinds=self._kinds(),
+            launch=self.launches.launch,
+            launches=self.launches.launches,
             unified=self.device.capabilities.unified_memory,
             measured=datetime.datetime.now(datetime.UTC).date().isoformat(),
         )
         return Calibration(self.device.info, profile, shipped, self.missing)
 
-    def _figure(self, name: str, measure: Callable[[], float]) -> float | None:
+    def _figure(self, name: str, measure: Callable[[], _Figure]) -> _Figure | None:
         try:
             return measure()
         except (CompileError, DeviceError) as error:
             self.missing[name] = str(error)
             return None
 
-    def _launch(self) -> tuple[float | None, float | None]:
-        """Seconds of a launch, and bytes per second from the cache.
+    def _launch(self) -> tuple[Points, float | None]:
+        """(Operations, seconds) of launches, the last of any larger dispatch, and bytes per second from the
+        cache.
 
         Dispatches ordered one behind the other take launch + bytes / bandwidth each; two sizes give both. The
         least that one takes is that of a norm of few numbers: memory answers twice, as in most small kernels.
         For the same kernel again and again that is less than in a model, where every dispatch finds the code
-        of another one in the caches, and its operands in those of other cores: there it is what small norms
-        between small products take, by the clock by which products are measured.
+        of another one in the caches, and its operands in those of other cores: there it is what norms and
+        products of one row take, by the clock by which products are measured. A CPU runs such a norm on one
+        thread, which hands nothing over.
         """
-        least = self._figure("launch", lambda: max(self._chained(probes.norm(_TINY // 8)), self._layered()))
+        least = self._figure("launch", lambda: self._chained(probes.norm(_TINY // 8)))
+        layers = self._figure("launch", self._layered)
+        if least is None or layers is None:
+            return (), None
+        light, heavy = ((operations, max(least, seconds)) for operations, seconds in layers)
+        launches = (light, heavy) if light[1] < heavy[1] else (light,)
         most = self.shipped.cache_bytes // 2
-        if least is None or most // 4 <= _TINY:
-            return least, None
+        if most // 4 <= _TINY:
+            return launches, None
         small = self._figure("cache_bandwidth", lambda: self._chained(probes.stream(most // 32)))
         large = self._figure("cache_bandwidth", lambda: self._chained(probes.stream(most // 8)))
         if small is None or large is None:
-            return least, None
+            return launches, None
         if large <= small:
             self.missing["cache_bandwidth"] = "larger dispatches took no longer than smaller ones"
-            return least, None
-        cached = (most - most // 4) / (large - small)
-        return max(least, small - most // 4 / cached), cached
+            return launches, None
+        return launches, (most - most // 4) / (large - small)
 
     def _chained(self, graph: Graph) -> float:
         """Seconds that one more dispatch, the only one of a graph, adds to a submission."""
@@ -219,12 +238,13 @@ class _Bench:
             raise DeviceError(f"{count} dispatches took no longer than one: too many others use the device")
         return (often - once) / count
 
-    def _layered(self) -> float:
-        """Seconds of a small norm in a model, where a product comes before it."""
-        seconds, _ = chains.dispatch_seconds(
-            self.device, probes.layers(), self.share / 4, lambda decision: "contraction" not in decision.ops
-        )
-        return seconds
+    def _layered(self) -> Points:
+        """(Operations, seconds) of small dispatches in a model: of norms of one row, and of products of it,
+        less what the shipped profile has for the operations themselves."""
+        rate, kinds = self.shipped.rate("f32"), ("rows", "")
+        found = chains.kind_seconds(self.device, probes.layers(), self.share / 4)
+        points = ((operations, seconds) for seconds, operations in (found[kind] for kind in kinds))
+        return tuple((size, max(seconds - size / rate, seconds / 4)) for size, seconds in points)
 
     def _memory(self) -> tuple[float | None, float]:
         """Bytes per second read from memory, as layers read weights, and written to it.
@@ -242,7 +262,7 @@ class _Bench:
         seconds, moved, _ = self._time(graph)
         return moved / seconds
 
-    def _products(self, dtype: str, launch: float) -> tuple[Points, Points]:
+    def _products(self, dtype: str) -> tuple[Points, Points]:
         """Operations per second of products of growing size, without what a launch takes, and of deep ones;
         empty where the device has none of the type."""
         points: list[tuple[float, float]] = []
@@ -257,10 +277,25 @@ class _Bench:
             except (CompileError, DeviceError) as error:
                 self.missing[f"rates.{dtype}"] = str(error)
                 break
-            _append(points, rows, launch)
-            _append(deep, few, launch)
+            _append(points, rows, self.launches)
+            _append(deep, few, self.launches)
             wanted *= 4
         return tuple(points), tuple(deep)
+
+    def _kinds(self) -> dict[str, Points]:
+        """Operations per second by kind of work and its size, without what a launch takes."""
+        points: dict[str, list[tuple[float, float]]] = {}
+        most = self.shipped.rate("f32") * _KINDS_SECONDS
+        graphs = [graph for graph in map(mixed.graph, mixed.SIZES) if mixed.operations(graph) < most]
+        for graph in graphs or [mixed.graph(mixed.SIZES[0])]:
+            try:
+                found = chains.kind_seconds(self.device, graph, self.share / 2)
+            except (CompileError, DeviceError) as error:
+                self.missing["kinds"] = str(error)
+                break
+            for kind, row in ((kind, row) for kind, row in found.items() if kind):
+                _append(points.setdefault(kind, []), [row], self.launches)
+        return {kind: tuple(rows) for kind, rows in points.items()}
 
     def _time(self, graph: Graph) -> tuple[float, int, int]:
         """Seconds of all kernels of a graph, with the bytes and operations of the cost model."""
@@ -308,10 +343,12 @@ class _Bench:
                 return max(best, 1) / 1e9
 
 
-def _append(points: list[tuple[float, float]], rows: Sequence[tuple[float, float]], launch: float) -> None:
+def _append(
+    points: list[tuple[float, float]], rows: Sequence[tuple[float, float]], launches: DeviceProfile
+) -> None:
     """Add operations, and operations per second, of dispatches with their seconds and operations, if they are
     larger than the last. What is measured slower than a smaller size was disturbed."""
-    took = sum(max(seconds - launch, seconds / 4) for seconds, _ in rows)
+    took = sum(max(seconds - launches.launch_of(size), seconds / 4) for seconds, size in rows)
     size = sum(operations for _, operations in rows)
     if rows and (not points or size / len(rows) > points[-1][0]):
         points.append((size / len(rows), max(size / took, points[-1][1] if points else 0.0)))
@@ -368,10 +405,12 @@ def to_toml(found: Sequence[Calibration]) -> str:
         }
         lines += [f'\n["{calibration.device.id}"]', f"# {profile.name}, measured {profile.measured}"]
         lines += [f"{key} = {_figure(value)}" for key, value in (figures | _copies(profile.link)).items()]
+        if profile.launches:
+            lines.append(f"launches = {_figure(profile.launches)}")
         if profile.cores:
             lines.append(f'cores = "{profile.cores}"')
         lines += [f"unified = {str(profile.unified).lower()}", f"rates = {_inline(profile.rates)}"]
-        for key, sizes in (("small", profile.small), ("deep", profile.deep)):
+        for key, sizes in (("small", profile.small), ("deep", profile.deep), ("kinds", profile.kinds)):
             points = (f"{d} = [{', '.join(map(_pair, rows))}]" for d, rows in sizes.items())
             lines += [f"{key} = {{ {', '.join(points)} }}"] * bool(sizes)
         shown = ", ".join(f'"{name}" = {_inline(way)}' for name, way in ways.items())

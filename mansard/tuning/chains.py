@@ -1,4 +1,4 @@
-"""What products take inside a model: one behind the other, each reading what the one before has written.
+"""What dispatches take inside a model: one behind the other, each reading what the one before has written.
 
 A kernel that runs alone over and over finds its operands in the caches of the cores that read them. In a
 model other cores have just written one operand, and other layers have been in the way of the other.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from mansard.tuning.links import wake
 
 _LEAST_RUNS = 5
 
+Runs = list[dict[str, int]]
+"""For every call, the nanoseconds of all dispatches of a name."""
+
 
 def dispatch_seconds(
     device: Device,
@@ -36,25 +39,42 @@ def dispatch_seconds(
 
     Raises errors under CompileError for a graph that the device cannot run, DeviceError when it fails.
     """
+    decisions, runs = _run(device, graph, budget)
+    return _mean([decision for decision in decisions if counts(decision)], runs)
+
+
+def kind_seconds(device: Device, graph: Graph, budget: float) -> Mapping[str, tuple[float, float]]:
+    """As `dispatch_seconds`, by kind of work (`mansard.placement.kinds`). Raises as that does."""
+    decisions, runs = _run(device, graph, budget)
+    kinds = sorted({decision.kind for decision in decisions})
+    return {kind: _mean([d for d in decisions if d.kind == kind], runs) for kind in kinds}
+
+
+def _run(device: Device, graph: Graph, budget: float) -> tuple[Sequence[Decision], Runs]:
     made = compile_graph(graph, CompileOptions((device.info.id,), Placement(fallback="error")))
-    counted = [decision for decision in made.plan.decisions if counts(decision)]
-    labels = {decision.dispatch for decision in counted}
-    operations = sum(evaluate(decision.operations, {}) for decision in counted)
     session = Session(made.plan, MemoryResources(made.executables, made.weights))
+    runs: Runs = []
     try:
         rng = np.random.default_rng(0)
         arrays = [_random(rng, spec.shape, spec.dtype.numpy) for spec in made.plan.inputs]
         prepared = session.signature.prepare(arrays, {})
         wake(device)
-        times: list[int] = []
         until = time.monotonic() + budget
-        while len(times) < _LEAST_RUNS or time.monotonic() < until:
-            rows = [row for row in session.profile(prepared).rows if row.label in labels]
-            times.append(sum(row.end_ns - row.start_ns for row in rows))
+        while len(runs) < _LEAST_RUNS or time.monotonic() < until:
+            spent: dict[str, int] = {}
+            for row in session.profile(prepared).rows:
+                spent[row.label] = spent.get(row.label, 0) + row.end_ns - row.start_ns
+            runs.append(spent)
     finally:
         session.close()
-    quartile, *_ = statistics.quantiles(times, n=4)
-    return max(1.0, quartile) / len(counted) / 1e9, operations / len(counted)
+    return made.plan.decisions, runs
+
+
+def _mean(decisions: Sequence[Decision], runs: Runs) -> tuple[float, float]:
+    labels = {decision.dispatch for decision in decisions}
+    operations = sum(evaluate(decision.operations, {}) for decision in decisions)
+    quartile, *_ = statistics.quantiles([sum(run[label] for label in labels) for run in runs], n=4)
+    return max(1.0, quartile) / len(decisions) / 1e9, operations / len(decisions)
 
 
 def _random(

@@ -18,8 +18,8 @@ _STEP = 64
 _LEAST, _MOST, _DEEPEST = 128, 4096, 1 << 14
 _LINKS = 4
 """Products of a chain."""
-_LAYERS, _ROWS, _WIDTH = 6, 64, 128
-"""Layers of small norms, their rows, and the channels of the first."""
+_LAYERS, _WIDTH = 6, 256
+"""Layers of small norms, and the channels of the first."""
 
 
 def stream(elements: int) -> Graph:
@@ -33,19 +33,20 @@ def stream(elements: int) -> Graph:
 
 
 def norm(elements: int) -> Graph:
-    """x over the root of the mean of its squares, in f32: one dispatch that reads its row twice."""
+    """A layer norm of one row of f32: one dispatch that reads it three times."""
     b = GraphBuilder("norm")
-    return b.build([_normalised(b, b.input("x", (1, elements), DType.F32))])
+    return b.build([normalised(b, b.input("x", (1, elements), DType.F32))])
 
 
 def layers() -> Graph:
-    """Small norms of rows of f32, each behind a small product: dispatches as they follow each other in a
-    model, where every one waits for the one before, reads what that has written, and is another kernel."""
+    """Norms of one row of f32, each behind a product of it with a small matrix: dispatches as they follow
+    each other in a model, where every one waits for the one before, reads what that has written, and is
+    another kernel."""
     b = GraphBuilder("layers")
-    x = b.input("x", (_ROWS, _WIDTH), DType.F32)
+    x = b.input("x", (1, _WIDTH), DType.F32)
     widths = [_WIDTH + number * _STEP for number in range(_LAYERS + 1)]
     for number, (k, n) in enumerate(itertools.pairwise(widths)):
-        x = _normalised(b, _multiplied(b, x, k, n, number))
+        x = normalised(b, multiplied(b, x, k, n, number))
     return b.build([x])
 
 
@@ -83,11 +84,11 @@ def chain(dtype: DType, m: int, k: int, n: int) -> Graph:
     b = GraphBuilder(f"products_{dtype.value}")
     x = b.input("x", (m, k), dtype)
     for number in range(_LINKS):
-        x = _multiplied(b, x, (k, n)[number % 2], (n, k)[number % 2], number)
+        x = multiplied(b, x, (k, n)[number % 2], (n, k)[number % 2], number)
     return b.build([x])
 
 
-def _multiplied(b: GraphBuilder, x: Value, k: int, n: int, number: int) -> Value:
+def multiplied(b: GraphBuilder, x: Value, k: int, n: int, number: int) -> Value:
     """x (m, k) times a constant (k, n), of x's type, and at least what nearly all of the result is."""
     m, dtype = x.type.shape[0], x.type.dtype
     wide = DType.F32 if dtype.is_float else DType.I32
@@ -96,7 +97,7 @@ def _multiplied(b: GraphBuilder, x: Value, k: int, n: int, number: int) -> Value
         return Arg(operand, dtype) if dtype is wide else Cast(Arg(operand, dtype), wide)
 
     name = f"w{number}"
-    w = b.constant(name, Constant.of(_random(dtype, (k, n), number), name), (k, n), dtype)
+    w = b.constant(name, Constant.of(random(dtype, (k, n), number), name), (k, n), dtype)
     maps = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((2, 1))]
     body = Apply("mul", (widened(0), widened(1)), wide)
     y = b.generic([x, w], maps, (m, n, k), body, reduced=1, combiner="add")
@@ -106,18 +107,26 @@ def _multiplied(b: GraphBuilder, x: Value, k: int, n: int, number: int) -> Value
     return b.generic([y], [IndexMap.identity(2)], (m, n), result)
 
 
-def _normalised(b: GraphBuilder, x: Value) -> Value:
-    """Rows of f32 over the root of the mean of their squares."""
-    shape, same = x.type.shape, IndexMap.identity(2)
-    own, total = Arg(0, DType.F32), Arg(1, DType.F32)
-    square = Apply("mul", (own, own), DType.F32)
-    squares = b.generic([x], [same], shape, square, reduced=1, combiner="add")
-    mean = Apply("div", (total, Const(float(str(shape[1])), DType.F32)), DType.F32)
-    body = Apply("mul", (own, Apply("rsqrt", (mean,), DType.F32)), DType.F32)
-    return b.generic([x, squares], [same, IndexMap.of_dims((0,))], shape, body)
+def normalised(b: GraphBuilder, x: Value, number: int = 0) -> Value:
+    """A layer norm of rows of f32: less their mean, over the root of their variance and of a small number."""
+    (rows, width), same = x.type.shape, IndexMap.identity(2)
+    own, other, third = (Arg(place, DType.F32) for place in range(3))
+    each, count = IndexMap.of_dims((0,)), Const(float(str(width)), DType.F32)
+
+    def mean(values: Value, maps: list[IndexMap], inputs: list[Value], body: Scalar) -> Value:
+        total = b.generic([values, *inputs], [same, *maps], x.type.shape, body, reduced=1, combiner="add")
+        return b.generic([total], [IndexMap.identity(1)], (rows,), Apply("div", (own, count), DType.F32))
+
+    middle = mean(x, [], [], own)
+    away = Apply("sub", (own, other), DType.F32)
+    variance = mean(x, [each], [middle], Apply("mul", (away, away), DType.F32))
+    least = Const(1e-5 * (1 + number), DType.F32)
+    root = Apply("rsqrt", (Apply("add", (third, least), DType.F32),), DType.F32)
+    body = Apply("mul", (away, root), DType.F32)
+    return b.generic([x, middle, variance], [same, each, each], x.type.shape, body)
 
 
-def _random(dtype: DType, size: tuple[int, int], seed: int) -> npt.NDArray[np.generic]:
+def random(dtype: DType, size: tuple[int, int], seed: int) -> npt.NDArray[np.generic]:
     """A matrix; of floats such that products keep the size of their numbers."""
     generator = np.random.default_rng(seed)
     if dtype.is_float:

@@ -8,16 +8,25 @@ from typer.testing import CliRunner
 from mansard.artifact.plan import DispatchStep
 from mansard.cli.main import app
 from mansard.compiler import CompileOptions, compile_graph
-from mansard.targets.calibrated import calibrated
+from mansard.targets.calibrated import calibrated, forget
+from mansard.targets.profile import KINDS
 from mansard.targets.socs import load_soc
 from mansard.tuning import calibrate as module
-from mansard.tuning import calls, chains, links, probes
+from mansard.tuning import calls, chains, links, mixed, probes
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    """A cache that keeps kernels from test to test."""
+    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch, tmp_path):
-    monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path / "cache"))
+def small(monkeypatch, kernels):
+    monkeypatch.setenv("MANSARD_CACHE_DIR", str(kernels))
+    forget()
     monkeypatch.setattr(module, "_PRODUCT_SECONDS", 1e-5)
+    monkeypatch.setattr(module, "_KINDS_SECONDS", 1e-6)
     monkeypatch.setattr(module, "_memory_bytes", lambda device: 1 << 20)
     monkeypatch.setattr(links, "_TURNS", 3)
     monkeypatch.setattr(links, "_COPIED", 8 << 20)
@@ -76,9 +85,27 @@ def test_one_device_is_kept_by_itself():
 
 def test_a_launch_is_that_of_dispatches_in_a_model(monkeypatch):
     monkeypatch.setattr(module, "DTYPES", ("f32",))
-    monkeypatch.setattr(chains, "dispatch_seconds", lambda *arguments: (0.02, 1e6))
+    found = {"rows": (0.01, 1e3), "": (0.02, 1e5)}
+    monkeypatch.setattr(chains, "kind_seconds", lambda *arguments: found)
     (row,) = run("--device", "cpu")
-    assert row["profile"]["launch"] == 0.02  # more than in a chain of the same kernel
+    # More than in a chain of the same kernel; one row's norm less than what is shared among threads.
+    assert row["profile"]["launch"] == pytest.approx(0.02, rel=1e-3)
+    assert row["profile"]["launches"][0] == pytest.approx([1e3, 0.01], rel=1e-3)
+
+
+def test_every_kind_of_work_has_a_figure(monkeypatch):
+    monkeypatch.setattr(module, "DTYPES", ("f32",))
+    (row,) = run("--device", "cpu")
+    kinds = row["profile"]["kinds"]
+    assert sorted(kinds) == sorted(KINDS) and all(rate > 0 for ((_, rate),) in kinds.values())
+
+
+@pytest.mark.parametrize("size", mixed.SIZES)
+def test_the_graph_of_all_kinds_is_as_large_as_it_says(size):
+    graph = mixed.graph(size)
+    decisions = compile_graph(graph, CompileOptions(("cpu",))).plan.decisions
+    assert [d.kind for d in decisions] == ["attention", "rows", "depthwise", "shallow", ""] * 2
+    assert mixed.operations(graph) == pytest.approx(sum(d.operations for d in decisions), rel=0.1)
 
 
 def test_what_is_lost_in_noise_keeps_the_shipped_figure(monkeypatch):

@@ -1,0 +1,70 @@
+"""Graphs that have every kind of work, to be measured as they follow each other in models."""
+
+from __future__ import annotations
+
+import math
+
+from mansard.dtypes import DType
+from mansard.ir import Constant, Graph, GraphBuilder, IndexMap
+from mansard.ir.scalar import Apply, Arg, Const
+from mansard.ir.types import Linear, Value
+from mansard.tuning import probes
+
+SIZES = (1, 8, 64)
+"""How many times the smallest graph's elements."""
+_ROUNDS = 2
+_HEADS, _LENGTH, _DEPTH = 3, 128, 64
+_CHANNELS, _COLOURS, _FILTERS = 384, 3, 32
+_IMAGES = {1: ((8, 8), (64, 128)), 8: ((16, 32), (256, 256)), 64: ((64, 64), (512, 1024))}
+"""By size, the points of the image of many channels, and of that of few."""
+_WINDOW = 3
+
+
+def graph(size: int) -> Graph:
+    """An attention, a norm of rows, a depthwise window, one over few channels and a product, in turn and
+    twice, in f32, each another kernel; between them the values are seen in another shape."""
+    b = GraphBuilder(f"kinds_{size}")
+    (rows, columns), (height, width) = _IMAGES[size]
+    heads = (size, _HEADS, _LENGTH, _DEPTH)
+    x = b.input("x", heads, DType.F32)
+    for number in range(_ROUNDS):
+        x = b.attention(x, x, x, None, 1 / (8 + number))
+        x = probes.normalised(b, b.reshape(x, (rows * columns, _CHANNELS)), number)
+        x = _window(b, b.reshape(x, (1, rows, columns, _CHANNELS)), None, 1, number)
+        x = _window(b, b.reshape(x, (1, height, width, _COLOURS)), _FILTERS, 2, number)
+        points = height * width // 4
+        x = b.reshape(x, (points, _FILTERS))
+        x = probes.multiplied(b, x, _FILTERS, math.prod(heads) // points, number)
+        x = b.reshape(x, heads)
+    return b.build([x])
+
+
+def operations(made: Graph) -> int:
+    """About how many operations a graph has."""
+    size, channels = made.inputs[0].type.shape[0], _HEADS * _LENGTH * _DEPTH
+    assert isinstance(size, int)
+    attention = 4 * _LENGTH * channels
+    shallow = channels // _COLOURS // 4 * _FILTERS * _WINDOW**2 * _COLOURS * 2
+    return _ROUNDS * size * (attention + shallow + 2 * channels * (_WINDOW**2 + _FILTERS))
+
+
+def _window(b: GraphBuilder, x: Value, filters: int | None, stride: int, number: int) -> Value:
+    """A window over x (1, rows, columns, channels) with constant weights and a border, with so many filters
+    over all channels, or with one for each; at least what nearly all of the result is."""
+    _, rows, columns, channels = (int(str(extent)) for extent in x.type.shape)
+    same, taps = filters is None, (_WINDOW, _WINDOW)
+    summed = () if same else (channels,)
+    out, first = filters or channels, 4
+    shape = (1, rows // stride, columns // stride, out)
+    name = f"{'depthwise' if same else 'window'}{number}"
+    size = (*taps, *summed, out)
+    weights = Constant.of(probes.random(DType.F32, (math.prod(size[:-1]), out), number).reshape(size), name)
+    w = b.constant(name, weights, size, DType.F32)
+    at = [Linear(((1 + axis, stride), (first + axis, 1)), -1) for axis in range(2)]
+    read = IndexMap((Linear.dim(0), *at, Linear.dim(3 if same else first + 2)), 0.0)
+    weight = IndexMap.of_dims((first, first + 1, *([] if same else [first + 2]), 3))
+    body = Apply("mul", (Arg(0, DType.F32), Arg(1, DType.F32)), DType.F32)
+    extents = (*shape, *taps, *summed)
+    y = b.generic([x, w], [read, weight], extents, body, reduced=len(extents) - 4, combiner="add")
+    bounded = Apply("max", (Arg(0, DType.F32), Const(-1000.0 - number, DType.F32)), DType.F32)
+    return b.generic([y], [IndexMap.identity(4)], shape, bounded)
