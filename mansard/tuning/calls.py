@@ -8,9 +8,8 @@ run beside the device's.
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -33,8 +32,9 @@ Points = tuple[tuple[float, float], ...]
 _WIDTH = 1 << 10
 _ROWS = (1 << 8, 1 << 11, 1 << 13)
 """1, 8 and 32 MB."""
-_CALLS = 15
-_PROFILED = 9
+_CALLS, _PROFILED = 200, 30
+_LEAST, _SECONDS = 4, 0.1
+"""Fewer, down to so many, where they take longer than this."""
 
 
 @dataclass(frozen=True)
@@ -80,19 +80,22 @@ class _Calls:
         self.kernels = {decision.dispatch for decision in made.plan.decisions}
 
     def beside(self, rows: int, *, copies: bool = True) -> float:
-        """Seconds of a call with so many rows beside its kernels, and the device's ``copies``: the lower
-        quartile of several calls, less that of the device's work in as many others."""
+        """Seconds of a call with so many rows beside its kernels, and the device's ``copies``: the least of
+        several calls, less the least of the device's work in as many others."""
         array = np.ones([rows, *map(representative, self.shape[1:])], np.float32)
         prepared = self.session.signature.prepare([array], {})
-        self.session.run(prepared)
-        wake(self.device)
-        times = []
-        for _ in range(_CALLS):
+
+        def call() -> float:
             begin = time.perf_counter()
             self.session.run(self.session.signature.prepare([array], {}))
-            times.append(time.perf_counter() - begin)
-        works = [self._work(self.session.profile(prepared), copies) for _ in range(_PROFILED)]
-        return max(0.0, _quartile(times) - _quartile(works))
+            return time.perf_counter() - begin
+
+        call()
+        wake(self.device)
+        took = _least_of(call, _CALLS)
+        return max(
+            0.0, took - _least_of(lambda: self._work(self.session.profile(prepared), copies), _PROFILED)
+        )
 
     def _work(self, profile: Profile, copies: bool) -> float:
         rows = [row for row in profile.rows if copies or row.label in self.kernels]
@@ -103,9 +106,12 @@ class _Calls:
         self.session.close()
 
 
-def _quartile(seconds: Sequence[float]) -> float:
-    quartile, *_ = statistics.quantiles(seconds, n=4)
-    return quartile
+def _least_of(measured: Callable[[], float], turns: int) -> float:
+    found: list[float] = []
+    until = time.monotonic() + _SECONDS
+    while len(found) < (turns if time.monotonic() < until else _LEAST):
+        found.append(measured())
+    return min(found)
 
 
 def _rows() -> Dim:
