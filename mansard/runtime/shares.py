@@ -4,6 +4,10 @@ Every call takes the extents of the moment (`Shares.applied`) and, when it has e
 piece took (`Shares.observe`). A device's rate is the median of its last `MEMORY` calls, so that one
 call that was disturbed changes nothing, and a device that stays slower gets less from the third call on.
 
+Rates are not all: kernels work in tiles, and a few rows more can cost a whole round of them. So what was
+measured of a division counts for more than what rates promise (`_Known`), as long as the devices are as fast
+as they were then.
+
 Every other set of extents is another recording; equal ones are used again. So extents change in steps of
 a 64th of the whole, and only when all divided dispatches together would then take less time by `GAIN`, and by
 more than that after recent changes: where times are noise, shares come to rest.
@@ -26,6 +30,10 @@ from mansard.runtime.tensors import Prepared
 MEMORY = 5
 GAIN = 0.04
 STEPS = 64
+SURE = 3
+"""Calls from which the median of a division's times counts."""
+CHANGED = 0.15
+"""By how much a piece's time must differ for its device to be another than before."""
 CALM = 0.97
 """What is left of the unrest of a change after each call; each change raises the gain asked for by `GAIN`."""
 
@@ -66,6 +74,37 @@ def balanced(rates: Sequence[float], total: int, unit: int, most: Sequence[int])
     return (*extents, total - sum(extents))
 
 
+class _Known:
+    """The seconds that the pieces of one division took in the latest calls."""
+
+    def __init__(self, count: int) -> None:
+        self._latest: list[deque[float]] = [deque(maxlen=MEMORY) for _ in range(count)]
+        self._first: list[float] = []
+        """The medians when there were enough to be sure."""
+
+    def add(self, seconds: Sequence[float]) -> bool:
+        """Take over another call; False where devices are no longer what they were."""
+        for known, time in zip(self._latest, seconds, strict=True):
+            known.append(time)
+        if not self.sure:
+            return True
+        medians = [_median(known) for known in self._latest]
+        self._first = self._first or medians
+        same = all(abs(new - old) <= CHANGED * old for new, old in zip(medians, self._first, strict=True))
+        self._first = self._first if same else medians
+        return same
+
+    @property
+    def sure(self) -> bool:
+        """Whether there were enough calls."""
+        return len(self._latest[0]) >= SURE
+
+    @property
+    def seconds(self) -> float:
+        """When the last piece ends."""
+        return max(map(_median, self._latest))
+
+
 @dataclass
 class _Ratio:
     """One split: its extents now, and the latest rates of its pieces in positions a second."""
@@ -74,6 +113,8 @@ class _Ratio:
     symbols: tuple[Dim, ...]
     extents: tuple[int, ...]
     rates: list[deque[float]] = field(default_factory=list)
+    tried: dict[tuple[int, ...], _Known] = field(default_factory=dict)
+    """Divisions that were measured with the devices as they are."""
 
     def __post_init__(self) -> None:
         self.rates = [deque(maxlen=MEMORY) for _ in self.extents]
@@ -87,19 +128,30 @@ class _Ratio:
         symbols = tuple(next(iter(dims.to_expr(size).symbols())) for size in split.sizes[:-1])
         return _Ratio(split, symbols, split.initial)
 
-    def learn(self, extents: Sequence[int], seconds: Sequence[float]) -> None:
+    def learn(self, extents: tuple[int, ...], seconds: Sequence[float]) -> None:
         """Take over what pieces of these extents took."""
-        for known, extent, time in zip(self.rates, extents, seconds, strict=True):
-            known.append(extent / time)
+        for rates, extent, time in zip(self.rates, extents, seconds, strict=True):
+            rates.append(extent / time)
+        known = self.tried.setdefault(extents, _Known(len(extents)))
+        if not known.add(seconds):
+            self.tried = {extents: known}
 
     def outlook(self) -> tuple[float, float, tuple[int, ...]]:
         """The seconds until the last piece ends, as it is and with better extents, and those."""
         if not self.rates[0]:
             return 0.0, 0.0, self.extents
-        rates = [sorted(known)[len(known) // 2] for known in self.rates]
-        better = balanced(rates, self.split.total, self.step, [dim.max for dim in self.symbols])
-        now, then = _last(self.extents, rates), _last(better, rates)
+        rates = [_median(known) for known in self.rates]
+        # One call may have been disturbed, which makes a division look worse, never better.
+        measured = {e: known.seconds for e, known in self.tried.items() if known.sure or e != self.extents}
+        even = balanced(rates, self.split.total, self.step, [dim.max for dim in self.symbols])
+        expected = {extents: _last(extents, rates) for extents in (self.extents, even)} | measured
+        better = min(expected, key=lambda extents: expected[extents])
+        now, then = expected[self.extents], expected[better]
         return (now, then, better) if then < now else (now, now, self.extents)
+
+
+def _median(known: deque[float]) -> float:
+    return sorted(known)[len(known) // 2]
 
 
 def _last(extents: Sequence[int], rates: Sequence[float]) -> float:
@@ -174,7 +226,7 @@ class Shares:
             for ratio in self._ratios:
                 times = taken[id(ratio)]
                 if all(times):
-                    extents = [dims.evaluate(size, sizes) for size in ratio.split.sizes]
+                    extents = tuple(dims.evaluate(size, sizes) for size in ratio.split.sizes)
                     ratio.learn(extents, [time / 1e9 for time in times])
             outlooks = [ratio.outlook() for ratio in self._ratios]
             now, then = sum(outlook[0] for outlook in outlooks), sum(outlook[1] for outlook in outlooks)

@@ -107,6 +107,23 @@ def test_where_times_are_noise_shares_come_to_rest():
     assert 0 < changes < 60
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_shares_stay_where_kernels_fill_their_rounds(noise):
+    """Devices do 128 rows a round, the first a little slower: by rates it should give rows to the second, and
+    get some back when that costs a whole round. What was measured of the first division is better."""
+    shares, rng = shares_of(2), np.random.default_rng(2)
+    longest, recorded = [], set()
+    for _ in range(60):
+        (share,) = shares.now()
+        times = [-(-e // 128) * t for e, t in zip(share.extents, (1.15, 1.0), strict=True)]
+        sizes = shares.applied(Prepared((), {}, False)).dims
+        shares.observe(sizes, [[row(f"d0.{i}", t * (1 + rng.normal(0, noise)))] for i, t in enumerate(times)])
+        longest.append(max(times))
+        recorded.add(share.extents)
+    assert longest.count(2 * 1.15) >= 48
+    assert len(recorded) <= 8
+
+
 def test_copies_of_a_piece_count_as_its_time():
     shares = shares_of(2)
     sizes = shares.applied(Prepared((), {}, False)).dims
