@@ -22,7 +22,7 @@ from mansard.placement import Placement
 
 SIDE = 4096
 """Rows and columns of the matrices: a product of bf16 takes an H200 about 0.8 ms."""
-STEPS = 24
+STEPS = 48
 """Products of a branch, of a stage, and of the chain that is divided."""
 FROM_ALONE = "one device's part of the work, measured on a device alone"
 _BF16, _F32 = DType.BF16, DType.F32
