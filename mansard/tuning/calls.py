@@ -1,9 +1,9 @@
 """What a call takes beside its devices' work: until they begin, and while the host copies.
 
-Two small models tell it, called as any model is, with few rows and with many: sums of the rows of an input,
-and rows made of one number each. What calls take longer than their kernels and the device's copies do is the
-host's: for few rows the way to the device and back, for many its own copies as well, as far as they do not
-run beside the device's.
+Two small models tell it, called as any model is, with few rows and with many: the first numbers of the rows
+of an input, and rows made of one number each. What calls take longer than their kernels and the device's
+copies do is the host's: for few rows the way to the device and back, for many its own copies as well, as far
+as they do not run beside the device's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mansard.dims import Dim, representative, symbol
 from mansard.dtypes import DType
 from mansard.hal import Device
 from mansard.ir import Graph, GraphBuilder, IndexMap
-from mansard.ir.scalar import Apply, Arg, Const
+from mansard.ir.scalar import Apply, Arg, Const, Scalar
 from mansard.placement import Placement
 from mansard.runtime.profile import Profile
 from mansard.runtime.session import Session
@@ -49,12 +49,12 @@ class CallCosts:
 
 def call_costs(device: Device) -> CallCosts:
     """Measure a device that computes. Raises errors under CompileError and DeviceError where it cannot."""
-    sums, spread = _Calls(device, _sums()), _Calls(device, _spread())
-    with closing(sums), closing(spread):
-        least = sums.beside(1, copies=False)
+    firsts, spread = _Calls(device, _firsts()), _Calls(device, _spread())
+    with closing(firsts), closing(spread):
+        least = firsts.beside(1, copies=False)
         if device.capabilities.late_binding:  # uses the caller's arrays
             return CallCosts(least, (), ())
-        return CallCosts(least, _points(sums.beside), _points(spread.beside))
+        return CallCosts(least, _points(firsts.beside), _points(spread.beside))
 
 
 def _points(beside: Callable[[int], float]) -> Points:
@@ -118,18 +118,21 @@ def _rows() -> Dim:
     return Dim("rows", 1, max(_ROWS), typical=_ROWS[0])
 
 
-def _sums() -> Graph:
-    """The sums of rows of f32: a large input, a small output."""
-    b = GraphBuilder("sums_of_rows")
+def _firsts() -> Graph:
+    """The first numbers of rows of f32: a large input, of which little is read, and a small output."""
+    b = GraphBuilder("firsts")
     x = b.input("x", (symbol(_rows()), _WIDTH), DType.F32)
-    total = b.generic([x], [IndexMap.identity(2)], x.type.shape, Arg(0, DType.F32), reduced=1, combiner="add")
-    return b.build([total])
+    y = b.generic([x], [IndexMap.of_dims((0, None))], x.type.shape[:1], _plus_one())
+    return b.build([y])
 
 
 def _spread() -> Graph:
     """Rows of f32 that hold one number each, and one more: a small input, a large output."""
     b = GraphBuilder("rows_of_numbers")
     x = b.input("x", (symbol(_rows()),), DType.F32)
-    body = Apply("add", (Arg(0, DType.F32), Const(1.0, DType.F32)), DType.F32)
-    y = b.generic([x], [IndexMap.of_dims((0,))], (x.type.shape[0], _WIDTH), body)
+    y = b.generic([x], [IndexMap.of_dims((0,))], (x.type.shape[0], _WIDTH), _plus_one())
     return b.build([y])
+
+
+def _plus_one() -> Scalar:
+    return Apply("add", (Arg(0, DType.F32), Const(1.0, DType.F32)), DType.F32)
