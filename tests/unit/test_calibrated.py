@@ -20,6 +20,7 @@ from mansard.targets.socs import parse_soc
 from mansard.tuning.calibrate import Calibration, to_toml
 
 GPU = DeviceInfo("vulkan", 0, "Some GPU", "vulkan:1.3", driver_version="1", kind="discrete")
+HOST = LinkProfile(2e9, 1e-6, 7e-6, ((1e6, 0.0), (1e8, 1e-2)))
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +29,23 @@ def folder(monkeypatch, tmp_path):
 
 
 def profile(name="Some GPU"):
-    links = {"host": LinkProfile(2e9, 1e-6), "AMD CPU": LinkProfile(3e9, 2e-5)}
-    rates, link = {"f32": 1e12, "i8": 4e12}, LinkProfile(1e9, 3e-5)
+    links = {"host": HOST, "AMD CPU": LinkProfile(3e9, 2e-5, 7e-6)}
+    rates, link = {"f32": 1e12, "i8": 4e12}, LinkProfile(1e9, 3e-5, 7e-6, ((1e6, 1e-4), (1e8, 2e-2)))
     small = {"f32": ((1e6, 1e11), (1e8, 1e12))}
     return DeviceProfile(
-        name, 1e9, 2e9, 1 << 20, rates, 1e-6, link, False, links, "2026-01-02", small=small, deep=small
+        name,
+        1e9,
+        2e9,
+        1 << 20,
+        rates,
+        1e-6,
+        link,
+        False,
+        links,
+        "2026-01-02",
+        small=small,
+        deep=small,
+        start=2e-5,
     )
 
 
@@ -93,7 +106,7 @@ def test_measured_profiles_make_a_chip():
         "vulkan": dataclasses.replace(
             profile("vulkan"),
             measured="",
-            links={"host": LinkProfile(2e9, 1e-6), "cpu": LinkProfile(3e9, 2e-5)},
+            links={"host": HOST, "cpu": LinkProfile(3e9, 2e-5, 7e-6)},
         ),
         "cpu": dataclasses.replace(own, name="cpu", measured="", links={"vulkan": LinkProfile(5e9, 4e-5)}),
     }

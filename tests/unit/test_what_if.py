@@ -246,6 +246,8 @@ def test_a_chip_from_a_file(tmp_path):
         ("[cpu]", "[cpu", "not valid TOML"),
         ("launch = 1e-3\n", "launch = 1e-3\nsmall = {f32 = [[9.0, 2.0], [8.0, 3.0]]}\n", "do not grow: 9.0"),
         ("launch = 1e-3\n", "launch = 1e-3\nsmall = {f32 = [1.0]}\n", r"small.f32 of cpu of .* is \[1.0\]"),
+        ("launch = 1e-3\n", "launch = 1e-3\nhost_copies = [[1.0, -1.0]]\n", "seconds is -1.0"),
+        ("launch = 1e-3\n", "launch = 1e-3\nhost_copies = 3\n", r"is 3, not a list of \[bytes, seconds\]"),
         ('name = "Test chip"', "name = 1\nextra = 2", "'extra' is not a table"),
     ],
 )  # fmt: skip
