@@ -155,9 +155,9 @@ class _Batching:
         return [], [self._lane(Work(slot, FETCH, [copy], after + sends))]
 
     def _send(self, copies: Sequence[CopyPlan], work: Work) -> None:
-        if copies:
-            self._lane(Work(work.slot, SEND, list(copies), [work]))
-            self.reading[work.slot] += copies
+        for copy in copies:  # one by one: whoever waits for the first need not wait for the others
+            self._lane(Work(work.slot, SEND, [copy], [work]))
+            self.reading[work.slot].append(copy)
 
     def _overwritten(self, slot: int, step: Step) -> list[Work]:
         """The copies apart that have to end before a step, which writes what they read."""

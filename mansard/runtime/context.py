@@ -15,11 +15,12 @@ from mansard.hal import Batch, BindingSlot, Buffer, Launcher, MemoryKind, Point,
 from mansard.runtime.binding import BoundSlot
 from mansard.runtime.constants import Constants
 from mansard.runtime.copying import HostCopy, copy_all, flat
+from mansard.runtime.landings import Block, Landings
 from mansard.runtime.layout import Layout, Store
 from mansard.runtime.ledger import ACTIVATIONS, CALLER, INPUTS, OUTPUTS, SCRATCH, MemoryRow
 from mansard.runtime.lockstep import in_lockstep
 from mansard.runtime.memory import TINY, Allocation, Memory
-from mansard.runtime.recording import RecordedBatch, Recorder
+from mansard.runtime.recording import LandingCopy, RecordedBatch, Recorder
 from mansard.runtime.tensors import Array, empty
 from mansard.runtime.workspace import Workspace, Workspaces, plan_workspaces
 
@@ -36,6 +37,7 @@ class Machine:
     constants: Constants
     states: Memory
     workspaces: Workspaces
+    landings: Landings
 
     def row(self, allocation: Allocation, lower_bound: int | None = None) -> MemoryRow:
         """An allocation as a row of the ledger: who made it and where, and who uses it."""
@@ -65,10 +67,21 @@ class Context:
         self.memory = Memory(machine.slots)
         self._numbered = [machine.layout.arguments(slot) for slot in range(len(machine.slots))]
         self._workspaces: dict[int, Workspace] = {}
+        recorder = Recorder(
+            machine.plan, machine.layout, machine.slots, self.place, self._bytes, sizes, profile=profile
+        )
+        self._landings = recorder.landings(machine.landings.able)
+        """The stores of outputs that are blocks, other ones in each call."""
+        self._importers = {
+            store: tuple(slot for slot in store.members if not recorder.binds[slot])
+            for store in self._landings
+        }
+        for slot, stores in enumerate(self._numbered):
+            bound = [store for store in self._landings if slot in store.members]
+            stores += bound if recorder.binds[slot] else []
         try:
             self._allocate()
-            recorder = Recorder(machine.plan, machine.layout, machine.slots, self.place, self._bytes, sizes)
-            recorded = recorder.record(profile=profile)
+            recorded = recorder.record(self._landings)
             self._batches = in_lockstep(recorded) if lockstep else recorded
         except BaseException:
             self.memory.close()
@@ -94,6 +107,7 @@ class Context:
         self._results: dict[int, Array] = {}
         self._into: Sequence[Array] | None = None
         self._imported: list[Buffer] = []
+        self._blocks: dict[Store, Block] = {}
         self.host_copies = 0
         self.host_bytes = 0
         self._dtypes = [spec.dtype.numpy for spec in machine.plan.outputs]
@@ -112,17 +126,21 @@ class Context:
 
     def _allocate(self) -> None:
         stores = [store for store in self.machine.layout.stores if store.role == "arena"]
-        sizes = {store: max(self._bytes[value.id] for value in store.values) for store in stores}
+        sizes = {store: self._size(store) for store in stores}
         self.workspace_plans = plan_workspaces(self.machine.slots, stores, sizes)
         floating = {store for plan in self.workspace_plans.values() for store in plan.offsets}
+        floating |= self._landings
         self.memory.allocate([store for store in stores if store not in floating], sizes, "activations")
+
+    def _size(self, store: Store) -> int:
+        return max(self._bytes[value.id] for value in store.values)
 
     def place(self, store: Store, slot: int) -> tuple[Buffer | BindingSlot, int]:
         """Where a slot's commands find a store; a binding slot for the caller's arrays and workspaces.
 
         The caller's arrays have the first binding slots, the workspace has the one after them.
         """
-        if store.role == "argument":
+        if store.role == "argument" or store in self._landings:
             return BindingSlot(self._numbered[slot].index(store)), 0
         if slot in self.workspace_plans and store in self.workspace_plans[slot].offsets:
             return BindingSlot(len(self._numbered[slot])), self.workspace_plans[slot].offsets[store]
@@ -138,6 +156,9 @@ class Context:
         for slot, plan in self.workspace_plans.items():
             if slot not in self._workspaces:
                 self._workspaces[slot] = self.machine.workspaces.take(plan)
+        for store in self._landings - self._blocks.keys():
+            take = self.machine.landings.take
+            self._blocks[store] = take(self._size(store), self._importers[store])
 
     def start(
         self, arrays: Sequence[Array], after: Sequence[Point] = (), into: Sequence[Array] | None = None
@@ -239,8 +260,9 @@ class Context:
         for slot, batches in enumerate(self._batches):
             tables = sum(batch.commands.host_bytes for batch in batches)
             rows.append(MemoryRow(SCRATCH, names[slot], "recordings", tables))
+            callers = [store for store in self._numbered[slot] if store.role == "argument"]
             for output in (False, True):
-                stores = [store for store in self._numbered[slot] if store.output == output]
+                stores = [store for store in callers if store.output == output]
                 size = sum(self._bytes[store.values[0].id] for store in stores)
                 if stores:
                     rows.append(MemoryRow(OUTPUTS if output else INPUTS, names[slot], CALLER, size))
@@ -269,8 +291,10 @@ class Context:
         waits = tuple(self._point(s, n) for s, n in batch.wait)
         if not waits:
             waits = tuple(after)
-        signal = (self._point(slot, number),)
-        return Batch(batch.commands, waits, signal, {i: bound[i] for i in batch.arguments})
+        signal, commands = (self._point(slot, number),), batch.commands
+        if isinstance(commands, LandingCopy):
+            commands = commands.to(self._blocks[commands.store], slot)
+        return Batch(commands, waits, signal, {i: bound[i] for i in batch.arguments})
 
     def _lanes(self) -> int:
         return 1 + max((batch.lane for batches in self._batches for batch in batches), default=0)
@@ -288,10 +312,7 @@ class Context:
     def _launch(self, launcher: Launcher) -> bool:
         """Start the call through a launcher; False when an array has no elements, and thus no address."""
         slot = next(number for number, batches in enumerate(self._batches) if batches)
-        arrays: list[Array] = [
-            self._output_array(store.source) if store.output else self._arrays[store.source]
-            for store in self._numbered[slot]
-        ]
+        arrays = [self._argument(store) for store in self._numbered[slot]]
         if any(array.size == 0 for array in arrays):
             return False
         if slot in self._workspaces:
@@ -328,11 +349,16 @@ class Context:
         """The caller's arrays, as buffers of the slot's device, and the workspace, by binding slot."""
         bound: dict[int, Buffer] = {}
         for index, store in enumerate(self._numbered[slot]):
-            array = self._output_array(store.source) if store.output else self._arrays[store.source]
-            bound[index] = self._bind(slot, array)
+            bound[index] = self._bind(slot, self._argument(store))
         if slot in self._workspaces:
             bound[len(self._numbered[slot])] = self._workspaces[slot].buffer
         return bound
+
+    def _argument(self, store: Store) -> Array:
+        """The array that is bound for a store of the caller's, or for one of the landings."""
+        if store in self._landings:
+            return self._blocks[store].array[: self._size(store)]
+        return self._output_array(store.source) if store.output else self._arrays[store.source]
 
     def _bind(self, slot: int, array: Array) -> Buffer:
         device = self.machine.slots[slot].device
@@ -376,6 +402,8 @@ class Context:
             return array.reshape(-1).view(np.uint8)[:size]
         if store.role == "constant":
             return self.machine.constants.read(store.source)[:size]
+        if store in self._blocks:
+            return self._blocks[store].array[:size]
         memory = self.machine.states if store.role == "state" else self.memory
         return memory.view(store, size)
 
@@ -388,6 +416,11 @@ class Context:
             if into is None or into is result:
                 return result
         shape = self._shapes[number]
+        if into is None and store in self._blocks:
+            lent = self.machine.landings.lend(self._blocks[store], shape, self._dtypes[number])
+            if lent is not None:
+                del self._blocks[store]
+                return lent
         result = np.empty(shape, dtype=self._dtypes[number]) if into is None else into
         copies.append(HostCopy(self._read(spec.value)[: result.nbytes], flat(result)))
         self._count(result.nbytes)
@@ -401,6 +434,9 @@ class Context:
         for workspace in self._workspaces.values():
             self.machine.workspaces.give(workspace)
         self._workspaces = {}
+        for block in self._blocks.values():
+            self.machine.landings.give(block)
+        self._blocks = {}
 
     def _count(self, size: int) -> None:
         self.host_copies += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mansard import dims
@@ -17,14 +17,55 @@ from mansard.hal import (
     CommandBuffer,
     Copy,
     Dispatch,
+    ProfileRow,
     QueueKind,
 )
-from mansard.runtime.batching import COMPUTE, Item, make_batches
+from mansard.runtime.batching import COMPUTE, SEND, Item, Work, make_batches
 from mansard.runtime.binding import BoundSlot
+from mansard.runtime.landings import Block
 from mansard.runtime.layout import CopyPlan, Layout, Store
+
+KEPT_RECORDINGS = 4
+"""Of a copy to blocks: while a caller holds one result, two blocks take turns."""
 
 PlaceOf = Callable[[Store, int], tuple[Buffer | BindingSlot, int]]
 """Where the commands of a slot find a store: a buffer, or what is bound to a slot at submission."""
+
+
+class LandingCopy(CommandBuffer):
+    """A copy to a block of `mansard.runtime.landings`, another one for each call: recorded for each.
+
+    Profiles and sizes are those of the recording used last.
+    """
+
+    def __init__(self, store: Store, record: Callable[[Buffer], CommandBuffer]) -> None:
+        self.store = store
+        self._record = record
+        self._recorded: dict[int, CommandBuffer] = {}
+        """By the number of the block, the one used last at the end."""
+
+    def to(self, block: Block, slot: int) -> CommandBuffer:
+        """The commands that copy to a block, by the device of a slot that has imported it."""
+        commands = self._recorded.pop(block.number, None) or self._record(block.buffers[slot])
+        self._recorded[block.number] = commands
+        if len(self._recorded) > KEPT_RECORDINGS:
+            self._recorded.pop(next(iter(self._recorded))).close()
+        return commands
+
+    @property
+    def latest(self) -> CommandBuffer | None:
+        """The recording used last."""
+        return self._recorded[next(reversed(self._recorded))] if self._recorded else None
+
+    def profile(self) -> Sequence[ProfileRow]:
+        """See `CommandBuffer.profile`."""
+        return () if self.latest is None else self.latest.profile()
+
+    def close(self) -> None:
+        """See `CommandBuffer.close`."""
+        for commands in self._recorded.values():
+            commands.close()
+        self._recorded = {}
 
 
 @dataclass(frozen=True)
@@ -51,31 +92,62 @@ class Recorder:
         place: PlaceOf,
         sizes: Mapping[int, int],
         symbols: Mapping[str, int],
+        *,
+        profile: bool,
     ) -> None:
         self._plan, self._layout, self._slots = plan, layout, slots
         self._place, self._bytes, self._symbols = place, sizes, symbols
+        self._profile = profile
+        capabilities = [slot.device.capabilities for slot in slots]
+        self.binds = [able.late_binding and able.unified_memory for able in capabilities]
+        """By slot, whether its commands may name memory that is known when they are submitted."""
         self.copies = 0
         self.copied_bytes = 0
 
-    def record(self, *, profile: bool) -> list[list[RecordedBatch]]:
+    def landings(self, able: Callable[[int], bool]) -> set[Store]:
+        """The stores of outputs that may lie in other memory in every call: see `mansard.runtime.landings`.
+
+        Devices that bind buffers at submission may do with them what they want. Others may only copy to
+        them, in batches of their own, and must be ``able`` to import memory.
+        """
+        layout, values = self._layout, [spec.value for spec in self._plan.outputs]
+        found = {
+            store
+            for value, store in layout.readbacks.items()
+            if values.count(value) == 1 and store.role == "arena" and value not in layout.offset_of
+        }
+        copies = [(slot, copy) for (slot, _), own in layout.before.items() for copy in own]
+        copies += [(copy.value.device, copy) for copy in layout.transfers.values() if copy is not None]
+        sends = [(slot, copy) for (slot, _), own in layout.after.items() for copy in own]
+        reached = {copy.target for slot, copy in sends if not self.binds[slot] and self._apart(slot, copy)}
+        fixed = {layout.of_value[exit_] for _, exit_ in self._plan.states}
+        fixed |= {
+            layout.of_value[value.id]
+            for value in self._plan.values
+            if not self.binds[value.device] and value.id in layout.of_value
+        }
+        for slot, copy in copies:
+            fixed |= set() if self.binds[slot] else {copy.source, copy.target}
+        for slot, copy in sends:
+            if not self.binds[slot]:
+                fixed |= {copy.source} if self._apart(slot, copy) else {copy.source, copy.target}
+        return {
+            store
+            for store in (found & reached) - fixed
+            if all(self.binds[slot] or able(slot) for slot in store.members)
+        }
+
+    def record(self, landings: Collection[Store] = ()) -> list[list[RecordedBatch]]:
         """The batches of every slot, each behind those of its slot that it waits for.
 
         Large copies are batches of their own for the device's transfer queue, so that they run while it
         computes. Where that queue takes no times, profiled recordings have them on the other.
+        Copies to ``landings`` are recorded as calls come.
         """
-        work = make_batches(self._plan, self._layout, lambda slot, copy: self._apart(slot, copy, profile))
+        work = make_batches(self._plan, self._layout, self._apart)
         numbers = {each: (slot, n) for slot, own in enumerate(work) for n, each in enumerate(own)}
         batches = [
-            [
-                self._batch(
-                    slot,
-                    [command for item in each.items for command in self._commands(slot, item)],
-                    tuple(numbers[other] for other in each.after),
-                    profile,
-                    each.lane,
-                )
-                for each in own
-            ]
+            [self._batch(slot, each, tuple(numbers[other] for other in each.after), landings) for each in own]
             for slot, own in enumerate(work)
         ]
         ends = [
@@ -84,19 +156,17 @@ class Recorder:
             for n in sorted({each.lane: n for n, each in enumerate(own)}.values())
         ]
         for slot in range(len(batches)):
-            batches[slot] += self._commit_states(slot, ends, profile)
+            batches[slot] += self._commit_states(slot, ends)
         return batches
 
-    def _apart(self, slot: int, copy: CopyPlan, profile: bool) -> bool:
+    def _apart(self, slot: int, copy: CopyPlan) -> bool:
         """Whether a copy goes to the transfer queue of its device."""
         capabilities = self._slots[slot].device.capabilities
-        if not capabilities.transfer_queue or (profile and not capabilities.transfer_profiling):
+        if not capabilities.transfer_queue or (self._profile and not capabilities.transfer_profiling):
             return False
         return self._bytes[copy.value.id] >= max(1, capabilities.transfer_bytes)
 
-    def _commit_states(
-        self, slot: int, ends: Sequence[tuple[int, int]], profile: bool
-    ) -> list[RecordedBatch]:
+    def _commit_states(self, slot: int, ends: Sequence[tuple[int, int]]) -> list[RecordedBatch]:
         """New contents of states move to their place when every device is done with the old ones."""
         commands: list[Command] = []
         for entry, exit_ in self._plan.states:
@@ -106,19 +176,30 @@ class Recorder:
                 commands += self._copy(slot, CopyPlan(source, target, value, f"keep {value.name}"))
         if not commands:
             return []
-        return [self._batch(slot, commands, tuple(ends), profile, COMPUTE)]
+        recorded = self._record(slot, commands, COMPUTE)
+        return [RecordedBatch(recorded, tuple(ends), tuple(sorted(_arguments(commands))))]
 
     def _batch(
-        self,
-        slot: int,
-        commands: Sequence[Command],
-        wait: tuple[tuple[int, int], ...],
-        profile: bool,
-        lane: int,
+        self, slot: int, work: Work, wait: tuple[tuple[int, int], ...], landings: Collection[Store]
     ) -> RecordedBatch:
+        for copy in work.items if work.lane == SEND else ():
+            if isinstance(copy, CopyPlan) and copy.target in landings and self._bytes[copy.value.id]:
+                return RecordedBatch(self._landing_copy(slot, copy), wait, (), SEND)
+        commands = [command for item in work.items for command in self._commands(slot, item)]
+        recorded = self._record(slot, commands, work.lane)
+        return RecordedBatch(recorded, wait, tuple(sorted(_arguments(commands))), work.lane)
+
+    def _record(self, slot: int, commands: Sequence[Command], lane: int) -> CommandBuffer:
         queue = QueueKind.COMPUTE if lane == COMPUTE else QueueKind.TRANSFER
-        recorded = self._slots[slot].device.record(commands, profile=profile, queue=queue)
-        return RecordedBatch(recorded, wait, tuple(sorted(_arguments(commands))), lane)
+        return self._slots[slot].device.record(commands, profile=self._profile, queue=queue)
+
+    def _landing_copy(self, slot: int, copy: CopyPlan) -> LandingCopy:
+        size, source, end = self._ends(slot, copy)
+
+        def record(buffer: Buffer) -> CommandBuffer:
+            return self._record(slot, [Copy(source, BufferRef(buffer, end), size, copy.label)], SEND)
+
+        return LandingCopy(copy.target, record)
 
     def _commands(self, slot: int, step: Item) -> list[Command]:
         if isinstance(step, BarrierStep):
@@ -148,14 +229,18 @@ class Recorder:
         return BufferRef(buffer, start + offset, size)
 
     def _copy(self, slot: int, copy: CopyPlan) -> list[Command]:
-        size = self._bytes[copy.value.id]
-        if size == 0:
+        if self._bytes[copy.value.id] == 0:
             return []
+        size, source, end = self._ends(slot, copy)
+        return [Copy(source, self._reference(slot, copy.target, end), size, copy.label)]
+
+    def _ends(self, slot: int, copy: CopyPlan) -> tuple[int, BufferRef, int]:
+        """The bytes of a copy, which is counted, its source, and where in its target it begins."""
+        size = self._bytes[copy.value.id]
         self.copies += 1
         self.copied_bytes += size
         begin, end = (dims.evaluate(at, self._symbols) for at in (copy.source_offset, copy.target_offset))
-        source = self._reference(slot, copy.source, begin)
-        return [Copy(source, self._reference(slot, copy.target, end), size, copy.label)]
+        return size, self._reference(slot, copy.source, begin), end
 
 
 def _arguments(commands: Sequence[Command]) -> set[int]:

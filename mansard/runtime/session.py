@@ -19,8 +19,18 @@ from mansard.runtime.calls import Calls, Stats
 from mansard.runtime.constants import Constants, upload
 from mansard.runtime.context import Machine
 from mansard.runtime.dataflow import dataflow, expected_times
+from mansard.runtime.landings import Landings
 from mansard.runtime.layout import Store, lay_out
-from mansard.runtime.ledger import ACTIVATIONS, CODE, STATES, WEIGHTS, MemoryLedger, MemoryRow, joined
+from mansard.runtime.ledger import (
+    ACTIVATIONS,
+    CODE,
+    STAGING,
+    STATES,
+    WEIGHTS,
+    MemoryLedger,
+    MemoryRow,
+    joined,
+)
 from mansard.runtime.memory import Memory
 from mansard.runtime.options import whole
 from mansard.runtime.profile import DeviceProfile, Profile
@@ -67,8 +77,9 @@ class Session:
         stores = [store for store in self.layout.stores if store.role == "state"]
         self._states.allocate(stores, {store: _state_bytes(store) for store in stores}, "states")
         self._workspaces = Workspaces(self.slots)
+        self._landings = Landings(self.slots)
         self._machine = machine = Machine(
-            plan, self.slots, self.layout, self._constants, self._states, self._workspaces
+            plan, self.slots, self.layout, self._constants, self._states, self._workspaces, self._landings
         )
         shares = Shares(plan.splits, [device.name for device in plan.devices])
         self._calls = Calls(machine, 1 if plan.states else max_in_flight, max_idle, max_queued, shares)
@@ -212,6 +223,10 @@ class Session:
             rows.append(MemoryRow(ACTIVATIONS, name, "device", size, min(least, size), (name,), how))
         for context in contexts:
             rows += context.ledger()
+        for users, size in self._landings.held.items():
+            owners = tuple(names[slot] for slot in users)
+            how = f"host memory, imported by {', '.join(owners)}"
+            rows.append(MemoryRow(STAGING, owners[0], MemoryKind.SHARED.value, size, None, owners, how))
         for slot in self.slots:
             size = sum(memoryview(executable.spec.code).nbytes for executable in slot.executables)
             rows.append(MemoryRow(CODE, slot.name, "executables", size))
@@ -220,6 +235,7 @@ class Session:
     def close(self) -> None:
         """Wait for running calls and free everything but the devices, which other sessions may use."""
         self._calls.close()
+        self._landings.close()
         self._states.close()
         self._constants.close()
         self._trim()

@@ -6,6 +6,7 @@ from fake_device import FakeBuffer, FakeCommands
 
 from mansard.hal import BindingSlot, BufferRef, Copy, Dispatch
 from mansard.runtime.context import Context
+from mansard.runtime.recording import LandingCopy
 
 Batch = tuple[int, int]
 Access = tuple[object, int, int, bool]
@@ -48,6 +49,8 @@ def races(context: Context) -> list[str]:
 
 
 def _accesses(slot: int, commands: object) -> list[Access]:
+    if isinstance(commands, LandingCopy):  # the recording of the last call
+        commands = commands.latest
     assert isinstance(commands, FakeCommands)
     found: list[Access] = []
     for command in commands.commands:

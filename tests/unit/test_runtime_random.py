@@ -24,6 +24,7 @@ KINDS = {
     "unified, no import": {"unified": True, "late_binding": False, "import_host": False},
     "discrete": {"unified": False, "late_binding": False, "import_host": False},
     "discrete, copies apart": {"unified": False, "late_binding": False, "import_host": False} | APART,
+    "discrete, imports": {"unified": False, "late_binding": False} | APART,
     "discrete, the caller's arrays": {"unified": False} | APART,
     "unified, copies apart": {"unified": True, "late_binding": False, "import_host": False} | APART,
 }

@@ -37,6 +37,9 @@ KINDS = {
         "unified": False, "late_binding": False, "import_host": False,
         "transfer_queue": True, "transfer_bytes": 1,
     },
+    "discrete, imports": {
+        "unified": False, "late_binding": False, "transfer_queue": True, "transfer_bytes": 1,
+    },
 }  # fmt: skip
 
 
