@@ -20,11 +20,12 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from mansard.errors import PlacementError
+from mansard.placement.cases import Case, divided
 from mansard.placement.exact import IMPOSSIBLE, solve
 from mansard.placement.frontier import Frontier
 from mansard.placement.loads import load_weights
@@ -38,8 +39,13 @@ _NEAR = 1e-3
 ENOUGH = 0.01
 """With a gap no greater than this the search ends before its time."""
 _HEAVY = 0.1
-"""A dispatch that takes this part of what the fullest queue has at least is decided first."""
-_WIDTHS = (32, 256, 2048, 16384)
+"""What takes this part of what the fullest queue has at least is decided first."""
+_CASES = 8
+"""Most cases that are looked at."""
+_WIDTH = 32
+"""How many states a search keeps at first, `_WIDER` times as many the next time, and at most."""
+_WIDER = 4
+_WIDEST = 32768
 _PROGRAM = 0.4
 """The part of the time that is kept for the mixed-integer program."""
 
@@ -101,37 +107,38 @@ class _Search:
         return self._choice()
 
     def _frontier(self, until: float) -> None:
-        frontiers, took = [Frontier(case, self.objective) for case in self._cases()], 0.0
-        for before, width in zip((_WIDTHS[0], *_WIDTHS), _WIDTHS, strict=False):
+        frontiers = self._cases(until)
+        bounds = [frontier.bound for frontier in frontiers]
+        self.bound = max(self.bound, min(bounds))
+        widths, took = [_WIDTH] * len(frontiers), [0.0] * len(frontiers)
+        while not self._within(self.enough) and min(bounds) < self.cost:
+            # The case with the least bound decides about the bound of all.
+            case = min(range(len(bounds)), key=bounds.__getitem__)
             begin = time.perf_counter()
-            if self._within(self.enough) or begin + took * width / before > until:
+            if begin + _WIDER * took[case] > until or widths[case] > _WIDEST:
                 return
-            bound = math.inf
-            for frontier in frontiers:
-                found = frontier.run(width, self.cost, until)
-                bound = min(bound, found.bound)
-                if found.labels is not None:
-                    self._better(found.labels, "dynamic program over the model's order")
-            took = time.perf_counter() - begin
-            if math.isinf(bound):
+            found = frontiers[case].run(widths[case], self.cost, until)
+            took[case], widths[case] = time.perf_counter() - begin, widths[case] * _WIDER
+            bounds[case] = max(bounds[case], found.bound)
+            if found.labels is not None:
+                self._better(found.labels, "dynamic program over the model's order")
+            if math.isinf(min(bounds)):
                 raise PlacementError(IMPOSSIBLE)
-            self.bound = max(self.bound, bound)
+            self.bound = max(self.bound, min(bounds))
 
-    def _cases(self) -> list[Problem]:
-        """The problem; for throughput one for each device of a dispatch that is a large part of a queue's
-        load: bounds of loads take it for divisible."""
-        allowed = self.problem.allowed
-        least = [
-            min(own[d] for d in able) if len(able) > 1 else 0.0
-            for own, able in zip(self.problem.times, allowed, strict=True)
-        ]
-        heavy = max(range(len(least)), key=lambda n: least[n])
-        if self.objective == "latency" or least[heavy] < _HEAVY * self.bound:
-            return [self.problem]
-        return [
-            replace(self.problem, allowed=(*allowed[:heavy], (device,), *allowed[heavy + 1 :]))
-            for device in allowed[heavy]
-        ]
+    def _cases(self, until: float) -> list[Frontier]:
+        """The problem; for throughput in cases, as long as something heavy is open in the one with the least
+        bound."""
+        cases = [Case(self.problem)]
+        frontiers = [Frontier(cases[0], self.objective)]
+        while self.objective != "latency" and len(cases) < _CASES and time.perf_counter() < until:
+            least = min(range(len(cases)), key=lambda n: frontiers[n].bound)
+            parts = divided(cases[least], _HEAVY * frontiers[least].bound)
+            if not parts:
+                break
+            cases[least : least + 1] = parts
+            frontiers[least : least + 1] = [Frontier(part, self.objective) for part in parts]
+        return frontiers
 
     def _program(self) -> None:
         end = self.begin + self.seconds

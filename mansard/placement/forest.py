@@ -20,8 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.placement.loads import game_weights
+from mansard.placement.problem import HOST
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 _ROUNDS = 16
 """Most cutting planes for one set of weights."""
 _NEAR = 1e-3
@@ -68,33 +70,42 @@ class Forest:
                 found[:, branch.parent] += paid.min(axis=2)
         return found
 
-    def loads(self, weights: Floats, begin: int) -> Floats:
-        """The load of every queue in the placement of the dispatches from ``begin`` on whose weighted load is
-        least; ``weights`` has shape (queues,)."""
-        values, own = self.values(weights[None])[0], weights[self.queues]
-        labels = np.zeros(len(values), np.int64)
-        found = np.zeros(len(weights))
-        for n in range(begin, len(values)):
-            branch = self.branches[n]
-            price = np.zeros(len(own))
-            if branch is not None and branch.parent >= begin:
-                price = branch.price[labels[branch.parent]]
-            labels[n] = np.argmin(values[n] + own * price)
-            found[self.queues[labels[n]]] += self.times[n, labels[n]] + price[labels[n]]
+    def loads(self, weights: Floats, begins: Ints) -> Floats:
+        """The load of every queue in the placement of the dispatches from some on whose weighted load is
+        least; ``weights`` has shape (sets, queues), ``begins`` (sets,), the result (sets, queues)."""
+        values, own, sets = self.values(weights), weights[:, self.queues], np.arange(len(weights))
+        labels = np.zeros(values.shape[:2], np.int64)
+        found = np.zeros(weights.shape)
+        for n in range(min(begins), len(self.times)):
+            branch, inside = self.branches[n], n >= begins
+            least, seconds = values[:, n], self.times[n][None]
+            if branch is not None:
+                from_caller = branch.parent == HOST
+                kept = begins == 0 if from_caller else branch.parent >= begins
+                source = np.full(len(weights), HOST) if from_caller else labels[:, branch.parent]
+                price = np.where(kept[:, None], branch.price[source], 0.0)
+                least, seconds = least + own * price, seconds + price
+            labels[:, n] = least.argmin(axis=1)
+            seconds = np.broadcast_to(seconds, least.shape)[sets, labels[:, n]]
+            found[sets, self.queues[labels[:, n]]] += np.where(inside, seconds, 0.0)
         return found
 
-    def best_weights(self, first: Floats, begin: int) -> Floats:
-        """The weights that bound the fullest queue best for the dispatches from ``begin`` on, beginning with
-        some; shape (queues,)."""
-        weights, best, bound, cuts = first, first, -np.inf, list[Floats]()
+    def best_weights(self, first: Floats, begins: Sequence[int], load: Floats) -> Floats:
+        """For each of ``begins`` the weights that bound the fullest queue best for the dispatches from there
+        on, beginning with ``first``; shape (sets, queues). From 0 on queues have a ``load`` besides."""
+        weights, best, start = first, first, np.array(begins)
+        bound = np.full(len(first), -np.inf)
+        besides = np.where(start[:, None] == 0, load, 0.0)
+        cuts: list[Floats] = []
         for _ in range(_ROUNDS):
-            cuts.append(self.loads(weights, begin))
+            cuts.append(self.loads(weights, start) + besides)
             if np.isinf(cuts[-1]).any():  # a dispatch that may be nowhere
                 return first
-            value = float(cuts[-1] @ weights)
-            if value > bound:
-                best, bound = weights, value
-            weights = game_weights(np.array(cuts))
-            if float((np.array(cuts) @ weights).min()) <= bound * (1 + _NEAR):
+            value = (cuts[-1] * weights).sum(axis=1)
+            best = np.where((value > bound)[:, None], weights, best)
+            bound = np.maximum(bound, value)
+            planes = np.stack(cuts, axis=1)
+            weights = np.stack([game_weights(own) for own in planes])
+            if ((planes * weights[:, None]).sum(axis=2).min(axis=1) <= bound * (1 + _NEAR)).all():
                 break
         return best

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from mansard.placement.cases import Case
 from mansard.placement.outlook import Outlook, Step
 from mansard.placement.problem import HOST, Problem, reordered
 from mansard.placement.search import cost_of
@@ -51,16 +52,18 @@ class Found:
 class Frontier:
     """The search of one problem, prepared: `run` may be called with growing widths."""
 
-    def __init__(self, problem: Problem, objective: str) -> None:
-        self.problem, self.latency = problem, objective == "latency"
+    def __init__(self, case: Problem | Case, objective: str) -> None:
+        case = case if isinstance(case, Case) else Case(case)
+        problem, self.latency = case.problem, objective == "latency"
+        self.problem = problem
         self.cost = cost_of(problem, objective)
-        self.look = Outlook(problem, self.latency)
+        self.look = Outlook(problem, self.latency, case.paid, case.load)
         self.order = list(range(len(problem.times)))
         if not self.latency and not self.look.slots:
             # Nothing but loads: the order is free, and what is left to the end should be small.
             self.order.sort(key=lambda n: -min(problem.times[n][d] for d in problem.allowed[n]))
             self.problem = replace(reordered(problem, self.order), moves=())
-            self.look = Outlook(self.problem, self.latency)
+            self.look = Outlook(self.problem, self.latency, (), case.load)
 
     def run(self, width: int, known: float, until: float) -> Found:
         """The best placement among all whose first parts stay within ``width`` states.
@@ -114,10 +117,22 @@ class Frontier:
             chosen[n] = number
         return Found(chosen, self.cost(chosen), min(dropped, least, known))
 
+    @property
+    def bound(self) -> float:
+        """Seconds that the fullest queue has at least."""
+        return self.look.bound
+
+    def _begin(self) -> Floats:
+        """What every queue has before the first dispatch, by device."""
+        found = np.zeros(self.look.devices)
+        for own in self.look.sharing:
+            found[own] = self.look.load[own].sum()
+        return found
+
     def _first(self) -> States:
         devices, groups = self.look.devices, len(self.problem.together)
         states = States(
-            np.zeros((1, devices)),
+            self._begin()[None],
             np.zeros(1),
             np.zeros((1, self.look.slots, devices)),
             np.full((1, self.look.slots), HOST),
@@ -128,7 +143,8 @@ class Frontier:
             np.zeros((1, len(self.look.least))),
         )
         for number, slot in self.look.initial:
-            states.there[:, slot] = np.where(self.look.copy[HOST, :, number] > 0, np.inf, 0.0)
+            copied, handoff = self.look.copy[HOST, :, number] > 0, self.look.handoff[HOST, :, number]
+            states.there[:, slot] = np.where(copied, np.inf, handoff)
         return states
 
     def _able(self, states: States, n: int, step: Step, device: int) -> Ints:
@@ -193,6 +209,9 @@ class Frontier:
             copied = self.look.copy[device, :, number] > 0
             there[:, slot] = np.where(copied, np.inf, value[:, None] + self.look.handoff[device, :, number])
             states.made[:, slot] = device
+            # Whoever waits for this value has by then what the device made before.
+            for old in step.covers.get(slot, ()):
+                states.waiting[:, old] &= (states.made[:, old] != device)[:, None]
         if step.group is not None:
             last = n == self.problem.together[step.group][-1]
             states.group[:, step.group] = -1 if last else device
@@ -270,7 +289,11 @@ class Frontier:
 
     def _lower(self, states: States, n: int, step: Step) -> Floats:
         """A lower bound of what every state can end with."""
+        bound = self._paths(states, n, step) if self.latency else states.top
         queues = np.stack([states.free[:, own].min(axis=1) for own in self.look.sharing], axis=1)
+        if self.latency:
+            # A queue that gets nothing more may be free long after the last dispatch: see `_raise`.
+            queues = np.minimum(queues, bound[:, None])
         left = queues @ self.look.weights.T + self.look.rest[:, n + 1]
         for branch, slot, least in step.owed:
             # The value is made already, and on some devices.
@@ -279,24 +302,21 @@ class Frontier:
             paid += np.where(states.waiting[:, slot], branch.handoff[source], 0.0)
             own = self.look.weights[:, self.look.queue_of]
             left += (least + own * paid[:, None, :]).min(axis=2)
-        loads = left.max(axis=1)
-        bound: Floats = np.asarray(np.maximum(states.top, loads))
-        if not self.latency:
-            return bound
-        for place, device in enumerate(self.look.limited):
-            limit = self.problem.limits[device]
-            assert limit is not None
-            seconds, sizes, saved = self.look.savings[device][n]
-            least = seconds - np.interp(limit - states.used[:, place], sizes, saved)
-            np.maximum(bound, states.free.min(axis=1) + least, out=bound)
-        if not len(step.waits):
-            return bound
+        return np.asarray(np.maximum(bound, left.max(axis=1)))
+
+    def _paths(self, states: States, n: int, step: Step) -> Floats:
+        """A lower bound by what has to come one after the other."""
+        if self.look.ways is None or not len(step.waits):
+            return states.top
         source, made, missing = self._values(states, step)
         coming = self.look.handoff[source, :, step.moves] + self.look.copy[source, :, step.moves]
         arrival = np.where(missing, made[:, :, None] + coming, states.there[:, step.alive])
         arrival = np.maximum(arrival, states.free[:, None, :])
-        ends = (arrival[:, step.waits] + step.tails).min(axis=2).max(axis=1)
-        return np.asarray(np.maximum(bound, ends))
+        # (states, readers, prices, devices)
+        ends = (arrival[:, step.waits, None] + step.tails).min(axis=3).max(axis=1)
+        if self.look.limited:
+            ends -= self.look.ways.room(states.used, states.placed, n) @ self.look.ways.prices.T
+        return np.asarray(np.maximum(states.top, ends.max(axis=1)))
 
     def _varied(self, states: States, step: Step) -> Ints:
         """Rows in the order in which they are kept: the first of every kind, then the second of every kind.
@@ -334,7 +354,7 @@ class Frontier:
             end = np.maximum(free[rows, source], made) + copy
             same = (queues == queues[source][:, None]) & (copy > 0)[:, None]
             free = np.where(same, end[:, None], free)
-            last = np.maximum(last, np.where(copy > 0, end, made))
+            last = np.maximum(last, np.where(copy > 0, end, made) + self.look.behind[number, source])
         return last
 
 

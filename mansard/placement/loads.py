@@ -10,16 +10,19 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 
-def load_weights(times: Floats) -> Floats:
+def load_weights(times: Floats, load: Floats | None = None) -> Floats:
     """The weights of devices, which add up to 1, with the greatest sum of weighted times.
 
     ``times`` has the seconds of every dispatch on every device, inf where it cannot be; shape (n, devices).
+    ``load`` is what each device has besides.
     For weights w no division of the dispatches is below ``(times * w).min(axis=1).sum()``: the fullest queue
     has at least the weighted mean of all. The best weights are the dual of the linear program that divides
     freely, and so as good a bound as that program.
     """
     import highspy
 
+    if load is not None and load.any():
+        times = np.concatenate([times, np.where(np.eye(len(load)) > 0, load, np.inf)[load > 0]])
     count, devices = times.shape
     able = np.isfinite(times)
     scale = max(np.where(able, times, 0.0).min(axis=1, initial=np.inf, where=able).sum(), 1e-30)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from mansard.placement.forest import Branch, Forest
 from mansard.placement.loads import load_weights
 from mansard.placement.problem import HOST, Problem
+from mansard.placement.ways import Ways
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -31,6 +32,8 @@ class Step:
     """(move, slot), in the order in which `simulate` brings them."""
     makes: list[tuple[int, int]] = field(default_factory=list)
     """(move, slot) of its values."""
+    covers: dict[int, list[int]] = field(default_factory=dict)
+    """For slots of its values those of older ones that nobody reads afterwards without this one."""
     ends: list[int] = field(default_factory=list)
     """Slots whose value nobody reads afterwards."""
     devices: tuple[int, ...] = ()
@@ -50,8 +53,9 @@ class Step:
     """Whether the caller does."""
     waits: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Numbers of ``alive``, with repetitions: one for each row of ``tails``."""
-    tails: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-    """Seconds to the end from the start of a reader on each device, (readers that matter, devices)."""
+    tails: Floats = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    """Seconds to the end from the start of a reader on each device, (readers that matter, prices, devices),
+    see `Ways`."""
 
     owed: list[tuple[Branch, int, Floats]] = field(default_factory=list)
     """(branch, slot, least) of the values alive that later dispatches keep (`Forest`): ``least`` is the
@@ -78,26 +82,35 @@ class Outlook:
     """The steps of a problem. A value that is alive between steps has a slot, which is its own meanwhile.
 
     ``handoff`` and ``copy`` are seconds, [source, target, move], the last row for HOST as the source;
-    ``down`` of copies to the caller, [move, device]; ``entry`` what a handoff loads its reader with, [source,
-    target], the last row for HOST. For throughput nothing waits, and ``handoff`` is 0; for latency ``entry``.
+    ``down`` of copies to the caller and ``behind`` of what follows them, [move, device]; ``entry`` what a
+    handoff loads its reader with, [source, target], the last row for HOST. For throughput nothing waits, and
+    ``handoff`` and ``behind`` are 0; for latency ``entry``.
+    Copies that are ``paid`` cost nothing; ``load`` is what each device has to do besides, in seconds.
     """
 
-    def __init__(self, problem: Problem, latency: bool) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        latency: bool,
+        paid: Collection[tuple[int, int]] = (),
+        load: Sequence[float] | None = None,
+    ) -> None:
         self.problem = problem
+        self.load: Floats = np.zeros(len(problem.profiles)) if load is None else np.array(load)
         self.devices = len(problem.profiles)
         self.times: Floats = np.array(problem.times, np.float64).reshape(-1, self.devices)
         self.quantum = 1e-12 * max(float(self.times.min(axis=1).sum()), 1e-18)
         """Seconds that make no difference."""
-        self._delays(latency)
+        self._delays(latency, paid)
         self.nearest = _shortest(self.handoff[: self.devices, : self.devices, 0].copy())
         self.limited = [d for d, limit in enumerate(problem.limits) if limit is not None]
         self.least = [d for d, least in enumerate(problem.least) if least]
         self._steps(latency)
-        self._waiting(self._tails())
+        self.ways = Ways(self) if latency else None
+        self._waiting()
         self.weights, self.rest = self._loads()
-        self.savings = {d: self._savings(d) for d in self.limited} if latency else {}
 
-    def _delays(self, latency: bool) -> None:
+    def _delays(self, latency: bool, paid: Collection[tuple[int, int]]) -> None:
         moves = self.problem.moves
         shape = (self.devices + 1, self.devices, max(1, len(moves)))
         handoff, copy = np.zeros(shape), np.zeros(shape)
@@ -106,9 +119,13 @@ class Outlook:
                 for number, move in enumerate(moves):
                     found = self.problem.delay(move.bytes, source, target)
                     handoff[source, target, number], copy[source, target, number] = found
-        self.down = np.array(
-            [[self.problem.delay(move.bytes, d, HOST)[1] for d in range(self.devices)] for move in moves]
-        ).reshape(-1, self.devices)
+        for number, target in paid:
+            copy[:, target, number] = 0.0
+        for number, move in enumerate(moves):
+            readers = {d for n in move.consumers if n != HOST for d in self.problem.allowed[n]}
+            copy[:, [d for d in range(self.devices) if d not in readers], number] = 0.0
+        to_host = [[self.problem.delay(move.bytes, d, HOST) for d in range(self.devices)] for move in moves]
+        behind, self.down = np.moveaxis(np.array(to_host).reshape(-1, self.devices, 2), 2, 0).copy()
         # Copies that add up to nothing are left out: where small values are then makes no states.
         most = np.maximum(copy.max(axis=(0, 1))[: len(moves)], self.down.max(axis=1, initial=0.0))
         lives = [max((len(self.times) if u == HOST else u) - m.producer for u in m.consumers) for m in moves]
@@ -119,6 +136,7 @@ class Outlook:
         copy[:, :, small] = 0.0
         self.down[small] = 0.0
         self.handoff: Floats = handoff if latency else np.zeros_like(handoff)
+        self.behind: Floats = behind if latency else np.zeros_like(behind)
         self.copy: Floats = copy
         self.entry: Floats = np.zeros((self.devices + 1, self.devices))
         if not latency:
@@ -135,10 +153,13 @@ class Outlook:
         for number, move in sorted(enumerate(problem.moves), key=lambda item: item[1].producer):
             users = [c for c in move.consumers if c != HOST]
             to_host = HOST in move.consumers and move.producer != HOST
-            to_host = to_host and any(self.down[number, d] for d in problem.allowed[move.producer])
+            late = self.down[number] + self.behind[number]
+            to_host = to_host and any(late[d] for d in problem.allowed[move.producer])
             instant = not self.copy[:, :, number].any() and not to_host
             waits = latency or (self.entry.any() and users)
-            if instant and (move.producer == HOST or not waits):
+            if move.producer == HOST:
+                waits = self.handoff[HOST, :, number].any()
+            if instant and not waits:
                 continue  # it is wherever it is read when it is read
             last = count if to_host else max(users, default=-1)
             if last < 0:
@@ -175,60 +196,43 @@ class Outlook:
                 for n in held.users:
                     steps[n].held = (*steps[n].held, (held.bytes, shared.get(number)))
 
-    def _tails(self) -> Floats:
-        """Seconds from the start of every dispatch on every device to the end, along the worst path."""
-        tail = np.full(self.times.shape, np.inf)
-        made: dict[int, list[int]] = {}
-        for number, move in enumerate(self.problem.moves):
-            made.setdefault(move.producer, []).append(number)
-        for n in range(len(tail) - 1, -1, -1):
-            for d in self.steps[n].devices:
-                behind = 0.0
-                for number in made.get(n, ()):
-                    move = self.problem.moves[number]
-                    arrival = self.handoff[d, :, number] + self.copy[d, :, number]
-                    for user in move.consumers:
-                        if user == HOST:
-                            behind = max(behind, float(self.down[number, d]))
-                        else:
-                            behind = max(behind, float((arrival + tail[user]).min()))
-                tail[n, d] = self.times[n, d] + behind
-        return tail
-
-    def _waiting(self, tail: Floats) -> None:
+    def _waiting(self) -> None:
         """For the values alive after every step: what waits for them."""
-        moves, count = self.problem.moves, len(self.times)
+        count = len(self.times)
         final = {number for number, _ in self.final}
+        readers = {n: {*self.problem.moves[n].consumers} - {HOST} for n in self.slot_of}
+        last = {n: max(own, default=HOST) for n, own in readers.items()}
+        # What reads only what is made already by then can be next; all others wait for one of those.
+        able: list[set[int]] = [set() for _ in range(count)]
+        for later, producers in enumerate(self.problem.producers):
+            for n in range(max(producers, default=0), later):
+                able[n].add(later)
+        alive = [number for number, _ in self.initial]
         for n, step in enumerate(self.steps):
-            alive = [
-                number
-                for number in self.slot_of
-                if moves[number].producer <= n
-                and (number in final or any(user > n for user in moves[number].consumers))
-            ]
-            behind: dict[int, set[int]] = {}
-            sets: set[frozenset[int]] = set()
-            for later in range(n + 1, count):
-                found: set[int] = set()
-                for number in self.problem.inputs[later]:
-                    if moves[number].producer > n:
-                        found |= behind[moves[number].producer]
-                    elif number in self.slot_of:
-                        found.add(self.slot_of[number])
-                behind[later] = found
-                sets.add(frozenset(found))
+            alive = [number for number in alive if number in final or last[number] > n]
+            if self.entry.any():
+                step.covers = {
+                    slot: [
+                        self.slot_of[old]
+                        for old in alive
+                        if last[old] <= last[number]
+                        and all(user <= n or user in readers[number] for user in readers[old])
+                    ]
+                    for number, slot in step.makes
+                }
+            alive += [number for number, _ in step.makes]
+            sets = {
+                frozenset(self.slot_of[m] for m in self.problem.inputs[later] if m in self.slot_of)
+                for later in able[n]
+            }
             step.needs = [sorted(s) for s in sets if not any(other < s for other in sets)]
             step.alive = np.array([self.slot_of[number] for number in alive], np.int64)
             step.moves = np.array(alive, np.int64)
             step.down = np.array([number in final for number in alive], np.bool_)
-            waits, kept = [], []
-            for place, number in enumerate(alive):
-                tails = [tail[user] for user in moves[number].consumers if user > n]
-                own = [t for i, t in enumerate(tails) if not _covered(t, i, tails)]
-                waits += [place] * len(own)
-                kept += own
-            step.waits = np.array(waits, np.int64)
-            step.tails = np.array(kept).reshape(-1, self.devices)
+            if self.ways is not None:
+                tails = [self.ways.behind(number, n) for number in alive]
+                step.waits = np.repeat(np.arange(len(alive)), [len(own) for own in tails])
+                step.tails = np.concatenate([np.zeros((0, *self.ways.tail.shape[1:])), *tails])
             step.read = np.isin(np.arange(len(alive)), step.waits)
 
     def _loads(self) -> tuple[Floats, Floats]:
@@ -250,9 +254,10 @@ class Outlook:
         branches = self._branches()
         forest = Forest(allowed, branches, [queues.index(queue) for queue in self.problem.queues])
         fastest = np.stack([allowed[:, own].min(axis=1) for own in shared], axis=1)
-        found = [load_weights(fastest[begin:]) for begin in begins]
+        load = np.array([self.load[own].sum() for own in shared])
+        found = [load_weights(fastest[begin:], load * (begin == 0)) for begin in begins]
         if any(branches):
-            found += [forest.best_weights(w, begin) for w, begin in zip(found, begins, strict=True)]
+            found += [*forest.best_weights(np.array(found), begins, load)]
         matrix = np.unique(np.array([*np.eye(len(queues)), *found]), axis=0)
         values = forest.values(matrix)
         cost = np.zeros((len(matrix), count + 1))
@@ -264,6 +269,12 @@ class Outlook:
             for step in self.steps[max(0, branch.parent) : n]:
                 step.owed.append(owed)
         self.sharing, self.queue_of = shared, forest.queues
+        begin = matrix @ load + cost[:, 0]
+        for n, branch in enumerate(branches):
+            if branch is not None and branch.parent == HOST:
+                paid = values[:, n] + matrix[:, forest.queues] * branch.price[HOST]
+                begin = begin + paid.min(axis=1)
+        self.bound = float(begin.max())
         return matrix, cost
 
     def _branches(self) -> list[Branch | None]:
@@ -296,58 +307,6 @@ class Outlook:
             branch = Branch(number, moves[number].producer, copy, handoff)
             found.append(branch if branch.price.any() else None)
         return found
-
-    def _savings(self, device: int) -> list[tuple[float, Floats, Floats]]:
-        """For the dispatches of one path after every step: seconds without a device that has a limit, and
-        what they take less with so many bytes of constants there, as a line through points.
-
-        Of the bytes those are used first that save most, and in parts: no choice of dispatches saves more.
-        """
-        path = set(_longest_path(self.problem, self.times))
-        alone = np.zeros(len(self.times))
-        for held in self.problem.held:
-            if len(held.users) == 1:
-                alone[held.users[0]] += held.bytes
-        found = []
-        seconds, saved = 0.0, list[tuple[float, float, float]]()
-        for n in range(len(self.times) - 1, -1, -1):
-            order = sorted(saved, reverse=True)
-            sizes, gains = ([row[place] for row in order] for place in (1, 2))
-            found.append((seconds, np.cumsum([0.0, *sizes]), np.cumsum([0.0, *gains])))
-            if n in path:
-                others = [d for d in self.steps[n].devices if d != device]
-                elsewhere = self.times[n, others].min() if others else self.times[n, device]
-                seconds += float(elsewhere)
-                gain = float(elsewhere - self.times[n, device])
-                if device in self.steps[n].devices and gain > 0:
-                    saved.append((gain / max(alone[n], 1.0), float(alone[n]), gain))
-        return found[::-1]
-
-
-def _longest_path(problem: Problem, times: Floats) -> list[int]:
-    """The dispatches of the longest path, each where it is fastest."""
-    parents: list[set[int]] = [set() for _ in times]
-    for move in problem.moves:
-        for user in move.consumers:
-            if HOST not in (user, move.producer):
-                parents[user].add(move.producer)
-    ends = np.zeros(len(times))
-    for n, own in enumerate(parents):
-        fastest = min(times[n, d] for d in problem.allowed[n])
-        ends[n] = fastest + max((ends[p] for p in own), default=0.0)
-    path = [int(np.argmax(ends))]
-    while parents[path[-1]]:
-        path.append(max(parents[path[-1]], key=lambda p: float(ends[p])))
-    return path[::-1]
-
-
-def _covered(tail: Floats, place: int, tails: Sequence[Floats]) -> bool:
-    """Whether another tail is everywhere at least as long, the first of equals excepted."""
-    return any(
-        (other >= tail).all() and (i < place or (other > tail).any())
-        for i, other in enumerate(tails)
-        if i != place
-    )
 
 
 def _shortest(delay: Floats) -> Floats:

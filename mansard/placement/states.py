@@ -69,11 +69,11 @@ def undominated(states: States, kinds: Ints, quantum: float) -> Ints:
         alive = _by_neighbours(kind_of, figures)
     if len(alive) <= _ALL_PAIRS:
         own, group = figures[alive], kind_of[alive]
-        worse = (own[:, None, :] <= own[None, :, :]).all(axis=2) & (group[:, None] == group)
-        before = np.triu(np.ones((len(alive), len(alive)), np.bool_), 1)
+        worse = group[:, None] == group
+        for column in own.T:
+            worse &= column[:, None] <= column
         # Of equals the first stays.
-        same = worse & worse.T
-        worse &= ~same | before
+        worse &= ~np.tril(worse & worse.T)
         np.fill_diagonal(worse, False)
         alive = alive[~worse.any(axis=0)]
     return alive
