@@ -1,4 +1,7 @@
-"""The cost of a dispatch on a device: max(bytes / bandwidth, operations / rate) + launch."""
+"""The cost of a dispatch on a device: max(bytes / bandwidth, operations / rate) + launch.
+
+Kinds of work that were measured for themselves (`mansard.placement.kinds`) take at least what was measured.
+"""
 
 from __future__ import annotations
 
@@ -135,14 +138,16 @@ def seconds(work: Work, profile: DeviceProfile) -> float:
         written = dims.representative(work.written)
         to_memory = profile.write_bandwidth or profile.bandwidth
         memory = (moved - written) / profile.bandwidth + written / to_memory
-    operations, beside = dims.representative(work.operations), dims.representative(work.beside)
-    depth = dims.representative(work.depth)
+    operations = dims.representative(work.operations)
+    launch = profile.launch_of(operations)
+    if own := profile.kind_seconds(operations, work.dtype, work.kind):
+        return max(memory + launch, own)
+    beside, depth = dims.representative(work.beside), dims.representative(work.depth)
     if profile.vector and beside:
-        arithmetic = profile.seconds(operations - beside, work.dtype, depth, work.kind)
-        arithmetic += beside / profile.vector
+        arithmetic = profile.seconds(operations - beside, work.dtype, depth) + beside / profile.vector
     else:
-        arithmetic = profile.seconds(operations, work.dtype, depth, work.kind)
-    return max(memory, arithmetic) + profile.launch_of(operations)
+        arithmetic = profile.seconds(operations, work.dtype, depth)
+    return max(memory, arithmetic) + launch
 
 
 def transfer(size: int, source: DeviceProfile, target: DeviceProfile) -> tuple[float, float]:

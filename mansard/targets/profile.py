@@ -83,7 +83,8 @@ class DeviceProfile:
     """Seconds from a call until the device begins with what waits for nothing but inputs."""
 
     kinds: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
-    """By kind of work (`KINDS`) the same as ``small``, in f32; what is not listed goes by the others."""
+    """By kind of work (`KINDS`) (operations, operations per second) of whole dispatches in f32, with their
+    launch, the smallest first; what is not listed goes by the other figures."""
     launches: tuple[tuple[float, float], ...] = ()
     """(Operations, seconds) of launches of dispatches with so few operations that they take less than
     ``launch``, the smallest first: a CPU calls no other core for them. The last takes all of it."""
@@ -92,16 +93,11 @@ class DeviceProfile:
         """Seconds of the launch of a dispatch; between measured sizes they change as a power of them."""
         return _between(self.launches, operations, self.launch)
 
-    def seconds(self, operations: float, dtype: str, depth: float = 0, kind: str = "") -> float:
-        """Seconds of a dispatch's operations, of which products have ``depth`` in each sum, by the figures of
-        its kind where there are some. Between measured sizes and depths rates change as powers of them."""
+    def seconds(self, operations: float, dtype: str, depth: float = 0) -> float:
+        """Seconds of a dispatch's operations, of which products have ``depth`` in each sum; between measured
+        sizes and depths rates change as powers of them."""
         listed = self._listed(dtype)
         usual = _time(self.small.get(listed, ()), operations, self.rates[listed])
-        if own := self.kinds.get(kind):
-            measured = _time(own, operations, own[-1][1])
-            # Kinds are measured in f32; products of other types tell the rest. Rows are not made of products.
-            plain = _time(self.small.get("f32", ()), operations, self.rates["f32"])
-            return measured if kind == "rows" or not plain else measured * usual / plain
         points = self.deep.get(listed, ())
         if not points or not 0 < operations <= points[-1][0]:
             return usual
@@ -109,6 +105,18 @@ class DeviceProfile:
         part = min(1.0, math.log(deeper) / math.log(DEEP))
         slower = _time(points, operations, points[-1][1]) / usual
         return usual * math.pow(max(1.0, slower), part)
+
+    def kind_seconds(self, operations: float, dtype: str, kind: str) -> float:
+        """Seconds of a dispatch of a kind with its launch, not counting what memory may take; 0 where the
+        kind was not measured. Rows take the same in all types, others in proportion to products of the size.
+        """
+        points = self.kinds.get(kind)
+        if not points or operations <= 0:
+            return 0.0
+        measured = _time(points, operations, points[-1][1])
+        if kind == "rows":
+            return measured
+        return measured * self.seconds(operations, dtype) / self.seconds(operations, "f32")
 
     def rate(self, dtype: str) -> float:
         """Operations per second for an element type: the f32 rate when it is not listed, one for bytes of

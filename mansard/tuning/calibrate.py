@@ -201,23 +201,27 @@ class _Bench:
         products of one row take, by the clock by which products are measured. A CPU runs such a norm on one
         thread, which hands nothing over.
         """
+        cached = self._cached()
         least = self._figure("launch", lambda: self._chained(probes.norm(_TINY // 8)))
-        layers = self._figure("launch", self._layered)
+        layers = self._figure("launch", lambda: self._layered(cached or self.shipped.cache_bandwidth))
         if least is None or layers is None:
-            return (), None
+            return (), cached
         light, heavy = ((operations, max(least, seconds)) for operations, seconds in layers)
-        launches = (light, heavy) if light[1] < heavy[1] else (light,)
+        return ((light, heavy) if light[1] < heavy[1] else (light,)), cached
+
+    def _cached(self) -> float | None:
+        """Bytes per second from the cache."""
         most = self.shipped.cache_bytes // 2
         if most // 4 <= _TINY:
-            return launches, None
+            return None
         small = self._figure("cache_bandwidth", lambda: self._chained(probes.stream(most // 32)))
         large = self._figure("cache_bandwidth", lambda: self._chained(probes.stream(most // 8)))
         if small is None or large is None:
-            return launches, None
+            return None
         if large <= small:
             self.missing["cache_bandwidth"] = "larger dispatches took no longer than smaller ones"
-            return launches, None
-        return launches, (most - most // 4) / (large - small)
+            return None
+        return (most - most // 4) / (large - small)
 
     def _chained(self, graph: Graph) -> float:
         """Seconds that one more dispatch, the only one of a graph, adds to a submission."""
@@ -238,13 +242,15 @@ class _Bench:
             raise DeviceError(f"{count} dispatches took no longer than one: too many others use the device")
         return (often - once) / count
 
-    def _layered(self) -> Points:
-        """(Operations, seconds) of small dispatches in a model: of norms of one row, and of products of it,
-        less what the shipped profile has for the operations themselves."""
-        rate, kinds = self.shipped.rate("f32"), ("rows", "")
+    def _layered(self, cached: float) -> Points:
+        """(Operations, seconds) of small dispatches in a model, of norms of one row, and of products of it,
+        less what the operations and the bytes take."""
         found = chains.kind_seconds(self.device, probes.layers(), self.share / 4)
-        points = ((operations, seconds) for seconds, operations in (found[kind] for kind in kinds))
-        return tuple((size, max(seconds - size / rate, seconds / 4)) for size, seconds in points)
+        rate = self.shipped.rate("f32")
+        return tuple(
+            (size, max(seconds - max(size / rate, moved / cached), seconds / 4))
+            for seconds, size, moved in (found[kind] for kind in ("rows", ""))
+        )
 
     def _memory(self) -> tuple[float | None, float]:
         """Bytes per second read from memory, as layers read weights, and written to it.
@@ -283,7 +289,7 @@ class _Bench:
         return tuple(points), tuple(deep)
 
     def _kinds(self) -> dict[str, Points]:
-        """Operations per second by kind of work and its size, without what a launch takes."""
+        """Operations per second of whole dispatches by kind of work, for growing sizes."""
         points: dict[str, list[tuple[float, float]]] = {}
         most = self.shipped.rate("f32") * _KINDS_SECONDS
         graphs = [graph for graph in map(mixed.graph, mixed.SIZES) if mixed.operations(graph) < most]
@@ -293,9 +299,9 @@ class _Bench:
             except (CompileError, DeviceError) as error:
                 self.missing["kinds"] = str(error)
                 break
-            for kind, row in ((kind, row) for kind, row in found.items() if kind):
-                _append(points.setdefault(kind, []), [row], self.launches)
-        return {kind: tuple(rows) for kind, rows in points.items()}
+            for kind, row in found.items():
+                points.setdefault(kind, []).append((row.operations, row.operations / row.seconds))
+        return {kind: tuple(rows) for kind, rows in points.items() if kind}
 
     def _time(self, graph: Graph) -> tuple[float, int, int]:
         """Seconds of all kernels of a graph, with the bytes and operations of the cost model."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,15 @@ from mansard.runtime.session import Session
 from mansard.tuning.links import wake
 
 _LEAST_RUNS = 5
+
+
+class Mean(NamedTuple):
+    """What a dispatch takes, does and moves in the mean: seconds, operations, bytes."""
+
+    seconds: float
+    operations: float
+    bytes: float
+
 
 Runs = list[dict[str, int]]
 """For every call, the nanoseconds of all dispatches of a name."""
@@ -40,10 +50,11 @@ def dispatch_seconds(
     Raises errors under CompileError for a graph that the device cannot run, DeviceError when it fails.
     """
     decisions, runs = _run(device, graph, budget)
-    return _mean([decision for decision in decisions if counts(decision)], runs)
+    seconds, operations, _ = _mean([decision for decision in decisions if counts(decision)], runs)
+    return seconds, operations
 
 
-def kind_seconds(device: Device, graph: Graph, budget: float) -> Mapping[str, tuple[float, float]]:
+def kind_seconds(device: Device, graph: Graph, budget: float) -> Mapping[str, Mean]:
     """As `dispatch_seconds`, by kind of work (`mansard.placement.kinds`). Raises as that does."""
     decisions, runs = _run(device, graph, budget)
     kinds = sorted({decision.kind for decision in decisions})
@@ -70,11 +81,12 @@ def _run(device: Device, graph: Graph, budget: float) -> tuple[Sequence[Decision
     return made.plan.decisions, runs
 
 
-def _mean(decisions: Sequence[Decision], runs: Runs) -> tuple[float, float]:
-    labels = {decision.dispatch for decision in decisions}
+def _mean(decisions: Sequence[Decision], runs: Runs) -> Mean:
+    labels, count = {decision.dispatch for decision in decisions}, len(decisions)
     operations = sum(evaluate(decision.operations, {}) for decision in decisions)
+    moved = sum(evaluate(decision.bytes, {}) for decision in decisions)
     quartile, *_ = statistics.quantiles([sum(run[label] for label in labels) for run in runs], n=4)
-    return max(1.0, quartile) / len(decisions) / 1e9, operations / len(decisions)
+    return Mean(max(1.0, quartile) / count / 1e9, operations / count, moved / count)
 
 
 def _random(

@@ -18,7 +18,7 @@ _STEP = 64
 _LEAST, _MOST, _DEEPEST = 128, 4096, 1 << 14
 _LINKS = 4
 """Products of a chain."""
-_LAYERS, _WIDTH = 6, 256
+_LAYERS, _WIDTH = 4, 128
 """Layers of small norms, and the channels of the first."""
 
 

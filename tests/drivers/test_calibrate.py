@@ -85,7 +85,7 @@ def test_one_device_is_kept_by_itself():
 
 def test_a_launch_is_that_of_dispatches_in_a_model(monkeypatch):
     monkeypatch.setattr(module, "DTYPES", ("f32",))
-    found = {"rows": (0.01, 1e3), "": (0.02, 1e5)}
+    found = {"rows": chains.Mean(0.01, 1e3, 1e4), "": chains.Mean(0.02, 1e5, 1e6)}
     monkeypatch.setattr(chains, "kind_seconds", lambda *arguments: found)
     (row,) = run("--device", "cpu")
     # More than in a chain of the same kernel; one row's norm less than what is shared among threads.
