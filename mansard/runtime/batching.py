@@ -20,7 +20,19 @@ from mansard.runtime.segments import Place, named, written
 COMPUTE, FETCH, SEND = range(3)
 LANES = 3
 
-Item = DispatchStep | BarrierStep | CopyPlan
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of an upload: ``size`` bytes from byte ``begin`` on."""
+
+    copy: CopyPlan
+    begin: int
+    size: int
+
+
+Item = DispatchStep | BarrierStep | CopyPlan | Piece
+Pieces = Callable[[CopyPlan], Sequence[CopyPlan | Piece]]
+"""How an upload that goes to the transfer queue is cut."""
 Apart = Callable[[int, CopyPlan], bool]
 """Whether a slot's copy goes to the transfer queue."""
 
@@ -46,17 +58,23 @@ class Work:
         return all(isinstance(item, BarrierStep) for item in self.items)
 
 
-def make_batches(plan: Plan, layout: Layout, apart: Apart) -> list[list[Work]]:
+def whole(copy: CopyPlan) -> list[CopyPlan]:
+    """An upload in one piece."""
+    return [copy]
+
+
+def make_batches(plan: Plan, layout: Layout, apart: Apart, cut: Pieces = whole) -> list[list[Work]]:
     """The batches of every slot, each behind those of its slot that it waits for.
 
+    Uploads that are apart are ``cut`` into batches of one piece each.
     Segments without commands have none; who waits for one waits for what it waits for.
     """
-    return _Batching(plan, layout, apart).run()
+    return _Batching(plan, layout, apart, cut).run()
 
 
 class _Batching:
-    def __init__(self, plan: Plan, layout: Layout, apart: Apart) -> None:
-        self.plan, self.layout, self.apart = plan, layout, apart
+    def __init__(self, plan: Plan, layout: Layout, apart: Apart, cut: Pieces) -> None:
+        self.plan, self.layout, self.apart, self.cut = plan, layout, apart, cut
         self.work: list[list[Work]] = [[] for _ in plan.devices]
         self.last: list[list[Work | None]] = [[None] * LANES for _ in plan.devices]
         self.end: dict[Place, Work] = {}
@@ -99,7 +117,8 @@ class _Batching:
         for position, step in enumerate(segment.steps):
             waits = self._overwritten(slot, step)
             if position in early:
-                waits.append(self._lane(Work(slot, FETCH, list(early[position]))))
+                fetched = [piece for copy in early[position] for piece in self.cut(copy)]
+                waits.append([self._lane(Work(slot, FETCH, [piece])) for piece in fetched][-1])
             items: list[Item] = []
             if isinstance(step, TransferStep):
                 items, sent = self._transfer(slot, number, step)

@@ -15,6 +15,7 @@ from mansard.hal import Batch, BindingSlot, Buffer, Launcher, MemoryKind, Point,
 from mansard.runtime.binding import BoundSlot
 from mansard.runtime.constants import Constants
 from mansard.runtime.copying import HostCopy, copy_all, flat
+from mansard.runtime.filling import Filling, by_order
 from mansard.runtime.landings import Block, Landings
 from mansard.runtime.layout import Layout, Store
 from mansard.runtime.ledger import ACTIVATIONS, CALLER, INPUTS, OUTPUTS, SCRATCH, MemoryRow
@@ -99,6 +100,13 @@ class Context:
         self._order = sorted(
             range(len(machine.slots)), key=lambda slot: machine.slots[slot].device.info.kind == "cpu"
         )
+        fills = {
+            (slot, n): batch.fill
+            for slot, own in enumerate(self._batches)
+            for n, batch in enumerate(own)
+            if batch.fill is not None
+        }
+        self._filling, self._lockstep = Filling(by_order(fills, self._order)), lockstep
         lasts = [{batch.lane: n for n, batch in enumerate(batches)} for batches in self._batches]
         self._ends = [(slot, n) for slot, last in enumerate(lasts) for n in last.values()]
         self._priority = 0
@@ -175,20 +183,25 @@ class Context:
             return
         self._fill_inputs(arrays)
         bound = [self._arguments(slot) for slot in range(len(self._batches))]
-        for place, slot in enumerate(self._order):
-            batches = [
-                self._batch(slot, n, batch, bound[slot], after) for n, batch in enumerate(self._batches[slot])
-            ]
-            if not batches:
-                continue
-            try:
-                self.machine.slots[slot].device.submit(batches)
-            except Exception as error:
-                ours = error if isinstance(error, MansardError) else ExecutionError(f"submission: {error}")
-                self._fail(self._order[place:], ours)
-                self._advance()
-                raise
-        self._advance()
+        left = list(self._order)
+        try:
+            if self._lockstep:
+                self._pour()
+            while left:
+                batches = self._batches_of(left[0], bound[left[0]], after)
+                if self.machine.slots[left[0]].device.info.kind == "cpu":
+                    self._pour()
+                if batches:
+                    self.machine.slots[left[0]].device.submit(batches)
+                left.pop(0)
+            self._pour()
+        except BaseException as error:
+            ours = error if isinstance(error, MansardError) else ExecutionError(f"submission: {error}")
+            self._fail(left, ours)
+            raise
+        finally:
+            self._filling.end()
+            self._advance()
 
     @property
     def priority(self) -> int:
@@ -218,6 +231,7 @@ class Context:
         if failures:  # what points have failed is kept as long as their timeline
             self._semaphores = [Semaphore(semaphore.label) for semaphore in self._semaphores]
             self._bases = [0] * len(self._bases)
+            self._filling.renew()
             self._priority = 0
             self._launcher = self._short_way()
         return True
@@ -280,6 +294,10 @@ class Context:
 
     # Parts of a call -----------------------------------------------------------------------------
 
+    def _batches_of(self, slot: int, bound: Mapping[int, Buffer], after: Sequence[Point]) -> list[Batch]:
+        batches = enumerate(self._batches[slot])
+        return [self._batch(slot, number, batch, bound, after) for number, batch in batches]
+
     def _batch(
         self,
         slot: int,
@@ -291,6 +309,7 @@ class Context:
         waits = tuple(self._point(s, n) for s, n in batch.wait)
         if not waits:
             waits = tuple(after)
+        waits += self._filling.points(slot, number)
         signal, commands = (self._point(slot, number),), batch.commands
         if isinstance(commands, LandingCopy):
             commands = commands.to(self._blocks[commands.store], slot)
@@ -340,10 +359,23 @@ class Context:
             HostCopy(flat(array), self.memory.view(store, array.nbytes))
             for array, stores in zip(arrays, self.machine.layout.uploads, strict=True)
             for store in stores
+            if store not in self._filling.stores
         ]
         for copy in copies:
             self._count(copy.source.nbytes)
         copy_all(copies)
+
+    def _pour(self) -> None:
+        """Fill the large inputs that batches wait for."""
+        sources = {
+            store: flat(array)
+            for array, stores in zip(self._arrays, self.machine.layout.uploads, strict=True)
+            for store in stores
+            if store in self._filling.stores
+        }
+        if self._filling.pour(sources, {s: self.memory.view(s, array.size) for s, array in sources.items()}):
+            for array in sources.values():
+                self._count(array.size)
 
     def _arguments(self, slot: int) -> dict[int, Buffer]:
         """The caller's arrays, as buffers of the slot's device, and the workspace, by binding slot."""

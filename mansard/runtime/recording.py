@@ -20,8 +20,9 @@ from mansard.hal import (
     ProfileRow,
     QueueKind,
 )
-from mansard.runtime.batching import COMPUTE, SEND, Item, Work, make_batches
+from mansard.runtime.batching import COMPUTE, SEND, Item, Piece, Work, make_batches
 from mansard.runtime.binding import BoundSlot
+from mansard.runtime.filling import Fill, pieces
 from mansard.runtime.landings import Block
 from mansard.runtime.layout import CopyPlan, Layout, Store
 
@@ -79,6 +80,8 @@ class RecordedBatch:
     wait: tuple[tuple[int, int], ...]
     arguments: tuple[int, ...]
     lane: int = COMPUTE
+    fill: Fill | None = None
+    """What the host has filled before it runs."""
 
 
 class Recorder:
@@ -144,7 +147,7 @@ class Recorder:
         computes. Where that queue takes no times, profiled recordings have them on the other.
         Copies to ``landings`` are recorded as calls come.
         """
-        work = make_batches(self._plan, self._layout, self._apart)
+        work = make_batches(self._plan, self._layout, self._apart, self._pieces)
         numbers = {each: (slot, n) for slot, own in enumerate(work) for n, each in enumerate(own)}
         batches = [
             [self._batch(slot, each, tuple(numbers[other] for other in each.after), landings) for each in own]
@@ -165,6 +168,14 @@ class Recorder:
         if not capabilities.transfer_queue or (self._profile and not capabilities.transfer_profiling):
             return False
         return self._bytes[copy.value.id] >= max(1, capabilities.transfer_bytes)
+
+    def _pieces(self, copy: CopyPlan) -> list[Piece]:
+        return [Piece(copy, begin, size) for begin, size in pieces(self._bytes[copy.value.id])]
+
+    def _fill(self, piece: Piece) -> Fill | None:
+        """What the host fills; None where it need not, since the device copies from the caller's array."""
+        source = piece.copy.source
+        return None if source.role == "argument" else Fill(source, piece.begin, piece.size)
 
     def _commit_states(self, slot: int, ends: Sequence[tuple[int, int]]) -> list[RecordedBatch]:
         """New contents of states move to their place when every device is done with the old ones."""
@@ -187,7 +198,8 @@ class Recorder:
                 return RecordedBatch(self._landing_copy(slot, copy), wait, (), SEND)
         commands = [command for item in work.items for command in self._commands(slot, item)]
         recorded = self._record(slot, commands, work.lane)
-        return RecordedBatch(recorded, wait, tuple(sorted(_arguments(commands))), work.lane)
+        fill = next((self._fill(item) for item in work.items if isinstance(item, Piece)), None)
+        return RecordedBatch(recorded, wait, tuple(sorted(_arguments(commands))), work.lane, fill)
 
     def _record(self, slot: int, commands: Sequence[Command], lane: int) -> CommandBuffer:
         queue = QueueKind.COMPUTE if lane == COMPUTE else QueueKind.TRANSFER
@@ -206,6 +218,8 @@ class Recorder:
             return [Barrier()]
         if isinstance(step, CopyPlan):
             return self._copy(slot, step)
+        if isinstance(step, Piece):
+            return self._copy_piece(slot, step)
         grid = [dims.evaluate(d, self._symbols) for d in step.grid]
         if min(grid) <= 0:
             return []  # nothing to do for these sizes
@@ -233,6 +247,13 @@ class Recorder:
             return []
         size, source, end = self._ends(slot, copy)
         return [Copy(source, self._reference(slot, copy.target, end), size, copy.label)]
+
+    def _copy_piece(self, slot: int, piece: Piece) -> list[Command]:
+        copy, begin = piece.copy, piece.begin
+        self.copies += begin == 0  # one copy, however it is cut
+        self.copied_bytes += piece.size
+        source, target = (self._reference(slot, store, begin) for store in (copy.source, copy.target))
+        return [Copy(source, target, piece.size, copy.label)]
 
     def _ends(self, slot: int, copy: CopyPlan) -> tuple[int, BufferRef, int]:
         """The bytes of a copy, which is counted, its source, and where in its target it begins."""

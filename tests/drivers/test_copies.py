@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,19 +26,25 @@ SIDE = 48
 DEVICES = ("cpu", "vulkan")
 
 
-@pytest.fixture(params=["unified", "apart"])
+@pytest.fixture(params=["unified", "apart", "apart, copies beside"])
 def vulkan(request: pytest.FixtureRequest) -> Iterator[VulkanDevice]:
-    """A device as it is, if it shares the host's memory, and as if it had memory of its own."""
+    """A device as it is, if it shares the host's memory, and as if it had memory of its own (and a queue for
+    copies however small, with results that are lent to the caller)."""
     support.usable_device()
     found = driver("vulkan")
     assert found is not None
-    found.configure(disable=["unified_memory"] if request.param == "apart" else None)
+    found.configure(disable=None if request.param == "unified" else ["unified_memory"])
     try:
         device = found.open(found.devices()[0])
         assert isinstance(device, VulkanDevice)
         if request.param == "unified" and not device.capabilities.unified_memory:
             device.close()
             pytest.skip("the device has memory of its own")
+        if "beside" in request.param:  # without a queue for them, they go to the one there is
+            able = device.capabilities
+            device.capabilities = replace(
+                able, transfer_queue=True, transfer_bytes=1, transfer_profiling=able.profiling
+            )
         yield device
         device.close()
     finally:
@@ -108,3 +115,9 @@ def test_only_what_the_plan_says_is_copied(vulkan: VulkanDevice, pins: str) -> N
             weights = [v for v in made.plan.values if v.kind == "constant" and v.id in read]
             assert len(weights) == sum(PINS[pins][:6])
             assert model.stats.uploaded_bytes == sum(int(str(v.bytes)) for v in weights)
+            if (
+                pins == "one device"
+                and vulkan.capabilities.transfer_queue
+                and vulkan.capabilities.import_host
+            ):
+                assert profile.copies.host <= 1  # the input: outputs are where the device has copied them
