@@ -15,6 +15,7 @@ from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.hal import Batch, Buffer, BufferRef, Copy, Device, MemoryKind, Point, QueueKind, Semaphore
 from mansard.runtime.arena import ALIGNMENT
 from mansard.runtime.binding import BoundSlot
+from mansard.runtime.copying import HostCopy, copy_all
 from mansard.runtime.layout import Layout, Links
 
 STAGING_BYTES = 32 << 20
@@ -233,7 +234,9 @@ def upload(
 
 def _fill(view: Bytes, parts: Sequence[tuple[int, Bytes]], start: int, end: int) -> None:
     """Put what parts hold of the range ``start`` to ``end`` into a view of that range."""
+    copies = []
     for offset, data in parts:
         low, high = max(offset, start), min(offset + data.size, end)
         if low < high:
-            view[low - start : high - start] = data[low - offset : high - offset]
+            copies.append(HostCopy(data[low - offset : high - offset], view[low - start : high - start]))
+    copy_all(copies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,9 @@ from mansard.runtime.tensors import Array, empty
 from mansard.runtime.workspace import Workspace, Workspaces, plan_workspaces
 
 Bytes = npt.NDArray[np.uint8]
+
+FRESH_BYTES = 8 << 20
+"""From here on new arrays are new pages in every call, which the system clears as they are first written."""
 
 
 @dataclass(frozen=True)
@@ -415,9 +419,21 @@ class Context:
             alignment = self.machine.slots[slot].device.capabilities.import_alignment
             given = None if self._into is None else self._into[number]
             if given is None or given.ctypes.data % alignment or given.nbytes % alignment:
-                given = empty(self._shapes[number], self._dtypes[number], alignment)
+                given = self._new_output(number, alignment)
             self._results[number] = given
         return self._results[number]
+
+    def _new_output(self, number: int, alignment: int) -> Array:
+        """An array for an output that a device writes in place."""
+        shape, dtype = self._shapes[number], self._dtypes[number]
+        size = math.prod(shape) * dtype.itemsize
+        if size >= FRESH_BYTES:
+            block = self.machine.landings.take(size, ())
+            lent = self.machine.landings.lend(block, shape, dtype)
+            if lent is not None:
+                return lent
+            self.machine.landings.give(block)
+        return empty(shape, dtype, alignment)
 
     def _check_asserts(self) -> None:
         for check in self.machine.plan.asserts:

@@ -3,6 +3,7 @@
 A device with memory of its own copies an output to a *block*: pages of the host, imported once. When the
 call has ended the block is lent to the caller as the result, without a copy, and without new pages that
 would have to be cleared one by one. It comes back when the last view of the array is gone, for a later call.
+Large outputs that a device writes in place lie in such blocks for the latter reason alone.
 
 Imported pages cannot be swapped out, so only a part of the machine's memory may be on loan to callers at a
 time. A caller who holds on to more gets copies.
@@ -28,7 +29,7 @@ from mansard.runtime.binding import BoundSlot
 from mansard.runtime.copying import Bytes
 
 KEPT_BYTES = 256 << 20
-"""What a session keeps for later calls, at least: as much as its calls have used at a time is kept too."""
+"""What a session keeps for later calls; of imported blocks as much as its calls have used at a time, too."""
 _LENT_PART = 8
 """By default callers may hold one part in so many of the machine's memory."""
 _WASTE = 1.25
@@ -107,7 +108,7 @@ class Landings:
             block = self._of_device(block.size, slots)
         with self._lock:
             self._out.add(block)
-            self._peak = max(self._peak, sum(each.size for each in self._out))
+            self._peak = max(self._peak, sum(each.size for each in self._out if each.buffers))
         return block
 
     def give(self, block: Block) -> None:

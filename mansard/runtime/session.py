@@ -24,6 +24,7 @@ from mansard.runtime.layout import Store, lay_out
 from mansard.runtime.ledger import (
     ACTIVATIONS,
     CODE,
+    OUTPUTS,
     STAGING,
     STATES,
     WEIGHTS,
@@ -224,13 +225,21 @@ class Session:
         for context in contexts:
             rows += context.ledger()
         for users, size in self._landings.held.items():
-            owners = tuple(names[slot] for slot in users)
-            how = f"host memory, imported by {', '.join(owners)}"
-            rows.append(MemoryRow(STAGING, owners[0], MemoryKind.SHARED.value, size, None, owners, how))
+            rows.append(self._landing_row([names[slot] for slot in users], size))
         for slot in self.slots:
             size = sum(memoryview(executable.spec.code).nbytes for executable in slot.executables)
             rows.append(MemoryRow(CODE, slot.name, "executables", size))
         return MemoryLedger(rows)
+
+    def _landing_row(self, users: Sequence[str], size: int) -> MemoryRow:
+        """Blocks for outputs; without users they are for devices that work in the host's memory."""
+        kind, how = MemoryKind.SHARED.value, "host memory"
+        if users:
+            return MemoryRow(
+                STAGING, users[0], kind, size, None, tuple(users), f"{how}, imported by {', '.join(users)}"
+            )
+        host = next(slot.name for slot in self.slots if slot.device.capabilities.late_binding)
+        return MemoryRow(OUTPUTS, host, kind, size, None, (host,), how)
 
     def close(self) -> None:
         """Wait for running calls and free everything but the devices, which other sessions may use."""

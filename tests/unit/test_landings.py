@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -135,18 +136,37 @@ def test_pages_that_cannot_be_imported_now_are_replaced_by_device_memory(make, m
     assert gpu.live == 0
 
 
-def test_what_is_kept_is_bounded(monkeypatch):
+def test_what_is_kept_is_bounded(make, monkeypatch):
     monkeypatch.setattr(module, "KEPT_BYTES", 3 << 20)
-    landings = Landings([])
+    landings = Landings([SimpleNamespace(device=make("gpu", **CARD))])
     shape, dtype = (1 << 20,), np.dtype(np.uint8)
     arrays = [landings.lend(landings.take(1 << 20, ()), shape, dtype) for _ in range(6)]
     assert landings.held == {}
     del arrays
     gc.collect()
     assert landings.held == {(): 3 << 20}
-    large = landings.take(8 << 20, ())
-    landings.give(large)
-    assert landings.held == {(): 8 << 20}  # a call's own need
+    landings.give(landings.take(8 << 20, ()))
+    assert landings.held == {}
+    landings.give(landings.take(8 << 20, (0,)))
+    assert landings.held == {(0,): 8 << 20}  # what calls take, importing it anew would cost in every call
+    landings.close()
+
+
+def test_large_results_in_place_take_turns_in_pages_too(make):
+    count = 4 << 20
+    b = PlanBuilder("cpu", count=count)
+    x, y = b.input(), b.output()
+    b.segment(0, b.step("scale", x, y, params=(2,)))
+    model = bound(b, make())
+    array = np.ones(count, np.float32)
+    places = set()
+    for _ in range(5):
+        result = model(array)
+        places.add(result.ctypes.data)
+        assert result[0] == result[-1] == 2
+    assert len(places) == 2
+    assert model.stats.host_copies == 0
+    assert sum(row.bytes for row in model.memory() if row.what == "outputs" and row.held) == 4 * count
 
 
 def test_arrays_may_end_in_any_thread():
