@@ -70,7 +70,12 @@ def simulate(
             "copied_bytes": predicted.copied_bytes,
             "handoffs": handoffs(problem, labels),
             "devices": device_rows(
-                plan, chip, labels, predicted.busy, predicted.seconds, memory(plan, sizes)
+                plan,
+                chip,
+                labels,
+                predicted.busy,
+                predicted.seconds,
+                memory(plan, sizes, [profile.unified for profile in chip.profiles]),
             ),
         }
         if place:

@@ -19,6 +19,7 @@ from mansard.cache import Counts, Folder
 from mansard.codegen.schedules.choose import takes_attention
 from mansard.compiler.dispatch_abi import with_dispatch_abi
 from mansard.compiler.executables import KernelSettings, build_executables
+from mansard.compiler.memory_limits import placed_within
 from mansard.compiler.sources import sources_to_bytes
 from mansard.compiler.targets import CompileTarget, resolve_targets
 from mansard.compiler.variants import SharedFiles, target_sets
@@ -44,10 +45,10 @@ from mansard.passes.pipeline import CANONICAL, Step, run_passes
 from mansard.passes.precision import check_precision, narrow_products
 from mansard.passes.quantised_products import quantised_products
 from mansard.passes.split_attention import split_attention
-from mansard.placement import Placement
+from mansard.placement import DeviceSlot, Placement
 from mansard.placement.order import place_ordered
-from mansard.placement.splitting import on_slots, place_split
-from mansard.schedule.build import DeviceTarget, build_plan
+from mansard.placement.splitting import Placed, on_slots, place_split
+from mansard.schedule.build import DeviceTarget, KernelRef, build_plan
 
 Progress = Callable[[str, int, int], None]
 """Called with the step's name, the work done and the work in all."""
@@ -217,11 +218,15 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
         steps.dump("fuse", lambda: print_dispatches(dispatches))
     with steps.step("place"):
         slots = [t.slot for t in targets]
-        split = place_ordered(
-            dispatches,
-            options.placement,
-            lambda graph, wish: place_split(graph, slots, wish, lambda whole: _fused(whole, targets)),
-        )
+
+        def place(slots: Sequence[DeviceSlot], wish: Placement) -> Placed:
+            return place_ordered(
+                dispatches,
+                wish,
+                lambda graph, wish: place_split(graph, slots, wish, lambda whole: _fused(whole, targets)),
+            )
+
+        split = placed_within(place, lambda placed: _sketch(placed, targets), slots, options.placement)
         dispatches, placed = split.graph, split.result
         targets, device_of, renumber = _drop_unused(targets, placed.device)
         splits = on_slots(split.splits, renumber)
@@ -253,6 +258,14 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
     sources = None if plan.variants else sources_to_bytes(made[0].sources)
     weights = tuple(files.weights.values())
     return CompiledModel(plan, files.blobs, weights, steps.timings, made[0].cache, sources)
+
+
+def _sketch(placed: Placed, targets: Sequence[CompileTarget]) -> Plan:
+    """The plan of a placement without code, with all targets."""
+    kernels = dict.fromkeys(placed.graph.dispatches, KernelRef(0, "", (), (1, 1, 1)))
+    specs = {value: spec for value, (spec, _) in _weights(placed.graph, {}).items()}
+    devices = [_device_target(target, ()) for target in targets]
+    return build_plan(placed.graph, placed.result.device, kernels, devices, specs, (), {})
 
 
 def _device_target(target: CompileTarget, refs: tuple[ExecutableRef, ...]) -> DeviceTarget:

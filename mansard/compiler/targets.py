@@ -23,8 +23,8 @@ from mansard.placement import DeviceSlot, Placement
 from mansard.targets.calibrated import calibrated
 
 GROUP = "mansard.targets"
-FOR_CONSTANTS = 0.9
-"""The part of a device's memory that constants may take; the rest is for activations."""
+FOR_MODEL = 0.9
+"""The part of a device's memory that a model and one call of it may take; the rest is for further calls."""
 LEAST_RANGE = 1 << 27
 """Bytes that a descriptor may name on every Vulkan device (the least maxStorageBufferRange)."""
 _NEEDS = {
@@ -118,9 +118,9 @@ def _target(text: str, *, fallback: bool) -> CompileTarget:
 
 
 def _room(device: DeviceInfo) -> int | None:
-    """Bytes for constants in the device's own memory; None where the driver does not say how much it has."""
+    """Bytes for a model in the device's own memory; None where the driver does not say how much it has."""
     own = sum(heap.size for heap in device.heaps if heap.device_local)
-    return int(own * FOR_CONSTANTS) or None
+    return int(own * FOR_MODEL) or None
 
 
 def _kernel_targets(driver: str, text: str) -> list[KernelTarget]:

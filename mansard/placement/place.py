@@ -20,6 +20,8 @@ from mansard.targets.profile import DeviceProfile
 
 OBJECTIVES = ("latency", "throughput")
 SPLITS = ("off", "auto", "all")
+NO_ROOM = "no room"
+"""What a refusal for want of memory begins with (`mansard.compiler.memory_limits`)."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,9 @@ class Placement:
     min_share: float = 0.0
     fallback: str = "cpu"
     memory: tuple[tuple[str, int], ...] = ()
-    """(device, bytes) pairs: the most that constants may take on a device; the rest goes elsewhere. Devices
-    with memory of their own that are not named here take nine tenths of it."""
+    """(device, bytes) pairs: the most that a device holds during one call of typical sizes, weights, states
+    and values; the rest goes elsewhere. Devices with memory of their own that are not named here take nine
+    tenths of it."""
     together: tuple[str, ...] = ()
     """Patterns as in ``pins``: the dispatches that one matches are all on one device."""
     search_seconds: float = 5.0
@@ -76,7 +79,7 @@ class DeviceSlot:
     fallback: bool = False
     """Added only to run what the asked devices cannot."""
     memory: int | None = None
-    """Bytes of its own that constants may take; None for a device that uses the host's memory."""
+    """Bytes of its own that a model may take; None for a device that uses the host's memory."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +272,9 @@ class _Placer:
             return "only device asked for"
         able = [i for i, r in self.refusals[number].items() if r is None]
         if able == [label]:
-            return "only device that supports it"
+            rooms = [f"{self.slots[i].name}: {r}" for i, r in self.refusals[number].items() if r]
+            short = [text for text in rooms if f": {NO_ROOM}" in text]
+            return "; ".join(short) or "only device that supports it"
         fastest = min(able, key=lambda i: self.times[number][i])
         if fastest == label:
             return "fastest"

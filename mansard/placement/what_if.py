@@ -14,9 +14,11 @@ from mansard.artifact.plan import Decision, DispatchStep, Plan
 from mansard.artifact.reads import Accesses, origins
 from mansard.dims import evaluate
 from mansard.errors import ArtifactError
+from mansard.hal import MemoryKind
 from mansard.placement.cost import Work, seconds
 from mansard.placement.problem import HOST, Held, Move, Problem, joined
 from mansard.runtime.arena import Lease, plan_arena
+from mansard.runtime.layout import Links, Store, lay_out
 from mansard.targets.profile import DeviceProfile
 
 
@@ -30,7 +32,7 @@ class Replayed:
 
 @dataclass(frozen=True)
 class SlotMemory:
-    """Bytes on a device slot: constants and states, and the arena of the values of one call."""
+    """Bytes on a device slot: constants and states, and what one call takes for its values."""
 
     weights: int
     activations: int
@@ -99,16 +101,48 @@ def replay(
     return Replayed(problem, tuple(numbers[decision.device] for decision in plan.decisions))
 
 
-def memory(plan: Plan, sizes: Mapping[str, int]) -> list[SlotMemory]:
-    """What each device slot of a plan holds during a call; inputs and outputs are the caller's."""
+def memory(plan: Plan, sizes: Mapping[str, int], unified: Sequence[bool] | None = None) -> list[SlotMemory]:
+    """What each device slot of a plan holds during a call.
+
+    ``unified`` tells which slots use the host's memory (None: all). The others have inputs and outputs too in
+    memory of their own. Arrays of the caller, and what lies in the host's memory to be copied, do not count.
+    """
     found = []
-    for number in range(len(plan.devices)):
-        own = [value for value in plan.values if value.device == number]
-        weights = sum(evaluate(v.bytes, sizes) for v in own if v.kind in ("constant", "state"))
-        held = [v for v in own if v.kind == "transient" and v.part_of is None]
-        leases = [Lease(evaluate(v.bytes, sizes), v.first, v.last) for v in held]
-        found.append(SlotMemory(weights, plan_arena(leases).size))
+    for stores in held_stores(plan, [True] * len(plan.devices) if unified is None else unified):
+        size = {store: store_bytes(store, sizes) for store in stores}
+        arenas: dict[tuple[object, ...], list[Lease]] = {}
+        for store in stores:
+            if store.role == "arena":
+                lease = Lease(size[store], store.first, store.last)
+                arenas.setdefault((store.home, store.use, store.kind, *sorted(store.members)), []).append(
+                    lease
+                )
+        weights = sum(size[store] for store in stores if store.role in ("constant", "state"))
+        found.append(SlotMemory(weights, sum(plan_arena(leases).size for leases in arenas.values())))
     return found
+
+
+def held_stores(plan: Plan, unified: Sequence[bool]) -> list[list[Store]]:
+    """The ranges of memory that each device slot of a plan allocates, as the runtime lays them out where
+    devices with the host's memory (``unified``) share it."""
+    links = Links(
+        names=tuple(device.name for device in plan.devices),
+        unified=tuple(unified),
+        late_binding=tuple(device.driver == "cpu" for device in plan.devices),
+        reach=((True,) * len(plan.devices),) * len(plan.devices),
+        transfer_queue=tuple(not own for own in unified),
+    )
+    stores = [store for store in lay_out(plan, links).stores if store.role != "argument"]
+    held = (MemoryKind.DEVICE, MemoryKind.SHARED)
+    return [
+        [s for s in stores if s.allocator == slot and s.kind in (held if unified[slot] else held[:1])]
+        for slot in range(len(plan.devices))
+    ]
+
+
+def store_bytes(store: Store, sizes: Mapping[str, int]) -> int:
+    """The bytes of a range of memory."""
+    return max(evaluate(value.bytes, sizes) for value in store.values)
 
 
 def _steps_in_order(plan: Plan) -> list[DispatchStep]:
