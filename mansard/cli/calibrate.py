@@ -136,6 +136,7 @@ def figure_rows(result: Calibration) -> Sequence[tuple[str, str, str]]:
         ("launch", _micro(own.launch), _micro(shipped.launch)),
     ]
     rows = [(name, "" if name in missing else measured, default) for name, measured, default in figures]
+    rows.append(("start", "" if "start" in missing else _micro(own.start), _micro(shipped.start)))
     link = own.link.bytes_per_second
     rows.append(("from host", si(link, "B/s"), si(shipped.link.bytes_per_second, "B/s")))
     for name, way in own.links.items():
