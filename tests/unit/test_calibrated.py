@@ -46,6 +46,8 @@ def profile(name="Some GPU"):
         small=small,
         deep=small,
         start=2e-5,
+        kinds={"rows": ((1e6, 1e11), (1e8, 1e12))},
+        launches=((1e3, 1e-7), (1e5, 1e-6)),
     )
 
 
