@@ -7,6 +7,8 @@
 3. Otherwise a search along the model's order (`mansard.placement.frontier`), wider and wider, until its bound
    says that the answer is near enough. It is exact where few values are alive between layers, as in most
    models.
+   For throughput the problem is divided before, where something heavy can be on one device or another, or
+   copied or not (`mansard.placement.cases`).
 4. Where it would become too wide for the time, HiGHS solves the problem as a mixed-integer program
    (`mansard.placement.exact`), which gives another placement and another lower bound; the best placement of
    all is improved by local search. The program leaves out that copies take turns with dispatches in a
@@ -27,7 +29,7 @@ import numpy as np
 from mansard.errors import PlacementError
 from mansard.placement.cases import Case, divided
 from mansard.placement.exact import IMPOSSIBLE, solve
-from mansard.placement.frontier import Frontier
+from mansard.placement.frontier import Found, Frontier
 from mansard.placement.loads import load_weights
 from mansard.placement.problem import HOST, Problem
 from mansard.placement.search import Cost, cost_of, fewer_handoffs, improve, single_device, stages
@@ -46,8 +48,11 @@ _WIDTH = 32
 """How many states a search keeps at first, `_WIDER` times as many the next time, and at most."""
 _WIDER = 4
 _WIDEST = 32768
-_PROGRAM = 0.4
-"""The part of the time that is kept for the mixed-integer program."""
+_LONGER = 2.5
+"""How many times longer that takes."""
+_WIDEN = {"latency": 0.8, "throughput": 0.55}
+"""The part of the time after which the mixed-integer program is asked: it is good at dividing loads, and not
+at waiting."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,8 @@ class Choice:
 
 
 def choose(problem: Problem, objective: str, seconds: float, enough: float = ENOUGH) -> Choice:
-    """A placement for ``latency`` or ``throughput``, found within about ``seconds``; sooner, when one is
-    known to be within ``enough`` of the best.
+    """A placement for ``latency`` or ``throughput``, found within about ``seconds`` of a processor; sooner,
+    when one is known to be within ``enough`` of the best.
 
     Raises PlacementError when none keeps the limits.
     """
@@ -88,7 +93,7 @@ class _Search:
 
     def __init__(self, problem: Problem, objective: str, cost: Cost, seconds: float, enough: float) -> None:
         self.problem, self.objective, self.of, self.enough = problem, objective, cost, enough
-        self.begin, self.seconds = time.perf_counter(), seconds
+        self.begin, self.seconds = time.thread_time(), seconds
         self.labels: list[int] | None = None
         self.cost, self.method = math.inf, ""
         self.bound = path_bound(problem) if objective == "latency" else load_bound(problem)
@@ -101,37 +106,36 @@ class _Search:
                 self._better(labels, "a stage for each device")
         if self._within(_NEAR):
             return self._choice("bound by the longest path" if self.objective == "latency" else "")
-        self._frontier(self.begin + self.seconds * (1 - _PROGRAM))
+        self._widen(self.begin + _WIDEN[self.objective] * self.seconds)
         if not self._within(self.enough):
-            self._program()
+            self._program(self.begin + self.seconds)
+        if not self._within(self.enough):
+            self._improve(self.begin + self.seconds)
         return self._choice()
 
-    def _frontier(self, until: float) -> None:
-        frontiers = self._cases(until)
-        bounds = [frontier.bound for frontier in frontiers]
-        self.bound = max(self.bound, min(bounds))
-        widths, took = [_WIDTH] * len(frontiers), [0.0] * len(frontiers)
-        while not self._within(self.enough) and min(bounds) < self.cost:
+    def _widen(self, until: float) -> None:
+        """The search along the model's order, wider and wider."""
+        searches = [_Widening(frontier) for frontier in self._cases(until)]
+        while True:
             # The case with the least bound decides about the bound of all.
-            case = min(range(len(bounds)), key=bounds.__getitem__)
-            begin = time.perf_counter()
-            if begin + _WIDER * took[case] > until or widths[case] > _WIDEST:
+            least = min(searches, key=lambda search: search.bound)
+            self.bound = max(self.bound, least.bound)
+            if self._within(self.enough):
                 return
-            found = frontiers[case].run(widths[case], self.cost, until)
-            took[case], widths[case] = time.perf_counter() - begin, widths[case] * _WIDER
-            bounds[case] = max(bounds[case], found.bound)
+            found = least.run(self.cost, until)
+            if found is None:
+                return
             if found.labels is not None:
                 self._better(found.labels, "dynamic program over the model's order")
-            if math.isinf(min(bounds)):
+            if math.isinf(min(search.bound for search in searches)):
                 raise PlacementError(IMPOSSIBLE)
-            self.bound = max(self.bound, min(bounds))
 
     def _cases(self, until: float) -> list[Frontier]:
         """The problem; for throughput in cases, as long as something heavy is open in the one with the least
         bound."""
         cases = [Case(self.problem)]
         frontiers = [Frontier(cases[0], self.objective)]
-        while self.objective != "latency" and len(cases) < _CASES and time.perf_counter() < until:
+        while self.objective != "latency" and len(cases) < _CASES and time.thread_time() < until:
             least = min(range(len(cases)), key=lambda n: frontiers[n].bound)
             parts = divided(cases[least], _HEAVY * frontiers[least].bound)
             if not parts:
@@ -140,16 +144,20 @@ class _Search:
             frontiers[least : least + 1] = [Frontier(part, self.objective) for part in parts]
         return frontiers
 
-    def _program(self) -> None:
-        end = self.begin + self.seconds
-        solution = solve(self.problem, self.objective, max(0.1, end - time.perf_counter()))
+    def _program(self, until: float) -> None:
+        """The mixed-integer program."""
+        seconds = max(0.1, until - time.thread_time())
+        solution = solve(self.problem, self.objective, seconds, self.enough / 2)
         self.bound = max(self.bound, solution.bound)
         if solution.labels is not None:
             self._better(solution.labels, "mixed-integer program")
             if self.labels is None:  # within the program's tolerance of the limits
                 self.labels, self.cost = solution.labels, self.of(solution.labels)
-        if self.labels is not None and not self._within(self.enough):
-            until = max(end, time.perf_counter() + 0.05 * self.seconds)
+
+    def _improve(self, until: float) -> None:
+        """Local search."""
+        if self.labels is not None:
+            until = max(until, time.thread_time() + 0.05 * self.seconds)
             self._better(improve(self.problem, self.labels, self.of, until), f"{self.method}, local search")
 
     def _better(self, labels: list[int], method: str) -> None:
@@ -169,6 +177,24 @@ class _Search:
             self.labels = fewer_handoffs(self.problem, self.labels, self.of)
             self.cost = self.of(self.labels)
         return Choice(self.labels, self.cost, bound, method or self.method)
+
+
+class _Widening:
+    """A search that keeps more states every time."""
+
+    def __init__(self, frontier: Frontier) -> None:
+        self.frontier, self.bound = frontier, frontier.bound
+        self.width, self.took = _WIDTH, 0.0
+
+    def run(self, known: float, until: float) -> Found | None:
+        """Once more, or None when that would take too long."""
+        begin = time.thread_time()
+        if begin + _LONGER * self.took > until or self.width > _WIDEST:
+            return None
+        found = self.frontier.run(self.width, known, until)
+        self.took, self.width = time.thread_time() - begin, self.width * _WIDER
+        self.bound = max(self.bound, found.bound)
+        return found
 
 
 def _best_of_all(problem: Problem, cost: Cost) -> Choice:

@@ -27,8 +27,8 @@ IMPOSSIBLE = "no placement keeps within the devices' memory limits and least sha
 ORDERED_PAIRS = 400
 WAITS = 60
 """A value that waits for so many others between its producer and its reader may do without a handoff."""
-_GAP = 2e-3
-"""A placement this near to the best, as a part of it, ends the solver."""
+_ROUNDING = 1e-4
+"""Of the bound, what the solver's tolerances may have added to it."""
 _TIE = 1e-5
 """Of the objective, what each value that changes device adds: neighbours stay together at equal cost."""
 
@@ -71,8 +71,10 @@ class _Program:
         self.high.append(high)
 
 
-def solve(problem: Problem, objective: str, seconds: float) -> Solution:
-    """The best placement found within some seconds. ``objective`` is ``latency`` or ``throughput``.
+def solve(problem: Problem, objective: str, seconds: float, enough: float = 2e-3) -> Solution:
+    """The best placement found within some seconds, or before that one within ``enough`` of the best.
+
+    ``objective`` is ``latency`` or ``throughput``.
 
     Raises PlacementError when no placement meets the limits and shares.
     """
@@ -96,7 +98,7 @@ def solve(problem: Problem, objective: str, seconds: float) -> Solution:
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("time_limit", float(seconds))
-    solver.setOptionValue("mip_rel_gap", _GAP)
+    solver.setOptionValue("mip_rel_gap", enough)
     solver.setOptionValue("threads", 1)
     solver.passModel(lp)
     solver.run()
@@ -111,7 +113,7 @@ def solve(problem: Problem, objective: str, seconds: float) -> Solution:
     bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else 0.0
     # The tie-breaker is no time: the bound holds without it.
     changes = _TIE * len(problem.moves)
-    return Solution(labels, max(0.0, (bound - changes) / (1 + _GAP)) * scale)
+    return Solution(labels, max(0.0, (bound - changes) / (1 + _ROUNDING)) * scale)
 
 
 def _scale(problem: Problem) -> float:

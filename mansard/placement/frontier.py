@@ -69,13 +69,13 @@ class Frontier:
         """The best placement among all whose first parts stay within ``width`` states.
 
         ``known`` is a cost that is reached already; states that cannot be below it are dropped. Stops without
-        an answer at the time ``until`` (`time.perf_counter`), with a bound of 0.
+        an answer at the time ``until`` (`time.thread_time`), with a bound of 0.
         """
         states, dropped = self._first(), np.inf
         settled: set[int] = set()
         history: list[tuple[Ints, Ints]] = []
         for n, step in enumerate(self.look.steps):
-            if time.perf_counter() > until:
+            if time.thread_time() > until:
                 return Found(None, known, 0.0)
             parts, parents, labels = [], [], []
             for device in step.devices:
@@ -98,7 +98,8 @@ class Frontier:
             if not len(kept):
                 return Found(None, known, min(dropped, known))
             kept = kept[np.lexsort((states.top[kept], bounds[kept]))]
-            kept = kept[undominated(part := states.take(kept), self._kinds(part, step), self.look.quantum)]
+            part = states.take(kept)
+            kept = kept[undominated(part, step.alive, self._kinds(part, step), self.look.quantum)]
             if len(kept) > width:
                 order = self._varied(states.take(kept), step)
                 dropped = min(dropped, float(bounds[kept[order[width:]]].min()))
@@ -228,8 +229,7 @@ class Frontier:
 
     def _entered(self, states: States, n: int, step: Step, device: int) -> Floats:
         """Seconds of the handoffs to a dispatch; what other devices made until then counts as waited for."""
-        alive = self.look.steps[n - 1].alive
-        producers = np.array([self.problem.moves[m].producer for m in self.look.steps[n - 1].moves], np.int64)
+        alive, producers = self.look.steps[n - 1].alive, self.look.steps[n - 1].producers
         read = np.isin(alive, [slot for _, slot in step.reads])
         source, waiting = states.made[:, alive], states.waiting[:, alive, device]
         seconds = np.zeros(len(states.top))
@@ -324,6 +324,8 @@ class Frontier:
         Kinds differ in which devices have a large value. A copy of one pays only over many dispatches; by
         their bounds alone, states that have made it would be dropped for those that have not.
         """
+        if not len(self.look.large):
+            return np.arange(len(states.top))
         slots = step.alive[np.isin(step.moves, self.look.large)]
         copied = np.isinf(states.there[:, slots]).reshape(len(states.top), -1)
         kind_of = equal_rows(copied.astype(np.int64))
@@ -337,11 +339,12 @@ class Frontier:
     def _kinds(self, states: States, step: Step) -> Ints:
         """What two states must agree in to be compared: where values are that may have to be copied yet, the
         devices of groups, where constants are that several dispatches read. One row a state."""
-        matters: npt.NDArray[np.bool_] = np.asarray(np.isinf(states.there).any(axis=2))
-        matters[:, step.alive[step.down]] = True
-        matters |= states.waiting.any(axis=2)
+        matters: npt.NDArray[np.bool_] = np.asarray(np.isinf(states.there[:, step.alive]).any(axis=2))
+        matters[:, step.down] = True
+        matters |= states.waiting[:, step.alive].any(axis=2)
+        made = np.where(matters, states.made[:, step.alive], HOST)
         placed = states.placed.reshape(len(states.top), self.look.shared * self.look.devices)
-        return np.concatenate([np.where(matters, states.made, HOST), states.group, placed], axis=1)
+        return np.concatenate([made, states.group, placed], axis=1)
 
     def _ends(self, states: States) -> Floats:
         """What every complete state costs, with copies to the caller."""

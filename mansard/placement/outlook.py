@@ -47,6 +47,8 @@ class Step:
     """Slots of the values that are read afterwards."""
     moves: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Their moves."""
+    producers: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """And who makes them."""
     read: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     """Whether dispatches read them."""
     down: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
@@ -71,6 +73,7 @@ class Step:
             self,
             alive=self.alive[kept],
             moves=self.moves[kept],
+            producers=self.producers[kept],
             read=self.read[kept],
             down=self.down[kept],
             waits=(np.cumsum(kept) - 1)[self.waits[rows]],
@@ -228,6 +231,7 @@ class Outlook:
             step.needs = [sorted(s) for s in sets if not any(other < s for other in sets)]
             step.alive = np.array([self.slot_of[number] for number in alive], np.int64)
             step.moves = np.array(alive, np.int64)
+            step.producers = np.array([self.problem.moves[number].producer for number in alive], np.int64)
             step.down = np.array([number in final for number in alive], np.bool_)
             if self.ways is not None:
                 tails = [self.ways.behind(number, n) for number in alive]

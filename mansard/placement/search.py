@@ -74,7 +74,7 @@ def stages(problem: Problem) -> list[list[int]]:
 
 
 def improve(problem: Problem, labels: Sequence[int], cost: Cost, until: float) -> list[int]:
-    """Move runs of dispatches to other devices while the cost falls, until a time (`time.perf_counter`)."""
+    """Move runs of dispatches to other devices while the cost falls, until a time (`time.thread_time`)."""
     best, found = list(labels), cost(labels)
     group_of = {n: group for group in problem.together for n in group}
     improving = True
@@ -83,7 +83,7 @@ def improve(problem: Problem, labels: Sequence[int], cost: Cost, until: float) -
         for width in _WIDTHS:
             for start in range(0, len(best), max(1, width // 2)):
                 for device in problem.devices:
-                    if time.perf_counter() > until:
+                    if time.thread_time() > until:
                         return best
                     trial = _moved(
                         problem, best, range(start, min(start + width, len(best))), device, group_of

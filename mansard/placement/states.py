@@ -50,15 +50,16 @@ class States:
         return States(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
 
 
-def undominated(states: States, kinds: Ints, quantum: float) -> Ints:
+def undominated(states: States, slots: Ints, kinds: Ints, quantum: float) -> Ints:
     """Rows, in their order, without those that another of the same kind is nowhere worse than.
 
-    Times count in units of ``quantum`` seconds. Beyond some hundred rows not all pairs are compared: some
-    needless ones may then stay.
+    They may differ in ``slots``. Times count in units of ``quantum`` seconds. Beyond some hundred rows not
+    all pairs are compared: some needless ones may then stay.
     """
     count = len(states.top)
-    there = np.where(np.isinf(states.there), 1e30, states.there).reshape(count, -1)
-    waiting = states.waiting.reshape(count, -1) * 1e30
+    there = states.there[:, slots].reshape(count, -1)
+    there = np.where(np.isinf(there), 1e30, there)
+    waiting = states.waiting[:, slots].reshape(count, -1) * 1e30
     times = [states.free, states.top[:, None], there, waiting, states.used, -states.count]
     figures = np.concatenate(times, axis=1)
     kind_of = equal_rows(kinds)
