@@ -120,7 +120,7 @@ class Job:
         arrays, self.torch = signature.arrays(args, named)
         how = cut(signature, plan.outputs, arrays, size, calls.permits)
         prepared = [signature.prepare(given, {}) for given in how.given(arrays)]
-        self._results = joined(plan.outputs, how, prepared[0].dims)
+        self._results = joined(plan.outputs, how, prepared[0].dims, calls.landings)
         parts = zip(prepared, how.taken(self._results), strict=True)
         self._calls = calls
         self._pending = [calls.call(given, priority, self._limit, into) for given, into in parts]

@@ -20,6 +20,7 @@ from mansard.errors import (
 from mansard.hal import ProfileRow
 from mansard.runtime.completion import completions
 from mansard.runtime.context import Context, Machine
+from mansard.runtime.landings import Landings
 from mansard.runtime.options import whole
 from mansard.runtime.pool import Exclusive, Gate, IdleContexts
 from mansard.runtime.profile import Copies
@@ -76,6 +77,11 @@ class Calls:
         self._idle, self._profiled = IdleContexts(max_idle), IdleContexts(1)
         self._lock = threading.Lock()
         self._closed = False
+
+    @property
+    def landings(self) -> Landings:
+        """Memory for large outputs."""
+        return self._machine.landings
 
     @property
     def permits(self) -> int:

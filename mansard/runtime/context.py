@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,19 +16,17 @@ from mansard.runtime.binding import BoundSlot
 from mansard.runtime.constants import Constants
 from mansard.runtime.copying import HostCopy, copy_all, flat
 from mansard.runtime.filling import Filling, by_order
-from mansard.runtime.landings import Block, Landings
+from mansard.runtime.landings import Landings
 from mansard.runtime.layout import Layout, Store
 from mansard.runtime.ledger import ACTIVATIONS, CALLER, INPUTS, OUTPUTS, SCRATCH, MemoryRow
 from mansard.runtime.lockstep import in_lockstep
 from mansard.runtime.memory import TINY, Allocation, Memory
+from mansard.runtime.outputs import Landing, Outputs
 from mansard.runtime.recording import LandingCopy, RecordedBatch, Recorder
 from mansard.runtime.tensors import Array, empty
 from mansard.runtime.workspace import Workspace, Workspaces, plan_workspaces
 
 Bytes = npt.NDArray[np.uint8]
-
-FRESH_BYTES = 8 << 20
-"""From here on new arrays are new pages in every call, which the system clears as they are first written."""
 
 
 @dataclass(frozen=True)
@@ -68,25 +65,26 @@ class Context:
         self.machine = machine
         self.dims = dict(sizes)
         self._bytes = {v.id: dims.evaluate(v.bytes, sizes) for v in machine.plan.values}
-        self._shapes = [tuple(dims.evaluate(d, sizes) for d in s.shape) for s in machine.plan.outputs]
         self.memory = Memory(machine.slots)
         self._numbered = [machine.layout.arguments(slot) for slot in range(len(machine.slots))]
         self._workspaces: dict[int, Workspace] = {}
         recorder = Recorder(
             machine.plan, machine.layout, machine.slots, self.place, self._bytes, sizes, profile=profile
         )
-        self._landings = recorder.landings(machine.landings.able)
-        """The stores of outputs that are blocks, other ones in each call."""
-        self._importers = {
-            store: tuple(slot for slot in store.members if not recorder.binds[slot])
-            for store in self._landings
+        landings = {
+            store: Landing(self._size(store), tuple(n for n in store.members if not recorder.binds[n]))
+            for store in recorder.landings(machine.landings.able)
         }
+        shapes = [tuple(dims.evaluate(d, sizes) for d in s.shape) for s in machine.plan.outputs]
+        self._outputs = Outputs(
+            machine.plan, machine.layout, machine.slots, machine.landings, shapes, landings
+        )
         for slot, stores in enumerate(self._numbered):
-            bound = [store for store in self._landings if slot in store.members]
+            bound = [store for store in landings if slot in store.members]
             stores += bound if recorder.binds[slot] else []
         try:
             self._allocate()
-            recorded = recorder.record(self._landings)
+            recorded = recorder.record(landings)
             self._batches = in_lockstep(recorded) if lockstep else recorded
         except BaseException:
             self.memory.close()
@@ -116,13 +114,9 @@ class Context:
         self._priority = 0
         self._finals: list[Point] = []
         self._arrays: Sequence[Array] = ()
-        self._results: dict[int, Array] = {}
-        self._into: Sequence[Array] | None = None
         self._imported: list[Buffer] = []
-        self._blocks: dict[Store, Block] = {}
         self.host_copies = 0
         self.host_bytes = 0
-        self._dtypes = [spec.dtype.numpy for spec in machine.plan.outputs]
         self._launcher = None if lockstep else self._short_way()
 
     def _short_way(self) -> Launcher | None:
@@ -141,7 +135,7 @@ class Context:
         sizes = {store: self._size(store) for store in stores}
         self.workspace_plans = plan_workspaces(self.machine.slots, stores, sizes)
         floating = {store for plan in self.workspace_plans.values() for store in plan.offsets}
-        floating |= self._landings
+        floating |= self._outputs.landings.keys()
         self.memory.allocate([store for store in stores if store not in floating], sizes, "activations")
 
     def _size(self, store: Store) -> int:
@@ -152,7 +146,7 @@ class Context:
 
         The caller's arrays have the first binding slots, the workspace has the one after them.
         """
-        if store.role == "argument" or store in self._landings:
+        if store.role == "argument" or store in self._outputs.landings:
             return BindingSlot(self._numbered[slot].index(store)), 0
         if slot in self.workspace_plans and store in self.workspace_plans[slot].offsets:
             return BindingSlot(len(self._numbered[slot])), self.workspace_plans[slot].offsets[store]
@@ -168,9 +162,7 @@ class Context:
         for slot, plan in self.workspace_plans.items():
             if slot not in self._workspaces:
                 self._workspaces[slot] = self.machine.workspaces.take(plan)
-        for store in self._landings - self._blocks.keys():
-            take = self.machine.landings.take
-            self._blocks[store] = take(self._size(store), self._importers[store])
+        self._outputs.reserve()
 
     def start(
         self, arrays: Sequence[Array], after: Sequence[Point] = (), into: Sequence[Array] | None = None
@@ -181,7 +173,8 @@ class Context:
         When a device refuses its batches, every point of the call is completed all the same, so that
         what was submitted elsewhere ends, and the error is raised.
         """
-        self._arrays, self._results, self._into = arrays, {}, into
+        self._arrays = arrays
+        self._outputs.begin(into)
         self.host_copies = self.host_bytes = 0
         if self._launcher is not None and not after and self._launch(self._launcher):
             return
@@ -256,9 +249,7 @@ class Context:
                     raise error
             self._check_asserts()
             copies: list[HostCopy] = []
-            results = [
-                self._output(number, spec, copies) for number, spec in enumerate(self.machine.plan.outputs)
-            ]
+            results = [self._output(n, spec, copies) for n, spec in enumerate(self.machine.plan.outputs)]
             copy_all(copies)
             return results
         finally:
@@ -316,7 +307,7 @@ class Context:
         waits += self._filling.points(slot, number)
         signal, commands = (self._point(slot, number),), batch.commands
         if isinstance(commands, LandingCopy):
-            commands = commands.to(self._blocks[commands.store], slot)
+            commands = commands.to(self._outputs.block(commands.store), slot)
         return Batch(commands, waits, signal, {i: bound[i] for i in batch.arguments})
 
     def _lanes(self) -> int:
@@ -392,9 +383,10 @@ class Context:
 
     def _argument(self, store: Store) -> Array:
         """The array that is bound for a store of the caller's, or for one of the landings."""
-        if store in self._landings:
-            return self._blocks[store].array[: self._size(store)]
-        return self._output_array(store.source) if store.output else self._arrays[store.source]
+        landed = self._outputs.landed(store)
+        if landed is not None:
+            return landed
+        return self._outputs.in_place(store.source) if store.output else self._arrays[store.source]
 
     def _bind(self, slot: int, array: Array) -> Buffer:
         device = self.machine.slots[slot].device
@@ -412,29 +404,6 @@ class Context:
         self._imported.append(buffer)
         return buffer
 
-    def _output_array(self, number: int) -> Array:
-        if number not in self._results:
-            spec = self.machine.plan.outputs[number]
-            slot = self.machine.layout.of_value[spec.value].home
-            alignment = self.machine.slots[slot].device.capabilities.import_alignment
-            given = None if self._into is None else self._into[number]
-            if given is None or given.ctypes.data % alignment or given.nbytes % alignment:
-                given = self._new_output(number, alignment)
-            self._results[number] = given
-        return self._results[number]
-
-    def _new_output(self, number: int, alignment: int) -> Array:
-        """An array for an output that a device writes in place."""
-        shape, dtype = self._shapes[number], self._dtypes[number]
-        size = math.prod(shape) * dtype.itemsize
-        if size >= FRESH_BYTES:
-            block = self.machine.landings.take(size, ())
-            lent = self.machine.landings.lend(block, shape, dtype)
-            if lent is not None:
-                return lent
-            self.machine.landings.give(block)
-        return empty(shape, dtype, alignment)
-
     def _check_asserts(self) -> None:
         for check in self.machine.plan.asserts:
             if not self._read(check.value).all():
@@ -446,45 +415,33 @@ class Context:
         store = self.machine.layout.readbacks[value]
         size = self._bytes[value]
         if store.role == "argument":
-            array = self._results[store.source] if store.output else self._arrays[store.source]
-            return array.reshape(-1).view(np.uint8)[:size]
+            return flat(self._argument(store))[:size]
         if store.role == "constant":
             return self.machine.constants.read(store.source)[:size]
-        if store in self._blocks:
-            return self._blocks[store].array[:size]
+        landed = self._outputs.landed(store)
+        if landed is not None:
+            return landed[:size]
         memory = self.machine.states if store.role == "state" else self.memory
         return memory.view(store, size)
 
     def _output(self, number: int, spec: TensorSpec, copies: list[HostCopy]) -> Array:
         """The array for an output; what is still to be copied into it is added to ``copies``."""
-        store = self.machine.layout.readbacks[spec.value]
-        into = None if self._into is None else self._into[number]
-        if store.role == "argument" and store.output and store.source == number:
-            result = self._results[number]
-            if into is None or into is result:
-                return result
-        shape = self._shapes[number]
-        if into is None and store in self._blocks:
-            lent = self.machine.landings.lend(self._blocks[store], shape, self._dtypes[number])
-            if lent is not None:
-                del self._blocks[store]
-                return lent
-        result = np.empty(shape, dtype=self._dtypes[number]) if into is None else into
-        copies.append(HostCopy(self._read(spec.value)[: result.nbytes], flat(result)))
-        self._count(result.nbytes)
-        return result
+
+        def copy(target: Array) -> None:
+            copies.append(HostCopy(self._read(spec.value)[: target.nbytes], flat(target)))
+            self._count(target.nbytes)
+
+        return self._outputs.result(number, copy)
 
     def _let_go(self) -> None:
         """Drop the caller's arrays, and give workspaces back."""
         for buffer in self._imported:
             buffer.close()
-        self._arrays, self._results, self._into, self._imported = (), {}, None, []
+        self._arrays, self._imported = (), []
         for workspace in self._workspaces.values():
             self.machine.workspaces.give(workspace)
         self._workspaces = {}
-        for block in self._blocks.values():
-            self.machine.landings.give(block)
-        self._blocks = {}
+        self._outputs.let_go()
 
     def _count(self, size: int) -> None:
         self.host_copies += 1

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from mansard import dims
 from mansard.artifact.plan import TensorSpec
 from mansard.dims import Dim, DimLike
 from mansard.errors import InputError
+from mansard.runtime.landings import Landings
 from mansard.runtime.tensors import Array, Signature, describe
 
 
@@ -75,10 +74,10 @@ def cut(
     return Cut(rows_in, rows_out, _sizes(units, symbol, size, in_flight))
 
 
-def joined(outputs: Sequence[TensorSpec], plan: Cut, sizes: Mapping[str, int]) -> list[Array]:
+def joined(outputs: Sequence[TensorSpec], plan: Cut, sizes: Mapping[str, int], pool: Landings) -> list[Array]:
     """Arrays for the outputs of all calls; ``sizes`` are the dims of one of them."""
     return [
-        np.empty((rows * plan.units, *(dims.evaluate(d, sizes) for d in spec.shape[1:])), spec.dtype.numpy)
+        pool.array((rows * plan.units, *(dims.evaluate(d, sizes) for d in spec.shape[1:])), spec.dtype.numpy)
         for spec, rows in zip(outputs, plan.outputs, strict=True)
     ]
 

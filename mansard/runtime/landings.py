@@ -3,7 +3,7 @@
 A device with memory of its own copies an output to a *block*: pages of the host, imported once. When the
 call has ended the block is lent to the caller as the result, without a copy, and without new pages that
 would have to be cleared one by one. It comes back when the last view of the array is gone, for a later call.
-Large outputs that a device writes in place lie in such blocks for the latter reason alone.
+Other large outputs lie in such blocks for the latter reason alone.
 
 Imported pages cannot be swapped out, so only a part of the machine's memory may be on loan to callers at a
 time. A caller who holds on to more gets copies.
@@ -21,13 +21,15 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.hal import Buffer, MemoryKind, native
 from mansard.runtime.binding import BoundSlot
 from mansard.runtime.copying import Bytes
+from mansard.runtime.tensors import Array, empty
 
+FRESH_BYTES = 8 << 20
+"""From here on new arrays are new pages in every call, which the system clears as they are first written."""
 KEPT_BYTES = 256 << 20
 """What a session keeps for later calls; of imported blocks as much as its calls have used at a time, too."""
 _LENT_PART = 8
@@ -36,8 +38,6 @@ _WASTE = 1.25
 """A block serves results that are not much smaller."""
 _UNIT = 64 << 10
 """Blocks are whole units, the coarsest alignment in which devices import memory."""
-
-Array = npt.NDArray[np.generic]
 
 _numbers = itertools.count()
 
@@ -136,6 +136,17 @@ class Landings:
         weakref.finalize(loan, self._returned.append, block).atexit = False
         whole: Bytes = np.asarray(loan)
         return whole[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[np.generic], alignment: int = 1) -> Array:
+        """A new array without contents; a large one lies in a block, so that its pages come again."""
+        size = math.prod(shape) * dtype.itemsize
+        if size >= FRESH_BYTES:
+            block = self.take(size, ())
+            lent = self.lend(block, shape, dtype)
+            if lent is not None:
+                return lent
+            self.give(block)
+        return empty(shape, dtype, alignment)
 
     @property
     def held(self) -> dict[tuple[int, ...], int]:
