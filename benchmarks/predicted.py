@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import statistics
 import sys
 import time
@@ -57,7 +58,7 @@ from mansard.placement.what_if import replay
 from mansard.runtime.profile import Profile
 
 IN_FLIGHT = 8
-_FILLED = 32 << 20
+_FILLED, _MOST_FILLS = 32 << 20, 1 << 14
 MODELS = ("mobilenet_v2-1", "minilm-1", "resnet50-1", "mobilenet_v2-32", "minilm-32", "resnet50-32")
 
 
@@ -80,17 +81,17 @@ class Fills:
     def __init__(self, device: Device, seconds: float) -> None:
         self._device, self._done, self._turn = device, Semaphore("fills"), 0
         self._target = device.allocate(_FILLED, MemoryKind.DEVICE, "fills")
-        count, took = 8, 0.0
-        while took < seconds and count < 1 << 16:
-            count *= 2
-            commands: list[Command] = [Fill(BufferRef(self._target), _FILLED), Barrier()] * count
-            self._recorded = device.record(commands)
-            self.run()
-            begin = time.perf_counter()
-            self.run()
-            took = time.perf_counter() - begin
-            if took < seconds:
-                self._recorded.close()
+        self._record(64)
+        self.run()
+        begin = time.perf_counter()
+        self.run()
+        each = (time.perf_counter() - begin) / 64
+        self._recorded.close()
+        self._record(min(_MOST_FILLS, math.ceil(seconds / each)))
+
+    def _record(self, count: int) -> None:
+        commands: list[Command] = [Fill(BufferRef(self._target), _FILLED), Barrier()] * count
+        self._recorded = self._device.record(commands)
 
     def run(self) -> None:
         """Run all fills."""
