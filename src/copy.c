@@ -1,8 +1,8 @@
 /* Large copies by the host, shared by several threads.
  *
  * One core does not fill the memory's bandwidth, and much less what a GPU fetches meanwhile. So the caller
- * and helpers, which sleep between jobs, take pieces of the copies in order. There is one job at a time: a
- * caller who finds the helpers busy copies alone, since then several threads copy anyway.
+ * and helpers, which sleep between jobs, take pieces of the copies in order. Helpers go from job to job; each
+ * caller works on its own.
  *
  * Only the caller signals, between its pieces: whatever a signal makes ready is handed to its device by the
  * caller, while the helpers go on.
@@ -28,24 +28,28 @@
 /* A huge page: two threads in one would clear it twice when it is new. */
 #define MOST_PIECE ((uint64_t)2 << 20)
 
+/* Callers who find more than that copying copy alone. */
+#define MOST_JOBS 8
+
 typedef struct job {
+    pthread_mutex_t lock; /* held by the caller whose job it is; what follows is the caller's until it is open */
     const mn_copy *copies;
     uint32_t count;
     uint32_t pieces; /* of all copies together */
     uint64_t piece;  /* bytes; pieces end at multiples of it in the target */
     bool streamed;
+    atomic_bool open;        /* helpers may take pieces */
+    _Atomic uint32_t inside; /* helpers that may look at it */
     _Atomic uint32_t next;
     _Atomic uint32_t *left; /* pieces of each copy that are not done */
 } job;
 
 static struct {
-    pthread_mutex_t lock; /* held by the caller whose job it is */
-    job job;
-    atomic_bool open;      /* helpers may take pieces */
-    _Atomic uint32_t inside; /* helpers that may look at the job */
+    job jobs[MOST_JOBS];
     _Atomic uint32_t bell;
+    pthread_mutex_t starting;
     uint32_t started;
-} helpers = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} helpers;
 
 /* ---- pieces ----------------------------------------------------------------------------------- */
 
@@ -121,14 +125,21 @@ static void run_job(job *job) {
 
 /* `inside` and `open` are sequentially consistent: either a helper sees that the job is closed, or its owner
  * sees the helper. */
+static bool help_with(job *job) {
+    bool helped = false;
+    atomic_fetch_add(&job->inside, 1);
+    while (atomic_load(&job->open) && take_piece(job)) helped = true;
+    atomic_fetch_sub(&job->inside, 1);
+    return helped;
+}
+
 static void *help(void *argument) {
     (void)argument;
     for (;;) {
         uint32_t bell = atomic_load(&helpers.bell);
-        atomic_fetch_add(&helpers.inside, 1);
-        while (atomic_load(&helpers.open) && take_piece(&helpers.job)) continue;
-        atomic_fetch_sub(&helpers.inside, 1);
-        mn_futex_wait(&helpers.bell, bell, MN_FOREVER);
+        bool helped = false;
+        for (int i = 0; i < MOST_JOBS; i++) helped |= help_with(&helpers.jobs[i]);
+        if (!helped) mn_futex_wait(&helpers.bell, bell, MN_FOREVER);
     }
     return NULL;
 }
@@ -143,38 +154,60 @@ static uint32_t default_threads(void) {
 /* As many helpers as asked for, or as the system gives. */
 static uint32_t start_helpers(uint32_t wanted) {
     if (wanted > MAX_HELPERS) wanted = MAX_HELPERS;
+    pthread_mutex_lock(&helpers.starting);
     while (helpers.started < wanted && mn_thread_start(NULL, "mn-copy", -1, help, NULL) == 0) helpers.started++;
-    return wanted < helpers.started ? wanted : helpers.started;
+    uint32_t count = wanted < helpers.started ? wanted : helpers.started;
+    pthread_mutex_unlock(&helpers.starting);
+    return count;
 }
 
-static void run_with_helpers(const job *given, uint32_t wanted) {
-    job *job = &helpers.job;
-    job->copies = given->copies, job->count = given->count, job->pieces = given->pieces;
-    job->piece = given->piece, job->streamed = given->streamed, job->left = given->left;
-    atomic_store(&job->next, 0);
+static void run_with_helpers(job *job, uint32_t wanted) {
     uint32_t count = start_helpers(wanted);
-    atomic_store(&helpers.open, true);
+    atomic_store(&job->next, 0);
+    atomic_store(&job->open, true);
     atomic_fetch_add(&helpers.bell, 1);
     if (count) mn_futex_wake(&helpers.bell, (int)count);
     run_job(job);
-    atomic_store(&helpers.open, false);
-    while (atomic_load(&helpers.inside)) mn_spin_pause();
+    atomic_store(&job->open, false);
+    while (atomic_load(&job->inside)) mn_spin_pause();
 }
 
 void mn_copy_after_fork(void) {
-    pthread_mutex_init(&helpers.lock, NULL);
-    atomic_store(&helpers.open, false);
-    atomic_store(&helpers.inside, 0);
+    for (int i = 0; i < MOST_JOBS; i++) {
+        pthread_mutex_init(&helpers.jobs[i].lock, NULL);
+        atomic_store(&helpers.jobs[i].open, false);
+        atomic_store(&helpers.jobs[i].inside, 0);
+    }
+    pthread_mutex_init(&helpers.starting, NULL);
     helpers.started = 0;
 }
 
+__attribute__((constructor)) static void prepare(void) { mn_copy_after_fork(); }
+
 /* ---- copying ---------------------------------------------------------------------------------- */
 
-/* One thread needs no pieces. */
 static void copy_alone(const mn_copy *copies, uint32_t count, bool streamed) {
     for (uint32_t i = 0; i < count; i++) {
         copy_bytes(copies[i].target, copies[i].source, copies[i].size, streamed);
         if (copies[i].timeline) mn_timeline_signal(copies[i].timeline, copies[i].value);
+    }
+}
+
+/* A job that is nobody's, now the caller's; NULL when there is none. */
+static job *take_job(void) {
+    for (int i = 0; i < MOST_JOBS; i++)
+        if (pthread_mutex_trylock(&helpers.jobs[i].lock) == 0) return &helpers.jobs[i];
+    return NULL;
+}
+
+static void cut(job *job, uint64_t total, uint32_t threads) {
+    job->pieces = 0;
+    job->piece = MOST_PIECE;
+    while (job->piece > LEAST_PIECE && total / job->piece < 4 * (uint64_t)threads) job->piece /= 2;
+    for (uint32_t i = 0; i < job->count; i++) {
+        uint32_t own = pieces_of(job, &job->copies[i]);
+        atomic_init(&job->left[i], own);
+        job->pieces += own;
     }
 }
 
@@ -183,21 +216,15 @@ void mn_copy_all(const mn_copy *copies, uint32_t count, uint32_t threads) {
     for (uint32_t i = 0; i < count; i++) total += copies[i].size;
     bool streamed = total >= STREAMED_BYTES;
     if (threads == 0) threads = default_threads();
-    job job = {.copies = copies, .count = count, .streamed = streamed};
-    if (threads > 1 && total >= SHARED_BYTES) job.left = malloc(count * sizeof *job.left);
-    if (!job.left || pthread_mutex_trylock(&helpers.lock) != 0) {
+    _Atomic uint32_t *left = threads > 1 && total >= SHARED_BYTES ? malloc(count * sizeof *left) : NULL;
+    job *job = left ? take_job() : NULL;
+    if (job) {
+        job->copies = copies, job->count = count, job->streamed = streamed, job->left = left;
+        cut(job, total, threads);
+        run_with_helpers(job, threads - 1);
+        pthread_mutex_unlock(&job->lock);
+    } else {
         copy_alone(copies, count, streamed);
-        free(job.left);
-        return;
     }
-    job.piece = MOST_PIECE;
-    while (job.piece > LEAST_PIECE && total / job.piece < 4 * (uint64_t)threads) job.piece /= 2;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t own = pieces_of(&job, &copies[i]);
-        atomic_init(&job.left[i], own);
-        job.pieces += own;
-    }
-    run_with_helpers(&job, threads - 1);
-    pthread_mutex_unlock(&helpers.lock);
-    free(job.left);
+    free(left);
 }

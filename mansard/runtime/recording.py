@@ -144,7 +144,7 @@ class Recorder:
         """The batches of every slot, each behind those of its slot that it waits for.
 
         Large copies are batches of their own for the device's transfer queue, so that they run while it
-        computes. Where that queue takes no times, profiled recordings have them on the other.
+        computes. Where that queue takes no times, profiled recordings have the same batches on the other.
         Copies to ``landings`` are recorded as calls come.
         """
         work = make_batches(self._plan, self._layout, self._apart, self._pieces)
@@ -163,11 +163,11 @@ class Recorder:
         return batches
 
     def _apart(self, slot: int, copy: CopyPlan) -> bool:
-        """Whether a copy goes to the transfer queue of its device."""
+        """Whether a copy is a batch of its own, for the transfer queue of its device."""
         capabilities = self._slots[slot].device.capabilities
-        if not capabilities.transfer_queue or (self._profile and not capabilities.transfer_profiling):
-            return False
-        return self._bytes[copy.value.id] >= max(1, capabilities.transfer_bytes)
+        return capabilities.transfer_queue and self._bytes[copy.value.id] >= max(
+            1, capabilities.transfer_bytes
+        )
 
     def _pieces(self, copy: CopyPlan) -> list[Piece]:
         return [Piece(copy, begin, size) for begin, size in pieces(self._bytes[copy.value.id])]
@@ -202,8 +202,10 @@ class Recorder:
         return RecordedBatch(recorded, wait, tuple(sorted(_arguments(commands))), work.lane, fill)
 
     def _record(self, slot: int, commands: Sequence[Command], lane: int) -> CommandBuffer:
-        queue = QueueKind.COMPUTE if lane == COMPUTE else QueueKind.TRANSFER
-        return self._slots[slot].device.record(commands, profile=self._profile, queue=queue)
+        device = self._slots[slot].device
+        timed = device.capabilities.transfer_profiling or not self._profile
+        queue = QueueKind.TRANSFER if lane != COMPUTE and timed else QueueKind.COMPUTE
+        return device.record(commands, profile=self._profile, queue=queue)
 
     def _landing_copy(self, slot: int, copy: CopyPlan) -> LandingCopy:
         size, source, end = self._ends(slot, copy)
