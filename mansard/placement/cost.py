@@ -1,6 +1,7 @@
 """The cost of a dispatch on a device: max(bytes / bandwidth, operations / rate) + launch.
 
-Kinds of work that were measured for themselves (`mansard.placement.kinds`) take at least what was measured.
+Where dispatches of its kind (`mansard.placement.kinds`) or element type were measured, their time takes the
+place of operations / rate + launch.
 """
 
 from __future__ import annotations
@@ -138,11 +139,11 @@ def seconds(work: Work, profile: DeviceProfile) -> float:
         written = dims.representative(work.written)
         to_memory = profile.write_bandwidth or profile.bandwidth
         memory = (moved - written) / profile.bandwidth + written / to_memory
-    operations = dims.representative(work.operations)
+    operations, depth = dims.representative(work.operations), dims.representative(work.depth)
     launch = profile.launch_of(operations)
-    if own := profile.kind_seconds(operations, work.dtype, work.kind):
-        return max(memory + launch, own)
-    beside, depth = dims.representative(work.beside), dims.representative(work.depth)
+    if whole := profile.whole_seconds(operations, work.dtype, depth, work.kind):
+        return max(memory + launch, whole)
+    beside = dims.representative(work.beside)
     if profile.vector and beside:
         arithmetic = profile.seconds(operations - beside, work.dtype, depth) + beside / profile.vector
     else:

@@ -63,6 +63,6 @@ def _key(device: DeviceInfo) -> str:
     cores = len(os.sched_getaffinity(0)) if device.kind in _ON_CORES else 0
     threads = device.limits.get("threads", 0)
     # What figures mean: other counts or other kernels to measure by, other figures.
-    counted = "casts of factors are no operations; whole dispatches by kind, of different kernels in turn"
+    counted = "casts of factors are no operations; whole dispatches of different kernels in turn"
     device_text = f"{device.driver}\n{device.name}\n{device.driver_version}"
     return f"{device_text}\ncores={cores} threads={threads}\n{counted}"

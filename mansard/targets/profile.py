@@ -69,8 +69,9 @@ class DeviceProfile:
     cores: str = ""
     """Names the cores that devices with the same name share: they do not compute at once. Empty: its own."""
     small: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
-    """By element type (operations, operations per second) of dispatches that are too small for ``rates``, the
-    smallest first, the last as large as those: short of work for all of its cores, a GPU is far below."""
+    """By element type (operations, operations per second) of whole dispatches with their launch that are too
+    small for ``rates``, the smallest first, the last as large as those: short of work for all of its cores, a
+    GPU is far below."""
     vector: float = 0.0
     """Operations per second of what is fused to products, on a device with a unit of its own for that, which
     works after them; 0: it counts as they do."""
@@ -83,8 +84,7 @@ class DeviceProfile:
     """Seconds from a call until the device begins with what waits for nothing but inputs."""
 
     kinds: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
-    """By kind of work (`KINDS`) (operations, operations per second) of whole dispatches in f32, with their
-    launch, the smallest first; what is not listed goes by the other figures."""
+    """As ``small`` by kind of work (`KINDS`), in f32; what is not listed goes by the other figures."""
     launches: tuple[tuple[float, float], ...] = ()
     """(Operations, seconds) of launches of dispatches with so few operations that they take less than
     ``launch``, the smallest first: a CPU calls no other core for them. The last takes all of it."""
@@ -106,17 +106,19 @@ class DeviceProfile:
         slower = _time(points, operations, points[-1][1]) / usual
         return usual * math.pow(max(1.0, slower), part)
 
-    def kind_seconds(self, operations: float, dtype: str, kind: str) -> float:
-        """Seconds of a dispatch of a kind with its launch, not counting what memory may take; 0 where the
-        kind was not measured. Rows take the same in all types, others in proportion to products of the size.
-        """
+    def whole_seconds(self, operations: float, dtype: str, depth: float = 0, kind: str = "") -> float:
+        """Seconds of a dispatch with its launch, but for what memory may take, by measured dispatches of its
+        kind or type; 0 where there are none. Kinds are measured in f32: rows take the same in all types,
+        others in proportion to products of the size."""
         points = self.kinds.get(kind)
-        if not points or operations <= 0:
+        if operations <= 0 or not (points or self._listed(dtype) in self.small):
             return 0.0
+        product = self.seconds(operations, dtype, depth)
+        if not points:
+            return product
         measured = _time(points, operations, points[-1][1])
-        if kind == "rows":
-            return measured
-        return measured * self.seconds(operations, dtype) / self.seconds(operations, "f32")
+        same = kind == "rows" or self._listed(dtype) == "f32"
+        return measured if same else measured * product / self.seconds(operations, "f32", depth)
 
     def rate(self, dtype: str) -> float:
         """Operations per second for an element type: the f32 rate when it is not listed, one for bytes of

@@ -146,19 +146,12 @@ class _Bench:
         self.backend = backend(device.info.driver)
         self.shipped = self.backend.profile(device.info.driver, device.info)
         self.share = budget / (2 * len(DTYPES) + 2)
-        self.launches = self.shipped
         self.missing: dict[str, str] = {}
 
     def run(self) -> Calibration:
         """Every figure that the device can do; those of the shipped profile for the others."""
         shipped = self.shipped
         launches, cached = self._launch()
-        # What products and others took is less the launch that they are predicted with.
-        self.launches = (
-            replace(shipped, launch=launches[-1][1], launches=launches[:-1] and launches)
-            if launches
-            else shipped
-        )
         memory, writing = self._memory()
         bandwidth = memory or shipped.bandwidth
         products = {dtype: self._products(dtype) for dtype in DTYPES}
@@ -173,11 +166,11 @@ class _Bench:
             write_bandwidth=writing,
             cache_bandwidth=max(bandwidth, cached or shipped.cache_bandwidth),
             rates=rates,
-            small={dtype: points for dtype, (points, _) in products.items() if len(points) > 1},
+            small={dtype: points for dtype, (points, _) in products.items() if points},
             deep={dtype: deep for dtype, (_, deep) in products.items() if deep},
             kinds=self._kinds(),
-            launch=self.launches.launch,
-            launches=self.launches.launches,
+            launch=launches[-1][1] if launches else shipped.launch,
+            launches=launches if len(launches) > 1 else (),
             unified=self.device.capabilities.unified_memory,
             measured=datetime.datetime.now(datetime.UTC).date().isoformat(),
         )
@@ -269,8 +262,8 @@ class _Bench:
         return moved / seconds
 
     def _products(self, dtype: str) -> tuple[Points, Points]:
-        """Operations per second of products of growing size, without what a launch takes, and of deep ones;
-        empty where the device has none of the type."""
+        """Operations per second of products of growing size, launches included, and of deep ones; empty where
+        the device has none of the type."""
         points: list[tuple[float, float]] = []
         deep: list[tuple[float, float]] = []
         wanted, end = _SMALL, self.shipped.rate(dtype) * _PRODUCT_SECONDS
@@ -283,8 +276,8 @@ class _Bench:
             except (CompileError, DeviceError) as error:
                 self.missing[f"rates.{dtype}"] = str(error)
                 break
-            _append(points, rows, self.launches)
-            _append(deep, few, self.launches)
+            _append(points, rows)
+            _append(deep, few)
             wanted *= 4
         return tuple(points), tuple(deep)
 
@@ -349,12 +342,10 @@ class _Bench:
                 return max(best, 1) / 1e9
 
 
-def _append(
-    points: list[tuple[float, float]], rows: Sequence[tuple[float, float]], launches: DeviceProfile
-) -> None:
+def _append(points: list[tuple[float, float]], rows: Sequence[tuple[float, float]]) -> None:
     """Add operations, and operations per second, of dispatches with their seconds and operations, if they are
     larger than the last. What is measured slower than a smaller size was disturbed."""
-    took = sum(max(seconds - launches.launch_of(size), seconds / 4) for seconds, size in rows)
+    took = sum(seconds for seconds, _ in rows)
     size = sum(operations for _, operations in rows)
     if rows and (not points or size / len(rows) > points[-1][0]):
         points.append((size / len(rows), max(size / took, points[-1][1] if points else 0.0)))

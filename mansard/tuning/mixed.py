@@ -21,20 +21,21 @@ _WINDOW = 3
 
 
 def graph(size: int) -> Graph:
-    """An attention, a norm of rows, a depthwise window, one over few channels and a product, in turn and
-    twice, in f32, each another kernel; between them the values are seen in another shape."""
+    """An attention, a product, a norm of rows, a depthwise window, one over few channels and a product, in
+    turn and twice, in f32, each another kernel; between them the values are seen in another shape."""
     b = GraphBuilder(f"kinds_{size}")
     (rows, columns), (height, width) = _IMAGES[size]
     heads = (size, _HEADS, _LENGTH, _DEPTH)
     x = b.input("x", heads, DType.F32)
     for number in range(_ROUNDS):
         x = b.attention(x, x, x, None, 1 / (8 + number))
-        x = probes.normalised(b, b.reshape(x, (rows * columns, _CHANNELS)), number)
+        x = b.reshape(x, (rows * columns, _CHANNELS))
+        x = probes.normalised(b, probes.multiplied(b, x, _CHANNELS, _CHANNELS, 2 * number), number)
         x = _window(b, b.reshape(x, (1, rows, columns, _CHANNELS)), None, 1, number)
         x = _window(b, b.reshape(x, (1, height, width, _COLOURS)), _FILTERS, 2, number)
         points = height * width // 4
         x = b.reshape(x, (points, _FILTERS))
-        x = probes.multiplied(b, x, _FILTERS, math.prod(heads) // points, number)
+        x = probes.multiplied(b, x, _FILTERS, math.prod(heads) // points, 2 * number + 1)
         x = b.reshape(x, heads)
     return b.build([x])
 
@@ -45,7 +46,8 @@ def operations(made: Graph) -> int:
     assert isinstance(size, int)
     attention = 4 * _LENGTH * channels
     shallow = channels // _COLOURS // 4 * _FILTERS * _WINDOW**2 * _COLOURS * 2
-    return _ROUNDS * size * (attention + shallow + 2 * channels * (_WINDOW**2 + _FILTERS))
+    products = 2 * channels * (_CHANNELS + _FILTERS)
+    return _ROUNDS * size * (attention + shallow + products + 2 * channels * _WINDOW**2)
 
 
 def _window(b: GraphBuilder, x: Value, filters: int | None, stride: int, number: int) -> Value:

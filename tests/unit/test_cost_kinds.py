@@ -82,8 +82,18 @@ def test_a_kind_takes_what_was_measured_but_no_less_than_its_bytes():
 def test_other_types_are_in_proportion_to_products():
     points = {"rows": ((1e6, 1e9),), "attention": ((1e6, 1e9),)}
     device = profile(rates={"f32": 1e11, "f16": 4e11}, kinds=points)
-    assert device.kind_seconds(1e6, "f16", "attention") == pytest.approx(1e-3 / 4)
-    assert device.kind_seconds(1e6, "f16", "rows") == pytest.approx(1e-3)
+    assert device.whole_seconds(1e6, "f16", kind="attention") == pytest.approx(1e-3 / 4)
+    assert device.whole_seconds(1e6, "f16", kind="rows") == pytest.approx(1e-3)
+
+
+def test_products_that_were_measured_take_what_they_took_with_their_launch():
+    device = profile(launch=1e-3, rates={"f32": 1e9, "f64": 1e9}, small={"f32": ((1e6, 1e8), (1e8, 1e9))})
+    assert seconds(Work(0, 10**6, "f32"), device) == pytest.approx(1e-2)
+    assert seconds(Work(0, 10**4, "f32"), device) == pytest.approx(1e-3)
+    assert seconds(Work(0, 10**9, "f32"), device) == pytest.approx(1.0)
+    assert seconds(Work(10**10, 10**6, "f32"), device) == pytest.approx(1e-2 + 1e-3)
+    # A type of which none was measured: its rate, and a launch.
+    assert seconds(Work(0, 10**7, "f64"), device) == pytest.approx(1e-2 + 1e-3)
 
 
 def test_launches_of_small_dispatches_are_their_own():
