@@ -11,6 +11,9 @@
 /* See mn_timeline_set_priority. */
 int32_t mn_timeline_priority(const mn_timeline *timeline);
 
+/* A queue has taken a batch that signals the point. */
+void mn_timeline_promise(mn_timeline *timeline, uint64_t value);
+
 /* Run `waiter->run` on this thread as soon as no other callback is running on it. */
 void mn_defer(mn_waiter *waiter);
 

@@ -105,6 +105,9 @@ MN_API const char *mn_timeline_label(const mn_timeline *timeline);
 /* The highest value completed, failed points included. */
 MN_API uint64_t mn_timeline_value(mn_timeline *timeline);
 
+/* The highest value that any batch signals which a queue has taken so far, whether it has run or not. */
+MN_API uint64_t mn_timeline_promised(mn_timeline *timeline);
+
 /* Complete every point up to `value`; no effect when it is not above the current one. */
 MN_API void mn_timeline_signal(mn_timeline *timeline, uint64_t value);
 

@@ -190,6 +190,9 @@ int mn_queue_submit(mn_queue *queue, const mn_submission *submissions, uint32_t 
     int code = batches ? enlist(queue, batches, list, count)
                        : mn_error(MN_OUT_OF_MEMORY, "cannot allocate %u batches", count);
     if (code == MN_OK) {
+        for (uint32_t i = 0; i < count; i++)
+            for (uint32_t s = 0; s < submissions[i].signal_count; s++)
+                mn_timeline_promise(submissions[i].signals[s].timeline, submissions[i].signals[s].value);
         if (is_helpable(queue)) mn_help_submit_begin();
         bool outermost = mn_defer_enter();
         for (uint32_t i = 0; i < count; i++) mn_batch_arm(list[i]);

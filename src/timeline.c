@@ -17,6 +17,7 @@ struct mn_timeline {
     atomic_int refs;
     atomic_int priority;          /* of the work that signals it */
     _Atomic uint64_t current;     /* highest signalled value; written under `lock` */
+    _Atomic uint64_t promised;    /* highest value that a batch taken by a queue signals */
     atomic_size_t failure_count;  /* written under `lock`, before a later `current` */
     pthread_mutex_t lock;
     pthread_cond_t changed;       /* host waits */
@@ -37,6 +38,7 @@ mn_timeline *mn_timeline_create(const char *label, uint64_t initial) {
     }
     atomic_init(&timeline->refs, 1);
     atomic_init(&timeline->current, initial);
+    atomic_init(&timeline->promised, initial);
     pthread_mutex_init(&timeline->lock, NULL);
     mn_cond_init(&timeline->changed);
     timeline->waiters_end = &timeline->waiters;
@@ -67,6 +69,16 @@ void mn_timeline_set_priority(mn_timeline *timeline, int32_t priority) {
 
 int32_t mn_timeline_priority(const mn_timeline *timeline) {
     return atomic_load_explicit(&timeline->priority, memory_order_relaxed);
+}
+
+void mn_timeline_promise(mn_timeline *timeline, uint64_t value) {
+    uint64_t seen = atomic_load_explicit(&timeline->promised, memory_order_relaxed);
+    while (seen < value && !atomic_compare_exchange_weak_explicit(&timeline->promised, &seen, value,
+                                                                  memory_order_relaxed, memory_order_relaxed)) {}
+}
+
+uint64_t mn_timeline_promised(mn_timeline *timeline) {
+    return atomic_load_explicit(&timeline->promised, memory_order_relaxed);
 }
 
 /* ---- state ------------------------------------------------------------------------------------ */

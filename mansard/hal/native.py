@@ -166,6 +166,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "mn_timeline_create": (_ptr, (_text, _u64)),
     "mn_timeline_release": (None, (_ptr,)),
     "mn_timeline_value": (_u64, (_ptr,)),
+    "mn_timeline_promised": (_u64, (_ptr,)),
     "mn_timeline_signal": (None, (_ptr, _u64)),
     "mn_timeline_fail_status": (None, (_ptr, _u64, _ptr)),
     "mn_timeline_set_priority": (None, (_ptr, _i32)),

@@ -38,6 +38,11 @@ class Semaphore:
         """The highest value completed so far (failed points count as completed)."""
         return int(native.core.mn_timeline_value(self.handle))
 
+    @property
+    def promised(self) -> int:
+        """The highest value that work signals which was submitted so far, whether it has run or not."""
+        return int(native.core.mn_timeline_promised(self.handle))
+
     def signal(self, value: int) -> None:
         """Complete every point up to ``value`` from the host."""
         native.core.mn_timeline_signal(self.handle, _checked(value))

@@ -134,8 +134,9 @@ class Job:
             errors.append(error)
             done.set()
 
-        batches = self._begin(end)
+        batches = self._batches(end)
         try:
+            batches.start()
             if not done.wait(None if self._limit is None else self._limit.left):
                 raise self._late(batches)
         except BaseException as error:
@@ -166,11 +167,12 @@ class Job:
             except RuntimeError:
                 return  # the loop was closed: nobody waits any more
 
-        batches = self._begin(end)
+        batches = self._batches(end)
         timer = None
         if self._limit is not None:
             timer = loop.call_later(self._limit.left, lambda: resolve(self._late(batches)))
         try:
+            batches.start()
             await done
         except BaseException as error:
             batches.give_up(_reason(error))
@@ -180,10 +182,8 @@ class Job:
                 timer.cancel()
         return self._results
 
-    def _begin(self, end: Done) -> Batches:
-        batches = Batches(self._calls, self._pending, self._calls.permits, end)
-        batches.start()
-        return batches
+    def _batches(self, end: Done) -> Batches:
+        return Batches(self._calls, self._pending, self._calls.permits, end)
 
     def _late(self, batches: Batches) -> DeadlineExceededError:
         assert self._limit is not None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mansard.errors import (
     CallCancelledError,
     DeadlineExceededError,
+    DeviceError,
     InputError,
     MansardError,
     OutOfMemoryError,
@@ -18,6 +19,7 @@ from mansard.errors import (
     WaitTimeoutError,
 )
 from mansard.hal import ProfileRow
+from mansard.runtime import completion
 from mansard.runtime.completion import completions
 from mansard.runtime.context import Context, Machine
 from mansard.runtime.landings import Landings
@@ -77,6 +79,7 @@ class Calls:
         self._idle, self._profiled = IdleContexts(max_idle), IdleContexts(1)
         self._lock = threading.Lock()
         self._closed = False
+        self._process = completion.process
 
     @property
     def landings(self) -> Landings:
@@ -102,21 +105,32 @@ class Calls:
         try:
             self._begin_blocking(call)
             self._await(call)
-        except BaseException as error:
-            if isinstance(error, _LOST) or not isinstance(error, Exception):  # an interrupt
-                self.count_lost(error)
+            return self.finish(call)
+        except _LOST as error:
+            self.count_lost(error)
             raise
-        return self.finish(call)
+        except Exception:
+            raise
+        except BaseException as interrupt:
+            self.count_lost(interrupt)
+            self.interrupted(call)
+            raise
 
     def profile(self, prepared: Prepared) -> tuple[list[list[ProfileRow]], float, Copies]:
         """Device times by slot, the seconds from submission to completion, and the copies made."""
         self._check_open()
         call = Call(prepared, self._profiled, profile=True)
-        self._begin_blocking(call)
-        self._await(call)
-        wall = time.perf_counter() - call.submitted
-        rows = call.context.profile()
-        self.finish(call)
+        try:
+            self._begin_blocking(call)
+            self._await(call)
+            wall = time.perf_counter() - call.submitted
+            rows = call.context.profile()
+            self.finish(call)
+        except Exception:
+            raise
+        except BaseException:
+            self.interrupted(call)
+            raise
         return rows, wall, call.copies
 
     def rehearse(
@@ -196,6 +210,8 @@ class Calls:
             if self._closed:
                 return
             self._closed = True
+        if self._process is not completion.process:
+            return  # it is the parent's: calls that ran when this process was forked off never end here
         with self.exclusive():
             self._idle.clear()
             self._profiled.clear()
@@ -224,7 +240,7 @@ class Calls:
 
     def _begin_blocking(self, call: Call) -> None:
         """Wait for a permit and start; nobody waits longer than the deadline or the caller's patience."""
-        if not self.gate.wait(call.priority, call.time_left()):
+        if not self.gate.wait(call.priority, call.time_left(), call):
             raise self._out_of_time(call, running=False)
         self.start(call)
 
@@ -238,16 +254,16 @@ class Calls:
             if call.deadline is not None and call.deadline.passed:
                 raise self.late(call, running=False)
             call.prepared = self.shares.applied(call.prepared)
-            call.context = self._ready(call)
-        except BaseException:
-            self.gate.leave()
+            call.context, call.at_work = self._ready(call), True
+        except Exception:
+            self.gate.leave(call)
             raise
         try:
             if call.priority != call.context.priority:
                 call.context.priority = call.priority
             call.submitted = time.perf_counter()
             call.context.start(call.prepared.arrays, into=call.into)
-        except BaseException as error:
+        except Exception as error:
             self._abandon(call, error)
             raise
 
@@ -284,7 +300,7 @@ class Calls:
                 except MansardError as error:
                     if not point.done():  # not in time; errors of the point itself are raised by finish()
                         raise self._out_of_time(call, running=True, seen=error) from None
-        except BaseException as error:
+        except Exception as error:
             self._abandon(call, error)
             raise
 
@@ -295,26 +311,42 @@ class Calls:
             results = context.finish()
             if self.shares.active:
                 self.shares.observe(call.prepared.dims, context.profile())
-            call.idle.give(call.key, context)
-        except BaseException:
-            context.close()
+        except Exception:
+            self._end(call, keep=False)
             raise
-        else:
-            self._count(call)
-            return results
-        finally:
-            self.gate.leave()
+        self._count(call)
+        self._end(call, keep=True)
+        return results
 
     def settle(self, call: Call, error: BaseException) -> None:
         """The same for a call that was given up for ``error``: its results are dropped."""
+        keep = False
         try:
             given_up = isinstance(error, DeadlineExceededError | CallCancelledError)
-            if call.context.drop(error if given_up else None):
-                call.idle.give(call.key, call.context)
-            else:
-                call.context.close()
+            keep = call.context.drop(error if given_up else None)
         finally:
-            self.gate.leave()
+            self._end(call, keep=keep)
+
+    def _end(self, call: Call, *, keep: bool) -> None:
+        """The call is over: its context serves others, if it is to be kept, and so does its permit."""
+        try:
+            if call.at_work:
+                call.at_work = False
+                if keep:
+                    call.idle.give(call.key, call.context)
+                else:
+                    call.context.close()
+        finally:
+            self.gate.leave(call)
+
+    def interrupted(self, call: Call) -> None:
+        """An interrupt ended the call, wherever it was: what devices have of it ends in the background."""
+        if not call.at_work:
+            self.gate.leave(call)
+            return
+        error = CallCancelledError("the call was interrupted")
+        call.context.cut_off(error)
+        self._abandon(call, error)
 
     def withdraw(self, call: Call, error: MansardError) -> None:
         """Fail with ``error`` what the devices have not begun of a call that runs."""
@@ -341,10 +373,8 @@ class Calls:
         assert call.patience is not None
         return WaitTimeoutError(f"timeout of {call.patience.seconds:g} s: the call {self._state(running)}")
 
-    def _abandon(self, call: Call, error: BaseException) -> None:
+    def _abandon(self, call: Call, error: Exception) -> None:
         """Nobody waits any more for a call that runs: let it end in the background."""
-        if not isinstance(error, Exception):  # an interrupt
-            error = CallCancelledError("the call was interrupted")
         if isinstance(error, DeadlineExceededError | CallCancelledError):
             self.withdraw(call, error)
         completions().when(call.context.finals(), lambda: self.settle(call, error))
@@ -376,6 +406,10 @@ class Calls:
     def _check_open(self) -> None:
         if self._closed:
             raise MansardError("the model is closed")
+        if self._process is not completion.process:
+            raise DeviceError(
+                "the model was loaded before this process was forked off: load it in the process that uses it"
+            )
 
 
 def _resolve(future: asyncio.Future[list[Array]], result: list[Array], error: BaseException | None) -> None:

@@ -86,5 +86,15 @@ def completions() -> Completions:
     return Completions()
 
 
-# The thread stays behind in the parent: the first to need one in a forked process starts another.
-os.register_at_fork(after_in_child=completions.cache_clear)
+process = object()
+"""Another one in every process: what was made before a fork is known by it."""
+
+
+def _start_anew() -> None:
+    """The thread stays behind in the parent: the first to need one in a forked process starts another."""
+    global process  # noqa: PLW0603
+    process = object()
+    completions.cache_clear()
+
+
+os.register_at_fork(after_in_child=_start_anew)

@@ -98,6 +98,11 @@ class Context:
             for slot in machine.slots
         ]
         self._bases = [0] * len(machine.slots)
+        """By slot, the value below the first point of the call started last."""
+        self._nexts = [0] * len(machine.slots)
+        """The same for the call that comes next."""
+        self._handed = 0
+        """Slots of `_order` that have the batches of the call started last."""
         # What runs on the host's cores comes last: its threads may take the submitting thread's core.
         self._order = sorted(
             range(len(machine.slots)), key=lambda slot: machine.slots[slot].device.info.kind == "cpu"
@@ -173,32 +178,26 @@ class Context:
         When a device refuses its batches, every point of the call is completed all the same, so that
         what was submitted elsewhere ends, and the error is raised.
         """
+        self._advance()
         self._arrays = arrays
         self._outputs.begin(into)
         self.host_copies = self.host_bytes = 0
-        if self._launcher is not None and not after and self._launch(self._launcher):
-            return
-        self._fill_inputs(arrays)
-        bound = [self._arguments(slot) for slot in range(len(self._batches))]
-        left = list(self._order)
         try:
-            if self._lockstep:
-                self._pour()
-            while left:
-                batches = self._batches_of(left[0], bound[left[0]], after)
-                if self.machine.slots[left[0]].device.info.kind == "cpu":
-                    self._pour()
-                if batches:
-                    self.machine.slots[left[0]].device.submit(batches)
-                left.pop(0)
-            self._pour()
-        except BaseException as error:
-            ours = error if isinstance(error, MansardError) else ExecutionError(f"submission: {error}")
-            self._fail(left, ours)
+            if self._launcher is None or after or not self._launch(self._launcher):
+                self._fill_inputs(arrays)
+                self._submit(after)
+        except Exception as error:
+            self.cut_off(error if isinstance(error, MansardError) else ExecutionError(f"submission: {error}"))
             raise
-        finally:
-            self._filling.end()
-            self._advance()
+
+    def cut_off(self, error: MansardError) -> None:
+        """Fail with ``error`` what a `start` that broke off has not handed over, so that the call ends."""
+        self._filling.end()
+        for slot in self._order[self._handed :]:
+            for number in range(len(self._batches[slot])):
+                point = self._point(slot, number)
+                if point.value > point.semaphore.promised:
+                    point.semaphore.fail(point.value, error)
 
     @property
     def priority(self) -> int:
@@ -227,7 +226,7 @@ class Context:
             return False
         if failures:  # what points have failed is kept as long as their timeline
             self._semaphores = [Semaphore(semaphore.label) for semaphore in self._semaphores]
-            self._bases = [0] * len(self._bases)
+            self._nexts = [0] * len(self._nexts)
             self._filling.renew()
             self._priority = 0
             self._launcher = self._short_way()
@@ -314,14 +313,18 @@ class Context:
         return 1 + max((batch.lane for batches in self._batches for batch in batches), default=0)
 
     def _point(self, slot: int, number: int) -> Point:
-        """The point of a batch in the call that runs or comes next."""
+        """The point of a batch in the call started last."""
         lane = self._batches[slot][number].lane
         return Point(self._semaphores[lane * len(self._batches) + slot], self._bases[slot] + number + 1)
 
     def _advance(self) -> None:
+        """Number the points of a new call, before any is submitted: an interrupt may come at any time."""
+        self._handed = 0
+        self._bases, self._nexts = (
+            self._nexts,
+            [base + len(batches) for base, batches in zip(self._nexts, self._batches, strict=True)],
+        )
         self._finals = [self._point(slot, number) for slot, number in self._ends]
-        for slot, batches in enumerate(self._batches):
-            self._bases[slot] += len(batches)
 
     def _launch(self, launcher: Launcher) -> bool:
         """Start the call through a launcher; False when an array has no elements, and thus no address."""
@@ -332,22 +335,25 @@ class Context:
         if slot in self._workspaces:
             arrays.append(self._workspaces[slot].view)
         self._fill_inputs(self._arrays)
-        try:
-            launcher.submit(self._bases[slot] + 1, arrays)
-        except Exception as error:
-            ours = error if isinstance(error, MansardError) else ExecutionError(f"submission: {error}")
-            self._fail([slot], ours)
-            self._advance()
-            raise
-        self._advance()
+        launcher.submit(self._bases[slot] + 1, arrays)
         return True
 
-    def _fail(self, slots: Sequence[int], error: MansardError) -> None:
-        """Complete the points of slots that were not submitted."""
-        for slot in slots:
-            for number in range(len(self._batches[slot])):
-                point = self._point(slot, number)
-                point.semaphore.fail(point.value, error)
+    def _submit(self, after: Sequence[Point]) -> None:
+        bound = [self._arguments(slot) for slot in range(len(self._batches))]
+        self._filling.begin()
+        try:
+            if self._lockstep:
+                self._pour()
+            for slot in self._order:
+                batches = self._batches_of(slot, bound[slot], after)
+                if self.machine.slots[slot].device.info.kind == "cpu":
+                    self._pour()
+                if batches:
+                    self.machine.slots[slot].device.submit(batches)
+                self._handed += 1
+            self._pour()
+        finally:
+            self._filling.end()
 
     def _fill_inputs(self, arrays: Sequence[Array]) -> None:
         copies = [
@@ -438,9 +444,8 @@ class Context:
         for buffer in self._imported:
             buffer.close()
         self._arrays, self._imported = (), []
-        for workspace in self._workspaces.values():
-            self.machine.workspaces.give(workspace)
-        self._workspaces = {}
+        while self._workspaces:  # may be gone through again after an interrupt
+            self.machine.workspaces.give(self._workspaces.popitem()[1])
         self._outputs.let_go()
 
     def _count(self, size: int) -> None:

@@ -7,6 +7,7 @@ device fetches one piece while the host copies the next, and whatever needs no i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,9 +16,11 @@ from mansard.hal import Point, Semaphore
 from mansard.runtime.copying import Bytes, HostCopy, copy_all
 from mansard.runtime.layout import Store
 
-PIECE_BYTES = 4 << 20
-"""The least worth a batch: 80 us on a link of 50 GB/s, where handing over takes 10."""
-MOST_PIECES = 16
+LEAST_PIECE = 4 << 20
+HANDED_OVER_S = 25e-6
+"""What one more piece costs: its batch is made and submitted before the host begins to copy."""
+LINK = 50e9
+"""Bytes a second. The last piece is fetched when the host has nothing left to do."""
 
 Place = tuple[int, int]
 """A batch by device slot and number."""
@@ -32,9 +35,16 @@ class Fill:
     size: int
 
 
-def pieces(size: int) -> list[tuple[int, int]]:
-    """Begin and size of the pieces in which ``size`` bytes are fetched."""
-    step = max(PIECE_BYTES, -(-size // MOST_PIECES // 4096) * 4096)
+def piece_bytes(total: int) -> int:
+    """How much of inputs of ``total`` bytes is fetched at a time, so that the pieces and the last one's way
+    together cost least: on an H200 a 7th of 64 MB."""
+    return max(LEAST_PIECE, round(math.sqrt(total * HANDED_OVER_S * LINK)))
+
+
+def pieces(size: int, most: int) -> list[tuple[int, int]]:
+    """Begin and size of the pieces in which ``size`` bytes are fetched, nearly equal ones of up to ``most``."""
+    count = -(-size // most)
+    step = -(-size // count // 4096) * 4096
     return [(begin, min(step, size - begin)) for begin in range(0, size, step)]
 
 
@@ -46,12 +56,16 @@ class Filling:
         self._fills = list(fills.values())
         self._values = {place: number + 1 for number, place in enumerate(fills)}
         self._semaphore, self._base = Semaphore("inputs"), 0
-        self._poured = False
+        self._begun = self._poured = False
 
     def points(self, slot: int, number: int) -> tuple[Point, ...]:
         """What a batch of the call that runs or comes next waits for."""
         value = self._values.get((slot, number))
         return () if value is None else (Point(self._semaphore, self._base + value),)
+
+    def begin(self) -> None:
+        """A call is handed over."""
+        self._begun = True
 
     def pour(self, sources: Mapping[Store, Bytes], targets: Mapping[Store, Bytes]) -> bool:
         """Copy everything and signal, the first time in a call; whether it was."""
@@ -67,11 +81,13 @@ class Filling:
         return True
 
     def end(self) -> None:
-        """The call has been handed over, or was not: fail the points that have not been signalled."""
+        """A call that has begun is handed over, or was not: fail the points that have not been signalled."""
+        if not self._begun:
+            return
         last = self._base + len(self._fills)
         for value in range(self._semaphore.value + 1, last + 1):
             self._semaphore.fail(value, CallCancelledError("the call was interrupted as it began"))
-        self._base, self._poured = last, False
+        self._base, self._begun, self._poured = last, False, False
 
     def renew(self) -> None:
         """Forget failures: what points have failed is kept as long as their timeline."""

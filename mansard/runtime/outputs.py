@@ -82,10 +82,11 @@ class Outputs:
             if into is None or into is made:
                 return made
         if into is None and store in self._blocks:
-            lent = self._pool.lend(self._blocks[store], self._shapes[number], self._dtypes[number])
+            block = self._blocks.pop(store)  # first: an interrupt must not leave it with two owners
+            lent = self._pool.lend(block, self._shapes[number], self._dtypes[number])
             if lent is not None:
-                del self._blocks[store]
                 return lent
+            self._blocks[store] = block
         found = self._pool.array(self._shapes[number], self._dtypes[number]) if into is None else into
         copy(found)
         return found
@@ -93,6 +94,5 @@ class Outputs:
     def let_go(self) -> None:
         """Drop the arrays, and give blocks back: no device uses them any more."""
         self._into, self._made = None, {}
-        for block in self._blocks.values():
-            self._pool.give(block)
-        self._blocks = {}
+        while self._blocks:  # may be gone through again after an interrupt
+            self._pool.give(self._blocks.popitem()[1])

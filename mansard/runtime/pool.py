@@ -16,6 +16,13 @@ IDLE_BYTES = 256 << 20
 Key = tuple[tuple[str, int], ...]
 
 
+class Holder:
+    """Somebody who may hold a permit of a gate."""
+
+    permit = False
+    """Written together with the gate's count, so that an interrupt finds the one as it finds the other."""
+
+
 @dataclass(order=True)
 class Place:
     """Somebody's place in the queue of a gate: the least is the next. ``waiter`` is None when it was left."""
@@ -24,6 +31,8 @@ class Place:
     urgency: int
     number: int
     waiter: Callable[[], None] | None = field(compare=False)
+    holder: Holder = field(compare=False, default_factory=Holder)
+    """Who gets the permit."""
     counts: bool = field(compare=False, default=True)
     """Whether it is one of those that ``max_queued`` limits."""
 
@@ -48,42 +57,53 @@ class Gate:
         self._lock = threading.Lock()
         self._thread = threading.local()
 
-    def enter(self, waiter: Callable[[], None], priority: int = 0, counts: bool = True) -> Place | None:
+    def enter(
+        self,
+        waiter: Callable[[], None],
+        priority: int = 0,
+        counts: bool = True,
+        holder: Holder | None = None,
+    ) -> Place | None:
         """Call ``waiter`` with a permit: now (the answer is None), or when its turn has come. Never blocks.
 
         Raises QueueFullError when it would have to wait and too many do, if it ``counts``.
         """
+        holder = holder or Holder()
         with self._lock:
             if not self._free or self._queue:
-                return self._wait_in_line(waiter, priority, counts)
-            self._free -= 1
+                return self._wait_in_line(waiter, priority, counts, holder)
+            self._free, holder.permit = self._free - 1, True
         waiter()
         return None
 
-    def wait(self, priority: int = 0, timeout: float | None = None) -> bool:
+    def wait(self, priority: int = 0, timeout: float | None = None, holder: Holder | None = None) -> bool:
         """Block until there is a permit for the calling thread; False when there is none in time.
 
         Raises QueueFullError like `enter`.
         """
+        holder = holder or Holder()
         with self._lock:
             if self._free and not self._queue:
-                self._free -= 1
+                self._free, holder.permit = self._free - 1, True
                 return True
             entered = threading.Event()
-            place = self._wait_in_line(entered.set, priority)
+            place = self._wait_in_line(entered.set, priority, True, holder)
         try:
             if entered.wait(timeout):
                 return True
         except BaseException:
             if not self.withdraw(place):
-                self.leave()  # the permit came together with the interrupt
+                self.leave(holder)  # the permit came together with the interrupt
             raise
         return not self.withdraw(place)
 
-    def leave(self) -> None:
-        """Give a permit back; whoever is next in the queue gets it."""
+    def leave(self, holder: Holder | None = None) -> None:
+        """Give a permit back, of a ``holder`` if it has one; whoever is next in the queue gets it."""
         with self._lock:
-            self._free += 1
+            if holder is None:
+                self._free += 1
+            else:
+                self._free, holder.permit = self._free + holder.permit, False
             if not self._queue:
                 return
         self._hand_out()
@@ -115,18 +135,18 @@ class Gate:
             free = self._free if not self._queue else 0
             self._free -= free
             self._epoch += 1
-            places = [self._wait_in_line(waiter, 0, counts=False) for _ in range(self.permits - free)]
+            places = [self._wait_in_line(waiter, 0, False, Holder()) for _ in range(self.permits - free)]
             self._epoch += 1
             return free, places
 
-    def _wait_in_line(self, waiter: Callable[[], None], priority: int, counts: bool = True) -> Place:
+    def _wait_in_line(self, waiter: Callable[[], None], priority: int, counts: bool, holder: Holder) -> Place:
         """A new place in the queue. Lock held."""
         if counts and self.max_queued is not None and self._queued >= self.max_queued:
             raise QueueFullError(
                 f"{self._queued} calls of the model wait already, and no more than {self.max_queued} may "
                 f"(max_queued) while {self.permits} run (max_in_flight)"
             )
-        place = Place(self._epoch, -priority, next(self._numbers), waiter, counts)
+        place = Place(self._epoch, -priority, next(self._numbers), waiter, holder, counts)
         heapq.heappush(self._queue, place)
         self._queued += counts
         return place
@@ -135,9 +155,9 @@ class Gate:
         """Give free permits to those who wait. A waiter that leaves at once does not nest in here."""
         if getattr(self._thread, "hands_out", False):
             return  # by the loop below, further up
-        self._thread.hands_out = True
         interrupt: BaseException | None = None
         try:
+            self._thread.hands_out = True
             while (waiter := self._next()) is not None:
                 try:
                     waiter()
@@ -154,7 +174,7 @@ class Gate:
                 place = heapq.heappop(self._queue)
                 waiter, place.waiter = place.waiter, None
                 if waiter is not None:
-                    self._free -= 1
+                    self._free, place.holder.permit = self._free - 1, True
                     self._queued -= place.counts
                     return waiter
                 self._left -= 1

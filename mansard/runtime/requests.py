@@ -12,7 +12,7 @@ from mansard.errors import CallCancelledError, DeadlineExceededError, MansardErr
 from mansard.runtime.completion import completions
 from mansard.runtime.context import Context
 from mansard.runtime.options import seconds
-from mansard.runtime.pool import IdleContexts, Key, Place
+from mansard.runtime.pool import Holder, IdleContexts, Key, Place
 from mansard.runtime.profile import Copies
 from mansard.runtime.tensors import Array, Prepared
 
@@ -51,7 +51,7 @@ _NONE = Copies()
 
 
 @dataclass(slots=True)
-class Call:
+class Call(Holder):
     """One run of a model."""
 
     prepared: Prepared
@@ -66,6 +66,8 @@ class Call:
     """When its caller goes away, if one waits for it in a blocking call."""
     context: Context = field(init=False)
     """Known when the call has begun."""
+    at_work: bool = False
+    """Whether the context is the call's: the devices may use it."""
     submitted: float = 0.0
     """When it was handed to the devices (`time.perf_counter`)."""
     copies: Copies = _NONE
@@ -91,7 +93,7 @@ class Request:
         self._calls, self._call, self._deliver = calls, call, deliver
         self._lock = threading.Lock()
         self._place: Place | None = None
-        self._running = False
+        self._begun = self._running = False
         self._error: MansardError | None = None
         """Why the call was given up."""
         self._ended = False
@@ -100,9 +102,13 @@ class Request:
     def enter(self, counts: bool = True) -> None:
         """Begin at once, or queue. Raises QueueFullError, if it ``counts``; other errors are delivered."""
         try:
-            self._place = self._calls.gate.enter(self._begin, self._call.priority, counts)
+            self._place = self._calls.gate.enter(self._begin, self._call.priority, counts, self._call)
         except QueueFullError as error:
             self._calls.count_lost(error)
+            raise
+        except BaseException:
+            if not self._begun:  # interrupted in between: there may be a permit
+                self._calls.gate.leave(self._call)
             raise
 
     @property
@@ -128,17 +134,24 @@ class Request:
 
     def _begin(self) -> None:
         """Called with a permit, by whoever made room: an event loop, the thread of completions, a caller."""
-        if self._error is not None:
-            self._calls.gate.leave()
-            return
-        if self._calls.must_record(self._call):  # takes milliseconds, which are not theirs to spend
-            try:
-                threading.Thread(target=self._start, name="mansard recording", daemon=True).start()
-            except RuntimeError:  # there are too many threads, or the interpreter ends
-                pass
-            else:
-                return
-        self._start()
+        try:
+            self._begun = True
+            if self._error is not None:
+                self._calls.gate.leave(self._call)
+            elif not self._calls.must_record(self._call) or not self._start_aside():
+                self._start()
+        except BaseException:  # an interrupt of the thread that made room
+            self._calls.interrupted(self._call)
+            self._fail(CallCancelledError("the call was interrupted as it began"))
+            raise
+
+    def _start_aside(self) -> bool:
+        """Start on a thread of its own: recording takes milliseconds, which are not the caller's to spend."""
+        try:
+            threading.Thread(target=self._start, name="mansard recording", daemon=True).start()
+        except RuntimeError:  # there are too many threads, or the interpreter ends
+            return False
+        return True
 
     def _start(self) -> None:
         try:
@@ -146,9 +159,6 @@ class Request:
         except Exception as error:
             self._fail(error)
             return
-        except BaseException:  # an interrupt of the thread that made room
-            self._fail(CallCancelledError("the call was interrupted as it began"))
-            raise
         with self._lock:
             self._running = True
             if self._error is not None:
