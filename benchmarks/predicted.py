@@ -57,6 +57,7 @@ from mansard.placement.simulate import simulate
 from mansard.placement.what_if import replay
 from mansard.runtime.profile import Profile
 
+STARTED = time.perf_counter()
 IN_FLIGHT = 8
 _FILLED, _MOST_FILLS = 32 << 20, 1 << 14
 MODELS = ("mobilenet_v2-1", "minilm-1", "resnet50-1", "mobilenet_v2-32", "minilm-32", "resnet50-32")
@@ -238,7 +239,7 @@ def run(
         if options.timeline:
             row["timeline"] = timeline(profile)
         shown = {k: v for k, v in row.items() if k not in ("rows", "timeline")}
-        print(json.dumps(shown), flush=True)
+        print(f"{time.perf_counter() - STARTED:.0f} s", json.dumps(shown), flush=True)
         rows.append(row)
     return rows
 
@@ -280,6 +281,7 @@ def main() -> None:
         from mansard.tuning.calibrate import calibrate
 
         calibrate(options.devices.split(","), options.calibrate)
+        print(f"{time.perf_counter() - STARTED:.0f} s: calibrated", flush=True)
     options.work.mkdir(parents=True, exist_ok=True)
     rows = []
     for name in options.models.split(","):
