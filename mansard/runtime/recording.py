@@ -22,7 +22,7 @@ from mansard.hal import (
 )
 from mansard.runtime.batching import COMPUTE, SEND, Item, Piece, Work, make_batches
 from mansard.runtime.binding import BoundSlot
-from mansard.runtime.filling import Fill, pieces
+from mansard.runtime.filling import Fill, piece_bytes, pieces
 from mansard.runtime.landings import Block
 from mansard.runtime.layout import CopyPlan, Layout, Store
 
@@ -170,7 +170,10 @@ class Recorder:
         )
 
     def _pieces(self, copy: CopyPlan) -> list[Piece]:
-        return [Piece(copy, begin, size) for begin, size in pieces(self._bytes[copy.value.id])]
+        uploads = [(slot, each) for (slot, _), own in self._layout.before.items() for each in own]
+        total = sum(self._bytes[each.value.id] for slot, each in uploads if self._apart(slot, each))
+        cut = pieces(self._bytes[copy.value.id], piece_bytes(total))
+        return [Piece(copy, begin, size) for begin, size in cut]
 
     def _fill(self, piece: Piece) -> Fill | None:
         """What the host fills; None where it need not, since the device copies from the caller's array."""
