@@ -9,7 +9,7 @@ from plan_builder import PlanBuilder, bound
 
 from mansard.errors import DeviceError
 from mansard.runtime import filling
-from mansard.runtime.filling import MOST_PIECES, PIECE_BYTES, pieces
+from mansard.runtime.filling import LEAST_PIECE, piece_bytes, pieces
 
 COUNT = (5 << 20) // 2  # 10 MB
 CARD = {**gpu_options("discrete"), "transfer_queue": True}
@@ -31,12 +31,13 @@ def expected(first, second):
     return first + 2 * second + 3 * first
 
 
-@pytest.mark.parametrize("size", [1, PIECE_BYTES, PIECE_BYTES + 1, 100 * PIECE_BYTES, 999_999_999])
+@pytest.mark.parametrize("size", [1, LEAST_PIECE, LEAST_PIECE + 1, 100 * LEAST_PIECE, 999_999_999])
 def test_pieces_cover_everything_once(size):
-    found = pieces(size)
-    assert found[0][0] == 0 and len(found) <= MOST_PIECES + 1
+    most = piece_bytes(size)
+    found = pieces(size, most)
+    assert found[0][0] == 0 and len(found) == -(-size // most) <= 30
     assert [begin + length for begin, length in found] == [*(begin for begin, _ in found[1:]), size]
-    assert min(length for _, length in found) > 0
+    assert min(length for _, length in found) > 0 and max(length for _, length in found) <= most + 4096
 
 
 def test_inputs_are_fetched_in_pieces_and_count_as_one_copy(make):
@@ -45,7 +46,8 @@ def test_inputs_are_fetched_in_pieces_and_count_as_one_copy(make):
     for factor in (1, 2, 3):
         first, second = factor * ARRAY, ARRAY[::-1].copy()
         np.testing.assert_allclose(model(first, second), expected(first, second))
-    assert gpu.log_of_transfers.count("upload x0") == len(pieces(ARRAY.nbytes)) == 3
+    cut = pieces(ARRAY.nbytes, piece_bytes(2 * ARRAY.nbytes))
+    assert gpu.log_of_transfers.count("upload x0") == len(cut) > 1
     stats = model.stats
     assert (stats.device_copies, stats.device_bytes) == (9, 9 * ARRAY.nbytes)
     assert (stats.host_copies, stats.host_bytes) == (9, 9 * ARRAY.nbytes)
