@@ -21,6 +21,7 @@ from mansard.hal import (
     QueueKind,
 )
 from mansard.runtime.batching import COMPUTE, SEND, Item, Piece, Work, make_batches
+from mansard.runtime.beside import lonely_copies
 from mansard.runtime.binding import BoundSlot
 from mansard.runtime.filling import Fill, piece_bytes, pieces
 from mansard.runtime.landings import Block
@@ -104,6 +105,10 @@ class Recorder:
         capabilities = [slot.device.capabilities for slot in slots]
         self.binds = [able.late_binding and able.unified_memory for able in capabilities]
         """By slot, whether its commands may name memory that is known when they are submitted."""
+        # Where throughput is wanted there are kernels of other calls.
+        alone = plan.prediction is None or plan.prediction.objective == "latency"
+        queues = any(able.transfer_queue for able in capabilities)
+        self._lonely = lonely_copies(plan, layout) if alone and queues else set[CopyPlan]()
         self.copies = 0
         self.copied_bytes = 0
 
@@ -165,9 +170,8 @@ class Recorder:
     def _apart(self, slot: int, copy: CopyPlan) -> bool:
         """Whether a copy is a batch of its own, for the transfer queue of its device."""
         capabilities = self._slots[slot].device.capabilities
-        return capabilities.transfer_queue and self._bytes[copy.value.id] >= max(
-            1, capabilities.transfer_bytes
-        )
+        large = self._bytes[copy.value.id] >= max(1, capabilities.transfer_bytes)
+        return capabilities.transfer_queue and large and copy not in self._lonely
 
     def _pieces(self, copy: CopyPlan) -> list[Piece]:
         uploads = [(slot, each) for (slot, _), own in self._layout.before.items() for each in own]

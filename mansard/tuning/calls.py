@@ -78,6 +78,7 @@ class _Calls:
         self.session = Session(made.plan, resources, {made.plan.devices[0].name: device})
         self.shape = made.plan.inputs[0].shape
         self.kernels = {decision.dispatch for decision in made.plan.decisions}
+        wake(device)
 
     def beside(self, rows: int, *, copies: bool = True) -> float:
         """Seconds of a call with so many rows beside its kernels, and the device's ``copies``: the least of
@@ -91,7 +92,6 @@ class _Calls:
             return time.perf_counter() - begin
 
         call()
-        wake(self.device)
         took = _least_of(call, _CALLS)
         return max(
             0.0, took - _least_of(lambda: self._work(self.session.profile(prepared), copies), _PROFILED)
