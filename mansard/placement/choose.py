@@ -147,7 +147,7 @@ class _Search:
     def _program(self, until: float) -> None:
         """The mixed-integer program."""
         seconds = max(0.1, until - time.thread_time())
-        solution = solve(self.problem, self.objective, seconds, self.enough / 2)
+        solution = solve(self.problem, self.objective, seconds, self.enough / 2, self.labels)
         self.bound = max(self.bound, solution.bound)
         if solution.labels is not None:
             self._better(solution.labels, "mixed-integer program")

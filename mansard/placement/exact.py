@@ -18,10 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from mansard.errors import PlacementError
 from mansard.placement.problem import HOST, Move, Problem, reachable
+from mansard.placement.program import Program
 
 IMPOSSIBLE = "no placement keeps within the devices' memory limits and least shares"
 ORDERED_PAIRS = 400
@@ -41,79 +40,34 @@ class Solution:
     bound: float
 
 
-class _Program:
-    """Columns and rows of a linear program, collected."""
+def solve(
+    problem: Problem,
+    objective: str,
+    seconds: float,
+    enough: float = 2e-3,
+    known: Sequence[int] | None = None,
+) -> Solution:
+    """The best placement found within some seconds of a processor, or before that one within ``enough`` of
+    the best, beginning with the labels of a ``known`` one.
 
-    def __init__(self) -> None:
-        self.cost: list[float] = []
-        self.upper: list[float] = []
-        self.integer: list[bool] = []
-        self.starts: list[int] = [0]
-        self.columns: list[int] = []
-        self.values: list[float] = []
-        self.low: list[float] = []
-        self.high: list[float] = []
-
-    def column(self, cost: float = 0.0, upper: float = float("inf"), integer: bool = False) -> int:
-        self.cost.append(cost)
-        self.upper.append(upper)
-        self.integer.append(integer)
-        return len(self.cost) - 1
-
-    def row(self, terms: Sequence[tuple[int, float]], low: float = -np.inf, high: float = np.inf) -> None:
-        merged: dict[int, float] = {}
-        for column, value in terms:
-            merged[column] = merged.get(column, 0.0) + value
-        self.columns += merged
-        self.values += merged.values()
-        self.starts.append(len(self.columns))
-        self.low.append(low)
-        self.high.append(high)
-
-
-def solve(problem: Problem, objective: str, seconds: float, enough: float = 2e-3) -> Solution:
-    """The best placement found within some seconds, or before that one within ``enough`` of the best.
-
-    ``objective`` is ``latency`` or ``throughput``.
-
-    Raises PlacementError when no placement meets the limits and shares.
+    ``objective`` is ``latency`` or ``throughput``. Raises PlacementError when no placement meets the limits
+    and shares.
     """
-    import highspy
-
     scale = _scale(problem)
     formulation = _Formulation(problem, objective, scale)
-    program, x = formulation.program, formulation.x
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = len(program.cost), len(program.low)
-    lp.col_cost_ = np.array(program.cost)
-    lp.col_lower_ = np.zeros(len(program.cost))
-    lp.col_upper_ = np.array(program.upper)
-    lp.row_lower_, lp.row_upper_ = np.array(program.low), np.array(program.high)
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.array(program.starts)
-    lp.a_matrix_.index_ = np.array(program.columns)
-    lp.a_matrix_.value_ = np.array(program.values)
-    kinds = highspy.HighsVarType
-    lp.integrality_ = [kinds.kInteger if i else kinds.kContinuous for i in program.integer]
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("time_limit", float(seconds))
-    solver.setOptionValue("mip_rel_gap", enough)
-    solver.setOptionValue("threads", 1)
-    solver.passModel(lp)
-    solver.run()
-    status = solver.getModelStatus()
-    if status == highspy.HighsModelStatus.kInfeasible:
+    x = formulation.x
+    start = {}
+    if known is not None:
+        start = {c: float(d == own) for own, places in zip(known, x, strict=True) for d, c in places.items()}
+    solved = formulation.program.solve(seconds, enough, start)
+    if not solved.possible:
         raise PlacementError(IMPOSSIBLE)
-    info = solver.getInfo()
-    found = solver.getSolution().col_value
-    labels = None
-    if info.primal_solution_status == 2 and len(found):  # feasible
-        labels = [max((found[c], -d) for d, c in places.items())[1] * -1 for places in x]
-    bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else 0.0
+    labels, values = None, solved.values
+    if values is not None:
+        labels = [max((values[c], -d) for d, c in places.items())[1] * -1 for places in x]
     # The tie-breaker is no time: the bound holds without it.
     changes = _TIE * len(problem.moves)
-    return Solution(labels, max(0.0, (bound - changes) / (1 + _ROUNDING)) * scale)
+    return Solution(labels, max(0.0, (solved.bound - changes) / (1 + _ROUNDING)) * scale)
 
 
 def _scale(problem: Problem) -> float:
@@ -126,7 +80,7 @@ class _Formulation:
     """The program of a problem; ``x[n][d]`` is the column of dispatch n on device d."""
 
     def __init__(self, problem: Problem, objective: str, scale: float) -> None:
-        self.problem, self.scale, self.program = problem, scale, _Program()
+        self.problem, self.scale, self.program = problem, scale, Program()
         self.total = self.program.column(cost=1.0)
         self.x = [{d: self.program.column(upper=1.0, integer=True) for d in able} for able in problem.allowed]
         self.time = [[t / scale for t in times] for times in problem.times]

@@ -37,6 +37,10 @@ from mansard.placement.states import States, equal_rows, undominated
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _SLACK = 1e-9
+_DIGITS = 4
+"""Bounds that are equal in so many decimals, as parts of all work, count as the same."""
+_POWER = 8
+"""Of weighted loads in the sum by which states with the same bound are compared: nearly the greatest."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +95,13 @@ class Frontier:
             step = step.without(settled)
             self._raise(states, step)
             settled |= _settle(states, step)
-            bounds = self._lower(states, n, step)
+            bounds, promise = self._lower(states, n, step)
             kept = np.flatnonzero(bounds < known * (1 - _SLACK))
             if len(kept) < len(bounds):
                 dropped = min(dropped, float(np.delete(bounds, kept).min()))
             if not len(kept):
                 return Found(None, known, min(dropped, known))
-            kept = kept[np.lexsort((states.top[kept], bounds[kept]))]
+            kept = kept[np.lexsort((promise[kept], np.round(bounds[kept] / self.look.total, _DIGITS)))]
             part = states.take(kept)
             kept = kept[undominated(part, step.alive, self._kinds(part, step), self.look.quantum)]
             if len(kept) > width:
@@ -287,8 +291,9 @@ class Frontier:
         made = np.take_along_axis(there, np.maximum(source, 0)[:, :, None], axis=2)[:, :, 0]
         return source, np.where(source == HOST, 0.0, made), np.isinf(there)
 
-    def _lower(self, states: States, n: int, step: Step) -> Floats:
-        """A lower bound of what every state can end with."""
+    def _lower(self, states: States, n: int, step: Step) -> tuple[Floats, Floats]:
+        """A lower bound of what every state can end with, and a figure that is less for the more promising
+        of states with the same bound."""
         bound = self._paths(states, n, step) if self.latency else states.top
         queues = np.stack([states.free[:, own].min(axis=1) for own in self.look.sharing], axis=1)
         if self.latency:
@@ -302,7 +307,11 @@ class Frontier:
             paid += np.where(states.waiting[:, slot], branch.handoff[source], 0.0)
             own = self.look.weights[:, self.look.queue_of]
             left += (least + own * paid[:, None, :]).min(axis=2)
-        return np.asarray(np.maximum(bound, left.max(axis=1)))
+        bound = np.maximum(bound, left.max(axis=1))
+        if self.latency:
+            return bound, states.top
+        # The fullest queue may be so in all states: the others are to have little to do, too.
+        return bound, ((left / self.look.total) ** _POWER).sum(axis=1)
 
     def _paths(self, states: States, n: int, step: Step) -> Floats:
         """A lower bound by what has to come one after the other."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
+
+from mansard.placement.program import Program
 
 Floats = npt.NDArray[np.float64]
 
@@ -19,29 +19,18 @@ def load_weights(times: Floats, load: Floats | None = None) -> Floats:
     has at least the weighted mean of all. The best weights are the dual of the linear program that divides
     freely, and so as good a bound as that program.
     """
-    import highspy
-
     if load is not None and load.any():
         times = np.concatenate([times, np.where(np.eye(len(load)) > 0, load, np.inf)[load > 0]])
     count, devices = times.shape
     able = np.isfinite(times)
     scale = max(np.where(able, times, 0.0).min(axis=1, initial=np.inf, where=able).sum(), 1e-30)
     # max sum(u)  with  u[n] <= w[d] * times[n, d]  and  sum(w) = 1, w >= 0.
-    rows, places = np.nonzero(able)
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = devices + count, len(rows) + 1
-    lp.col_cost_ = np.concatenate([np.zeros(devices), -np.ones(count)])
-    lp.col_lower_ = np.zeros(devices + count)
-    lp.col_upper_ = np.full(devices + count, np.inf)
-    lp.row_lower_ = np.concatenate([np.full(len(rows), -np.inf), [1.0]])
-    lp.row_upper_ = np.concatenate([np.zeros(len(rows)), [1.0]])
-    columns = np.stack([devices + rows, places], axis=1).reshape(-1)
-    values = np.stack([np.ones(len(rows)), -times[rows, places] / scale * count], axis=1).reshape(-1)
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.concatenate([np.arange(0, 2 * len(rows) + 1, 2), [2 * len(rows) + devices]])
-    lp.a_matrix_.index_ = np.concatenate([columns, np.arange(devices)])
-    lp.a_matrix_.value_ = np.concatenate([values, np.ones(devices)])
-    return _weights_of(lp, devices)
+    program = Program()
+    weights = [program.column() for _ in range(devices)]
+    units = [program.column(-1.0) for _ in range(count)]
+    for n, d in np.argwhere(able).tolist():
+        program.row([(units[n], 1.0), (weights[d], -float(times[n, d]) / scale * count)], high=0.0)
+    return _weights_of(program, weights)
 
 
 def game_weights(loads: Floats) -> Floats:
@@ -49,35 +38,20 @@ def game_weights(loads: Floats) -> Floats:
 
     ``loads`` has shape (placements, queues).
     """
-    import highspy
-
-    count, queues = loads.shape
     scale = max(float(loads.max(initial=0.0)), 1e-30)
     # max t  with  t <= w @ loads[k]  and  sum(w) = 1, w >= 0.
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = queues + 1, count + 1
-    lp.col_cost_ = np.array([*np.zeros(queues), -1.0])
-    lp.col_lower_ = np.zeros(queues + 1)
-    lp.col_upper_ = np.full(queues + 1, np.inf)
-    lp.row_lower_ = np.array([*np.full(count, -np.inf), 1.0])
-    lp.row_upper_ = np.array([*np.zeros(count), 1.0])
-    rows = np.concatenate([-loads / scale, np.ones((count, 1))], axis=1)
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = (queues + 1) * np.arange(count + 2)
-    lp.a_matrix_.index_ = np.tile(np.arange(queues + 1), count + 1)
-    lp.a_matrix_.value_ = np.concatenate([rows.reshape(-1), np.ones(queues), [0.0]])
-    return _weights_of(lp, queues)
+    program = Program()
+    weights = [program.column() for _ in range(loads.shape[1])]
+    least = program.column(-1.0)
+    for own in (loads / scale).tolist():
+        program.row([(least, 1.0), *((w, -load) for w, load in zip(weights, own, strict=True))], high=0.0)
+    return _weights_of(program, weights)
 
 
-def _weights_of(lp: Any, queues: int) -> Floats:
-    """The first columns of a program's solution, made to add up to 1."""
-    import highspy
-
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.passModel(lp)
-    solver.run()
-    weights = np.maximum(0.0, np.array(solver.getSolution().col_value[:queues]))
-    total = weights.sum()
-    return weights / total if total > 0 else np.full(queues, 1 / queues)
+def _weights_of(program: Program, weights: list[int]) -> Floats:
+    """The solution's weights, which add up to 1."""
+    program.row([(w, 1.0) for w in weights], 1.0, 1.0)
+    solved = program.solve().values
+    found = np.zeros(len(weights)) if solved is None else np.maximum(0.0, solved[weights])
+    total = found.sum()
+    return found / total if total > 0 else np.full(len(weights), 1 / len(weights))

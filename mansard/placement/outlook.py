@@ -102,7 +102,9 @@ class Outlook:
         self.load: Floats = np.zeros(len(problem.profiles)) if load is None else np.array(load)
         self.devices = len(problem.profiles)
         self.times: Floats = np.array(problem.times, np.float64).reshape(-1, self.devices)
-        self.quantum = 1e-12 * max(float(self.times.min(axis=1).sum()), 1e-18)
+        self.total = max(float(self.times.min(axis=1).sum()), 1e-18)
+        """Seconds of all dispatches, each where it is fastest."""
+        self.quantum = 1e-12 * self.total
         """Seconds that make no difference."""
         self._delays(latency, paid)
         self.nearest = _shortest(self.handoff[: self.devices, : self.devices, 0].copy())

@@ -234,11 +234,11 @@ def test_a_large_copy_that_pays_over_many_layers_is_found():
 def test_memory_that_is_short_is_known_from_the_beginning():
     """What fits where dispatches are faster is a choice of runs, as every change of device is a handoff."""
     near, far = profile("near", 0.3, 1.0, True), profile("far", 0.3, 1.0, True)
-    count = 16
+    count = 12
     moves = [Move(n, (n + 1 if n + 1 < count else HOST,), 0.01) for n in range(count)]
     times = tuple((2.0, 1.0) if n % 4 else (2.5, 1.0) for n in range(count))
     held = (*(Held(10, (n,)) for n in range(count - 1)), Held(25, (0, count - 1)))
-    problem = Problem(times, ((0, 1),) * count, tuple(moves), (near, far), (), held, (None, 80))
+    problem = Problem(times, ((0, 1),) * count, tuple(moves), (near, far), (), held, (None, 60))
     best = best_of_all(problem, "latency", problem.fits)
     narrow = Frontier(problem, "latency")
     assert 0.95 * best <= narrow.run(1, math.inf, later()).bound <= best * (1 + 1e-9)
