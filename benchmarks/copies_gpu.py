@@ -6,9 +6,10 @@ Two models of square f32 matrices. `batch` has products of inputs and results of
 comes and the last result leaves while one is computed. `handoffs` goes from the CPU to the GPU and back, in
 two chains: while rows of one are normed on the CPU, the other is multiplied on the GPU. Each is measured with
 the device's transfer queue and without it, in turn: `call_ms` are the shortest calls' on the host's clock,
-which has the host's own copies of inputs and outputs in it, and `devices_ms` the devices' part of profiled
-calls, to be compared with that of calls in lockstep. `copied_bytes` is what devices copied in a call and
-`planned_bytes` what the plan says they should.
+and `in_flight_ms` the same per call with several threads that call. `devices_ms` are profiled calls from
+submission on, to be compared with calls in lockstep; where the transfer queue takes no times, their copies
+are in the kernels' queue. `copied_bytes` is what devices copied in a call and `planned_bytes` what the plan
+says they should, `host_bytes` what the host copied.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import dataclasses
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -90,6 +92,20 @@ def shortest(model: Model, inputs: list[Any], runs: int) -> float:
     return best * 1e3
 
 
+def in_flight(model: Model, inputs: list[Any], runs: int, at_once: int = 4) -> float:
+    """Milliseconds per call when ``at_once`` threads call, each ``runs`` times; the best of three rounds."""
+    best = float("inf")
+    for _ in range(4):  # the first makes what calls need
+        threads = [threading.Thread(target=shortest, args=(model, inputs, runs)) for _ in range(at_once)]
+        begin = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        best = min(best, (time.perf_counter() - begin) / (runs * at_once))
+    return best * 1e3
+
+
 def measure(name: str, side: int, parts: int, runs: int) -> dict[str, Any]:
     """One model, with the transfer queue and without."""
     graph = GRAPHS[name](side, parts)
@@ -124,6 +140,7 @@ def measure(name: str, side: int, parts: int, runs: int) -> dict[str, Any]:
         "value_bytes": 4 * side * side,
         "call_ms": best[0],
         "call_without_transfer_queue_ms": best[1],
+        "in_flight_ms": in_flight(models[0], inputs, -(-runs // 4)),
         "devices_ms": devices_ms(models[0]),
         "devices_without_transfer_queue_ms": devices_ms(models[1]),
         "devices_in_lockstep_ms": devices_ms(models[0], lockstep=True),
