@@ -103,10 +103,7 @@ class Context:
         """The same for the call that comes next."""
         self._handed = 0
         """Slots of `_order` that have the batches of the call started last."""
-        # What runs on the host's cores comes last: its threads may take the submitting thread's core.
-        self._order = sorted(
-            range(len(machine.slots)), key=lambda slot: machine.slots[slot].device.info.kind == "cpu"
-        )
+        self._order = _submission_order(machine.slots, self._batches)
         fills = {
             (slot, n): batch.fill
             for slot, own in enumerate(self._batches)
@@ -451,3 +448,12 @@ class Context:
     def _count(self, size: int) -> None:
         self.host_copies += 1
         self.host_bytes += size
+
+
+def _submission_order(slots: Sequence[BoundSlot], batches: Sequence[Sequence[RecordedBatch]]) -> list[int]:
+    """What runs on the host's cores comes last: its threads may take the submitting thread's core. It comes
+    first where all others wait for it, and so could not begin meanwhile."""
+    on_host = [slot.device.info.kind == "cpu" for slot in slots]
+    others = [batch for own, host in zip(batches, on_host, strict=True) if not host for batch in own]
+    begin = any(not batch.wait for batch in others)
+    return sorted(range(len(slots)), key=lambda slot: on_host[slot] == begin)

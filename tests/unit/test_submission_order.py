@@ -1,0 +1,29 @@
+"""Which device gets its batches of a call first."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from mansard.runtime.context import _submission_order
+
+
+def slot(kind):
+    return SimpleNamespace(device=SimpleNamespace(info=SimpleNamespace(kind=kind)))
+
+
+def batches(*waits):
+    return [SimpleNamespace(wait=tuple(wait)) for wait in waits]
+
+
+@pytest.mark.parametrize(
+    ("gpu_waits", "expected"),
+    [
+        (([], [(0, 0)]), [1, 2, 0]),  # it begins at once: the host's cores come last
+        (([(0, 0)], [(0, 1)]), [0, 1, 2]),  # nothing of it can begin before the CPU
+        ((), [0, 1, 2]),
+    ],
+)
+def test_the_hosts_cores_come_last_unless_all_others_wait_for_them(gpu_waits, expected):
+    slots = [slot("cpu"), slot("discrete"), slot("simulated")]
+    found = [batches([], [(1, 0)]), batches(*gpu_waits), batches([(0, 0)])]
+    assert _submission_order(slots, found) == expected
