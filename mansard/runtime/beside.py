@@ -15,8 +15,12 @@ from mansard.runtime.segments import Place, Segments, named, written
 
 
 def lonely_copies(plan: Plan, layout: Layout) -> set[CopyPlan]:
-    """The copies of transfer steps during which their device has no kernel of the same call to run."""
+    """The copies of transfer steps during which their device has no kernel of the same call to run.
+
+    Not those to outputs: as batches of their own they reach memory that becomes the caller's.
+    """
     segments = Segments(plan)
+    outputs = set(layout.readbacks.values())
     readers: dict[CopyPlan, list[Place]] = {}
     found = set()
     for slot, device in enumerate(plan.devices):
@@ -40,7 +44,7 @@ def lonely_copies(plan: Plan, layout: Layout) -> set[CopyPlan]:
             )
             for copy in layout.after.get((slot, number), []):
                 waited = not later or any(ended[other] >= n for other, n in readers.get(copy, []))
-                if copy in readers and waited and copy.source not in behind:
+                if copy in readers and waited and copy.source not in behind and copy.target not in outputs:
                     found.add(copy)
     return found
 

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from fake_device import gpu_options
 from plan_builder import PlanBuilder, bound
+from test_split_plans import SIDE, chain, planned
 
+from mansard.api import Model
 from mansard.errors import DeviceError, OutOfMemoryError
+from mansard.ir.interpreter import interpret
 from mansard.runtime import landings as module
 from mansard.runtime.landings import Landings
 
@@ -190,3 +193,16 @@ def test_arrays_may_end_in_any_thread():
 def test_memory_that_is_not_there_is_an_error():
     with pytest.raises(OutOfMemoryError, match="for outputs"):
         Landings([]).take(1 << 60, ())
+
+
+@pytest.mark.parametrize("kinds", [("cpu", "gpu"), ("gpu", "cpu")])
+def test_pieces_of_an_output_from_two_devices_meet_where_the_caller_finds_it(make, kinds):
+    made = planned(chain(["rows"]), 2, (24, 40), lambda: 0)
+    card = {**CARD, "transfer_bytes": 1}
+    devices = {f"d{n}": make(f"d{n}", **(card if kind == "gpu" else {})) for n, kind in enumerate(kinds)}
+    x = np.ones((SIDE, SIDE), np.float32)
+    (expected,) = interpret(made.graph, [x])
+    with Model(made.plan, made.resources, devices) as model:
+        for _ in range(3):
+            np.testing.assert_allclose(model(x), expected, atol=1e-5)
+        assert model.stats.host_copies == 3  # inputs
