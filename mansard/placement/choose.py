@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from mansard.errors import PlacementError
 from mansard.placement.cases import Case, divided
+from mansard.placement.clock import Clock
 from mansard.placement.exact import IMPOSSIBLE, solve
 from mansard.placement.frontier import Found, Frontier
 from mansard.placement.loads import load_weights
@@ -93,7 +93,7 @@ class _Search:
 
     def __init__(self, problem: Problem, objective: str, cost: Cost, seconds: float, enough: float) -> None:
         self.problem, self.objective, self.of, self.enough = problem, objective, cost, enough
-        self.begin, self.seconds = time.thread_time(), seconds
+        self.clock, self.seconds = Clock(), seconds
         self.labels: list[int] | None = None
         self.cost, self.method = math.inf, ""
         self.bound = path_bound(problem) if objective == "latency" else load_bound(problem)
@@ -106,11 +106,11 @@ class _Search:
                 self._better(labels, "a stage for each device")
         if self._within(_NEAR):
             return self._choice("bound by the longest path" if self.objective == "latency" else "")
-        self._widen(self.begin + _WIDEN[self.objective] * self.seconds)
+        self._widen(_WIDEN[self.objective] * self.seconds)
         if not self._within(self.enough):
-            self._program(self.begin + self.seconds)
+            self._program()
         if not self._within(self.enough):
-            self._improve(self.begin + self.seconds)
+            self._improve()
         return self._choice()
 
     def _widen(self, until: float) -> None:
@@ -119,23 +119,23 @@ class _Search:
         while True:
             # The case with the least bound decides about the bound of all.
             least = min(searches, key=lambda search: search.bound)
+            if math.isinf(least.bound):
+                raise PlacementError(IMPOSSIBLE)
             self.bound = max(self.bound, least.bound)
             if self._within(self.enough):
                 return
-            found = least.run(self.cost, until)
+            found = least.run(self.cost, self.clock, until)
             if found is None:
                 return
             if found.labels is not None:
                 self._better(found.labels, "dynamic program over the model's order")
-            if math.isinf(min(search.bound for search in searches)):
-                raise PlacementError(IMPOSSIBLE)
 
     def _cases(self, until: float) -> list[Frontier]:
         """The problem; for throughput in cases, as long as something heavy is open in the one with the least
         bound."""
         cases = [Case(self.problem)]
         frontiers = [Frontier(cases[0], self.objective)]
-        while self.objective != "latency" and len(cases) < _CASES and time.thread_time() < until:
+        while self.objective != "latency" and len(cases) < _CASES and self.clock.seconds() < until:
             least = min(range(len(cases)), key=lambda n: frontiers[n].bound)
             parts = divided(cases[least], _HEAVY * frontiers[least].bound)
             if not parts:
@@ -144,9 +144,9 @@ class _Search:
             frontiers[least : least + 1] = [Frontier(part, self.objective) for part in parts]
         return frontiers
 
-    def _program(self, until: float) -> None:
+    def _program(self) -> None:
         """The mixed-integer program."""
-        seconds = max(0.1, until - time.thread_time())
+        seconds = max(0.1, self.seconds - self.clock.seconds())
         solution = solve(self.problem, self.objective, seconds, self.enough / 2, self.labels)
         self.bound = max(self.bound, solution.bound)
         if solution.labels is not None:
@@ -154,11 +154,12 @@ class _Search:
             if self.labels is None:  # within the program's tolerance of the limits
                 self.labels, self.cost = solution.labels, self.of(solution.labels)
 
-    def _improve(self, until: float) -> None:
+    def _improve(self) -> None:
         """Local search."""
         if self.labels is not None:
-            until = max(until, time.thread_time() + 0.05 * self.seconds)
-            self._better(improve(self.problem, self.labels, self.of, until), f"{self.method}, local search")
+            until = max(self.seconds, self.clock.seconds() + 0.05 * self.seconds)
+            labels = improve(self.problem, self.labels, self.of, self.clock, until)
+            self._better(labels, f"{self.method}, local search")
 
     def _better(self, labels: list[int], method: str) -> None:
         if self.problem.fits(labels):
@@ -186,13 +187,13 @@ class _Widening:
         self.frontier, self.bound = frontier, frontier.bound
         self.width, self.took = _WIDTH, 0.0
 
-    def run(self, known: float, until: float) -> Found | None:
+    def run(self, known: float, clock: Clock, until: float) -> Found | None:
         """Once more, or None when that would take too long."""
-        begin = time.thread_time()
+        begin = clock.seconds()
         if begin + _LONGER * self.took > until or self.width > _WIDEST:
             return None
-        found = self.frontier.run(self.width, known, until)
-        self.took, self.width = time.thread_time() - begin, self.width * _WIDER
+        found = self.frontier.run(self.width, known, until, clock)
+        self.took, self.width = clock.seconds() - begin, self.width * _WIDER
         self.bound = max(self.bound, found.bound)
         return found
 

@@ -22,13 +22,13 @@ Handoffs are loads as well: of values from another device it matters whether the
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from mansard.placement.cases import Case
+from mansard.placement.clock import Clock
 from mansard.placement.outlook import Outlook, Step
 from mansard.placement.problem import HOST, Problem, reordered
 from mansard.placement.search import cost_of
@@ -69,17 +69,18 @@ class Frontier:
             self.problem = replace(reordered(problem, self.order), moves=())
             self.look = Outlook(self.problem, self.latency, (), case.load)
 
-    def run(self, width: int, known: float, until: float) -> Found:
+    def run(self, width: int, known: float, until: float, clock: Clock | None = None) -> Found:
         """The best placement among all whose first parts stay within ``width`` states.
 
         ``known`` is a cost that is reached already; states that cannot be below it are dropped. Stops without
-        an answer at the time ``until`` (`time.thread_time`), with a bound of 0.
+        an answer at the seconds ``until`` of a clock, with a bound of 0.
         """
+        clock = clock or Clock()
         states, dropped = self._first(), np.inf
         settled: set[int] = set()
         history: list[tuple[Ints, Ints]] = []
         for n, step in enumerate(self.look.steps):
-            if time.thread_time() > until:
+            if clock.seconds() > until:
                 return Found(None, known, 0.0)
             parts, parents, labels = [], [], []
             for device in step.devices:

@@ -5,13 +5,14 @@ HiGHS: Q. Huangfu, J. A. J. Hall, "Parallelizing the dual revised simplex method
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from mansard.placement.clock import PATIENCE, Clock
 
 Floats = npt.NDArray[np.float64]
 
@@ -64,7 +65,7 @@ class Program:
     def solve(
         self, seconds: float = np.inf, enough: float = 0.0, start: Mapping[int, float] | None = None
     ) -> Solved:
-        """The solution, found on one thread within some seconds of the processor.
+        """The solution, found on one thread within some seconds (`Clock`).
 
         A mixed-integer program may end with values that are within ``enough`` of the best, and begins with
         those of the columns in ``start``.
@@ -80,10 +81,9 @@ class Program:
             known = np.array(list(start), np.int32)
             solver.setSolution(len(known), known, np.array([start[c] for c in known.tolist()]))
         if np.isfinite(seconds):
-            until = time.thread_time() + seconds
-            # HiGHS counts seconds by the clock, which others that compute at the same time let pass.
-            solver.setOptionValue("time_limit", _PATIENCE * seconds)
-            solver.cbMipInterrupt += lambda event: _interrupt(event, until)
+            clock = Clock()
+            solver.setOptionValue("time_limit", PATIENCE * seconds)
+            solver.cbMipInterrupt += lambda event: _interrupt(event, clock, seconds)
         solver.run()
         possible = solver.getModelStatus() != highspy.HighsModelStatus.kInfeasible
         info, values = solver.getInfo(), np.array(solver.getSolution().col_value)
@@ -110,10 +110,6 @@ class Program:
         return lp
 
 
-_PATIENCE = 1.5
-"""How many times longer than a program's seconds of the processor it may take by the clock."""
-
-
-def _interrupt(event: Any, until: float) -> None:
-    if time.thread_time() > until:
+def _interrupt(event: Any, clock: Clock, seconds: float) -> None:
+    if clock.seconds() > seconds:
         event.interrupt()

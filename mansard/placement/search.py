@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from mansard.placement.clock import Clock
 from mansard.placement.problem import Problem
 from mansard.placement.simulate import simulate
 
@@ -73,8 +73,8 @@ def stages(problem: Problem) -> list[list[int]]:
     return found
 
 
-def improve(problem: Problem, labels: Sequence[int], cost: Cost, until: float) -> list[int]:
-    """Move runs of dispatches to other devices while the cost falls, until a time (`time.thread_time`)."""
+def improve(problem: Problem, labels: Sequence[int], cost: Cost, clock: Clock, until: float) -> list[int]:
+    """Move runs of dispatches to other devices while the cost falls, until some seconds of a clock."""
     best, found = list(labels), cost(labels)
     group_of = {n: group for group in problem.together for n in group}
     improving = True
@@ -83,7 +83,7 @@ def improve(problem: Problem, labels: Sequence[int], cost: Cost, until: float) -
         for width in _WIDTHS:
             for start in range(0, len(best), max(1, width // 2)):
                 for device in problem.devices:
-                    if time.thread_time() > until:
+                    if clock.seconds() > until:
                         return best
                     trial = _moved(
                         problem, best, range(start, min(start + width, len(best))), device, group_of

@@ -4,7 +4,7 @@ import itertools
 import math
 
 import pytest
-from test_placement_frontier import UNLIMITED, best_allowed, constrained, later
+from test_placement_frontier import LATER, UNLIMITED, best_allowed, constrained
 from test_placement_search import profile
 
 from mansard.placement.cases import Case, divided
@@ -29,7 +29,7 @@ def test_the_best_of_the_cases_is_the_best(seed):
     best = best_allowed(problem, "throughput")
     cases = all_cases(problem)
     assert len(cases) > 1
-    found = [Frontier(case, "throughput").run(UNLIMITED, math.inf, later()) for case in cases]
+    found = [Frontier(case, "throughput").run(UNLIMITED, math.inf, LATER) for case in cases]
     if best is None:
         assert all(own.labels is None for own in found)
         return

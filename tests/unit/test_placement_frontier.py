@@ -22,8 +22,7 @@ from mansard.targets.profile import LinkProfile
 UNLIMITED = 1 << 30
 
 
-def later():
-    return time.perf_counter() + 60
+LATER = 60.0
 
 
 def constrained(seed):
@@ -105,7 +104,7 @@ def best_allowed(problem, objective):
 def test_the_best_is_found_where_nothing_is_dropped(seed, objective):
     problem = constrained(seed)
     best = best_allowed(problem, objective)
-    found = Frontier(problem, objective).run(UNLIMITED, math.inf, later())
+    found = Frontier(problem, objective).run(UNLIMITED, math.inf, LATER)
     if best is None:
         assert found.labels is None
         assert found.bound == math.inf
@@ -126,7 +125,7 @@ def test_the_bound_holds_where_states_were_dropped(seed, objective):
     problem = constrained(seed)
     best = best_allowed(problem, objective)
     for width in (1, 2, 4):
-        found = Frontier(problem, objective).run(width, math.inf, later())
+        found = Frontier(problem, objective).run(width, math.inf, LATER)
         if best is not None:
             assert found.bound <= best * (1 + 1e-9)
         if found.labels is not None:
@@ -137,7 +136,7 @@ def test_the_bound_holds_where_states_were_dropped(seed, objective):
 def test_no_answer_when_nothing_is_below_what_is_known():
     problem = random_problem(1)
     best = best_of_all(problem, "latency")
-    found = Frontier(problem, "latency").run(UNLIMITED, best, later())
+    found = Frontier(problem, "latency").run(UNLIMITED, best, LATER)
     assert found.labels is None
     assert best * 0.995 <= found.bound <= best
 
@@ -178,7 +177,7 @@ def test_an_answer_is_composed_of_the_answers_between_values_that_all_passes_thr
         reached = following
     last = problem.moves[-1].bytes
     expected = min(value + problem.delay(last, device, HOST)[1] for device, value in reached.items())
-    found = Frontier(problem, "latency").run(256, math.inf, later())
+    found = Frontier(problem, "latency").run(256, math.inf, LATER)
     assert expected * (1 - 1e-9) <= found.cost <= expected * 1.005
     assert found.bound == pytest.approx(expected, rel=5e-3)
 
@@ -210,7 +209,7 @@ def segment(problem, own, before, labels):
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 def test_two_ways_to_the_best_agree(objective):
     problem = diamonds(6, seed=1)
-    frontier = Frontier(problem, objective).run(4096, math.inf, later())
+    frontier = Frontier(problem, objective).run(4096, math.inf, LATER)
     program = solve(problem, objective, 10.0)
     cost = cost_of(problem, objective)
     assert frontier.bound <= cost(program.labels) * (1 + 1e-9)
@@ -225,7 +224,7 @@ def test_a_large_copy_that_pays_over_many_layers_is_found():
     moves = [Move(HOST, tuple(range(count)), 4.0)]
     moves += [Move(n, (n + 1 if n + 1 < count else HOST,), 1e-3) for n in range(count)]
     problem = Problem(((1.0, 0.5),) * count, ((0, 1),) * count, tuple(moves), (near, far))
-    found = Frontier(problem, "latency").run(8, math.inf, later())
+    found = Frontier(problem, "latency").run(8, math.inf, LATER)
     # Four on the near device while the far one copies, the rest there.
     assert found.cost == pytest.approx(4 + 0.02 + 26 * 0.5, abs=0.02)
     assert found.bound >= found.cost * 0.995
@@ -241,7 +240,7 @@ def test_memory_that_is_short_is_known_from_the_beginning():
     problem = Problem(times, ((0, 1),) * count, tuple(moves), (near, far), (), held, (None, 60))
     best = best_of_all(problem, "latency", problem.fits)
     narrow = Frontier(problem, "latency")
-    assert 0.95 * best <= narrow.run(1, math.inf, later()).bound <= best * (1 + 1e-9)
+    assert 0.95 * best <= narrow.run(1, math.inf, LATER).bound <= best * (1 + 1e-9)
     assert narrow.look.ways.tail[:, 0].min(axis=1).max() < 0.8 * best  # without a price
 
 
@@ -254,7 +253,7 @@ def test_a_heavy_end_is_known_from_the_beginning():
     problem = Problem(
         tuple((s, 1.5 * s, 2.5 * s) for s in sizes), ((0, 1, 2),) * len(sizes), tuple(moves), devices
     )
-    found = Frontier(problem, "throughput").run(32, math.inf, later())
+    found = Frontier(problem, "throughput").run(32, math.inf, LATER)
     assert found.cost <= found.bound * 1.02
     assert found.cost == max(simulate(problem, found.labels).load)
 
