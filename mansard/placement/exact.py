@@ -168,22 +168,26 @@ class _Formulation:
                 program.row([*terms, (pair[place], -1.0)], 0.0)
 
     def _from_host(self, move: Move, consumer: int, copied: dict[tuple[int, int], int]) -> None:
+        arrivals = []
         for d, c in self.x[consumer].items():
-            _, copy = self.problem.delay(move.bytes, HOST, d)
+            handoff, copy = self.problem.delay(move.bytes, HOST, d)
+            arrivals.append((c, -(handoff + copy) / self.scale - self.time[consumer][d]))
             if copy:
                 column = copied.setdefault((HOST, d), -1)
                 if column < 0:
                     column = copied[HOST, d] = self.program.column(upper=1.0)
                     self.load[d].append((column, copy / self.scale))
                 self.program.row([(column, 1.0), (c, -1.0)], 0.0)
+        if self.finish:
+            self.program.row([(self.finish[consumer], 1.0), *arrivals], 0.0)
 
     def _to_host(self, move: Move) -> None:
-        copies = [(c, self.problem.delay(move.bytes, d, HOST)[1] / self.scale, d)
-                  for d, c in self.x[move.producer].items()]  # fmt: skip
-        for c, copy, d in copies:
-            self.load[d].append((c, copy))
+        late = []
+        for d, c in self.x[move.producer].items():
+            handoff, copy = self.problem.delay(move.bytes, d, HOST)
+            self.load[d].append((c, copy / self.scale))
+            late.append((c, -(handoff + copy) / self.scale))
         if self.finish:
-            late = [(c, -copy) for c, copy, _ in copies]
             self.program.row([(self.total, 1.0), (self.finish[move.producer], -1.0), *late], 0.0)
 
     def _order(self) -> None:

@@ -133,6 +133,20 @@ def test_the_bound_holds_where_states_were_dropped(seed, objective):
             assert found.cost >= best * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("seed", range(12))
+def test_the_program_alone_is_a_bound(seed, objective):
+    problem = constrained(seed)
+    best = best_allowed(problem, objective)
+    if best is None:
+        with pytest.raises(PlacementError, match="memory limits"):
+            solve(problem, objective, 5.0)
+        return
+    found = solve(problem, objective, 5.0)
+    assert found.bound <= best * (1 + 1e-9)
+    assert cost_of(problem, objective)(found.labels) >= best * (1 - 1e-9)
+
+
 def test_no_answer_when_nothing_is_below_what_is_known():
     problem = random_problem(1)
     best = best_of_all(problem, "latency")
