@@ -4,7 +4,7 @@
  * Left alone, every step costs a thread that wakes up: the one that watches a device, the one that runs a
  * queue, at last the one that called. The thread that waits has nothing else to do: it goes back from its
  * point through the batches that wait, until it finds one that it can run (help.c) or a device that it can
- * look at (poll.c), and begins anew when that is over.
+ * look at (poll.c), and when that is over goes the same way forward.
  */
 #include "follow.h"
 
@@ -13,9 +13,12 @@
 #include "poll.h"
 #include "queue.h"
 
-/* Batches on the way back, each a call deeper: a model may change device many times. A circle of waits ends
- * the search too. */
-#define DEPTH_MAX 1024
+/* Batches on the way back: a model may change device many times. A circle of waits ends the search too. */
+#define DEPTH_MAX 512
+
+/* How long a thread with nothing to do looks for what it can do next before it sleeps, and for how long then. */
+#define IDLE_NS 3000u
+#define SLEEP_NS 5000000u
 
 typedef struct search {
     mn_point goal;
@@ -47,33 +50,41 @@ static bool is_pending(mn_point point) {
     return mn_timeline_query(point.timeline, point.value, NULL) == MN_PENDING;
 }
 
-static bool step(mn_point goal, uint64_t deadline_ns, int depth);
-
-/* Do what leads to the point until it is complete; false when it is not, and there is nothing to do or the
- * time is up. So the way back is searched once, not anew from its end for every batch. */
-static bool reach(mn_point point, uint64_t deadline_ns, int depth) {
-    while (is_pending(point))
-        if (mn_now() >= deadline_ns || !step(point, deadline_ns, depth)) return !is_pending(point);
-    return true;
-}
-
-/* Do something that leads to the point; false when there is nothing to do for it. */
-static bool step(mn_point goal, uint64_t deadline_ns, int depth) {
-    if (mn_help(goal.timeline, goal.value, deadline_ns)) return true;
+/* Do something that leads to the point, `depth` batches back; false when there is nothing to do for it. */
+static bool step(mn_point point, uint64_t deadline_ns, int depth) {
+    if (mn_help(point.timeline, point.value, deadline_ns)) return true;
     mn_help_expect(depth > 0);
-    bool looked = mn_poll(goal.timeline, goal.value, deadline_ns);
+    bool looked = mn_poll(point.timeline, point.value, deadline_ns);
     mn_help_expect(false);
-    if (looked) return true;
-    search wanted = {.goal = goal};
-    if (depth == DEPTH_MAX || !mn_queues_any_waiting(find_before, &wanted)) return false;
-    mn_point before = wanted.before;
-    bool done = reach(before, deadline_ns, depth + 1);
-    mn_timeline_release(before.timeline);
-    return done;
+    return looked;
 }
 
 void mn_follow(mn_timeline *timeline, uint64_t value, uint64_t deadline_ns) {
-    mn_point goal = {timeline, value};
     if (mn_defer_is_active()) return; /* within a callback, which must neither run kernels nor wait */
-    reach(goal, deadline_ns, 0);
+    mn_point way[DEPTH_MAX]; /* each waits for the next; all but the first are held */
+    int depth = 0;
+    way[0] = (mn_point){timeline, value};
+    uint64_t idle_since = 0;
+    for (uint64_t now; is_pending(way[0]) && (now = mn_now()) < deadline_ns;) {
+        if (depth && !is_pending(way[depth])) {
+            mn_timeline_release(way[depth--].timeline);
+        } else if (!step(way[depth], deadline_ns, depth)) {
+            search wanted = {.goal = way[depth]};
+            if (depth + 1 < DEPTH_MAX && mn_queues_any_waiting(find_before, &wanted)) {
+                way[++depth] = wanted.before;
+            } else if (depth == 0 || depth + 1 == DEPTH_MAX) {
+                break;
+            } else if (idle_since && now - idle_since > IDLE_NS) {
+                /* Others are at it. The goal may fail before what it waits for is over. */
+                uint64_t until = now + SLEEP_NS < deadline_ns ? now + SLEEP_NS : deadline_ns;
+                mn_timeline_sleep(way[depth].timeline, way[depth].value, until);
+            } else {
+                if (!idle_since) idle_since = now;
+                mn_spin_pause();
+                continue;
+            }
+        }
+        idle_since = 0;
+    }
+    while (depth) mn_timeline_release(way[depth--].timeline);
 }

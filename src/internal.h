@@ -11,6 +11,9 @@
 /* See mn_timeline_set_priority. */
 int32_t mn_timeline_priority(const mn_timeline *timeline);
 
+/* Sleep until the point is complete or mn_now() reaches `deadline_ns`, and do nothing for it. */
+void mn_timeline_sleep(mn_timeline *timeline, uint64_t value, uint64_t deadline_ns);
+
 /* A queue has taken a batch that signals the point. */
 void mn_timeline_promise(mn_timeline *timeline, uint64_t value);
 

@@ -267,6 +267,10 @@ static mn_state sleep_wait(mn_timeline *timeline, uint64_t value, uint64_t deadl
     return state;
 }
 
+void mn_timeline_sleep(mn_timeline *timeline, uint64_t value, uint64_t deadline_ns) {
+    sleep_wait(timeline, value, deadline_ns, NULL);
+}
+
 int mn_timeline_wait(mn_timeline *timeline, uint64_t value, uint64_t timeout_ns, mn_status **status) {
     mn_state state = mn_timeline_query(timeline, value, status);
     if (state == MN_PENDING && timeout_ns > 0) {
