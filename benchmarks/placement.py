@@ -7,7 +7,8 @@ CPUs and the H200, and of every shipped chip. Nothing is computed but placements
 objective (latency, throughput, or latency with half of the weights at most on the device that is fastest),
 seconds and method of a placement with the default time, its cost, its own bound; then the best placement and
 the best bound of a second search, which gets ``--exact-seconds`` and does not stop near the best. ``gap`` is
-cost over the best bound, ``lost`` over the best placement; both 0 when it is the best there is.
+cost over the best bound, ``lost`` over the best placement; both 0 when it is the best there is. A placement
+for throughput has lost up to 2 % for fewer handoffs.
 """
 
 from __future__ import annotations
@@ -95,10 +96,10 @@ def measure(network: Network, devices: Devices, objective: str, exact_seconds: f
     begin, cpu = time.perf_counter(), time.process_time()
     chosen = choose(given, goal, Placement().search_seconds)
     seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
-    best, bound = chosen.cost, chosen.bound
+    best, bound = chosen.cost - chosen.given_up, chosen.bound
     if exact_seconds and chosen.gap > 0:
         longer = choose(given, goal, exact_seconds, enough=0.0)
-        best, bound = min(best, longer.cost), max(bound, longer.bound)
+        best, bound = min(best, longer.cost - longer.given_up), max(bound, longer.bound)
     return {
         "network": network.name,
         "devices": devices.name,
@@ -114,6 +115,7 @@ def measure(network: Network, devices: Devices, objective: str, exact_seconds: f
         "best_ms": best * 1e3,
         "bound_ms": min(bound, best) * 1e3,
         "gap": chosen.cost / min(bound, best) - 1,
+        "best_gap": best / min(bound, best) - 1,
         "lost": chosen.cost / best - 1,
     }
 
@@ -128,22 +130,29 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "worst_cpu_seconds": max(row["cpu_seconds"] for row in rows),
         "total_seconds": sum(row["seconds"] for row in rows),
         "within_1_percent": sum(row["gap"] <= 0.01 for row in rows),
+        "worst_best_gap": max(row["best_gap"] for row in rows),
+        "best_within_1_percent": sum(row["best_gap"] <= 0.01 for row in rows),
     }
 
 
 def markdown(result: dict[str, Any]) -> str:
     """The rows as a table for people."""
     machine, total = result["machine"], result["summary"]
+    told = "the placement itself gave"
+    if machine["exact_seconds"]:
+        told = f"the placement itself or a second search of {machine['exact_seconds']:g} s gave"
     lines = [
         f"# Placements of the benchmark networks, {machine['date']}",
         "",
         f"`{machine['command']}`, Python {machine['python']}, {machine['cores']} cores.",
         "",
         "Costs are predicted by the cost model from profiles; nothing is run. The gap is to the best lower",
-        f"bound that the placement itself or a second search of {machine['exact_seconds']:g} s gave,",
-        f"lost is to the best placement seen. Of {total['rows']} rows {total['within_1_percent']} are within",
-        f"1 %; the worst gap is {total['worst_gap']:.1%}. The longest took {total['worst_seconds']:.1f} s,",
-        f"{total['worst_cpu_seconds']:.1f} s of a processor.",
+        f"bound that {told}, lost is to the best placement seen.",
+        f"Of {total['rows']} rows {total['within_1_percent']} are within 1 %; the worst gap is",
+        f"{total['worst_gap']:.1%}. For throughput up to 2 % are lost for fewer handoffs: the best placements",
+        f"seen are within 1 % of their bound for {total['best_within_1_percent']} rows, and",
+        f"within {total['worst_best_gap']:.1%} for all. The longest took {total['worst_seconds']:.1f} s,",
+        f"{total['worst_cpu_seconds']:.1f} s of a processor, all together {total['total_seconds']:.0f} s.",
         "",
         "| network | devices | objective | dispatches | on each | seconds | cost | bound | gap | lost |",
         "| --- | --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |",

@@ -57,12 +57,16 @@ at waiting."""
 
 @dataclass(frozen=True)
 class Choice:
-    """Device numbers by dispatch, with the cost in seconds that was minimised and a lower bound of it."""
+    """Device numbers by dispatch, with the cost in seconds that was minimised and a lower bound of it.
+
+    ``given_up`` are those of its seconds by which a placement with more handoffs was better.
+    """
 
     labels: list[int]
     cost: float
     bound: float
     method: str
+    given_up: float = 0.0
 
     @property
     def gap(self) -> float:
@@ -173,11 +177,12 @@ class _Search:
     def _choice(self, method: str = "") -> Choice:
         if self.labels is None:
             raise PlacementError(f"no placement within the devices' limits was found in {self.seconds} s")
-        bound = min(self.bound, self.cost)
+        bound, least = min(self.bound, self.cost), self.cost
         if self.objective == "throughput":
             self.labels = fewer_handoffs(self.problem, self.labels, self.of)
             self.cost = self.of(self.labels)
-        return Choice(self.labels, self.cost, bound, method or self.method)
+        given_up = max(0.0, self.cost - least)
+        return Choice(self.labels, self.cost, bound, method or self.method, given_up)
 
 
 class _Widening:

@@ -160,10 +160,15 @@ def test_small_gains_are_not_worth_a_handoff():
     times = ((1.0, 9.0),) * 10 + ((9.0, 1.0),) * 5 + ((0.01, 1.02),) + ((9.0, 1.0),) * 6
     moves = tuple(Move(n, (n + 1 if n < 21 else HOST,), 1) for n in range(22))
     problem = Problem(times, ((0, 1),) * 22, moves, (a, b))
-    labels = choose(problem, "throughput", 5.0).labels
-    assert labels == [0] * 10 + [1] * 5 + [0] + [1] * 6  # 9 % of the load
+    choice = choose(problem, "throughput", 5.0)
+    assert choice.labels == [0] * 10 + [1] * 5 + [0] + [1] * 6  # 9 % of the load
+    assert choice.given_up == 0
     cheap = dataclasses.replace(problem, times=(*times[:15], (0.01, 0.2), *times[16:]))
-    assert choose(cheap, "throughput", 5.0).labels == [0] * 10 + [1] * 12
+    choice = choose(cheap, "throughput", 5.0)
+    assert choice.labels == [0] * 10 + [1] * 12
+    assert choice.given_up == pytest.approx(
+        choice.cost - max(simulate(cheap, [0] * 10 + [1] * 5 + [0] + [1] * 6).load)
+    )
 
 
 def test_a_dispatch_too_large_to_balance_is_no_gap():
