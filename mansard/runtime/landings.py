@@ -176,9 +176,19 @@ class Landings:
                 block.close()
             else:
                 self._idle.append(block)
-        kept = max(KEPT_BYTES, self._peak)
-        while sum(block.size for block in self._idle) > kept:
-            self._idle.pop(0).close()
+        # Large ones of one kind must not drive out those of the other.
+        self._trim([block for block in self._idle if block.buffers], max(KEPT_BYTES, self._peak))
+        self._trim([block for block in self._idle if not block.buffers], KEPT_BYTES)
+
+    def _trim(self, blocks: list[Block], kept: int) -> None:
+        """Let go of the oldest of idle blocks, until the others are no more than ``kept`` bytes."""
+        left = sum(block.size for block in blocks)
+        for block in blocks:
+            if left <= kept:
+                break
+            left -= block.size
+            self._idle.remove(block)
+            block.close()
 
     def _import(self, block: Block, slots: Collection[int]) -> None:
         for slot in slots:

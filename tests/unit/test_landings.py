@@ -152,6 +152,8 @@ def test_what_is_kept_is_bounded(make, monkeypatch):
     assert landings.held == {}
     landings.give(landings.take(8 << 20, (0,)))
     assert landings.held == {(0,): 8 << 20}  # what calls take, importing it anew would cost in every call
+    landings.give(landings.take(30 << 20, ()))
+    assert landings.held == {(0,): 8 << 20}
     landings.close()
 
 
