@@ -16,6 +16,7 @@ from mansard.dtypes import DType
 from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.interpreter import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const
+from mansard.ir.types import Linear
 
 RNG = np.random.default_rng(3)
 F32, F16, BF16, I32, I8, U8 = DType.F32, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8
@@ -123,6 +124,26 @@ def test_rows_by_constant_weights(x, w, y, shape):
     right = weight(b, values(w, n, k))
     graph = b.build([product(b, left, right, accumulator=accumulator, result=y, bias=bias)])
     check(graph, [values(x, m, k), (values(F32, n) * 3).astype(accumulator.numpy)], "cpu", rtol=ROUNDING[y])
+
+
+@pytest.mark.parametrize(("x", "w", "y"), [(BF16, BF16, F32), (U8, I8, I32), (I8, I8, I32)])
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 2), (3, 1), (3, 2)])
+def test_convolutions_whose_rows_cannot_merge(x, w, y, kernel, stride):
+    """Of channels-last images: a row of the result is a loop of its own beside the tiles of rows."""
+    size, channels, filters = 9, 16, 40
+    out = (size - kernel) // stride + 1
+    b = GraphBuilder()
+    image, right = (
+        b.input("x", (2, size, size, channels), x),
+        weight(b, values(w, filters, channels, kernel, kernel)),
+    )
+    window = IndexMap(
+        (Linear.dim(0), Linear(((1, stride), (4, 1))), Linear(((2, stride), (5, 1))), Linear.dim(6))
+    )
+    extents = (2, out, out, filters, kernel, kernel, channels)
+    body = Apply("mul", (Cast(Arg(0, x), y), Cast(Arg(1, w), y)), y)
+    sums = b.generic([image, right], [window, maps(3, 6, 4, 5)], extents, body, reduced=3, combiner="add")
+    check(b.build([sums]), [values(x, 2, size, size, channels)], "cpu", rtol=ROUNDING[y])
 
 
 @pytest.mark.parametrize(("dtype", "accumulator"), [(BF16, F32), (I8, I32)])

@@ -76,13 +76,13 @@ class _NarrowGemm(Gemm):
         product = narrow_product(frame.nest, root)
         assert product is not None
         self.other = _other(product, weights)
-        self.group = product.group
+        self.word = product.group
 
     def combine(self, accumulator: KValue, place: KValue) -> KValue:
         """One group of reduced positions folded into the sums of a vector of columns."""
-        b, lanes = self.b, accumulator.type.lanes * self.group
+        b, lanes = self.b, accumulator.type.lanes * self.word
         self.ev.vector = None
-        word = load_raw(self.ev, self.other, self.group)
+        word = load_raw(self.ev, self.other, self.word)
         memory = b.bindings[self.ev.binding_of[self.weights.value]]
-        repeated = b.shuffle(word, word, tuple(range(self.group)) * accumulator.type.lanes)
+        repeated = b.shuffle(word, word, tuple(range(self.word)) * accumulator.type.lanes)
         return b.dot(repeated, b.load(memory, place, lanes), accumulator)
