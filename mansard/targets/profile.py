@@ -103,7 +103,9 @@ class DeviceProfile:
             return usual
         deeper = max(1.0, depth / square_depth(operations))
         part = min(1.0, math.log(deeper) / math.log(DEEP))
-        slower = _time(points, operations, points[-1][1]) / usual
+        # Smaller ones than any that was measured are as much slower as the smallest.
+        at = max(operations, points[0][0])
+        slower = _time(points, at, points[-1][1]) / _time(self.small.get(listed, ()), at, self.rates[listed])
         return usual * math.pow(max(1.0, slower), part)
 
     def whole_seconds(self, operations: float, dtype: str, depth: float = 0, kind: str = "") -> float:

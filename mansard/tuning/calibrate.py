@@ -151,7 +151,10 @@ class _Bench:
     def run(self) -> Calibration:
         """Every figure that the device can do; those of the shipped profile for the others."""
         shipped = self.shipped
-        launches, cached = self._launch()
+        cached, layers = self._cached(), self._figure("launch", self._layers)
+        launches = self._launches(layers, cached or shipped.cache_bandwidth)
+        # A product of one row is the smallest of all.
+        least = ((layers[""].operations, layers[""].rate),) if layers else ()
         memory, writing = self._memory()
         bandwidth = memory or shipped.bandwidth
         products = {dtype: self._products(dtype) for dtype in DTYPES}
@@ -166,7 +169,7 @@ class _Bench:
             write_bandwidth=writing,
             cache_bandwidth=max(bandwidth, cached or shipped.cache_bandwidth),
             rates=rates,
-            small={dtype: points for dtype, (points, _) in products.items() if points},
+            small={dtype: (*least, *points) for dtype, (points, _) in products.items() if points},
             deep={dtype: deep for dtype, (_, deep) in products.items() if deep},
             kinds=self._kinds(),
             launch=launches[-1][1] if launches else shipped.launch,
@@ -183,27 +186,33 @@ class _Bench:
             self.missing[name] = str(error)
             return None
 
-    def _launch(self) -> tuple[Points, float | None]:
-        """(Operations, seconds) of launches, the last of any larger dispatch, and bytes per second from the
-        cache.
+    def _launches(self, layers: Mapping[str, chains.Mean] | None, cached: float) -> Points:
+        """(Operations, seconds) of launches, the last of any larger dispatch; empty where they could not be
+        measured.
 
-        Dispatches ordered one behind the other take launch + bytes / bandwidth each; two sizes give both. The
-        least that one takes is that of a norm of few numbers: memory answers twice, as in most small kernels.
-        For the same kernel again and again that is less than in a model, where every dispatch finds the code
-        of another one in the caches, and its operands in those of other cores: there it is what norms and
-        products of one row take, by the clock by which products are measured. A CPU runs such a norm on one
-        thread, which hands nothing over.
+        Dispatches ordered one behind the other take launch + bytes / bandwidth each. The least that one takes
+        is that of a norm of few numbers: memory answers twice, as in most small kernels. For the same kernel
+        again and again that is less than in a model, where every dispatch finds the code of another one in
+        the caches, and its operands in those of other cores: there it is what norms and products of one row
+        take, less what their operations and bytes do, by the clock by which products are measured. A CPU runs
+        such a norm on one thread, which hands nothing over.
         """
-        cached = self._cached()
         least = self._figure("launch", lambda: self._chained(probes.norm(_TINY // 8)))
-        layers = self._figure("launch", lambda: self._layered(cached or self.shipped.cache_bandwidth))
         if least is None or layers is None:
-            return (), cached
-        light, heavy = ((operations, max(least, seconds)) for operations, seconds in layers)
-        return ((light, heavy) if light[1] < heavy[1] else (light,)), cached
+            return ()
+        rate = self.shipped.rate("f32")
+        light, heavy = (
+            (size, max(least, seconds - max(size / rate, moved / cached), seconds / 4))
+            for seconds, size, moved in (layers["rows"], layers[""])
+        )
+        return (light, heavy) if light[1] < heavy[1] else (light,)
+
+    def _layers(self) -> Mapping[str, chains.Mean]:
+        """Small dispatches in a model, norms of one row (``rows``) and products of it."""
+        return chains.kind_seconds(self.device, probes.layers(), self.share / 4)
 
     def _cached(self) -> float | None:
-        """Bytes per second from the cache."""
+        """Bytes per second from the cache, by two sizes of dispatches ordered one behind the other."""
         most = self.shipped.cache_bytes // 2
         if most // 4 <= _TINY:
             return None
@@ -234,16 +243,6 @@ class _Bench:
         if often <= once:
             raise DeviceError(f"{count} dispatches took no longer than one: too many others use the device")
         return (often - once) / count
-
-    def _layered(self, cached: float) -> Points:
-        """(Operations, seconds) of small dispatches in a model, of norms of one row, and of products of it,
-        less what the operations and the bytes take."""
-        found = chains.kind_seconds(self.device, probes.layers(), self.share / 4)
-        rate = self.shipped.rate("f32")
-        return tuple(
-            (size, max(seconds - max(size / rate, moved / cached), seconds / 4))
-            for seconds, size, moved in (found[kind] for kind in ("rows", ""))
-        )
 
     def _memory(self) -> tuple[float | None, float]:
         """Bytes per second read from memory, as layers read weights, and written to it.
@@ -293,7 +292,7 @@ class _Bench:
                 self.missing["kinds"] = str(error)
                 break
             for kind, row in found.items():
-                points.setdefault(kind, []).append((row.operations, row.operations / row.seconds))
+                points.setdefault(kind, []).append((row.operations, row.rate))
         return {kind: tuple(rows) for kind, rows in points.items() if kind}
 
     def _time(self, graph: Graph) -> tuple[float, int, int]:

@@ -33,6 +33,11 @@ class Mean(NamedTuple):
     operations: float
     bytes: float
 
+    @property
+    def rate(self) -> float:
+        """Operations per second."""
+        return self.operations / self.seconds
+
 
 Runs = list[dict[str, int]]
 """For every call, the nanoseconds of all dispatches of a name."""

@@ -32,7 +32,7 @@ def graph(size: int) -> Graph:
         x = b.reshape(x, (rows * columns, _CHANNELS))
         x = probes.normalised(b, probes.multiplied(b, x, _CHANNELS, _CHANNELS, 2 * number), number)
         x = _window(b, b.reshape(x, (1, rows, columns, _CHANNELS)), None, 1, number)
-        x = _window(b, b.reshape(x, (1, height, width, _COLOURS)), _FILTERS, 2, number)
+        x = _window(b, b.reshape(x, (1, _COLOURS, height, width)), _FILTERS, 2, number)
         points = height * width // 4
         x = b.reshape(x, (points, _FILTERS))
         x = probes.multiplied(b, x, _FILTERS, math.prod(heads) // points, 2 * number + 1)
@@ -51,10 +51,12 @@ def operations(made: Graph) -> int:
 
 
 def _window(b: GraphBuilder, x: Value, filters: int | None, stride: int, number: int) -> Value:
-    """A window over x (1, rows, columns, channels) with constant weights and a border, with so many filters
-    over all channels, or with one for each; at least what nearly all of the result is."""
-    _, rows, columns, channels = (int(str(extent)) for extent in x.type.shape)
+    """A window with constant weights and a border: so many filters over all channels of x (1, channels, rows,
+    columns), as models get images, or one for each channel of x (1, rows, columns, channels), as they keep
+    them; at least what nearly all of the result is."""
     same, taps = filters is None, (_WINDOW, _WINDOW)
+    sizes = [int(str(extent)) for extent in x.type.shape[1:]]
+    (rows, columns, channels) = sizes if same else (*sizes[1:], sizes[0])
     summed = () if same else (channels,)
     out, first = filters or channels, 4
     shape = (1, rows // stride, columns // stride, out)
@@ -63,7 +65,7 @@ def _window(b: GraphBuilder, x: Value, filters: int | None, stride: int, number:
     weights = Constant.of(probes.random(DType.F32, (math.prod(size[:-1]), out), number).reshape(size), name)
     w = b.constant(name, weights, size, DType.F32)
     at = [Linear(((1 + axis, stride), (first + axis, 1)), -1) for axis in range(2)]
-    read = IndexMap((Linear.dim(0), *at, Linear.dim(3 if same else first + 2)), 0.0)
+    read = IndexMap((Linear.dim(0), *((*at, Linear.dim(3)) if same else (Linear.dim(first + 2), *at))), 0.0)
     weight = IndexMap.of_dims((first, first + 1, *([] if same else [first + 2]), 3))
     body = Apply("mul", (Arg(0, DType.F32), Arg(1, DType.F32)), DType.F32)
     extents = (*shape, *taps, *summed)
