@@ -5,8 +5,9 @@ call has ended the block is lent to the caller as the result, without a copy, an
 would have to be cleared one by one. It comes back when the last view of the array is gone, for a later call.
 Other large outputs lie in such blocks for the latter reason alone.
 
-Imported pages cannot be swapped out, so only a part of the machine's memory may be on loan to callers at a
-time. A caller who holds on to more gets copies.
+Importing pages takes longer than copying to them, so blocks are lent as long as they come back: a caller who
+holds on to results of several calls gets copies. Imported pages cannot be swapped out either, so that only a
+part of the machine's memory is lent at all.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ FRESH_BYTES = 8 << 20
 """From here on new arrays are new pages in every call, which the system clears as they are first written."""
 KEPT_BYTES = 256 << 20
 """What a session keeps for later calls; of imported blocks as much as its calls have used at a time, too."""
+_LENT_CALLS = 3
+"""Callers may hold so many times what calls use at a time."""
 _LENT_PART = 8
 """By default callers may hold one part in so many of the machine's memory."""
 _WASTE = 1.25
@@ -121,14 +124,13 @@ class Landings:
     def lend(self, block: Block, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array | None:
         """An array over the beginning of a block that `take` gave, which comes back when the array is gone.
 
-        None when callers hold too much already: the block then stays the taker's.
+        None when callers hold too many imported ones: the block then stays the taker's.
         """
         with self._lock:
-            if (
-                self._closed
-                or not block.lends
-                or block.size + sum(loan.block.size for loan in self._lent) > self._most_lent
-            ):
+            if self._closed or not block.lends:
+                return None
+            lent = block.size + sum(loan.block.size for loan in self._lent if loan.block.buffers)
+            if block.buffers and lent > min(self._most_lent, _LENT_CALLS * self._peak):
                 return None
             loan = _Loan(block)
             self._lent.add(loan)

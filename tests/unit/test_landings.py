@@ -74,14 +74,20 @@ def test_memory_comes_again_when_results_are_dropped(make):
     assert held(model) == 2 * BYTES
 
 
-def test_who_holds_much_gets_copies(make):
+@pytest.mark.parametrize("most", [None, 2 * BYTES])
+def test_who_holds_on_to_results_gets_copies(make, most):
     model = bound(doubled(), make("gpu", **CARD))
-    model.bind()._landings._most_lent = 2 * BYTES
-    kept = [model(factor * ARRAY) for factor in range(5)]
-    assert model.stats.host_copies == 5 + 3
-    assert held(model) == BYTES
-    for factor, result in enumerate(kept):
-        np.testing.assert_array_equal(result, 2 * factor * ARRAY)
+    if most is not None:
+        model.bind()._landings._most_lent = most
+    lent = 3 if most is None else 2
+    for _ in range(2):
+        before = model.stats.host_copies
+        kept = [model(factor * ARRAY) for factor in range(5)]
+        assert model.stats.host_copies - before == 5 + 5 - lent  # inputs, and outputs that are copied
+        assert held(model) == BYTES
+        for factor, result in enumerate(kept):
+            np.testing.assert_array_equal(result, 2 * factor * ARRAY)
+        del kept, result
 
 
 def test_calls_in_flight_and_batches(make):
