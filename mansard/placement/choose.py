@@ -150,7 +150,7 @@ class _Search:
 
     def _program(self) -> None:
         """The mixed-integer program."""
-        seconds = max(0.1, self.seconds - self.clock.seconds())
+        seconds = self.clock.passing(max(0.1, self.seconds - self.clock.seconds()))
         solution = solve(self.problem, self.objective, seconds, self.enough / 2, self.labels)
         self.bound = max(self.bound, solution.bound)
         if solution.labels is not None:

@@ -19,3 +19,9 @@ class Clock:
         """Since the beginning."""
         computed, passed = time.thread_time() - self._computed, time.perf_counter() - self._passed
         return max(computed, passed / PATIENCE)
+
+    def passing(self, seconds: float) -> float:
+        """The time in which so many seconds are counted, if it goes on as it did so far."""
+        counted = self.seconds()
+        slowness = (time.perf_counter() - self._passed) / counted if counted > 0 else 1.0
+        return seconds * min(PATIENCE, max(1.0, slowness))

@@ -47,8 +47,8 @@ def solve(
     enough: float = 2e-3,
     known: Sequence[int] | None = None,
 ) -> Solution:
-    """The best placement found within some seconds of a processor, or before that one within ``enough`` of
-    the best, beginning with the labels of a ``known`` one.
+    """The best placement found within some seconds, or before that one within ``enough`` of the best,
+    beginning with the labels of a ``known`` one.
 
     ``objective`` is ``latency`` or ``throughput``. Raises PlacementError when no placement meets the limits
     and shares.

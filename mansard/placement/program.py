@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mansard.placement.clock import PATIENCE, Clock
-
 Floats = npt.NDArray[np.float64]
 
 
@@ -65,7 +63,7 @@ class Program:
     def solve(
         self, seconds: float = np.inf, enough: float = 0.0, start: Mapping[int, float] | None = None
     ) -> Solved:
-        """The solution, found on one thread within some seconds (`Clock`).
+        """The solution, found on one thread within some seconds.
 
         A mixed-integer program may end with values that are within ``enough`` of the best, and begins with
         those of the columns in ``start``.
@@ -81,9 +79,7 @@ class Program:
             known = np.array(list(start), np.int32)
             solver.setSolution(len(known), known, np.array([start[c] for c in known.tolist()]))
         if np.isfinite(seconds):
-            clock = Clock()
-            solver.setOptionValue("time_limit", PATIENCE * seconds)
-            solver.cbMipInterrupt += lambda event: _interrupt(event, clock, seconds)
+            solver.setOptionValue("time_limit", float(seconds))
         solver.run()
         possible = solver.getModelStatus() != highspy.HighsModelStatus.kInfeasible
         info, values = solver.getInfo(), np.array(solver.getSolution().col_value)
@@ -108,8 +104,3 @@ class Program:
             kinds = highspy.HighsVarType
             lp.integrality_ = [kinds.kInteger if i else kinds.kContinuous for i in self._integer]
         return lp
-
-
-def _interrupt(event: Any, clock: Clock, seconds: float) -> None:
-    if clock.seconds() > seconds:
-        event.interrupt()

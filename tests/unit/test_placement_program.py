@@ -71,5 +71,7 @@ def test_a_clock_counts_at_least_a_part_of_what_passes(monkeypatch):
     assert clock.seconds() == 0.0
     monkeypatch.setattr("time.perf_counter", lambda: 13.0)
     assert clock.seconds() == 3.0 / PATIENCE
+    assert clock.passing(2.0) == 2.0 * PATIENCE
     monkeypatch.setattr("time.thread_time", lambda: 2.5)
     assert clock.seconds() == 2.5
+    assert clock.passing(2.0) == pytest.approx(2.0 * 3.0 / 2.5)
