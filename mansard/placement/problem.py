@@ -113,6 +113,12 @@ class Problem:
         """
         return 0.0 if HOST in (source, target) else self.delay(0, source, target)[0]
 
+    def copier(self, source: int, target: int) -> int:
+        """The device that copies: the one that reads, unless only the maker has memory of its own."""
+        if target == HOST or (source != HOST and self.profiles[target].unified):
+            return source
+        return target
+
     def copies(self, source: int, target: int) -> int:
         """How often a value is copied on its way: once for every end with memory of its own (not HOST)."""
         ends = {source, target} - {HOST}

@@ -35,9 +35,10 @@ class Prediction:
 
     seconds: float
     busy: tuple[float, ...]
-    """Seconds every device works."""
+    """Seconds every device works: copies are the work of the one that makes them (`Problem.copier`)."""
     load: tuple[float, ...]
-    """Seconds every device works or is handed something over: what limits calls in flight together."""
+    """Seconds every device works or is handed something over: what limits calls in flight together. Copies
+    count for who reads."""
     spans: tuple[Span, ...]
 
     @property
@@ -55,7 +56,7 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
     end = [0.0] * len(labels)
     arrived: dict[tuple[int, int], float] = {}
     spans: list[Span] = []
-    handed = [0.0] * len(problem.profiles)
+    load = [0.0] * len(problem.profiles)
     waited: dict[tuple[int, int], int] = {}  # (source, target): newest dispatch that was waited for
 
     def bring(number: int, device: int) -> float:
@@ -66,8 +67,8 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
             return made
         if (number, device) not in arrived:
             handoff, copy = problem.delay(move.bytes, source, device)
-            copier = source if device == HOST else device
-            queue = problem.queues[copier]
+            reader = source if device == HOST else device
+            queue = problem.queues[reader]
             # To the caller the handoff comes behind the copy.
             before, behind = (0.0, handoff) if device == HOST else (handoff, 0.0)
             start = max(free[queue], made + before)
@@ -75,8 +76,9 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
                 start = max(start, *free)
             if copy:
                 size = move.bytes * problem.copies(source, device)
-                spans.append(Span(copier, start, start + copy, None, number, size))
+                spans.append(Span(problem.copier(source, device), start, start + copy, None, number, size))
                 free[queue] = start + copy
+                load[reader] += copy
                 arrived[number, device] = start + copy + behind
             else:
                 arrived[number, device] = made + handoff
@@ -86,7 +88,7 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
         for producer in problem.producers[n]:
             source = labels[producer]
             if source != device and producer > waited.get((source, device), -1):
-                handed[device] += problem.entry(source, device)
+                load[device] += problem.entry(source, device)
                 waited[source, device] = producer
         ready = max((bring(number, device) for number in problem.inputs[n]), default=0.0)
         queue = problem.queues[device]
@@ -94,6 +96,7 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
         if lockstep:
             start = max(start, *free)
         end[n] = free[queue] = start + problem.times[n][device]
+        load[device] += problem.times[n][device]
         spans.append(Span(device, start, end[n], n, None))
     last = max(end, default=0.0)
     for number, move in enumerate(problem.moves):
@@ -102,5 +105,4 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
     busy = [0.0] * len(problem.profiles)
     for span in spans:
         busy[span.device] += span.end - span.start
-    load = tuple(own + more for own, more in zip(busy, handed, strict=True))
-    return Prediction(last, tuple(busy), load, tuple(spans))
+    return Prediction(last, tuple(busy), tuple(load), tuple(spans))

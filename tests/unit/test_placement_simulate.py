@@ -66,6 +66,18 @@ def test_copies_between_devices_take_their_least_on_each_link():
     assert simulate(problem, [0, 1]).seconds == pytest.approx(1 + 0.5 + 2.5 + 1)
 
 
+def test_who_has_memory_of_its_own_copies_to_and_from_it():
+    near, other = profile("near", 0.5, 1.0, True), far()
+    moves = (Move(0, (1,), 20), Move(1, (2,), 20))
+    problem = Problem(((1.0, 1.0),) * 3, ((0,), (1,), (0,)), moves, (near, other))
+    run = simulate(problem, [0, 1, 0])
+    assert run.seconds == pytest.approx(1 + 0.5 + 2.5 + 1 + 0.25 + 2.5 + 1)
+    assert run.busy == pytest.approx((2, 1 + 2 * 2.5))
+    # For the throughput of calls in flight who reads is charged, with what handing over takes.
+    assert run.load == pytest.approx((2 + 2.5 + 0.25, 1 + 2.5 + 0.5))
+    assert problem.copier(HOST, 1) == problem.copier(1, HOST) == 1
+
+
 def test_in_lockstep_a_call_begins_and_ends_no_sooner():
     moves = (Move(HOST, (0, 1), 10), Move(0, (HOST,), 10), Move(1, (HOST,), 10))
     near = dataclasses.replace(profile("near", 0.0, 1.0, True), start=0.25)
