@@ -5,8 +5,9 @@ from __future__ import annotations
 import abc
 import enum
 import functools
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -83,6 +84,8 @@ class Capabilities:
     ``int64``, ``float16``, ``float64`` ... on a GPU."""
     profiling: bool = True
     """Reports the device time of every command."""
+    compute_queues: int = 1
+    """Queues for kernels (`Device.record_beside`): their work runs at the same time where there is room."""
     transfer_queue: bool = False
     """Copies on `QueueKind.TRANSFER` run while kernels do; without it they go to the one queue."""
     transfer_bytes: int = 4 << 20
@@ -245,6 +248,19 @@ class Device(abc.ABC):
 
         A transfer queue takes copies, fills and barriers alone, and may be unable to profile.
         """
+
+    @functools.cached_property
+    def turns(self) -> Iterator[int]:
+        """Numbers for `record_beside`, for those who record for one of the device's compute queues to take
+        turns."""
+        return itertools.count()
+
+    def record_beside(
+        self, commands: Sequence[Command], turn: int, *, profile: bool = False
+    ) -> CommandBuffer:
+        """Like `record`, for the compute queue of a turn: every ``Capabilities.compute_queues``-th turn has
+        the same."""
+        return self.record(commands, profile=profile)
 
     @abc.abstractmethod
     def submit(self, batches: Sequence[Batch]) -> None:

@@ -103,6 +103,11 @@ class Recorder:
         self._place, self._bytes, self._symbols = place, sizes, symbols
         self._profile = profile
         capabilities = [slot.device.capabilities for slot in slots]
+        # Calls that run at the same time have recordings of their own, which take turns at the queues.
+        self._turns = [
+            next(slot.device.turns) if able.compute_queues > 1 else None
+            for slot, able in zip(slots, capabilities, strict=True)
+        ]
         self.binds = [able.late_binding and able.unified_memory for able in capabilities]
         """By slot, whether its commands may name memory that is known when they are submitted."""
         # Where throughput is wanted there are kernels of other calls.
@@ -212,6 +217,9 @@ class Recorder:
         device = self._slots[slot].device
         timed = device.capabilities.transfer_profiling or not self._profile
         queue = QueueKind.TRANSFER if lane != COMPUTE and timed else QueueKind.COMPUTE
+        turn = self._turns[slot]
+        if turn is not None and queue is QueueKind.COMPUTE:
+            return device.record_beside(commands, turn, profile=self._profile)
         return device.record(commands, profile=self._profile, queue=queue)
 
     def _landing_copy(self, slot: int, copy: CopyPlan) -> LandingCopy:

@@ -1,6 +1,6 @@
-"""Two queues of one device: work goes to each, and the device orders it across them.
+"""Several queues of one device: work goes to each, and the device orders it across them.
 
-Where the device has one queue, both roles share it: everything but the overlap is the same.
+Where the device has one queue, all roles share it: everything but the overlap is the same.
 """
 
 from __future__ import annotations
@@ -43,13 +43,15 @@ N = 1000
 
 
 def open_device(**changes: object) -> VulkanDevice:
-    """The device with two queues, or two roles of one, and other changes of its plan."""
+    """The device with several queues, or several roles of one, and other changes of its plan."""
     driver, info = support.validating_driver(), support.usable_device()
     candidate = driver._candidates[info.index]
     candidate = dataclasses.replace(candidate, plan=dataclasses.replace(candidate.plan, **changes))
     queues = plan_queues(candidate.snapshot)
     if queues.transfer is None:
         queues = QueuePlan(queues.compute, queues.compute)
+    if not queues.beside:
+        queues = dataclasses.replace(queues, beside=(queues.compute,) * 3)
     assert driver._instance is not None
     return VulkanDevice(driver._instance, candidate, info, queues)
 
@@ -89,6 +91,40 @@ def test_a_chain_over_both_queues(device: VulkanDevice) -> None:
             points[3].wait(support.TIMEOUT)
             assert np.array_equal(result.view().view(np.uint32), np.arange(N) + run)
     Point(semaphore, value).wait(support.TIMEOUT)
+
+
+def test_a_chain_over_all_compute_queues(device: VulkanDevice) -> None:
+    count = device.capabilities.compute_queues
+    assert count > 2
+    buffers = [device.allocate(4 * N, SHARED) for _ in range(2 * count)]
+    semaphore, turns = Semaphore("chain"), range(2 * count)
+    batches = []
+    for turn in turns:
+        commands = [support.fill_index(device, buffers[0], N, 1, 5)]
+        if turn:
+            commands = [Copy(BufferRef(buffers[turn - 1]), BufferRef(buffers[turn]), 4 * N)]
+        recorded = device.record_beside(commands, turn)
+        batches.append(Batch(recorded, (Point(semaphore, turn),), (Point(semaphore, turn + 1),)))
+    recorders = [batch.commands.recorder for batch in batches]
+    assert recorders[:count] == recorders[count:]
+    assert len(set(recorders)) == count
+    device.submit(batches[::-1])
+    assert Point(semaphore, len(turns)).wait(support.TIMEOUT) is None
+    assert np.array_equal(buffers[-1].view().view(np.uint32), np.arange(N) + 5)
+
+
+def test_work_that_waits_does_not_hold_up_another_queue(device: VulkanDevice) -> None:
+    buffer = device.allocate(4 * N, SHARED)
+    host, late, early = (Point(Semaphore(name), 1) for name in ("host", "late", "early"))
+    one = device.record_beside([Fill(BufferRef(buffer), 2 * N, 1)], 1, profile=True)
+    two = device.record_beside([Fill(BufferRef(buffer, 2 * N), 2 * N, 2)], 2, profile=True)
+    device.submit([Batch(one, (host,), (late,)), Batch(two, (), (early,))])
+    early.wait(support.TIMEOUT)
+    assert not late.done()
+    host.semaphore.signal(1)
+    late.wait(support.TIMEOUT)
+    assert [int(x) for x in buffer.view()[:: 2 * N]] == [1, 2]
+    assert one.profile()[0].end_ns >= two.profile()[0].start_ns
 
 
 def test_work_waits_for_the_host_and_for_the_other_queue(device: VulkanDevice) -> None:
@@ -189,8 +225,11 @@ def test_calls_at_once_on_a_device_with_memory_of_its_own(
         if apart == 1 and opened.capabilities.transfer_profiling:  # as the calls, so their profile
             rows = model.profile(array_of(0), weight).rows
             assert {row.label.split()[0] for row in rows} >= {"upload", "download"}
-        batches = {len(b) for context in model.bind()._calls.contexts() for b in context._batches}
-        assert batches == ({3} if apart == 1 else {1})
+        contexts = [context._batches for context in model.bind()._calls.contexts()]
+        recorders = {own[0].commands.recorder for (own,) in contexts} if apart != 1 else set()
+        assert len(recorders) == (min(len(contexts), capabilities.compute_queues) if apart != 1 else 0)
+        batches = {len(b) for own in contexts for b in own}
+        assert batches == ({4} if apart == 1 else {1})  # two inputs, kernels, an output
     opened.close()
     gc.collect()
     assert failures == []

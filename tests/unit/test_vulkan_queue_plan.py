@@ -20,10 +20,14 @@ def of(*families: QueueFamily) -> Snapshot:
     return dataclasses.replace(DISCRETE, queue_families=families)
 
 
+def slots(family: int, *indices: int) -> tuple[QueueSlot, ...]:
+    return tuple(QueueSlot(family, index) for index in indices)
+
+
 @pytest.mark.parametrize(
     ("snapshot", "expected"),
     [
-        (DISCRETE, QueuePlan(QueueSlot(2, 0), QueueSlot(1, 0))),
+        (DISCRETE, QueuePlan(QueueSlot(2, 0), QueueSlot(1, 0), beside=slots(2, 1, 2, 3))),
         (INTEGRATED, QueuePlan(QueueSlot(0, 0), None)),
         (LAVAPIPE, QueuePlan(QueueSlot(0, 0), None)),
         # A video engine can copy too, but it is another engine's.
@@ -40,16 +44,20 @@ def of(*families: QueueFamily) -> Snapshot:
             QueuePlan(QueueSlot(0, 0), QueueSlot(1, 0)),
         ),
         # No engine for copies: a second queue of the family that computes.
-        (of(QueueFamily(ALL, 4, 64)), QueuePlan(QueueSlot(0, 0), QueueSlot(0, 1))),
+        (of(QueueFamily(ALL, 4, 64)), QueuePlan(QueueSlot(0, 0), QueueSlot(0, 1), beside=slots(0, 2))),
         (
             of(QueueFamily(ALL, 1, 64), QueueFamily(COMPUTE | TRANSFER, 4, 64)),
-            QueuePlan(QueueSlot(1, 0), QueueSlot(1, 1)),
+            QueuePlan(QueueSlot(1, 0), QueueSlot(1, 1), beside=slots(1, 2)),
         ),
         (of(QueueFamily(ALL, 1, 64), QueueFamily(TRANSFER, 0, 64)), QueuePlan(QueueSlot(0, 0), None)),
     ],
 )
 def test_queues_of_devices(snapshot: Snapshot, expected: QueuePlan) -> None:
-    assert plan_queues(snapshot) == expected
+    plan = plan_queues(snapshot)
+    assert plan == expected
+    # The last queue of a family is left to sparse binding.
+    last = QueueSlot(plan.compute.family, snapshot.queue_families[plan.compute.family].count - 1)
+    assert last not in plan.beside
 
 
 def test_families_share_buffers() -> None:

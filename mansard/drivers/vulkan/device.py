@@ -43,7 +43,7 @@ _CLOCK_TIMEOUT = 10.0
 
 
 class VulkanDevice(Device):
-    """The Device contract on one VkDevice, with a compute queue and, where it has one, a transfer queue.
+    """The Device contract on one VkDevice, with compute queues and, where it has one, a transfer queue.
 
     ``queues`` takes the place of the queues that `plan_queues` chooses.
     """
@@ -59,7 +59,12 @@ class VulkanDevice(Device):
         described = describe_capabilities(snapshot, candidate.plan, import_host=self._context.can_import_host)
         apart = queues.transfer
         timed = apart is not None and can_time(snapshot, apart)
-        self.capabilities = replace(described, transfer_queue=apart is not None, transfer_profiling=timed)
+        self.capabilities = replace(
+            described,
+            compute_queues=1 + len(queues.beside),
+            transfer_queue=apart is not None,
+            transfer_profiling=timed,
+        )
         self._lock = threading.Lock()
         self._closed = False
         self._losses = native.losses
@@ -76,6 +81,13 @@ class VulkanDevice(Device):
             self._recorder = self._new_recorder(self._queue, COMPUTE | TRANSFER, encoder)
             undo.callback(self._recorder.close)
             self._queues = {self._recorder: self._queue}
+            for number, slot in enumerate(queues.beside, 1):
+                more = DeviceQueue(self._context, slot, f"{info.id} {number}", self._queue)
+                undo.callback(_discard, more)
+                recorder = self._new_recorder(more, COMPUTE | TRANSFER, encoder)
+                undo.callback(recorder.close)
+                self._queues[recorder] = more
+            self._computing = tuple(self._queues)
             self._copier = self._recorder
             if queues.transfer is not None:
                 copies = DeviceQueue(self._context, queues.transfer, f"{info.id} transfers", self._queue)
@@ -117,6 +129,12 @@ class VulkanDevice(Device):
         recorder = self._copier if queue is QueueKind.TRANSFER else self._recorder
         return recorder.record(commands, profile)
 
+    def record_beside(
+        self, commands: Sequence[Command], turn: int, *, profile: bool = False
+    ) -> CommandBuffer:
+        """See `Device.record_beside`."""
+        return self._computing[turn % len(self._computing)].record(commands, profile)
+
     def submit(self, batches: Sequence[Batch]) -> None:
         """Hand over batches and return at once. Nothing is taken when one of them is not valid.
 
@@ -157,7 +175,7 @@ class VulkanDevice(Device):
         return VulkanLauncher(self._queues[commands.recorder], commands, semaphore)
 
     def records(self) -> Sequence[QueueRecord]:
-        """See `Device.records`; those of the compute queue."""
+        """See `Device.records`; those of the first compute queue."""
         return self._queue.records()
 
     def close(self) -> None:
@@ -182,8 +200,9 @@ class VulkanDevice(Device):
     ) -> None:
         """Debug facility for tests; never used in normal operation.
 
-        After ``after`` more submissions one fails with the VkResult ``result``, or with ``hang`` is run
-        but not completed until `let_go`; with ``allocation`` an allocation fails for want of memory.
+        After ``after`` more submissions to the first compute queue one fails with the VkResult ``result``,
+        or with ``hang`` is run but not completed until `let_go`; with ``allocation`` an allocation fails for
+        want of memory.
         """
         if result is not None:
             self._queue.inject_failure(result, after)

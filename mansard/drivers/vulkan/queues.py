@@ -9,6 +9,9 @@ from mansard.drivers.vulkan.plan import choose_queue_family, sparse_family
 from mansard.drivers.vulkan.snapshot import Snapshot
 
 _WORK = vk.VK_QUEUE_GRAPHICS_BIT | vk.VK_QUEUE_COMPUTE_BIT
+COMPUTE_QUEUES = 4
+"""How many queues for kernels are opened at most. Kernels that are too small for a device run beside those of
+calls on other queues."""
 _PLAIN = _WORK | vk.VK_QUEUE_TRANSFER_BIT | vk.VK_QUEUE_SPARSE_BINDING_BIT
 """A family that can do anything else (video, optical flow) belongs to another engine."""
 
@@ -29,11 +32,13 @@ class QueuePlan:
     transfer: QueueSlot | None
     sparse: QueueSlot | None = None
     """Binds memory to sparse buffers, where they were asked for, and does nothing else."""
+    beside: tuple[QueueSlot, ...] = ()
+    """More queues for kernels, of the family of the first."""
 
     @property
     def slots(self) -> tuple[QueueSlot, ...]:
         """The queues to ask the device for, without repetition."""
-        wanted = (self.compute, self.transfer, self.sparse)
+        wanted = (self.compute, self.transfer, self.sparse, *self.beside)
         return tuple(dict.fromkeys(slot for slot in wanted if slot is not None))
 
     @property
@@ -47,7 +52,8 @@ def plan_queues(snapshot: Snapshot) -> QueuePlan:
 
     Copies go to a family that can do nothing else: those are the copy engines of discrete devices, which
     move data over the bus while kernels run. Where there is none, a second queue of the compute family
-    lets copies of one call run beside kernels of another; and else all work shares one queue.
+    lets copies of one call run beside kernels of another; and else all work shares one queue. What is left of
+    the compute family, but for its last queue, which `with_sparse` may take, is for kernels.
     """
     family = choose_queue_family(snapshot)
     assert family is not None, "a device without a compute family is below the baseline"
@@ -58,11 +64,10 @@ def plan_queues(snapshot: Snapshot) -> QueuePlan:
         if found.count and found.flags & vk.VK_QUEUE_TRANSFER_BIT and not found.flags & _WORK
     ]
     engines.sort(key=lambda index: bool(snapshot.queue_families[index].flags & ~_PLAIN))
-    if engines:
-        return QueuePlan(compute, QueueSlot(engines[0], 0))
-    if snapshot.queue_families[family].count > 1:
-        return QueuePlan(compute, QueueSlot(family, 1))
-    return QueuePlan(compute, None)
+    count = snapshot.queue_families[family].count
+    free = [QueueSlot(family, index) for index in range(1, count)]
+    transfer = QueueSlot(engines[0], 0) if engines else free.pop(0) if free else None
+    return QueuePlan(compute, transfer, beside=tuple(free[:-1][: COMPUTE_QUEUES - 1]))
 
 
 def with_sparse(plan: QueuePlan, snapshot: Snapshot) -> QueuePlan:
