@@ -14,7 +14,7 @@ from mansard.codegen.schedules.attention_nest import attention_form
 from mansard.compiler.limits import gpu_loop_iterations
 from mansard.compiler.packed import only_reads_packed
 from mansard.dtypes import DType
-from mansard.errors import CompileError
+from mansard.errors import CompileError, DeviceUnavailableError
 from mansard.hal.device import DeviceInfo
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import walk
@@ -95,6 +95,8 @@ def resolve_targets(texts: Sequence[str], placement: Placement) -> list[CompileT
 def _target(text: str, *, fallback: bool) -> CompileTarget:
     driver, _, rest = text.partition(":")
     device = _present(driver, int(rest)) if rest.isdigit() else _present(driver, 0)
+    if device is None and rest.isdigit():
+        _check_number(text, driver)
     kernel, *variants = _kernel_targets(driver, driver if rest.isdigit() else text)
     at_hand = not rest or rest.isdigit()
     profile = backend(driver).profile(driver if at_hand else kernel.name, device)
@@ -151,6 +153,21 @@ def _present(driver: str, index: int) -> DeviceInfo | None:
     found = registry.drivers().get(driver)
     infos = [i for i in found.devices() if i.supported and i.index == index] if found else []
     return infos[0] if infos else None
+
+
+def _check_number(text: str, driver: str) -> None:
+    """Raise DeviceUnavailableError for a device that is none of those of its driver here.
+
+    Where the driver has none at all, the number is one of the machine that the model is compiled for.
+    """
+    from mansard.hal import registry
+
+    found = registry.drivers().get(driver)
+    present = [info.id for info in found.devices() if info.supported] if found else []
+    if present:
+        raise DeviceUnavailableError(
+            f"no device {text!r}; devices of driver {driver!r}: {', '.join(present)}"
+        )
 
 
 def _at_hand(kernel: KernelTarget, device: DeviceInfo) -> KernelTarget:

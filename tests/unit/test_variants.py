@@ -19,7 +19,7 @@ from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.targets import resolve_targets, variant_texts
 from mansard.compiler.variants import SharedFiles
 from mansard.dtypes import DType
-from mansard.errors import ArtifactError, CompileError, TargetMismatchError
+from mansard.errors import ArtifactError, CompileError, DeviceUnavailableError, TargetMismatchError
 from mansard.hal.device import DeviceInfo
 from mansard.ir import Constant, GraphBuilder
 from mansard.ir.interpreter import interpret
@@ -82,6 +82,13 @@ def test_the_widest_variant_comes_first():
 def test_one_target_has_variants():
     with pytest.raises(CompileError, match=r"only one target may have variants: join .* with a comma"):
         resolve_targets([LEVELS, "cpu:cortex-a55,cortex-a76"], Placement(fallback="error"))
+
+
+def test_a_device_that_is_not_there_is_no_target():
+    for text in ("cpu:3", "null:9"):
+        with pytest.raises(DeviceUnavailableError, match=f"no device '{text}'; devices of driver"):
+            resolve_targets([text], Placement())
+    assert resolve_targets(["cpu:0"], Placement())[0].slot.name == "cpu:0"
 
 
 def test_equal_weights_are_kept_once_and_each_variant_has_its_kernels():
