@@ -8,10 +8,11 @@ exact while their number stays within the width. Beyond it the states whose lowe
 dropped; the least bound of what was dropped bounds every placement that was not looked at.
 
 The lower bound of a state is the greatest of: what it took so far; for every live value the longest path
-behind it, each dispatch where that path likes it best, handoffs and copies included; and for weights w of
-the devices that add up to 1 the weighted sum of what the queues have and of what remains, each dispatch
-where it is cheapest so (linear programming duality for the fullest queue); where a device takes so many
-bytes of constants only, the rest of one path with the bytes spent where they save most.
+behind it, each dispatch where that path likes it best, handoffs and copies included, with a price on memory
+that is short (`mansard.placement.ways`); and for weights w of the devices that add up to 1 the weighted sum
+of what the queues have and of what remains, each dispatch where it is cheapest so (linear programming duality
+for the fullest queue; `mansard.placement.forest`). Of equal bounds in throughput those states come first in
+which the other queues have little to do, too.
 
 A queue that is free before anything can arrive on it is as good as one free at that time, and so is a value;
 without this two states of the same layer would differ by what happened layers ago.
