@@ -17,7 +17,7 @@ from mansard.cli.models import signature
 from mansard.cli.output import JsonOption, Output, si
 from mansard.cli.progress import progress_bar
 from mansard.cli.sources import read_source
-from mansard.cli.specs import parse_dynamic, parse_pins, parse_tensor
+from mansard.cli.specs import parse_dynamic, parse_memory, parse_pins, parse_tensor
 from mansard.cli.tune import parse_duration
 
 
@@ -79,6 +79,14 @@ def compile_(
             "--together", metavar="PATTERN", help="Run all dispatches that match on one device. Repeat."
         ),
     ] = None,
+    memory: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--memory",
+            metavar="DEVICE=BYTES",
+            help="The most memory that the model takes on a device: vulkan=2GB. Repeat.",
+        ),
+    ] = None,
     min_share: Annotated[
         float, typer.Option(help="The least fraction of the dispatches for every device: 0 to 0.5.")
     ] = 0.0,
@@ -131,6 +139,7 @@ def compile_(
                     parse_pins(pin or ()),
                     min_share,
                     fallback,
+                    memory=parse_memory(memory or ()),
                     split=split,
                     together=tuple(together or ()),
                 ),

@@ -74,6 +74,8 @@ def explain(
         resources.close()
         every = decided(plan)
         kept = {decision.dispatch for decision in select(plan.decisions, op)}
+        if op is not None and not kept:
+            raise typer.BadParameter(f"no dispatch has a name or ops that match {op!r}")
         rows = [row for row in every if row.decision.dispatch in kept]
         found_regions = [
             region for region in regions(every) if any(row.decision.dispatch in kept for row in region.rows)

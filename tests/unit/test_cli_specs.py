@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mansard.cli.models import assign
-from mansard.cli.specs import TensorType, parse_dynamic, parse_output, parse_pins, parse_tensor
+from mansard.cli.specs import (
+    TensorType,
+    parse_dynamic,
+    parse_memory,
+    parse_output,
+    parse_pins,
+    parse_tensor,
+)
 from mansard.dims import Dim
 from mansard.dtypes import DType
 
@@ -177,3 +184,11 @@ def test_pins() -> None:
     for wrong in ("contraction", "=cpu", "x="):
         with pytest.raises(typer.BadParameter, match="PATTERN=DEVICE"):
             parse_pins([wrong])
+
+
+def test_memory_limits() -> None:
+    found = parse_memory(["vulkan=2GB", "npu:1=1.5MiB", "cpu=4096", "a=3k"])
+    assert found == (("vulkan", 2 * 10**9), ("npu:1", 3 << 19), ("cpu", 4096), ("a", 3000))
+    for wrong in ("vulkan", "=2GB", "vulkan=", "vulkan=-1", "vulkan=2TB", "vulkan=lots"):
+        with pytest.raises(typer.BadParameter, match="not DEVICE=BYTES"):
+            parse_memory([wrong])
