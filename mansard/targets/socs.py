@@ -8,8 +8,8 @@ A file has a ``name`` and a table per device, called as the device slot of a mod
 * ``memory``: bytes of it that a model may take (optional);
 * ``efficiency``: the parts of ``bandwidth`` (all bandwidths) and of ``rates`` that kernels reach, so that
   the other figures can be those of a datasheet (default 1);
-* ``small``: by element type ``[[operations, rate], ...]`` of dispatches too small for ``rates``, the smallest
-  first (optional);
+* ``small``: by element type ``[[operations, rate], ...]`` of dispatches too small for ``rates``, with their
+  launch, the smallest first (optional);
 * ``deep``: the same, of products with few results and deep sums (`DeviceProfile.deep`; optional);
 * ``kinds``: the same by kind of work (`mansard.placement.kinds`) in f32 (optional);
 * ``launches``: ``[[operations, seconds], ...]`` of the launches of small dispatches that take less than
