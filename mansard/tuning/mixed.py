@@ -1,4 +1,4 @@
-"""Graphs that have every kind of work, to be measured as they follow each other in models."""
+"""Graphs that have every kind of work, to be measured one after the other as in models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from mansard.tuning import probes
 
 SIZES = (1, 8, 64)
 """How many times the smallest graph's elements."""
-_ROUNDS = 2
 _HEADS, _LENGTH, _DEPTH = 3, 128, 64
 _CHANNELS, _COLOURS, _FILTERS = 384, 3, 32
 _IMAGES = {1: ((8, 8), (64, 128)), 8: ((16, 32), (256, 256)), 64: ((64, 64), (512, 1024))}
@@ -21,23 +20,15 @@ _WINDOW = 3
 
 
 def graph(size: int) -> Graph:
-    """An attention, a product, a norm of rows, a depthwise window, one over few channels and a product, in
-    turn and twice, in f32, each another kernel; between them the values are seen in another shape."""
+    """An attention, a product, a norm of rows, a depthwise window and one over few channels, one after the
+    other in f32; between them the values are seen in another shape."""
     b = GraphBuilder(f"kinds_{size}")
     (rows, columns), (height, width) = _IMAGES[size]
-    heads = (size, _HEADS, _LENGTH, _DEPTH)
-    x = b.input("x", heads, DType.F32)
-    for number in range(_ROUNDS):
-        x = b.attention(x, x, x, None, 1 / (8 + number))
-        x = b.reshape(x, (rows * columns, _CHANNELS))
-        x = probes.normalised(b, probes.multiplied(b, x, _CHANNELS, _CHANNELS, 2 * number), number)
-        x = _window(b, b.reshape(x, (1, rows, columns, _CHANNELS)), None, 1, number)
-        x = _window(b, b.reshape(x, (1, _COLOURS, height, width)), _FILTERS, 2, number)
-        points = height * width // 4
-        x = b.reshape(x, (points, _FILTERS))
-        x = probes.multiplied(b, x, _FILTERS, math.prod(heads) // points, 2 * number + 1)
-        x = b.reshape(x, heads)
-    return b.build([x])
+    x = b.input("x", (size, _HEADS, _LENGTH, _DEPTH), DType.F32)
+    x = b.reshape(b.attention(x, x, x, None, _DEPTH**-0.5), (rows * columns, _CHANNELS))
+    x = probes.normalised(b, probes.multiplied(b, x, _CHANNELS, _CHANNELS, 0))
+    x = _window(b, b.reshape(x, (1, rows, columns, _CHANNELS)), None, 1)
+    return b.build([_window(b, b.reshape(x, (1, _COLOURS, height, width)), _FILTERS, 2)])
 
 
 def operations(made: Graph) -> int:
@@ -46,11 +37,10 @@ def operations(made: Graph) -> int:
     assert isinstance(size, int)
     attention = 4 * _LENGTH * channels
     shallow = channels // _COLOURS // 4 * _FILTERS * _WINDOW**2 * _COLOURS * 2
-    products = 2 * channels * (_CHANNELS + _FILTERS)
-    return _ROUNDS * size * (attention + shallow + products + 2 * channels * _WINDOW**2)
+    return size * (attention + shallow + 2 * channels * (_CHANNELS + _WINDOW**2))
 
 
-def _window(b: GraphBuilder, x: Value, filters: int | None, stride: int, number: int) -> Value:
+def _window(b: GraphBuilder, x: Value, filters: int | None, stride: int) -> Value:
     """A window with constant weights and a border: so many filters over all channels of x (1, channels, rows,
     columns), as models get images, or one for each channel of x (1, rows, columns, channels), as they keep
     them; at least what nearly all of the result is."""
@@ -60,9 +50,9 @@ def _window(b: GraphBuilder, x: Value, filters: int | None, stride: int, number:
     summed = () if same else (channels,)
     out, first = filters or channels, 4
     shape = (1, rows // stride, columns // stride, out)
-    name = f"{'depthwise' if same else 'window'}{number}"
+    name = "depthwise" if same else "window"
     size = (*taps, *summed, out)
-    weights = Constant.of(probes.random(DType.F32, (math.prod(size[:-1]), out), number).reshape(size), name)
+    weights = Constant.of(probes.random(DType.F32, (math.prod(size[:-1]), out), 0).reshape(size), name)
     w = b.constant(name, weights, size, DType.F32)
     at = [Linear(((1 + axis, stride), (first + axis, 1)), -1) for axis in range(2)]
     read = IndexMap((Linear.dim(0), *((*at, Linear.dim(3)) if same else (Linear.dim(first + 2), *at))), 0.0)
@@ -70,5 +60,5 @@ def _window(b: GraphBuilder, x: Value, filters: int | None, stride: int, number:
     body = Apply("mul", (Arg(0, DType.F32), Arg(1, DType.F32)), DType.F32)
     extents = (*shape, *taps, *summed)
     y = b.generic([x, w], [read, weight], extents, body, reduced=len(extents) - 4, combiner="add")
-    bounded = Apply("max", (Arg(0, DType.F32), Const(-1000.0 - number, DType.F32)), DType.F32)
+    bounded = Apply("max", (Arg(0, DType.F32), Const(-1000.0, DType.F32)), DType.F32)
     return b.generic([y], [IndexMap.identity(4)], shape, bounded)
