@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from mansard.errors import InputError
 from mansard.hal import Point, native
 
 Bytes = npt.NDArray[np.uint8]
 
 LARGE = 1 << 20
 """Bytes of all copies together from which on the core makes them: below, helpers would come too late."""
+THREADS_VARIABLE = "MANSARD_COPY_THREADS"
+_MOST_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,20 @@ class HostCopy:
     done: Point | None = None
 
 
-def copy_all(copies: Sequence[HostCopy], threads: int = 0) -> None:
-    """Make copies in order; ``threads`` for them at most, 0: as many as pay. Returns when all are made.
+@functools.cache
+def copy_threads() -> int:
+    """How many threads the environment allows a copy; 0 where it says nothing. Raises InputError."""
+    text = os.environ.get(THREADS_VARIABLE, "")
+    if not text:
+        return 0
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_THREADS:
+        raise InputError(f"{THREADS_VARIABLE}={text}: a copy takes 1 to {_MOST_THREADS} threads")
+    return int(text)
+
+
+def copy_all(copies: Sequence[HostCopy], threads: int | None = None) -> None:
+    """Make copies in order; ``threads`` for them at most, 0: as many as pay, None: `copy_threads`. Returns
+    when all are made.
 
     The point of each is signalled when it and all before it are complete.
     """
@@ -37,7 +54,7 @@ def copy_all(copies: Sequence[HostCopy], threads: int = 0) -> None:
                 copy.done.semaphore.signal(copy.done.value)
         return
     structs = (native.CopyStruct * len(copies))(*map(_struct, copies))
-    native.core.mn_copy_all(structs, len(copies), threads)
+    native.core.mn_copy_all(structs, len(copies), copy_threads() if threads is None else threads)
 
 
 def flat(array: npt.NDArray[np.generic]) -> Bytes:

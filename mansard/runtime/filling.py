@@ -42,7 +42,7 @@ def piece_bytes(total: int) -> int:
 
 
 def pieces(size: int, most: int) -> list[tuple[int, int]]:
-    """Begin and size of the pieces in which ``size`` bytes are fetched, nearly equal ones of up to ``most``."""
+    """Begin and size of the pieces, of up to ``most`` bytes, in which ``size`` bytes are fetched."""
     count = -(-size // most)
     step = -(-size // count // 4096) * 4096
     return [(begin, min(step, size - begin)) for begin in range(0, size, step)]

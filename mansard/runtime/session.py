@@ -18,6 +18,7 @@ from mansard.runtime.binding import BoundSlot, Devices, bind, probe_links
 from mansard.runtime.calls import Calls, Stats
 from mansard.runtime.constants import Constants, upload
 from mansard.runtime.context import Machine
+from mansard.runtime.copying import copy_threads
 from mansard.runtime.dataflow import dataflow, expected_times
 from mansard.runtime.landings import Landings
 from mansard.runtime.layout import Store, lay_out
@@ -67,6 +68,7 @@ class Session:
         max_idle: int = 16,
     ) -> None:
         check_limits(max_in_flight, max_queued)
+        copy_threads()  # an error of the environment shows now
         check_plan(plan)
         self.plan = plan = choose(plan, devices)
         self.signature = Signature(plan.inputs, plan.dims)

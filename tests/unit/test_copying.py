@@ -8,8 +8,10 @@ import threading
 import numpy as np
 import pytest
 
+from mansard.errors import InputError
 from mansard.hal import Point, Semaphore
-from mansard.runtime.copying import LARGE, HostCopy, copy_all, flat
+from mansard.runtime import copying
+from mansard.runtime.copying import LARGE, HostCopy, copy_all, copy_threads, flat
 
 MB = 1 << 20
 SIZES = [(LARGE - 1,), (LARGE,), (9 * MB + 77,), (3 * MB, 0, 5, 4 * MB + 1, 130), (1,) * 40]
@@ -96,3 +98,16 @@ def test_a_forked_process_has_helpers_of_its_own():
 def test_flat_shares_memory():
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert np.shares_memory(flat(array), array) and flat(array).size == 24
+
+
+@pytest.mark.parametrize(("text", "threads"), [("", 0), ("1", 1), ("16", 16)])
+def test_the_environment_may_say_how_many_threads(monkeypatch, text, threads):
+    monkeypatch.setenv(copying.THREADS_VARIABLE, text)
+    assert copy_threads.__wrapped__() == threads
+
+
+@pytest.mark.parametrize("text", ["0", "17", "-1", "two", "1.5"])
+def test_wrong_numbers_of_threads_are_refused(monkeypatch, text):
+    monkeypatch.setenv(copying.THREADS_VARIABLE, text)
+    with pytest.raises(InputError, match=f"MANSARD_COPY_THREADS={text}: a copy takes 1 to 16"):
+        copy_threads.__wrapped__()
