@@ -50,6 +50,8 @@ _WIDER = 4
 _WIDEST = 32768
 _LONGER = 2.5
 """How many times longer that takes."""
+_LOCAL = 0.1
+"""The part of the time for local search, each time."""
 _WIDEN = {"latency": 0.8, "throughput": 0.55}
 """The part of the time after which the mixed-integer program is asked: it is good at dividing loads, and not
 at waiting."""
@@ -111,6 +113,8 @@ class _Search:
         if self._within(_NEAR):
             return self._choice("bound by the longest path" if self.objective == "latency" else "")
         self._widen(_WIDEN[self.objective] * self.seconds)
+        if not self._within(self.enough) and self.objective == "throughput":
+            self._improve()  # loads of a placement are known at once, runs are not
         if not self._within(self.enough):
             self._program()
         if not self._within(self.enough):
@@ -151,7 +155,7 @@ class _Search:
     def _program(self) -> None:
         """The mixed-integer program."""
         seconds = self.clock.passing(max(0.1, self.seconds - self.clock.seconds()))
-        solution = solve(self.problem, self.objective, seconds, self.enough / 2, self.labels)
+        solution = solve(self.problem, self.objective, seconds, 0.8 * self.enough, self.labels)
         self.bound = max(self.bound, solution.bound)
         if solution.labels is not None:
             self._better(solution.labels, "mixed-integer program")
@@ -161,7 +165,7 @@ class _Search:
     def _improve(self) -> None:
         """Local search."""
         if self.labels is not None:
-            until = max(self.seconds, self.clock.seconds() + 0.05 * self.seconds)
+            until = self.clock.seconds() + _LOCAL * self.seconds
             labels = improve(self.problem, self.labels, self.of, self.clock, until)
             self._better(labels, f"{self.method}, local search")
 

@@ -1,13 +1,73 @@
-"""The least time of the fullest queue, when work could be divided freely between devices."""
+"""The load of the fullest queue: of placements, and the least when work could be divided freely."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from mansard.placement.problem import HOST, Problem
 from mansard.placement.program import Program
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Loads:
+    """The loads of many placements of a problem: those that `simulate` predicts, without the run."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.times = np.array(problem.times, np.float64).reshape(-1, len(problem.profiles))
+        devices, moves = range(len(problem.profiles)), problem.moves
+        self.queues: Ints = np.unique(problem.queues, return_inverse=True)[1].reshape(-1)
+        self.producers = np.array([move.producer for move in moves], np.int64)
+        # Seconds of copies, [source, target, move], the last row for HOST as the source; none to itself.
+        self.copy: Floats = np.array(
+            [
+                [[problem.delay(move.bytes, source, target)[1] for move in moves] for target in devices]
+                for source in (*devices, HOST)
+            ]
+        ).reshape(len(devices) + 1, len(devices), len(moves))
+        self.down: Floats = np.array(
+            [[problem.delay(m.bytes, d, HOST)[1] * (HOST in m.consumers) for d in devices] for m in moves]
+        ).reshape(len(moves), len(devices))
+        self.entry: Floats = np.array([[problem.entry(a, b) for b in devices] for a in devices])
+        reads = [(number, n) for number, move in enumerate(moves) for n in move.consumers if n != HOST]
+        self.read, self.readers = np.array(reads, np.int64).reshape(-1, 2).T
+        inside = self.producers[self.read] != HOST
+        self.made, self.used = self.producers[self.read][inside], self.readers[inside]
+
+    def fullest(self, labels: Sequence[int]) -> float:
+        """Seconds of the fullest queue; ``labels`` are device numbers by dispatch."""
+        own, devices = np.array(labels, np.int64), len(self.entry)
+        load = np.zeros(devices)
+        load += np.asarray(np.bincount(own, self.times[np.arange(len(own)), own], devices), np.float64)
+        inside = self.producers != HOST
+        source = np.where(inside, own[self.producers], HOST)
+        arrives = np.zeros((devices, len(source)), np.bool_)
+        arrives[own[self.readers], self.read] = True
+        load += np.where(arrives, self.copy[source, :, np.arange(len(source))].T, 0.0).sum(axis=1)
+        numbers = np.flatnonzero(inside)
+        down = np.bincount(source[numbers], self.down[numbers, source[numbers]], devices)
+        load += np.asarray(down, np.float64)
+        if self.entry.any():
+            load += self._handed(own)
+        return float(np.bincount(self.queues, load).max())
+
+    def _handed(self, own: Ints) -> Floats:
+        """Seconds of handoffs by the device that reads: a dispatch waits for the newest that it reads from
+        another device, if none before it waited for that or a newer one."""
+        found = np.zeros(len(self.entry))
+        for source, entry in enumerate(self.entry):
+            newest = np.full(len(own), -1)
+            there = own[self.made] == source
+            np.maximum.at(newest, self.used[there], self.made[there])
+            for target in np.flatnonzero(entry):
+                if target != source:
+                    awaited = np.maximum.accumulate(np.concatenate([[-1], newest[own == target]]))
+                    found[target] += entry[target] * np.count_nonzero(np.diff(awaited))
+        return found
 
 
 def load_weights(times: Floats, load: Floats | None = None) -> Floats:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mansard.placement.clock import Clock
+from mansard.placement.loads import Loads
 from mansard.placement.problem import Problem
 from mansard.placement.simulate import simulate
 
@@ -24,11 +25,9 @@ Cost = Callable[[Sequence[int]], float]
 def cost_of(problem: Problem, objective: str) -> Cost:
     """Seconds to compare placements by: of a call, or of the busiest queue."""
 
-    def cost(labels: Sequence[int]) -> float:
-        predicted = simulate(problem, labels)
-        return predicted.seconds if objective == "latency" else max(problem.loads(predicted.load))
-
-    return cost
+    if objective == "throughput":
+        return Loads(problem).fullest
+    return lambda labels: simulate(problem, labels).seconds
 
 
 def single_device(problem: Problem, device: int) -> list[int]:

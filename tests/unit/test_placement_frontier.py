@@ -13,7 +13,7 @@ from mansard.errors import PlacementError
 from mansard.placement.choose import choose
 from mansard.placement.exact import solve
 from mansard.placement.frontier import Frontier
-from mansard.placement.loads import load_weights
+from mansard.placement.loads import Loads, load_weights
 from mansard.placement.problem import HOST, Held, Move, Problem
 from mansard.placement.search import cost_of
 from mansard.placement.simulate import simulate
@@ -131,6 +131,16 @@ def test_the_bound_holds_where_states_were_dropped(seed, objective):
         if found.labels is not None:
             assert problem.fits(found.labels)
             assert found.cost >= best * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_loads_are_those_of_the_run(seed):
+    problem, rng = constrained(seed), np.random.default_rng(seed)
+    loads = Loads(problem)
+    for _ in range(20):
+        labels = [int(rng.choice(able)) for able in problem.allowed]
+        expected = max(problem.loads(simulate(problem, labels).load))
+        assert loads.fullest(labels) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
