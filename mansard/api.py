@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mansard import dims
 from mansard.artifact.plan import Decision, Plan, Prediction, TensorSpec
 from mansard.artifact.resources import MemoryResources, Resources, Verify, read_artifact, write_artifact
-from mansard.errors import CompileError, PlacementError
+from mansard.errors import CompileError, MansardError, PlacementError
 from mansard.hal import DeviceInfo
 from mansard.hal import registry as _registry
 from mansard.runtime.binding import Devices
@@ -218,6 +218,7 @@ class Model:
         self._devices = devices
         self._max_in_flight, self._max_queued = max_in_flight, max_queued
         self._session: Session | None = None
+        self._closed = False
         self._binding = threading.Lock()
         self.timings: Mapping[str, float] = {}
         """Seconds of each step of the compilation; empty for a loaded model."""
@@ -331,6 +332,8 @@ class Model:
         if self._session is None:
             with self._binding:  # threads may make the first call together
                 if self._session is None:
+                    if self._closed:
+                        raise MansardError("the model is closed")
                     self._session = Session(
                         self.plan,
                         self._resources,
@@ -380,7 +383,12 @@ class Model:
         return self.bind().memory()
 
     def close(self) -> None:
-        """Wait for running calls and free the model's memory. Closing twice is allowed."""
+        """Wait for running calls and free the model's memory. Closing twice is allowed.
+
+        Calls that queue, and later ones, raise MansardError: the model is closed.
+        """
+        with self._binding:
+            self._closed = True
         if self._session is not None:
             self._session.close()
         self._resources.close()

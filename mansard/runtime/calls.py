@@ -118,7 +118,7 @@ class Calls:
 
     def profile(self, prepared: Prepared) -> tuple[list[list[ProfileRow]], float, Copies]:
         """Device times by slot, the seconds from submission to completion, and the copies made."""
-        self._check_open()
+        self.check_open()
         call = Call(prepared, self._profiled, profile=True)
         try:
             self._begin_blocking(call)
@@ -137,7 +137,7 @@ class Calls:
         self, prepared: Prepared, requests: int, in_flight: int, *, lockstep: bool
     ) -> tuple[list[Timed], Copies]:
         """See `Rehearsal`; the requests by number, and the copies of all of them."""
-        self._check_open()
+        self.check_open()
         if not 1 <= in_flight <= self.gate.permits:
             raise InputError(
                 f"{in_flight} requests in flight: the model takes 1 to {self.gate.permits} at a time "
@@ -227,7 +227,7 @@ class Calls:
         into: Sequence[Array] | None = None,
     ) -> Call:
         """A call that is still to be made; raises InputError for a priority that is none."""
-        self._check_open()
+        self.check_open()
         priority = whole("priority", priority)
         if not -(2**31) <= priority < 2**31:
             raise InputError(f"a priority must be in -2**31 ... 2**31 - 1, not {priority}")
@@ -250,7 +250,7 @@ class Calls:
         Raises DeadlineExceededError when it is too late to begin.
         """
         try:
-            self._check_open()
+            self.check_open()
             if call.deadline is not None and call.deadline.passed:
                 raise self.late(call, running=False)
             call.prepared = self.shares.applied(call.prepared)
@@ -403,7 +403,13 @@ class Calls:
         stats.host_copies += copies.host
         stats.host_bytes += copies.host_bytes
 
-    def _check_open(self) -> None:
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def check_open(self) -> None:
+        """Raise MansardError when the model is closed, DeviceError in a process forked off since."""
         if self._closed:
             raise MansardError("the model is closed")
         if self._process is not completion.process:

@@ -201,6 +201,7 @@ class Session:
 
     def reset_states(self) -> None:
         """Give every state its initial contents: its weight where it has one, else zeros."""
+        self._calls.check_open()
         stores = [store for store in self.layout.stores if store.role == "state"]
         if not stores:
             return
@@ -210,6 +211,8 @@ class Session:
 
     def memory(self) -> MemoryLedger:
         """The memory the session holds now; what only running calls use is not counted."""
+        if self._calls.closed:
+            return MemoryLedger([])
         names = [slot.name for slot in self.slots]
         weights = [
             MemoryRow(WEIGHTS, names[r.slot], r.kind, r.bytes, None, (names[r.slot],), r.how)

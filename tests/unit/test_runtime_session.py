@@ -326,3 +326,18 @@ def test_closing_waits_and_frees_everything(make):
         model(X)
     with pytest.raises(MansardError, match="closed"):
         asyncio.run(model.run_async(X))
+
+
+def test_what_a_closed_model_answers(make):
+    model = bound(scaled("cpu"), make())
+    model(X)
+    assert model.memory().total > 0
+    model.close()
+    assert len(model.memory()) == 0 and "total 0 B" in str(model.memory())
+    with pytest.raises(MansardError, match="the model is closed"):
+        model.reset_states()
+    assert model.stats.calls == 1
+    unused = bound(scaled("cpu"), make())
+    unused.close()
+    with pytest.raises(MansardError, match="the model is closed"):
+        unused(X)
