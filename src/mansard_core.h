@@ -388,7 +388,7 @@ typedef struct mn_copy {
 } mn_copy;
 
 /* Copy everything, in order, on up to `threads` threads (0: as many as pay); returns when all is done. Where
- * targets and sources overlap is undefined. Large copies go past the caches. */
+ * targets and sources overlap is undefined. */
 MN_API void mn_copy_all(const mn_copy *copies, uint32_t count, uint32_t threads);
 
 #endif
