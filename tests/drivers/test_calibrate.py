@@ -58,6 +58,12 @@ def test_cpu_and_gpu_and_the_links_between_them(tmp_path):
         assert all(
             way["bytes_per_second"] > 1e6 and 0 <= way["handoff_seconds"] < 10 for way in ways.values()
         )
+    # A CPU uses the caller's arrays; inputs and outputs of other devices are copied, more takes longer.
+    assert cpu["profile"]["start"] > 0 and cpu["profile"]["link"]["host_copies"] == []
+    for way in (gpu["profile"]["link"], gpu["profile"]["links"]["host"]):
+        sizes, seconds = zip(*way["host_copies"], strict=True)
+        assert sizes == (16 * 4096, 256 * 4096) and 0 <= seconds[0] <= seconds[1]
+        assert way["copy_seconds"] == 0.0  # lavapipe computes in the host's memory
     soc = load_soc(str(chip))
     assert soc.devices.keys() == {"cpu", "vulkan"}
     assert soc.devices["cpu"].links.keys() == {"host", "vulkan"}
