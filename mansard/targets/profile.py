@@ -89,6 +89,10 @@ class DeviceProfile:
     """(Operations, seconds) of launches of dispatches with so few operations that they take less than
     ``launch``, the smallest first: a CPU calls no other core for them. The last takes all of it."""
 
+    concurrency: float = 1.0
+    """How many small dispatches a device does in the time of one where those of several calls run side by side
+    (`Capabilities.compute_queues`)."""
+
     def launch_of(self, operations: float) -> float:
         """Seconds of the launch of a dispatch; between measured sizes they change as a power of them."""
         return _between(self.launches, operations, self.launch)
@@ -118,7 +122,7 @@ class DeviceProfile:
         product = self.seconds(operations, dtype, depth)
         if not points:
             return product
-        measured = _time(points, operations, points[-1][1])
+        measured = _time(points, operations, _grown(points, operations, self.rates["f32"]))
         same = kind == "rows" or self._listed(dtype) == "f32"
         return measured if same else measured * product / self.seconds(operations, "f32", depth)
 
@@ -143,6 +147,16 @@ def _time(points: Sequence[tuple[float, float]], operations: float, rate: float)
     """Seconds of operations by the rates of points, smaller ones by that of the first, larger ones by
     ``rate``."""
     return operations / _between(points, operations, rate)
+
+
+def _grown(points: Sequence[tuple[float, float]], at: float, most: float) -> float:
+    """The rate beyond the last of points: if it rose, it goes on to rise like that up to ``most``."""
+    (size, first), (larger, last) = points[-2:] if len(points) > 1 else (points[0], points[0])
+    if last <= first or at <= larger:
+        return last
+    return max(
+        last, min(most, last * math.pow(at / larger, math.log(last / first) / math.log(larger / size)))
+    )
 
 
 def _between(points: Sequence[tuple[float, float]], at: float, beyond: float) -> float:

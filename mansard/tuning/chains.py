@@ -24,6 +24,8 @@ from mansard.runtime.session import Session
 from mansard.tuning.links import wake
 
 _LEAST_RUNS = 5
+_WAKING_S = 0.1
+"""Chains follow each other: a GPU lowers its clock after seconds."""
 
 
 class Mean(NamedTuple):
@@ -74,7 +76,7 @@ def _run(device: Device, graph: Graph, budget: float) -> tuple[Sequence[Decision
         rng = np.random.default_rng(0)
         arrays = [_random(rng, spec.shape, spec.dtype.numpy) for spec in made.plan.inputs]
         prepared = session.signature.prepare(arrays, {})
-        wake(device)
+        wake(device, _WAKING_S)
         until = time.monotonic() + budget
         while len(runs) < _LEAST_RUNS or time.monotonic() < until:
             spent: dict[str, int] = {}

@@ -42,7 +42,7 @@ class HostLinks:
     to_host: LinkProfile
 
 
-def wake(device: Device) -> None:
+def wake(device: Device, seconds: float = _WAKING_S) -> None:
     """Keep a GPU busy until its clock is up: one that idles lowers it, and calls of a model that follow
     each other find it raised."""
     if device.info.kind not in _LOWERS_CLOCK:
@@ -50,7 +50,7 @@ def wake(device: Device) -> None:
     with closing(device.allocate(_COPIED, MemoryKind.DEVICE, "calibration")) as target:
         filling: Sequence[Command] = [Fill(BufferRef(target), _COPIED), Barrier()] * _COPIES
         with closing(device.record(filling)) as recorded:
-            clock, end = _Clock(device), time.monotonic() + _WAKING_S
+            clock, end = _Clock(device), time.monotonic() + seconds
             while time.monotonic() < end:
                 clock.run(recorded)
 

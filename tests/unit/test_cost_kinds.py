@@ -71,7 +71,12 @@ def test_a_kind_takes_what_was_measured_but_no_less_than_its_bytes():
     rows = Work(0, 10**6, "f32", kind="rows")
     assert seconds(rows, device) == pytest.approx(1e-3)  # with the launch
     assert seconds(dataclasses.replace(rows, operations=10**7), device) == pytest.approx(1e7 / 10**9.5)
-    assert seconds(dataclasses.replace(rows, operations=10**9), device) == pytest.approx(0.1)
+    assert seconds(dataclasses.replace(rows, operations=10**8), device) == pytest.approx(0.01)
+    # Beyond what was measured rates go on to rise, up to that of products.
+    assert seconds(dataclasses.replace(rows, operations=10**9), device) == pytest.approx(1 / 10**1.5)
+    assert seconds(dataclasses.replace(rows, operations=10**13), device) == pytest.approx(100)
+    falling = profile(kinds={"rows": ((1e6, 1e10), (1e8, 1e9))})
+    assert seconds(dataclasses.replace(rows, operations=10**9), falling) == pytest.approx(1)
     assert seconds(dataclasses.replace(rows, bytes=10**11), device) == pytest.approx(0.1 + 1e-6)
     # Too small to matter: a launch at least.
     assert seconds(dataclasses.replace(rows, operations=1), device) == pytest.approx(1e-6, rel=1e-2)
