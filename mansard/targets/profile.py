@@ -90,8 +90,8 @@ class DeviceProfile:
     ``launch``, the smallest first: a CPU calls no other core for them. The last takes all of it."""
 
     concurrency: float = 1.0
-    """How many small dispatches a device does in the time of one where those of several calls run side by side
-    (`Capabilities.compute_queues`)."""
+    """How many small dispatches a device does in the time of one, where those of several calls run side by
+    side (`Capabilities.compute_queues`)."""
 
     def launch_of(self, operations: float) -> float:
         """Seconds of the launch of a dispatch; between measured sizes they change as a power of them."""
@@ -107,9 +107,7 @@ class DeviceProfile:
             return usual
         deeper = max(1.0, depth / square_depth(operations))
         part = min(1.0, math.log(deeper) / math.log(DEEP))
-        # Smaller ones than any that was measured are as much slower as the smallest.
-        at = max(operations, points[0][0])
-        slower = _time(points, at, points[-1][1]) / _time(self.small.get(listed, ()), at, self.rates[listed])
+        slower = _time(points, operations, points[-1][1]) / usual
         return usual * math.pow(max(1.0, slower), part)
 
     def whole_seconds(self, operations: float, dtype: str, depth: float = 0, kind: str = "") -> float:

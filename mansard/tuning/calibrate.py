@@ -153,7 +153,7 @@ class _Bench:
         shipped = self.shipped
         cached, layers = self._cached(), self._figure("launch", self._layers)
         launches = self._launches(layers, cached or shipped.cache_bandwidth)
-        # A product of one row is the smallest of all.
+        # A product of one row is the smallest of all, and as deep as any.
         least = ((layers[""].operations, layers[""].rate),) if layers else ()
         memory, writing = self._memory()
         bandwidth = memory or shipped.bandwidth
@@ -170,7 +170,7 @@ class _Bench:
             cache_bandwidth=max(bandwidth, cached or shipped.cache_bandwidth),
             rates=rates,
             small={dtype: (*least, *points) for dtype, (points, _) in products.items() if points},
-            deep={dtype: deep for dtype, (_, deep) in products.items() if deep},
+            deep={dtype: (*least, *deep) for dtype, (_, deep) in products.items() if deep},
             kinds=self._kinds(),
             launch=launches[-1][1] if launches else shipped.launch,
             launches=launches if len(launches) > 1 else (),
