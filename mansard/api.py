@@ -18,6 +18,7 @@ from mansard.hal import registry as _registry
 from mansard.runtime.binding import Devices
 from mansard.runtime.calls import Stats
 from mansard.runtime.ledger import MemoryLedger
+from mansard.runtime.options import seconds as time_limit
 from mansard.runtime.profile import Profile
 from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED, Session, check_limits, dispatch_counts
 from mansard.runtime.shares import Share
@@ -127,6 +128,7 @@ def tune(
 def _tune(model: Model, seconds: float, *, cache: bool, progress: Progress | None) -> Model:
     from mansard.tuning import tune as search
 
+    seconds = time_limit("tune", seconds)
     found = search(model.plan, model._resources, seconds, cache=cache, progress=progress)
     limits = model._max_in_flight, model._max_queued
     tuned = Model(found.plan, found.resources, max_in_flight=limits[0], max_queued=limits[1])

@@ -192,13 +192,29 @@ class _Placer:
     # Choice ---------------------------------------------------------------------------------
     def run(self) -> PlacementResult:
         problem = self._problem()
-        chosen = choose(problem, self._objective(), self.wish.search_seconds)
+        try:
+            chosen = choose(problem, self._objective(), self.wish.search_seconds)
+        except PlacementError as error:
+            raise PlacementError(f"{error}{self._bounds(problem)}") from None
         labels = chosen.labels
         decisions = tuple(self._decision(n, labels) for n in range(len(self.dispatches)))
         device = {d: labels[n] for n, d in enumerate(self.dispatches)}
         reasons = {d: x.reason for d, x in zip(device, decisions, strict=True)}
         prediction = _prediction(problem, chosen, self._objective())
         return PlacementResult(device, decisions, reasons, problem, chosen, prediction)
+
+    def _bounds(self, problem: Problem) -> str:
+        """What a placement had to keep to, for the message that there is none."""
+        names = [slot.name for slot in self.slots]
+        limits = [
+            f"{name} takes {limit / 1e6:.4g} MB of the weights"
+            for name, limit in zip(names, problem.limits, strict=True)
+            if limit is not None
+        ]
+        shares = [f"{name} {least}" for name, least in zip(names, problem.least, strict=True) if least]
+        least = [f"of {len(self.dispatches)} dispatches at least {', '.join(shares)}"] if shares else []
+        pinned = [f"{len(self.pinned)} dispatches are pinned"] if self.pinned else []
+        return "".join(f"; {text}" for text in [*limits, *least, *pinned])
 
     def _objective(self) -> str:
         return "throughput" if self.wish.min_share > 0 else self.wish.objective

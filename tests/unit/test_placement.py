@@ -286,5 +286,9 @@ def test_weights_beyond_a_devices_own_memory_go_elsewhere_with_the_reason():
     assert devices_of(place(graph, [fast, device("cpu")], wish), graph).count("gpu") == 1
     roomy = dataclasses.replace(fast, memory=4 * each)
     assert devices_of(place(graph, [roomy, device("cpu", fallback=True)], Placement()), graph) == ["gpu"] * 4
-    with pytest.raises(PlacementError, match="memory limits"):
+    with pytest.raises(PlacementError, match=r"memory limits.*; gpu takes 0.03277 MB of the weights$"):
         place(graph, [fast], Placement())
+    shares = Placement(min_share=0.5, memory=(("gpu", each),))
+    told = r"; gpu takes 0.01638 MB of the weights; of 4 dispatches at least gpu 2, cpu 2$"
+    with pytest.raises(PlacementError, match=told):
+        place(graph, [fast, device("cpu")], shares)
