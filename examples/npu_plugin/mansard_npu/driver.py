@@ -28,7 +28,15 @@ class NpuDriver(Driver):
         return read_models(self._paths, self._count)
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """The simulated NPUs. Their version is one of the model's figures: other figures, another device."""
+        """The simulated NPUs. Their version is one of the model's figures: other figures, another device.
+
+        With settings from the environment that make no sense there is one that cannot be used, and says why.
+        """
+        try:
+            models = self.models()
+        except InputError as error:
+            name = "simulated NPU (a simulation)"
+            return (DeviceInfo(self.name, 0, name, self.name, reasons=(str(error),), kind="simulated"),)
         return tuple(
             DeviceInfo(
                 self.name,
@@ -39,7 +47,7 @@ class NpuDriver(Driver):
                 kind="simulated",
                 heaps=(MemoryHeap(model.memory, device_local=True, host_visible=model.unified),),
             )
-            for index, model in enumerate(self.models())
+            for index, model in enumerate(models)
         )
 
     def configure(self, **settings: object) -> None:

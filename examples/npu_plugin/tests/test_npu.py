@@ -218,6 +218,14 @@ def test_several_npus_have_figures_and_memory_of_their_own(configured, monkeypat
     assert [m.name for m in DRIVER.models()] == ["another"]
 
 
+def test_a_wrong_environment_is_the_reason_why_there_is_none(monkeypatch):
+    for variable, value in (("MANSARD_NPU_COUNT", "x"), ("MANSARD_NPU_MODEL", "nothing.toml")):
+        with monkeypatch.context() as wrong:
+            wrong.setenv(variable, value)
+            (info,) = DRIVER.devices()
+            assert not info.supported and value in info.reasons[0]
+
+
 def test_the_slow_model_ships_with_the_plugin():
     slow, usual = read_models([Path("realtime")]), read_models([Path("npu")])
     assert slow[0].rates["i8"] < usual[0].rates["i8"] / 100
