@@ -202,6 +202,10 @@ class Frontier:
                 states.top = np.where(missing, np.maximum(states.top, end), states.top)
                 arrival = np.where(missing, end if self.latency else 0.0, arrival)
                 there[:, slot, device] = arrival
+            if self.latency and self.look.blocking[:, device, number].any():
+                blocked = self.look.blocking[states.made[:, slot], device, number]
+                waited = np.maximum(free[:, device], arrival)
+                free[:, queue] = np.where(blocked, waited, free[:, device])[:, None]
             ready = np.maximum(ready, arrival)
         end = np.maximum(ready, free[:, device]) + self.look.times[n, device]
         free[:, queue] = end[:, None]
@@ -267,7 +271,8 @@ class Frontier:
             return
         rows = np.arange(len(states.top))[:, None]
         source, made, missing = self._values(states, step)
-        early = made[:, :, None] + self.look.handoff[source, :, 0]
+        handoff = self.look.handoff[source, :, step.moves]
+        early = made[:, :, None] + handoff
         early = np.where(missing & step.read[:, None], early, np.inf)
         earliest = np.minimum(earliest, early.min(axis=1))
         for column in map(int, np.flatnonzero(step.down)):
@@ -275,7 +280,7 @@ class Frontier:
             earliest[rows[:, 0], own] = np.minimum(earliest[rows[:, 0], own], made[:, column])
         states.free = np.maximum(states.free, earliest)
         # Copies to come start by when a value was made: that may rise only as far as none is later for it.
-        late = np.where(missing, earliest[:, None, :] - self.look.handoff[source, :, 0], np.inf).min(axis=2)
+        late = np.where(missing, earliest[:, None, :] - handoff, np.inf).min(axis=2)
         raised = np.maximum(made, np.minimum(late, earliest[rows, source]))
         # A value that is everywhere is as good as there when the queue is free.
         lacking = np.asarray(missing.any(axis=2), np.bool_)
@@ -365,10 +370,11 @@ class Frontier:
             source = states.made[:, slot]
             made = states.there[rows, slot, source]
             copy = self.look.down[number, source]
-            end = np.maximum(free[rows, source], made) + copy
+            queued = self.look.queued[number, source]
+            end = np.where(queued, np.maximum(free[rows, source], made) + copy, made)
             same = (queues == queues[source][:, None]) & (copy > 0)[:, None]
             free = np.where(same, end[:, None], free)
-            last = np.maximum(last, np.where(copy > 0, end, made) + self.look.behind[number, source])
+            last = np.maximum(last, end + self.look.behind[number, source])
         return last
 
 

@@ -85,10 +85,13 @@ class Outlook:
     """The steps of a problem. A value that is alive between steps has a slot, which is its own meanwhile.
 
     ``handoff`` and ``copy`` are seconds, [source, target, move], the last row for HOST as the source;
-    ``down`` of copies to the caller and ``behind`` of what follows them, [move, device]; ``entry`` what a
-    handoff loads its reader with, [source, target], the last row for HOST. For throughput nothing waits, and
-    ``handoff`` and ``behind`` are 0; for latency ``entry``.
-    Copies that are ``paid`` cost nothing; ``load`` is what each device has to do besides, in seconds.
+    ``down`` of copies to the caller, ``queued`` whether there are any, however short, and ``behind`` seconds
+    of what follows them, [move, device]; ``entry`` what a handoff loads its reader with, [source, target],
+    the last row for HOST. For throughput nothing waits, and ``handoff`` and ``behind`` are 0; for latency
+    ``entry``.
+    Copies that take nothing worth mentioning are none, but ``blocking`` where a queue waits for the value
+    before it does anything else, [source, target, move]. Copies that are ``paid`` cost nothing; ``load`` is
+    what each device has to do besides, in seconds.
     """
 
     def __init__(
@@ -131,6 +134,7 @@ class Outlook:
             copy[:, [d for d in range(self.devices) if d not in readers], number] = 0.0
         to_host = [[self.problem.delay(move.bytes, d, HOST) for d in range(self.devices)] for move in moves]
         behind, self.down = np.moveaxis(np.array(to_host).reshape(-1, self.devices, 2), 2, 0).copy()
+        self.queued: npt.NDArray[np.bool_] = self.down > 0
         # Copies that add up to nothing are left out: where small values are then makes no states.
         most = np.maximum(copy.max(axis=(0, 1))[: len(moves)], self.down.max(axis=1, initial=0.0))
         lives = [max((len(self.times) if u == HOST else u) - m.producer for u in m.consumers) for m in moves]
@@ -138,6 +142,8 @@ class Outlook:
         fastest = self.times.min(axis=1).sum()
         small = order[np.cumsum(most[order]) <= _NEGLIGIBLE * fastest]
         self.large: Ints = np.flatnonzero(most >= _LARGE * fastest)
+        self.blocking: npt.NDArray[np.bool_] = np.zeros(shape, np.bool_)
+        self.blocking[:, :, small] = copy[:, :, small] > 0
         copy[:, :, small] = 0.0
         self.down[small] = 0.0
         self.handoff: Floats = handoff if latency else np.zeros_like(handoff)

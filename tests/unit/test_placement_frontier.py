@@ -133,6 +133,31 @@ def test_the_bound_holds_where_states_were_dropped(seed, objective):
             assert found.cost >= best * (1 - 1e-9)
 
 
+def inputs_at_different_times(seed):
+    """Inputs of very different sizes, which the host copies first, for devices with memories of their own."""
+    rng = np.random.default_rng(seed)
+    problem = random_problem(seed, 6)
+    small, some = ((int(rng.integers(1, 6)),) for _ in range(2))
+    moves = [Move(HOST, (0,), 3.0), *(move for move in problem.moves if move.producer != HOST)]
+    moves += [Move(HOST, small, 0.1), Move(HOST, some, float(rng.uniform(0, 0.5)))]
+    profiles = []
+    for own in problem.profiles:
+        start, copy = float(rng.uniform(0, 0.2)), float(rng.uniform(0.5, 2))
+        link = dataclasses.replace(own.link, host_copies=((0.1, 0.05), (1.0, copy)))
+        profiles.append(dataclasses.replace(own, unified=False, start=start, link=link))
+    return dataclasses.replace(problem, moves=tuple(moves), profiles=tuple(profiles))
+
+
+@pytest.mark.parametrize("seed", [*range(12), 90])  # 90: a small copy that is late keeps a large one waiting
+def test_inputs_arrive_when_they_do(seed):
+    problem = inputs_at_different_times(seed)
+    best = best_of_all(problem, "latency")
+    found = Frontier(problem, "latency").run(UNLIMITED, math.inf, LATER)
+    assert best * (1 - 1e-9) <= found.cost <= best * 1.005
+    assert best * 0.995 <= found.bound <= best * (1 + 1e-9)
+    assert Frontier(problem, "latency").run(2, math.inf, LATER).bound <= best * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_loads_are_those_of_the_run(seed):
     problem, rng = constrained(seed), np.random.default_rng(seed)
