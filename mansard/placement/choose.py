@@ -82,6 +82,8 @@ def choose(problem: Problem, objective: str, seconds: float, enough: float = ENO
 
     Raises PlacementError when none keeps the limits.
     """
+    if objective == "throughput":
+        problem = problem.loaded
     cost = cost_of(problem, objective)
     if all(len(able) == 1 for able in problem.allowed):
         labels = [able[0] for able in problem.allowed]

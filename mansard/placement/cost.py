@@ -132,13 +132,7 @@ def sum_elements(op: Op) -> DimLike:
 
 def seconds(work: Work, profile: DeviceProfile) -> float:
     """Predicted time of a dispatch on a device."""
-    moved = dims.representative(work.bytes)
-    if moved <= profile.cache_bytes:
-        memory = moved / profile.cache_bandwidth
-    else:
-        written = dims.representative(work.written)
-        to_memory = profile.write_bandwidth or profile.bandwidth
-        memory = (moved - written) / profile.bandwidth + written / to_memory
+    memory = _memory_seconds(work, profile)
     operations, depth = dims.representative(work.operations), dims.representative(work.depth)
     launch = profile.launch_of(operations)
     if whole := profile.whole_seconds(operations, work.dtype, depth, work.kind):
@@ -149,6 +143,28 @@ def seconds(work: Work, profile: DeviceProfile) -> float:
     else:
         arithmetic = profile.seconds(operations, work.dtype, depth)
     return max(memory, arithmetic) + launch
+
+
+def load_seconds(work: Work, profile: DeviceProfile) -> float:
+    """Predicted seconds that a dispatch takes from what a device gets done with many calls in flight.
+
+    Where dispatches of several calls run side by side (``DeviceProfile.concurrency``), small ones share the
+    device; a large one still takes what its bytes and operations need at full rates.
+    """
+    took = seconds(work, profile)
+    if profile.concurrency <= 1:
+        return took
+    full = dims.representative(work.operations) / profile.rate(work.dtype)
+    return min(took, max(took / profile.concurrency, _memory_seconds(work, profile), full))
+
+
+def _memory_seconds(work: Work, profile: DeviceProfile) -> float:
+    moved = dims.representative(work.bytes)
+    if moved <= profile.cache_bytes:
+        return moved / profile.cache_bandwidth
+    written = dims.representative(work.written)
+    to_memory = profile.write_bandwidth or profile.bandwidth
+    return (moved - written) / profile.bandwidth + written / to_memory
 
 
 def transfer(size: int, source: DeviceProfile, target: DeviceProfile) -> tuple[float, float]:

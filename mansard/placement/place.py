@@ -13,7 +13,7 @@ from mansard.errors import PlacementError
 from mansard.passes.dispatch import Dispatch, DispatchGraph
 from mansard.placement import wishes
 from mansard.placement.choose import Choice, choose
-from mansard.placement.cost import Work, seconds, work_of
+from mansard.placement.cost import Work, load_seconds, seconds, work_of
 from mansard.placement.problem import Problem, make_problem
 from mansard.placement.simulate import simulate
 from mansard.targets.profile import DeviceProfile
@@ -250,6 +250,7 @@ class _Placer:
             self.limits,
             [share if i in active else 0 for i in range(len(self.slots))],
             self._together(),
+            [[load_seconds(self.work[d], s.profile) for s in self.slots] for d in self.dispatches],
         )
 
     # Reasons --------------------------------------------------------------------------------

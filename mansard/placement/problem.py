@@ -52,6 +52,19 @@ class Problem:
     """Most bytes of constants on each device, None where it does not matter."""
     least: tuple[int, ...] = ()
     """Fewest dispatches on each device."""
+    works: tuple[tuple[float, ...], ...] = ()
+    """What every dispatch takes from the seconds of each device where many calls are in flight
+    (`mansard.placement.cost.load_seconds`); none: its time."""
+
+    @property
+    def load_times(self) -> tuple[tuple[float, ...], ...]:
+        """`works`, or the times."""
+        return self.works or self.times
+
+    @property
+    def loaded(self) -> Problem:
+        """The problem with loads for times, to compare placements of many calls in flight."""
+        return replace(self, times=self.works, works=()) if self.works else self
 
     @functools.cached_property
     def inputs(self) -> tuple[tuple[int, ...], ...]:
@@ -144,6 +157,7 @@ def make_problem(
     limits: Sequence[int | None],
     least: Sequence[int],
     together: Sequence[Sequence[int]] = (),
+    loads: Sequence[Sequence[float]] = (),
 ) -> Problem:
     """The problem of a dispatch graph; dims count with a representative size. Dispatches of one group of
     ``together`` are to be on one device, as those of a state are."""
@@ -177,6 +191,7 @@ def make_problem(
         tuple(held),
         tuple(limits),
         tuple(least),
+        tuple(map(tuple, loads)),
     )
 
 
@@ -224,6 +239,7 @@ def reordered(problem: Problem, order: Sequence[int]) -> Problem:
     return replace(
         problem,
         times=tuple(problem.times[n] for n in order),
+        works=tuple(problem.works[n] for n in order) if problem.works else (),
         allowed=tuple(problem.allowed[n] for n in order),
         moves=moves,
         together=tuple(tuple(sorted(place[n] for n in group)) for group in problem.together),

@@ -96,7 +96,7 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
         if lockstep:
             start = max(start, *free)
         end[n] = free[queue] = start + problem.times[n][device]
-        load[device] += problem.times[n][device]
+        load[device] += problem.load_times[n][device]
         spans.append(Span(device, start, end[n], n, None))
     last = max(end, default=0.0)
     for number, move in enumerate(problem.moves):

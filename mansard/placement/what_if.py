@@ -15,7 +15,7 @@ from mansard.artifact.reads import Accesses, origins
 from mansard.dims import evaluate
 from mansard.errors import ArtifactError
 from mansard.hal import MemoryKind
-from mansard.placement.cost import Work, seconds
+from mansard.placement.cost import Work, load_seconds, seconds
 from mansard.placement.problem import HOST, Held, Move, Problem, joined
 from mansard.runtime.arena import Lease, plan_arena
 from mansard.runtime.layout import Links, Store, lay_out
@@ -63,6 +63,7 @@ class Outline:
         count = len(profiles)
         return Problem(
             times=tuple(tuple(seconds(work, profile) for profile in profiles) for work in self.works),
+            works=tuple(tuple(load_seconds(work, profile) for profile in profiles) for work in self.works),
             allowed=tuple(map(tuple, allowed or [range(count)] * len(self.works))),
             moves=self.moves,
             profiles=tuple(profiles),

@@ -16,6 +16,7 @@ A file has a ``name`` and a table per device, called as the device slot of a mod
   ``launch``, the smallest first (optional);
 * ``cores``: a name for the cores that the device shares with others of that name (optional);
 * ``start``: seconds from a call until the device begins (optional);
+* ``concurrency``: how many small dispatches of several calls it does in the time of one (default 1);
 * ``copy``: seconds that a copy over the link takes beside its bytes, and ``host_copies``: ``[[bytes,
   seconds], ...]`` of the host's own copies of inputs, where the device cannot use arrays (optional);
 * ``links``: by other table, or ``host``, ``{ link, handoff }`` of that way alone, with ``copy``, and ``host``
@@ -51,6 +52,7 @@ _OPTIONAL = (
     "launches",
     "cores",
     "start",
+    "concurrency",
     "copy",
     "host_copies",
 )
@@ -156,6 +158,7 @@ def _device(where: str, name: str, raw: Mapping[str, Any]) -> DeviceProfile:
         link=own_link,
         links=links,
         start=_number(where, "start", raw.get("start", 0), True),
+        concurrency=max(1.0, _number(where, "concurrency", raw.get("concurrency", 1))),
         small=_sizes(where, "small", raw, computing),
         deep=_sizes(where, "deep", raw, computing),
         kinds=_kinds(where, raw, computing),

@@ -31,6 +31,7 @@ from mansard.targets.calibrated import keep
 from mansard.targets.profile import DeviceProfile, LinkProfile, square_depth
 from mansard.tuning import chains, links, mixed, probes
 from mansard.tuning.calls import CallCosts, call_costs
+from mansard.tuning.concurrency import concurrency
 from mansard.tuning.timing import Stopwatch, Workload
 
 Progress = Callable[[str, int, int], None]
@@ -172,6 +173,7 @@ class _Bench:
             small={dtype: (*least, *points) for dtype, (points, _) in products.items() if points},
             deep={dtype: (*least, *deep) for dtype, (_, deep) in products.items() if deep},
             kinds=self._kinds(),
+            concurrency=self._figure("concurrency", lambda: concurrency(self.device)) or shipped.concurrency,
             launch=launches[-1][1] if launches else shipped.launch,
             launches=launches if len(launches) > 1 else (),
             unified=self.device.capabilities.unified_memory,
@@ -393,6 +395,7 @@ def to_toml(found: Sequence[Calibration]) -> str:
             "link": profile.link.bytes_per_second,
             "handoff": profile.link.handoff_seconds,
             "start": profile.start,
+            "concurrency": profile.concurrency,
         }
         ways = {
             table: {"link": way.bytes_per_second, "handoff": way.handoff_seconds, **_copies(way)}

@@ -20,6 +20,8 @@ _LINKS = 4
 """Products of a chain."""
 _LAYERS, _WIDTH = 4, 128
 """Layers of small norms, and the channels of the first."""
+_WALK, _WALKERS = 48, 8
+"""How many layers a long walk goes through, and the rows that do."""
 
 
 def stream(elements: int) -> Graph:
@@ -47,6 +49,16 @@ def layers() -> Graph:
     widths = [_WIDTH + number * _STEP for number in range(_LAYERS + 1)]
     for number, (k, n) in enumerate(itertools.pairwise(widths)):
         x = normalised(b, multiplied(b, x, k, n, number))
+    return b.build([x])
+
+
+def walk() -> Graph:
+    """A hundred small products and norms one behind the other: a call that never fills a large device."""
+    b = GraphBuilder("walk")
+    widths = [_WIDTH + _STEP * (number % _LAYERS) for number in range(_WALK + 1)]
+    x = b.input("x", (_WALKERS, widths[0]), DType.F32)
+    for number, (k, n) in enumerate(itertools.pairwise(widths)):
+        x = normalised(b, multiplied(b, x, k, n, number % _LAYERS))
     return b.build([x])
 
 

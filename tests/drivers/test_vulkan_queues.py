@@ -33,9 +33,11 @@ from mansard.hal import (
     Point,
     QueueKind,
     Semaphore,
+    registry,
 )
 from mansard.ir import GraphBuilder
 from mansard.placement import Placement
+from mansard.tuning.concurrency import concurrency
 
 pytestmark = pytest.mark.vulkan
 SHARED = MemoryKind.SHARED
@@ -125,6 +127,11 @@ def test_work_that_waits_does_not_hold_up_another_queue(device: VulkanDevice) ->
     late.wait(support.TIMEOUT)
     assert [int(x) for x in buffer.view()[:: 2 * N]] == [1, 2]
     assert one.profile()[0].end_ns >= two.profile()[0].start_ns
+
+
+def test_what_calls_side_by_side_gain_is_measured(device: VulkanDevice) -> None:
+    assert 1.0 <= concurrency(device) <= device.capabilities.compute_queues
+    assert concurrency(registry.open_device("cpu")) == 1.0
 
 
 def test_work_waits_for_the_host_and_for_the_other_queue(device: VulkanDevice) -> None:

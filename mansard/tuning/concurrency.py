@@ -1,0 +1,66 @@
+"""How much more a device gets done where calls in flight run side by side on several queues."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from mansard.artifact.resources import MemoryResources
+from mansard.compiler import CompileOptions, compile_graph
+from mansard.hal import Device
+from mansard.placement import Placement
+from mansard.runtime.session import Session
+from mansard.runtime.tensors import Prepared
+from mansard.tuning import probes
+from mansard.tuning.links import wake
+
+_ROUNDS = 3
+_CALLS = 8
+"""Calls of each thread in a round."""
+
+
+def concurrency(device: Device) -> float:
+    """Small dispatches that a device does in the time that one takes alone, with a call in flight for each of
+    its queues for kernels; 1 for a device with one queue. The most of some rounds.
+
+    Raises errors under CompileError for a device that cannot run the calls, DeviceError when it fails.
+    """
+    queues = device.capabilities.compute_queues
+    if queues == 1:
+        return 1.0
+    made = compile_graph(probes.walk(), CompileOptions((device.info.id,), Placement(fallback="error")))
+    resources, devices = MemoryResources(made.executables, made.weights), {made.plan.devices[0].name: device}
+    session = Session(made.plan, resources, devices, max_in_flight=queues)
+    try:
+        arrays = [np.ones([int(str(n)) for n in s.shape], s.dtype.numpy) for s in made.plan.inputs]
+        prepared = session.signature.prepare(arrays, {})
+        wake(device)
+        alone = min(_busy(session, prepared) for _ in range(_ROUNDS))
+        with ThreadPoolExecutor(queues) as pool:
+            together = min(_per_call(session, prepared, pool, queues) for _ in range(_ROUNDS))
+    finally:
+        session.close()
+    return min(float(queues), max(1.0, alone / together))
+
+
+def _busy(session: Session, prepared: Prepared) -> float:
+    """Seconds of the dispatches of a call by itself."""
+    return sum(row.end_ns - row.start_ns for row in session.profile(prepared).rows) / 1e9
+
+
+def _per_call(session: Session, prepared: Prepared, pool: ThreadPoolExecutor, clients: int) -> float:
+    """Seconds per call of clients that each make one call after another."""
+
+    def client(calls: int) -> None:
+        for _ in range(calls):
+            session.run(prepared)
+
+    def some(calls: int) -> float:
+        begin = time.perf_counter()
+        list(pool.map(client, [calls] * clients))
+        return (time.perf_counter() - begin) / (calls * clients)
+
+    some(2)  # each call in flight has a recording of its own, made for the first
+    return some(_CALLS)
