@@ -94,6 +94,11 @@ class _Known:
         self._first = self._first if same else medians
         return same
 
+    def agrees(self, extents: Sequence[int], rates: Sequence[float]) -> bool:
+        """Whether devices of these rates may have done it. A round more or less is up to a factor of two."""
+        ends = zip(extents, map(_median, self._latest), rates, strict=True)
+        return all(0.5 <= extent / time / rate <= 2.0 for extent, time, rate in ends)
+
     @property
     def sure(self) -> bool:
         """Whether there were enough calls."""
@@ -135,6 +140,9 @@ class _Ratio:
         known = self.tried.setdefault(extents, _Known(len(extents)))
         if not known.add(seconds):
             self.tried = {extents: known}
+        elif known.sure:
+            rates = [_median(latest) for latest in self.rates]
+            self.tried = {e: k for e, k in self.tried.items() if k is known or k.agrees(e, rates)}
 
     def outlook(self) -> tuple[float, float, tuple[int, ...]]:
         """The seconds until the last piece ends, as it is and with better extents, and those."""

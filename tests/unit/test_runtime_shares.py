@@ -124,6 +124,19 @@ def test_shares_stay_where_kernels_fill_their_rounds(noise):
     assert len(recorded) <= 8
 
 
+@pytest.mark.parametrize("calls", range(1, 9))
+def test_what_was_measured_of_a_slower_device_does_not_last(calls):
+    """However soon after a change of shares the device recovers."""
+    shares = shares_of(2)
+    for _ in range(6):
+        call(shares, (1.0, 1.0))
+    for _ in range(calls):
+        call(shares, (0.25, 1.0))
+    for _ in range(24):
+        share = call(shares, (1.0, 1.0))
+    assert share.fractions["fast"] > 0.4
+
+
 def test_copies_of_a_piece_count_as_its_time():
     shares = shares_of(2)
     sizes = shares.applied(Prepared((), {}, False)).dims
