@@ -152,8 +152,10 @@ class _Bench:
     def run(self) -> Calibration:
         """Every figure that the device can do; those of the shipped profile for the others."""
         shipped = self.shipped
-        cached, layers = self._cached(), self._figure("launch", self._layers)
-        launches = self._launches(layers, cached or shipped.cache_bandwidth)
+        cached, layers, kinds = self._cached(), self._figure("launch", self._layers), self._kinds()
+        # No launch takes longer than a whole dispatch.
+        most = min((size / rate for points in kinds.values() for size, rate in points), default=math.inf)
+        launches = self._launches(layers, cached or shipped.cache_bandwidth, most)
         # A product of one row is the smallest of all, and as deep as any.
         least = ((layers[""].operations, layers[""].rate),) if layers else ()
         memory, writing = self._memory()
@@ -172,7 +174,7 @@ class _Bench:
             rates=rates,
             small={dtype: (*least, *points) for dtype, (points, _) in products.items() if points},
             deep={dtype: (*least, *deep) for dtype, (_, deep) in products.items() if deep},
-            kinds=self._kinds(),
+            kinds=kinds,
             concurrency=self._figure("concurrency", lambda: concurrency(self.device)) or shipped.concurrency,
             launch=launches[-1][1] if launches else shipped.launch,
             launches=launches if len(launches) > 1 else (),
@@ -188,9 +190,9 @@ class _Bench:
             self.missing[name] = str(error)
             return None
 
-    def _launches(self, layers: Mapping[str, chains.Mean] | None, cached: float) -> Points:
-        """(Operations, seconds) of launches, the last of any larger dispatch; empty where they could not be
-        measured.
+    def _launches(self, layers: Mapping[str, chains.Mean] | None, cached: float, most: float) -> Points:
+        """(Operations, seconds) of launches, the last of any larger dispatch and none above ``most``; empty
+        where they could not be measured.
 
         Dispatches ordered one behind the other take launch + bytes / bandwidth each. The least that one takes
         is that of a norm of few numbers: memory answers twice, as in most small kernels. For the same kernel
@@ -204,7 +206,7 @@ class _Bench:
             return ()
         rate = self.shipped.rate("f32")
         light, heavy = (
-            (size, max(least, seconds - max(size / rate, moved / cached), seconds / 4))
+            (size, min(most, max(least, seconds - max(size / rate, moved / cached), seconds / 4)))
             for seconds, size, moved in (layers["rows"], layers[""])
         )
         return (light, heavy) if light[1] < heavy[1] else (light,)

@@ -90,13 +90,17 @@ def test_one_device_is_kept_by_itself():
     assert found.launch == row["profile"]["launch"]
 
 
-def test_a_launch_is_that_of_dispatches_in_a_model(monkeypatch):
+@pytest.mark.parametrize("whole, launch", [(0.03, 0.02), (0.015, 0.015)])
+def test_a_launch_is_that_of_dispatches_in_a_model(monkeypatch, whole, launch):
     monkeypatch.setattr(module, "DTYPES", ("f32",))
-    found = {"rows": chains.Mean(0.01, 1e3, 1e4), "": chains.Mean(0.02, 1e5, 1e6)}
-    monkeypatch.setattr(chains, "kind_seconds", lambda *arguments: found)
+    layers = {"rows": chains.Mean(0.01, 1e3, 1e4), "": chains.Mean(0.02, 1e5, 1e6)}
+    others = {"rows": chains.Mean(whole, 1e6, 1e6)}
+    found = {"layers": layers, "kinds_1": others}
+    monkeypatch.setattr(chains, "kind_seconds", lambda device, graph, budget: found[graph.name])
     (row,) = run("--device", "cpu")
-    # More than in a chain of the same kernel; one row's norm less than what is shared among threads.
-    assert row["profile"]["launch"] == pytest.approx(0.02, rel=1e-3)
+    # More than in a chain of the same kernel, no more than a whole dispatch takes; one row's norm less than
+    # what is shared among threads.
+    assert row["profile"]["launch"] == pytest.approx(launch, rel=1e-3)
     assert row["profile"]["launches"][0] == pytest.approx([1e3, 0.01], rel=1e-3)
 
 
