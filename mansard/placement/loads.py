@@ -18,7 +18,7 @@ class Loads:
     """The loads of many placements of a problem: those that `simulate` predicts, without the run."""
 
     def __init__(self, problem: Problem) -> None:
-        self.times = np.array(problem.times, np.float64).reshape(-1, len(problem.profiles))
+        self.times = np.array(problem.load_times, np.float64).reshape(-1, len(problem.profiles))
         devices, moves = range(len(problem.profiles)), problem.moves
         self.queues: Ints = np.unique(problem.queues, return_inverse=True)[1].reshape(-1)
         self.producers = np.array([move.producer for move in moves], np.int64)
