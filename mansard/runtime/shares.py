@@ -141,8 +141,8 @@ class _Ratio:
         if not known.add(seconds):
             self.tried = {extents: known}
         elif known.sure:
-            rates = [_median(latest) for latest in self.rates]
-            self.tried = {e: k for e, k in self.tried.items() if k is known or k.agrees(e, rates)}
+            now = [_median(latest) for latest in self.rates]
+            self.tried = {e: k for e, k in self.tried.items() if k is known or k.agrees(e, now)}
 
     def outlook(self) -> tuple[float, float, tuple[int, ...]]:
         """The seconds until the last piece ends, as it is and with better extents, and those."""
