@@ -135,7 +135,7 @@ class Landings:
             loan = _Loan(block)
             self._lent.add(loan)
             self._out.discard(block)
-        weakref.finalize(loan, self._returned.append, block).atexit = False
+        weakref.finalize(loan, _give_back, weakref.ref(self), self._returned, block).atexit = False
         whole: Bytes = np.asarray(loan)
         return whole[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
@@ -171,7 +171,8 @@ class Landings:
         for block in blocks:
             block.close()
 
-    def _collect(self) -> None:
+    def _collect(self, *, imported: bool = True) -> None:
+        """Take back what callers have dropped, and let go of what is too much; ``imported`` blocks too."""
         while self._returned:
             block = self._returned.popleft()
             if self._closed:
@@ -179,8 +180,17 @@ class Landings:
             else:
                 self._idle.append(block)
         # Large ones of one kind must not drive out those of the other.
-        self._trim([block for block in self._idle if block.buffers], max(KEPT_BYTES, self._peak))
         self._trim([block for block in self._idle if not block.buffers], KEPT_BYTES)
+        if imported:
+            self._trim([block for block in self._idle if block.buffers], max(KEPT_BYTES, self._peak))
+
+    def _collect_now(self) -> None:
+        """The same for pages that no device has, which may be many; called wherever an array ends."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._collect(imported=False)
+            finally:
+                self._lock.release()
 
     def _trim(self, blocks: list[Block], kept: int) -> None:
         """Let go of the oldest of idle blocks, until the others are no more than ``kept`` bytes."""
@@ -230,6 +240,14 @@ class _Loan:
     def __init__(self, block: Block) -> None:
         self.block = block
         self.__array_interface__ = block.array.__array_interface__
+
+
+def _give_back(landings: weakref.ref[Landings], returned: deque[Block], block: Block) -> None:
+    """The last array over a block on loan is gone."""
+    returned.append(block)
+    pool = landings()
+    if pool is not None and not block.buffers:
+        pool._collect_now()
 
 
 def _map(size: int) -> Bytes:

@@ -163,6 +163,16 @@ def test_what_is_kept_is_bounded(make, monkeypatch):
     landings.close()
 
 
+def test_pages_that_nobody_wants_go_when_results_do(monkeypatch):
+    monkeypatch.setattr(module, "KEPT_BYTES", 20 << 20)
+    landings = Landings([])
+    arrays = [landings.array((9 << 20,), np.dtype(np.uint8)) for _ in range(6)]
+    arrays[0][:] = 1
+    del arrays  # and nothing else is done
+    assert [block.size for block in landings._idle] == [9 << 20] * 2
+    assert not landings._returned
+
+
 def test_large_results_in_place_take_turns_in_pages_too(make):
     count = 4 << 20
     b = PlanBuilder("cpu", count=count)
