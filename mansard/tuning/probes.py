@@ -20,8 +20,8 @@ _LINKS = 4
 """Products of a chain."""
 _LAYERS, _WIDTH = 4, 128
 """Layers of small norms, and the channels of the first."""
-_WALK, _WALKERS = 48, 8
-"""How many layers a long walk goes through, and the rows that do."""
+_WALK, _WALKERS = 48, 128
+"""How many layers a long walk goes through, and the rows that do: as many as a small model has tokens."""
 
 
 def stream(elements: int) -> Graph:

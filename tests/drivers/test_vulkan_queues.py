@@ -37,6 +37,7 @@ from mansard.hal import (
 )
 from mansard.ir import GraphBuilder
 from mansard.placement import Placement
+from mansard.tuning import probes
 from mansard.tuning.concurrency import concurrency
 
 pytestmark = pytest.mark.vulkan
@@ -129,7 +130,11 @@ def test_work_that_waits_does_not_hold_up_another_queue(device: VulkanDevice) ->
     assert one.profile()[0].end_ns >= two.profile()[0].start_ns
 
 
-def test_what_calls_side_by_side_gain_is_measured(device: VulkanDevice) -> None:
+def test_what_calls_side_by_side_gain_is_measured(
+    device: VulkanDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "_WALK", 4)
+    monkeypatch.setattr(probes, "_WALKERS", 8)
     assert 1.0 <= concurrency(device) <= device.capabilities.compute_queues
     assert concurrency(registry.open_device("cpu")) == 1.0
 
