@@ -27,20 +27,26 @@ def interrupted_at(line: int, call: Callable[[], object]) -> str | None:
     """Interrupt a call at its n-th line within Mansard; where that was, None when the call has fewer."""
     seen, where = 0, None
 
-    def within(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal seen, where
-        # The interpreter names the line of a `with` again before it leaves it, where no interrupt can come.
-        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-        if event == "line" and not text.startswith("with "):
-            seen += 1
-            if seen == line:
-                where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                sys.settrace(None)
-                raise KeyboardInterrupt
+    def follow(last: int) -> Any:
+        def within(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal seen, where, last
+            # The line of a `with` is named again before it is left, where no interrupt can come; and one that
+            # a tracer raises between the rounds of a comprehension skips what encloses it (3.12).
+            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+            again, last = last == frame.f_lineno, frame.f_lineno
+            if event == "line" and not again and not text.startswith("with "):
+                seen += 1
+                if seen == line:
+                    where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return within
+
         return within
 
     def entered(frame: FrameType, event: str, argument: object) -> Any:
-        return within if frame.f_code.co_filename.startswith(FOLDER) else None
+        ours = frame.f_code.co_filename.startswith(FOLDER) and frame.f_code.co_name != "__del__"
+        return follow(0) if ours else None
 
     before = sys.gettrace()
     sys.settrace(entered)
