@@ -2,14 +2,15 @@
 
 The bound of loads gives each queue the part of a dispatch that suits it, and a value that many dispatches
 read is copied in parts, one for each reader. Nearly all dispatches and values are so small that this makes no
-difference. A few are not: the last product of a decoder, its cache. Of every such one it is decided first
-where it is, or whether it is copied; what was decided is no longer divisible, and each case has a bound of
+difference. A few are not: the last product of a decoder, its cache, what joins the new keys of all layers.
+Of every such one it is decided first where it is, or whether it is copied; what was decided is no longer divisible, and each case has a bound of
 its own. The least of them bounds the problem (A. H. Land, A. G. Doig, "An automatic method of solving
 discrete programming problems", 1960).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -59,8 +60,21 @@ def _units(problem: Problem) -> list[tuple[float, tuple[int, ...]]]:
     for unit in units:
         devices = set.intersection(*(set(problem.allowed[n]) for n in unit))
         if len(devices) > 1:
-            found.append((min(sum(problem.times[n][d] for n in unit) for d in devices), unit))
+            seconds = min(sum(problem.times[n][d] for n in unit) for d in devices)
+            found.append((max(seconds, sum(_joined(problem, n) for n in unit)), unit))
     return found
+
+
+def _joined(problem: Problem, n: int) -> float:
+    """The seconds of copies to a dispatch that joins many values, as far as bounds do not know of them: of
+    its values all but one are taken to be where it is."""
+    pairs = list(itertools.permutations(problem.devices, 2))
+    copies = [
+        min(problem.delay(problem.moves[number].bytes, a, b)[1] for a, b in pairs)
+        for number in problem.inputs[n]
+        if problem.moves[number].producer != HOST
+    ]
+    return sum(copies) - max(copies, default=0.0)
 
 
 def _alike(problem: Problem) -> list[list[int]]:

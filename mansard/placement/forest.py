@@ -48,10 +48,17 @@ class Branch:
 
 class Forest:
     """Dispatches with at most one input each. ``times`` are seconds on every device, inf where a dispatch
-    cannot be, shape (n, devices); ``queues`` has the number of every device's queue, from 0."""
+    cannot be, shape (n, devices); ``queues`` has the number of every device's queue, from 0. ``certain`` are
+    seconds that a dispatch on a device brings others to do, (n, devices, devices)."""
 
-    def __init__(self, times: Floats, branches: Sequence[Branch | None], queues: Sequence[int]) -> None:
-        self.times, self.branches = times, branches
+    def __init__(
+        self,
+        times: Floats,
+        branches: Sequence[Branch | None],
+        queues: Sequence[int],
+        certain: Floats,
+    ) -> None:
+        self.times, self.branches, self.certain = times, branches, certain
         self.queues = np.array(queues)
 
     def values(self, weights: Floats) -> Floats:
@@ -63,6 +70,7 @@ class Forest:
         # A queue without weight does not let a device run what it cannot.
         able = np.where(np.isinf(self.times), 0.0, self.times)
         found = np.where(np.isinf(self.times), np.inf, own[:, None, :] * able)
+        found += np.einsum("kd,nsd->kns", own, self.certain)
         for n in range(len(self.times) - 1, -1, -1):
             branch = self.branches[n]
             if branch is not None and branch.parent >= 0:
@@ -88,6 +96,8 @@ class Forest:
             labels[:, n] = least.argmin(axis=1)
             seconds = np.broadcast_to(seconds, least.shape)[sets, labels[:, n]]
             found[sets, self.queues[labels[:, n]]] += np.where(inside, seconds, 0.0)
+            for device, queue in enumerate(self.queues):
+                found[:, queue] += np.where(inside, self.certain[n, labels[:, n], device], 0.0)
         return found
 
     def best_weights(self, first: Floats, begins: Sequence[int], load: Floats) -> Floats:

@@ -64,11 +64,11 @@ class Frontier:
         self.cost = cost_of(problem, objective)
         self.look = Outlook(problem, self.latency, case.paid, case.load)
         self.order = list(range(len(problem.times)))
-        if not self.latency and not self.look.slots:
+        if not self.latency and not self.look.slots and not self.look.certain.any():
             # Nothing but loads: the order is free, and what is left to the end should be small.
             self.order.sort(key=lambda n: -min(problem.times[n][d] for d in problem.allowed[n]))
             self.problem = replace(reordered(problem, self.order), moves=())
-            self.look = Outlook(self.problem, self.latency, (), case.load)
+            self.look = Outlook(self.problem, self.latency, (), self.look.load.tolist())
 
     def run(self, width: int, known: float, until: float, clock: Clock | None = None) -> Found:
         """The best placement among all whose first parts stay within ``width`` states.
@@ -210,6 +210,10 @@ class Frontier:
         end = np.maximum(ready, free[:, device]) + self.look.times[n, device]
         free[:, queue] = end[:, None]
         states.top = np.maximum(states.top, end)
+        if not self.latency:
+            for own in self.look.sharing:
+                free[:, own] += self.look.certain[n, device, own].sum()
+            states.top = np.maximum(states.top, free.max(axis=1))
         value = end if self.latency else np.zeros(len(rows))
         for slot in step.ends:
             there[:, slot], states.made[:, slot], states.waiting[:, slot] = 0.0, HOST, False

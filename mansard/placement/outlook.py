@@ -91,7 +91,8 @@ class Outlook:
     ``entry``.
     Copies that take nothing worth mentioning are none, but ``blocking`` where a queue waits for the value
     before it does anything else, [source, target, move]. Copies that are ``paid`` cost nothing; ``load`` is
-    what each device has to do besides, in seconds.
+    what each device has to do besides, in seconds, and ``certain`` what a dispatch brings others to do, by
+    its device and theirs, [dispatch, device, device].
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Outlook:
         load: Sequence[float] | None = None,
     ) -> None:
         self.problem = problem
-        self.load: Floats = np.zeros(len(problem.profiles)) if load is None else np.array(load)
+        self.load: Floats = np.zeros(len(problem.profiles)) if load is None else np.array(load, np.float64)
         self.devices = len(problem.profiles)
         self.times: Floats = np.array(problem.times, np.float64).reshape(-1, self.devices)
         self.total = max(float(self.times.min(axis=1).sum()), 1e-18)
@@ -146,6 +147,9 @@ class Outlook:
         self.blocking[:, :, small] = copy[:, :, small] > 0
         copy[:, :, small] = 0.0
         self.down[small] = 0.0
+        self.certain: Floats = np.zeros((len(self.times), self.devices, self.devices))
+        if not latency:
+            self._certain(copy)
         self.handoff: Floats = handoff if latency else np.zeros_like(handoff)
         self.behind: Floats = behind if latency else np.zeros_like(behind)
         self.copy: Floats = copy
@@ -153,6 +157,18 @@ class Outlook:
         if not latency:
             for source, target in itertools.product(range(self.devices), repeat=2):
                 self.entry[source, target] = self.problem.entry(source, target)
+
+    def _certain(self, copy: Floats) -> None:
+        """Copies to readers that can only be on one device are made wherever the value is: loads of its own
+        dispatch, or in any event. They are no copies of the search then."""
+        for number, move in enumerate(self.problem.moves):
+            able = [self.problem.allowed[n] for n in move.consumers if n != HOST]
+            for target in {own[0] for own in able if len(own) == 1}:
+                if move.producer == HOST:
+                    self.load[target] += copy[HOST, target, number]
+                else:
+                    self.certain[move.producer, :, target] += copy[:-1, target, number]
+                copy[:, target, number] = 0.0
 
     def _steps(self, latency: bool) -> None:
         problem, count = self.problem, len(self.times)
@@ -264,7 +280,9 @@ class Outlook:
         queues = sorted(set(self.problem.queues))
         shared = [[d for d in range(self.devices) if self.problem.queues[d] == queue] for queue in queues]
         branches = self._branches()
-        forest = Forest(allowed, branches, [queues.index(queue) for queue in self.problem.queues])
+        forest = Forest(
+            allowed, branches, [queues.index(queue) for queue in self.problem.queues], self.certain
+        )
         fastest = np.stack([allowed[:, own].min(axis=1) for own in shared], axis=1)
         load = np.array([self.load[own].sum() for own in shared])
         found = [load_weights(fastest[begin:], load * (begin == 0)) for begin in begins]

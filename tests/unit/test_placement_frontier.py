@@ -133,6 +133,27 @@ def test_the_bound_holds_where_states_were_dropped(seed, objective):
             assert found.cost >= best * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("joins", [(1,), (0, 1)])
+@pytest.mark.parametrize("seed", range(4))
+def test_copies_to_where_values_are_joined_are_known_when_they_are_made(seed, joins):
+    """Many values of which one dispatch reads all, without handoffs: bounds know the copies to its device."""
+    rng = np.random.default_rng(seed)
+    near, far = profile("near", 0.0, 1.0, True), profile("far", 0.0, 1.0, False)
+    count = 9
+    moves = [Move(HOST, (0, count), 0.3), Move(count, (HOST,), 0.1)]
+    moves += [Move(n, (count,), float(rng.uniform(0.1, 0.6))) for n in range(count)]
+    times = (*((1.0, float(rng.uniform(0.7, 1.2))) for _ in range(count)), (0.2, 0.2))
+    problem = Problem(times, (*((0, 1),) * count, joins), tuple(moves), (near, far))
+    best = best_of_all(problem, "throughput")
+    found = Frontier(problem, "throughput").run(UNLIMITED, math.inf, LATER)
+    assert best * (1 - 1e-9) <= found.cost <= best * 1.005
+    assert best * 0.995 <= found.bound <= best * (1 + 1e-9)
+    choice = choose(dataclasses.replace(problem, times=(*times[:-1], (0.2, 0.201))), "throughput", 5.0)
+    assert choice.cost - choice.given_up <= best * 1.011
+    if len(joins) == 1:
+        assert Frontier(problem, "throughput").bound >= 0.9 * best
+
+
 def inputs_at_different_times(seed):
     """Inputs of very different sizes, which the host copies first, for devices with memories of their own."""
     rng = np.random.default_rng(seed)
