@@ -26,7 +26,8 @@ class Dim:
     """A named dimension with its contract: ``min <= value <= max`` and ``value % multiple == 0``.
 
     Two dims of one name are the same symbol; a model states each contract once. ``typical`` is a value
-    to choose by where one must be assumed (costs, tiles); it is no part of the contract.
+    to choose by where one must be assumed (costs, tiles); it is no part of the contract. Raises
+    ShapeContractError for a contract that no value keeps.
     """
 
     name: str
@@ -34,6 +35,15 @@ class Dim:
     max: int = INT_MAX
     multiple: int = 1
     typical: int | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.multiple < 1:
+            raise ShapeContractError(f"dim {self.name!r}: multiple={self.multiple} must be at least 1")
+        if self.min < 0 or -(-self.min // self.multiple) * self.multiple > self.max:
+            of = f" that is a multiple of {self.multiple}" if self.multiple > 1 else ""
+            raise ShapeContractError(
+                f"dim {self.name!r}: no value{of} is at least 0 and from {self.min} to {self.max}"
+            )
 
     def check(self, value: int, where: str) -> None:
         """Raise ShapeContractError when ``value`` is outside the contract. ``where`` names the input."""

@@ -19,6 +19,7 @@ import typer
 
 from mansard.dims import Dim
 from mansard.dtypes import DType
+from mansard.errors import ShapeContractError
 
 Array = npt.NDArray[np.generic]
 
@@ -184,9 +185,10 @@ def parse_dynamic(texts: Sequence[str]) -> dict[str, dict[int, Dim]]:
         if match is None:
             raise typer.BadParameter(f"{text!r} is not INPUT:AXIS=[SYMBOL:]MIN..MAX[/MULTIPLE]")
         name = match["symbol"] or re.sub(r"\W", "_", f"{match['input']}_{match['axis']}")
-        dim = Dim(name, int(match["min"]), int(match["max"]), int(match["multiple"] or 1))
-        if dim.min > dim.max or dim.multiple < 1:
-            raise typer.BadParameter(f"{text!r}: the range is empty")
+        try:
+            dim = Dim(name, int(match["min"]), int(match["max"]), int(match["multiple"] or 1))
+        except ShapeContractError as error:
+            raise typer.BadParameter(f"{text!r}: {error}") from None
         if symbols.setdefault(name, dim) != dim:
             raise typer.BadParameter(f"{text!r}: {name!r} was given another range before")
         result.setdefault(match["input"], {})[int(match["axis"])] = dim

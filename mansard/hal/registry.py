@@ -68,8 +68,12 @@ def open_device(name: str) -> Device:
     Raises DeviceUnavailableError naming what is present when there is no such device, or the
     reasons when it is below the baseline.
     """
-    driver_name, _, index_text = name.partition(":")
-    index = int(index_text) if index_text.isdigit() else 0
+    driver_name, colon, index_text = name.partition(":")
+    if colon and not index_text.isdecimal():
+        raise DeviceUnavailableError(
+            f"no device {name!r}: behind the colon comes a number, as in {driver_name}:0"
+        )
+    index = int(index_text or 0)
     key = driver_name if index == 0 else f"{driver_name}:{index}"
     with _lock:
         if key in _open:

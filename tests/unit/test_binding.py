@@ -8,6 +8,7 @@ from fake_device import FakeDevice
 from mansard.artifact.plan import DevicePlan, Plan
 from mansard.artifact.resources import MemoryResources
 from mansard.errors import DeviceUnavailableError
+from mansard.hal import registry
 from mansard.runtime import binding
 
 
@@ -58,3 +59,9 @@ def test_every_slot_gets_a_device_of_its_own_where_there_are_enough(bound, slots
 def test_a_device_is_named_once(bound):
     with pytest.raises(DeviceUnavailableError, match=r"'npu:1' \(or it is named twice\)"):
         bound(["npu:1"], ["npu", "npu:1"], ["npu:1", "npu:1"])
+
+
+@pytest.mark.parametrize("name", ["cpu:first", "cpu:", "cpu:-1"])
+def test_the_number_of_a_device(name):
+    with pytest.raises(DeviceUnavailableError, match=r"behind the colon comes a number, as in cpu:0"):
+        registry.open_device(name)

@@ -170,7 +170,9 @@ def test_dynamic_dims() -> None:
     ("texts", "message"),
     [
         (["ids=1..2"], "INPUT:AXIS="),
-        (["ids:0=4..2"], "range is empty"),
+        (["ids:0=4..2"], "no value"),
+        (["ids:0=1..3/4"], "multiple of 4"),
+        (["ids:0=1..3/0"], "at least 1"),
         (["ids:0=n:1..2", "ids:1=n:1..3"], "another range"),
     ],
 )

@@ -98,3 +98,19 @@ def test_foreign_text_is_refused(text):
 def test_the_literal_of_an_expression():
     n = dims.symbol(Dim("n", 1, 64))
     assert [dims.literal(v) for v in (7, n, 2 * n + 3, n * n - 5, dims.floordiv(n, 2))] == [7, 0, 3, -5, 0]
+
+
+@pytest.mark.parametrize(
+    ("contract", "message"),
+    [
+        ((5, 4), "no value is at least 0 and from 5 to 4"),
+        ((-1, 4), "from -1 to 4"),
+        ((1, 3, 4), "no value that is a multiple of 4"),
+        ((1, 3, 0), "multiple=0"),
+    ],
+)
+def test_a_contract_that_no_value_keeps(contract, message):
+    with pytest.raises(ShapeContractError, match=message):
+        Dim("n", *contract)
+    assert Dim("n", 0, 0).max == 0
+    assert Dim("n", 1, 4, 4).multiple == 4
