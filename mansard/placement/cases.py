@@ -3,9 +3,9 @@
 The bound of loads gives each queue the part of a dispatch that suits it, and a value that many dispatches
 read is copied in parts, one for each reader. Nearly all dispatches and values are so small that this makes no
 difference. A few are not: the last product of a decoder, its cache, what joins the new keys of all layers.
-Of every such one it is decided first where it is, or whether it is copied; what was decided is no longer divisible, and each case has a bound of
-its own. The least of them bounds the problem (A. H. Land, A. G. Doig, "An automatic method of solving
-discrete programming problems", 1960).
+Of every such one it is decided first where it is, or whether it is copied; what was decided is no longer
+divisible, and each case has a bound of its own. The least of them bounds the problem (A. H. Land, A. G. Doig,
+"An automatic method of solving discrete programming problems", 1960).
 """
 
 from __future__ import annotations
