@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (
-    "batch", "completion", "copy", "cpu_exec", "cpu_list", "follow", "help", "memory", "poll", "pool", "queue",
-    "queue_end", "status", "thread", "timeline",
+    "batch", "completion", "copy", "cpu_exec", "cpu_list", "follow", "help", "memory", "poll", "pool",
+    "queue", "queue_end", "status", "thread", "timeline",
 )  # fmt: skip
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
