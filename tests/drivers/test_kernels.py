@@ -307,6 +307,20 @@ def test_scan_and_sort(device, axis):
         compare(outputs(model, [data]), interpret(graph, [data]))
 
 
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("kept", [1, 200, 400])
+def test_many_of_many_more(device, kept, descending):
+    """The first of a long line, some of which are equal: few enough for insertions, and too many."""
+    b = GraphBuilder()
+    x = b.input("x", (2, 3000), F32)
+    data = np.round(random(2, 3000), 3)
+    data[1, 100:400] = data[1, 5]
+    data[0, 7] = np.nan
+    graph = b.build([*b.sort(x, 1, descending, kept)])
+    with compiled(graph, device) as model:
+        compare(outputs(model, [data]), interpret(graph, [data]))
+
+
 @pytest.mark.parametrize("combiner", [None, "add", "max"])
 def test_scatter_applies_rows_in_order_and_drops_what_is_outside(device, combiner):
     b = GraphBuilder()
