@@ -145,13 +145,13 @@ def seconds(work: Work, profile: DeviceProfile) -> float:
     return max(memory, arithmetic) + launch
 
 
-def load_seconds(work: Work, profile: DeviceProfile) -> float:
-    """Predicted seconds that a dispatch takes from what a device gets done with many calls in flight.
+def load_seconds(work: Work, profile: DeviceProfile, took: float) -> float:
+    """Predicted seconds that a dispatch of ``took`` `seconds` takes from what a device gets done with many
+    calls in flight.
 
     Where dispatches of several calls run side by side (``DeviceProfile.concurrency``), small ones share the
     device; a large one still takes what its bytes and operations need at full rates.
     """
-    took = seconds(work, profile)
     if profile.concurrency <= 1:
         return took
     full = dims.representative(work.operations) / profile.rate(work.dtype)

@@ -250,8 +250,14 @@ class _Placer:
             self.limits,
             [share if i in active else 0 for i in range(len(self.slots))],
             self._together(),
-            [[load_seconds(self.work[d], s.profile) for s in self.slots] for d in self.dispatches],
+            self._loads(),
         )
+
+    def _loads(self) -> list[list[float]]:
+        return [
+            [load_seconds(self.work[d], s.profile, took) for s, took in zip(self.slots, times, strict=True)]
+            for d, times in zip(self.dispatches, self.times, strict=True)
+        ]
 
     # Reasons --------------------------------------------------------------------------------
     def _decision(self, number: int, labels: Sequence[int]) -> Decision:

@@ -61,9 +61,13 @@ class Outline:
         """The problem of placing them on devices with these profiles; ``allowed`` are the devices of every
         dispatch (None: any), ``limits`` the bytes of constants that each device takes, None for any."""
         count = len(profiles)
+        times = tuple(tuple(seconds(work, profile) for profile in profiles) for work in self.works)
         return Problem(
-            times=tuple(tuple(seconds(work, profile) for profile in profiles) for work in self.works),
-            works=tuple(tuple(load_seconds(work, profile) for profile in profiles) for work in self.works),
+            times=times,
+            works=tuple(
+                tuple(load_seconds(work, profile, took) for profile, took in zip(profiles, own, strict=True))
+                for work, own in zip(self.works, times, strict=True)
+            ),
             allowed=tuple(map(tuple, allowed or [range(count)] * len(self.works))),
             moves=self.moves,
             profiles=tuple(profiles),

@@ -15,17 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mansard.artifact.resources import MemoryResources
-from mansard.compiler import CompileOptions, compile_graph
 from mansard.dims import Dim, representative, symbol
 from mansard.dtypes import DType
 from mansard.hal import Device
 from mansard.ir import Graph, GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Const, Scalar
-from mansard.placement import Placement
 from mansard.runtime.profile import Profile
-from mansard.runtime.session import Session
 from mansard.tuning.links import wake
+from mansard.tuning.sessions import session_on
 
 Points = tuple[tuple[float, float], ...]
 """(Bytes, seconds), the smallest first."""
@@ -71,13 +68,9 @@ class _Calls:
     """A model with rows of inputs, called."""
 
     def __init__(self, device: Device, graph: Graph) -> None:
-        options = CompileOptions((device.info.id,), Placement(fallback="error"))
-        made = compile_graph(graph, options)
-        self.device = device
-        resources = MemoryResources(made.executables, made.weights)
-        self.session = Session(made.plan, resources, {made.plan.devices[0].name: device})
-        self.shape = made.plan.inputs[0].shape
-        self.kernels = {decision.dispatch for decision in made.plan.decisions}
+        self.session = session_on(device, graph)
+        self.shape = self.session.plan.inputs[0].shape
+        self.kernels = {decision.dispatch for decision in self.session.plan.decisions}
         wake(device)
 
     def beside(self, rows: int, *, copies: bool = True) -> float:

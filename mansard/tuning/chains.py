@@ -14,14 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from mansard.artifact.plan import Decision
-from mansard.artifact.resources import MemoryResources
-from mansard.compiler import CompileOptions, compile_graph
 from mansard.dims import evaluate
 from mansard.hal import Device
 from mansard.ir import Graph
-from mansard.placement import Placement
-from mansard.runtime.session import Session
 from mansard.tuning.links import wake
+from mansard.tuning.sessions import session_on
 
 _LEAST_RUNS = 5
 _WAKING_S = 0.1
@@ -69,12 +66,11 @@ def kind_seconds(device: Device, graph: Graph, budget: float) -> Mapping[str, Me
 
 
 def _run(device: Device, graph: Graph, budget: float) -> tuple[Sequence[Decision], Runs]:
-    made = compile_graph(graph, CompileOptions((device.info.id,), Placement(fallback="error")))
-    session = Session(made.plan, MemoryResources(made.executables, made.weights))
+    session = session_on(device, graph)
     runs: Runs = []
     try:
         rng = np.random.default_rng(0)
-        arrays = [_random(rng, spec.shape, spec.dtype.numpy) for spec in made.plan.inputs]
+        arrays = [_random(rng, spec.shape, spec.dtype.numpy) for spec in session.plan.inputs]
         prepared = session.signature.prepare(arrays, {})
         wake(device, _WAKING_S)
         until = time.monotonic() + budget
@@ -85,7 +81,7 @@ def _run(device: Device, graph: Graph, budget: float) -> tuple[Sequence[Decision
             runs.append(spent)
     finally:
         session.close()
-    return made.plan.decisions, runs
+    return session.plan.decisions, runs
 
 
 def _mean(decisions: Sequence[Decision], runs: Runs) -> Mean:

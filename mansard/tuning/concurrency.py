@@ -7,14 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from mansard.artifact.resources import MemoryResources
-from mansard.compiler import CompileOptions, compile_graph
 from mansard.hal import Device
-from mansard.placement import Placement
 from mansard.runtime.session import Session
 from mansard.runtime.tensors import Prepared
 from mansard.tuning import probes
 from mansard.tuning.links import wake
+from mansard.tuning.sessions import session_on
 
 _ROUNDS = 3
 _CALLS = 8
@@ -30,11 +28,9 @@ def concurrency(device: Device) -> float:
     queues = device.capabilities.compute_queues
     if queues == 1:
         return 1.0
-    made = compile_graph(probes.walk(), CompileOptions((device.info.id,), Placement(fallback="error")))
-    resources, devices = MemoryResources(made.executables, made.weights), {made.plan.devices[0].name: device}
-    session = Session(made.plan, resources, devices, max_in_flight=queues)
+    session = session_on(device, probes.walk(), queues)
     try:
-        arrays = [np.ones([int(str(n)) for n in s.shape], s.dtype.numpy) for s in made.plan.inputs]
+        arrays = [np.ones([int(str(n)) for n in s.shape], s.dtype.numpy) for s in session.plan.inputs]
         prepared = session.signature.prepare(arrays, {})
         wake(device)
         alone = min(_busy(session, prepared) for _ in range(_ROUNDS))

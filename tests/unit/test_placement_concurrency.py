@@ -19,27 +19,31 @@ GPU = DeviceProfile(
 )  # fmt: skip
 
 
+def load(work, profile):
+    return load_seconds(work, profile, seconds(work, profile))
+
+
 def test_small_dispatches_share_a_device():
     small = Work(1000, 10**5, "f32")
     assert seconds(small, GPU) == pytest.approx(1e-5)
-    assert load_seconds(small, GPU) == pytest.approx(1e-5 / 3)
+    assert load(small, GPU) == pytest.approx(1e-5 / 3)
 
 
 def test_large_dispatches_take_what_they_take_at_full_rate():
     large = Work(1000, 10**10, "f32")
-    assert load_seconds(large, GPU) == seconds(large, GPU)
+    assert load(large, GPU) == seconds(large, GPU)
     middle = Work(1000, 4 * 10**8, "f32")
-    assert seconds(middle, GPU) / 3 < load_seconds(middle, GPU) == pytest.approx(4e-4)
-    assert load_seconds(middle, GPU) < seconds(middle, GPU)
+    assert seconds(middle, GPU) / 3 < load(middle, GPU) == pytest.approx(4e-4)
+    assert load(middle, GPU) < seconds(middle, GPU)
     moving = Work(10**9, 10**5, "f32")
-    assert load_seconds(moving, GPU) == pytest.approx(1e-3)
+    assert load(moving, GPU) == pytest.approx(1e-3)
 
 
 def test_a_device_with_one_queue_has_loads_that_are_times():
     alone = dataclasses.replace(GPU, concurrency=1.0)
     for operations in (10**5, 10**8, 10**10):
         work = Work(1000, operations, "f32")
-        assert load_seconds(work, alone) == seconds(work, alone)
+        assert load(work, alone) == seconds(work, alone)
 
 
 def chain(works=()):

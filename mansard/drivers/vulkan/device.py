@@ -81,19 +81,18 @@ class VulkanDevice(Device):
             self._recorder = self._new_recorder(self._queue, COMPUTE | TRANSFER, encoder)
             undo.callback(self._recorder.close)
             self._queues = {self._recorder: self._queue}
-            for number, slot in enumerate(queues.beside, 1):
-                more = DeviceQueue(self._context, slot, f"{info.id} {number}", self._queue)
-                undo.callback(_discard, more)
-                recorder = self._new_recorder(more, COMPUTE | TRANSFER, encoder)
-                undo.callback(recorder.close)
-                self._queues[recorder] = more
-            self._computing = tuple(self._queues)
-            self._copier = self._recorder
+            more = [(s, f"{info.id} {n}", COMPUTE | TRANSFER) for n, s in enumerate(queues.beside, 1)]
             if queues.transfer is not None:
-                copies = DeviceQueue(self._context, queues.transfer, f"{info.id} transfers", self._queue)
-                undo.callback(_discard, copies)
-                self._copier = self._new_recorder(copies, TRANSFER, encoder)
-                self._queues[self._copier] = copies
+                more.append((queues.transfer, f"{info.id} transfers", TRANSFER))
+            for slot, label, kinds in more:
+                queue = DeviceQueue(self._context, slot, label, self._queue)
+                undo.callback(_discard, queue)
+                recorder = self._new_recorder(queue, kinds, encoder)
+                undo.callback(recorder.close)
+                self._queues[recorder] = queue
+            recorders = tuple(self._queues)
+            self._computing = recorders[: 1 + len(queues.beside)]
+            self._copier = recorders[-1] if queues.transfer is not None else self._recorder
             undo.pop_all()
 
     def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:

@@ -1,0 +1,20 @@
+"""Graphs that are called on a device to be measured, as models are."""
+
+from __future__ import annotations
+
+from mansard.artifact.resources import MemoryResources
+from mansard.compiler import CompileOptions, compile_graph
+from mansard.hal import Device
+from mansard.ir import Graph
+from mansard.placement import Placement
+from mansard.runtime.session import MAX_IN_FLIGHT, Session
+
+
+def session_on(device: Device, graph: Graph, max_in_flight: int = MAX_IN_FLIGHT) -> Session:
+    """A session that runs all of a graph on a device; to be closed by the caller.
+
+    Raises errors under CompileError for a graph that the device cannot run.
+    """
+    made = compile_graph(graph, CompileOptions((device.info.id,), Placement(fallback="error")))
+    resources, devices = MemoryResources(made.executables, made.weights), {made.plan.devices[0].name: device}
+    return Session(made.plan, resources, devices, max_in_flight=max_in_flight)
