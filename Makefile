@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 # Whatever of these changes makes the next run install again (and rebuild the native core).
-SETUP_INPUTS := pyproject.toml setup.py tools/setup_env.sh $(wildcard src/*.c src/*.h)
+SETUP_INPUTS := pyproject.toml setup.py tools/setup_env.sh $(wildcard src/*/*.c src/*/*.h mansard/include/*.h)
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=

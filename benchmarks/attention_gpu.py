@@ -43,10 +43,10 @@ from mansard.hal import (
 from mansard.hal import Dispatch as Launch
 from mansard.ir import Graph, GraphBuilder
 from mansard.ir.types import Value
-from mansard.passes.dce import eliminate_dead
-from mansard.passes.fuse import fuse
+from mansard.passes.canonical.dce import eliminate_dead
+from mansard.passes.fusion.fuse import fuse
+from mansard.passes.parallel.split_attention import split_attention
 from mansard.passes.pipeline import CANONICAL, run_passes
-from mansard.passes.split_attention import split_attention
 from mansard.placement import Placement
 
 WARM_SECONDS, TIMED_SECONDS = 0.7, 0.25

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mansard.drivers.vulkan.assembler import assemble
+from mansard.drivers.vulkan.shaders.assembler import assemble
 from mansard.hal import (
     Barrier,
     Batch,

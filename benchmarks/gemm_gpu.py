@@ -24,7 +24,7 @@ import numpy as np
 from gemv_gpu import Kernels
 
 from mansard.codegen.kernel import KernelBuilder, matrix
-from mansard.codegen.schedules.gpu.matrix_tile import shape_for
+from mansard.codegen.schedules.gpu.gemm.matrix_tile import shape_for
 from mansard.dtypes import DType
 from mansard.hal import Barrier, Batch, Buffer, BufferRef, Command, Copy, MemoryKind, Point, Semaphore
 from mansard.hal import Dispatch as Launch

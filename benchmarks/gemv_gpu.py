@@ -50,9 +50,9 @@ from mansard.hal import (
 )
 from mansard.hal import Dispatch as Launch
 from mansard.ir import Graph, GraphBuilder, IndexMap
+from mansard.ir.dispatch import Dispatch
 from mansard.ir.scalar import Apply, Arg, Cast, Scalar
-from mansard.passes.dispatch import Dispatch
-from mansard.passes.fuse import fuse
+from mansard.passes.fusion.fuse import fuse
 from mansard.passes.pipeline import CANONICAL, run_passes
 from mansard.placement import Placement
 

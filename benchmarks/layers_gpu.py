@@ -22,14 +22,14 @@ import numpy as np
 from gemm_gpu import WARM_SECONDS, timed, upload
 from gemv_gpu import Kernels
 
-from mansard.codegen.nest import Nest
+from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules import Parameters
-from mansard.codegen.schedules.gpu import tiled
+from mansard.codegen.schedules.gpu.gemm import tiled
 from mansard.dtypes import DType
 from mansard.hal import BufferRef, Copy, MemoryKind
 from mansard.ir import Graph, GraphBuilder, IndexMap, Linear
 from mansard.ir.scalar import Apply, Arg
-from mansard.passes.fuse import fuse
+from mansard.passes.fusion.fuse import fuse
 
 F32 = DType.F32
 PRODUCT, SUM = (Apply(name, (Arg(0, F32), Arg(1, F32)), F32) for name in ("mul", "add"))

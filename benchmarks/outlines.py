@@ -22,7 +22,7 @@ from mansard.placement.problem import Held, Move
 from mansard.placement.what_if import Outline, outline
 
 if TYPE_CHECKING:
-    from mansard.artifact.plan import Plan
+    from mansard.plan.plan import Plan
 
 FOLDER = Path(__file__).parent / "outlines"
 NETWORKS = ("mobilenet_v2", "minilm", "deeplabv3", "resnet50", "qwen_prefill", "qwen_decode")

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from mansard.api import Model
-from mansard.artifact.plan import DispatchStep, Plan, TransferStep
 from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.ir import Graph
 from mansard.placement import Placement
-from mansard.runtime.profile import Profile
+from mansard.plan.plan import DispatchStep, Plan, TransferStep
+from mansard.runtime.calls.profile import Profile
 
 PLUGIN = Path(__file__).resolve().parent.parent / "examples" / "npu_plugin"
 

@@ -17,10 +17,10 @@ from mansard.dtypes import DType
 from mansard.hal import Device
 from mansard.hal.registry import open_device
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Location, Value
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.placement import Placement
-from mansard.runtime.profile import Profile
+from mansard.runtime.calls.profile import Profile
 
 ROWS, SIDE = 1024, 32
 BYTES = 2 * ROWS * SIDE

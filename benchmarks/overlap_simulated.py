@@ -21,7 +21,7 @@ from overlap_case import (
 
 from mansard.dtypes import DType
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Location, Value
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const
 from mansard.placement import Placement
 

@@ -24,9 +24,9 @@ from overlap_case import (
 from mansard.api import Model
 from mansard.dtypes import DType
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Value
-from mansard.ir.interpreter import interpret
+from mansard.ir.dispatch import Dispatch, is_contraction
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
-from mansard.passes.dispatch import Dispatch, is_contraction
 from mansard.placement import Placement, work_of
 
 ROWS, SIDE = 192, 32

@@ -28,8 +28,8 @@ from typing import Any
 from outlines import NETWORKS, Network, load
 
 from mansard.placement import Placement
-from mansard.placement.choose import choose
 from mansard.placement.problem import Problem
+from mansard.placement.search.choose import choose
 from mansard.targets.profile import DeviceProfile, default_profile
 from mansard.targets.socs import load_soc, shipped_socs
 

@@ -35,7 +35,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from mansard.api import Model
-from mansard.artifact.plan import Plan
 from mansard.artifact.resources import MemoryResources
 from mansard.cli.simulate import chip_of
 from mansard.compiler import CompileOptions, compile_graph
@@ -55,7 +54,8 @@ from mansard.ir import Graph
 from mansard.placement import Placement
 from mansard.placement.simulate import simulate
 from mansard.placement.what_if import replay
-from mansard.runtime.profile import Profile
+from mansard.plan.plan import Plan
+from mansard.runtime.calls.profile import Profile
 
 STARTED = time.perf_counter()
 IN_FLIGHT = 8

@@ -30,7 +30,7 @@ from predicted import imported
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
-from mansard.drivers.vulkan import queues
+from mansard.drivers.vulkan.instance import queues
 from mansard.hal import registry
 from mansard.ir import Graph
 from mansard.placement import Placement

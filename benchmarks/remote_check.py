@@ -27,8 +27,8 @@ def prepare(folder: Path, targets: list[str], names: list[str]) -> None:
     import torch
     import zoo
 
-    from mansard.artifact.serialise import plan_to_json
     from mansard.compiler import CompileOptions, compile_model
+    from mansard.plan.serialise import plan_to_json
 
     builders = {
         "minilm": lambda: zoo.minilm(batch=1, length=128),
@@ -70,8 +70,8 @@ def _shrink(array: np.ndarray) -> np.ndarray:
 def run(folder: Path, devices: list[str], runs: int) -> list[dict[str, Any]]:
     from mansard.api import Model
     from mansard.artifact.resources import MemoryResources
-    from mansard.artifact.serialise import plan_from_json
     from mansard.hal import registry
+    from mansard.plan.serialise import plan_from_json
 
     rows = []
     for place in sorted(p for p in folder.iterdir() if (p / "plan.json").exists()):

@@ -34,11 +34,11 @@ from mansard.hal import Barrier, Batch, BufferRef, Dispatch, MemoryKind, Point, 
 from mansard.hal.buffer import Buffer
 from mansard.hal.device import CommandBuffer, Device
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Linear
+from mansard.ir import dispatch as fused
+from mansard.ir.panels import mark_packable
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
-from mansard.passes import dispatch as fused
-from mansard.passes.fuse import fuse
-from mansard.passes.long_lines import cut_long_lines
-from mansard.passes.packing import mark_packable
+from mansard.passes.fusion.fuse import fuse
+from mansard.passes.parallel.split_reduction import cut_long_lines
 from mansard.passes.pipeline import CANONICAL, run_passes
 from mansard.placement import Placement
 

@@ -10,19 +10,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mansard import dims
-from mansard.artifact.plan import Decision, Plan, Prediction, TensorSpec
 from mansard.artifact.resources import MemoryResources, Resources, Verify, read_artifact, write_artifact
 from mansard.errors import CompileError, MansardError, PlacementError
 from mansard.hal import DeviceInfo
 from mansard.hal import registry as _registry
-from mansard.runtime.binding import Devices
-from mansard.runtime.calls import Stats
-from mansard.runtime.ledger import MemoryLedger
-from mansard.runtime.options import seconds as time_limit
-from mansard.runtime.profile import Profile
+from mansard.plan.plan import Decision, Plan, Prediction, TensorSpec
+from mansard.runtime.calls.call import Stats
+from mansard.runtime.calls.limits import seconds as time_limit
+from mansard.runtime.calls.profile import Profile
+from mansard.runtime.execution.binding import Devices
+from mansard.runtime.execution.shares import Share
+from mansard.runtime.memory.ledger import MemoryLedger
+from mansard.runtime.memory.tensors import Array, to_torch
 from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED, Session, check_limits, dispatch_counts
-from mansard.runtime.shares import Share
-from mansard.runtime.tensors import Array, to_torch
 
 if TYPE_CHECKING:
     from mansard.placement import Placement

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.artifact.directory import STORED, DirectoryEntry, DirectoryError, read_directory
-from mansard.artifact.plan import FORMAT_VERSION
 from mansard.errors import ArtifactError
+from mansard.plan.plan import FORMAT_VERSION
 
 PAGE = 4096
 MAGIC = "mansard-artifact"

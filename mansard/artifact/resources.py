@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Literal
 
 from mansard.artifact import weights as weight_file
-from mansard.artifact.check import check_plan
 from mansard.artifact.container import Container
-from mansard.artifact.plan import Plan, WeightSpec
-from mansard.artifact.serialise import plan_from_json, plan_to_json
 from mansard.artifact.weights import Bytes, Load
 from mansard.errors import ArtifactError
+from mansard.plan.check import check_plan
+from mansard.plan.plan import Plan, WeightSpec
+from mansard.plan.serialise import plan_from_json, plan_to_json
 
 PLAN_ENTRY = "plan.json"
 WEIGHTS_ENTRY = "weights.safetensors"

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mansard.artifact.plan import WeightSpec
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError
+from mansard.plan.plan import WeightSpec
 
 PAGE = 4096
 TENSOR_ALIGNMENT = 256

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mansard.artifact.container import HASH_CHUNK, LOCAL_HEADER, MAGIC, MANIFEST, PAGE
-from mansard.artifact.plan import FORMAT_VERSION
 from mansard.errors import ArtifactError
+from mansard.plan.plan import FORMAT_VERSION
 
 _PAD_FIELD = 0xD935  # the extra field that zipalign uses for padding
 _ZIP64_EXTRA = 20

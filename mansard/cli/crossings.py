@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mansard import dims
-from mansard.runtime.dataflow import dataflow
+from mansard.plan.dataflow import dataflow
 
 if TYPE_CHECKING:
-    from mansard.artifact.plan import Plan
+    from mansard.plan.plan import Plan
 
 
 def crossings(plan: Plan) -> list[dict[str, Any]]:

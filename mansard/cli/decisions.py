@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mansard import dims
-from mansard.runtime.dataflow import dataflow, dispatch_parents
+from mansard.plan.dataflow import dataflow, dispatch_parents
 
 if TYPE_CHECKING:
-    from mansard.artifact.plan import Decision, Plan
+    from mansard.plan.plan import Decision, Plan
 
 
 @dataclass(frozen=True)

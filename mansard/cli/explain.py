@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mansard.artifact.plan import Decision
 from mansard.cli.crossings import by_pair, crossings
 from mansard.cli.decisions import (
     Decided,
@@ -27,11 +26,12 @@ from mansard.cli.html_report import write_page
 from mansard.cli.models import ArtifactArgument
 from mansard.cli.output import JsonOption, Output, milliseconds, si
 from mansard.cli.timeline import read_timeline
+from mansard.plan.plan import Decision
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mansard.artifact.plan import Plan
+    from mansard.plan.plan import Plan
 
 
 class By(enum.StrEnum):
@@ -121,7 +121,7 @@ def variants(plan: Plan) -> list[dict[str, Any]]:
     """The variants of a model, the best first: which this machine runs and why, what it lacks for others."""
     if not plan.variants:
         return []
-    from mansard.runtime.variants import chosen_of, verdicts
+    from mansard.runtime.execution.variants import chosen_of, verdicts
 
     found = verdicts(plan)
     chosen = chosen_of(found)

@@ -20,7 +20,7 @@ from mansard.cli.output import milliseconds, si
 from mansard.cli.timeline import each_request, expectation, headline, lockstep_line
 
 if TYPE_CHECKING:
-    from mansard.artifact.plan import Plan
+    from mansard.plan.plan import Plan
 
 ROW = 22
 """Pixels of a dispatch; the style sheet says it too."""

@@ -12,8 +12,8 @@ from mansard.cli.output import milliseconds, si
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mansard.artifact.plan import Decision, Plan
-    from mansard.runtime.profile import DeviceProfile, Profile
+    from mansard.plan.plan import Decision, Plan
+    from mansard.runtime.calls.profile import DeviceProfile, Profile
 
 SHOWN = 20
 

@@ -14,7 +14,7 @@ from mansard.cli.specs import Array, TensorArgument, TensorType, parse_tensor, r
 
 if TYPE_CHECKING:
     from mansard.api import Model
-    from mansard.artifact.plan import Plan, TensorSpec
+    from mansard.plan.plan import Plan, TensorSpec
 
 ArtifactArgument = Annotated[
     Path, typer.Argument(metavar="ARTIFACT", help="A file made by `mansard compile`.")

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from mansard.artifact.plan import TensorSpec
 from mansard.cli.limits import LimitsOption
 from mansard.cli.models import (
     ArtifactArgument,
@@ -22,6 +21,7 @@ from mansard.cli.models import (
 from mansard.cli.output import JsonOption, Output, milliseconds
 from mansard.cli.specs import Array, OutputArgument, parse_output
 from mansard.dtypes import from_numpy
+from mansard.plan.plan import TensorSpec
 
 SHOWN_VALUES = 64
 """Outputs up to this many elements are printed whole."""

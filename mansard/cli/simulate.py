@@ -16,9 +16,9 @@ from mansard.cli.output import JsonOption, Output, milliseconds, si
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mansard.artifact.plan import Plan
     from mansard.placement.problem import Problem
     from mansard.placement.what_if import SlotMemory
+    from mansard.plan.plan import Plan
     from mansard.targets.profile import DeviceProfile
 
 SizeOption = Annotated[
@@ -181,7 +181,7 @@ def device_rows(
 
 def best(plan: Plan, problem: Problem) -> dict[str, Any]:
     """The best placement found for the chip: predicted latency, a bound of it, dispatches by device."""
-    from mansard.placement.choose import choose
+    from mansard.placement.search.choose import choose
 
     choice = choose(problem, "latency", 5.0)
     return {

@@ -91,7 +91,7 @@ def _to_torch(argument: TensorArgument) -> Any:
         raise ImportModelError(
             "compiling a torch module needs PyTorch: pip install 'mansard[torch]'"
         ) from None
-    from mansard.runtime.tensors import to_torch
+    from mansard.runtime.memory.tensors import to_torch
 
     return to_torch(argument.load())
 

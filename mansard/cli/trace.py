@@ -28,7 +28,7 @@ from mansard.cli.models import (
 from mansard.cli.output import JsonOption, Output, milliseconds
 
 if TYPE_CHECKING:
-    from mansard.runtime.profile import Row
+    from mansard.runtime.calls.profile import Row
 
 
 def trace(
@@ -142,7 +142,7 @@ def _runs_beside(row: Row, others: Sequence[tuple[int, int]]) -> bool:
 
 
 COPIES = ("upload ", "download ", "transfer ")
-"""How the labels of copies begin (`mansard.runtime.layout`)."""
+"""How the labels of copies begin (`mansard.plan.layout`)."""
 
 _DEVICES, _TOGETHER, _REQUESTS = 1, 2, 3
 """Processes of the trace."""

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from mansard import dims
+from mansard.analysis.affine import Affine, within
 from mansard.codegen import math
 from mansard.codegen.kernel import Binding, KernelBuilder, KValue
-from mansard.codegen.nest import Nest, Root
+from mansard.codegen.loop_nest import Nest, Root
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -29,7 +30,6 @@ from mansard.ir.scalar import (
     walk,
 )
 from mansard.ir.types import Linear, Value
-from mansard.passes.affine import Affine, within
 
 _DIRECT_BINARY = frozenset({"add", "sub", "mul", "min", "max", "and", "or", "xor", "shl", "shr"})
 _DIRECT_UNARY = frozenset({"neg", "abs", "sqrt", "floor", "ceil", "round", "trunc", "not"})
@@ -88,7 +88,7 @@ class Evaluator:
         address then is one of their lanes are loaded and stored as aligned."""
         self.reduced: dict[Generic, KValue] = {}
         self.special: Mapping[Generic, Generic] = {}
-        """Ops as they are in the part of a loop at hand (see `mansard.codegen.segments`)."""
+        """Ops as they are in the part of a loop at hand (see `mansard.codegen.loop_partition`)."""
         self._cache: dict[object, KValue] = {}
         self._dims: dict[DimLike, KValue] = {}
 

@@ -11,7 +11,7 @@ from mansard.codegen.kernel import Kernel
 from mansard.dims import DimLike
 from mansard.errors import CodegenError
 from mansard.hal.executable import ExecutableSpec
-from mansard.passes.dispatch import Dispatch
+from mansard.ir.dispatch import Dispatch
 
 
 @dataclass(frozen=True)

@@ -14,41 +14,41 @@ import numpy as np
 import numpy.typing as npt
 
 import mansard
-from mansard.artifact.plan import ExecutableRef, Plan, WeightSpec
+from mansard.analysis.attention import AttentionForm
 from mansard.cache import Counts, Folder
 from mansard.codegen.schedules.choose import takes_attention
 from mansard.compiler.dispatch_abi import with_dispatch_abi
 from mansard.compiler.executables import KernelSettings, build_executables
-from mansard.compiler.memory_limits import placed_within
+from mansard.compiler.plan_builder import DeviceTarget, KernelRef, build_plan
 from mansard.compiler.sources import sources_to_bytes
 from mansard.compiler.targets import CompileTarget, resolve_targets
 from mansard.compiler.variants import SharedFiles, target_sets
 from mansard.errors import CompileError
+from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.graph import Graph
+from mansard.ir.panels import Panels, mark_packable
 from mansard.ir.types import Value
-from mansard.passes.attention import AttentionForm
-from mansard.passes.channels_last import channels_last
-from mansard.passes.dce import eliminate_dead
-from mansard.passes.dispatch import Dispatch, DispatchGraph
-from mansard.passes.fold import fold_constants
-from mansard.passes.fold_scales import fold_scales
-from mansard.passes.fuse import fuse
-from mansard.passes.in_place import mark_in_place
-from mansard.passes.integer_products import narrow_integers
-from mansard.passes.large_constants import split_large_constants
-from mansard.passes.layout import lay_out_weights
-from mansard.passes.long_lines import cut_long_lines
-from mansard.passes.merge_products import merge_products
-from mansard.passes.packing import Panels, mark_packable
-from mansard.passes.padding import read_padding
+from mansard.passes.canonical.dce import eliminate_dead
+from mansard.passes.canonical.fold_constants import fold_constants
+from mansard.passes.fusion.fuse import fuse
+from mansard.passes.fusion.horizontal_fusion import merge_products
+from mansard.passes.fusion.in_place import mark_in_place
+from mansard.passes.layout.channels_last import channels_last
+from mansard.passes.layout.padding import read_padding
+from mansard.passes.layout.weights import lay_out_weights
+from mansard.passes.parallel.large_constants import split_large_constants
+from mansard.passes.parallel.split_attention import split_attention
+from mansard.passes.parallel.split_reduction import cut_long_lines
 from mansard.passes.pipeline import CANONICAL, Step, run_passes
-from mansard.passes.precision import check_precision, narrow_products
-from mansard.passes.quantised_products import quantised_products
-from mansard.passes.split_attention import split_attention
+from mansard.passes.products.demote import check_precision, narrow_products
+from mansard.passes.products.fold_scales import fold_scales
+from mansard.passes.products.integer_products import narrow_integers
+from mansard.passes.products.quantised_products import quantised_products
 from mansard.placement import DeviceSlot, Placement
+from mansard.placement.memory import placed_within
 from mansard.placement.order import place_ordered
-from mansard.placement.splitting import Placed, on_slots, place_split
-from mansard.schedule.build import DeviceTarget, KernelRef, build_plan
+from mansard.placement.partitioning import Placed, on_slots, place_split
+from mansard.plan.plan import ExecutableRef, Plan, WeightSpec
 
 Progress = Callable[[str, int, int], None]
 """Called with the step's name, the work done and the work in all."""
@@ -66,7 +66,8 @@ class CompileOptions:
     progress: Progress | None = None
     dump: Dump | None = None
     precision: str = "f32"
-    """How products with constant weights compute: as the model says, or bf16 (`mansard.passes.precision`)."""
+    """How products with constant weights compute: as the model says, or bf16
+    (`mansard.passes.products.demote`)."""
     vulkan_dispatch_abi: str = "bda"
     """How Vulkan kernels receive buffers: by address, as ``descriptors``, or ``all`` (`dispatch_abi`)."""
     cache: bool = True

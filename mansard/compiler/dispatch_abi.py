@@ -1,4 +1,5 @@
-"""How kernels for Vulkan receive their buffers (`mansard.drivers.vulkan.abi`): an option of compilation."""
+"""How kernels for Vulkan receive their buffers (`mansard.drivers.vulkan.shaders.abi`): an option of
+compilation."""
 
 from __future__ import annotations
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mansard.artifact.plan import ExecutableRef
 from mansard.cache import Counts, Folder
 from mansard.codegen.schedules import Parameters, schedule
 from mansard.compiler.kernels import Choose, CompiledKernel, KernelCompiler, distinct
+from mansard.compiler.plan_builder import KernelRef
 from mansard.compiler.sources import KernelSource
 from mansard.compiler.targets import CompileTarget
 from mansard.compiler.tuned import tuned_here
 from mansard.hal.executable import ExecutableSpec
+from mansard.ir.dispatch import Dispatch, DispatchGraph
+from mansard.ir.panels import Panels
 from mansard.ir.types import Value
-from mansard.passes.dispatch import Dispatch, DispatchGraph
-from mansard.passes.packing import Panels
-from mansard.schedule.build import KernelRef
+from mansard.plan.plan import ExecutableRef
 
 
 @dataclass(frozen=True)

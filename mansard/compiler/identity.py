@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mansard.errors import ArtifactError
+from mansard.ir.dispatch import Dispatch
 from mansard.ir.serialise import Reader, Writer
-from mansard.passes.dispatch import Dispatch
 
 
 def dispatch_key(dispatch: Dispatch) -> str:

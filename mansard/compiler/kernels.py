@@ -16,15 +16,15 @@ from mansard.cache import Folder, compiler_digest
 from mansard.codegen.backend import Backend, KernelTarget
 from mansard.codegen.library import LibraryBackend
 from mansard.codegen.schedules import Parameters, schedule
-from mansard.codegen.schedules.base import Grid
+from mansard.codegen.schedules.common.base import Grid
 from mansard.compiler.identity import dispatch_key
 from mansard.compiler.sources import panels_from_data, panels_to_data
 from mansard.dims import Dim, DimLike
 from mansard.errors import ArtifactError
 from mansard.hal.executable import EntryPoint, ExecutableSpec
+from mansard.ir.dispatch import Dispatch
+from mansard.ir.panels import Panels
 from mansard.ir.types import Value
-from mansard.passes.dispatch import Dispatch
-from mansard.passes.packing import Panels
 
 Choose = Callable[[str], Parameters | None]
 """The schedule parameters to use for a kernel, by its `dispatch_key`; None for the default."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
-from mansard.codegen.schedules.base import MAX_GRID
-from mansard.codegen.schedules.gpu import scan, scatter, sort
+from mansard.codegen.schedules.common.base import MAX_GRID
+from mansard.codegen.schedules.gpu.lines import scan, scatter, sort
 from mansard.dims import DimLike
+from mansard.ir.dispatch import Dispatch, is_contraction
 from mansard.ir.ops import Generic, Reshape, Scan, Scatter, Sort
-from mansard.passes.dispatch import Dispatch, is_contraction
 
 _LANES = 64
 """Invocations that at least share the inner loops of a row, or the points of a domain."""

@@ -12,8 +12,8 @@ from typing import Any
 from mansard.codegen.schedules import Parameters
 from mansard.compiler.identity import dispatch_from_data
 from mansard.errors import ArtifactError
-from mansard.passes.dispatch import Dispatch
-from mansard.passes.packing import Panels
+from mansard.ir.dispatch import Dispatch
+from mansard.ir.panels import Panels
 
 _LARGEST = 256 << 20
 """Bytes of sources that are read; a model has some kilobytes."""

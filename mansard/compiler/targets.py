@@ -8,17 +8,17 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mansard.analysis.packed_reads import only_reads_packed
 from mansard.codegen.backend import Backend, KernelTarget
 from mansard.codegen.library import LibraryBackend
-from mansard.codegen.schedules.attention_nest import attention_form
+from mansard.codegen.schedules.common.attention_nest import attention_form
 from mansard.compiler.limits import gpu_loop_iterations
-from mansard.compiler.packed import only_reads_packed
 from mansard.dtypes import DType
 from mansard.errors import CompileError, DeviceUnavailableError
 from mansard.hal.device import DeviceInfo
+from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import walk
-from mansard.passes.dispatch import Dispatch
 from mansard.placement import DeviceSlot, Placement
 from mansard.targets.calibrated import calibrated
 

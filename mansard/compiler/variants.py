@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mansard.artifact.plan import ExecutableRef, WeightSpec
 from mansard.compiler.executables import Executables
 from mansard.compiler.targets import CompileTarget
+from mansard.ir.panels import Panels
 from mansard.ir.types import Value
-from mansard.passes.packing import Panels
+from mansard.plan.plan import ExecutableRef, WeightSpec
 
 Load = Callable[[], npt.NDArray[np.generic]]
 Weight = tuple[WeightSpec, Load]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mansard.artifact.plan import Decision
 from mansard.demo.run import Result
+from mansard.plan.plan import Decision
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

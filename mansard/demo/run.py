@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from mansard.artifact.plan import Decision
 from mansard.demo.encoder import MAX_TOKENS, Batch, Floats, build_encoder, reference, tokenize
 from mansard.errors import InputError
 from mansard.hal import DeviceInfo, registry
+from mansard.plan.plan import Decision
 
 SENTENCES = (
     "The slates of the roof are wet with rain.",

@@ -1,6 +1,6 @@
 """The native core, called through ctypes, so that no call holds the interpreter lock.
 
-Signatures mirror ``src/mansard_core.h``, which documents every function. This module declares them
+Signatures mirror ``mansard/include/mansard_core.h``, which documents every function. This module declares them
 once, and turns the core's codes into exceptions and exceptions into its statuses.
 """
 
@@ -23,7 +23,7 @@ from mansard.errors import (
     OutOfMemoryError,
     WaitTimeoutError,
 )
-from mansard.hal.travelling import Travelling
+from mansard.hal.error_transport import Travelling
 
 OK, TIMEOUT, CLOSED, INVALID = 0, 1, 2, 3
 FAILED, DEVICE, UNAVAILABLE, OUT_OF_MEMORY, DEVICE_LOST, EXECUTION, INPUT, WAIT_TIMEOUT = range(16, 24)

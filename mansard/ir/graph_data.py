@@ -12,7 +12,7 @@ import numpy as np
 
 from mansard.errors import ArtifactError
 from mansard.ir.graph import Graph, State
-from mansard.ir.interpreter import load
+from mansard.ir.interpreter.graph import load
 from mansard.ir.serialise import Reader, Writer
 from mansard.ir.types import Constant, Value
 from mansard.ir.verify import verify

@@ -10,19 +10,19 @@ from typing import Union
 from mansard.errors import VerificationError
 from mansard.ir.graph import Graph
 from mansard.ir.verify import verify
-from mansard.passes.copies import read_through_copies
-from mansard.passes.cse import eliminate_common
-from mansard.passes.dce import eliminate_dead
-from mansard.passes.fold import fold_constants, inline_generated
-from mansard.passes.gathers import affine_gathers
-from mansard.passes.inline import inline_into_gathers
-from mansard.passes.lower_attention import lower_attention
-from mansard.passes.lower_views import lower_views
-from mansard.passes.permute import permute_producers
-from mansard.passes.simplify import simplify
-from mansard.passes.specialise import read_through_joins
-from mansard.passes.split import split_consumers
-from mansard.passes.views import simplify_views
+from mansard.passes.canonical.copies import read_through_copies
+from mansard.passes.canonical.cse import eliminate_common
+from mansard.passes.canonical.dce import eliminate_dead
+from mansard.passes.canonical.fold_constants import fold_constants, inline_generated
+from mansard.passes.canonical.gathers import affine_gathers
+from mansard.passes.canonical.inline import inline_into_gathers
+from mansard.passes.canonical.lower_attention import lower_attention
+from mansard.passes.canonical.lower_views import lower_views
+from mansard.passes.canonical.simplify import simplify
+from mansard.passes.canonical.specialise import read_through_joins
+from mansard.passes.canonical.views import simplify_views
+from mansard.passes.layout.permute import permute_producers
+from mansard.passes.layout.split_loops import split_consumers
 
 Pass = Callable[[Graph], Graph]
 Dump = Callable[[str, str], None]

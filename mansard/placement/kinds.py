@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from mansard import dims
 from mansard.dims import DimLike
+from mansard.ir.dispatch import is_contraction
 from mansard.ir.ops import Generic, Op
-from mansard.passes.dispatch import is_contraction
 
 SHALLOW = 16
 """Products per place of a window below which it is no product of matrices to a device: that many lie side by

@@ -25,11 +25,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from mansard.passes.dispatch import DispatchGraph
+from mansard.ir.dispatch import DispatchGraph
+from mansard.placement.partitioning import Placed
 from mansard.placement.place import Placement, PlacementResult
 from mansard.placement.problem import HOST, Problem, reordered, state_users
 from mansard.placement.simulate import simulate
-from mansard.placement.splitting import Placed
 
 GAIN = 0.02
 """Of the predicted latency, what another order has to save."""

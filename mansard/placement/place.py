@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mansard import dims
-from mansard.artifact.plan import Decision, Prediction
 from mansard.errors import PlacementError
-from mansard.passes.dispatch import Dispatch, DispatchGraph
-from mansard.placement import wishes
-from mansard.placement.choose import Choice, choose
+from mansard.ir.dispatch import Dispatch, DispatchGraph
+from mansard.placement import options as wishes
 from mansard.placement.cost import Work, load_seconds, seconds, work_of
 from mansard.placement.problem import Problem, make_problem
+from mansard.placement.search.choose import Choice, choose
 from mansard.placement.simulate import simulate
+from mansard.plan.plan import Decision, Prediction
 from mansard.targets.profile import DeviceProfile
 
 OBJECTIVES = ("latency", "throughput")
 SPLITS = ("off", "auto", "all")
 NO_ROOM = "no room"
-"""What a refusal for want of memory begins with (`mansard.compiler.memory_limits`)."""
+"""What a refusal for want of memory begins with (`mansard.placement.memory`)."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,10 @@ class Placement:
     together: tuple[str, ...] = ()
     """Patterns as in ``pins``: the dispatches that one matches are all on one device."""
     search_seconds: float = 5.0
-    """Most time spent on looking for a better placement (`mansard.placement.choose`)."""
+    """Most time spent on looking for a better placement (`mansard.placement.search.choose`)."""
     split: str = "off"
-    """Whether heavy dispatches are divided over devices (`mansard.placement.splitting`): ``off``; ``auto``,
+    """Whether heavy dispatches are divided over devices (`mansard.placement.partitioning`): ``off``;
+    ``auto``,
     where that is predicted to make a call faster; ``all``, wherever two devices can share one."""
 
     def __post_init__(self) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mansard import dims
+from mansard.ir.dispatch import DispatchGraph
 from mansard.ir.types import Value
-from mansard.passes.dispatch import DispatchGraph
 from mansard.placement.cost import transfer
 from mansard.targets.profile import DeviceProfile
 

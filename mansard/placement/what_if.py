@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mansard.artifact.plan import Decision, DispatchStep, Plan
-from mansard.artifact.reads import Accesses, origins
 from mansard.dims import evaluate
 from mansard.errors import ArtifactError
 from mansard.hal import MemoryKind
 from mansard.placement.cost import Work, load_seconds, seconds
 from mansard.placement.problem import HOST, Held, Move, Problem, joined
-from mansard.runtime.arena import Lease, plan_arena
-from mansard.runtime.layout import Links, Store, lay_out
+from mansard.plan.accesses import Accesses, origins
+from mansard.plan.arena import Lease, plan_arena
+from mansard.plan.layout import Links, Store, lay_out
+from mansard.plan.plan import Decision, DispatchStep, Plan
 from mansard.targets.profile import DeviceProfile
 
 

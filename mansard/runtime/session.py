@@ -8,39 +8,30 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from mansard.artifact.check import check_plan
-from mansard.artifact.plan import DispatchStep, Plan
 from mansard.artifact.resources import Resources
 from mansard.errors import InputError
 from mansard.hal import Batch, BufferRef, Fill, MemoryKind, Point, Semaphore
-from mansard.runtime.batches import Job
-from mansard.runtime.binding import BoundSlot, Devices, bind, probe_links
-from mansard.runtime.calls import Calls, Stats
-from mansard.runtime.constants import Constants, upload
-from mansard.runtime.context import Machine
-from mansard.runtime.copying import copy_threads
-from mansard.runtime.dataflow import dataflow, expected_times
-from mansard.runtime.landings import Landings
-from mansard.runtime.layout import Store, lay_out
-from mansard.runtime.ledger import (
-    ACTIVATIONS,
-    CODE,
-    OUTPUTS,
-    STAGING,
-    STATES,
-    WEIGHTS,
-    MemoryLedger,
-    MemoryRow,
-    joined,
-)
-from mansard.runtime.memory import Memory
-from mansard.runtime.options import whole
-from mansard.runtime.profile import DeviceProfile, Profile
-from mansard.runtime.rehearsal import Rows
-from mansard.runtime.shares import Share, Shares
-from mansard.runtime.tensors import Array, Prepared, Signature
-from mansard.runtime.variants import choose
-from mansard.runtime.workspace import Workspaces
+from mansard.plan.check import check_plan
+from mansard.plan.dataflow import dataflow, expected_times
+from mansard.plan.layout import Store, lay_out
+from mansard.plan.memory_uses import ACTIVATIONS, CODE, OUTPUTS, STAGING, STATES, WEIGHTS
+from mansard.plan.plan import DispatchStep, Plan
+from mansard.runtime.calls.call import Calls, Stats
+from mansard.runtime.calls.chunked_run import Job
+from mansard.runtime.calls.limits import whole
+from mansard.runtime.calls.profile import DeviceProfile, Profile
+from mansard.runtime.calls.timed_runs import Rows
+from mansard.runtime.execution.binding import BoundSlot, Devices, bind, probe_links
+from mansard.runtime.execution.context import Machine
+from mansard.runtime.execution.shares import Share, Shares
+from mansard.runtime.execution.variants import choose
+from mansard.runtime.memory.constants import Constants, upload
+from mansard.runtime.memory.host_copy import copy_threads
+from mansard.runtime.memory.ledger import MemoryLedger, MemoryRow, joined
+from mansard.runtime.memory.output_pool import Landings
+from mansard.runtime.memory.stores import Memory
+from mansard.runtime.memory.tensors import Array, Prepared, Signature
+from mansard.runtime.memory.workspace import Workspaces
 
 MAX_IN_FLIGHT = 4
 MAX_QUEUED = 4096
@@ -138,7 +129,8 @@ class Session:
     ) -> Job:
         """A large batch, cut along axis 0 into calls of ``size`` that are in flight together.
 
-        Raises InputError and ShapeContractError when it cannot be cut (`mansard.runtime.cutting.cut`), and
+        Raises InputError and ShapeContractError when it cannot be cut
+        (`mansard.runtime.calls.chunking.cut`), and
         InputError for a model with states. `Job.run` raises what `run` raises, for the first call that fails.
         """
         size = None if size is None else whole("size", size)
@@ -155,7 +147,8 @@ class Session:
         """Run ``requests`` times with device times, ``in_flight`` at a time (None: as many as may be).
 
         One call runs on recordings of its own, kept for the last shape; several, and calls in ``lockstep``,
-        on recordings made for them (`mansard.runtime.rehearsal`). Raises InputError for counts out of range.
+        on recordings made for them (`mansard.runtime.calls.timed_runs`). Raises InputError for counts out of
+        range.
         """
         requests = whole("requests", requests)
         in_flight = None if in_flight is None else whole("in_flight", in_flight)

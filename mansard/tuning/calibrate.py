@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from mansard.artifact.plan import Decision, DispatchStep, Plan
 from mansard.cache import Folder
 from mansard.compiler import CompiledModel, CompileOptions, compile_graph
 from mansard.compiler.kernels import CompiledKernel, KernelCompiler
@@ -27,6 +26,7 @@ from mansard.errors import CompileError, DeviceError
 from mansard.hal import Device, DeviceInfo, registry
 from mansard.ir import Graph
 from mansard.placement import Placement
+from mansard.plan.plan import Decision, DispatchStep, Plan
 from mansard.targets.calibrated import keep
 from mansard.targets.profile import DeviceProfile, LinkProfile, square_depth
 from mansard.tuning import chains, links, mixed, probes

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mansard.artifact.plan import Decision
 from mansard.dims import evaluate
 from mansard.hal import Device
 from mansard.ir import Graph
+from mansard.plan.plan import Decision
 from mansard.tuning.links import wake
 from mansard.tuning.sessions import session_on
 

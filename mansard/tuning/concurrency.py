@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from mansard.hal import Device
+from mansard.runtime.memory.tensors import Prepared
 from mansard.runtime.session import Session
-from mansard.runtime.tensors import Prepared
 from mansard.tuning import probes
 from mansard.tuning.links import wake
 from mansard.tuning.sessions import session_on

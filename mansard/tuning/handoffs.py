@@ -24,7 +24,7 @@ from mansard.hal import (
     Point,
     Semaphore,
 )
-from mansard.runtime.completion import completions
+from mansard.runtime.calls.completion import completions
 
 TURNS = 31
 WORK_SECONDS = 3e-4

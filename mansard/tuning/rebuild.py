@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from mansard.artifact.plan import DevicePlan, DispatchStep, Plan, Segment, Step, WeightSpec
 from mansard.artifact.resources import Resources, WeightBlock
 from mansard.codegen.backend import Backend
 from mansard.codegen.schedules import Parameters
 from mansard.compiler.executables import add_executables
 from mansard.compiler.kernels import CompiledKernel, KernelCompiler
 from mansard.compiler.sources import KernelSource, sources_to_bytes
+from mansard.ir.panels import Panels
 from mansard.ir.types import Value
-from mansard.passes.packing import Panels
+from mansard.plan.plan import DevicePlan, DispatchStep, Plan, Segment, Step, WeightSpec
 
 Bytes = npt.NDArray[np.uint8]
 

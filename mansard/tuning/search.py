@@ -10,7 +10,7 @@ from mansard.codegen.schedules import Parameters, candidates
 from mansard.compiler.kernels import CompiledKernel, KernelCompiler, workers
 from mansard.compiler.tuned import Tuned
 from mansard.errors import CodegenError
-from mansard.passes.dispatch import Dispatch
+from mansard.ir.dispatch import Dispatch
 from mansard.tuning.timing import Stopwatch
 
 MARGIN = 0.98

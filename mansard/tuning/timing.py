@@ -26,10 +26,10 @@ from mansard.hal import (
     Point,
     Semaphore,
 )
+from mansard.ir import dispatch as ir
 from mansard.ir.types import Value
-from mansard.passes import dispatch as ir
-from mansard.runtime.constants import upload
-from mansard.runtime.tensors import empty
+from mansard.runtime.memory.constants import upload
+from mansard.runtime.memory.tensors import empty
 
 _MOST_SETS = 16
 _MOST_COPIES = 1 << 30

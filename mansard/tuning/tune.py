@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mansard.artifact.plan import DispatchStep, Plan
 from mansard.artifact.resources import Resources
 from mansard.cache import Folder
 from mansard.codegen.backend import Backend, KernelTarget
@@ -21,6 +20,7 @@ from mansard.dims import evaluate
 from mansard.errors import ArtifactError, CompileError
 from mansard.hal import Device, DeviceInfo
 from mansard.hal.registry import open_device
+from mansard.plan.plan import DispatchStep, Plan
 from mansard.tuning.rebuild import with_parameters
 from mansard.tuning.search import Search
 from mansard.tuning.timing import Stopwatch, Workload, representative_sizes

@@ -7,7 +7,6 @@ import os
 import subprocess
 from pathlib import Path
 
-import cpu
 import numpy as np
 import pytest
 from harness import report, step
@@ -16,6 +15,8 @@ from harness.children import Runner, StepFailed, processors, reason
 from harness.peers import PEERS, Peer
 from harness.peers.base import narrow, widen
 from harness.rows import add_ratios, exact, merge_rounds, new_row
+
+import cpu
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ import overlap_simulated
 import pytest
 from overlap_case import Result
 
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "overlap.py"
 

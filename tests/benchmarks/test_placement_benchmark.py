@@ -9,8 +9,8 @@ import placement
 import pytest
 from outlines import NETWORKS, load
 
-from mansard.placement.choose import choose
 from mansard.placement.problem import HOST
+from mansard.placement.search.choose import choose
 
 SETS = {devices.name: devices for devices in placement.device_sets()}
 

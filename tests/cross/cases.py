@@ -25,7 +25,7 @@ from mansard.api import Explanation
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.compile import CompiledModel
 from mansard.ir import Graph
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.placement import Placement
 from mansard.runtime.session import dispatch_counts
 

@@ -11,9 +11,9 @@ import numpy as np
 from cpus import run_program
 
 from mansard import dims
-from mansard.artifact.plan import DispatchStep, Plan
 from mansard.compiler.compile import CompiledModel
-from mansard.runtime.tensors import Signature
+from mansard.plan.plan import DispatchStep, Plan
+from mansard.runtime.memory.tensors import Signature
 
 Arrays = list[np.ndarray]
 _ALIGN = 64

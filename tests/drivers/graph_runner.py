@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.api import Model
-from mansard.artifact.plan import Plan
 from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.ir import Graph
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.placement import Placement
+from mansard.plan.plan import Plan
 
 Arrays = list[npt.NDArray[np.generic]]
 

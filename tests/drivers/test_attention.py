@@ -9,7 +9,7 @@ from mansard import dims
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 
 F32 = DType.F32
 RNG = np.random.default_rng(11)

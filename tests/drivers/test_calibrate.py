@@ -5,9 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from mansard.artifact.plan import DispatchStep
 from mansard.cli.main import app
 from mansard.compiler import CompileOptions, compile_graph
+from mansard.plan.plan import DispatchStep
 from mansard.targets.calibrated import calibrated, forget
 from mansard.targets.profile import KINDS
 from mansard.targets.socs import load_soc

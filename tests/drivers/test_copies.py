@@ -12,14 +12,14 @@ from graph_runner import outputs
 from graphs import F32, binary, matmul, unary
 
 from mansard.api import Model
-from mansard.artifact.plan import DispatchStep
 from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.hal.registry import driver
 from mansard.ir import Constant, Graph, GraphBuilder, Location, Value
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.placement import Placement
+from mansard.plan.plan import DispatchStep
 
 pytestmark = pytest.mark.vulkan
 SIDE = 48

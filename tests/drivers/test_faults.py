@@ -10,7 +10,7 @@ from graphs import F32, matmul, softmax, unary
 from mansard.errors import ExecutionError, WaitTimeoutError
 from mansard.hal import registry
 from mansard.ir import GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.placement import Placement
 
 pytestmark = pytest.mark.vulkan

@@ -11,7 +11,7 @@ from mansard.codegen.schedules.cpu.gemm_tile import Tile
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.dims import Dim
 from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Const
 
 RNG = np.random.default_rng(11)

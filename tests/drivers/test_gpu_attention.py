@@ -8,15 +8,15 @@ from test_attention import attention, values
 
 from mansard import dims
 from mansard.codegen.schedules import schedule
-from mansard.codegen.schedules.attention_nest import AttentionNest, attention_form
 from mansard.codegen.schedules.choose import takes_attention
-from mansard.codegen.schedules.gpu import attention_units
+from mansard.codegen.schedules.common.attention_nest import AttentionNest, attention_form
+from mansard.codegen.schedules.gpu.attention import matrix_tiles as attention_units
 from mansard.compiler.targets import backend
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
-from mansard.ir.interpreter import interpret
-from mansard.passes.fuse import fuse
+from mansard.ir.interpreter.graph import interpret
+from mansard.passes.fusion.fuse import fuse
 from mansard.passes.pipeline import CANONICAL, run_passes
 
 F32, F16, BF16 = DType.F32, DType.F16, DType.BF16

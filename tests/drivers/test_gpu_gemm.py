@@ -10,20 +10,20 @@ from graphs import A0, A1, F32, binary, maps, matmul, op
 from mansard import dims
 from mansard.codegen.kernel import KernelBuilder
 from mansard.codegen.kernel.verify import verify
-from mansard.codegen.nest import Nest
+from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules import Parameters
-from mansard.codegen.schedules.gpu import tiled
-from mansard.codegen.schedules.gpu.product import analyse
-from mansard.codegen.schedules.gpu.tiles import Tile, tiles
+from mansard.codegen.schedules.gpu.gemm import tiled
+from mansard.codegen.schedules.gpu.gemm.product import analyse
+from mansard.codegen.schedules.gpu.gemm.tiles import Tile, tiles
 from mansard.dims import Dim
 from mansard.drivers.cpu.compiler import BACKEND as CPU
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.ir import GraphBuilder, IndexMap, Linear
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const
-from mansard.passes.fuse import fuse
+from mansard.passes.fusion.fuse import fuse
 
 RNG = np.random.default_rng(23)
 BASELINE, AT_HAND = "vulkan:1.3", "vulkan"

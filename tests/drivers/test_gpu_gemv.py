@@ -11,18 +11,19 @@ from kernel_runner import VULKAN_TARGET, Machine
 from mansard import dims
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
-from mansard.codegen.nest import Nest
-from mansard.codegen.schedules import base
-from mansard.codegen.schedules.gpu import choose, gemv
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules.common import base
+from mansard.codegen.schedules.gpu import choose
+from mansard.codegen.schedules.gpu.gemv import gemv
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.targets import backend, resolve_targets
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import CompileError
 from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
-from mansard.passes.fuse import fuse
+from mansard.passes.fusion.fuse import fuse
 from mansard.passes.pipeline import CANONICAL, run_passes
 from mansard.placement import Placement
 

@@ -7,16 +7,20 @@ from graphs import A0, A1, F32, binary, layer_norm, maps, op, softmax, unary
 from kernel_runner import Machine
 
 from mansard import dims
-from mansard.codegen.nest import Nest
-from mansard.codegen.schedules.gpu import across, choose, rows, transpose, window
-from mansard.codegen.schedules.gpu import map as elementwise
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules.gpu import choose
+from mansard.codegen.schedules.gpu.convolution import depthwise as window
+from mansard.codegen.schedules.gpu.elementwise import map as elementwise
+from mansard.codegen.schedules.gpu.elementwise import transpose
+from mansard.codegen.schedules.gpu.reduction import rows
+from mansard.codegen.schedules.gpu.reduction import strided as across
 from mansard.compiler.targets import backend
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
-from mansard.passes.fuse import fuse
+from mansard.passes.fusion.fuse import fuse
 
 pytestmark = pytest.mark.vulkan
 RNG = np.random.default_rng(11)

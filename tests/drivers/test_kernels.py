@@ -11,7 +11,7 @@ from mansard import dims
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap, Linear
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import BINARY, COMPARE, UNARY, Apply, Arg, Cast, Const, DimValue, Gather, Index
 
 RNG = np.random.default_rng(7)

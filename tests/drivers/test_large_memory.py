@@ -13,7 +13,7 @@ from mansard.dtypes import DType
 from mansard.errors import OutOfMemoryError
 from mansard.hal import MemoryKind
 from mansard.ir import Constant, GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Arg, Const, Gather, Index
 from mansard.placement import Placement
 
@@ -25,8 +25,8 @@ LIMIT = 1 << 20
 @pytest.fixture
 def small_device(monkeypatch):
     """A device that refuses allocations above `LIMIT`, which the compiler is told of."""
-    from mansard.drivers.vulkan import plan
     from mansard.drivers.vulkan.driver import VulkanDriver
+    from mansard.drivers.vulkan.instance import device_plan as plan
 
     monkeypatch.setattr(plan, "max_allocation", lambda snapshot: LIMIT)
     driver = VulkanDriver()

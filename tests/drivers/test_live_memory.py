@@ -12,7 +12,9 @@ import cpu_kernels
 import numpy as np
 import pytest
 
-from mansard.artifact.plan import (
+from mansard.artifact.resources import MemoryResources, write_artifact
+from mansard.dtypes import DType
+from mansard.plan.plan import (
     BarrierStep,
     BindingSpec,
     DevicePlan,
@@ -24,8 +26,6 @@ from mansard.artifact.plan import (
     ValueSpec,
     WeightSpec,
 )
-from mansard.artifact.resources import MemoryResources, write_artifact
-from mansard.dtypes import DType
 
 WEIGHTS, ELEMENTS = 12, 1 << 20
 """Twelve weights of 4 MiB; y = x + the sum of all of them."""
@@ -149,7 +149,7 @@ import json, re, sys
 import numpy as np
 import cpu_kernels
 from mansard.api import Model
-from mansard.artifact.plan import *
+from mansard.plan.plan import *
 from mansard.artifact.resources import MemoryResources
 from mansard.dtypes import DType
 

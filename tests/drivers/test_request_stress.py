@@ -34,8 +34,8 @@ from mansard.errors import (
     WaitTimeoutError,
 )
 from mansard.hal import Buffer, CommandBuffer, Semaphore, native
-from mansard.runtime.completion import completions
-from mansard.runtime.context import Context
+from mansard.runtime.calls.completion import completions
+from mansard.runtime.execution.context import Context
 
 pytestmark = pytest.mark.vulkan
 REQUESTS = int(os.environ.get("MANSARD_STRESS_REQUESTS", "1000"))

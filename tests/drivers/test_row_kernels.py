@@ -9,7 +9,7 @@ from mansard import dims
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap, Linear
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index
 
 RNG = np.random.default_rng(5)

@@ -13,7 +13,12 @@ import vulkan_kernels
 
 from mansard import dims
 from mansard.api import Model, load
-from mansard.artifact.plan import (
+from mansard.artifact.resources import MemoryResources
+from mansard.dims import Dim
+from mansard.dtypes import DType
+from mansard.hal import Device, ExecutableSpec
+from mansard.hal.registry import devices
+from mansard.plan.plan import (
     BarrierStep,
     BindingSpec,
     DevicePlan,
@@ -26,11 +31,6 @@ from mansard.artifact.plan import (
     ValueSpec,
     WeightSpec,
 )
-from mansard.artifact.resources import MemoryResources
-from mansard.dims import Dim
-from mansard.dtypes import DType
-from mansard.hal import Device, ExecutableSpec
-from mansard.hal.registry import devices
 
 N = Dim("n", 1, 1 << 20)
 COUNT = dims.symbol(N)

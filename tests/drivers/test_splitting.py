@@ -15,7 +15,7 @@ from mansard import dims
 from mansard.cli.main import app
 from mansard.dims import Dim
 from mansard.ir import GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.placement import Placement
 
 pytestmark = pytest.mark.vulkan

@@ -19,9 +19,9 @@ from mansard.dims import Dim, symbol
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError, CompileError
 from mansard.ir import Constant, GraphBuilder, IndexMap
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
+from mansard.ir.panels import Panels
 from mansard.ir.scalar import Apply, Arg
-from mansard.passes.packing import Panels
 from mansard.placement import Placement
 from mansard.tuning.rebuild import unpack, with_parameters
 

@@ -21,11 +21,12 @@ import vulkan_kernels as kernels
 import vulkan_support as support
 
 from mansard.cache import read_file
-from mansard.drivers.vulkan import copy_kernel, vk
-from mansard.drivers.vulkan.assembler import assemble
+from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.drivers.vulkan.driver import VulkanDriver
-from mansard.drivers.vulkan.loader import Instance
+from mansard.drivers.vulkan.instance.loader import Instance
+from mansard.drivers.vulkan.shaders import copy_kernel
+from mansard.drivers.vulkan.shaders.assembler import assemble
 from mansard.errors import (
     ArtifactError,
     DeviceError,

@@ -14,24 +14,24 @@ import vulkan_support as support
 from graphs import A0, F32, binary, layer_norm, maps, matmul, op, softmax
 
 from mansard.api import Model
-from mansard.artifact.plan import ExecutableRef
 from mansard.artifact.resources import MemoryResources
 from mansard.codegen.kernel import KernelBuilder
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.compile import CompiledModel
-from mansard.drivers.vulkan.abi import modules_of
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.drivers.vulkan.device import VulkanDevice
-from mansard.drivers.vulkan.plan import make_plan
-from mansard.drivers.vulkan.restrict import disable
+from mansard.drivers.vulkan.instance.device_plan import make_plan
+from mansard.drivers.vulkan.instance.restrict import disable
+from mansard.drivers.vulkan.shaders.abi import modules_of
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError, CodegenError, CompileError, DeviceError, TargetMismatchError
 from mansard.hal import BufferRef, Dispatch, EntryPoint, MemoryKind
 from mansard.hal.executable import ExecutableSpec
 from mansard.ir import Graph, GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const
 from mansard.placement import Placement
+from mansard.plan.plan import ExecutableRef
 
 pytestmark = pytest.mark.vulkan
 RNG = np.random.default_rng(3)

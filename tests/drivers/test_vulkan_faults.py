@@ -20,10 +20,11 @@ from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompiledModel, CompileOptions, compile_graph
 from mansard.drivers.vulkan import driver as driver_module
-from mansard.drivers.vulkan import faults, loader, vk
+from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.driver import VulkanDriver
-from mansard.drivers.vulkan.faults import Faults
-from mansard.drivers.vulkan.restrict import limit_profile
+from mansard.drivers.vulkan.instance import faults, loader
+from mansard.drivers.vulkan.instance.faults import Faults
+from mansard.drivers.vulkan.instance.restrict import limit_profile
 from mansard.errors import (
     DeviceError,
     DeviceLostError,
@@ -33,7 +34,7 @@ from mansard.errors import (
 )
 from mansard.hal import registry
 from mansard.ir import Constant, GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.placement import Placement
 
 pytestmark = pytest.mark.vulkan

@@ -19,9 +19,10 @@ from graphs import F32, binary, matmul
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
-from mansard.drivers.vulkan import queue, vk
+from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.device import VulkanDevice
-from mansard.drivers.vulkan.queues import QueuePlan, plan_queues
+from mansard.drivers.vulkan.instance.queues import QueuePlan, plan_queues
+from mansard.drivers.vulkan.submission import queue
 from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal import (
     Barrier,

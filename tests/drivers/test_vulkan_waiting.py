@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import vulkan_support as support
 
-from mansard.drivers.vulkan import queue, vk
+from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.device import VulkanDevice
+from mansard.drivers.vulkan.submission import queue
 from mansard.errors import DeviceLostError, WaitTimeoutError
 from mansard.hal import Batch, BufferRef, Fill, MemoryKind, Point, Semaphore
 

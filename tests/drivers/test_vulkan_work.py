@@ -21,7 +21,7 @@ from mansard.codegen.kernel import KernelBuilder
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.drivers.vulkan.device import VulkanDevice
-from mansard.drivers.vulkan.executable import asked_subgroup_size
+from mansard.drivers.vulkan.shaders.executable import asked_subgroup_size
 from mansard.dtypes import DType
 from mansard.errors import (
     DeviceError,

@@ -5,20 +5,20 @@ import pytest
 from graph_runner import check
 from graphs import A0, A1, F32, maps, op
 
-from mansard.codegen.nest import Nest
+from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules import choose
 from mansard.codegen.schedules.cpu import window as cpu_window
 from mansard.compiler.targets import resolve_targets
 from mansard.dims import Dim, symbol
 from mansard.ir import GraphBuilder, IndexMap, Linear
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
+from mansard.ir.panels import mark_packable
 from mansard.ir.scalar import Const
 from mansard.ir.types import Constant
-from mansard.passes.channels_last import channels_last
-from mansard.passes.dce import eliminate_dead
-from mansard.passes.fuse import fuse
-from mansard.passes.packing import mark_packable
-from mansard.passes.padding import read_padding
+from mansard.passes.canonical.dce import eliminate_dead
+from mansard.passes.fusion.fuse import fuse
+from mansard.passes.layout.channels_last import channels_last
+from mansard.passes.layout.padding import read_padding
 from mansard.passes.pipeline import CANONICAL, run_passes
 from mansard.placement import Placement
 

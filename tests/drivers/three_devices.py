@@ -15,7 +15,6 @@ import vulkan_support as support
 from test_sessions import BYTES, CPU_GROUP, CPU_SPEC, IO, N, add, cpu_model, reference, value
 
 from mansard.api import Model
-from mansard.artifact.plan import BarrierStep, DevicePlan, Plan, Segment, TransferStep, WeightSpec
 from mansard.artifact.resources import MemoryResources
 from mansard.drivers.cpu.device import CpuDevice
 from mansard.drivers.cpu.driver import DRIVER as CPU
@@ -23,6 +22,7 @@ from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.dtypes import DType
 from mansard.hal import Device, DeviceInfo, Dispatch, EntryPoint, Executable, ExecutableSpec
 from mansard.hal.threaded import Bytes, ThreadedDevice
+from mansard.plan.plan import BarrierStep, DevicePlan, Plan, Segment, TransferStep, WeightSpec
 
 NAMES = ("cpu", "vulkan", "adder")
 COUNT = 1 << 10

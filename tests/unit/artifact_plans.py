@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from mansard import dims
-from mansard.artifact.plan import (
+from mansard.artifact.resources import MemoryResources
+from mansard.dims import Dim
+from mansard.dtypes import DType
+from mansard.plan.plan import (
     AssertSpec,
     BarrierStep,
     BindingSpec,
@@ -21,9 +24,6 @@ from mansard.artifact.plan import (
     ValueSpec,
     WeightSpec,
 )
-from mansard.artifact.resources import MemoryResources
-from mansard.dims import Dim
-from mansard.dtypes import DType
 
 
 def two_device_plan() -> Plan:

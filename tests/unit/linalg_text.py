@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mansard.ir.graph import Graph
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 
 rng = np.random.default_rng(0)
 

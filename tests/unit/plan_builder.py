@@ -9,7 +9,10 @@ from fake_device import FORMAT, FakeDevice
 
 from mansard import dims
 from mansard.api import Model
-from mansard.artifact.plan import (
+from mansard.artifact.resources import MemoryResources
+from mansard.dims import Dim, DimLike
+from mansard.dtypes import DType
+from mansard.plan.plan import (
     AssertSpec,
     BarrierStep,
     BindingSpec,
@@ -23,9 +26,6 @@ from mansard.artifact.plan import (
     ValueSpec,
     WeightSpec,
 )
-from mansard.artifact.resources import MemoryResources
-from mansard.dims import Dim, DimLike
-from mansard.dtypes import DType
 
 ARITY = {"scale": (2, 2), "add": (3, 1), "is_positive": (2, 1), "explode": (1, 0), "pause": (2, 2)}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fake_device import FakeBuffer, FakeCommands
 
 from mansard.hal import BindingSlot, BufferRef, Copy, Dispatch
-from mansard.runtime.context import Context
-from mansard.runtime.recording import LandingCopy
+from mansard.runtime.execution.context import Context
+from mansard.runtime.execution.recording import LandingCopy
 
 Batch = tuple[int, int]
 Access = tuple[object, int, int, bool]

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 from mansard.artifact import container as container_module
 from mansard.artifact import writing
-from mansard.artifact.check import check_plan
 from mansard.artifact.container import MANIFEST, PAGE, Container
 from mansard.artifact.directory import DirectoryError, read_directory
-from mansard.artifact.plan import Plan, Segment, WeightSpec
 from mansard.artifact.resources import MemoryResources, read_artifact, write_artifact
-from mansard.artifact.serialise import plan_from_json, plan_to_json
 from mansard.artifact.writing import create
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError
+from mansard.plan.check import check_plan
+from mansard.plan.plan import Plan, Segment, WeightSpec
+from mansard.plan.serialise import plan_from_json, plan_to_json
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from plan_builder import PlanBuilder
 from test_build_plan import plan_of
 
 from mansard import dims
-from mansard.artifact.plan import DispatchStep
 from mansard.ir import GraphBuilder
-from mansard.passes.fuse import fuse
-from mansard.runtime.arena import Lease, plan_arena
-from mansard.runtime.batching import COMPUTE, FETCH, SEND, make_batches
-from mansard.runtime.layout import CopyPlan, Links, lay_out
-from mansard.runtime.segments import Segments
+from mansard.passes.fusion.fuse import fuse
+from mansard.plan.arena import Lease, plan_arena
+from mansard.plan.layout import CopyPlan, Links, lay_out
+from mansard.plan.plan import DispatchStep
+from mansard.plan.segments import Segments
+from mansard.runtime.execution.submission import COMPUTE, FETCH, SEND, make_batches
 
 CPU, GPU, CARD, CARD_BOUND_LATE = (True, True), (True, False), (False, False), (False, True)
 """Kinds of devices: whether they share the host's memory, and take buffers at submission."""
@@ -47,7 +47,7 @@ def products(draw):
 
 
 class Memory:
-    """What lies where: the arenas of a layout, as `mansard.runtime.memory` makes them."""
+    """What lies where: the arenas of a layout, as `mansard.runtime.memory.stores` makes them."""
 
     def __init__(self, layout, sizes):
         self.place, groups = {}, {}

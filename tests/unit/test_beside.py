@@ -3,8 +3,8 @@
 from plan_builder import PlanBuilder
 from test_batching import CARD, CPU, links
 
-from mansard.runtime.beside import lonely_copies
-from mansard.runtime.layout import lay_out
+from mansard.plan.layout import lay_out
+from mansard.runtime.execution.copy_overlap import lonely_copies
 
 
 def lonely(plan, *kinds):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from fake_device import FakeDevice
 
-from mansard.artifact.plan import DevicePlan, Plan
 from mansard.artifact.resources import MemoryResources
 from mansard.errors import DeviceUnavailableError
 from mansard.hal import registry
-from mansard.runtime import binding
+from mansard.plan.plan import DevicePlan, Plan
+from mansard.runtime.execution import binding
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mansard import dims
-from mansard.artifact.plan import BarrierStep, DispatchStep, TransferStep, ValueSpec, WeightSpec
+from mansard.compiler.activations import activation_arenas, describe
+from mansard.compiler.plan_builder import DeviceTarget, KernelRef, build_plan
 from mansard.dims import Dim
 from mansard.ir import GraphBuilder
-from mansard.passes.fuse import fuse
-from mansard.runtime.arena import ALIGNMENT
-from mansard.schedule.activations import activation_arenas, describe
-from mansard.schedule.build import DeviceTarget, KernelRef, build_plan
+from mansard.passes.fusion.fuse import fuse
+from mansard.plan.arena import ALIGNMENT
+from mansard.plan.plan import BarrierStep, DispatchStep, TransferStep, ValueSpec, WeightSpec
 
 N = dims.symbol(Dim("n", 1, 64))
 

@@ -16,7 +16,6 @@ from artifact_plans import resources_for, two_device_plan
 from typer.testing import CliRunner
 
 import mansard
-from mansard.artifact.plan import Decision, Plan, TensorSpec
 from mansard.artifact.resources import write_artifact
 from mansard.cli.bench import statistics
 from mansard.cli.explain import select
@@ -28,9 +27,10 @@ from mansard.errors import InputError
 from mansard.hal import DeviceInfo, MemoryHeap, ProfileRow, registry
 from mansard.hal.device import MemoryType, QueueFamily
 from mansard.hal.executable import Build
-from mansard.runtime.ledger import MemoryLedger, MemoryRow
-from mansard.runtime.profile import DeviceProfile as RanOn
-from mansard.runtime.profile import Profile, Row
+from mansard.plan.plan import Decision, Plan, TensorSpec
+from mansard.runtime.calls.profile import DeviceProfile as RanOn
+from mansard.runtime.calls.profile import Profile, Row
+from mansard.runtime.memory.ledger import MemoryLedger, MemoryRow
 from mansard.targets.roofline import roofline_of
 
 DEVICES = [

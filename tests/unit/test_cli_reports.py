@@ -14,7 +14,15 @@ from artifact_plans import resources_for
 from typer.testing import CliRunner
 
 import mansard
-from mansard.artifact.plan import (
+from mansard.artifact.resources import write_artifact
+from mansard.cli.decisions import decided, regions
+from mansard.cli.html_report import page
+from mansard.cli.main import app
+from mansard.cli.timeline import timeline_lines
+from mansard.dtypes import DType
+from mansard.hal import ProfileRow
+from mansard.plan.dataflow import dataflow
+from mansard.plan.plan import (
     BindingSpec,
     Decision,
     DevicePlan,
@@ -27,15 +35,7 @@ from mansard.artifact.plan import (
     TransferStep,
     ValueSpec,
 )
-from mansard.artifact.resources import write_artifact
-from mansard.cli.decisions import decided, regions
-from mansard.cli.html_report import page
-from mansard.cli.main import app
-from mansard.cli.timeline import timeline_lines
-from mansard.dtypes import DType
-from mansard.hal import ProfileRow
-from mansard.runtime.dataflow import dataflow
-from mansard.runtime.profile import Copies, DeviceProfile, Profile
+from mansard.runtime.calls.profile import Copies, DeviceProfile, Profile
 
 NAMES = ("first", "<b>&\"evil'", "third", "last")
 VOID = {"meta", "input", "br"}
@@ -208,7 +208,7 @@ def test_a_plan_without_a_prediction_says_so(artifact: Path) -> None:
 
 
 def test_a_plan_made_before_predictions_were_kept_is_read() -> None:
-    from mansard.artifact.serialise import plan_from_json, plan_to_json
+    from mansard.plan.serialise import plan_from_json, plan_to_json
 
     data = json.loads(plan_to_json(plan()))
     del data["prediction"]

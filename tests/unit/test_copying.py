@@ -10,8 +10,8 @@ import pytest
 
 from mansard.errors import InputError
 from mansard.hal import Point, Semaphore
-from mansard.runtime import copying
-from mansard.runtime.copying import LARGE, HostCopy, copy_all, copy_threads, flat
+from mansard.runtime.memory import host_copy as copying
+from mansard.runtime.memory.host_copy import LARGE, HostCopy, copy_all, copy_threads, flat
 
 MB = 1 << 20
 SIZES = [(LARGE - 1,), (LARGE,), (9 * MB + 77,), (3 * MB, 0, 5, 4 * MB + 1, 130), (1,) * 40]

@@ -8,7 +8,6 @@ from graphs import A0, A1, F32, maps, op, unary
 from heavy_graphs import GRAPHS
 from test_what_if import CHIP
 
-from mansard.artifact.serialise import plan_from_json, plan_to_json
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.errors import PlacementError
 from mansard.ir import GraphBuilder, IndexMap
@@ -16,6 +15,7 @@ from mansard.ir.types import Linear
 from mansard.placement.cost import Work, seconds
 from mansard.placement.kinds import SHALLOW
 from mansard.placement.what_if import replay
+from mansard.plan.serialise import plan_from_json, plan_to_json
 from mansard.targets.profile import KINDS, DeviceProfile, LinkProfile
 from mansard.targets.socs import parse_soc
 from mansard.tuning import mixed

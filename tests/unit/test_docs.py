@@ -29,7 +29,7 @@ def test_every_error_is_documented() -> None:
 def test_documented_variables_are_those_in_use() -> None:
     documented = variables((ROOT / "docs/environment.md").read_text())
     sources = [
-        *ROOT.glob("mansard/**/*.py"), *ROOT.glob("src/*.[ch]"),
+        *ROOT.glob("mansard/**/*.py"), *ROOT.glob("src/**/*.[ch]"),
         ROOT / "tools/setup_env.sh", ROOT / "tests/conftest.py", ROOT / "tests/drivers/vulkan_support.py",
         ROOT / "tests/drivers/test_request_stress.py",
     ]  # fmt: skip

@@ -9,7 +9,7 @@ from kernel_runner import machines
 
 from mansard.codegen.kernel import Block, For, If, Inst, Kernel, KernelBuilder, KType, KValue
 from mansard.dtypes import DType
-from mansard.ir import interpreter_scalar as reference
+from mansard.ir.interpreter import scalar as reference
 
 F32, F64, I64, I32, U8, BOOL = DType.F32, DType.F64, DType.I64, DType.I32, DType.U8, DType.BOOL
 INTS = [DType.I64, DType.I32, DType.I16, DType.I8, DType.U8]

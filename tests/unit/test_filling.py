@@ -8,8 +8,8 @@ from fake_device import gpu_options
 from plan_builder import PlanBuilder, bound
 
 from mansard.errors import DeviceError
-from mansard.runtime import filling
-from mansard.runtime.filling import LEAST_PIECE, piece_bytes, pieces
+from mansard.runtime.memory import staged_upload as filling
+from mansard.runtime.memory.staged_upload import LEAST_PIECE, piece_bytes, pieces
 
 COUNT = (5 << 20) // 2  # 10 MB
 CARD = {**gpu_options("discrete"), "transfer_queue": True}

@@ -16,7 +16,7 @@ from torch_import import Apply, check
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends import import_model
 from mansard.frontends.pytorch import import_torch
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 
 torch.manual_seed(0)
 

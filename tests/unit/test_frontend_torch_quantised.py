@@ -17,8 +17,8 @@ from torch_import import check, import_and_check
 from mansard.compiler.compile import CompileOptions, compile_graph
 from mansard.dtypes import DType
 from mansard.frontends import import_model
-from mansard.ir.interpreter import interpret
-from mansard.passes.quantised_products import quantised_products
+from mansard.ir.interpreter.graph import interpret
+from mansard.passes.products.quantised_products import quantised_products
 
 ops: Any = torch.ops.quantized_decomposed
 torch.manual_seed(0)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from mansard.dims import Dim  # noqa: E402
 from mansard.frontends.pytorch import frontend, import_torch, stored  # noqa: E402
 from mansard.frontends.pytorch.stored import stored_import  # noqa: E402
-from mansard.ir.interpreter import interpret  # noqa: E402
+from mansard.ir.interpreter.graph import interpret  # noqa: E402
 
 
 class Net(torch.nn.Module):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from mansard import dims
 from mansard.dims import Dim
 from mansard.ir import GraphBuilder, Reshape
-from mansard.passes.fuse import fuse
-from mansard.passes.lower_attention import lower_attention
+from mansard.passes.canonical.lower_attention import lower_attention
+from mansard.passes.fusion.fuse import fuse
 
 
 def names(graph):

@@ -13,11 +13,11 @@ from mansard.dims import Dim
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
-from mansard.ir.interpreter import interpret
-from mansard.passes.dce import eliminate_dead
-from mansard.passes.fuse import fuse
+from mansard.ir.interpreter.graph import interpret
+from mansard.passes.canonical.dce import eliminate_dead
+from mansard.passes.fusion.fuse import fuse
+from mansard.passes.parallel.split_attention import split_attention
 from mansard.passes.pipeline import CANONICAL, run_passes
-from mansard.passes.split_attention import split_attention
 
 F16, BF16, F32 = DType.F16, DType.BF16, DType.F32
 PORTABLE = (

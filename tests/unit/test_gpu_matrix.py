@@ -9,16 +9,16 @@ from kernel_emulator import run
 
 from mansard import dims
 from mansard.codegen.backend import CHOOSES_SUBGROUPS
-from mansard.codegen.nest import Nest
-from mansard.codegen.schedules.gpu import matrix
-from mansard.codegen.schedules.gpu.matrix_tile import MatrixTile
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules.gpu.gemm import matrix
+from mansard.codegen.schedules.gpu.gemm.matrix_tile import MatrixTile
 from mansard.dims import Dim
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap, Linear
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const
-from mansard.passes.fuse import fuse
+from mansard.passes.fusion.fuse import fuse
 
 F16, BF16, I8, I32 = DType.F16, DType.BF16, DType.I8, DType.I32
 TARGET = BACKEND.parse_target(

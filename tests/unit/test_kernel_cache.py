@@ -14,8 +14,8 @@ from mansard.compiler.identity import dispatch_from_data, dispatch_key, dispatch
 from mansard.dims import Dim, symbol
 from mansard.errors import ArtifactError
 from mansard.ir import Constant, GraphBuilder
-from mansard.ir.interpreter import interpret
-from mansard.passes.fuse import fuse
+from mansard.ir.interpreter.graph import interpret
+from mansard.passes.fusion.fuse import fuse
 from mansard.passes.pipeline import CANONICAL, run_passes
 
 

@@ -15,9 +15,9 @@ from test_split_plans import SIDE, chain, planned
 
 from mansard.api import Model
 from mansard.errors import DeviceError, OutOfMemoryError
-from mansard.ir.interpreter import interpret
-from mansard.runtime import landings as module
-from mansard.runtime.landings import Landings
+from mansard.ir.interpreter.graph import interpret
+from mansard.runtime.memory import output_pool as module
+from mansard.runtime.memory.output_pool import Landings
 
 COUNT = 1 << 18
 BYTES = 4 * COUNT

@@ -7,11 +7,11 @@ from graphs import A0, A1, F32, binary, maps, matmul, op
 from mansard.dtypes import DType
 from mansard.errors import CompileError
 from mansard.ir import Constant, GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
 from mansard.ir.verify import verify
-from mansard.passes.large_constants import split_large_constants
+from mansard.passes.parallel.large_constants import split_large_constants
 
 RNG = np.random.default_rng(5)
 

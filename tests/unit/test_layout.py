@@ -6,8 +6,8 @@ from graphs import F32, matmul
 from mansard import dims
 from mansard.dims import Dim
 from mansard.ir import Constant, GraphBuilder
-from mansard.ir.interpreter import interpret
-from mansard.passes.layout import lay_out_weights
+from mansard.ir.interpreter.graph import interpret
+from mansard.passes.layout.weights import lay_out_weights
 
 RNG = np.random.default_rng(0)
 

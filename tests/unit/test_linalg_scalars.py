@@ -13,7 +13,7 @@ from mansard.dtypes import DType
 from mansard.frontends.linalg import dimmath, import_mlir
 from mansard.frontends.linalg.arith import RULES
 from mansard.frontends.linalg.scalars import HOST, Space, as_dim, dim_scalar
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Index
 
 N = dims.symbol(Dim("n", 1, 64))

@@ -6,7 +6,7 @@ from graphs import A0, F32, maps, matmul
 from mansard.compiler.limits import gpu_loop_iterations
 from mansard.compiler.targets import backend
 from mansard.ir import GraphBuilder, IndexMap
-from mansard.passes.fuse import fuse
+from mansard.passes.fusion.fuse import fuse
 
 TARGET = "vulkan:1.3+subgroup_arithmetic"
 

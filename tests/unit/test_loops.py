@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mansard import dims
+from mansard.analysis.loops import collapse, delinearize, linearize, refine, strides
 from mansard.dims import Dim
 from mansard.ir.types import Linear
-from mansard.passes.loops import collapse, delinearize, linearize, refine, strides
 
 shapes = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 

@@ -11,7 +11,7 @@ from mansard.codegen.math import apply, neutral
 from mansard.codegen.math.apply import result_type
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
-from mansard.ir import interpreter_scalar as reference
+from mansard.ir.interpreter import scalar as reference
 from mansard.ir.scalar import BINARY, COMPARE, UNARY
 
 F32, F64, I64, I32, BOOL = DType.F32, DType.F64, DType.I64, DType.I32, DType.BOOL

@@ -7,8 +7,8 @@ from graphs import F32, matmul
 from mansard.codegen.llvm.target import parse
 from mansard.codegen.schedules.cpu.gemm_tile import Tile, tiles
 from mansard.ir import Constant, GraphBuilder
-from mansard.passes.fuse import fuse
-from mansard.passes.packing import Panels, mark_packable
+from mansard.ir.panels import Panels, mark_packable
+from mansard.passes.fusion.fuse import fuse
 
 RNG = np.random.default_rng(5)
 

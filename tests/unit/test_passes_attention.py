@@ -10,10 +10,10 @@ from mansard import dims
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import Attention, Generic, GraphBuilder, Reshape
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Const, walk
 from mansard.ir.verify import verify
-from mansard.passes.lower_attention import lower_attention
+from mansard.passes.canonical.lower_attention import lower_attention
 from mansard.passes.pipeline import CANONICAL, run_passes
 
 ROWS, LENGTH = 5, 7

@@ -11,14 +11,14 @@ from mansard import dims
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.dispatch import is_contraction
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Concat, Slice
+from mansard.ir.panels import mark_packable
 from mansard.ir.scalar import Arg, Cast
 from mansard.ir.verify import verify
-from mansard.passes.dispatch import is_contraction
-from mansard.passes.divide import ALIGNMENT, Division, axes, divide, take_views
-from mansard.passes.fuse import fuse
-from mansard.passes.packing import mark_packable
+from mansard.passes.fusion.fuse import fuse
+from mansard.passes.parallel.partition import ALIGNMENT, Division, axes, divide, take_views
 
 
 def dispatches(graph):

@@ -11,13 +11,13 @@ from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import VerificationError
 from mansard.ir import Constant, Generic, Graph, GraphBuilder, Value
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Cast, Const, Gather, Index
 from mansard.ir.verify import verify
-from mansard.passes.constants import transpose_constant
-from mansard.passes.cse import eliminate_common
-from mansard.passes.dce import eliminate_dead
-from mansard.passes.fold import fold_constants, inline_generated, uniform_value
+from mansard.passes.canonical.cse import eliminate_common
+from mansard.passes.canonical.dce import eliminate_dead
+from mansard.passes.canonical.fold_constants import fold_constants, inline_generated, uniform_value
+from mansard.passes.layout.constants import transpose_constant
 
 
 def counted(array: np.ndarray, key: str = "w") -> tuple[Constant, list[int]]:

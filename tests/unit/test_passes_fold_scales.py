@@ -5,11 +5,11 @@ import pytest
 from graphs import A0, A1, F32, maps, op
 
 from mansard.ir import GraphBuilder, IndexMap
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import Const
 from mansard.ir.types import Constant
-from mansard.passes.fold_scales import fold_scales
+from mansard.passes.products.fold_scales import fold_scales
 
 RNG = np.random.default_rng(3)
 

@@ -6,11 +6,11 @@ from ir_graphs import call, plain
 
 from mansard.dtypes import DType
 from mansard.ir import Constant, Generic, GraphBuilder, IndexMap
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Arg, Cast, Const
 from mansard.ir.verify import verify
-from mansard.passes.dce import eliminate_dead
-from mansard.passes.integer_products import narrow_integers
+from mansard.passes.canonical.dce import eliminate_dead
+from mansard.passes.products.integer_products import narrow_integers
 
 I8, U8, I32, I64 = DType.I8, DType.U8, DType.I32, DType.I64
 RNG = np.random.default_rng(2)

@@ -6,11 +6,11 @@ from graphs import A0, A1, F32, binary, maps, op, softmax
 
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Generic, Scan, Sort
 from mansard.ir.scalar import Arg, Cast, Index
 from mansard.ir.verify import verify
-from mansard.passes.long_lines import SORTED_BYTES, cut_long_lines
+from mansard.passes.parallel.split_reduction import SORTED_BYTES, cut_long_lines
 
 RNG = np.random.default_rng(3)
 

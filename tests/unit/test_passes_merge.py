@@ -5,12 +5,12 @@ import pytest
 
 from mansard.dtypes import DType
 from mansard.ir import Constant, GraphBuilder, IndexMap
-from mansard.ir.interpreter import interpret
+from mansard.ir.dispatch import is_contraction
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg
 from mansard.ir.types import Linear
 from mansard.ir.verify import verify
-from mansard.passes.dispatch import is_contraction
-from mansard.passes.merge_products import merge_products
+from mansard.passes.fusion.horizontal_fusion import merge_products
 
 F32 = DType.F32
 ROWS, DEPTH = 5, 12

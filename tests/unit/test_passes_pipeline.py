@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from ir_graphs import BOOL, F32, I64, arg, call, const, elementwise, index, matmul, plain, random, transpose
 
 from mansard import dims
+from mansard.analysis.operands import is_copy
 from mansard.dims import Dim
 from mansard.errors import VerificationError
 from mansard.ir import Concat, Constant, Generic, Graph, GraphBuilder, IndexMap, Pad, Slice, Value
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Cast, Gather, Index, Scalar
-from mansard.passes.operands import is_copy
+from mansard.passes.canonical.simplify import simplify
 from mansard.passes.pipeline import CANONICAL, Fixpoint, run_passes
-from mansard.passes.simplify import simplify
 
 
 def check(graph: Graph, inputs, atol=1e-5) -> Graph:

@@ -7,11 +7,11 @@ from ir_graphs import F32, I64, arg, call, elementwise, matmul, plain, random
 from mansard.dtypes import DType
 from mansard.errors import CompileError
 from mansard.ir import Constant, Generic, GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Gather, Index
 from mansard.ir.verify import verify
-from mansard.passes.dce import eliminate_dead
-from mansard.passes.precision import check_precision, narrow_products
+from mansard.passes.canonical.dce import eliminate_dead
+from mansard.passes.products.demote import check_precision, narrow_products
 
 BF16 = DType.BF16
 

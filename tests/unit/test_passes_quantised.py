@@ -6,14 +6,14 @@ from ir_graphs import call, plain
 
 from mansard.dtypes import DType
 from mansard.ir import Constant, Generic, GraphBuilder, IndexMap
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Pad
 from mansard.ir.scalar import Arg, Bitcast, Cast, Const
 from mansard.ir.types import Linear
 from mansard.ir.verify import verify
-from mansard.passes.dce import eliminate_dead
-from mansard.passes.fold import fold_constants
-from mansard.passes.quantised_products import quantised_products
+from mansard.passes.canonical.dce import eliminate_dead
+from mansard.passes.canonical.fold_constants import fold_constants
+from mansard.passes.products.quantised_products import quantised_products
 
 F32, I8, U8, I32 = DType.F32, DType.I8, DType.U8, DType.I32
 RNG = np.random.default_rng(3)

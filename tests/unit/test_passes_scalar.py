@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from ir_graphs import BOOL, F32, I64, arg, call, const, index, plain, random
 
 from mansard import dims
+from mansard.analysis.affine import Affine, delinearize, divide, to_scalar, within
+from mansard.analysis.structure import body_key, share
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import Generic, GraphBuilder, Linear
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Cast, Const, DimValue, Index, Scalar, count_ops, walk
-from mansard.passes.affine import Affine, delinearize, divide, to_scalar, within
-from mansard.passes.scalar_rules import holds
-from mansard.passes.simplify import simplify
-from mansard.passes.structure import body_key, share
+from mansard.passes.canonical.scalar_rules import holds
+from mansard.passes.canonical.simplify import simplify
 
 S = dims.symbol(Dim("s", 1, 64))
 EXTENTS = (8, 4, S)

@@ -8,12 +8,12 @@ from mansard import dims
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.verify import verify
-from mansard.passes.dce import eliminate_dead
-from mansard.passes.fuse import fuse
+from mansard.passes.canonical.dce import eliminate_dead
+from mansard.passes.fusion.fuse import fuse
+from mansard.passes.parallel.split_attention import split_attention
 from mansard.passes.pipeline import CANONICAL, run_passes
-from mansard.passes.split_attention import split_attention
 
 
 def build(rows, length, *, heads=4, key_heads=2, mask=None, causal=False, dtype=F32):

@@ -7,22 +7,22 @@ import pytest
 from ir_graphs import F32, I64, affine, arg, call, const, elementwise, index, matmul, plain, random, transpose
 
 from mansard import dims
+from mansard.analysis.operands import is_copy
 from mansard.dims import Dim
 from mansard.ir import Constant, Generic, Graph, GraphBuilder, Value
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Cast, DimValue, Gather, Index, walk
 from mansard.ir.verify import verify
-from mansard.passes.copies import read_through_copies
-from mansard.passes.dce import eliminate_dead
-from mansard.passes.gathers import affine_gathers
-from mansard.passes.inline import inline_into_gathers
-from mansard.passes.lower_views import lower_views
-from mansard.passes.operands import is_copy
-from mansard.passes.permute import permute_producers
+from mansard.passes.canonical.copies import read_through_copies
+from mansard.passes.canonical.dce import eliminate_dead
+from mansard.passes.canonical.gathers import affine_gathers
+from mansard.passes.canonical.inline import inline_into_gathers
+from mansard.passes.canonical.lower_views import lower_views
+from mansard.passes.canonical.simplify import simplify
+from mansard.passes.canonical.views import simplify_views
+from mansard.passes.layout.permute import permute_producers
+from mansard.passes.layout.split_loops import split_consumers
 from mansard.passes.pipeline import CANONICAL, run_passes
-from mansard.passes.simplify import simplify
-from mansard.passes.split import split_consumers
-from mansard.passes.views import simplify_views
 
 
 def apply(graph: Graph, *passes) -> Graph:

@@ -11,7 +11,7 @@ from mansard.dtypes import DType
 from mansard.errors import PlacementError
 from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Cast
-from mansard.passes.fuse import fuse
+from mansard.passes.fusion.fuse import fuse
 from mansard.placement import DeviceSlot, Placement, place, work_of
 from mansard.placement.cost import seconds
 from mansard.placement.problem import joined

@@ -7,10 +7,10 @@ import pytest
 from test_placement_frontier import LATER, UNLIMITED, best_allowed, constrained
 from test_placement_search import profile
 
-from mansard.placement.cases import Case, divided
-from mansard.placement.choose import choose
-from mansard.placement.frontier import Frontier
 from mansard.placement.problem import HOST, Move, Problem
+from mansard.placement.search.beam import Frontier
+from mansard.placement.search.branching import Case, divided
+from mansard.placement.search.choose import choose
 
 
 def all_cases(problem, most=20):

@@ -6,9 +6,9 @@ import pytest
 from test_what_if import CHIP
 
 from mansard.errors import PlacementError
-from mansard.placement.choose import choose
 from mansard.placement.cost import Work, load_seconds, seconds
 from mansard.placement.problem import Move, Problem, reordered
+from mansard.placement.search.choose import choose
 from mansard.placement.simulate import simulate
 from mansard.targets.profile import DeviceProfile, LinkProfile
 from mansard.targets.socs import parse_soc

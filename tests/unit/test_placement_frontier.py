@@ -10,12 +10,12 @@ import pytest
 from test_placement_search import best_of_all, profile, random_problem
 
 from mansard.errors import PlacementError
-from mansard.placement.choose import choose
-from mansard.placement.exact import solve
-from mansard.placement.frontier import Frontier
-from mansard.placement.loads import Loads, load_weights
 from mansard.placement.problem import HOST, Held, Move, Problem
-from mansard.placement.search import cost_of
+from mansard.placement.search.beam import Frontier
+from mansard.placement.search.choose import choose
+from mansard.placement.search.loads import Loads, load_weights
+from mansard.placement.search.local import cost_of
+from mansard.placement.search.milp import solve
 from mansard.placement.simulate import simulate
 from mansard.targets.profile import LinkProfile
 

@@ -10,16 +10,16 @@ from test_build_plan import plan_of
 from test_placement import chain, device
 from test_placement_search import profile, random_problem
 
-from mansard.artifact.plan import DispatchStep
 from mansard.ir import Graph, GraphBuilder, Location
-from mansard.passes.dispatch import DispatchGraph
-from mansard.passes.fuse import fuse
+from mansard.ir.dispatch import DispatchGraph
+from mansard.passes.fusion.fuse import fuse
 from mansard.placement import DeviceSlot, Placement, place
-from mansard.placement.choose import choose
 from mansard.placement.order import by_longest_way, in_better_order, place_ordered
+from mansard.placement.partitioning import Placed
 from mansard.placement.problem import HOST, Move, Problem, reordered, state_users
+from mansard.placement.search.choose import choose
 from mansard.placement.simulate import simulate
-from mansard.placement.splitting import Placed
+from mansard.plan.plan import DispatchStep
 
 
 def alternating(steps: int) -> Problem:

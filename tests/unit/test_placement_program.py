@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from mansard.placement.clock import PATIENCE, Clock
-from mansard.placement.program import Program
+from mansard.placement.search.clock import PATIENCE, Clock
+from mansard.placement.search.highs import Program
 
 SIZES, GAINS, ROOM = (5, 4, 3, 2, 2), (9, 7, 6, 3, 3.5), 8
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from mansard.errors import PlacementError
-from mansard.placement.choose import choose, load_bound, path_bound
-from mansard.placement.exact import solve
 from mansard.placement.problem import HOST, Held, Move, Problem
-from mansard.placement.search import stages
+from mansard.placement.search.choose import choose, load_bound, path_bound
+from mansard.placement.search.local import stages
+from mansard.placement.search.milp import solve
 from mansard.placement.simulate import simulate
 from mansard.targets.profile import DeviceProfile, LinkProfile
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from graphs import F32, matmul, softmax, unary
 
-from mansard.artifact.plan import WeightSpec
 from mansard.compiler.variants import SharedFiles
 from mansard.errors import PlacementError
 from mansard.ir import Constant, GraphBuilder, TensorType, Value
-from mansard.passes.fuse import fuse
-from mansard.passes.packing import Panels, mark_packable
+from mansard.ir.panels import Panels, mark_packable
+from mansard.passes.fusion.fuse import fuse
 from mansard.placement import DeviceSlot, Placement
-from mansard.placement.splitting import balance, on_slots, place_split, quantised
+from mansard.placement.partitioning import balance, on_slots, place_split, quantised
+from mansard.plan.plan import WeightSpec
 from mansard.targets.profile import DeviceProfile, LinkProfile
 
 SIDE = 512

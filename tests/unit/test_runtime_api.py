@@ -14,9 +14,9 @@ from fake_device import FakeDevice
 from plan_builder import PlanBuilder
 
 import mansard
-from mansard.artifact.plan import Decision, Prediction
 from mansard.artifact.resources import write_artifact
 from mansard.hal import registry
+from mansard.plan.plan import Decision, Prediction
 from mansard.runtime.session import Session
 
 X = np.arange(6, dtype=np.float32)
@@ -37,7 +37,7 @@ def device(monkeypatch):
     """A fake device in the place of the CPU."""
     fake = FakeDevice("cpu")
     monkeypatch.setattr(registry, "_open", {"cpu": fake})
-    monkeypatch.setattr("mansard.runtime.binding.present_devices", lambda driver=None: [fake.info])
+    monkeypatch.setattr("mansard.runtime.execution.binding.present_devices", lambda driver=None: [fake.info])
     yield fake
     fake.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mansard.runtime.arena import ALIGNMENT, Lease, plan_arena
+from mansard.plan.arena import ALIGNMENT, Lease, plan_arena
 
 leases = st.lists(
     st.builds(

@@ -14,7 +14,6 @@ from fake_device import gpu_options
 from plan_builder import PlanBuilder, bound
 
 from mansard import dims
-from mansard.artifact.plan import TensorSpec
 from mansard.dims import Dim, DimLike
 from mansard.dtypes import DType
 from mansard.errors import (
@@ -24,8 +23,9 @@ from mansard.errors import (
     QueueFullError,
     ShapeContractError,
 )
-from mansard.runtime.cutting import Cut, cut
-from mansard.runtime.tensors import Signature
+from mansard.plan.plan import TensorSpec
+from mansard.runtime.calls.chunking import Cut, cut
+from mansard.runtime.memory.tensors import Signature
 
 B = Dim("b", 2, 64, 2)
 N = Dim("n", 1, 100)

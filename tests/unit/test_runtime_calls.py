@@ -11,8 +11,8 @@ import pytest
 from fake_device import gpu_options
 from plan_builder import PlanBuilder, X, bound, scaled, there_and_back
 
-from mansard.artifact.plan import AssertSpec
 from mansard.errors import DeviceLostError, ExecutionError, WaitTimeoutError
+from mansard.plan.plan import AssertSpec
 
 # Failures -----------------------------------------------------------------------------------------
 

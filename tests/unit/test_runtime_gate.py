@@ -10,7 +10,7 @@ import time
 import pytest
 
 from mansard.errors import QueueFullError
-from mansard.runtime.pool import Gate, Place
+from mansard.runtime.calls.admission import Gate, Place
 
 
 def filled(gate: Gate, *priorities: int) -> tuple[list[int], list[Place]]:

@@ -18,7 +18,7 @@ from plan_builder import X, bound, scaled, there_and_back
 import mansard
 from mansard.errors import DeviceError
 from mansard.hal import Semaphore
-from mansard.runtime import completion
+from mansard.runtime.calls import completion
 
 FOLDER = str(Path(mansard.__file__).parent)
 

@@ -9,7 +9,7 @@ import numpy as np
 from fake_device import gpu_options
 from plan_builder import PlanBuilder, bound
 
-from mansard.runtime.ledger import CALLER, MemoryLedger, MemoryRow
+from mansard.runtime.memory.ledger import CALLER, MemoryLedger, MemoryRow
 
 X = np.arange(6, dtype=np.float32)
 

@@ -14,7 +14,7 @@ import pytest
 from plan_builder import X, bound, scaled
 
 from mansard.errors import InputError
-from mansard.runtime.options import LONGEST_S
+from mansard.runtime.calls.limits import LONGEST_S
 
 
 @pytest.mark.parametrize(

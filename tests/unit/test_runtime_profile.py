@@ -9,7 +9,10 @@ from artifact_plans import two_device_plan
 from fake_device import gpu_options
 from plan_builder import X, bound, there_and_back
 
-from mansard.artifact.plan import (
+from mansard.dtypes import DType
+from mansard.hal import ProfileRow
+from mansard.plan.dataflow import Node, dataflow, dispatch_parents, longest_path
+from mansard.plan.plan import (
     BindingSpec,
     DevicePlan,
     DispatchStep,
@@ -19,10 +22,7 @@ from mansard.artifact.plan import (
     TransferStep,
     ValueSpec,
 )
-from mansard.dtypes import DType
-from mansard.hal import ProfileRow
-from mansard.runtime.dataflow import Node, dataflow, dispatch_parents, longest_path
-from mansard.runtime.profile import Copies, DeviceProfile, Profile
+from mansard.runtime.calls.profile import Copies, DeviceProfile, Profile
 
 
 def step(label: str, *values: int) -> DispatchStep:

@@ -14,8 +14,8 @@ from plan_builder import PlanBuilder
 from races import races
 
 from mansard.api import Model
-from mansard.artifact.plan import BarrierStep, DispatchStep, Segment, Step, ValueSpec
 from mansard.errors import ExecutionError
+from mansard.plan.plan import BarrierStep, DispatchStep, Segment, Step, ValueSpec
 
 APART = {"transfer_queue": True, "transfer_bytes": 1}
 KINDS = {

@@ -16,10 +16,10 @@ from test_runtime_profile import diamond
 from mansard.errors import ArtifactError, ExecutionError, InputError
 from mansard.hal import ProfileRow
 from mansard.hal.device import CommandBuffer
-from mansard.runtime.dataflow import dataflow, expected_times
-from mansard.runtime.lockstep import in_lockstep, one_order
-from mansard.runtime.profile import DeviceProfile, Profile
-from mansard.runtime.recording import RecordedBatch
+from mansard.plan.dataflow import dataflow, expected_times
+from mansard.runtime.calls.profile import DeviceProfile, Profile
+from mansard.runtime.execution.lockstep import in_lockstep, one_order
+from mansard.runtime.execution.recording import RecordedBatch
 
 
 class NoCommands(CommandBuffer):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from mansard import dims
-from mansard.artifact.plan import SplitPiece, SplitSpec
 from mansard.dims import Dim
 from mansard.hal import ProfileRow
-from mansard.runtime.shares import MEMORY, STEPS, Shares, balanced
-from mansard.runtime.tensors import Prepared
+from mansard.plan.plan import SplitPiece, SplitSpec
+from mansard.runtime.execution.shares import MEMORY, STEPS, Shares, balanced
+from mansard.runtime.memory.tensors import Prepared
 
 TOTAL, UNIT = 512, 4
 NAMES = ("fast", "slow", "other")

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from mansard import dims
-from mansard.artifact.plan import TensorSpec
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import InputError, ShapeContractError
-from mansard.runtime.tensors import Signature, empty, to_array, to_torch
+from mansard.plan.plan import TensorSpec
+from mansard.runtime.memory.tensors import Signature, empty, to_array, to_torch
 
 N = Dim("n", 1, 8, 2)
 M = Dim("m", 1, 100)

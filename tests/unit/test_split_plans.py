@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 
 from mansard import dims
 from mansard.api import Model
-from mansard.artifact.check import check_plan
-from mansard.artifact.plan import ExecutableRef, SplitPiece, SplitSpec, WeightSpec
 from mansard.artifact.resources import MemoryResources
-from mansard.artifact.serialise import plan_from_json, plan_to_json
+from mansard.compiler.plan_builder import DeviceTarget, KernelRef, build_plan
 from mansard.dims import Dim
 from mansard.errors import ArtifactError
 from mansard.ir import Constant, Graph, GraphBuilder
-from mansard.ir.interpreter import interpret, run_op
-from mansard.passes.divide import Division, axes, divide, take_views
-from mansard.passes.fuse import fuse
-from mansard.schedule.build import DeviceTarget, KernelRef, build_plan
+from mansard.ir.interpreter.graph import interpret, run_op
+from mansard.passes.fusion.fuse import fuse
+from mansard.passes.parallel.partition import Division, axes, divide, take_views
+from mansard.plan.check import check_plan
+from mansard.plan.plan import ExecutableRef, SplitPiece, SplitSpec, WeightSpec
+from mansard.plan.serialise import plan_from_json, plan_to_json
 
 SIDE, UNIT = 64, 4
 KINDS = {

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mansard.runtime.context import _submission_order
+from mansard.runtime.execution.context import _submission_order
 
 
 def slot(kind):

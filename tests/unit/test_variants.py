@@ -9,10 +9,7 @@ from typer.testing import CliRunner
 
 import mansard
 from mansard.api import Model
-from mansard.artifact.check import check_plan
-from mansard.artifact.plan import WeightSpec
 from mansard.artifact.resources import MemoryResources
-from mansard.artifact.serialise import plan_from_json, plan_to_json
 from mansard.cli.main import app
 from mansard.codegen.llvm import target as llvm_target
 from mansard.compiler import CompileOptions, compile_graph
@@ -22,13 +19,16 @@ from mansard.dtypes import DType
 from mansard.errors import ArtifactError, CompileError, DeviceUnavailableError, TargetMismatchError
 from mansard.hal.device import DeviceInfo
 from mansard.ir import Constant, GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
+from mansard.ir.panels import Panels
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import TensorType, Value
-from mansard.passes.packing import Panels
 from mansard.placement import Placement
-from mansard.runtime import variants as runtime_variants
-from mansard.runtime.variants import choose, verdicts
+from mansard.plan.check import check_plan
+from mansard.plan.plan import WeightSpec
+from mansard.plan.serialise import plan_from_json, plan_to_json
+from mansard.runtime.execution import variants as runtime_variants
+from mansard.runtime.execution.variants import choose, verdicts
 
 LEVELS = "cpu:x86-64-v2,x86-64-v4,cpu:x86-64-v3"
 I8, I32, BF16 = DType.I8, DType.I32, DType.BF16

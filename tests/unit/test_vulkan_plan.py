@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.executable import asked_subgroup_size
-from mansard.drivers.vulkan.plan import (
+from mansard.drivers.vulkan.instance.device_plan import (
     ADDRESS_FEATURES,
     BASELINE_FEATURES,
     describe_capabilities,
@@ -21,7 +20,7 @@ from mansard.drivers.vulkan.plan import (
     pick_memory,
     version_text,
 )
-from mansard.drivers.vulkan.snapshot import (
+from mansard.drivers.vulkan.instance.snapshot import (
     BFLOAT16_COMPONENT,
     Heap,
     MatrixProperties,
@@ -29,6 +28,7 @@ from mansard.drivers.vulkan.snapshot import (
     QueueFamily,
     Snapshot,
 )
+from mansard.drivers.vulkan.shaders.executable import asked_subgroup_size
 
 GIB = 1 << 30
 LOCAL = vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT

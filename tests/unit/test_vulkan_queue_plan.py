@@ -8,8 +8,8 @@ import pytest
 from test_vulkan_plan import COMPUTE, DISCRETE, GRAPHICS, INTEGRATED, LAVAPIPE, TRANSFER
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.queues import QueuePlan, QueueSlot, can_time, plan_queues
-from mansard.drivers.vulkan.snapshot import QueueFamily, Snapshot
+from mansard.drivers.vulkan.instance.queues import QueuePlan, QueueSlot, can_time, plan_queues
+from mansard.drivers.vulkan.instance.snapshot import QueueFamily, Snapshot
 
 ALL = GRAPHICS | COMPUTE | TRANSFER
 SPARSE = vk.VK_QUEUE_SPARSE_BINDING_BIT

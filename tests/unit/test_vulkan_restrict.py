@@ -9,7 +9,7 @@ from test_vulkan_plan import DISCRETE, GIB
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.driver import VulkanDriver
-from mansard.drivers.vulkan.plan import (
+from mansard.drivers.vulkan.instance.device_plan import (
     BASELINE_FEATURES,
     NAMED_FEATURES,
     UNNAMED_FEATURES,
@@ -17,14 +17,19 @@ from mansard.drivers.vulkan.plan import (
     describe_kind,
     make_plan,
 )
-from mansard.drivers.vulkan.restrict import (
+from mansard.drivers.vulkan.instance.restrict import (
     disable,
     limit_profile,
     limit_profiles,
     optional_features,
     restrict,
 )
-from mansard.drivers.vulkan.snapshot import EXTENSION_FEATURES, MatrixProperties, Snapshot, feature_names
+from mansard.drivers.vulkan.instance.snapshot import (
+    EXTENSION_FEATURES,
+    MatrixProperties,
+    Snapshot,
+    feature_names,
+)
 from mansard.errors import InputError
 
 PROFILES = sorted(limit_profiles())

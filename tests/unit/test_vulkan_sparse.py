@@ -7,10 +7,10 @@ import pytest
 from test_vulkan_plan import DISCRETE, GIB, INTEGRATED, LIMITS
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.plan import can_be_sparse, make_plan
-from mansard.drivers.vulkan.queues import QueueSlot, plan_queues, with_sparse
-from mansard.drivers.vulkan.snapshot import QueueFamily
-from mansard.drivers.vulkan.sparse import SparseBinder
+from mansard.drivers.vulkan.instance.device_plan import can_be_sparse, make_plan
+from mansard.drivers.vulkan.instance.queues import QueueSlot, plan_queues, with_sparse
+from mansard.drivers.vulkan.instance.snapshot import QueueFamily
+from mansard.drivers.vulkan.memory.sparse import SparseBinder
 from mansard.errors import DeviceError, OutOfMemoryError
 
 SPARSE_QUEUE = vk.VK_QUEUE_SPARSE_BINDING_BIT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.stream import (
+from mansard.drivers.vulkan.submission.stream import (
     BARRIER,
     COMPUTE,
     COPY,

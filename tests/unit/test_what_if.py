@@ -9,18 +9,19 @@ from graphs import F32, matmul, unary
 from typer.testing import CliRunner
 
 from mansard.artifact.resources import MemoryResources, write_artifact
-from mansard.artifact.serialise import plan_from_json, plan_to_json
 from mansard.cli.main import app
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.dims import Dim, representative, symbol
 from mansard.errors import ArtifactError, PlacementError
 from mansard.ir import Constant, GraphBuilder
-from mansard.placement import Placement, splitting
+from mansard.placement import Placement
+from mansard.placement import partitioning as splitting
 from mansard.placement.cost import transfer_seconds
 from mansard.placement.problem import HOST
 from mansard.placement.simulate import simulate
 from mansard.placement.what_if import memory, outline, replay
-from mansard.runtime.dataflow import dataflow, dispatch_parents
+from mansard.plan.dataflow import dataflow, dispatch_parents
+from mansard.plan.serialise import plan_from_json, plan_to_json
 from mansard.targets.profile import DeviceProfile, LinkProfile
 from mansard.targets.socs import load_soc, parse_soc, shipped_socs
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from mansard.frontends import import_model
 from mansard.ir.graph import Graph
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 
 TOLERANCE = {torch.float16: 5e-3, torch.bfloat16: 5e-2}
 

@@ -11,10 +11,10 @@ from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.hal.device import DeviceInfo
 from mansard.hal.executable import EntryPoint, ExecutableSpec
+from mansard.ir.dispatch import Dispatch, is_contraction
 from mansard.ir.ops import Generic, Reshape
 from mansard.ir.scalar import Apply, Arg, Cast, Gather, Scalar, walk
 from mansard.ir.serialise import Writer
-from mansard.passes.dispatch import Dispatch, is_contraction
 from mansard.placement import work_of
 from mansard.targets.profile import DeviceProfile, LinkProfile
 from mansard_npu.driver import DRIVER

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mansard.ir.interpreter import run_op
-from mansard.ir.interpreter_scalar import to_storage
+from mansard.ir.interpreter.graph import run_op
+from mansard.ir.interpreter.scalar import to_storage
 from mansard.ir.ops import Generic, Op, Reshape
 from mansard.ir.scalar import Gather, walk
 from mansard.ir.serialise import Reader

@@ -1,7 +1,7 @@
 """The NPU's vector unit: elementwise ops one after another on pieces that stay in the host's cache.
 
 Values that only later ops of the same run read, element by element, are never stored as a whole. Bodies mean
-what `mansard.ir.interpreter_scalar` says; two functions that are slow there have another way here:
+what `mansard.ir.interpreter.scalar` says; two functions that are slow there have another way here:
 conversions to integers of numbers that surely fit, and erf, which is a rational approximation within 5e-7.
 """
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from mansard import dims
 from mansard.dtypes import DType
-from mansard.ir import interpreter_scalar as scalars
-from mansard.ir.interpreter_generic import boxes
+from mansard.ir.interpreter import scalar as scalars
+from mansard.ir.interpreter.generic import boxes
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import Apply, Arg, Bitcast, Cast, Const, DimValue, Index, Scalar, walk
 from mansard.ir.types import IndexMap, Value

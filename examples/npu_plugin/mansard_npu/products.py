@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from mansard import dims
 from mansard.dtypes import DType
-from mansard.ir import interpreter_scalar as scalars
+from mansard.ir.interpreter import scalar as scalars
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import Apply, Arg, Cast, Scalar
 from mansard.ir.types import IndexMap

@@ -14,7 +14,7 @@ from mansard_npu.products import EXACT, factors_of
 
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import Apply, Arg, Bitcast, Cast, Const, Index
 from mansard.ir.serialise import Writer

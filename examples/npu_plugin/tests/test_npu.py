@@ -23,10 +23,10 @@ from mansard.dtypes import DType
 from mansard.errors import ExecutionError, InputError, OutOfMemoryError, PlacementError
 from mansard.hal import Batch, BufferRef, Copy, MemoryKind, Point, Semaphore
 from mansard.ir import Constant, GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.dispatch import Dispatch
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import IndexMap, Linear
-from mansard.passes.dispatch import Dispatch
 from mansard.placement import Placement
 
 ON_NPU = Placement(fallback="error")

@@ -15,7 +15,7 @@ from mansard.compiler import CompileOptions, compile_graph
 from mansard.dtypes import DType
 from mansard.hal import QueueKind
 from mansard.ir import Constant, GraphBuilder, Location
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import IndexMap
 from mansard.placement import Placement

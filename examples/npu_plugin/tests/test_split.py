@@ -15,7 +15,7 @@ from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.dtypes import DType
 from mansard.ir import Constant, GraphBuilder, IndexMap
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.placement import Placement
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mansard.analysis.attention import AttentionForm
 from mansard.codegen.backend import KernelTarget
-from mansard.codegen.nest import Nest
-from mansard.codegen.schedules import special
-from mansard.codegen.schedules.attention_nest import attention_form
-from mansard.codegen.schedules.base import Scheduled
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules.common import sequential as special
+from mansard.codegen.schedules.common.attention_nest import attention_form
+from mansard.codegen.schedules.common.base import Scheduled
+from mansard.codegen.schedules.common.parameters import NestSchedule, Parameters, Tunable
 from mansard.codegen.schedules.cpu import attention as cpu_attention
 from mansard.codegen.schedules.cpu import choose as cpu
-from mansard.codegen.schedules.gpu import attention as gpu_attention
 from mansard.codegen.schedules.gpu import choose as gpu
-from mansard.codegen.schedules.parameters import NestSchedule, Parameters, Tunable
+from mansard.codegen.schedules.gpu.attention import attention as gpu_attention
+from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Generic, Reshape
-from mansard.passes.attention import AttentionForm
-from mansard.passes.dispatch import Dispatch
 
 
 def schedule(

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from mansard.drivers.vulkan.clock import DeviceClock, host_now
-from mansard.drivers.vulkan.commands import Recorder, VulkanCommandBuffer
-from mansard.drivers.vulkan.context import open_context
-from mansard.drivers.vulkan.encode import Encoder
-from mansard.drivers.vulkan.executable import ExecutableLoader
-from mansard.drivers.vulkan.launcher import VulkanLauncher
-from mansard.drivers.vulkan.loader import Instance
-from mansard.drivers.vulkan.memory import Allocator, VulkanBuffer
-from mansard.drivers.vulkan.plan import describe_capabilities
-from mansard.drivers.vulkan.queue import DeviceQueue
-from mansard.drivers.vulkan.queues import QueuePlan, can_time, plan_queues, with_sparse
-from mansard.drivers.vulkan.stream import COMPUTE, TRANSFER
+from mansard.drivers.vulkan.instance.context import open_context
+from mansard.drivers.vulkan.instance.device_plan import describe_capabilities
+from mansard.drivers.vulkan.instance.loader import Instance
+from mansard.drivers.vulkan.instance.queues import QueuePlan, can_time, plan_queues, with_sparse
+from mansard.drivers.vulkan.memory.memory import Allocator, VulkanBuffer
+from mansard.drivers.vulkan.shaders.executable import ExecutableLoader
+from mansard.drivers.vulkan.submission.clock import DeviceClock, host_now
+from mansard.drivers.vulkan.submission.commands import Recorder, VulkanCommandBuffer
+from mansard.drivers.vulkan.submission.encode import Encoder
+from mansard.drivers.vulkan.submission.launcher import VulkanLauncher
+from mansard.drivers.vulkan.submission.queue import DeviceQueue
+from mansard.drivers.vulkan.submission.stream import COMPUTE, TRANSFER
 from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind

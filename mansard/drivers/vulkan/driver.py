@@ -7,8 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mansard.drivers.vulkan.loader import Instance, LoaderError
-from mansard.drivers.vulkan.plan import (
+from mansard.drivers.vulkan.instance.device_plan import (
     DevicePlan,
     describe_heaps,
     describe_kind,
@@ -17,7 +16,8 @@ from mansard.drivers.vulkan.plan import (
     make_plan,
     version_text,
 )
-from mansard.drivers.vulkan.snapshot import Snapshot, read_snapshot
+from mansard.drivers.vulkan.instance.loader import Instance, LoaderError
+from mansard.drivers.vulkan.instance.snapshot import Snapshot, read_snapshot
 from mansard.errors import DeviceError, DeviceUnavailableError, InputError
 from mansard.hal.device import Device, DeviceInfo, Driver
 
@@ -51,7 +51,8 @@ class VulkanDriver(Driver):
     Usable devices come first, then by kind: discrete, integrated, virtual, software; so ``vulkan``
     names the device most users want. ``validation`` (default: the environment variable
     ``MANSARD_VULKAN_VALIDATION``) turns the validation layer on. ``limits`` names a limit profile that
-    every device is held to, ``disable`` features to do without (`mansard.drivers.vulkan.restrict`); their
+    every device is held to, ``disable`` features to do without (`mansard.drivers.vulkan.instance.restrict`);
+    their
     defaults are ``MANSARD_VULKAN_LIMITS`` and the comma list ``MANSARD_VULKAN_DISABLE``. ``sparse`` (default:
     ``MANSARD_VULKAN_SPARSE``) makes buffers above what one allocation holds sparse, where a device can.
     """
@@ -88,7 +89,7 @@ class VulkanDriver(Driver):
         An empty ``limits`` lifts the limits again. Raises InputError for a name that is not known.
         """
         super().configure(**{name: value for name, value in settings.items() if name not in SETTINGS})
-        from mansard.drivers.vulkan.restrict import check_feature, limit_profile
+        from mansard.drivers.vulkan.instance.restrict import check_feature, limit_profile
 
         limits, disable = settings.get("limits", self._limits), settings.get("disable", self._disable)
         if not isinstance(limits, str | None):
@@ -156,7 +157,7 @@ class VulkanDriver(Driver):
             names = [name for name in os.environ.get(DISABLE_VARIABLE, "").split(",") if name]
         if not limits and not names and not unknown:
             return snapshot
-        from mansard.drivers.vulkan.restrict import disable, limit_profile, restrict
+        from mansard.drivers.vulkan.instance.restrict import disable, limit_profile, restrict
 
         return disable(restrict(snapshot, limit_profile(limits)) if limits else snapshot, (*names, *unknown))
 

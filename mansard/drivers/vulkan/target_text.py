@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mansard.drivers.vulkan.plan import NAMED_FEATURES, SUBGROUP_OPERATIONS
-from mansard.drivers.vulkan.restrict import NAN_PRESERVE
+from mansard.drivers.vulkan.instance.device_plan import NAMED_FEATURES, SUBGROUP_OPERATIONS
+from mansard.drivers.vulkan.instance.restrict import NAN_PRESERVE
 from mansard.errors import CodegenError
 from mansard.hal.device import DeviceInfo
 from mansard.targets.gpus import Gpu, known_gpus, near_names, product_of
@@ -37,7 +37,7 @@ places empty, and half of the others hides what memory takes."""
 
 _MATRIX = re.compile(r"matrix_\d+x\d+x\d+_[a-z0-9]+_[a-z0-9]+")
 ABI_FEATURES = ("abi_descriptors", "abi_all")
-"""Not of devices but asked for: how kernels receive their buffers (`mansard.drivers.vulkan.abi`)."""
+"""Not of devices but asked for: how kernels receive their buffers (`mansard.drivers.vulkan.shaders.abi`)."""
 _NAMES = {*NAMED_FEATURES, *SUBGROUP_OPERATIONS, NAN_PRESERVE, *ABI_FEATURES}
 
 

@@ -2,7 +2,7 @@
 
 The ops of ``torch.ops.quantized_decomposed`` mark where numbers become 8-bit integers and where those become
 numbers again. Each rule computes what the op's own implementation computes, rounding for rounding;
-`mansard.passes.quantised_products` finds the integer arithmetic in what comes of them.
+`mansard.passes.products.quantised_products` finds the integer arithmetic in what comes of them.
 """
 
 from __future__ import annotations

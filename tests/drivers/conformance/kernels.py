@@ -19,7 +19,7 @@ from mansard.compiler.targets import backend
 from mansard.dtypes import DType
 from mansard.errors import PlacementError
 from mansard.ir import Graph, GraphBuilder
-from mansard.ir.interpreter import interpret
+from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.placement import Placement
 

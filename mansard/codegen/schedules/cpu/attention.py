@@ -18,11 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mansard import dims
+from mansard.analysis.attention import AttentionForm
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.loop_nest import Read
 from mansard.codegen.math.exponential import exp_below_zero
-from mansard.codegen.nest import Read
-from mansard.codegen.schedules.attention_nest import (
+from mansard.codegen.schedules.common.attention_nest import (
     AttentionNest,
     Loops,
     classify,
@@ -31,15 +32,14 @@ from mansard.codegen.schedules.attention_nest import (
     key_bounds,
     last_end,
 )
-from mansard.codegen.schedules.base import Frame, Scheduled, divides
+from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
+from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
+from mansard.codegen.schedules.common.staged import Staged, StagedEvaluator
+from mansard.codegen.schedules.common.transpose import transpose
 from mansard.codegen.schedules.cpu.attention_rows import AlongKeys
-from mansard.codegen.schedules.online_softmax import LOWEST, larger, reciprocal, store_results
-from mansard.codegen.schedules.staged import Staged, StagedEvaluator
-from mansard.codegen.schedules.transpose import transpose
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.passes.attention import AttentionForm
-from mansard.passes.dispatch import Dispatch
+from mansard.ir.dispatch import Dispatch
 
 SCRATCH = 192 * 1024
 """Bytes of a task's scratch: on its stack, and half of a small second-level cache."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from mansard import dims
 from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.math.exponential import exp_below_zero
-from mansard.codegen.schedules.attention_nest import (
+from mansard.codegen.schedules.common.attention_nest import (
     AttentionNest,
     Group,
     Loops,
@@ -19,9 +19,9 @@ from mansard.codegen.schedules.attention_nest import (
     key_bounds,
     last_end,
 )
-from mansard.codegen.schedules.base import Frame, power_of_two_below
-from mansard.codegen.schedules.online_softmax import LOWEST, larger, reciprocal, store_results
-from mansard.codegen.schedules.transpose import sum_each
+from mansard.codegen.schedules.common.base import Frame, power_of_two_below
+from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
+from mansard.codegen.schedules.common.transpose import sum_each
 from mansard.dtypes import DType
 
 BLOCK = 256

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mansard.codegen.backend import KernelTarget
-from mansard.codegen.nest import Nest
-from mansard.codegen.schedules.contraction import is_tiled
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules.common.contraction import is_tiled
+from mansard.codegen.schedules.common.parameters import NestSchedule, Tunable
 from mansard.codegen.schedules.cpu import contraction, rows, window
 from mansard.codegen.schedules.cpu import map as maps
-from mansard.codegen.schedules.parameters import NestSchedule, Tunable
 
 TUNABLE: Mapping[NestSchedule, Tunable] = {
     contraction.schedule: Tunable(contraction.candidates, contraction.schedule),

@@ -1,5 +1,5 @@
 """CPU schedule of contractions in the *across* form: a register tile of accumulators, looped over the
-reduced dims, vectors along a parallel dim (`mansard.codegen.schedules.contraction`).
+reduced dims, vectors along a parallel dim (`mansard.codegen.schedules.common.contraction`).
 
 Ragged edges are handled by clamping the tile's coordinates: a clamped row computes an edge element
 again and stores the same value.
@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
-from mansard.codegen.nest import Nest, Root
-from mansard.codegen.schedules import reduce
-from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
-from mansard.codegen.schedules.contraction import Group, Shape, analyse, fit_tile
-from mansard.codegen.schedules.cpu import dot, gemm, gemm_dense, narrow
-from mansard.codegen.schedules.parameters import Parameters
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common import reduce
+from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
+from mansard.codegen.schedules.common.contraction import Group, Shape, analyse, fit_tile
+from mansard.codegen.schedules.common.parameters import Parameters
+from mansard.codegen.schedules.cpu import dot, gemm
+from mansard.codegen.schedules.cpu import gemm_dot as narrow
+from mansard.codegen.schedules.cpu import gemm_runtime_packed as gemm_dense
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 

@@ -1,5 +1,5 @@
 """CPU schedule of contractions in the *dot* form: vectors along the innermost reduced dim, each
-accumulator one output, summed across lanes at the end (`mansard.codegen.schedules.contraction`).
+accumulator one output, summed across lanes at the end (`mansard.codegen.schedules.common.contraction`).
 
 Ragged edges are handled by clamping the tile's coordinates: a clamped row computes an edge element
 again and stores the same value.
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
-from mansard.codegen.nest import Nest, Root
-from mansard.codegen.schedules import reduce
-from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
-from mansard.codegen.schedules.contraction import Group, Shape, analyse, fit_tile
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common import reduce
+from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
+from mansard.codegen.schedules.common.contraction import Group, Shape, analyse, fit_tile
 from mansard.codegen.schedules.cpu import gemv
 from mansard.dtypes import DType
 

@@ -1,6 +1,6 @@
 """CPU schedule of products with constant weights: register tiles over packed panels.
 
-The weights lie as panels of `WIDTH` columns (`mansard.passes.packing.Panels`), so that a register tile
+The weights lie as panels of `WIDTH` columns (`mansard.ir.panels.Panels`), so that a register tile
 of ``rows`` by ``columns`` vectors reads them in one piece. The other operand is broadcast one element
 at a time. A tile at the end of the rows is moved back to end with them: it computes some rows again
 and stores the same values.
@@ -25,13 +25,13 @@ from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import Evaluator, register_dtype
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.ir import Memory
-from mansard.codegen.nest import Nest, Root
-from mansard.codegen.schedules import reduce
-from mansard.codegen.schedules.base import Frame, Scheduled, divides, estimate
-from mansard.codegen.schedules.contraction import Shape
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common import reduce
+from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.common.contraction import Shape
+from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, Tile, tiles
 from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
-from mansard.codegen.schedules.parameters import Parameters
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.types import Linear, Value

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mansard.codegen.backend import KernelTarget
-from mansard.codegen.schedules.parameters import Parameters
+from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.dtypes import DType
 
 WIDTH = 16

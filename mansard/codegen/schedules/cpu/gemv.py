@@ -23,11 +23,11 @@ from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue
-from mansard.codegen.nest import Nest, Root
-from mansard.codegen.schedules import reduce
-from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
-from mansard.codegen.schedules.contraction import Group, Shape
-from mansard.codegen.schedules.narrow import NarrowProduct, load_raw, narrow_product
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common import reduce
+from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
+from mansard.codegen.schedules.common.contraction import Group, Shape
+from mansard.codegen.schedules.common.dot_products import NarrowProduct, load_raw, narrow_product
 from mansard.dtypes import DType
 
 MOST_ROWS = 4

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
-from mansard.codegen.nest import Nest
-from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.loop_partition import segments
+from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.cpu import transpose
 from mansard.codegen.schedules.cpu.transpose import LEAST, crossing, square
-from mansard.codegen.segments import segments
 from mansard.dtypes import DType
 
 BLOCK = 8192

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mansard import dims
-from mansard.codegen.nest import Nest, Root
-from mansard.codegen.schedules.contraction import Group
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common.contraction import Group
 from mansard.dims import DimLike
+from mansard.ir.panels import Panels
 from mansard.ir.types import Value
-from mansard.passes.packing import Panels
 
 
 @dataclass(frozen=True)

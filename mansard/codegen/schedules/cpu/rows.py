@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
-from mansard.codegen.nest import Nest, Root
-from mansard.codegen.schedules import reduce
-from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, divides, estimate
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common import reduce
+from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.dtypes import DType
 
 WORK = 16384

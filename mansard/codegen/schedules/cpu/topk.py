@@ -13,8 +13,8 @@ from collections.abc import Callable
 from mansard import dims
 from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KernelBuilder, KValue
-from mansard.codegen.schedules.base import Scheduled
-from mansard.codegen.schedules.lines import Lines
+from mansard.codegen.schedules.common.base import Scheduled
+from mansard.codegen.schedules.common.lines import Lines
 from mansard.dtypes import DType
 from mansard.ir.ops import Sort
 from mansard.ir.types import Value

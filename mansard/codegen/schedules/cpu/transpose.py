@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
-from mansard.codegen.nest import Nest, Read
-from mansard.codegen.schedules.base import Frame, Scheduled, divides, power_of_two_below
-from mansard.codegen.schedules.staged import StagedEvaluator
+from mansard.codegen.loop_nest import Nest, Read
+from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, power_of_two_below
+from mansard.codegen.schedules.common.staged import StagedEvaluator
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 

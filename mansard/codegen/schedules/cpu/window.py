@@ -25,16 +25,16 @@ from itertools import product
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
-from mansard.codegen.nest import Nest, Root
-from mansard.codegen.schedules import reduce
-from mansard.codegen.schedules.base import Frame, Scheduled, choose_lanes, estimate
-from mansard.codegen.schedules.contraction import Group
-from mansard.codegen.schedules.contraction import applies as contraction_applies
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common import reduce
+from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, estimate
+from mansard.codegen.schedules.common.contraction import Group
+from mansard.codegen.schedules.common.contraction import applies as contraction_applies
+from mansard.codegen.schedules.common.parameters import Parameters
+from mansard.codegen.schedules.common.window import SEGMENTS, Axis, Segment, Window, find_window, segments
 from mansard.codegen.schedules.cpu.gemm import PackedEvaluator
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH
 from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
-from mansard.codegen.schedules.parameters import Parameters
-from mansard.codegen.schedules.window import SEGMENTS, Axis, Segment, Window, find_window, segments
 from mansard.dtypes import DType
 
 _Step = Callable[[Sequence[KValue]], Sequence[KValue]]

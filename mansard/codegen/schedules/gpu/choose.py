@@ -6,13 +6,18 @@ from collections.abc import Mapping
 
 from mansard import dims
 from mansard.codegen.backend import KernelTarget
-from mansard.codegen.nest import Nest
-from mansard.codegen.schedules import contraction
-from mansard.codegen.schedules.base import estimate
-from mansard.codegen.schedules.gpu import across, gemv, general, matrix, rows, tiled, transpose, window
-from mansard.codegen.schedules.gpu import map as maps
-from mansard.codegen.schedules.parameters import NestSchedule, Tunable
-from mansard.passes.dispatch import is_contraction
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules.common import contraction
+from mansard.codegen.schedules.common.base import estimate
+from mansard.codegen.schedules.common.parameters import NestSchedule, Tunable
+from mansard.codegen.schedules.gpu.convolution import depthwise as window
+from mansard.codegen.schedules.gpu.elementwise import map as maps
+from mansard.codegen.schedules.gpu.elementwise import transpose
+from mansard.codegen.schedules.gpu.gemm import general, matrix, tiled
+from mansard.codegen.schedules.gpu.gemv import gemv
+from mansard.codegen.schedules.gpu.reduction import rows
+from mansard.codegen.schedules.gpu.reduction import strided as across
+from mansard.ir.dispatch import is_contraction
 
 TUNABLE: Mapping[NestSchedule, Tunable] = {
     gemv.schedule: Tunable(gemv.candidates, gemv.schedule),

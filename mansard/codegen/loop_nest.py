@@ -1,0 +1,271 @@
+"""Loop-nest analysis of a dispatch: which loops there are and what every read looks like over them.
+
+The *domain loops* are shared by all ops of the dispatch. Each *root* (a reduction, or a stored
+output) may add *inner loops* of its own. Every read of a buffer is one flat element address, affine in
+the loops, because buffers are dense: reshapes cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.analysis.loops import collapse, delinearize, linearize
+from mansard.dims import DimLike
+from mansard.errors import CodegenError
+from mansard.ir.dispatch import Dispatch
+from mansard.ir.ops import Generic, Op, Reshape
+from mansard.ir.scalar import Arg, Gather, Index, Scalar, walk
+from mansard.ir.types import Linear, Value
+
+
+@dataclass(frozen=True, eq=False)
+class Root:
+    """A reduction to compute, or an output to store, with the loops around it.
+
+    ``index`` gives the op's own dims over the loops; ``inner`` are the loops beyond the domain.
+    """
+
+    op: Generic
+    index: tuple[Linear, ...]
+    inner: tuple[int, ...]
+    stores: bool
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the inner loops are reduced."""
+        return self.op.combiner is not None
+
+
+Guard = tuple[Linear, DimLike]
+"""A coordinate over the loops, and the extent it has to stay below."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """A read of a buffer at a flat ``address``, or at a computed place (None).
+
+    ``guards`` are the coordinates that may lie outside their extents, where the read gives a fill value.
+    """
+
+    value: Value
+    address: Linear | None
+    guards: tuple[Guard, ...] = ()
+
+
+class Nest:
+    """The loops, roots and buffers of one dispatch of Generics."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self.dispatch = dispatch
+        self.producers: dict[Value, Op] = {v: op for op in dispatch.ops for v in op.outputs}
+        self.extents: list[DimLike] = list(dispatch.domain)
+        self.domain = len(self.extents)
+        self.buffers = (*dispatch.inputs, *dispatch.outputs)
+        self.inputs = frozenset(dispatch.inputs)
+        self.roots = self._roots()
+
+    # Loops ----------------------------------------------------------------------------------
+    def new_loop(self, extent: DimLike) -> int:
+        """Add an inner loop."""
+        self.extents.append(extent)
+        return len(self.extents) - 1
+
+    def domain_position(self) -> Linear:
+        """The flat position of the domain point."""
+        loops = [Linear.dim(i) for i in range(self.domain)]
+        return linearize(loops, self.extents[: self.domain])
+
+    def _roots(self) -> list[Root]:
+        outputs = set(self.dispatch.outputs)
+        roots = []
+        for op in self.dispatch.ops:
+            if isinstance(op, Reshape):
+                continue
+            if not isinstance(op, Generic):
+                raise CodegenError(f"{op.name} has a kernel of its own and cannot stand in a loop nest")
+            stores = op.output in outputs
+            if op.combiner is not None or stores:
+                roots.append(self._root(op, stores))
+        return roots
+
+    def _root(self, op: Generic, stores: bool) -> Root:
+        split = op.rank if op.combiner else self._split(op)
+        position = self.domain_position()
+        outer = delinearize(position, self.extents, op.extents[:split])
+        if outer is None:
+            raise CodegenError(f"dispatch {self.dispatch.name}: {op.output} does not fit its loops")
+        inner = [self.new_loop(extent) for extent in op.extents[split:]]
+        index = (*outer, *(Linear.dim(loop) for loop in inner))
+        return Root(op, index, tuple(inner), stores)
+
+    def _split(self, op: Generic) -> int:
+        total = dims.product(self.extents[: self.domain])
+        for split in range(len(op.extents), -1, -1):
+            if dims.product(op.extents[:split]) == total:
+                return split
+        raise CodegenError(f"dispatch {self.dispatch.name}: {op.output} does not cover its domain")
+
+    # Reads ----------------------------------------------------------------------------------
+    def operand_index(self, op: Generic, operand: int, index: Sequence[Linear]) -> tuple[Linear, ...]:
+        """Where ``op`` reads an operand when its own dims are at ``index``."""
+        index_map = op.maps[operand]
+        assert index_map is not None
+        return tuple(r.compose(index) for r in index_map.results)
+
+    def guards(self, op: Generic, operand: int, index: Sequence[Linear]) -> tuple[Guard, ...]:
+        """The coordinates of a padded operand that may lie outside it; none for other operands."""
+        index_map = op.maps[operand]
+        if index_map is None or index_map.fill is None:
+            return ()
+        pairs = zip(self.operand_index(op, operand, index), op.inputs[operand].type.shape, strict=True)
+        return tuple((at, extent) for at, extent in pairs if not self._surely_inside(at, extent))
+
+    def _surely_inside(self, at: Linear, extent: DimLike) -> bool:
+        low = high = at.offset
+        for loop, coefficient in at.terms:
+            reach = dims.mul(coefficient, dims.add(self.extents[loop], -1))
+            if dims.bounds(coefficient)[0] >= 0:
+                high = dims.add(high, reach)
+            else:
+                low = dims.add(low, reach)
+        room = dims.add(extent, dims.mul(high, -1))
+        return dims.bounds(low)[0] >= 0 and dims.bounds(room)[0] >= 1
+
+    def through_reshape(self, op: Reshape, index: Sequence[Linear]) -> tuple[Linear, ...]:
+        """The index into the reshape's input for an index into its result."""
+        source = op.inputs[0].type.shape
+        found = delinearize(linearize(index, op.output.type.shape), self.extents, source)
+        if found is None:
+            raise CodegenError(f"dispatch {self.dispatch.name}: reshape of {op.inputs[0]} splits its loops")
+        return found
+
+    def locate(self, value: Value, index: Sequence[Linear]) -> tuple[Value, tuple[Linear, ...] | Linear]:
+        """The op value and its index, or the buffer and its flat address, behind a read."""
+        flat: Linear | None = None
+        while isinstance(op := self.producers.get(value), Reshape):
+            source = op.inputs[0]
+            if flat is None:
+                flat = linearize(index, value.type.shape)
+            value = source
+        if isinstance(op, Generic):
+            if flat is None:
+                return value, tuple(index)
+            found = delinearize(flat, self.extents, value.type.shape)
+            if found is None:
+                raise CodegenError(f"dispatch {self.dispatch.name}: a reshape of {value} splits its loops")
+            return value, found
+        return value, flat if flat is not None else linearize(index, value.type.shape)
+
+    def reads(self, root: Root) -> list[Read]:
+        """Every buffer read made to evaluate a root's body once."""
+        found: list[Read] = []
+        self._collect(root.op, root.index, found, set())
+        return found
+
+    def part_reads(self, root: Root, part: Scalar) -> tuple[list[Read], list[Linear]]:
+        """What a subtree of a root's body depends on: the buffer reads made to evaluate it once, and the
+        positions it uses as numbers."""
+        found: list[Read] = []
+        uses: list[Linear] = []
+        for node in walk(part):
+            if isinstance(node, Arg):
+                where = self.operand_index(root.op, node.index, root.index)
+                guards = self.guards(root.op, node.index, root.index)
+                value = root.op.inputs[node.index]
+                self._collect_value(value, where, guards, found, set())
+                base, place = self.locate(value, where)
+                producer = self.producers.get(base)
+                if isinstance(producer, Generic) and not isinstance(place, Linear):
+                    self._index_uses(producer, place, uses, set())
+            elif isinstance(node, Gather):
+                found.append(Read(self.buffer(root.op.inputs[node.operand]), None))
+            elif isinstance(node, Index):
+                uses.append(root.index[node.dim])
+        return found, uses
+
+    def _collect(self, op: Generic, index: Sequence[Linear], found: list[Read], seen: set[object]) -> None:
+        key = (op, tuple(index))
+        if key in seen:
+            return
+        seen.add(key)
+        for node in walk(op.body):
+            if isinstance(node, Arg):
+                where = self.operand_index(op, node.index, index)
+                guards = self.guards(op, node.index, index)
+                self._collect_value(op.inputs[node.index], where, guards, found, seen)
+            elif isinstance(node, Gather):
+                found.append(Read(self.buffer(op.inputs[node.operand]), None))
+
+    def _collect_value(
+        self,
+        value: Value,
+        index: tuple[Linear, ...],
+        guards: tuple[Guard, ...],
+        found: list[Read],
+        seen: set[object],
+    ) -> None:
+        base, where = self.locate(value, index)
+        if isinstance(where, Linear):
+            found.append(Read(base, where, guards))
+            return
+        op = self.producers[base]
+        assert isinstance(op, Generic)
+        if op.combiner is None:
+            self._collect(op, where, found, seen)
+
+    def buffer(self, value: Value) -> Value:
+        """The buffer behind a value read by `Gather`."""
+        while isinstance(op := self.producers.get(value), Reshape):
+            value = op.inputs[0]
+        if value in self.producers:
+            raise CodegenError(f"dispatch {self.dispatch.name}: gather from {value}, which is not stored")
+        return value
+
+    def positions(self, root: Root) -> list[Linear]:
+        """Everything whose value depends on the loops: reads, guards, index uses, the store."""
+        reads = self.reads(root)
+        out = [r.address for r in reads if r.address is not None]
+        out.extend(at for r in reads for at, _ in r.guards)
+        self._index_uses(root.op, root.index, out, set())
+        if root.stores:
+            out.append(self.store_address(root))
+        return out
+
+    def _index_uses(self, op: Generic, index: Sequence[Linear], out: list[Linear], seen: set[object]) -> None:
+        key = (op, tuple(index))
+        if key in seen:
+            return
+        seen.add(key)
+        for node in walk(op.body):
+            if isinstance(node, Index):
+                out.append(index[node.dim])
+            elif isinstance(node, Arg):
+                base, where = self.locate(op.inputs[node.index], self.operand_index(op, node.index, index))
+                producer = self.producers.get(base)
+                if (
+                    isinstance(producer, Generic)
+                    and producer.combiner is None
+                    and not isinstance(where, Linear)
+                ):
+                    self._index_uses(producer, where, out, seen)
+
+    def store_address(self, root: Root) -> Linear:
+        """Where a stored root writes."""
+        return linearize(root.index[: root.op.rank], root.op.output.type.shape)
+
+    def collapsed(self, loops: Sequence[int], positions: Sequence[Linear]) -> list[list[int]]:
+        """``loops`` (adjacent, outer first) grouped into loops that can run as one; unit loops dropped."""
+        kept = [loop for loop in loops if not dims.is_one(self.extents[loop])]
+        renumbered = {loop: i for i, loop in enumerate(kept)}
+        local = [
+            Linear(tuple(sorted((renumbered[d], c) for d, c in p.terms if d in renumbered)))
+            for p in positions
+        ]
+        groups = collapse([self.extents[loop] for loop in kept], local)
+        return [[kept[i] for i in group] for group in groups]
+
+    def total(self, loops: Sequence[int]) -> DimLike:
+        """The number of iterations of some loops."""
+        return dims.product(self.extents[loop] for loop in loops)

@@ -1,0 +1,1 @@
+"""What schedules of CPUs and GPUs share."""

@@ -1,0 +1,358 @@
+"""The loops of an attention dispatch: which are rows, heads, keys and depths, and where operands lie."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.analysis.affine import Affine
+from mansard.analysis.attention import AttentionForm, find_attention
+from mansard.codegen.kernel import KValue
+from mansard.codegen.loop_nest import Nest, Read, Root
+from mansard.codegen.loop_partition import Segment, segments
+from mansard.codegen.schedules.common.base import Frame, estimate
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+from mansard.ir.dispatch import Dispatch
+from mansard.ir.ops import Generic, Reshape
+from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, walk
+from mansard.ir.types import Linear
+from mansard.passes.canonical.specialise import is_join
+
+Group = list[int]
+
+
+def attention_form(dispatch: Dispatch) -> AttentionForm | None:
+    """The attention a dispatch holds, or None."""
+    producers = {v: op for op in dispatch.ops for v in op.outputs}
+    found = (find_attention(op, producers) for op in reversed(dispatch.ops) if isinstance(op, Generic))
+    return next((form for form in found if form is not None), None)
+
+
+class AttentionNest(Nest):
+    """A nest whose roots are the scores (over domain, keys and depth), the weighted sum and what is stored.
+
+    The reductions of the softmax are no roots: the schedule carries them along the keys.
+    """
+
+    def __init__(self, dispatch: Dispatch, form: AttentionForm) -> None:
+        self.form = form
+        super().__init__(dispatch)
+
+    def _roots(self) -> list[Root]:
+        form, outputs = self.form, set(self.dispatch.outputs)
+        self.weighted = self._root(form.weighted, form.weighted.output in outputs)
+        at = tuple(p.compose(self.weighted.index) for p in form.index[form.scores])
+        depth = self.new_loop(form.scores.extents[-1])
+        self.scores = Root(form.scores, (*at, Linear.dim(depth)), (depth,), False)
+        (self.key_loop,), self.depth_loop = self.weighted.inner, depth
+        inside = {form.weighted, form.scores, *form.softmax, *form.chain}
+        given = {op for op in form.given if op.output in outputs}
+        self.statistics = [
+            Root(op, (*(p.compose(self.weighted.index) for p in at), Linear.dim(self.key_loop)), (), True)
+            for op, at in form.partial or ()
+            if op in given
+        ]
+        stored = [
+            self._root(op, True)
+            for op in self.dispatch.ops
+            if isinstance(op, Generic) and op not in inside and op.output in outputs
+        ]
+        if any(r.inner for r in stored):
+            raise CodegenError(f"dispatch {self.dispatch.name}: an attention stores {stored[0].op.output}")
+        return [self.scores, self.weighted, *self.statistics, *stored]
+
+    def depth_and_columns(self) -> tuple[int, int]:
+        """Elements of a key, and of a row of the result."""
+        return self.form.depth, self.form.columns
+
+    def masked_index(self) -> tuple[Linear, ...]:
+        """Where the masked scores are read, over the loops."""
+        return tuple(p.compose(self.weighted.index) for p in self.form.masked_index)
+
+    def factor(self, root: Root, factor: Scalar) -> Root:
+        """One factor of a product as a root of its own, for analysis."""
+        return dataclasses.replace(root, op=dataclasses.replace(root.op, body=factor), stores=False)
+
+    def parts(self) -> list[Segment]:
+        """The keys in the parts in which keys and values lie."""
+        sides = [self.factor(self.scores, self.form.key), self.factor(self.weighted, self.form.value)]
+        if not isinstance(self.extents[self.key_loop], int):
+            return []
+        return segments(self, self.key_loop, sides)
+
+    def mask_reads(self) -> list[Read]:
+        """The buffer reads of the maps between the scores and the softmax."""
+        producer = self.producers[self.form.masked]
+        if not isinstance(producer, Generic) or producer is self.form.scores:
+            return []
+        return self.reads(Root(producer, self.masked_index(), (), False))
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The loop groups by role.
+
+    ``lane`` is the longest loop of query rows (None: a single row), ``rows`` all loops of query rows,
+    ``heads`` the loops that choose keys and values, ``depth`` the loop of the result's columns.
+    """
+
+    lane: Group | None
+    rows: list[Group]
+    heads: list[Group]
+    column: Group | None
+
+
+def classify(nest: AttentionNest) -> Loops:
+    """Sort the domain's loops by what is read along them."""
+    positions = [p for root in nest.roots for p in nest.positions(root)]
+    groups = nest.collapsed(range(nest.domain), positions)
+    scored = {loop for p in nest.scores.index for loop, _ in p.terms}
+    sides = [
+        *nest.positions(nest.factor(nest.scores, nest.form.key)),
+        *nest.positions(nest.factor(nest.weighted, nest.form.value)),
+    ]
+    shared = {loop for p in sides for loop, _ in p.terms}
+    columns = [g for g in groups if not scored & set(g)]
+    if len(columns) > 1:
+        raise CodegenError(f"dispatch {nest.dispatch.name}: the columns of an attention are not one loop")
+    rows = [g for g in groups if scored & set(g) and not shared & set(g)]
+    heads = [g for g in groups if scored & set(g) and shared & set(g)]
+    lane = max(rows, key=lambda g: estimate(nest.total(g)), default=None)
+    return Loops(lane, rows, heads, columns[0] if columns else None)
+
+
+FEW_ROWS = 16
+"""Up to this many rows per head are taken together with those of the other heads on the same keys."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """How a GPU deals out the loops: ``rows`` are walked in tiles, ``rest`` are one workgroup each."""
+
+    rows: list[Group]
+    rest: list[Group]
+
+
+def deal(nest: AttentionNest, loops: Loops) -> Work:
+    """Tiles run along the longest loop of rows, or along all of them where that one is short."""
+    if loops.lane is None or dims.bounds(nest.total(loops.lane))[1] <= FEW_ROWS:
+        return Work(loops.rows, loops.heads)
+    return Work([loops.lane], [*loops.heads, *(g for g in loops.rows if g is not loops.lane)])
+
+
+def is_plain_f32(nest: AttentionNest, root: Root, factor: Scalar) -> bool:
+    """Whether a factor is an f32 buffer read as it is, so that single elements cost nothing but the load."""
+    if not isinstance(factor, Arg):
+        return False
+    value = root.op.inputs[factor.index]
+    while isinstance(op := nest.producers.get(value), Reshape) or is_join(op):
+        assert op is not None
+        value = op.inputs[0]
+    return value not in nest.producers and value.type.dtype is DType.F32
+
+
+def key_bounds(nest: AttentionNest) -> list[Linear]:
+    """Affine ends of the keys that a row attends to: beyond any of them the masked score is -inf.
+
+    Each is the first hidden key, over the loops (a causal mask: one more than the row's own place).
+    """
+    producer = nest.producers[nest.form.masked]
+    if not isinstance(producer, Generic) or producer is nest.form.scores:
+        return []
+    found: list[Linear] = []
+    for condition, op, index in _hiding(nest, producer, producer.body, nest.masked_index()):
+        found.extend(_ends(nest, op, condition, index))
+    return found
+
+
+def _hiding(
+    nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]
+) -> list[tuple[Scalar, Generic, tuple[Linear, ...]]]:
+    """Conditions without which a score is -inf, with the op they stand in."""
+    if isinstance(node, Apply) and node.op == "select":
+        condition, _, otherwise = node.args
+        if isinstance(otherwise, Const) and float(otherwise.value) == float("-inf"):
+            return [(condition, op, index), *_hiding(nest, op, node.args[1], index)]
+    elif isinstance(node, Apply) and node.op == "add":
+        return [found for arg in node.args for found in _hiding(nest, op, arg, index)]
+    elif isinstance(node, Arg):
+        inner = _producer(nest, op, node, index)
+        return _hiding(nest, inner[0], inner[0].body, inner[1]) if inner is not None else []
+    return []
+
+
+def _producer(
+    nest: AttentionNest, op: Generic, node: Arg, index: tuple[Linear, ...]
+) -> tuple[Generic, tuple[Linear, ...]] | None:
+    """The map of this dispatch behind an operand, and where it is read."""
+    if getattr(op.maps[node.index], "fill", None) is not None:
+        return None
+    value, where = nest.locate(op.inputs[node.index], nest.operand_index(op, node.index, index))
+    producer = nest.producers.get(value)
+    if isinstance(where, Linear) or not isinstance(producer, Generic) or producer.combiner is not None:
+        return None
+    return producer, where
+
+
+def _ends(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> list[Linear]:
+    if isinstance(node, Arg):
+        inner = _producer(nest, op, node, index)
+        return _ends(nest, inner[0], inner[0].body, inner[1]) if inner is not None else []
+    if not isinstance(node, Apply):
+        return []
+    if node.op == "and":
+        return [end for arg in node.args for end in _ends(nest, op, arg, index)]
+    if node.op not in ("lt", "le", "gt", "ge"):
+        return []
+    small, large = node.args if node.op in ("lt", "le") else node.args[::-1]
+    a, c = _affine(op, small, index), _affine(op, large, index)
+    if a is None or c is None:
+        return []
+    difference = c.plus(a.scaled(-1))  # the keys seen have difference > 0, or >= 0
+    if dict(difference.terms).get(nest.key_loop) != -1:
+        return []
+    rest = difference.plus(Linear.dim(nest.key_loop))
+    return [rest if node.op in ("lt", "gt") else Linear(rest.terms, dims.add(rest.offset, 1))]
+
+
+def without_ends(nest: AttentionNest) -> dict[Generic, Generic]:
+    """The maps of the scores as they are where the key lies before every one of the `key_bounds`."""
+    producer = nest.producers[nest.form.masked]
+    if not isinstance(producer, Generic) or producer is nest.form.scores:
+        return {}
+    found: dict[Generic, Generic] = {}
+    stack = [(producer, nest.masked_index())]
+    while stack:
+        op, index = stack.pop()
+        body = _unhidden(nest, op, op.body, index)
+        if body is not op.body:
+            found[op] = dataclasses.replace(op, body=body)
+        args = (node for node in walk(op.body) if isinstance(node, Arg))
+        stack.extend(inner for arg in args if (inner := _producer(nest, op, arg, index)) is not None)
+    return found
+
+
+def _unhidden(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> Scalar:
+    if isinstance(node, Apply) and node.op == "select":
+        condition, seen, otherwise = node.args
+        hides = isinstance(otherwise, Const) and float(otherwise.value) == float("-inf")
+        if hides and _only_ends(nest, op, condition, index):
+            return _unhidden(nest, op, seen, index)
+    elif isinstance(node, Apply) and node.op == "add":
+        args = tuple(_unhidden(nest, op, arg, index) for arg in node.args)
+        return (
+            node
+            if all(a is b for a, b in zip(args, node.args, strict=True))
+            else Apply("add", args, node.dtype)
+        )
+    return node
+
+
+def _only_ends(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> bool:
+    """Whether a condition holds exactly before its ends."""
+    if isinstance(node, Arg):
+        inner = _producer(nest, op, node, index)
+        return inner is not None and _only_ends(nest, inner[0], inner[0].body, inner[1])
+    if isinstance(node, Apply) and node.op == "and":
+        return all(_only_ends(nest, op, arg, index) for arg in node.args)
+    return len(_ends(nest, op, node, index)) == 1
+
+
+def needs_place(nest: AttentionNest, special: Mapping[Generic, Generic]) -> bool:
+    """Whether the maps of the scores, those in ``special`` replaced, depend on row and key."""
+    producer = nest.producers[nest.form.masked]
+    stack = [producer] if isinstance(producer, Generic) and producer is not nest.form.scores else []
+    while stack:
+        op = stack.pop()
+        for node in walk(special.get(op, op).body):
+            if isinstance(node, (Index, Gather)):
+                return True
+            if isinstance(node, Arg):
+                value = op.inputs[node.index]
+                while isinstance(source := nest.producers.get(value), Reshape):
+                    value = source.inputs[0]
+                if source is nest.form.scores:
+                    continue
+                if not isinstance(source, Generic):
+                    return True
+                stack.append(source)
+    return False
+
+
+def _affine(op: Generic, node: Scalar, index: tuple[Linear, ...]) -> Linear | None:
+    linear = Affine(op.extents).linear(node)
+    return linear.compose(index) if linear is not None else None
+
+
+def last_end(
+    frame: Frame, nest: AttentionNest, end: Linear, lane: Group | None, last: KValue
+) -> KValue | None:
+    """The value of an end for the rows up to ``last`` of the lane loop; None if it may fall along it."""
+    b, ev = frame.b, frame.ev
+    total = ev.dim(end.offset)
+    for loop, coefficient in end.terms:
+        if dims.is_one(nest.extents[loop]):
+            continue
+        if lane is not None and loop in lane:
+            if dims.bounds(coefficient)[0] < 0 or loop != lane[-1]:
+                return None
+            total = b.add(total, b.mul(last, ev.dim(coefficient)))
+        elif loop in ev.loops:
+            total = b.add(total, b.mul(ev.loops[loop], ev.dim(coefficient)))
+        else:
+            return None
+    return total
+
+
+def tile_end(
+    frame: Frame, nest: AttentionNest, end: Linear, lane: Group | None, along: bool, row: KValue
+) -> KValue | None:
+    """`last_end` for a tile's row, when tiles run along the lane loop alone, or else for any row."""
+    if along or lane is None:
+        return last_end(frame, nest, end, lane, row)
+    return last_end(frame, nest, end, lane, frame.ev.dim(dims.add(nest.total(lane), -1)))
+
+
+def each_part(
+    frame: Frame, nest: AttentionNest, end: KValue, block: int, emit: Callable[[KValue, KValue], None]
+) -> None:
+    """``emit(first, count)`` for blocks of keys up to ``end``, none of them across parts."""
+
+    def step(first: KValue, count: KValue, _: Sequence[KValue]) -> Sequence[KValue]:
+        emit(first, count)
+        return ()
+
+    fold_parts(frame, nest, end, block, (), step)
+
+
+def fold_parts(
+    frame: Frame,
+    nest: AttentionNest,
+    end: KValue,
+    block: int,
+    inits: Sequence[KValue],
+    step: Callable[[KValue, KValue, Sequence[KValue]], Sequence[KValue]],
+) -> Sequence[KValue]:
+    """`each_part` with values that ``step(first, count, values)`` takes from one block to the next."""
+    b, ev = frame.b, frame.ev
+    parts = nest.parts()
+    if len(parts) == 1 and b.constant_value(end) == nest.extents[nest.key_loop] == block:
+        with ev.scope():  # a single block: its reads need not wait for a loop to begin
+            return step(b.idx(0), b.idx(block), inits)
+    if len(parts) < 2:
+        bounds: list[tuple[KValue, KValue, Segment | None]] = [(b.idx(0), end, None)]
+    else:
+        tops = [frame.minimum(b.idx(part.upper), end) for part in parts]
+        bounds = [(b.idx(part.lower), top, part) for part, top in zip(parts, tops, strict=True)]
+    values = inits
+    for lower, upper, part in bounds:
+        with b.for_(lower, upper, b.idx(block), inits=values) as loop, ev.scope():
+            ev.special = part.ops if part is not None else {}
+            count = frame.minimum(b.idx(block), b.sub(upper, loop.index))
+            loop.yield_(*step(loop.index, count, loop.carried))
+        values = loop.results
+        ev.special = {}
+    return values

@@ -1,0 +1,196 @@
+"""What every schedule starts from: the builder, the evaluator, params, and common loop shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.evaluate import Evaluator, Params
+from mansard.codegen.kernel import Kernel, KernelBuilder, KValue
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.ir.dispatch import Dispatch
+from mansard.ir.panels import Panels
+
+Grid = tuple[DimLike, DimLike, DimLike]
+MAX_GRID = 65535
+"""Workgroups per axis every Vulkan device allows (minimum of maxComputeWorkGroupCount)."""
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A kernel with what a launch needs: the params' expressions and the grid."""
+
+    kernel: Kernel
+    params: tuple[DimLike, ...]
+    grid: Grid
+    packed: Mapping[int, Panels] = field(default_factory=dict)
+    """Layout the kernel expects of inputs (by position) that the dispatch lets it pack."""
+
+
+def index_dtype(dispatch: Dispatch, target: KernelTarget) -> DType:
+    """I64 on a CPU; on a GPU I32 unless a buffer may hold 2**31 or more elements."""
+    if not target.is_gpu:
+        return DType.I64
+    largest = max(dims.bounds(v.type.elements)[1] for v in (*dispatch.inputs, *dispatch.outputs))
+    return DType.I64 if largest >= 2**31 - 2**20 else DType.I32
+
+
+def stored_dtype(dtype: DType) -> DType:
+    """The element type of a buffer in a kernel: 4-bit integers lie two in a byte."""
+    return DType.U8 if dtype.bits < 8 else dtype
+
+
+class Frame:
+    """A kernel under construction."""
+
+    def __init__(self, nest: Nest, target: KernelTarget, name: str, workgroup: int = 1) -> None:
+        self.nest = nest
+        self.target = target
+        outputs = set(nest.dispatch.outputs)
+        self.params = Params()
+        self.b = KernelBuilder(
+            name,
+            [(stored_dtype(v.type.dtype), v in outputs) for v in nest.buffers],
+            0,
+            workgroup=(workgroup, 1, 1),
+            index=index_dtype(nest.dispatch, target),
+        )
+        self.ev = Evaluator(nest, self.b, self.params)
+
+    def finish(self, grid: Grid) -> Scheduled:
+        """The finished kernel with its launch data."""
+        self.b.params = len(self.params.values)
+        return Scheduled(self.b.build(), tuple(self.params.values), grid)
+
+    @property
+    def lanes(self) -> int:
+        """Vector lanes of f32."""
+        return self.target.lanes(DType.F32)
+
+    # Results ----------------------------------------------------------------------------------
+    def store_results(self, root: Root, total: KValue) -> None:
+        """Store every output at the bound loops, when the reduction ``root`` gives ``total`` there."""
+        self.ev.reduced[root.op] = total
+        for other in self.nest.roots:
+            if other.stores:
+                value = total if other is root else self.ev.root(other)
+                self.ev.store(other.op.output, self.nest.store_address(other), value)
+
+    def pieces(self, vector: KValue, count: int) -> Iterator[tuple[int, KValue]]:
+        """The first ``count`` lanes of a vector in pieces of a power of two, each with its first lane."""
+        offset = 0
+        while offset < count:
+            width = power_of_two_below(count - offset)
+            piece = vector
+            if width == 1:
+                piece = self.b.extract(vector, offset)
+            elif width < vector.type.lanes:
+                piece = self.b.shuffle(vector, vector, tuple(range(offset, offset + width)))
+            yield offset, piece
+            offset += width
+
+    # Index helpers ----------------------------------------------------------------------------
+    def minimum(self, a: KValue, b: KValue) -> KValue:
+        """The smaller of two index values."""
+        return self.b.binary("min", a, b)
+
+    def clamped(self, extent: DimLike, tile: KValue, count: int) -> list[KValue]:
+        """The ``count`` coordinates of a tile along a loop, the last element where they would pass it."""
+        b = self.b
+        start = b.mul(tile, b.idx(count))
+        points = [b.add(start, b.idx(k)) for k in range(count)]
+        if divides(extent, count):
+            return points
+        last = self.ev.dim(dims.add(extent, -1))
+        return [self.minimum(p, last) for p in points]
+
+    def decode(self, flat: KValue, extents: Sequence[DimLike]) -> list[KValue]:
+        """Coordinates of a flat position, outer first."""
+        out: list[KValue] = []
+        for i, extent in enumerate(reversed(extents)):
+            if i == len(extents) - 1:
+                out.append(flat)
+                break
+            size = self.ev.dim(extent)
+            out.append(self.b.binary("rem", flat, size))
+            flat = self.b.binary("div", flat, size)
+        return list(reversed(out))
+
+    def bind_flat(self, groups: Sequence[Sequence[int]], flat: KValue) -> None:
+        """Bind loop groups to the coordinates of a flat position."""
+        coordinates = self.decode(flat, [self.nest.total(g) for g in groups])
+        for group, value in zip(groups, coordinates, strict=True):
+            self.ev.bind(group, value)
+
+    def vector_loop(
+        self,
+        group: Sequence[int],
+        lower: KValue,
+        upper: KValue,
+        lanes: int,
+        exact: bool,
+        overlap: bool,
+        emit: Callable[[], None],
+    ) -> None:
+        """``emit`` for every element from lower to upper along a loop group, ``lanes`` at a time.
+
+        ``exact`` says the count is a multiple of lanes. Otherwise the rest is one more vector that
+        overlaps the last (``overlap``: the whole loop has at least ``lanes`` elements, and storing
+        twice does no harm), or single elements.
+        """
+        b = self.b
+
+        def at(position: KValue, width: int) -> None:
+            with self.ev.scope():
+                self.ev.bind(group, position)
+                self.ev.vector = (group[-1], width) if width > 1 else None
+                emit()
+
+        if lanes == 1:
+            with b.for_(lower, upper) as loop:
+                at(loop.index, 1)
+            return
+        step = b.idx(lanes)
+        if exact:
+            with b.for_(lower, upper, step) as loop:
+                at(loop.index, lanes)
+            return
+        count = b.sub(upper, lower)
+        rest = b.binary("rem", count, step)
+        middle = b.sub(upper, rest)
+        with b.for_(lower, middle, step) as loop:
+            at(loop.index, lanes)
+        if overlap:
+            with b.if_(b.compare("gt", rest, b.idx(0))):
+                at(b.sub(upper, step), lanes)
+        else:
+            with b.for_(middle, upper) as loop:
+                at(loop.index, 1)
+
+
+def power_of_two_below(value: int) -> int:
+    """The largest power of two not above ``value`` (1 for anything below 2)."""
+    return 1 << (value.bit_length() - 1) if value > 0 else 1
+
+
+def choose_lanes(extent: DimLike, widest: int) -> int:
+    """Vector lanes for a loop: at most ``widest``, and not more than the loop surely has where static."""
+    if isinstance(extent, int):
+        return min(widest, power_of_two_below(extent))
+    return widest
+
+
+def divides(extent: DimLike, lanes: int) -> bool:
+    """Whether every value of ``extent`` is a multiple of ``lanes``."""
+    if isinstance(extent, int):
+        return extent % lanes == 0
+    return extent.divisor() % lanes == 0
+
+
+def estimate(extent: DimLike, unknown: int = 128) -> int:
+    """A representative number of iterations, at least 1."""
+    return max(1, dims.representative(extent, unknown))

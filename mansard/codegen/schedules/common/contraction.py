@@ -1,0 +1,125 @@
+"""What kind of contraction a loop nest is, by how its operands lie in memory.
+
+Two forms:
+
+* *across*: vectors run along a parallel dim that operands read contiguously (or not at all); other
+  operands are broadcast. Matmul with (K, N) weights, 1x1 and depthwise convolution on NCHW.
+* *dot*: vectors run along the innermost reduced dim; each accumulator is one output, summed across
+  lanes at the end. Matmul with (N, K) weights, matrix-vector products, attention scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common import reduce
+from mansard.codegen.schedules.common.base import estimate
+from mansard.dims import DimLike
+from mansard.ir.dispatch import is_contraction
+
+Group = list[int]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the loops of a contraction are used."""
+
+    form: str  # across, dot
+    column: Group | None
+    row: Group | None
+    rest: list[Group]
+    reduced: list[Group]
+
+
+def applies(nest: Nest) -> bool:
+    """One reduction without an arg combiner, whose other roots are stored at the domain point."""
+    reductions = [r for r in nest.roots if r.reduces]
+    if len(reductions) != 1 or reductions[0].op.combiner in reduce.ARG:
+        return False
+    return all(not r.inner for r in nest.roots if not r.reduces)
+
+
+def analyse(nest: Nest, root: Root) -> Shape:
+    """Choose the form and the loops of the register tile from the operands' strides."""
+    outer = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
+    reduced = nest.collapsed(root.inner, nest.positions(root))
+    reads = [dict(r.address.terms) for r in nest.reads(root) if r.address is not None]
+
+    def stride(read: dict[int, DimLike], group: Group) -> DimLike:
+        return read.get(group[-1], 0)
+
+    def contiguous(group: Group) -> bool:
+        return all(stride(read, group) in (0, 1) for read in reads)
+
+    store = dict(nest.store_address(next(r for r in nest.roots if r.stores)).terms)
+    across = [g for g in outer if contiguous(g) and store.get(g[-1], 0) == 1]
+    dot = bool(reduced) and contiguous(reduced[-1]) and sum(stride(r, reduced[-1]) == 1 for r in reads) >= 2
+    good_across = bool(across) and estimate(nest.total(across[-1])) >= 4
+    if good_across or not dot or estimate(nest.total(reduced[-1])) < 8:
+        column = across[-1] if across else (outer[-1] if outer else None)
+        row = _row(nest, [g for g in outer if g is not column], reads, column)
+        form = "across"
+    else:
+        ranked = sorted(outer, key=lambda g: (-_reuse(reads, g), -estimate(nest.total(g))))
+        column = ranked[0] if ranked else None
+        row = next((g for g in ranked[1:] if _complementary(reads, g, column)), None)
+        form = "dot"
+    rest = [g for g in outer if g is not column and g is not row]
+    return Shape(form, column, row, rest, reduced)
+
+
+def _reuse(reads: Sequence[dict[int, DimLike]], group: Group) -> int:
+    """How many operands stay the same when the loop advances."""
+    return sum(group[-1] not in read for read in reads)
+
+
+def _complementary(reads: Sequence[dict[int, DimLike]], a: Group, b: Group | None) -> bool:
+    """Whether each of two loops reuses an operand that the other walks."""
+    if b is None:
+        return False
+    walks_a = {i for i, read in enumerate(reads) if a[-1] in read}
+    walks_b = {i for i, read in enumerate(reads) if b[-1] in read}
+    return bool(walks_a - walks_b) and bool(walks_b - walks_a)
+
+
+def _row(
+    nest: Nest, groups: list[Group], reads: Sequence[dict[int, DimLike]], column: Group | None
+) -> Group | None:
+    """The loop whose unrolling reuses most of the vectors loaded along ``column``."""
+    best, score = None, (0, 0)
+    for group in groups:
+        shared = sum(column is not None and column[-1] in read and group[-1] not in read for read in reads)
+        if not shared:
+            shared = _reuse(reads, group)
+        candidate = (shared, min(estimate(nest.total(group)), 64))
+        if shared and candidate > score:
+            best, score = group, candidate
+    return best
+
+
+def fit_tile(total: int, most: int) -> int:
+    """The tile size up to ``most`` that wastes least of ``total``, larger first."""
+    if total <= most:
+        return max(1, total)
+    return min(range(most, max(1, most // 2) - 1, -1), key=lambda t: (-total % t) / total)
+
+
+def is_tiled(nest: Nest) -> bool:
+    """Whether a nest is best run as tiles of outputs: a contraction, or a reduction across the memory's
+    order."""
+    if not applies(nest):
+        return False
+    (root,) = (r for r in nest.roots if r.reduces)
+    return is_contraction(root.op) or not _rows_contiguous(nest, root)
+
+
+def _rows_contiguous(nest: Nest, root: Root) -> bool:
+    """Whether the reduction's innermost loop walks its operands contiguously."""
+    groups = nest.collapsed(root.inner, nest.positions(root))
+    if not groups:
+        return True
+    loop = groups[-1][-1]
+    strides = [dict(r.address.terms).get(loop, 0) for r in nest.reads(root) if r.address is not None]
+    return all(s in (0, 1) for s in strides) and 1 in strides

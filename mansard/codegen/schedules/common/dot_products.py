@@ -1,0 +1,70 @@
+"""Sums of products of narrow numbers that dot-product instructions compute: which they are, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mansard.codegen.evaluate import Evaluator
+from mansard.codegen.kernel import KValue
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.dtypes import DType
+from mansard.ir.scalar import Apply, Arg, Cast, Scalar
+from mansard.ir.types import Linear, Value
+
+_BYTES = frozenset({DType.I8, DType.U8})
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One side of a narrow product: a buffer of bf16 or 8-bit integers and the address read."""
+
+    value: Value
+    address: Linear
+
+
+@dataclass(frozen=True)
+class NarrowProduct:
+    """A body ``wide(left) * wide(right)`` that is summed: bf16 in f32, or 8-bit integers in i32."""
+
+    left: Factor
+    right: Factor
+
+    @property
+    def group(self) -> int:
+        """Elements per lane of the accumulator."""
+        return 2 if self.left.value.type.dtype is DType.BF16 else 4
+
+
+def narrow_product(nest: Nest, root: Root) -> NarrowProduct | None:
+    """The factors of a reduction that the kernel IR's ``dot`` computes, or None."""
+    body = root.op.body
+    if root.op.combiner != "add" or not isinstance(body, Apply) or body.op != "mul":
+        return None
+    left, right = (_factor(nest, root, arg, body.dtype) for arg in body.args)
+    if left is None or right is None:
+        return None
+    kinds = {left.value.type.dtype, right.value.type.dtype}
+    if body.dtype is DType.F32 and kinds == {DType.BF16}:
+        return NarrowProduct(left, right)
+    if body.dtype is DType.I32 and kinds <= _BYTES:
+        return NarrowProduct(left, right)
+    return None
+
+
+def _factor(nest: Nest, root: Root, node: Scalar, wide: DType) -> Factor | None:
+    if not isinstance(node, Cast) or node.dtype is not wide or not isinstance(node.arg, Arg):
+        return None
+    op, operand = root.op, node.arg.index
+    index_map = op.maps[operand]
+    if index_map is None or index_map.fill is not None:
+        return None
+    value, where = nest.locate(op.inputs[operand], nest.operand_index(op, operand, root.index))
+    if not isinstance(where, Linear) or value.type.dtype is not node.arg.dtype:
+        return None
+    return Factor(value, where)
+
+
+def load_raw(ev: Evaluator, factor: Factor, lanes: int) -> KValue:
+    """``lanes`` consecutive elements as they are stored, from the factor's address at the bound loops."""
+    base, _ = ev.linear(factor.address)
+    return ev.b.load(ev.b.bindings[ev.binding_of[factor.value]], base, lanes)

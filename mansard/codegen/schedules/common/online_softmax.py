@@ -1,0 +1,34 @@
+"""Pieces of an online softmax that both forms of the attention schedule use."""
+
+from __future__ import annotations
+
+from mansard.codegen.kernel import KernelBuilder, KValue
+from mansard.codegen.schedules.common.attention_nest import AttentionNest
+from mansard.codegen.schedules.common.base import Frame
+from mansard.dtypes import DType
+
+LOWEST = -3.4028234663852886e38
+"""The first running maximum of a row: the smallest finite f32, so that differences stay numbers."""
+
+
+def larger(b: KernelBuilder, top: KValue, value: KValue) -> KValue:
+    """The larger of two values in one instruction. A NaN may get lost, but not from the sum of the row's
+    exponentials, and so not from its result."""
+    top, value = b.match(top, value)
+    return b.select(b.compare("gt", top, value), top, value)
+
+
+def reciprocal(b: KernelBuilder, total: KValue, least: float | None) -> KValue:
+    """One over a row's sum, which is not taken below ``least``."""
+    if least is not None:
+        total = larger(b, b.const(least, DType.F32), total)
+    return b.binary("div", b.const(1.0, DType.F32), total)
+
+
+def store_results(frame: Frame, nest: AttentionNest, total: KValue) -> None:
+    """Store the weighted sum at the bound loops, and what is computed from it."""
+    frame.ev.reduced[nest.form.weighted] = total
+    for root in nest.roots:
+        if root.stores and root not in nest.statistics:
+            value = total if root is nest.weighted else frame.ev.root(root)
+            frame.ev.store(root.op.output, nest.store_address(root), value)

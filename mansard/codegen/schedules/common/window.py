@@ -1,0 +1,147 @@
+"""Sliding windows in a loop nest: which loops slide over which coordinates of the read tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.math import neutral
+from mansard.dims import DimLike
+from mansard.ir.scalar import Apply, Arg
+from mansard.ir.types import Linear
+
+SEGMENTS = 8
+"""Pieces of a row with different taps inside; each is code of its own."""
+TAPS = 16
+"""Taps along the row that are unrolled."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One coordinate ``stride * outer + dilation * tap + offset`` of a window, over two loops.
+
+    Reads where it is not in ``0 … extent - 1`` contribute nothing, when ``guarded``.
+    """
+
+    outer: int
+    tap: int
+    stride: int
+    dilation: int
+    offset: DimLike
+    extent: DimLike
+    guarded: bool
+
+
+@dataclass(frozen=True)
+class Window:
+    """The axes of a window, outermost first; the last runs along the rows of a register tile."""
+
+    axes: tuple[Axis, ...]
+
+
+def find_window(nest: Nest, root: Root) -> Window | None:
+    """The window of a reduction over one operand, when all of it can be scheduled; else None.
+
+    Wanted: coordinates of one sliding and one tap loop with static steps, a static row and static taps
+    along it, and padding that adds nothing to the result.
+    """
+    op = root.op
+    found: Window | None = None
+    for node in _arguments(root):
+        axes: list[Axis] = []
+        guards = {at for at, _ in nest.guards(op, node.index, root.index)}
+        places = zip(
+            nest.operand_index(op, node.index, root.index), op.inputs[node.index].type.shape, strict=True
+        )
+        for at, extent in places:
+            axis = _axis(nest, root, at, extent, at in guards)
+            if axis is not None:
+                axes.append(axis)
+            elif at in guards or _mixes(nest, root, at):
+                return None
+        if not axes:
+            continue
+        if found is not None or (guards and not _adds_nothing(root, node)):
+            return None
+        found = Window(tuple(axes))
+    if found is None:
+        return None
+    row = found.axes[-1]
+    static = isinstance(nest.extents[row.outer], int) and isinstance(nest.extents[row.tap], int)
+    static = static and isinstance(row.extent, int) and isinstance(row.offset, int)
+    if not static or nest.extents[row.tap] > TAPS:  # type: ignore[operator]
+        return None
+    return found
+
+
+def _arguments(root: Root) -> list[Arg]:
+    """The operands a reduction reads directly: its body, or the factors of its body."""
+    body = root.op.body
+    nodes = body.args if isinstance(body, Apply) and body.op == "mul" else (body,)
+    return [n for n in nodes if isinstance(n, Arg)]
+
+
+def _adds_nothing(root: Root, node: Arg) -> bool:
+    """Whether the fill value of a padded operand leaves the reduction as it is."""
+    op = root.op
+    index_map = op.maps[node.index]
+    assert index_map is not None and op.combiner is not None
+    if op.combiner == "add":
+        return index_map.fill == 0
+    return node is op.body and index_map.fill == neutral(op.combiner, op.body.dtype)
+
+
+def _walked(nest: Nest, at: Linear) -> list[tuple[int, DimLike]]:
+    return [(loop, c) for loop, c in at.terms if not dims.is_one(nest.extents[loop])]
+
+
+def _mixes(nest: Nest, root: Root, at: Linear) -> bool:
+    walked = {loop for loop, _ in _walked(nest, at)}
+    return bool(walked & set(root.inner)) and not walked <= set(root.inner)
+
+
+def _axis(nest: Nest, root: Root, at: Linear, extent: DimLike, guarded: bool) -> Axis | None:
+    walked = _walked(nest, at)
+    outer = [(loop, c) for loop, c in walked if loop not in root.inner]
+    taps = [(loop, c) for loop, c in walked if loop in root.inner]
+    if len(outer) != 1 or len(taps) != 1:
+        return None
+    (loop, stride), (tap, dilation) = outer[0], taps[0]
+    if not isinstance(stride, int) or not isinstance(dilation, int) or stride < 1 or dilation < 1:
+        return None
+    return Axis(loop, tap, stride, dilation, at.offset, extent, guarded)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """``repeat`` tiles of ``count`` points from ``start`` on; ``inside[tap]`` are the points of a tile at
+    which a tap reads inside the operand."""
+
+    start: int
+    count: int
+    repeat: int
+    inside: tuple[tuple[int, ...], ...]
+
+
+def segments(axis: Axis, length: int, taps: int, count: int) -> list[Segment]:
+    """Cut a row of ``length`` points into tiles of at most ``count`` with the same taps inside."""
+    found: list[Segment] = []
+    extent = axis.extent
+    for start in range(0, length, count):
+        points = range(min(count, length - start))
+        inside = tuple(
+            tuple(
+                p
+                for p in points
+                if not axis.guarded
+                or 0 <= axis.stride * (start + p) + axis.dilation * tap + axis.offset < extent  # type: ignore[operator]
+            )
+            for tap in range(taps)
+        )
+        last = found[-1] if found else None
+        if last is not None and last.count == len(points) and last.inside == inside:
+            found[-1] = Segment(last.start, last.count, last.repeat + 1, inside)
+        else:
+            found.append(Segment(start, len(points), 1, inside))
+    return found

@@ -1,0 +1,141 @@
+"""GPU schedule of attention: a workgroup holds some query rows of one head and walks their keys in blocks.
+
+Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al.,
+"FlashAttention" (2022). Keys, values and queries are read once into workgroup memory, where they lie in
+vectors of four f32; the invocations of a workgroup are spread twice:
+
+* for the scores along keys and rows; an invocation keeps its rows' maxima and its own part of their sums;
+* for the weighted sum along columns and rows, and, where those are few, also along the keys of a block:
+  the parts are added when the rows are done.
+
+What lies between, the exponentials of a block, crosses workgroup memory. Few rows (decoding) are those of
+all heads that share keys, so that these are read once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from mansard import dims
+from mansard.analysis.attention import AttentionForm
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.schedules.common.attention_nest import AttentionNest, Loops, classify, deal
+from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, estimate, power_of_two_below
+from mansard.codegen.schedules.common.parameters import Parameters
+from mansard.codegen.schedules.gpu.attention import matrix as attention_matrix
+from mansard.codegen.schedules.gpu.attention import matrix_tiles as attention_units
+from mansard.codegen.schedules.gpu.attention.tile import FlashTile
+from mansard.codegen.schedules.gpu.attention.work_split import AttentionTile
+from mansard.dims import DimLike
+from mansard.ir.dispatch import Dispatch
+
+_ROWS = (32, 16, 8, 4)
+_KEYS = (128, 64, 32, 16, 8, 4)
+_THREADS = 128
+
+
+def schedule(
+    dispatch: Dispatch,
+    form: AttentionForm,
+    target: KernelTarget,
+    name: str,
+    parameters: Parameters | None = None,
+) -> Scheduled:
+    """One workgroup takes tiles of query rows of one head, each over all of its keys."""
+    nest = AttentionNest(dispatch, form)
+    loops = classify(nest)
+    tiles = attention_units.tiles_for(nest, target)
+    if tiles and (not parameters or "matrix" in parameters.to_dict()):
+        known = {attention_units.parameters_of(t): t for t in reversed(tiles)}
+        chosen = known.get(parameters, tiles[0]) if parameters else tiles[0]
+        return attention_matrix.schedule(nest, target, name, chosen)
+    work = deal(nest, loops)
+    tile = default_tile(nest, loops, target) if not parameters else tile_of(parameters)
+    assert tile is not None
+    frame = Frame(nest, target, name, tile.threads)
+    b, ev = frame.b, frame.ev
+    extent: DimLike = nest.total([d for g in work.rows for d in g])
+    counts = (nest.total([d for g in work.rest for d in g]), dims.ceildiv(extent, tile.rows))
+    total = dims.product(counts)
+    workgroups = dims.minimum(total, MAX_GRID)
+    flash = FlashTile(frame, nest, loops, work.rows, tile)
+    with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
+        rest, number = frame.decode(loop.index, counts)
+        if work.rest:
+            frame.bind_flat(work.rest, rest)
+        flash.run(b.mul(number, b.idx(tile.rows)))
+    return frame.finish((workgroups, 1, 1))
+
+
+def candidates(dispatch: Dispatch, form: AttentionForm, target: KernelTarget) -> Sequence[Parameters]:
+    """Every tile that fits the target, the default first."""
+    nest = AttentionNest(dispatch, form)
+    loops = classify(nest)
+    default = default_tile(nest, loops, target)
+    if default is None:
+        return (Parameters(),)
+    work = deal(nest, loops)
+    most = 2 * estimate(nest.total([d for g in work.rows for d in g]))
+    units = [attention_units.parameters_of(t) for t in attention_units.tiles_for(nest, target)]
+    found = [default]
+    sizes = [r for r in _ROWS if r < most or r == _ROWS[-1]]
+    for rows, keys, threads in itertools.product(sizes, _KEYS, (64, 128, 256)):
+        tile = make_tile(nest, target, rows, keys, threads)
+        if tile is not None and tile not in found:
+            found.append(tile)
+    return [*dict.fromkeys(units), *(parameters_of(tile) for tile in found)]
+
+
+def applies(form: AttentionForm, target: KernelTarget) -> bool:
+    """Whether some tile fits the target's workgroup memory."""
+    return _make_tile(form.depth, form.columns, target, _ROWS[-1], _KEYS[-1], _THREADS) is not None
+
+
+def default_tile(nest: AttentionNest, loops: Loops, target: KernelTarget) -> AttentionTile | None:
+    """The most rows with which every core still has a workgroup; None where no tile fits the memory."""
+    work = deal(nest, loops)
+    rows = estimate(nest.total([d for g in work.rows for d in g]))
+    heads = estimate(nest.total([d for g in work.rest for d in g]))
+    fitting = [r for r in _ROWS if r < 2 * rows or r == _ROWS[-1]]
+    busy = [r for r in fitting if heads * -(-rows // r) >= target.compute_units]
+    length = estimate(nest.extents[nest.key_loop], 1 << 10)
+    for count in (*busy, *reversed([r for r in fitting if r not in busy])):
+        for keys in _KEYS:
+            if keys >= 2 * length and keys != _KEYS[-1]:
+                continue
+            tile = make_tile(nest, target, count, keys, _THREADS)
+            if tile is not None:
+                return tile
+    return None
+
+
+def make_tile(
+    nest: AttentionNest, target: KernelTarget, rows: int, keys: int, threads: int
+) -> AttentionTile | None:
+    """`_make_tile` for a nest."""
+    return _make_tile(*nest.depth_and_columns(), target, rows, keys, threads)
+
+
+def _make_tile(
+    depth: int, columns: int, target: KernelTarget, rows: int, keys: int, threads: int
+) -> AttentionTile | None:
+    """A tile of a size with its invocations spread; None where it does not fit the target."""
+    threads = power_of_two_below(min(threads, target.workgroup_invocations))
+    least, most = target.subgroup
+    wanted = least if least == most and least & (least - 1) == 0 else 8
+    # Four rows to an invocation: each element of a key then serves four products.
+    along = min(keys, threads, max(wanted, 4 * threads // rows))
+    threads = min(threads, along * rows)
+    tile = AttentionTile(rows, keys, threads, along)
+    return tile if tile.shared_bytes(depth, columns) <= target.shared_memory_bytes else None
+
+
+def parameters_of(tile: AttentionTile) -> Parameters:
+    """A tile as the tuner knows it."""
+    return Parameters.of(rows=tile.rows, keys=tile.keys, threads=tile.threads, along=tile.along)
+
+
+def tile_of(parameters: Parameters) -> AttentionTile:
+    """The opposite of `parameters_of`."""
+    return AttentionTile(*(parameters[n] for n in ("rows", "keys", "threads", "along")))

@@ -1,0 +1,122 @@
+"""What attention on matrix units does across the invocations of a subgroup: rows reduced, sums as factors.
+
+Devices with VK_NV_cooperative_matrix2 do both in registers. On others matrices go through workgroup
+memory, where invocations know which element is which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mansard.codegen.backend import KernelTarget, MatrixShape
+from mansard.codegen.kernel import KernelBuilder, KValue, matrix
+from mansard.codegen.schedules.common.online_softmax import larger
+from mansard.dtypes import DType
+
+IN_REGISTERS = frozenset({"matrix_reductions", "matrix_conversions"})
+_WIDE = 4
+"""Elements of f32, or words, of a vector in workgroup memory."""
+_UPPER, _LOWER = -(1 << 16), (1 << 16) - 1
+
+
+def scratch_vectors(shape: MatrixShape, keys: int, subgroups: int, target: KernelTarget) -> tuple[int, int]:
+    """Vectors of workgroup memory for sums in f32, and for the factors made of a block's exponentials."""
+    if target.features >= IN_REGISTERS:
+        return 0, 0
+    cells = subgroups * shape.m
+    return cells * shape.n // _WIDE, cells * keys // (2 * _WIDE)
+
+
+def can_exchange(shape: MatrixShape, target: KernelTarget) -> bool:
+    """Whether sums of a shape become factors on a target. In memory f16 is made by a cast of matrices, which
+    takes matrices of sums in f16; bf16 is put together from f32."""
+    if target.features >= IN_REGISTERS:
+        return True
+    halves = any((s.m, s.n, s.accumulator) == (shape.m, shape.n, DType.F16) for s in target.matrices)
+    return shape.n % (2 * _WIDE) == 0 and (shape.operand is DType.BF16 or halves)
+
+
+class Exchange:
+    """Emits reductions of rows and factors for matrices of one shape."""
+
+    def __init__(
+        self, b: KernelBuilder, target: KernelTarget, shape: MatrixShape, keys: int, subgroups: int
+    ) -> None:
+        self.b, self.shape, self.keys = b, shape, keys
+        self.in_registers = target.features >= IN_REGISTERS
+        self.left = matrix.a_type(shape.operand, shape.m, shape.k)
+        if self.in_registers:
+            return
+        self.size = target.subgroup[0]
+        sums, factors = scratch_vectors(shape, keys, subgroups, target)
+        self.sums = b.shared(DType.F32, sums, _WIDE)
+        self.factors = b.shared(DType.I32, factors, _WIDE)
+        self.lane, number = b.subgroup_place("subgroup_lane"), b.subgroup_place("subgroup_id")
+        self.first_sum = b.mul(number, b.idx(sums // subgroups))
+        self.first_factor = b.mul(number, b.idx(factors // subgroups))
+
+    def reduce_rows(self, combiner: str, value: KValue) -> KValue:
+        """Every row combined, in all of its elements; NaN may get lost from a max."""
+        b, shape = self.b, self.shape
+        if self.in_registers:
+            return matrix.reduce_rows(b, combiner, value)
+        vectors = shape.n // _WIDE
+        matrix.store(b, self.sums, self.first_sum, b.idx(vectors), value)
+        b.barrier("subgroup")
+        with b.for_(self.lane, shape.m, self.size) as loop:
+            line = b.add(self.first_sum, b.mul(loop.index, b.idx(vectors)))
+            total: KValue | None = None
+            for v in range(vectors):
+                vector = b.load(self.sums, b.add(line, b.idx(v)))
+                for element in (b.extract(vector, i) for i in range(_WIDE)):
+                    if total is None:
+                        total = element
+                    else:
+                        total = larger(b, total, element) if combiner == "max" else b.add(total, element)
+            assert total is not None
+            for v in range(vectors):
+                b.store(self.sums, b.add(line, b.idx(v)), b.splat(total, _WIDE))
+        b.barrier("subgroup")
+        result = matrix.load(b, value.type, self.sums, self.first_sum, b.idx(vectors))
+        b.barrier("subgroup")
+        return result
+
+    def as_factors(self, values: Sequence[KValue]) -> list[KValue]:
+        """Sums of f32 side by side as left factors of the operands' type."""
+        b, shape = self.b, self.shape
+        if self.in_registers:
+            return [matrix.as_factor(b, v, "a", shape.operand) for v in values]
+        stride = b.idx(self.keys // (2 * _WIDE))
+        places = [b.add(self.first_factor, b.idx(n * shape.n // (2 * _WIDE))) for n in range(len(values))]
+        for value, place in zip(values, places, strict=True):
+            if shape.operand is DType.F16:
+                halves = b.inst("cast", (value,), matrix.c_type(DType.F16, shape.m, shape.n))
+                matrix.store(b, self.factors, place, stride, halves)
+            else:
+                self._store_bf16(value, place)
+        b.barrier("subgroup")
+        found = [matrix.load(b, self.left, self.factors, place, stride) for place in places]
+        b.barrier("subgroup")
+        return found
+
+    def _store_bf16(self, value: KValue, place: KValue) -> None:
+        """Eight elements at a time are rounded and put together as words."""
+        b, shape = self.b, self.shape
+        vectors, pieces = shape.n // _WIDE, shape.n // (2 * _WIDE)
+        matrix.store(b, self.sums, self.first_sum, b.idx(vectors), value)
+        b.barrier("subgroup")
+        with b.for_(self.lane, shape.m * pieces, self.size) as loop:
+            row, piece = (b.binary(op, loop.index, b.idx(pieces)) for op in ("div", "rem"))
+            start = b.add(self.first_sum, b.mul(loop.index, b.idx(2)))
+            words = b.const(0, DType.I32, _WIDE)
+            for half in range(2):
+                vector = b.load(self.sums, b.add(start, b.idx(half)))
+                bits = b.bitcast(b.cast(b.cast(vector, DType.BF16), DType.F32), DType.I32)
+                for pair in range(2):
+                    low = b.binary("shr", b.extract(bits, 2 * pair), b.const(16, DType.I32))
+                    low = b.binary("and", low, b.const(_LOWER, DType.I32))
+                    high = b.binary("and", b.extract(bits, 2 * pair + 1), b.const(_UPPER, DType.I32))
+                    words = b.insert(words, b.binary("or", low, high), 2 * half + pair)
+            line = b.mul(row, b.idx(self.keys // (2 * _WIDE)))
+            b.store(self.factors, b.add(b.add(place, line), piece), words)
+        b.barrier("subgroup")

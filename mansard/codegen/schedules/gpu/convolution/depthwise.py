@@ -1,0 +1,217 @@
+"""GPU schedule of small windows: depthwise convolutions and pooling, whatever the layout.
+
+An invocation computes a few neighbouring outputs along one axis of the window, each a vector along the
+result's contiguous loop; taps are unrolled, so that what neighbouring outputs share is read once::
+
+    accumulators[point] = neutral
+    for tap (unrolled):
+        w = weights[tap]                        # a vector, packed for it where the weights are constant
+        for point (unrolled):
+            accumulators[point] += x[stride * (start + point) + tap] * w
+    y[start + point] = epilogue(accumulators[point])
+
+Padded reads give the fill value; their guards are computed with the addresses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.evaluate import register_dtype
+from mansard.codegen.kernel import KValue
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common import reduce
+from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.common.contraction import Group
+from mansard.codegen.schedules.common.contraction import applies as has_one_reduction
+from mansard.codegen.schedules.common.parameters import Parameters
+from mansard.codegen.schedules.common.window import find_window
+from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
+from mansard.dims import DimLike
+from mansard.errors import CodegenError
+
+MOST_TAPS = 81
+"""Taps that are unrolled: a 9 x 9 window."""
+LANES, POINTS, WIDTHS = (4, 2, 1), (1, 2, 4), (64, 128, 256)
+MANY = 16
+"""Outputs for each invocation the device holds, from which on the widest vectors are best."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The loops of a window: ``column`` is contiguous in the result, ``row`` slides, if another loop does."""
+
+    root: Root
+    column: Group
+    row: Group | None
+    rest: tuple[Group, ...]
+    reduced: tuple[Group, ...]
+    wide: int
+    """Lanes that vectors along the column may have."""
+
+
+def analyse(nest: Nest, target: KernelTarget) -> Plan | None:
+    """The plan of a nest that only reduces over the taps of a small window; else None."""
+    if not has_one_reduction(nest):
+        return None
+    (root,) = (r for r in nest.roots if r.reduces)
+    taps = nest.total(root.inner)
+    window = find_window(nest, root)
+    if window is None or not isinstance(taps, int) or taps > MOST_TAPS:
+        return None
+    walked = {loop for loop in root.inner if not dims.is_one(nest.extents[loop])}
+    if not walked <= {axis.tap for axis in window.axes}:
+        return None
+    groups = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
+    if not groups:
+        return None
+    column = groups[-1]
+    sliding = [axis.outer for axis in window.axes]
+    rows = [g for g in groups[:-1] if len(g) == 1 and g[0] in sliding]
+    row = rows[-1] if rows else None
+    rest = tuple(g for g in groups[:-1] if g is not row)
+    reduced = tuple(nest.collapsed(root.inner, nest.positions(root)))
+    return Plan(root, column, row, rest, reduced, _wide(nest, root, column))
+
+
+def _wide(nest: Nest, root: Root, column: Group) -> int:
+    """Lanes along the column: several only where every read lies side by side there (or does not move),
+    so that no read slides along it."""
+    loop = column[-1]
+    for read in nest.reads(root):
+        terms = dict(read.address.terms) if read.address is not None else {loop: 2}
+        # Packed weights are contiguous whatever they are in the graph.
+        if terms.get(loop, 0) not in (0, 1) and read.value not in nest.dispatch.packable:
+            return 1
+        if any(loop in dict(at.terms) for at, _ in read.guards):
+            return 1
+    return next((w for w in LANES if divides(nest.total(column), w)), 1)
+
+
+def applies(nest: Nest, target: KernelTarget) -> bool:
+    """Whether the nest is a small window."""
+    return analyse(nest, target) is not None
+
+
+def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
+    """Vectors, points and workgroups to try; the default first."""
+    plan = _plan(nest, target)
+    first = _default(nest, plan, target)
+    extent = dims.bounds(nest.total(plan.row))[0] if plan.row else 1
+    tried = itertools.product(
+        [w for w in LANES if w <= plan.wide], [p for p in POINTS if p <= extent], WIDTHS
+    )
+    others = [
+        _parameters(lanes, points, width)
+        for lanes, points, width in tried
+        if width <= target.workgroup_invocations
+    ]
+    return [first, *(p for p in others if p != first)]
+
+
+def _parameters(lanes: int, points: int, width: int) -> Parameters:
+    return Parameters.of(lanes=lanes, points=points, width=width)
+
+
+def _default(nest: Nest, plan: Plan, target: KernelTarget) -> Parameters:
+    """Few outputs to an invocation: it takes many invocations to hide the memory's latency, and vectors of
+    two already read whole lines (measured on an H200; more only where there are many outputs)."""
+    outputs, resident = estimate(nest.total(range(nest.domain))), target.resident_invocations
+    lanes = 4 if outputs >= MANY * resident else 2 if outputs >= resident // 2 else 1
+    lanes = next(w for w in LANES if w <= min(lanes, plan.wide))
+    extent = dims.bounds(nest.total(plan.row))[0] if plan.row else 1
+    points = 2 if extent >= 2 and outputs // lanes >= 2 * resident else 1
+    return _parameters(lanes, points, min(WIDTHS[-1], target.workgroup_invocations))
+
+
+def _plan(nest: Nest, target: KernelTarget) -> Plan:
+    plan = analyse(nest, target)
+    if plan is None:
+        raise CodegenError(f"dispatch {nest.dispatch.name} is no small window")
+    return plan
+
+
+def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
+    """The kernel of a small window."""
+    plan = _plan(nest, target)
+    chosen = parameters or _default(nest, plan, target)
+    return _Window(nest, target, name, plan, chosen).run()
+
+
+class _Window:
+    def __init__(
+        self, nest: Nest, target: KernelTarget, name: str, plan: Plan, parameters: Parameters
+    ) -> None:
+        self.nest, self.plan = nest, plan
+        self.lanes, self.points, self.width = (parameters[n] for n in ("lanes", "points", "width"))
+        self.frame = Frame(nest, target, name, self.width)
+        self.b, self.ev = self.frame.b, self.frame.ev
+        self.weights = self._find_weights()
+
+    def _find_weights(self) -> Weights | None:
+        """Constant weights, packed as taps of all columns: neighbours read neighbours."""
+        columns = self.nest.total(self.plan.column)
+        if not isinstance(columns, int):
+            return None
+        return find_weights(self.nest, self.plan.root, self.plan.column, self.plan.reduced, columns)
+
+    def run(self) -> Scheduled:
+        b, ev, nest, plan = self.b, self.ev, self.nest, self.plan
+        row = nest.total(plan.row) if plan.row else 1
+        blocks = dims.ceildiv(row, self.points)
+        vectors = dims.floordiv(nest.total(plan.column), self.lanes)
+        rest = [nest.total(g) for g in plan.rest]
+        counts: list[DimLike] = [*rest, blocks, vectors]
+        total = dims.product(counts)
+        workgroups = dims.minimum(dims.ceildiv(total, self.width), MAX_GRID)
+        first = b.add(b.mul(b.workgroup_id(0), b.idx(self.width)), b.local_id(0))
+        with b.for_(first, ev.dim(total), ev.dim(dims.mul(workgroups, self.width))) as loop, ev.scope():
+            *outer, block, vector = self.frame.decode(loop.index, counts)
+            for group, value in zip(plan.rest, outer, strict=True):
+                ev.bind(group, value)
+            start = b.mul(block, b.idx(self.points))
+            if not divides(row, self.points):
+                # The last block is moved back inside; what two blocks compute is the same.
+                start = self.frame.minimum(start, ev.dim(dims.add(row, -self.points)))
+            self._outputs(start, b.mul(vector, b.idx(self.lanes)))
+        packed = {self.weights.position: self.weights.panels} if self.weights else {}
+        return replace(self.frame.finish((workgroups, 1, 1)), packed=packed)
+
+    def _outputs(self, start: KValue, column: KValue) -> None:
+        ev, plan = self.ev, self.plan
+        ev.bind(plan.column, column)
+        if self.lanes > 1:
+            ev.vector, ev.multiple = (plan.column[-1], self.lanes), self.lanes
+        totals = [reduce.start(self.b, plan.root, self.lanes) for _ in range(self.points)]
+        extents = [estimate(self.nest.total(g)) for g in plan.reduced]
+        for number, taps in enumerate(itertools.product(*(range(e) for e in extents))):
+            for group, tap in zip(plan.reduced, taps, strict=True):
+                ev.bind(group, self.b.idx(tap))
+            self._serve_weights(number, column)
+            for point in range(self.points):
+                self._slide(start, point)
+                totals[point] = reduce.combine(ev, plan.root, totals[point])
+        for point, total in enumerate(totals):
+            with ev.scope():
+                self._slide(start, point)
+                self.frame.store_results(plan.root, total)
+
+    def _slide(self, start: KValue, point: int) -> None:
+        if self.plan.row:
+            self.ev.bind(self.plan.row, start, point)
+
+    def _serve_weights(self, tap: int, column: KValue) -> None:
+        """Let the evaluator find this tap's packed weights."""
+        if self.weights is None:
+            return
+        b, ev, value, panels = self.b, self.ev, self.weights.value, self.weights.panels
+        (address,) = {r.address for r in self.nest.reads(self.plan.root) if r.value is value}
+        assert address is not None
+        place = b.add(b.idx(tap * panels.width), column)
+        memory = b.bindings[ev.binding_of[value]]
+        data = b.load(memory, place, self.lanes, aligned=panels.width % self.lanes == 0)
+        ev.provide(value, address, b.cast(data, register_dtype(value.type.dtype)))

@@ -1,0 +1,1 @@
+"""GPU schedules of elementwise dispatches and transposes."""

@@ -1,0 +1,188 @@
+"""GPU schedule of elementwise dispatches: vectors of up to four elements along what is contiguous.
+
+An invocation computes one vector, or a few; neighbours in memory are neighbours in the workgroup. What is
+left over at the end of a dispatch whose size is no multiple of the lanes is done element by element. Where
+conditions cut the innermost loop into parts (rotary embeddings, joined tensors), each vector runs the code of
+its own part.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.kernel import KValue
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.loop_partition import Segment, segments
+from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.common.contraction import Group
+from mansard.codegen.schedules.common.parameters import Parameters
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+
+WORKGROUP = 256
+LANES = (4, 2)
+
+
+def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
+    """Lanes, vectors and workgroups to try; the default first."""
+    first = _default(nest, target)
+    wide = [w for w in (*LANES, 1) if w == 1 or w <= _widest(nest)]
+    widths = [w for w in (64, 128, 256) if w <= target.workgroup_invocations]
+    tried = [
+        Parameters.of(lanes=lanes, vectors=vectors, width=width)
+        for lanes, vectors, width in itertools.product(wide, (1, 2, 4), widths)
+    ]
+    return [first, *(p for p in tried if p != first)]
+
+
+def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
+    """One vector of elements to an invocation, or a few."""
+    return _Map(nest, target, name, parameters or _default(nest, target)).run()
+
+
+def _loops(nest: Nest) -> list[Group]:
+    return nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
+
+
+def _widest(nest: Nest) -> int:
+    """Most elements of a vector: only where every read is side by side there, or does not move."""
+    groups = _loops(nest)
+    if not groups:
+        return 1
+    loop, extent = groups[-1][-1], nest.total(groups[-1])
+    for root in nest.roots:
+        addresses = [r.address for r in nest.reads(root) if r.address is not None]
+        for address in (*addresses, nest.store_address(root)):
+            if dict(address.terms).get(loop, 0) not in (0, 1):
+                return 1
+    # What is left over of a single loop is at the very end.
+    return next((w for w in LANES if len(groups) == 1 or divides(extent, w)), 1)
+
+
+def _default(nest: Nest, target: KernelTarget) -> Parameters:
+    """Small dispatches keep invocations enough for every core. One vector each: on an H200 two or four gave
+    nothing."""
+    width = min(WORKGROUP, target.workgroup_invocations)
+    elements = estimate(nest.total(range(nest.domain)))
+    least = min(width * target.compute_units, target.resident_invocations)
+    lanes = max(w for w in (*LANES, 1) if w == 1 or (w <= _widest(nest) and w * least <= elements))
+    return Parameters.of(lanes=lanes, vectors=1, width=width)
+
+
+class _Map:
+    def __init__(self, nest: Nest, target: KernelTarget, name: str, parameters: Parameters) -> None:
+        self.nest = nest
+        self.lanes, self.vectors, self.width = (parameters[n] for n in ("lanes", "vectors", "width"))
+        self.groups = _loops(nest)
+        self.parts = self._parts()
+        if self.parts or not self.groups or not divides(self._extent(), self.lanes):
+            self.vectors = 1
+        self.frame = Frame(nest, target, name, self.width)
+        self.b, self.ev = self.frame.b, self.frame.ev
+
+    def _parts(self) -> list[Segment]:
+        """Parts of the innermost loop that get code of their own: none, or several of whole vectors."""
+        if not self.groups or len(self.groups[-1]) != 1 or not divides(self._extent(), self.lanes):
+            return []
+        (loop,) = self.groups[-1]
+        if not isinstance(self.nest.extents[loop], int):
+            return []
+        parts = segments(self.nest, loop)
+        whole = all(part.lower % self.lanes == 0 for part in parts)
+        return parts if whole and len(parts) > 1 else []
+
+    def _extent(self) -> DimLike:
+        return self.nest.total(self.groups[-1])
+
+    def run(self) -> Scheduled:
+        b, ev = self.b, self.ev
+        if not self.groups:
+            with b.if_(b.compare("eq", b.local_id(0), b.idx(0))):
+                self._store()
+            return self.frame.finish((1, 1, 1))
+        extent = self._extent()
+        whole = dims.floordiv(extent, self.lanes) if divides(extent, self.lanes) else None
+        rows = self.nest.total([loop for g in self.groups[:-1] for loop in g])
+        if whole is not None:
+            count, vectors = dims.mul(rows, whole), whole
+        else:
+            # Vectors first, then what is left over, one element to an invocation.
+            vectors = dims.floordiv(extent, self.lanes)
+            count = dims.add(vectors, dims.add(extent, dims.mul(vectors, -self.lanes)))
+        block = self.width * self.vectors
+        workgroups = dims.minimum(dims.ceildiv(count, block), MAX_GRID)
+        first = b.add(b.mul(b.workgroup_id(0), b.idx(block)), b.local_id(0))
+        with b.for_(first, ev.dim(count), ev.dim(dims.mul(workgroups, block))) as loop, ev.scope():
+            if self.vectors > 1:
+                self._several(loop.index, count, vectors)
+            elif whole is not None:
+                self._bind(loop.index, rows, vectors)
+                self._store()
+            else:
+                self._ragged(loop.index, vectors)
+        return self.frame.finish((workgroups, 1, 1))
+
+    def _bind(self, item: KValue, rows: DimLike, vectors: DimLike) -> None:
+        """The place of a vector by its number."""
+        outer = self.groups[:-1]
+        if outer:
+            row, item = self.frame.decode(item, (rows, vectors))
+            self.frame.bind_flat(outer, row)
+        self._bind_vector(item)
+
+    def _several(self, item: KValue, count: DimLike, vectors: DimLike) -> None:
+        """Vectors a workgroup's width apart: all are computed before one is stored, since a compiler must
+        take it that stores change what later loads read."""
+        b, ev, nest = self.b, self.ev, self.nest
+        rows = nest.total([loop for g in self.groups[:-1] for loop in g])
+        found: list[tuple[KValue, KValue, list[KValue]]] = []
+        for k in range(self.vectors):
+            place = b.add(item, b.idx(k * self.width))
+            inside = b.compare("lt", place, ev.dim(count))
+            place = self.frame.minimum(place, ev.dim(dims.add(count, -1)))
+            with ev.scope():
+                self._bind(place, rows, vectors)
+                found.append((place, inside, [ev.root(root) for root in nest.roots]))
+        for k, (place, inside, data) in enumerate(found):
+            condition = inside if k else b.const(True, DType.BOOL)
+            with b.if_(condition), ev.scope():
+                self._bind(place, rows, vectors)
+                for root, value in zip(nest.roots, data, strict=True):
+                    ev.store(root.op.output, nest.store_address(root), value)
+
+    def _ragged(self, item: KValue, vectors: DimLike) -> None:
+        b, ev = self.b, self.ev
+        middle = ev.dim(vectors)
+        with b.if_(b.compare("lt", item, middle)), ev.scope():
+            self._bind_vector(item)
+            self._store()
+        with b.if_(b.compare("ge", item, middle)), ev.scope():
+            ev.bind(self.groups[-1], b.add(item, ev.dim(dims.mul(vectors, self.lanes - 1))))
+            self._store()
+
+    def _bind_vector(self, number: KValue) -> None:
+        self.ev.bind(self.groups[-1], self.b.mul(number, self.b.idx(self.lanes)))
+        if self.lanes > 1:
+            self.ev.vector, self.ev.multiple = (self.groups[-1][-1], self.lanes), self.lanes
+
+    def _store(self) -> None:
+        """Every result at the bound place, by the code of the part of the row it is in."""
+        b, ev, nest = self.b, self.ev, self.nest
+        if not self.parts:
+            for root in nest.roots:
+                ev.store(root.op.output, nest.store_address(root), ev.root(root))
+            return
+        position = ev.loops[self.groups[-1][-1]]
+        for part in self.parts:
+            low, high = (
+                b.compare("ge", position, b.idx(part.lower)),
+                b.compare("lt", position, b.idx(part.upper)),
+            )
+            with b.if_(b.binary("and", low, high)), ev.scope():
+                ev.special = part.ops
+                for root in nest.roots:
+                    ev.store(root.op.output, nest.store_address(root), ev.root(root))
+            ev.special = {}

@@ -1,0 +1,179 @@
+"""GPU schedule of elementwise dispatches that read across what they write: transposes and their kin.
+
+A workgroup takes a square of two loops, the one the result is contiguous along and the one some reads are
+contiguous along. It reads the square line by line into shared memory, and from there across it, so that
+memory is read and written by whole lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.evaluate import register_dtype
+from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.loop_nest import Nest, Read
+from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.common.contraction import Group
+from mansard.codegen.schedules.cpu.transpose import crossing
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+
+ACROSS = 32
+"""Invocations along a square's side: a line of memory for four-byte elements, and a subgroup or a few."""
+WORKGROUP = 256
+LEAST = 16
+"""Shorter loops leave too much of a square empty; caches serve them as well."""
+
+
+def _found(nest: Nest) -> tuple[list[Group], Group, list[Read]] | None:
+    groups = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
+    crossed = crossing(nest, groups) if len(groups) > 1 else None
+    if crossed is None:
+        return None
+    return groups, list(crossed[0]), crossed[1]
+
+
+def _room(reads: Sequence[Read], side: int) -> int:
+    """Bytes of shared memory for squares. One element more to a line: a column then lies in as many banks."""
+    return sum(side * (side + 1) * max(4, register_dtype(r.value.type.dtype).itemsize) for r in reads)
+
+
+def applies(nest: Nest, target: KernelTarget) -> bool:
+    """Whether reads cross the result's order over loops long enough, and their squares fit shared memory."""
+    found = _found(nest)
+    if found is None or any(r.reduces for r in nest.roots):
+        return False
+    groups, group, reads = found
+    long = min(estimate(nest.total(group)), estimate(nest.total(groups[-1]))) >= LEAST
+    return long and _room(reads, ACROSS) <= target.shared_memory_bytes
+
+
+def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
+    """Squares through shared memory."""
+    found = _found(nest)
+    assert found is not None
+    return _Squares(nest, target, name, *found).run()
+
+
+class _Squares:
+    def __init__(
+        self,
+        nest: Nest,
+        target: KernelTarget,
+        name: str,
+        groups: Sequence[Group],
+        group: Group,
+        reads: Sequence[Read],
+    ) -> None:
+        self.nest, self.group, self.inner, self.reads = nest, group, groups[-1], reads
+        self.outer = [g for g in groups[:-1] if list(g) != list(group)]
+        width = min(WORKGROUP, target.workgroup_invocations)
+        self.lines = max(1, width // ACROSS)
+        self.wide = self._wide(target)
+        self.side = ACROSS * self.wide
+        self.frame = Frame(nest, target, name, ACROSS * self.lines)
+        b = self.b = self.frame.b
+        self.ev = self.frame.ev
+        self.tiles = [
+            b.shared(register_dtype(r.value.type.dtype), self.side * (self.side + 1)) for r in reads
+        ]
+        self.across = b.mul(b.binary("rem", b.local_id(0), b.idx(ACROSS)), b.idx(self.wide))
+        self.down = b.binary("div", b.local_id(0), b.idx(ACROSS))
+
+    def _wide(self, target: KernelTarget) -> int:
+        """Elements that an invocation moves at once: two, where all that is read and written takes two bytes
+        and lies side by side."""
+        nest, pair = self.nest, [self.inner, self.group]
+        values = [*(r.value for r in self.reads), *(r.op.output for r in nest.roots)]
+        plain = all(dict(r.address.terms).get(self.group[-1], 0) == 1 for r in self.reads if r.address)
+        others = [r for root in nest.roots for r in nest.reads(root) if r not in self.reads]
+        stores = all(dict(nest.store_address(r).terms).get(self.inner[-1], 0) == 1 for r in nest.roots)
+        if others or not plain or not stores or any(v.type.dtype.itemsize != 2 for v in values):
+            return 1
+        fits = _room(self.reads, 2 * ACROSS) <= target.shared_memory_bytes
+        return 2 if fits and all(divides(nest.total(g), 2) for g in pair) else 1
+
+    def run(self) -> Scheduled:
+        b, ev, nest = self.b, self.ev, self.nest
+        along, crossed = nest.total(self.inner), nest.total(self.group)
+        counts: list[DimLike] = [
+            nest.total([loop for g in self.outer for loop in g]),
+            dims.ceildiv(crossed, self.side),
+            dims.ceildiv(along, self.side),
+        ]
+        total = dims.product(counts)
+        workgroups = dims.minimum(total, MAX_GRID)
+        with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
+            place, block_down, block_across = self.frame.decode(loop.index, counts)
+            if self.outer:
+                self.frame.bind_flat(self.outer, place)
+            first = b.mul(block_across, b.idx(self.side)), b.mul(block_down, b.idx(self.side))
+            b.barrier()  # the square before has been read
+            self._fill(*first)
+            b.barrier()
+            self._drain(*first)
+        return self.frame.finish((workgroups, 1, 1))
+
+    def _clamped(self, place: KValue, extent: DimLike, count: int) -> tuple[KValue, KValue | None]:
+        """A place for ``count`` elements, moved inside, and whether it was there (None: surely)."""
+        if divides(extent, self.side):
+            return place, None
+        inside = self.b.compare("lt", place, self.ev.dim(extent))
+        return self.frame.minimum(place, self.ev.dim(dims.add(extent, -count))), inside
+
+    def _vector(self, group: Group) -> None:
+        if self.wide > 1:
+            self.ev.vector, self.ev.multiple = (group[-1], self.wide), self.wide
+
+    def _fill(self, first_along: KValue, first_crossed: KValue) -> None:
+        """Lines of the loop that the reads are contiguous along; past its end, the last elements again."""
+        b, ev, nest = self.b, self.ev, self.nest
+        crossed, _ = self._clamped(b.add(first_crossed, self.across), nest.total(self.group), self.wide)
+        for line in range(0, self.side, self.lines):
+            row = b.add(self.down, b.idx(line))
+            along, _ = self._clamped(b.add(first_along, row), nest.total(self.inner), 1)
+            with ev.scope():
+                ev.bind(self.group, crossed)
+                ev.bind(self.inner, along)
+                self._vector(self.group)
+                for read, tile in zip(self.reads, self.tiles, strict=True):
+                    assert read.address is not None
+                    data = ev.load(read.value, read.address)
+                    spot = b.add(b.mul(row, b.idx(self.side + 1)), self.across)
+                    for k in range(self.wide):
+                        b.store(tile, b.add(spot, b.idx(k)), b.extract(data, k))
+
+    def _drain(self, first_along: KValue, first_crossed: KValue) -> None:
+        """Lines of the loop that the result is contiguous along."""
+        b, ev, nest = self.b, self.ev, self.nest
+        along, inside = self._clamped(b.add(first_along, self.across), nest.total(self.inner), self.wide)
+        for line in range(0, self.side, self.lines):
+            column = b.add(self.down, b.idx(line))
+            crossed, below = self._clamped(b.add(first_crossed, column), nest.total(self.group), 1)
+            turned = [self._turned(tile, column) for tile in self.tiles]
+            condition = b.const(True, DType.BOOL)
+            for one in (inside, below):
+                condition = condition if one is None else b.binary("and", condition, one)
+            with b.if_(condition), ev.scope():
+                ev.bind(self.group, crossed)
+                ev.bind(self.inner, along)
+                self._vector(self.inner)
+                for read, data in zip(self.reads, turned, strict=True):
+                    assert read.address is not None
+                    ev.provide(read.value, read.address, data)
+                for root in nest.roots:
+                    ev.store(root.op.output, nest.store_address(root), ev.root(root))
+
+    def _turned(self, tile: Shared, column: KValue) -> KValue:
+        """This invocation's elements of a line across what was stored."""
+        b = self.b
+        found = [
+            b.load(tile, b.add(b.mul(b.add(self.across, b.idx(k)), b.idx(self.side + 1)), column))
+            for k in range(self.wide)
+        ]
+        vector = b.splat(found[0], self.wide)
+        for k, one in enumerate(found[1:], 1):
+            vector = b.insert(vector, one, k)
+        return vector

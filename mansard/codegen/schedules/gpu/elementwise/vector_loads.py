@@ -1,0 +1,90 @@
+"""Wide reads for an `Evaluator`: operands loaded as words, a chunk at a time, and served in vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mansard.codegen.evaluate import Evaluator
+from mansard.codegen.kernel import KValue
+from mansard.codegen.loop_nest import Read
+from mansard.dtypes import DType
+from mansard.ir.types import Value
+
+WORD_BITS = 32
+
+
+class WideReads:
+    """Reads of ``chunk`` elements along one loop, each made once and unpacked where a body asks for it.
+
+    ``reads`` pairs a read with how many elements one aligned load of it may take; those of which that is
+    less than a word are left to the evaluator.
+    """
+
+    def __init__(
+        self, ev: Evaluator, reads: Sequence[tuple[Read, int]], group: Sequence[int], chunk: int
+    ) -> None:
+        self.ev, self.group, self.chunk = ev, group, chunk
+        self.reads = [
+            (r, wide) for r, wide in reads if wide > 1 and wide * r.value.type.dtype.bits >= WORD_BITS
+        ]
+        self._words: dict[object, list[KValue]] = {}
+
+    def begin(self) -> None:
+        """Forget what was loaded: a new place of the loop is bound."""
+        self._words = {}
+
+    def fetch(self, start: KValue) -> None:
+        """Load the chunk at ``start`` of every read, at the other loops as they are bound."""
+        self.ev.bind(self.group, start)
+        self.ev.vector = None
+        for read, wide in self.reads:
+            self._fetch(read, wide)
+
+    def words(self, value: Value, start: KValue) -> list[KValue] | None:
+        """The chunk of an operand at ``start`` as single words; None where it is not read wide."""
+        self.fetch(start)
+        for read, wide in self.reads:
+            if read.value is value:
+                blocks = self._fetch(read, wide)
+                return [self.ev.b.extract(block, i) for block in blocks for i in range(block.type.lanes)]
+        return None
+
+    def serve(self, start: KValue, first: int, lanes: int) -> None:
+        """Bind the loop to elements ``first`` to ``first + lanes`` of the chunk at ``start``, and let the
+        evaluator find there what is read wide."""
+        ev = self.ev
+        self.fetch(start)
+        found = [(read, wide, self._fetch(read, wide)) for read, wide in self.reads]
+        ev.bind(self.group, start, first)
+        ev.vector = (self.group[-1], lanes) if lanes > 1 else None
+        for read, wide, words in found:
+            assert read.address is not None
+            numbers = self._numbers(read.value.type.dtype, words, wide, first, lanes)
+            ev.provide(read.value, read.address, numbers)
+
+    def _fetch(self, read: Read, wide: int) -> list[KValue]:
+        address = read.address
+        assert address is not None
+        key = (read.value, self.ev.place(address))
+        if key not in self._words:
+            b, dtype = self.ev.b, read.value.type.dtype
+            base, _ = self.ev.linear(address)
+            memory = b.bindings[self.ev.binding_of[read.value]]
+            count = min(wide, self.chunk)
+            words = count * dtype.bits // WORD_BITS
+            places = [b.add(base, b.idx(at)) for at in range(0, self.chunk, count)]
+            if dtype.bits < 8:  # the buffer's elements are bytes
+                places = [b.binary("shr", at, b.idx(1)) for at in places]
+            self._words[key] = [b.load_words(memory, at, words) for at in places]
+        return self._words[key]
+
+    def _numbers(self, dtype: DType, words: Sequence[KValue], wide: int, first: int, lanes: int) -> KValue:
+        b, count = self.ev.b, min(wide, self.chunk)
+        block, at = words[first // count], first % count
+        if dtype.bits < WORD_BITS:
+            return b.unpack(block, dtype, at, lanes)
+        if block.type.lanes != lanes:
+            block = (
+                b.extract(block, at) if lanes == 1 else b.shuffle(block, block, tuple(range(at, at + lanes)))
+            )
+        return b.bitcast(block, dtype)

@@ -1,0 +1,343 @@
+"""Matrix products by matrix units: f16 and bf16 factors with sums in f32, 8-bit integers with sums in i32.
+
+A workgroup computes ``rows x columns`` results; each of its subgroups holds a part of them as cooperative
+matrices, in registers::
+
+    read the first tiles of both factors into registers
+    for each step of the depth:
+        write the tiles to shared memory
+        barrier
+        read the next tiles into registers          # in flight during the products; not in the last step
+        for each matrix depth in the step: results += left matrices @ right matrices
+        barrier
+    a strip of the results after the other through shared memory: epilogue, stores
+
+With few results several subgroups each take a part of every step, and their sums meet in that strip. Edges
+of rows and columns are clamped when read and predicated when stored; beyond the depth, zeros are multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget, MatrixShape
+from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel import matrix as matrices
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.common.parameters import Parameters
+from mansard.codegen.schedules.gpu.gemm.matrix_cost import Problem, cost
+from mansard.codegen.schedules.gpu.gemm.matrix_staging import WORDS, MatrixStager, Operand, operand
+from mansard.codegen.schedules.gpu.gemm.matrix_tile import MatrixTile, shape_for, tiles
+from mansard.codegen.schedules.gpu.gemm.product import LANES, Factor, Product, analyse
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+
+CANDIDATES = 16
+"""Tiles offered to a search."""
+LEAST = 8
+"""Rows, columns and depth from which on matrix units pay: fewer would leave most of a matrix unused."""
+
+
+class _Problem:
+    """What a nest is to this schedule."""
+
+    def __init__(
+        self, nest: Nest, product: Product, left: Operand, right: Operand, shape: MatrixShape
+    ) -> None:
+        self.nest, self.product, self.left, self.right, self.shape = nest, product, left, right, shape
+
+    def tiles(self, target: KernelTarget) -> list[MatrixTile]:
+        """Every tile the target can hold, the cheapest by the model first."""
+        product = self.product
+        sizes = Problem(
+            estimate(self.nest.total([loop for group in product.batch for loop in group])),
+            *(estimate(extent) for extent in (product.left.extent, product.right.extent, product.depth)),
+        )
+        found = tiles(self.left, self.right, self.shape, target)
+        return sorted(found, key=lambda t: cost(t, sizes, self.left, self.right, self.shape, target))
+
+
+def applies(nest: Nest, target: KernelTarget) -> bool:
+    """Whether the nest is a product of numbers that the target has matrices of, and room for them."""
+    target = target.with_one_subgroup_size()
+    problem = _problem(nest, target)
+    return problem is not None and bool(problem.tiles(target))
+
+
+def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
+    """Tiles to try, the default first."""
+    target = target.with_one_subgroup_size()
+    return [tile.parameters() for tile in _required(nest, target).tiles(target)[:CANDIDATES]]
+
+
+def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
+    """The kernel of a product for the tile ``parameters`` name, or the cheapest by the model."""
+    target = target.with_one_subgroup_size()
+    problem = _required(nest, target)
+    tile = MatrixTile.of(parameters) if parameters else problem.tiles(target)[0]
+    invocations = tile.subgroups * target.subgroup[0]
+    return _MatrixProduct(Frame(nest, target, name, invocations), problem, tile).run()
+
+
+def _problem(nest: Nest, target: KernelTarget) -> _Problem | None:
+    least, most = target.subgroup
+    if not target.matrices or least != most:
+        return None
+    product = analyse(nest)
+    if product is None:
+        return None
+    sizes = (product.left.extent, product.right.extent, product.depth)
+    if min(estimate(size) for size in sizes) < LEAST:
+        return None
+    left, right = (operand(nest, product.root, f) for f in (product.left, product.right))
+    if left is None or right is None or left.dtype is not right.dtype:
+        return None
+    shape = shape_for(left.dtype, target)
+    return _Problem(nest, product, left, right, shape) if shape is not None else None
+
+
+def _required(nest: Nest, target: KernelTarget) -> _Problem:
+    problem = _problem(nest, target)
+    if problem is None:
+        raise CodegenError(f"dispatch {nest.dispatch.name} is no product for matrix units of {target.name}")
+    return problem
+
+
+class _MatrixProduct:
+    def __init__(self, frame: Frame, problem: _Problem, tile: MatrixTile) -> None:
+        self.frame, self.product, self.tile, self.shape = frame, problem.product, tile, problem.shape
+        self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
+        b, product = self.b, problem.product
+        self.size = frame.target.subgroup[0]
+        self.threads = tile.subgroups * self.size
+        b.subgroup = self.size
+        self.local = b.local_id(0)
+        self.subgroup, self.lane = b.subgroup_place("subgroup_id"), b.subgroup_place("subgroup_lane")
+        self.group, place = self._split(self.subgroup, tile.down * tile.across)
+        self.down, self.across = self._split(place, tile.across)
+        self.left, self.right = (
+            MatrixStager(frame, product.root, operand, product.depth, side, tile.depth, self.threads)
+            for operand, side in ((problem.left, tile.rows), (problem.right, tile.columns))
+        )
+        vectors = tile.shared_vectors(problem.left, problem.right, problem.shape)
+        self.memory: Shared = b.shared(DType.I32, vectors, WORDS)
+        self.left_vectors = problem.left.vectors(tile.rows, tile.depth)
+        self.steps = dims.ceildiv(product.depth, tile.depth)
+        self.exact = divides(product.depth, tile.depth)
+        self.high, self.wide = (
+            tile.rows // tile.down // self.shape.m,
+            tile.columns // tile.across // self.shape.n,
+        )
+
+    def _split(self, value: KValue, size: int) -> tuple[KValue, KValue]:
+        """Quotient and remainder by a literal."""
+        b = self.b
+        if size & (size - 1):
+            return b.binary("div", value, b.idx(size)), b.binary("rem", value, b.idx(size))
+        return b.binary("shr", value, b.idx(size.bit_length() - 1)), b.binary("and", value, b.idx(size - 1))
+
+    def run(self) -> Scheduled:
+        """The finished kernel."""
+        b, ev, product, tile = self.b, self.ev, self.product, self.tile
+        batches = self.nest.total([loop for group in product.batch for loop in group])
+        rows = dims.ceildiv(product.left.extent, tile.rows)
+        columns = dims.ceildiv(product.right.extent, tile.columns)
+        total = dims.product((batches, rows, columns))
+        if dims.bounds(total)[1] <= MAX_GRID:
+            with ev.scope():
+                self._block(b.workgroup_id(0), rows, columns)
+            return self.frame.finish((total, 1, 1))
+        workgroups = dims.minimum(total, MAX_GRID)
+        with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
+            b.barrier()  # the tiles before have been read by everyone
+            self._block(loop.index, rows, columns)
+        return self.frame.finish((workgroups, 1, 1))
+
+    def _block(self, number: KValue, rows: DimLike, columns: DimLike) -> None:
+        b, tile, ev = self.b, self.tile, self.ev
+        if self.product.batch:
+            each = ev.dim(dims.mul(rows, columns))
+            self.frame.bind_flat(self.product.batch, b.binary("div", number, each))
+            number = b.binary("rem", number, each)
+        row, column = self._banded(number, rows, columns)
+        first_row, first_column = b.mul(row, b.idx(tile.rows)), b.mul(column, b.idx(tile.columns))
+        self.left.start(first_row, self.local)
+        self.right.start(first_column, self.local)
+        self._store(self._accumulate(), first_row, first_column)
+
+    def _banded(self, number: KValue, rows: DimLike, columns: DimLike) -> tuple[KValue, KValue]:
+        """Row and column of a tile: down a band of row tiles, then across, so that what runs at a time
+        shares rows and columns in the cache."""
+        b, ev, band = self.b, self.ev, self.tile.band
+        if dims.bounds(rows)[1] <= band:
+            height = ev.dim(rows)
+            return b.binary("rem", number, height), b.binary("div", number, height)
+        of_band = b.mul(ev.dim(columns), b.idx(band))
+        first = b.mul(b.binary("div", number, of_band), b.idx(band))
+        within = b.binary("rem", number, of_band)
+        if divides(rows, band):
+            column, row = self._split(within, band)
+            return b.add(first, row), column
+        height = self.frame.minimum(b.idx(band), b.sub(ev.dim(rows), first))
+        return b.add(first, b.binary("rem", within, height)), b.binary("div", within, height)
+
+    # The products -----------------------------------------------------------------------------
+    def _accumulate(self) -> Sequence[KValue]:
+        """This subgroup's results, matrices row by row."""
+        b = self.b
+        zero = matrices.fill(b, matrices.c_type(self.shape.accumulator, self.shape.m, self.shape.n))
+        carried = [*self._load(b.idx(0)), *[zero] * (self.high * self.wide)]
+        count = len(carried) - self.high * self.wide
+        if not dims.is_one(self.steps):
+            before = self.ev.dim(dims.add(self.steps, -1))
+            with b.for_(b.idx(0), before, inits=carried) as loop, self.ev.scope():
+                self._write(loop.carried[:count])
+                b.barrier()
+                ahead: list[KValue] = []
+                loads = self._loads(b.add(loop.index, b.idx(1)), ahead)
+                results = self._multiply(loop.carried[count:], loads)
+                b.barrier()
+                loop.yield_(*ahead, *results)
+            carried = list(loop.results)
+        self._write(carried[:count])
+        b.barrier()
+        return self._multiply(carried[count:], iter(()))
+
+    def _load(self, step: KValue) -> list[KValue]:
+        found: list[KValue] = []
+        for _ in self._loads(step, found):
+            pass
+        return found
+
+    def _loads(self, step: KValue, found: list[KValue]) -> Iterator[None]:
+        """Read both factors' tiles of a step, a share of them for each matrix depth of the products that
+        they are spread over: memory and matrix units are then busy at the same time."""
+        places = [(stager, place) for stager in (self.left, self.right) for place in stager.places]
+        shares = self.tile.depth // self.tile.split // self.shape.k
+        for share in range(shares):
+            for stager, place in places[share * len(places) // shares : (share + 1) * len(places) // shares]:
+                found.append(stager.load(place, step, self.exact))
+            yield
+
+    def _write(self, values: Sequence[KValue]) -> None:
+        count = len(self.left.places)
+        self.left.store(values[:count], self.memory, self.b.idx(0))
+        self.right.store(values[count:], self.memory, self.b.idx(self.left_vectors))
+
+    def _multiply(self, results: Sequence[KValue], loads: Iterator[None]) -> list[KValue]:
+        """The results with one step of the depth added; ``loads`` are advanced meanwhile."""
+        b, tile, shape = self.b, self.tile, self.shape
+        own = tile.depth // tile.split
+        depth = b.mul(self.group, b.idx(own)) if tile.split > 1 else b.idx(0)
+        left = self._origin(self.left, b.idx(0), b.mul(self.down, b.idx(self.high * shape.m)), depth)
+        second = b.idx(self.left_vectors)
+        right = self._origin(self.right, second, b.mul(self.across, b.idx(self.wide * shape.n)), depth)
+        sums = list(results)
+        for step in range(0, own, shape.k):
+            next(loads, None)
+            rows = [self._matrix(self.left, left, i * shape.m, step) for i in range(self.high)]
+            columns = [self._matrix(self.right, right, j * shape.n, step) for j in range(self.wide)]
+            for j, column in enumerate(columns):
+                for i, row in enumerate(rows):
+                    at = i * self.wide + j
+                    sums[at] = matrices.multiply(b, row, column, sums[at])
+        return sums
+
+    def _origin(self, stager: MatrixStager, origin: KValue, side: KValue, depth: KValue) -> KValue:
+        """The vector of a tile at a place along the side and the depth."""
+        b, operand = self.b, stager.operand
+        line, within = (side, depth) if operand.along == "depth" else (depth, side)
+        vector = b.binary("shr", within, b.idx(operand.per_vector.bit_length() - 1))
+        return b.add(b.add(origin, b.mul(line, b.idx(stager.line))), vector)
+
+    def _matrix(self, stager: MatrixStager, start: KValue, side: int, depth: int) -> KValue:
+        """The matrix of a factor at a place of its tile, counted from ``start``."""
+        b, shape, operand = self.b, self.shape, stager.operand
+        line, within = (side, depth) if operand.along == "depth" else (depth, side)
+        at = b.add(start, b.idx(line * stager.line + within // operand.per_vector))
+        is_left = stager is self.left
+        if is_left:
+            type_ = matrices.a_type(operand.dtype, shape.m, shape.k)
+        else:
+            type_ = matrices.b_type(operand.dtype, shape.k, shape.n)
+        by = "rows" if is_left == (operand.along == "depth") else "columns"
+        return matrices.load(b, type_, self.memory, at, b.idx(stager.line), by=by)
+
+    # The results ------------------------------------------------------------------------------
+    def _store(self, results: Sequence[KValue], first_row: KValue, first_column: KValue) -> None:
+        """Strips of every subgroup's results through shared memory, one row of matrices at a time."""
+        b, tile, shape = self.b, self.tile, self.shape
+        line = tile.result_line()
+        strip = shape.m * line
+        own = b.mul(self.subgroup, b.idx(strip))
+        scope = "workgroup" if tile.split > 1 else "subgroup"
+        b.barrier()  # the last tiles have been read by everyone
+        width = self.wide * shape.n
+        row_start = b.add(first_row, b.mul(self.down, b.idx(self.high * shape.m)))
+        column_start = b.add(first_column, b.mul(self.across, b.idx(width)))
+        for i in range(self.high):
+            if i:
+                b.barrier(scope)
+            for j in range(self.wide):
+                at = b.add(own, b.idx(j * shape.n // LANES))
+                matrices.store(b, self.memory, at, b.idx(line), results[i * self.wide + j])
+            b.barrier(scope)
+            row = b.add(row_start, b.idx(i * shape.m))
+            self._finish_strip(row, column_start, width // LANES, line)
+
+    def _finish_strip(self, first_row: KValue, first_column: KValue, across: int, line: int) -> None:
+        """Epilogue and stores of a strip, spread over the subgroups that have a part of its sums."""
+        b, tile = self.b, self.tile
+        whole, together = self.shape.m * across, self.size * tile.split
+        place = b.add(b.mul(self.group, b.idx(self.size)), self.lane) if tile.split > 1 else self.lane
+        strips = tile.down * tile.across
+        _, first_strip = self._split(self.subgroup, strips)
+        start = b.mul(first_strip, b.idx(self.shape.m * line))
+        for turn in range(-(-whole // together)):
+            at = b.add(place, b.idx(turn * together))
+            partial = (turn + 1) * together > whole
+            with b.if_(b.compare("lt", at, b.idx(whole))) if partial else nullcontext():
+                row, vector = self._split(at, across)
+                where = b.add(start, b.add(b.mul(row, b.idx(line)), vector))
+                total = self._sum(where, strips * self.shape.m * line)
+                self._finish(b.add(first_row, row), b.add(first_column, b.mul(vector, b.idx(LANES))), total)
+
+    def _sum(self, where: KValue, apart: int) -> KValue:
+        """Four results, added up over the subgroups that took parts of the depth."""
+        b = self.b
+        total = b.bitcast(b.load(self.memory, where), self.shape.accumulator)
+        for group in range(1, self.tile.split):
+            part = b.load(self.memory, b.add(where, b.idx(group * apart)))
+            total = b.add(total, b.bitcast(part, self.shape.accumulator))
+        return total
+
+    def _finish(self, row: KValue, column: KValue, total: KValue) -> None:
+        """The epilogue of four neighbours in a row, and their stores, where they are inside."""
+        b, product, tile = self.b, self.product, self.tile
+        with self._inside(row, product.left, tile.rows):
+            if divides(self.nest.total(product.columns[-1]), LANES):
+                with self._inside(column, product.right, tile.columns):
+                    self._results(row, column, total)
+                return
+            for lane in range(LANES):
+                at = b.add(column, b.idx(lane))
+                with self._inside(at, product.right, tile.columns):
+                    self._results(row, at, b.extract(total, lane))
+
+    def _inside(self, at: KValue, factor: Factor, block: int) -> AbstractContextManager[None]:
+        if divides(factor.extent, block):
+            return nullcontext()
+        return self.b.if_(self.b.compare("lt", at, self.ev.dim(factor.extent)))
+
+    def _results(self, row: KValue, column: KValue, total: KValue) -> None:
+        ev, product = self.ev, self.product
+        with ev.scope():
+            self.frame.bind_flat(product.rows, row)
+            self.frame.bind_flat(product.columns, column)
+            if total.type.lanes > 1:
+                ev.vector, ev.multiple = (product.columns[-1][-1], LANES), LANES
+            self.frame.store_results(product.root, total)

@@ -1,0 +1,317 @@
+"""One factor of a product of matrix units, a tile at a time, from global to shared memory.
+
+Tiles lie in shared memory in the factor's own type, in vectors of 16 bytes along what is contiguous in
+global memory: its rows or columns ("side") or the depth. Matrix units read both ways, so nothing is turned
+around. A factor that is read as it is stored moves in whole vectors; any other expression (maps fused before
+the product, conversions, padding, odd sizes) is computed element by element and packed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.codegen.evaluate import register_dtype
+from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.loop_nest import Guard, Nest, Root
+from mansard.codegen.schedules.common.base import Frame, divides
+from mansard.codegen.schedules.gpu.gemm.product import LANES, Factor
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.ir.ops import Generic
+from mansard.ir.scalar import Arg, Cast, Scalar
+from mansard.ir.types import Linear, Value
+
+VECTOR_BITS = 128
+"""The widest access of a GPU."""
+PAD = 1
+"""Vectors between the lines of a tile: the lines that matrix units read together then lie in other banks."""
+WORDS = 4
+"""32-bit words of a vector."""
+OPERANDS = {DType.F32: (DType.F16, DType.BF16), DType.I32: (DType.I8,)}
+"""Types of factors by the type they are multiplied in."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A factor with the type it has in shared memory.
+
+    ``value`` and ``address`` are where whole vectors of it can be read as they are; None: it is computed,
+    ``lanes`` elements at a time.
+    """
+
+    factor: Factor
+    dtype: DType
+    along: str
+    lanes: int
+    value: Value | None = None
+    address: Linear | None = None
+    guards: tuple[Guard, ...] = ()
+    """Coordinates outside which such a read gives zeros, for whole vectors."""
+
+    @property
+    def per_vector(self) -> int:
+        """Elements of a vector."""
+        return VECTOR_BITS // self.dtype.bits
+
+    def line(self, side: int, depth: int) -> int:
+        """Vectors from one line of a tile in shared memory to the next."""
+        return (depth if self.along == "depth" else side) // self.per_vector + PAD
+
+    def vectors(self, side: int, depth: int) -> int:
+        """Vectors of a tile in shared memory."""
+        return (side if self.along == "depth" else depth) * self.line(side, depth)
+
+
+def operand(nest: Nest, root: Root, factor: Factor) -> Operand | None:
+    """The factor as an operand of matrix units; None where its type is none of theirs."""
+    dtype = _narrow(nest, root.op, factor.part, register_dtype(root.op.body.dtype))
+    if dtype is None:
+        return None
+    found = _plain_read(nest, root, factor.part)
+    if found is not None and found[0].type.dtype is dtype:
+        value, address, guards = found
+        per = VECTOR_BITS // dtype.bits
+        for along, group in (("depth", factor.depth[-1]), ("side", factor.groups[-1])):
+            varies = any(loop == group[-1] for at, _ in guards for loop, _ in at.terms)
+            whole = _whole_vectors(nest, address, group[-1], per) and divides(nest.total(group), per)
+            if whole and not varies:
+                return Operand(factor, dtype, along, per, value, address, guards)
+    return Operand(factor, dtype, factor.along, factor.lanes)
+
+
+def _narrow(nest: Nest, op: Generic, node: Scalar, wide: DType) -> DType | None:
+    """Which type of factors of products in ``wide`` holds every value of a scalar exactly, if one does."""
+    if node.dtype in OPERANDS.get(wide, ()):
+        return node.dtype
+    if isinstance(node, Cast) and node.dtype is wide:
+        return _narrow(nest, op, node.arg, wide)
+    if isinstance(node, Arg):
+        producer = nest.producers.get(op.inputs[node.index])
+        if isinstance(producer, Generic) and producer.combiner is None:
+            return _narrow(nest, producer, producer.body, wide)
+    return None
+
+
+def _plain_read(nest: Nest, root: Root, part: Scalar) -> tuple[Value, Linear, tuple[Guard, ...]] | None:
+    """The buffer, address and guards of a factor that is nothing but a read, of zeros outside, and a cast."""
+    node = part.arg if isinstance(part, Cast) else part
+    if not isinstance(node, Arg):
+        return None
+    index_map = root.op.maps[node.index]
+    if index_map is None or index_map.fill not in (None, 0):
+        return None
+    value, where = nest.locate(
+        root.op.inputs[node.index], nest.operand_index(root.op, node.index, root.index)
+    )
+    guards = nest.guards(root.op, node.index, root.index)
+    return (value, where, guards) if isinstance(where, Linear) else None
+
+
+def _whole_vectors(nest: Nest, address: Linear, loop: int, per: int) -> bool:
+    """Whether vectors along a loop start at multiples of their size wherever the other loops are."""
+    steps = dict(address.terms)
+    if not dims.is_one(steps.get(loop, 0)):
+        return False
+    others = [step for at, step in steps.items() if at != loop and not dims.is_one(nest.extents[at])]
+    return all(divides(step, per) for step in (*others, address.offset))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A vector of a tile that an invocation moves.
+
+    ``at`` is where it goes in the tile, in vectors; ``sides`` are the loops of the side and ``depths`` the
+    depth in the tile, of each piece of the vector that is read at once; ``base`` is where it is read in the
+    first tile, if that can be told once for all.
+    """
+
+    at: KValue
+    sides: Sequence[Sequence[KValue]]
+    depths: Sequence[KValue]
+    inside: KValue | None
+    base: KValue | None
+    further: int = 0
+    """Elements from ``base`` on, where several places share it."""
+
+
+class MatrixStager:
+    """Moves tiles of one operand: ``side`` by ``depth``, shared by ``threads`` invocations."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        root: Root,
+        operand: Operand,
+        total_depth: DimLike,
+        side: int,
+        depth: int,
+        threads: int,
+    ) -> None:
+        self.frame, self.root, self.operand, self.total_depth = frame, root, operand, total_depth
+        self.side, self.depth, self.threads = side, depth, threads
+        self.places: list[Place] = []
+        self.line = operand.line(side, depth)
+
+    def start(self, first: KValue, thread: KValue) -> None:
+        """Prepare invocation ``thread`` for the tiles of the rows or columns from ``first`` on."""
+        b, operand = self.frame.b, self.operand
+        per, along_side = operand.per_vector, operand.along == "side"
+        fast = (self.side if along_side else self.depth) // per
+        count = (self.depth if along_side else self.side) * fast
+        self.places = []
+        for turn in range(-(-count // self.threads)):
+            number = b.add(thread, b.idx(turn * self.threads))
+            inside = b.compare("lt", number, b.idx(count)) if (turn + 1) * self.threads > count else None
+            if inside is not None:
+                number = self.frame.minimum(number, b.idx(count - 1))
+            line, vector = self._split(number, fast)
+            place = self._place(first, line, vector, inside)
+            apart = self._lines_apart(fast) if self.places else None
+            if apart is not None:
+                place = dataclasses.replace(place, base=self.places[0].base, further=turn * apart)
+            self.places.append(place)
+
+    def _lines_apart(self, fast: int) -> int | None:
+        """Elements between an invocation's successive vectors, where that is one known number."""
+        operand = self.operand
+        whole = self.threads % fast == 0 and divides(operand.factor.extent, self.side)
+        if operand.address is None or operand.guards or not whole or len(operand.factor.depth) != 1:
+            return None
+        across = operand.factor.groups if operand.along == "depth" else operand.factor.depth
+        step = dict(operand.address.terms).get(across[-1][-1], 0)
+        return step * (self.threads // fast) if len(across) == 1 and isinstance(step, int) else None
+
+    def _split(self, number: KValue, fast: int) -> tuple[KValue, KValue]:
+        b = self.frame.b
+        if fast & (fast - 1):
+            return b.binary("div", number, b.idx(fast)), b.binary("rem", number, b.idx(fast))
+        shift = b.idx(fast.bit_length() - 1)
+        return b.binary("shr", number, shift), b.binary("and", number, b.idx(fast - 1))
+
+    def _place(self, first: KValue, line: KValue, vector: KValue, inside: KValue | None) -> Place:
+        b, operand = self.frame.b, self.operand
+        along_side = operand.along == "side"
+        start = b.mul(vector, b.idx(operand.per_vector))
+        sides, depths = [], []
+        for piece in range(0, operand.per_vector, operand.lanes):
+            moved = b.add(start, b.idx(piece))
+            side, depth = (moved, line) if along_side else (line, moved)
+            sides.append(self._coordinates(b.add(first, side), operand.lanes if along_side else 1))
+            depths.append(depth)
+        at = b.add(b.mul(line, b.idx(self.line)), vector)
+        base = None
+        if operand.address is not None and len(operand.factor.depth) == 1 and not operand.guards:
+            base = self._address(sides[0], depths[0])
+        return Place(at, sides, depths, inside, base)
+
+    def _coordinates(self, at: KValue, lanes: int) -> Sequence[KValue]:
+        """The loops of the side at a row or column, the last one (or the last vector) beyond the end."""
+        frame, factor = self.frame, self.operand.factor
+        if not divides(factor.extent, self.side):
+            at = frame.minimum(at, frame.ev.dim(dims.add(factor.extent, -lanes)))
+        return frame.decode(at, [frame.nest.total(group) for group in factor.groups])
+
+    def _bind(self, side: Sequence[KValue], depth: KValue) -> None:
+        for group, value in zip(self.operand.factor.groups, side, strict=True):
+            self.frame.ev.bind(group, value)
+        self.frame.bind_flat(self.operand.factor.depth, depth)
+
+    def _address(self, side: Sequence[KValue], depth: KValue) -> KValue:
+        assert self.operand.address is not None
+        with self.frame.ev.scope():
+            self._bind(side, depth)
+            return self.frame.ev.linear(self.operand.address)[0]
+
+    def _guarded(self, side: Sequence[KValue], depth: KValue) -> tuple[KValue, KValue | None]:
+        """An address, and whether its element lies inside the buffer's coordinates (None: surely)."""
+        b, ev, operand = self.frame.b, self.frame.ev, self.operand
+        assert operand.address is not None
+        inside: KValue | None = None
+        with ev.scope():
+            self._bind(side, depth)
+            for at, extent in operand.guards:
+                place = ev.linear(at)[0]
+                for test in (b.compare("ge", place, b.idx(0)), b.compare("lt", place, ev.dim(extent))):
+                    inside = test if inside is None else b.binary("and", inside, test)
+            return ev.linear(operand.address)[0], inside
+
+    # Loading ----------------------------------------------------------------------------------
+    def load(self, place: Place, step: KValue, exact: bool) -> KValue:
+        """A place's vector in tile ``step`` of the depth, zero beyond the depth unless ``exact``."""
+        b = self.frame.b
+        start = b.mul(step, b.idx(self.depth))
+        if self.operand.address is None:
+            return self._computed(place, start, exact)
+        return self._moved(place, step, start, exact)
+
+    def _moved(self, place: Place, step: KValue, start: KValue, exact: bool) -> KValue:
+        b, ev, operand = self.frame.b, self.frame.ev, self.operand
+        assert operand.value is not None and operand.address is not None
+        depth, inside = b.add(start, place.depths[0]), None
+        if not exact:
+            inside = b.compare("lt", depth, ev.dim(self.total_depth))
+        if place.base is None:
+            if inside is not None:
+                depth = b.select(inside, depth, b.idx(0))
+            address, within = self._guarded(place.sides[0], depth)
+            if within is not None:
+                inside = within if inside is None else b.binary("and", inside, within)
+                address = b.select(inside, address, b.idx(0))
+        else:
+            walked = dict(operand.address.terms).get(operand.factor.depth[-1][-1], 0)
+            address = b.add(place.base, b.mul(step, ev.dim(dims.mul(walked, self.depth))))
+            address = b.add(address, b.idx(place.further))
+            if inside is not None:
+                address = b.select(inside, address, b.idx(0))
+        words = b.load_words(b.bindings[ev.binding_of[operand.value]], address, WORDS)
+        return words if inside is None else b.select(inside, words, b.const(0, DType.I32, WORDS))
+
+    def _computed(self, place: Place, start: KValue, exact: bool) -> KValue:
+        frame, b, ev, operand = self.frame, self.frame.b, self.frame.ev, self.operand
+        factor, lanes = operand.factor, operand.lanes
+        vectors_of_depth = lanes if operand.along == "depth" else 1
+        elements: list[KValue] = []
+        for side, within in zip(place.sides, place.depths, strict=True):
+            depth, inside = b.add(start, within), None
+            if not exact:
+                inside = b.compare("lt", depth, ev.dim(self.total_depth))
+                depth = frame.minimum(depth, ev.dim(dims.add(self.total_depth, -vectors_of_depth)))
+            with ev.scope():
+                self._bind(side, depth)
+                if lanes > 1:
+                    moving = factor.groups if operand.along == "side" else factor.depth
+                    ev.vector, ev.multiple = (moving[-1][-1], LANES), LANES
+                value = b.splat(ev.part(self.root, factor.part), lanes)
+            if inside is not None:
+                value = b.select(b.splat(inside, lanes), value, b.const(0, value.type.dtype, lanes))
+            elements += [b.extract(value, lane) for lane in range(lanes)]
+        return self._packed(elements)
+
+    def _packed(self, elements: Sequence[KValue]) -> KValue:
+        """Numbers as the four words that hold them, rounded to the operand's type."""
+        b, dtype = self.frame.b, self.operand.dtype
+        per_word, mask = 32 // dtype.bits, b.const((1 << dtype.bits) - 1, DType.I32)
+        words = b.const(0, DType.I32, WORDS)
+        for i in range(WORDS):
+            word = b.const(0, DType.I32)
+            for k in range(per_word):
+                number = b.cast(elements[i * per_word + k], dtype)
+                code = b.cast(b.bitcast(number, DType.I16) if dtype.is_float else number, DType.I32)
+                shift = b.const(k * dtype.bits, DType.I32)
+                word = b.binary("or", word, b.binary("shl", b.binary("and", code, mask), shift))
+            words = b.insert(words, word, i)
+        return words
+
+    def store(self, values: Sequence[KValue], memory: Shared, origin: KValue) -> None:
+        """Write what `load` gave to the tile that starts at vector ``origin``."""
+        b = self.frame.b
+        for place, value in zip(self.places, values, strict=True):
+            at = b.add(place.at, origin)
+            if place.inside is None:
+                b.store(memory, at, value)
+                continue
+            with b.if_(place.inside):
+                b.store(memory, at, value)

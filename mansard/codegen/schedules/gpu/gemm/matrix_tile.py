@@ -1,0 +1,95 @@
+"""Tiles of a product by matrix units: what there is to choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mansard.codegen.backend import KernelTarget, MatrixShape
+from mansard.codegen.schedules.common.parameters import Parameters
+from mansard.codegen.schedules.gpu.gemm.matrix_staging import VECTOR_BITS, Operand
+from mansard.dtypes import DType
+
+RESULT_PAD = 1
+"""Vectors of 16 bytes between rows of results in shared memory."""
+
+
+@dataclass(frozen=True)
+class MatrixTile:
+    """``rows`` x ``columns`` results of a workgroup of ``down`` x ``across`` subgroups.
+
+    The depth is walked in steps of ``depth``. ``split`` subgroups each take a part of every step for the same
+    results, and add up what they found at the end. Tiles are walked in bands of ``band`` row tiles.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    down: int
+    across: int
+    split: int = 1
+    band: int = 8
+
+    @property
+    def subgroups(self) -> int:
+        """Subgroups of a workgroup."""
+        return self.down * self.across * self.split
+
+    def stage_vectors(self, left: Operand, right: Operand) -> int:
+        """Vectors of shared memory for one step of both factors."""
+        return left.vectors(self.rows, self.depth) + right.vectors(self.columns, self.depth)
+
+    def result_line(self) -> int:
+        """Vectors from one row of a subgroup's results to the next in shared memory."""
+        return self.columns // self.across * 32 // VECTOR_BITS + RESULT_PAD
+
+    def shared_vectors(self, left: Operand, right: Operand, shape: MatrixShape) -> int:
+        """Vectors of shared memory of a workgroup: staged steps, or a strip of each subgroup's results."""
+        strips = self.subgroups * shape.m * self.result_line()
+        return max(self.stage_vectors(left, right), strips)
+
+    def fits(self, left: Operand, right: Operand, shape: MatrixShape, target: KernelTarget) -> bool:
+        """Whether the target's workgroups and their memory are large enough."""
+        shared = self.shared_vectors(left, right, shape) * VECTOR_BITS // 8
+        invocations = self.subgroups * target.subgroup[0]
+        return invocations <= target.workgroup_invocations and shared <= target.shared_memory_bytes
+
+    def parameters(self) -> Parameters:
+        """The tile as schedule parameters."""
+        return Parameters.of(**{name: getattr(self, name) for name in _NAMES})
+
+    @classmethod
+    def of(cls, parameters: Parameters) -> MatrixTile:
+        """The opposite of `parameters`."""
+        return cls(*(parameters[name] for name in _NAMES))
+
+
+_NAMES = ("rows", "columns", "depth", "down", "across", "split", "band")
+
+_BLOCKS = (
+    (128, 128, 2, 2), (128, 64, 2, 1), (64, 128, 1, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2),
+    (64, 64, 1, 1), (64, 32, 2, 1), (32, 64, 1, 2), (32, 32, 1, 1), (128, 32, 4, 1), (32, 128, 1, 4),
+    (16, 64, 1, 1), (64, 16, 1, 1), (16, 32, 1, 1), (32, 16, 1, 1), (16, 16, 1, 1), (128, 256, 2, 4),
+    (256, 128, 4, 2),
+)  # fmt: skip
+"""Rows and columns of a workgroup's tile, then subgroups down and across it."""
+
+
+def shape_for(operand: DType, target: KernelTarget) -> MatrixShape | None:
+    """The largest shape of matrices with 32-bit sums for a type of operands."""
+    sums = DType.F32 if operand.is_float else DType.I32
+    shapes = [s for s in target.matrices if s.operand is operand and s.accumulator is sums]
+    return max(shapes, key=lambda s: s.m * s.n * s.k) if shapes else None
+
+
+def tiles(left: Operand, right: Operand, shape: MatrixShape, target: KernelTarget) -> list[MatrixTile]:
+    """Every tile the target can hold."""
+    found = []
+    for rows, columns, down, across in _BLOCKS:
+        if rows % (down * shape.m) or columns % (across * shape.n):
+            continue
+        for depth in (32, 64, 128, 256):
+            for split in (1, 2, 4, 8):
+                tile = MatrixTile(rows, columns, depth, down, across, split)
+                if depth % (split * shape.k) == 0 and tile.fits(left, right, shape, target):
+                    found.append(tile)
+    return found

@@ -1,0 +1,127 @@
+"""A sum of products seen as a matrix product: which loops are rows, columns, batches and the depth.
+
+``result[batch, row, column] = sum over depth of left[batch, row, depth] * right[batch, depth, column]``
+where each of these is one or several loops. A convolution is one too: its rows are pixels, its depth is
+the window times the input channels, and the padding is a property of one factor's reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.codegen.evaluate import register_dtype
+from mansard.codegen.loop_nest import Nest, Read, Root
+from mansard.codegen.schedules.common import contraction
+from mansard.codegen.schedules.common.base import divides
+from mansard.codegen.schedules.common.contraction import Group
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.ir.scalar import Apply, Scalar
+from mansard.ir.types import Linear
+
+LANES = 4
+"""Elements of the widest access: 128 bits of f32, which is what GPUs move at once."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One factor of the product: a matrix of its own rows or columns by the depth.
+
+    ``groups`` and ``depth`` are its loops as its own reads let them run as one. ``along`` says what
+    neighbouring elements in memory belong to ("side": its own loops, or "depth"), ``lanes`` how many of
+    them can be read at once.
+    """
+
+    part: Scalar
+    groups: list[Group]
+    depth: list[Group]
+    extent: DimLike
+    along: str
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """A root as a matrix product. Results lie along the columns."""
+
+    root: Root
+    left: Factor
+    right: Factor
+    batch: list[Group]
+    rows: list[Group]
+    """Loops of the rows, as stores and epilogue let them run as one."""
+    columns: list[Group]
+    depth: DimLike
+
+
+def analyse(nest: Nest) -> Product | None:
+    """The product a nest computes; None where it is something else, or one side is a single row.
+
+    Both factors must be read at places that do not depend on data, and be computed in 32 bits.
+    """
+    if not contraction.applies(nest):
+        return None
+    (root,) = (r for r in nest.roots if r.reduces)
+    body = root.op.body
+    if root.op.combiner != "add" or not isinstance(body, Apply) or body.op != "mul":
+        return None
+    if register_dtype(body.dtype) not in (DType.F32, DType.I32):
+        return None
+    found = [nest.part_reads(root, arg) for arg in body.args]
+    if any(read.address is None for reads, _ in found for read in reads):
+        return None
+    positions = [_positions(reads, uses) for reads, uses in found]
+    walked = [{loop for p in group for loop, _ in p.terms} for group in positions]
+    domain = [loop for loop in range(nest.domain) if not dims.is_one(nest.extents[loop])]
+    sides = [[loop for loop in domain if loop in walked[i] - walked[1 - i]] for i in range(2)]
+    depth = nest.total(root.inner)
+    if not all(sides) or dims.is_one(depth):
+        return None
+    stores = [nest.store_address(r) for r in nest.roots if r.stores]
+    innermost = {loop for loop, step in stores[0].terms if dims.is_one(step)}
+    first, second = (1, 0) if innermost & set(sides[0]) else (0, 1)
+    after = [*stores, *(p for r in nest.roots if not r.reduces for p in nest.positions(r))]
+    both = [*after, *positions[0], *positions[1]]
+    return Product(
+        root,
+        _factor(nest, root, body.args[first], sides[first], found[first][0], positions[first]),
+        _factor(nest, root, body.args[second], sides[second], found[second][0], positions[second]),
+        nest.collapsed([loop for loop in domain if loop not in (*sides[0], *sides[1])], both),
+        nest.collapsed(sides[first], after),
+        nest.collapsed(sides[second], after),
+        depth,
+    )
+
+
+def _positions(reads: Sequence[Read], uses: Sequence[Linear]) -> list[Linear]:
+    addresses = [r.address for r in reads if r.address is not None]
+    return [*addresses, *(at for r in reads for at, _ in r.guards), *uses]
+
+
+def _factor(
+    nest: Nest,
+    root: Root,
+    part: Scalar,
+    loops: Sequence[int],
+    reads: Sequence[Read],
+    positions: Sequence[Linear],
+) -> Factor:
+    groups, depth = nest.collapsed(loops, positions), nest.collapsed(root.inner, positions)
+    extent = nest.total(loops)
+    for along, group in (("side", groups[-1]), ("depth", depth[-1])):
+        if _contiguous(reads, group):
+            whole = divides(nest.total(group), LANES) and not _guarded(reads, group)
+            return Factor(part, groups, depth, extent, along, LANES if whole else 1)
+    return Factor(part, groups, depth, extent, "side", 1)
+
+
+def _contiguous(reads: Sequence[Read], group: Group) -> bool:
+    steps = [dict(r.address.terms).get(group[-1], 0) for r in reads if r.address is not None]
+    return all(step in (0, 1) for step in steps) and 1 in steps
+
+
+def _guarded(reads: Sequence[Read], group: Group) -> bool:
+    """Whether neighbours along a loop may differ in being inside their operand."""
+    return any(loop == group[-1] for r in reads for at, _ in r.guards for loop, _ in at.terms)

@@ -1,0 +1,153 @@
+"""Which contractions read one large operand once, and how that operand lies in memory.
+
+A product of a matrix with a vector, or with a few of them, takes as long as reading the matrix. What
+matters is that its reads are wide, in order, and enough at a time; the arithmetic fits in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.codegen.loop_nest import Nest, Read, Root
+from mansard.codegen.schedules.common import contraction
+from mansard.codegen.schedules.common.base import divides, estimate
+from mansard.codegen.schedules.common.contraction import Group
+from mansard.dtypes import DType
+from mansard.ir.dispatch import is_contraction
+from mansard.ir.types import Linear
+
+MOST_ROWS = 8
+"""Rows that may share each read of the large operand: with more, the arithmetic no longer fits in between."""
+LEAST_DEPTH = 32
+"""Reduced positions below which there is nothing to share among invocations."""
+WIDE_BYTES = 16
+"""The widest load of one invocation."""
+WIDE_TYPES = frozenset({DType.F32, DType.I32, DType.F16, DType.BF16, DType.I8, DType.U8, DType.I4, DType.U4})
+"""Element types that are read as words."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """The loops of a product that reads its large operand once."""
+
+    root: Root
+    large: Read
+    address: Linear
+    """Where the large operand is read."""
+    column: Group
+    """The loop over outputs along which other operands are read again."""
+    rows: tuple[Group, ...]
+    """Loops over outputs that read the same elements of the large operand."""
+    rest: tuple[Group, ...]
+    reduced: tuple[Group, ...]
+    along: bool
+    """Whether the large operand lies in order along the innermost reduced loop; else along `column`."""
+
+    @property
+    def tiled(self) -> Group:
+        """The loop along which the large operand lies in order."""
+        return self.inner if self.along else self.column
+
+    @property
+    def inner(self) -> Group:
+        """The innermost reduced loop."""
+        return self.reduced[-1]
+
+
+def analyse(nest: Nest) -> Form | None:
+    """The form of a contraction with at most `MOST_ROWS` rows; None for anything else."""
+    if not contraction.applies(nest):
+        return None
+    (root,) = (r for r in nest.roots if r.reduces)
+    if not is_contraction(root.op):
+        return None
+    outer = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
+    reduced = nest.collapsed(root.inner, nest.positions(root))
+    reads = [(read, read.address) for read in nest.reads(root) if read.address is not None]
+    if not reduced or not outer or estimate(nest.total(root.inner)) < LEAST_DEPTH:
+        return None
+    groups = [*outer, *reduced]
+    large, address = max(reads, key=lambda pair: _bytes(nest, pair[0], _walked(groups, pair[1])))
+    walked = _walked(groups, address)
+    if large.guards or not _read_once(nest, large, walked):
+        return None
+    rows = [g for g in outer if g not in walked]
+    count = nest.total([loop for g in rows for loop in g])
+    if not isinstance(count, int) or count > MOST_ROWS:
+        return None
+    columns = [g for g in outer if g in walked]
+    if any(g not in walked for g in reduced) or not columns:
+        return None
+    others = [a for read, a in reads if read is not large]
+    column, along = _column(nest, columns, reduced[-1], address, others)
+    if column is None:
+        return None
+    rest = tuple(g for g in columns if g is not column)
+    return Form(root, large, address, column, tuple(rows), rest, tuple(reduced), along)
+
+
+def _walked(groups: Sequence[Group], address: Linear) -> list[Group]:
+    loops = {loop for loop, _ in address.terms}
+    return [g for g in groups if g[-1] in loops]
+
+
+def _bytes(nest: Nest, read: Read, walked: Sequence[Group]) -> int:
+    """Bits that the loops read of an operand."""
+    return estimate(nest.total([loop for g in walked for loop in g])) * read.value.type.dtype.bits
+
+
+def _read_once(nest: Nest, read: Read, walked: Sequence[Group]) -> bool:
+    """Whether no element is read at two points (windows of an image are)."""
+    points = estimate(nest.total([loop for g in walked for loop in g]))
+    return points <= estimate(read.value.type.elements)
+
+
+def _column(
+    nest: Nest, columns: Sequence[Group], inner: Group, address: Linear, others: Sequence[Linear]
+) -> tuple[Group | None, bool]:
+    """The loop to tile, and whether the large operand is in order along the reduced loop."""
+    strides = dict(address.terms)
+
+    def shared(group: Group) -> int:
+        return sum(group[-1] not in dict(other.terms) for other in others)
+
+    if dims.is_one(strides[inner[-1]]):
+        return max(columns, key=lambda g: (shared(g), estimate(nest.total(g)))), True
+    dense = [g for g in columns if dims.is_one(strides[g[-1]])]
+    return (dense[0], False) if dense else (None, False)
+
+
+def chunk(nest: Nest, address: Linear, group: Group, dtype: DType, most: int) -> int:
+    """How many elements from a multiple of it on, at most ``most``, one aligned load may take along a loop.
+
+    A power of two that divides the loop's extent and every stride of the other loops; 1 where the
+    operand does not lie in order along the loop.
+    """
+    terms = dict(address.terms)
+    if not dims.is_one(terms.get(group[-1], 0)) or dtype not in WIDE_TYPES:
+        return 1
+    strides = [c for at, c in terms.items() if at not in group and not dims.is_one(nest.extents[at])]
+    size, known = most, (nest.total(group), address.offset, *strides)
+    while size > 1 and not all(divides(d, size) for d in known):
+        size //= 2
+    return size
+
+
+def widest(dtype: DType, load: int = WIDE_BYTES) -> int:
+    """Elements of the widest load, or of one of ``load`` bytes."""
+    return load * 8 // dtype.bits
+
+
+def rows_of(nest: Nest, form: Form) -> int:
+    """How many rows share each read of the large operand."""
+    count = nest.total([loop for g in form.rows for loop in g])
+    assert isinstance(count, int)
+    return count
+
+
+def chunk_of(nest: Nest, form: Form, load: int = WIDE_BYTES) -> int:
+    """Elements of the large operand that an invocation reads in loads of that many bytes."""
+    dtype = form.large.value.type.dtype
+    return chunk(nest, form.address, form.tiled, dtype, widest(dtype, load))

@@ -1,0 +1,195 @@
+"""GPU schedule of products that read one large operand once: a matrix times one vector or a few.
+
+A workgroup computes some outputs of every row, its invocations share the reduced dim, and they add what
+they found through subgroups and workgroup memory. Where the operand lies along the reduced dim:
+
+    for chunk in my share of the reduced dim:          one load of 16 bytes for each column
+        for column in my columns, for row in rows:     x is read once for all columns
+            sums[row][column] += x[row, chunk] . w[column, chunk]
+    y[row, column] = epilogue(sum over invocations of sums[row][column])
+
+and where it lies along the outputs, with a vector of them in every load:
+
+    for k in my share of the reduced dim:
+        for row in rows: sums[row][0:8] += x[row, k] * w[k, column:column + 8]
+
+No subgroup size is assumed: what a subgroup has added, its first invocation writes; a subgroup that works
+alone counts its invocations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.evaluate import register_dtype
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, power_of_two_below
+from mansard.codegen.schedules.common.parameters import Parameters
+from mansard.codegen.schedules.gpu.gemv.form import WIDE_BYTES, Form, analyse, chunk_of, rows_of
+from mansard.codegen.schedules.gpu.gemv.sums import MOST_SUMS, SUBGROUP_TYPES, Across, Along, Plan
+
+WIDTH = 128
+"""Invocations of a workgroup that works along the reduced dim."""
+ACROSS_WIDTH = 256
+"""Invocations of a workgroup that works along the outputs."""
+SECTOR, SEGMENT = 32, 128
+"""Bytes of a row that neighbours read in one piece: what memory moves at least, and a whole line."""
+COLUMNS = 4
+SHORT, LONG = 8, 16
+"""Steps of an output that a subgroup takes by itself rather than a workgroup; and those of an invocation from
+which on its loads are wide all the same."""
+FEW = 4
+"""How many times as wide as the large operand's the elements of the vector are, from which on reading them is
+most of the work: more outputs then share each, and loads are narrower, so that they lie nearer together."""
+LEAST_WIDTH = 64
+SUBGROUP = 32
+"""What is expected of subgroups whose size is not known; a wrong guess costs only time."""
+
+
+def applies(nest: Nest) -> bool:
+    """Whether the nest is a product that reads its large operand once."""
+    return analyse(nest) is not None
+
+
+def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
+    """The kernel of a nest to which `applies`; ``parameters`` are one of `candidates`."""
+    form = _form(nest)
+    plan = Plan(**parameters.to_dict()) if parameters else default_plan(nest, form, target)
+    maker = Along if form.along else Across
+    return maker(Frame(nest, target, name, plan.width), form, plan).run()
+
+
+def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
+    """What to try, the default first."""
+    form = _form(nest)
+    first = default_plan(nest, form, target)
+    plans = [first, *(_along_plans(nest, form, target) if form.along else _across_plans(form, first, target))]
+    return [plan.parameters() for plan in dict.fromkeys(plans) if _fits(nest, form, plan, target)]
+
+
+def default_plan(nest: Nest, form: Form, target: KernelTarget) -> Plan:
+    """Few columns where there is little to read, so that the whole device reads; more where it is much."""
+    return _along(nest, form, target) if form.along else _across(nest, form, target)
+
+
+def _along(nest: Nest, form: Form, target: KernelTarget) -> Plan:
+    """Subgroups by themselves where a few steps end each output, or where rows share the weights; and
+    workgroups for long outputs, or where there are too few for so many subgroups as the device holds."""
+    width = power_of_two_below(min(WIDTH, target.workgroup_invocations))
+    outputs, rows = _outputs(nest, form), rows_of(nest, form)
+    ratio = _ratio(nest, form)
+    load = WIDE_BYTES if ratio < FEW else WIDE_BYTES // 2
+    steps = -(-estimate(nest.total(form.root.inner)) // chunk_of(nest, form, load))
+    size = _subgroup(target, width)
+    if _can_be_alone(form, target) and (rows > 1 or steps <= SHORT * size):
+        single = Plan(power_of_two_below(min(2 * WIDTH, target.workgroup_invocations)), size, 1, 4, 1)
+        wanted = [single]
+        if rows > 1 or ratio >= FEW:
+            counts = [c for c in (8, 4, 2) if c <= max(ratio, COLUMNS)]
+            wanted = [Plan(width, size, c, 1, 1, load) for c in counts]
+        for plan in wanted:
+            enough = outputs // plan.columns * size >= target.resident_invocations
+            if (enough or (rows > 1 and plan is wanted[-1])) and _fits(nest, form, plan, target):
+                return plan
+    split = min(width, 1 << max(0, (steps - 1).bit_length()))
+    if load < WIDE_BYTES and ratio == FEW and steps >= LONG * split:
+        steps, load = steps // 2, WIDE_BYTES
+    plan = Plan(width, split, COLUMNS, 1, load=load)
+    wanted_invocations = target.resident_invocations * (2 if ratio < FEW else 1)
+    while plan.columns > 1 and (
+        outputs * split // plan.columns < wanted_invocations or not _fits(nest, form, plan, target)
+    ):
+        plan = dataclasses.replace(plan, columns=plan.columns // 2)
+    share = -(-steps // split)
+    unroll = next((u for u in (4, 2) if u * plan.columns <= 2 * COLUMNS and share % u == 0), 1)
+    return dataclasses.replace(plan, unroll=unroll)
+
+
+def _ratio(nest: Nest, form: Form) -> int:
+    """How many times as wide as those of the large operand the elements are that meet each of them: the same
+    for all outputs, they are read again for each unless an invocation has several."""
+    others = [
+        read.value.type.dtype.bits
+        for read in nest.reads(form.root)
+        if read.address is not None and read is not form.large and form.inner[-1] in dict(read.address.terms)
+    ]
+    return max(others, default=0) // form.large.value.type.dtype.bits
+
+
+def _across(nest: Nest, form: Form, target: KernelTarget) -> Plan:
+    """Whole lines of rows where there are columns enough for every core, else pieces of them."""
+    width = power_of_two_below(min(ACROSS_WIDTH, target.workgroup_invocations))
+    columns, bits = chunk_of(nest, form), form.large.value.type.dtype.bits
+    across = min(width, max(1, SEGMENT * 8 // (columns * bits)))
+    wanted = 3 * target.compute_units // 2
+    while across > 1 and (
+        across * columns * bits > SECTOR * 8 and _outputs(nest, form) // (across * columns) < wanted
+    ):
+        across //= 2
+    plan = Plan(width, width // across, columns, 8)
+    while not _fits(nest, form, plan, target):
+        if plan.width > LEAST_WIDTH and plan.split > 1:
+            plan = dataclasses.replace(plan, width=plan.width // 2, split=plan.split // 2)
+        elif plan.columns > 1:
+            plan = dataclasses.replace(plan, columns=plan.columns // 2)
+        else:
+            break
+    return plan
+
+
+def _along_plans(nest: Nest, form: Form, target: KernelTarget) -> list[Plan]:
+    widths = [w for w in (64, 128, 256) if w <= target.workgroup_invocations]
+    alone = _can_be_alone(form, target)
+    depth = estimate(nest.total(form.root.inner))
+    loads = (WIDE_BYTES,) if _ratio(nest, form) < FEW else (WIDE_BYTES, WIDE_BYTES // 2)
+    plans = []
+    for load, width, columns, unroll in itertools.product(loads, widths, (1, 2, 4, 8), (1, 2, 4)):
+        if alone:
+            plans.append(Plan(width, _subgroup(target, width), columns, unroll, 1, load))
+        steps = -(-depth // chunk_of(nest, form, load))
+        split = min(width, 1 << max(0, (steps - 1).bit_length()))
+        plans.append(Plan(width, split, columns, unroll, load=load))
+    return plans
+
+
+def _across_plans(form: Form, first: Plan, target: KernelTarget) -> list[Plan]:
+    return [
+        Plan(width, width // across, columns, unroll)
+        for width in (128, 256)
+        if width <= target.workgroup_invocations
+        for across in (2, 4, 8, 16, 32)
+        for columns in sorted({first.columns, max(1, first.columns // 2)})
+        for unroll in (2, 4, 8)
+    ]
+
+
+def _can_be_alone(form: Form, target: KernelTarget) -> bool:
+    """Whether subgroups can add the sums by themselves."""
+    return (
+        "subgroup_arithmetic" in target.features and register_dtype(form.root.op.body.dtype) in SUBGROUP_TYPES
+    )
+
+
+def _subgroup(target: KernelTarget, width: int) -> int:
+    least, greatest = target.subgroup
+    return min(width, least if least == greatest else SUBGROUP)
+
+
+def _outputs(nest: Nest, form: Form) -> int:
+    return estimate(nest.total([loop for g in (form.column, *form.rest) for loop in g]))
+
+
+def _form(nest: Nest) -> Form:
+    form = analyse(nest)
+    assert form is not None, "the schedule does not apply"
+    return form
+
+
+def _fits(nest: Nest, form: Form, plan: Plan, target: KernelTarget) -> bool:
+    """Whether the accumulators fit into registers, and what invocations exchange into workgroup memory."""
+    cells = rows_of(nest, form) * plan.columns
+    size = max(4, register_dtype(form.root.op.body.dtype).itemsize)
+    exchanged = 0 if plan.alone else size * cells * plan.width
+    return cells <= MOST_SUMS and exchanged <= target.shared_memory_bytes and plan.width % plan.split == 0

@@ -1,0 +1,377 @@
+"""The kernels of products that read one large operand once: who reads what, and how sums meet."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.codegen.evaluate import register_dtype
+from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.loop_nest import Read
+from mansard.codegen.schedules.common import reduce
+from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides
+from mansard.codegen.schedules.common.contraction import Group
+from mansard.codegen.schedules.common.dot_products import NarrowProduct, narrow_product
+from mansard.codegen.schedules.common.parameters import Parameters
+from mansard.codegen.schedules.gpu.elementwise.vector_loads import WideReads
+from mansard.codegen.schedules.gpu.gemv.form import WIDE_BYTES, Form, chunk, chunk_of, rows_of, widest
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+
+LANES = 4
+"""Elements of a register vector."""
+SUBGROUP_TYPES = frozenset({DType.F32, DType.I32})
+"""What every device with subgroup arithmetic adds in subgroups."""
+MOST_SUMS = 64
+"""Accumulators of one invocation, in registers."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Schedule parameters."""
+
+    width: int
+    """Invocations of a workgroup."""
+    split: int
+    """Invocations that share the reduced dim of one output; the others have other outputs."""
+    columns: int
+    """Outputs of an invocation for each row."""
+    unroll: int
+    """Steps along the reduced dim whose loads are under way together."""
+    alone: int = 0
+    """1: a subgroup works for itself, on outputs of its own, and no memory is shared. ``split`` is then the
+    size expected of subgroups; any other gives the same results."""
+    load: int = WIDE_BYTES
+    """Bytes of the large operand in one load of an invocation, where it lies along the reduced dim. Wider
+    elements of other operands are further apart from invocation to invocation: a load of them takes more
+    lines of the cache."""
+
+    def parameters(self) -> Parameters:
+        """The plan as parameters."""
+        return Parameters.of(**dataclasses.asdict(self))
+
+
+class Product(abc.ABC):
+    """What both forms share: the walk over blocks of outputs, and the sum over invocations."""
+
+    def __init__(self, frame: Frame, form: Form, plan: Plan) -> None:
+        self.frame, self.form, self.plan = frame, form, plan
+        self.b, self.ev, self.nest, self.root = frame.b, frame.ev, frame.nest, form.root
+        self.rows = rows_of(frame.nest, form)
+        self.chunk = chunk_of(frame.nest, form, plan.load) if form.along else plan.columns
+        self.across = plan.width // plan.split
+        self.extent = self.nest.total(form.column)
+        self.sum = register_dtype(self.root.op.body.dtype)
+        combiner = self.root.op.combiner
+        assert combiner is not None
+        self.combiner = combiner
+        self.cells = [(row, column) for row in range(self.rows) for column in range(plan.columns)]
+        in_subgroups = "subgroup_arithmetic" in frame.target.features and self.sum in SUBGROUP_TYPES
+        self.subgroups = self.across == 1 and in_subgroups
+        self.exact = divides(self.extent, plan.columns if plan.alone else self.across * plan.columns)
+        self.share: KValue | None = None
+        """How many invocations share the reduced dim, where that is known only when the kernel runs."""
+        self.wide = WideReads(self.ev, self._wide_reads(form.tiled, self.chunk), form.tiled, self.chunk)
+
+    def _wide_reads(self, group: Group, size: int) -> list[tuple[Read, int]]:
+        """Operands with, for each, how many elements along a loop one load may take, up to ``size``."""
+        found = []
+        for read in self.nest.reads(self.root):
+            if read.address is not None and not read.guards:
+                dtype = read.value.type.dtype
+                wide = chunk(self.nest, read.address, group, dtype, min(size, widest(dtype)))
+                found.append((read, wide))
+        return found
+
+    def run(self) -> Scheduled:
+        """The kernel: blocks of columns are taken in turn, by workgroups or by subgroups."""
+        workgroups = self._by_subgroups() if self.plan.alone else self._by_workgroups()
+        return self.frame.finish((workgroups, 1, 1))
+
+    def _blocks(self, columns: int) -> tuple[DimLike, DimLike]:
+        """How often the outermost loops run, and how many blocks of columns there are in each."""
+        rest = self.nest.total([loop for g in self.form.rest for loop in g])
+        return rest, dims.ceildiv(self.extent, columns)
+
+    def _begin(self, flat: KValue, counts: tuple[DimLike, DimLike], columns: int) -> KValue:
+        """Bind the outermost loops of a block; its first column is the result."""
+        rest, number = self.frame.decode(flat, counts)
+        if self.form.rest:
+            self.frame.bind_flat(self.form.rest, rest)
+        return self.b.mul(number, self.b.idx(columns))
+
+    def _by_workgroups(self) -> DimLike:
+        b, plan = self.b, self.plan
+        block = self.across * plan.columns
+        counts = self._blocks(block)
+        total = dims.product(counts)
+        workgroups = dims.minimum(total, MAX_GRID)
+        lane = b.local_id(0)
+        part, place = lane, b.idx(0)
+        if self.across > 1:
+            part, place = self._split(lane)
+        kept = plan.width // max(1, self.frame.target.subgroup[0]) if self.subgroups else plan.width
+        exchange = b.shared(self.sum, max(1, kept) * len(self.cells))
+        with b.for_(b.workgroup_id(0), self.ev.dim(total), self.ev.dim(workgroups)) as loop, self.ev.scope():
+            first = self._begin(loop.index, counts, block)
+            sums = self._sums(b.add(first, b.mul(place, b.idx(plan.columns))), part)
+            self._finish(exchange, sums, first, lane, part, place)
+            if not (isinstance(total, int) and total <= MAX_GRID):
+                b.barrier()  # what was exchanged has been read
+        return workgroups
+
+    def _by_subgroups(self) -> DimLike:
+        """Subgroups of any size, also with invocations missing: what counts is who is there."""
+        b, plan = self.b, self.plan
+        counts = self._blocks(plan.columns)
+        total = dims.product(counts)
+        workgroups = dims.minimum(dims.ceildiv(total, self.across), MAX_GRID)
+        one = b.const(1, DType.I32)
+        self.share = b.cast(b.subgroup_reduce("add", one), b.index)
+        part = b.cast(b.sub(b.subgroup_scan("add", one), one), b.index)
+        subgroups = b.subgroup_place("subgroup_count")
+        mine = b.add(b.mul(b.workgroup_id(0), subgroups), b.subgroup_place("subgroup_id"))
+        stride = b.mul(self.ev.dim(workgroups), subgroups)
+        with b.for_(mine, self.ev.dim(total), stride) as loop, self.ev.scope():
+            first = self._begin(loop.index, counts, plan.columns)
+            whole = [b.subgroup_reduce(self.combiner, v) for v in self._sums(first, part)]
+            with b.for_(part, b.idx(len(whole)), self.share) as cells, self.ev.scope():
+                total_ = whole[0]
+                for number, value in enumerate(whole[1:], 1):
+                    here = b.compare("eq", cells.index, b.idx(number))
+                    total_ = b.select(here, value, total_)
+                row = b.binary("div", cells.index, b.idx(plan.columns))
+                column = b.add(first, b.binary("rem", cells.index, b.idx(plan.columns)))
+                self._store(row, column, total_)
+        return workgroups
+
+    @abc.abstractmethod
+    def _split(self, lane: KValue) -> tuple[KValue, KValue]:
+        """An invocation's part of the reduced dim, and its place among the columns of the block."""
+
+    @abc.abstractmethod
+    def _sums(self, first: KValue, part: KValue) -> list[KValue]:
+        """An invocation's sums for every cell, from its part of the reduced dim."""
+
+    def _bind_row(self, row: KValue) -> None:
+        if self.form.rows:
+            self.frame.bind_flat(self.form.rows, row)
+
+    def _bind_known_row(self, row: int) -> None:
+        for group in reversed(self.form.rows):
+            row, place = divmod(row, dims.bounds(self.nest.total(group))[1])
+            self.ev.bind(group, self.b.idx(place))
+
+    def _bind_column(self, first: KValue, number: int) -> None:
+        if self.exact:
+            self.ev.bind(self.form.column, first, number)
+            return
+        at = self.b.add(first, self.b.idx(number))
+        last = self.ev.dim(dims.add(self.extent, -1))
+        self.ev.bind(self.form.column, self.frame.minimum(at, last))
+
+    def _finish(
+        self,
+        exchange: Shared,
+        sums: Sequence[KValue],
+        first: KValue,
+        lane: KValue,
+        part: KValue,
+        place: KValue,
+    ) -> None:
+        """Add the sums of all invocations, and store the block's outputs."""
+        b, plan, count = self.b, self.plan, len(self.cells)
+        if self.subgroups:
+            mine = b.subgroup_place("subgroup_id")
+            whole = [b.subgroup_reduce(self.combiner, value) for value in sums]
+            with b.if_(b.compare("eq", b.subgroup_place("subgroup_lane"), b.idx(0))):
+                for cell, value in enumerate(whole):
+                    b.store(exchange, b.add(b.mul(mine, b.idx(count)), b.idx(cell)), value)
+            outputs, parts = b.idx(count), b.subgroup_place("subgroup_count")
+        else:
+            at = b.mul(b.add(b.mul(part, b.idx(self.across)), place), b.idx(count))
+            for cell, value in enumerate(sums):
+                b.store(exchange, b.add(at, b.idx(cell)), value)
+            outputs, parts = b.idx(count * self.across), b.idx(plan.split)
+        b.barrier()
+        start = reduce.start(b, self.root)
+        with b.for_(lane, outputs, plan.width) as loop, self.ev.scope():
+            with b.for_(0, parts, inits=[start]) as walk:
+                found = b.load(exchange, b.add(b.mul(walk.index, outputs), loop.index))
+                walk.yield_(b.binary(self.combiner, walk.carried[0], found))
+            place = b.binary("div", loop.index, b.idx(count))
+            rest = b.binary("rem", loop.index, b.idx(count))
+            row = b.binary("div", rest, b.idx(plan.columns))
+            column = b.add(b.mul(place, b.idx(plan.columns)), b.binary("rem", rest, b.idx(plan.columns)))
+            self._store(row, b.add(first, column), walk.results[0])
+
+    def _store(self, row: KValue, column: KValue, total: KValue) -> None:
+        b, ev = self.b, self.ev
+        ev.vector = None
+
+        def store() -> None:
+            self._bind_row(row)
+            ev.bind(self.form.column, column)
+            self.frame.store_results(self.root, total)
+
+        if self.exact:
+            store()
+            return
+        with b.if_(b.compare("lt", column, ev.dim(self.extent))), ev.scope():
+            store()
+
+    def _steps(
+        self,
+        steps: DimLike,
+        part: KValue,
+        inits: Sequence[KValue],
+        emit: Callable[[Sequence[KValue], Sequence[KValue]], Sequence[KValue]],
+    ) -> Sequence[KValue]:
+        """Fold an invocation's share of ``steps`` positions, `unroll` of them at a time, into accumulators.
+
+        ``emit`` takes the positions and the accumulators.
+        """
+        b, unroll = self.b, self.plan.unroll
+        size = self.ev.dim(steps)
+        if self.share is None:
+            split, step = b.idx(self.plan.split), self.plan.split * unroll
+            whole = divides(steps, step)
+            ahead = self.ev.dim(steps if whole else dims.mul(dims.floordiv(steps, step), step))
+            stride = b.idx(step)
+        else:
+            split, whole = self.share, unroll == 1
+            stride = b.mul(split, b.idx(unroll))
+            ahead = size if whole else b.sub(size, b.binary("rem", size, stride))
+        with b.for_(part, ahead, stride, inits=inits) as loop, self.ev.scope():
+            places = [b.add(loop.index, b.mul(split, b.idx(u))) for u in range(unroll)]
+            loop.yield_(*emit(places, loop.carried))
+        if whole:
+            return loop.results
+        with b.for_(b.add(ahead, part), size, split, inits=loop.results) as rest, self.ev.scope():
+            rest.yield_(*emit([rest.index], rest.carried))
+        return rest.results
+
+
+class Along(Product):
+    """The large operand lies along the reduced dim: an invocation reads chunks of it, of every column."""
+
+    def _split(self, lane: KValue) -> tuple[KValue, KValue]:
+        split = self.b.idx(self.plan.split)
+        return self.b.binary("rem", lane, split), self.b.binary("div", lane, split)
+
+    def _sums(self, first: KValue, part: KValue) -> list[KValue]:
+        b = self.b
+        lanes = min(LANES, self.chunk)
+        while lanes > 1 and lanes * len(self.cells) > MOST_SUMS:
+            lanes //= 2
+        steps = dims.floordiv(self.nest.total(self.root.inner), self.chunk)
+
+        def emit(places: Sequence[KValue], carried: Sequence[KValue]) -> Sequence[KValue]:
+            sums = list(carried)
+            self.wide.begin()
+            starts = []
+            for place in places:
+                self.frame.bind_flat(self.form.reduced, b.mul(place, b.idx(self.chunk)))
+                starts.append({loop: self.ev.loops[loop] for group in self.form.reduced for loop in group})
+                for row, column in self.cells:
+                    self._bind(row, column, first)
+                    self.wide.fetch(starts[-1][self.form.inner[-1]])
+            for start in starts:
+                self.ev.loops.update(start)
+                for element in range(0, self.chunk, lanes):
+                    for cell, (row, column) in enumerate(self.cells):
+                        self._bind(row, column, first)
+                        self.wide.serve(start[self.form.inner[-1]], element, lanes)
+                        sums[cell] = reduce.combine(self.ev, self.root, sums[cell])
+                        self.ev.vector = None
+            return sums
+
+        bytes_ = self._bytes()
+        if bytes_ is not None:
+            inits = [reduce.start(b, self.root) for _ in self.cells]
+            return list(self._steps(steps, part, inits, functools.partial(self._dots, bytes_, first)))
+        inits = [reduce.start(b, self.root, lanes) for _ in self.cells]
+        return [b.reduce(self.combiner, v) for v in self._steps(steps, part, inits, emit)]
+
+    def _bytes(self) -> NarrowProduct | None:
+        """The factors, where both are bytes that lie side by side, and the device multiplies such words."""
+        product = narrow_product(self.nest, self.root)
+        if product is None or "integer_dot_product" not in self.frame.target.features:
+            return None
+        wide = {read.value for read, count in self.wide.reads if count % 4 == 0}
+        factors = (product.left, product.right)
+        whole = all(f.value in wide and f.value.type.dtype.bits == 8 for f in factors)
+        return product if whole and factors[0].value is not factors[1].value else None
+
+    def _dots(
+        self, product: NarrowProduct, first: KValue, places: Sequence[KValue], carried: Sequence[KValue]
+    ) -> Sequence[KValue]:
+        """Four positions of the reduced dim in each instruction."""
+        b, sums = self.b, list(carried)
+        left, right = product.left.value, product.right.value
+        signed = (left.type.dtype.is_signed, right.type.dtype.is_signed)
+        self.wide.begin()
+        for place in places:
+            self.frame.bind_flat(self.form.reduced, b.mul(place, b.idx(self.chunk)))
+            start = self.ev.loops[self.form.inner[-1]]
+            for cell, (row, column) in enumerate(self.cells):
+                self._bind(row, column, first)
+                pair = [self.wide.words(value, start) for value in (left, right)]
+                assert pair[0] is not None and pair[1] is not None
+                for x, y in zip(pair[0], pair[1], strict=True):
+                    sums[cell] = b.dot_bytes(x, y, sums[cell], signed)
+        return sums
+
+    def _bind(self, row: int, column: int, first: KValue) -> None:
+        self._bind_known_row(row)
+        self._bind_column(first, column)
+
+
+class Across(Product):
+    """The large operand lies along the outputs: an invocation reads a vector of them at a time, at some
+    reduced places in a row, whose other factors it reads together."""
+
+    def __init__(self, frame: Frame, form: Form, plan: Plan) -> None:
+        super().__init__(frame, form, plan)
+        extent, steps = self.nest.total(form.inner), plan.unroll
+        while steps > 1 and not divides(extent, steps):
+            steps //= 2
+        self.block = steps
+        self.others = WideReads(self.ev, self._wide_reads(form.inner, steps), form.inner, steps)
+
+    def _split(self, lane: KValue) -> tuple[KValue, KValue]:
+        across = self.b.idx(self.across)
+        return self.b.binary("div", lane, across), self.b.binary("rem", lane, across)
+
+    def _sums(self, first: KValue, part: KValue) -> list[KValue]:
+        b, columns = self.b, self.plan.columns
+        lanes = min(LANES, columns)
+        blocks = dims.floordiv(self.nest.total(self.root.inner), self.block)
+        # Past the last column a piece of the row's end is read again, and not stored.
+        if not self.exact:
+            first = self.frame.minimum(first, self.ev.dim(dims.add(self.extent, -columns)))
+        inits = [reduce.start(b, self.root, lanes) for _ in range(self.rows * columns // lanes)]
+        split = b.idx(self.plan.split)
+        with b.for_(part, self.ev.dim(blocks), split, inits=inits) as loop, self.ev.scope():
+            self.wide.begin()
+            self.others.begin()
+            self.frame.bind_flat(self.form.reduced, b.mul(loop.index, b.idx(self.block)))
+            start, sums = self.ev.loops[self.form.inner[-1]], list(loop.carried)
+            self._bind_known_row(0)
+            for place in range(self.block):
+                self.ev.bind(self.form.inner, start, place)
+                self.wide.fetch(first)
+            for place in range(self.block):
+                for number in range(len(sums)):
+                    row, element = divmod(number * lanes, columns)
+                    self._bind_known_row(row)
+                    self.others.serve(start, place, 1)
+                    self.wide.serve(first, element, lanes)
+                    sums[number] = reduce.combine(self.ev, self.root, sums[number])
+                    self.ev.vector = None
+            loop.yield_(*sums)
+        return [b.extract(v, lane) for v in loop.results for lane in range(lanes)]

@@ -1,0 +1,1 @@
+"""GPU schedules of scans, sorts and scatters."""

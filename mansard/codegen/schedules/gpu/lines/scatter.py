@@ -1,0 +1,164 @@
+"""GPU schedule of scatters: a workgroup looks up which update belongs in its place.
+
+Rows are applied in order, and later ones win, so that whoever writes a place has to know all updates of it:
+
+* Into a new tensor, a workgroup makes a few rows of the target: it goes through the indices once for the last
+  update of each, and writes that or the old row. When updates combine, it makes one row, with all of its
+  updates in order.
+* In place, a workgroup takes one update, and leaves it when another one stands for its row: the last one, or
+  the first when updates combine, which then applies all of them in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.schedules.common.base import Scheduled, divides, estimate, power_of_two_below
+from mansard.codegen.schedules.common.lines import Lines
+from mansard.codegen.schedules.gpu.reduction.cooperative_group import Team
+from mansard.dtypes import DType
+from mansard.ir.dispatch import Dispatch
+from mansard.ir.ops import Scatter
+from mansard.ir.types import Value
+
+BLOCK = 16
+"""Rows of a new tensor to a workgroup."""
+LEAST = 8
+"""Rows of fewer elements are left to one invocation per element of a row."""
+
+
+def applies(op: Scatter) -> bool:
+    """Rows long enough to be worth a workgroup."""
+    keys = op.inputs[1].type.shape[1]
+    assert isinstance(keys, int)
+    return estimate(dims.product(op.inputs[0].type.shape[keys:])) >= LEAST
+
+
+def schedule(
+    dispatch: Dispatch, target: KernelTarget, name: str, op: Scatter, base: Callable[[Value], Value]
+) -> Scheduled:
+    """A workgroup to a row of the target, or to an update when the target is changed in place."""
+    keys = op.inputs[1].type.shape[1]
+    assert isinstance(keys, int)
+    work = max(estimate(dims.product(op.inputs[0].type.shape[keys:])), estimate(op.inputs[1].type.shape[0]))
+    width = min(power_of_two_below(target.workgroup_invocations), max(32, power_of_two_below(work)))
+    return _Rows(Lines(dispatch, target, name, width), op, base).run()
+
+
+class _Rows:
+    def __init__(self, lines: Lines, op: Scatter, base: Callable[[Value], Value]) -> None:
+        self.lines, self.op, self.b = lines, op, lines.b
+        self.target, self.indices, self.updates = (base(v) for v in op.inputs)
+        keys = op.inputs[1].type.shape[1]
+        assert isinstance(keys, int)
+        self.keys = keys
+        self.shape = op.inputs[0].type.shape
+        self.rows = op.inputs[1].type.shape[0]
+        self.inner = dims.product(self.shape[keys:])
+        self.wide = next((w for w in (4, 2) if divides(self.inner, w)), 1)
+        self.team = Team(self.b, lines.target, lines.width)
+
+    def run(self) -> Scheduled:
+        if self.target in self.lines.in_place:
+            return self.lines.run_workgroups(self.rows, self._update)
+        total = dims.product(self.shape[: self.keys])
+        if self.op.combiner is not None:
+            return self.lines.run_workgroups(total, lambda row: self._columns(partial(self._fold, row)))
+        last = self.b.shared(DType.I32, BLOCK)
+        return self.lines.run_workgroups(dims.ceildiv(total, BLOCK), lambda block: self._block(block, last))
+
+    def _place(self, row: KValue) -> tuple[KValue, KValue]:
+        """The target's row that an update goes to, and whether there is such a row."""
+        b, lines = self.b, self.lines
+        inside, flat = b.const(True, DType.BOOL), b.idx(0)
+        for k in range(self.keys):
+            key = lines.load(self.indices, b.add(b.mul(row, b.idx(self.keys)), b.idx(k)))
+            extent = b.cast(lines.dim(self.shape[k]), DType.I64)
+            low, high = b.compare("ge", key, b.const(0, DType.I64)), b.compare("lt", key, extent)
+            inside = b.binary("and", inside, b.binary("and", low, high))
+            flat = b.add(b.mul(flat, lines.dim(self.shape[k])), b.cast(key, b.index))
+        return flat, inside
+
+    def _search(self, combiner: str, wanted: KValue, none: KValue) -> KValue:
+        """The first (min) or last (max) update of a row, found by all invocations; ``none`` without one."""
+        b, lines = self.b, self.lines
+        count = lines.dim(self.rows)
+        with b.for_(self.team.lane, count, b.idx(lines.width), inits=[none]) as loop:
+            flat, inside = self._place(loop.index)
+            mine = b.binary("and", inside, b.compare("eq", flat, wanted))
+            found = b.binary(combiner, loop.carried[0], loop.index)
+            loop.yield_(b.select(mine, found, loop.carried[0]))
+        return self.team.combine(combiner, loop.results[0])
+
+    def _columns(self, emit: Callable[[KValue], None]) -> None:
+        b, lines = self.b, self.lines
+        with b.for_(self.team.lane, lines.dim(self.inner), b.idx(lines.width)) as loop:
+            emit(loop.index)
+
+    def _at(self, row: KValue, column: KValue) -> KValue:
+        return self.b.add(self.b.mul(row, self.lines.dim(self.inner)), column)
+
+    def _block(self, block: KValue, last: Shared) -> None:
+        """A few rows of a new tensor: the last update of each, found by going through the indices once."""
+        b, lines, lane = self.b, self.lines, self.team.lane
+        first = b.mul(block, b.idx(BLOCK))
+        b.barrier()  # the rows before have been stored
+        with b.for_(lane, b.idx(BLOCK), b.idx(lines.width)) as loop:
+            b.store(last, loop.index, b.const(-1, DType.I32))
+        b.barrier()
+        with b.for_(lane, lines.dim(self.rows), b.idx(lines.width), unroll=4) as loop:
+            flat, inside = self._place(loop.index)
+            row = b.sub(flat, first)
+            here = b.binary("and", b.compare("ge", row, b.idx(0)), b.compare("lt", row, b.idx(BLOCK)))
+            with b.if_(b.binary("and", inside, here)):
+                b.atomic(last, row, b.cast(loop.index, DType.I32), "max")
+        b.barrier()
+        total = lines.dim(dims.product(self.shape[: self.keys]))
+        bound = self.b.binary("min", b.add(first, b.idx(BLOCK)), total)
+        with b.for_(first, bound) as rows:
+            update = b.cast(b.load(last, b.sub(rows.index, first)), b.index)
+            known = b.binary("max", update, b.idx(0))
+            with b.if_(b.compare("ge", update, b.idx(0))):
+                self._copy(self.updates, known, rows.index)
+            with b.if_(b.compare("lt", update, b.idx(0))):
+                self._copy(self.target, rows.index, rows.index)
+
+    def _copy(self, source: Value, row: KValue, to: KValue) -> None:
+        """A row of the result, from a row of the updates or of the old target."""
+        b, lines, wide = self.b, self.lines, self.wide
+        step = b.idx(wide)
+        with b.for_(b.mul(self.team.lane, step), lines.dim(self.inner), b.idx(lines.width * wide)) as loop:
+            value = lines.load(source, self._at(row, loop.index), wide, aligned=True)
+            lines.store(self.op.output, self._at(to, loop.index), value, aligned=True)
+
+    def _update(self, number: KValue) -> None:
+        """One update of a tensor in place."""
+        b, lines = self.b, self.lines
+        flat, inside = self._place(number)
+        row = b.select(inside, flat, b.idx(-1))
+        if self.op.combiner is None:
+            stands = b.compare("eq", self._search("max", row, b.idx(-1)), number)
+            with b.if_(b.binary("and", inside, stands)):
+                self._copy(self.updates, number, flat)
+            return
+        stands = b.compare("eq", self._search("min", row, lines.dim(self.rows)), number)
+        with b.if_(b.binary("and", inside, stands)):
+            self._columns(partial(self._fold, flat, first=number))
+
+    def _fold(self, row: KValue, column: KValue, first: KValue | None = None) -> None:
+        """An element with every update of its row from ``first`` on, in order."""
+        b, lines = self.b, self.lines
+        assert self.op.combiner is not None
+        old = self.op.output if self.target in lines.in_place else self.target
+        start = lines.load(old, self._at(row, column))
+        with b.for_(first or b.idx(0), lines.dim(self.rows), inits=[start]) as loop:
+            flat, inside = self._place(loop.index)
+            update = lines.load(self.updates, self._at(loop.index, column))
+            after = b.binary(self.op.combiner, loop.carried[0], update)
+            mine = b.binary("and", inside, b.compare("eq", flat, row))
+            loop.yield_(b.select(mine, after, loop.carried[0]))
+        lines.store(self.op.output, self._at(row, column), loop.results[0])

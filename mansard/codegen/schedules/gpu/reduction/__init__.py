@@ -1,0 +1,1 @@
+"""GPU schedules of reductions over rows."""

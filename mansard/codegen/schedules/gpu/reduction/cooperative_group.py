@@ -1,0 +1,109 @@
+"""Invocations that work on one row together, and how they combine what each has found.
+
+Subgroups combine by themselves where the target has ``subgroup_arithmetic``, whatever their size is when the
+kernel runs; shared memory is needed only between them, and for all of it on other targets.
+"""
+
+from __future__ import annotations
+
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.kernel import KernelBuilder, KValue, Shared
+from mansard.codegen.schedules.common.base import power_of_two_below
+from mansard.dtypes import DType
+
+MOST_UNROLLED = 8
+"""Subgroups whose results are combined without a loop."""
+
+
+def subgroup_size(target: KernelTarget) -> int | None:
+    """Invocations of every subgroup, where that is known and they can combine; else None."""
+    least, greatest = target.subgroup
+    known = least == greatest and least > 1 and "subgroup_arithmetic" in target.features
+    return least if known else None
+
+
+class Scratch:
+    """Shared memory for combining, one array per element type: whoever writes first waits for readers."""
+
+    def __init__(self, b: KernelBuilder) -> None:
+        self.b = b
+        self._arrays: dict[DType, Shared] = {}
+        self._sizes: dict[DType, int] = {}
+
+    def array(self, dtype: DType, size: int) -> Shared:
+        """The array of a type. The size must be the same for all uses of a kernel."""
+        if dtype not in self._arrays:
+            self._arrays[dtype] = self.b.shared(dtype, size)
+        assert self._arrays[dtype].size == size
+        return self._arrays[dtype]
+
+
+class Team:
+    """The invocations of a workgroup (or of one of its subgroups, ``alone``) that share a row."""
+
+    def __init__(self, b: KernelBuilder, target: KernelTarget, width: int, *, alone: bool = False) -> None:
+        self.b = b
+        self.target = target
+        self.width = width
+        """Invocations of a row: the workgroup's, or a subgroup's when it is ``alone`` with its row."""
+        self.alone = alone
+        self.lane = b.subgroup_place("subgroup_lane") if alone else b.local_id(0)
+        self._scratch = Scratch(b)
+
+    def is_first(self) -> KValue:
+        """Whether this invocation stores what there is one of in a row."""
+        return self.b.compare("eq", self.lane, self.b.idx(0))
+
+    def combine(self, combiner: str, value: KValue) -> KValue:
+        """One value of every invocation combined, known to all of them.
+
+        Called by all invocations of the workgroup.
+        """
+        b = self.b
+        if not self._in_subgroups(value.type.dtype):
+            return self._tree(combiner, value)
+        total = b.subgroup_reduce(combiner, value)
+        size = subgroup_size(self.target)
+        if self.alone or (size is not None and self.width <= size):
+            return total
+        return self._between(combiner, total, size)
+
+    def _in_subgroups(self, dtype: DType) -> bool:
+        wanted = {"subgroup_arithmetic", "subgroup_extended_types"} if dtype is DType.I64 else set()
+        return {"subgroup_arithmetic", *wanted} <= self.target.features
+
+    def _between(self, combiner: str, mine: KValue, size: int | None) -> KValue:
+        """The subgroups' results combined: each invocation reads them all, in the same order."""
+        b = self.b
+        # An unknown size may be as little as one invocation.
+        most = -(-self.width // (size or max(1, self.target.subgroup[0])))
+        shared = self._scratch.array(mine.type.dtype, most)
+        b.barrier()  # what was here before has been read by everyone
+        with b.if_(b.compare("eq", b.subgroup_place("subgroup_lane"), b.idx(0))):
+            b.store(shared, b.subgroup_place("subgroup_id"), mine)
+        b.barrier()
+        total = b.load(shared, b.idx(0))
+        if size is not None and most <= MOST_UNROLLED:
+            for k in range(1, most):
+                total = b.binary(combiner, total, b.load(shared, b.idx(k)))
+            return total
+        count = b.subgroup_place("subgroup_count")
+        with b.for_(b.idx(1), count, inits=[total]) as loop:
+            loop.yield_(b.binary(combiner, loop.carried[0], b.load(shared, loop.index)))
+        return loop.results[0]
+
+    def _tree(self, combiner: str, value: KValue) -> KValue:
+        b, width = self.b, self.width
+        shared = self._scratch.array(value.type.dtype, width)
+        b.barrier()
+        b.store(shared, self.lane, value)
+        b.barrier()
+        count = width
+        while count > 1:
+            half = power_of_two_below(count - 1)
+            with b.if_(b.compare("lt", self.lane, b.idx(count - half))):
+                other = b.load(shared, b.add(self.lane, b.idx(half)))
+                b.store(shared, self.lane, b.binary(combiner, b.load(shared, self.lane), other))
+            b.barrier()
+            count = half
+        return b.load(shared, b.idx(0))

@@ -1,0 +1,235 @@
+"""GPU schedule of rows that lie along memory: norms, softmax, sums and extremes of contiguous rows.
+
+Invocations share a row: all of a workgroup, or of a subgroup when rows are many and short. Each reads
+vectors of up to four elements, and when a row is short enough for their registers, what one reduction has
+read and computed is there for the next (a norm then reads its row once)::
+
+    for each root of the row, in order:
+        each invocation: its vectors of the row, folded into registers
+        the invocations' results, combined by subgroups and across them (`Team`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel.builder import Loop
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common.base import (
+    MAX_GRID,
+    Frame,
+    Scheduled,
+    divides,
+    estimate,
+    power_of_two_below,
+)
+from mansard.codegen.schedules.gpu.reduction.cooperative_group import Team, subgroup_size
+from mansard.codegen.schedules.gpu.reduction.fold import Fold
+from mansard.dims import DimLike
+
+WIDEST = 4
+"""Lanes of a SPIR-V vector."""
+HELD = 8
+"""Vectors of a row that an invocation keeps in registers; with more it reads them again."""
+PACK = 4
+"""Subgroups to a workgroup when each has a row of its own."""
+SERIAL, SHORTEST = 32, 13
+"""Rows up to this long are run over by one invocation each: others would mostly wait. Of rows that are stored
+as well, only the shortest: what one invocation writes of a row lies apart from what its neighbours write."""
+
+
+def is_shared(nest: Nest, target: KernelTarget) -> bool:
+    """Whether rows are long enough for several invocations."""
+    longest = max(estimate(nest.total(root.inner)) for root in nest.roots)
+    stores = any(root.inner and not root.reduces for root in nest.roots)
+    return longest > (SHORTEST if stores and subgroup_size(target) else SERIAL)
+
+
+def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
+    """Rows of contiguous elements, each shared by the invocations of a workgroup or subgroup."""
+    return _Rows(nest, target, name).run()
+
+
+class _Rows:
+    def __init__(self, nest: Nest, target: KernelTarget, name: str) -> None:
+        self.nest, self.target = nest, target
+        self.groups = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
+        self.inner = {root: nest.collapsed(root.inner, nest.positions(root)) for root in nest.roots}
+        self.rows = nest.total(range(nest.domain))
+        self.lanes = {root: self._lanes(root) for root in nest.roots}
+        longest = max(nest.roots, key=lambda r: estimate(nest.total(r.inner)))
+        vectors = -(-estimate(nest.total(longest.inner)) // self.lanes[longest])
+        width = workers(target, estimate(self.rows), vectors)
+        size = subgroup_size(target)
+        alone = size == width and dims.bounds(self.rows)[0] >= PACK * target.compute_units
+        packed = min(PACK, target.workgroup_invocations // width) if alone else 1
+        self.packed = packed
+        self.frame = Frame(nest, target, name, width * packed)
+        self.b, self.ev = self.frame.b, self.frame.ev
+        self._places: dict[tuple[DimLike, int, int], tuple[KValue, KValue | None]] = {}
+        self.team = Team(self.b, target, width, alone=packed > 1)
+
+    def _lanes(self, root: Root) -> int:
+        """Elements of a vector of the row: whole vectors only, and aligned ones."""
+        nest, groups = self.nest, self.inner[root]
+        if not groups:
+            return 1
+        loop, extent = groups[-1][-1], nest.total(groups[-1])
+        terms = [dict(r.address.terms) for r in nest.reads(root) if r.address is not None]
+        if root.stores and not root.reduces:
+            terms.append(dict(nest.store_address(root).terms))
+        if not any(t.get(loop, 0) == 1 for t in terms):
+            return 1
+        # A subgroup should not run out of elements for the sake of wider reads.
+        useful = max(1, estimate(nest.total(root.inner)) // 32)
+        fitting = [w for w in (4, 2) if w <= min(WIDEST, useful) and divides(extent, w)]
+        return fitting[0] if fitting else 1
+
+    def run(self) -> Scheduled:
+        b, ev = self.b, self.ev
+        blocks = dims.ceildiv(self.rows, self.packed)
+        if dims.bounds(blocks)[1] <= MAX_GRID:
+            self._block(b.workgroup_id(0))
+            return self.frame.finish((blocks, 1, 1))
+        workgroups = dims.minimum(blocks, MAX_GRID)
+        with b.for_(b.workgroup_id(0), ev.dim(blocks), ev.dim(workgroups)) as loop, ev.scope():
+            self._block(loop.index)
+        return self.frame.finish((workgroups, 1, 1))
+
+    def _block(self, block: KValue) -> None:
+        """The rows of one workgroup. A subgroup past the last row does that again and stores nothing."""
+        b, ev = self.b, self.ev
+        row, inside = block, None
+        if self.packed > 1:
+            row = b.add(b.mul(block, b.idx(self.packed)), b.subgroup_place("subgroup_id"))
+            if not divides(self.rows, self.packed):
+                inside = b.compare("lt", row, ev.dim(self.rows))
+                row = self.frame.minimum(row, ev.dim(dims.add(self.rows, -1)))
+        if self.groups:
+            self.frame.bind_flat(self.groups, row)
+        for root in self.nest.roots:
+            if root.reduces:
+                self._reduce(root, inside)
+            elif self.inner[root]:
+                self._store(root, inside)
+            else:
+                self._store_one(root, ev.root(root), inside)
+
+    # Places in a row --------------------------------------------------------------------------
+    def _count(self, root: Root) -> int | None:
+        """How many vectors an invocation has of a row, if they fit its registers; else None."""
+        total = self.nest.total(root.inner)
+        if not isinstance(total, int):
+            return None
+        count = -(-total // (self.lanes[root] * self.team.width))
+        return count if count <= HELD else None
+
+    def _bind(self, root: Root, position: KValue) -> None:
+        groups, lanes = self.inner[root], self.lanes[root]
+        if groups:
+            self.frame.bind_flat(groups, position)
+        self.ev.vector = (groups[-1][-1], lanes) if lanes > 1 else None
+        self.ev.multiple = lanes
+
+    def _place(self, root: Root, number: int) -> tuple[KValue, KValue | None]:
+        """Where an invocation's vector of a number starts, and whether that is inside the row (None: surely).
+
+        A place outside is moved to the row's last vector.
+        """
+        lanes, total = self.lanes[root], self.nest.total(root.inner)
+        key = (total, lanes, number)
+        if key not in self._places:
+            self._places[key] = self._new_place(total, lanes, number)
+        return self._places[key]
+
+    def _new_place(self, total: DimLike, lanes: int, number: int) -> tuple[KValue, KValue | None]:
+        b, width = self.b, self.team.width
+        position = self._spot(b.add(self.team.lane, b.idx(number * width)), lanes)
+        if isinstance(total, int) and (number + 1) * width * lanes <= total:
+            return position, None
+        inside = b.compare("lt", position, self.ev.dim(total))
+        return self.frame.minimum(position, self.ev.dim(dims.add(total, -lanes))), inside
+
+    def _spot(self, number: KValue, lanes: int) -> KValue:
+        return self.b.mul(number, self.b.idx(lanes))
+
+    # Roots ------------------------------------------------------------------------------------
+    def _reduce(self, root: Root, inside: KValue | None) -> None:
+        fold = Fold(self.frame, root, self.lanes[root])
+        state = fold.start(self._spot(self.team.lane, fold.lanes))
+        count = self._count(root)
+        if count is not None:
+            # No scope: what is read and computed here serves the roots that follow.
+            for number in range(count):
+                position, valid = self._place(root, number)
+                self._bind(root, position)
+                state = fold.step(state, position, valid)
+            self.ev.vector = None
+        else:
+            with self._walk(root, state) as loop:
+                self._bind(root, loop.index)
+                loop.yield_(*fold.step(loop.carried, loop.index))
+            state = list(loop.results)
+        result = fold.result(fold.lanes_joined(state), self.team.combine)
+        self.ev.reduced[root.op] = result
+        if root.stores:
+            self._store_one(root, result, inside)
+
+    @contextmanager
+    def _walk(self, root: Root, inits: Sequence[KValue]) -> Iterator[Loop]:
+        """A loop over this invocation's vectors of a row."""
+        b, lanes = self.b, self.lanes[root]
+        first = self._spot(self.team.lane, lanes)
+        total, step = self.ev.dim(self.nest.total(root.inner)), b.idx(self.team.width * lanes)
+        with b.for_(first, total, step, inits=inits, unroll=4) as loop, self.ev.scope():
+            yield loop
+
+    def _store(self, root: Root, inside: KValue | None) -> None:
+        """A map over the row."""
+        count = self._count(root)
+        if count is None:
+            with self._guard(inside), self._walk(root, ()) as loop:
+                self._bind(root, loop.index)
+                self._store_vector(root)
+            return
+        for number in range(count):
+            position, valid = self._place(root, number)
+            ok = inside if valid is None else valid
+            if inside is not None and valid is not None:
+                ok = self.b.binary("and", inside, valid)
+            with self.ev.scope():
+                self._bind(root, position)
+                with self._guard(ok):
+                    self._store_vector(root)
+
+    def _store_vector(self, root: Root) -> None:
+        self.ev.store(root.op.output, self.nest.store_address(root), self.ev.root(root))
+
+    def _store_one(self, root: Root, value: KValue, inside: KValue | None) -> None:
+        first = self.team.is_first()
+        condition = first if inside is None else self.b.binary("and", first, inside)
+        with self.b.if_(condition), self.ev.scope():
+            self.ev.store(root.op.output, self.nest.store_address(root), value)
+
+    @contextmanager
+    def _guard(self, condition: KValue | None) -> Iterator[None]:
+        if condition is None:
+            yield
+            return
+        with self.b.if_(condition):
+            yield
+
+
+def workers(target: KernelTarget, rows: int, vectors: int) -> int:
+    """Invocations for a row of so many vectors: enough to fill the device with so many rows, none idle."""
+    least = subgroup_size(target) or min(32, target.workgroup_invocations)
+    most = power_of_two_below(target.workgroup_invocations)
+    width = max(least, min(most, 1 << (vectors - 1).bit_length()))
+    # Half of what the device holds is enough: smaller teams combine with less waiting.
+    while width > least and rows * width >= target.resident_invocations and 2 * vectors <= HELD * width:
+        width //= 2
+    return width

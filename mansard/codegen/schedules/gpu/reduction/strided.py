@@ -1,0 +1,249 @@
+"""GPU schedule of rows that lie across memory, side by side: reductions over pixels of channels-last images,
+softmax over channels.
+
+Neighbouring invocations read neighbouring rows, vectors of up to four of them each; where rows are too few to
+fill the device, the invocations of a workgroup also split them into slices and combine in shared memory.
+Very short contiguous rows run here too, one invocation to a row.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from mansard import dims
+from mansard.codegen.backend import KernelTarget
+from mansard.codegen.kernel import KValue
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common import reduce
+from mansard.codegen.schedules.common.base import (
+    MAX_GRID,
+    Frame,
+    Scheduled,
+    divides,
+    estimate,
+    power_of_two_below,
+)
+from mansard.codegen.schedules.common.contraction import Group
+from mansard.codegen.schedules.gpu.reduction.cooperative_group import Scratch
+from mansard.codegen.schedules.gpu.reduction.fold import Fold
+from mansard.dtypes import DType
+
+WORKGROUP = 128
+COLUMNS = 32
+"""Invocations side by side that read whole lines of memory."""
+MOST_SLICES = 16
+HELD = 64
+"""Elements of rows that an invocation keeps in registers."""
+SERIAL = 4096
+"""Longer rows are always split into slices."""
+
+
+def lies_across(nest: Nest, root: Root) -> bool:
+    """Whether the reads of a reduction walk memory along the domain's innermost loop, not along its own."""
+    groups = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
+    inner = nest.collapsed(root.inner, nest.positions(root))
+    if not groups or not inner:
+        return False
+    terms = [dict(r.address.terms) for r in nest.reads(root) if r.address is not None]
+    along = [t for t in terms if t.get(inner[-1][-1], 0) == 1]
+    return not along and any(t.get(groups[-1][-1], 0) == 1 for t in terms)
+
+
+def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
+    """Vectors of rows that lie side by side, each shared by a few invocations of a workgroup."""
+    return _Across(nest, target, name).run()
+
+
+class _Across:
+    def __init__(self, nest: Nest, target: KernelTarget, name: str) -> None:
+        self.nest = nest
+        positions = [p for r in nest.roots for p in nest.positions(r)]
+        self.groups = nest.collapsed(range(nest.domain), positions)
+        self.inner = {root: nest.collapsed(root.inner, nest.positions(root)) for root in nest.roots}
+        rows = estimate(nest.total(range(nest.domain)))
+        longest = max(estimate(nest.total(r.inner)) for r in nest.roots)
+        most = min(WORKGROUP, target.workgroup_invocations)
+        extent = nest.total(self.groups[-1]) if self.groups else 1
+        self.lanes = self._lanes(rows, target)
+        vectors = rows // self.lanes
+        # Slices of a row: as many as it takes to fill the device, with a few elements each.
+        wanted = max(1, target.resident_invocations // max(1, vectors))
+        slices = power_of_two_below(min(wanted, MOST_SLICES, max(1, longest // 4)))
+        # And as many as it takes to keep an invocation's loop short (`mansard.compiler.limits`).
+        longest_possible = max(dims.bounds(nest.total(r.inner))[1] for r in nest.roots)
+        while slices < MOST_SLICES and longest_possible > slices * SERIAL:
+            slices *= 2
+        self.slices = min(slices, most)
+        across = estimate(extent) // self.lanes
+        if self.slices == 1:
+            self.columns = most
+        else:
+            self.columns = min(COLUMNS, most // self.slices, 1 << max(0, (across - 1).bit_length()))
+        self.frame = Frame(nest, target, name, self.columns * self.slices)
+        self.b, self.ev = self.frame.b, self.frame.ev
+        self.lane = self.b.local_id(0)
+        self.column = self.b.binary("rem", self.lane, self.b.idx(self.columns))
+        self.slice = self.b.binary("div", self.lane, self.b.idx(self.columns))
+        self._scratch = Scratch(self.b)
+
+    def _lanes(self, rows: int, target: KernelTarget) -> int:
+        """Rows to a vector: only where they lie side by side everywhere, and there are enough of them."""
+        nest = self.nest
+        if not self.groups:
+            return 1
+        loop = self.groups[-1][-1]
+        for root in nest.roots:
+            addresses = [r.address for r in nest.reads(root)]
+            if root.stores:
+                addresses.append(nest.store_address(root))
+            for address in addresses:
+                if address is None or dict(address.terms).get(loop, 0) not in (0, 1):
+                    return 1
+        total = nest.total(self.groups[-1])
+        enough = 4 * rows // target.resident_invocations
+        return next((w for w in (4, 2) if w <= enough and divides(total, w)), 1)
+
+    def run(self) -> Scheduled:
+        b, ev, nest = self.b, self.ev, self.nest
+        *outer, last = self.groups or [[]]
+        extent = nest.total(last)
+        vectors = dims.floordiv(extent, self.lanes)
+        if self.slices == 1:
+            # Rows one after another, without regard to lines: short ones would leave invocations idle.
+            count = dims.mul(nest.total([loop for g in outer for loop in g]), vectors)
+            workgroups = dims.minimum(dims.ceildiv(count, self.columns), MAX_GRID)
+            first = b.add(b.mul(b.workgroup_id(0), b.idx(self.columns)), self.lane)
+            with b.for_(first, ev.dim(count), ev.dim(dims.mul(workgroups, self.columns))) as loop, ev.scope():
+                place, vector = (
+                    self.frame.decode(loop.index, (count, vectors)) if outer else (None, loop.index)
+                )
+                self._rows(outer, place, last, vector, None)
+            return self.frame.finish((workgroups, 1, 1))
+        blocks = dims.ceildiv(vectors, self.columns)
+        counts = (nest.total([loop for g in outer for loop in g]), blocks)
+        total = dims.product(counts)
+        workgroups = dims.minimum(total, MAX_GRID)
+        with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
+            place, block = self.frame.decode(loop.index, counts)
+            vector = b.add(b.mul(block, b.idx(self.columns)), self.column)
+            inside = None
+            if not divides(vectors, self.columns):
+                inside = b.compare("lt", vector, ev.dim(vectors))
+                vector = self.frame.minimum(vector, ev.dim(dims.add(vectors, -1)))
+            self._rows(outer, place, last, vector, inside)
+        return self.frame.finish((workgroups, 1, 1))
+
+    def _rows(
+        self, outer: Sequence[Group], place: KValue | None, last: Group, vector: KValue, inside: KValue | None
+    ) -> None:
+        ev = self.ev
+        if outer and place is not None:
+            self.frame.bind_flat(outer, place)
+        if last:
+            ev.bind(last, self.b.mul(vector, self.b.idx(self.lanes)))
+        if self.lanes > 1:
+            ev.vector, ev.multiple = (last[-1], self.lanes), self.lanes
+        for root in self.nest.roots:
+            if root.reduces:
+                self._reduce(root, inside)
+            else:
+                self._store(root, inside)
+
+    def _reduce(self, root: Root, inside: KValue | None) -> None:
+        b, ev, groups = self.b, self.ev, self.inner[root]
+        fold = Fold(self.frame, root, self.lanes)
+        if self._is_held(root):
+            # No scope: what is read and computed here serves the roots that follow.
+            state: Sequence[KValue] = fold.start(b.idx(0))
+            for place in self._each(root):
+                state = fold.step(state, place)
+        elif self.slices > 1 or fold.is_arg:
+            total = ev.dim(self.nest.total(root.inner))
+            start = fold.start(self.slice)
+            with b.for_(self.slice, total, b.idx(self.slices), inits=start, unroll=4) as loop, ev.scope():
+                self.frame.bind_flat(groups, loop.index) if groups else None
+                loop.yield_(*fold.step(loop.carried, loop.index))
+            state = loop.results
+        else:
+            state = reduce.loops(
+                self.frame, groups, fold.start(b.idx(0)), lambda carried: fold.step(carried, b.idx(0))
+            )
+        result = fold.result(state, self._combine)
+        ev.reduced[root.op] = result
+        if root.stores:
+            self._store_one(root, result, inside)
+
+    def _is_held(self, root: Root) -> bool:
+        """Whether an invocation keeps whole rows in registers."""
+        total = self.nest.total(root.inner)
+        return self.slices == 1 and isinstance(total, int) and total * self.lanes <= HELD
+
+    def _each(self, root: Root) -> Iterator[KValue]:
+        """The row's elements one after another, bound."""
+        groups = self.inner[root]
+        extents = [estimate(self.nest.total(g)) for g in groups]
+        for number, values in enumerate(itertools.product(*(range(e) for e in extents))):
+            for group, value in zip(groups, values, strict=True):
+                self.ev.bind(group, self.b.idx(value))
+            yield self.b.idx(number)
+
+    def _combine(self, combiner: str, value: KValue) -> KValue:
+        """The slices' results combined for each row."""
+        if self.slices == 1:
+            return value
+        b, lanes, width = self.b, self.lanes, self.columns * self.slices
+        shared = self._scratch.array(value.type.dtype, width * lanes)
+        b.barrier()  # what was here before has been read by everyone
+        for k in range(lanes):
+            b.store(shared, b.add(self.lane, b.idx(k * width)), b.extract(value, k))
+        b.barrier()
+        # A few reads cost less than the barriers of a tree.
+        totals = []
+        for k in range(lanes):
+            total = b.load(shared, b.add(self.column, b.idx(k * width)))
+            for other in range(1, self.slices):
+                place = b.add(self.column, b.idx(k * width + other * self.columns))
+                total = b.binary(combiner, total, b.load(shared, place))
+            totals.append(total)
+        vector = b.splat(totals[0], lanes)
+        for k in range(1, lanes):
+            vector = b.insert(vector, totals[k], k)
+        return vector
+
+    def _store(self, root: Root, inside: KValue | None) -> None:
+        b, ev, groups = self.b, self.ev, self.inner[root]
+        if not groups:
+            self._store_one(root, None, inside)
+            return
+        if self._is_held(root):
+            for _ in self._each(root):
+                self._store_point(root, ())
+            return
+        if self.slices == 1:
+            with ev.scope():
+                reduce.loops(self.frame, groups, (), partial(self._store_point, root))
+            return
+        yes = b.const(True, DType.BOOL) if inside is None else inside
+        total = ev.dim(self.nest.total(root.inner))
+        with b.if_(yes), b.for_(self.slice, total, b.idx(self.slices)) as loop, ev.scope():
+            self.frame.bind_flat(groups, loop.index)
+            self._store_point(root, ())
+
+    def _store_point(self, root: Root, _: Sequence[KValue]) -> Sequence[KValue]:
+        self.ev.store(root.op.output, self.nest.store_address(root), self.ev.root(root))
+        return ()
+
+    def _store_one(self, root: Root, value: KValue | None, inside: KValue | None) -> None:
+        """Store what there is one of in a row: by its first slice."""
+        b, ev = self.b, self.ev
+        conditions = [] if inside is None else [inside]
+        if self.slices > 1:
+            conditions.append(b.compare("eq", self.slice, b.idx(0)))
+        condition = b.const(True, DType.BOOL)
+        for one in conditions:
+            condition = b.binary("and", condition, one)
+        with b.if_(condition), ev.scope():
+            data = ev.root(root) if value is None else value
+            ev.store(root.op.output, self.nest.store_address(root), data)

@@ -1,0 +1,1 @@
+"""Loader, physical devices, features and queues: decided from a snapshot, then created."""

@@ -1,0 +1,123 @@
+"""An open VkDevice with its commands and the decisions it was opened by."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.instance.device_plan import DevicePlan
+from mansard.drivers.vulkan.instance.loader import Instance, string_array
+from mansard.drivers.vulkan.instance.queues import QueuePlan
+from mansard.drivers.vulkan.instance.results import check
+from mansard.drivers.vulkan.instance.snapshot import (
+    EXTERNAL_MEMORY_HOST,
+    Snapshot,
+    feature_names,
+    feature_structs,
+)
+
+_PLAIN_USAGE = (
+    vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
+    | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
+    | vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
+)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the parts of the driver share: handles, commands, snapshot and plan of one open device."""
+
+    instance: Instance
+    physical: int
+    handle: int
+    queues: QueuePlan
+    commands: vk.DeviceCommands
+    snapshot: Snapshot
+    plan: DevicePlan
+    can_import_host: bool
+
+    @property
+    def has_addresses(self) -> bool:
+        """Whether buffers have addresses."""
+        return self.plan.features["buffer_device_address"]
+
+    def name(self, kind: int, handle: int, text: str) -> None:
+        """Name an object (``kind``: a VkObjectType) for debuggers; nothing without the validation layer."""
+        if not text or not self.instance.validation:
+            return
+        info = vk.VkDebugUtilsObjectNameInfoEXT(
+            objectType=kind, objectHandle=handle, pObjectName=text.encode()
+        )
+        check(self.commands.vkSetDebugUtilsObjectNameEXT(self.handle, ctypes.byref(info)), f"naming {text!r}")
+
+    @property
+    def buffer_usage(self) -> int:
+        """VkBufferUsageFlags of every buffer."""
+        return _usage(self.plan)
+
+
+def open_context(
+    instance: Instance, physical: int, snapshot: Snapshot, plan: DevicePlan, queues: QueuePlan
+) -> Context:
+    """Create the VkDevice the plans describe; raises DeviceError."""
+    counts = {f: 1 + max(s.index for s in queues.slots if s.family == f) for f in queues.families}
+    queue_infos = (vk.VkDeviceQueueCreateInfo * len(counts))(
+        *(
+            vk.VkDeviceQueueCreateInfo(
+                queueFamilyIndex=family,
+                queueCount=count,
+                pQueuePriorities=(ctypes.c_float * count)(*[1.0] * count),
+            )
+            for family, count in counts.items()
+        )
+    )
+    info = vk.VkDeviceCreateInfo(
+        queueCreateInfoCount=len(counts),
+        pQueueCreateInfos=queue_infos,
+        enabledExtensionCount=len(plan.extensions),
+        ppEnabledExtensionNames=string_array(list(plan.extensions)),
+    )
+    vk.chain(info, _enable(plan.enabled, plan.extensions))
+    handle = instance.create_device(physical, info)
+    return Context(
+        instance=instance,
+        physical=physical,
+        handle=handle,
+        queues=queues,
+        commands=instance.device_commands(handle),
+        snapshot=snapshot,
+        plan=plan,
+        can_import_host=EXTERNAL_MEMORY_HOST in plan.extensions
+        and _importable(instance, physical, _usage(plan)),
+    )
+
+
+def _enable(names: Iterable[str], extensions: Collection[str]) -> vk.VkPhysicalDeviceFeatures2:
+    """A chain of feature structs with the named members set."""
+    head = vk.VkPhysicalDeviceFeatures2()
+    structs = feature_structs(extensions)
+    holders = {name: struct for struct in (head.features, *structs) for name in feature_names(struct)}
+    for name in names:
+        setattr(holders[name], name, 1)
+    chain: vk.VkPhysicalDeviceFeatures2 = vk.chain(head, *structs)
+    return chain
+
+
+def _usage(plan: DevicePlan) -> int:
+    addressed = vk.VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT if plan.features["buffer_device_address"] else 0
+    return _PLAIN_USAGE | addressed
+
+
+def _importable(instance: Instance, physical: int, usage: int) -> bool:
+    """Whether buffers as we create them can lie in imported host memory."""
+    info = vk.VkPhysicalDeviceExternalBufferInfo(
+        usage=usage, handleType=vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
+    )
+    found = vk.VkExternalBufferProperties()
+    instance.commands.vkGetPhysicalDeviceExternalBufferProperties(
+        physical, ctypes.byref(info), ctypes.byref(found)
+    )
+    features = found.externalMemoryProperties.externalMemoryFeatures
+    return bool(features & vk.VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT)

@@ -1,0 +1,1 @@
+"""Allocations of Vulkan memory."""

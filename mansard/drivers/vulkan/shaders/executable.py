@@ -1,0 +1,284 @@
+"""SPIR-V modules as compute pipelines."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.instance.context import Context
+from mansard.drivers.vulkan.instance.device_plan import DevicePlan
+from mansard.drivers.vulkan.instance.results import check
+from mansard.drivers.vulkan.shaders.abi import DESCRIPTORS, FORMATS, Module, modules_of
+from mansard.drivers.vulkan.shaders.feedback import Feedback
+from mansard.drivers.vulkan.shaders.pipeline_cache import PipelineCache
+from mansard.drivers.vulkan.shaders.spirv import entry_points
+from mansard.errors import ArtifactError, DeviceError, TargetMismatchError
+from mansard.hal.executable import Build, EntryPoint, Executable, ExecutableSpec
+
+_LIMIT = re.compile(r"(\w+)\s*>=\s*(\d+)")
+_SUBGROUP = re.compile(r"subgroup_size_(\d+)")
+
+
+def unmet_requirements(requires: Iterable[str], entries: Iterable[EntryPoint], plan: DevicePlan) -> list[str]:
+    """What kernels need and the device lacks, each as a sentence part; empty when it fits.
+
+    A requirement is a named feature (``float16``) or a limit (``workgroup_invocations>=256``).
+    """
+    missing = []
+    for requirement in requires:
+        limit = _LIMIT.fullmatch(requirement)
+        if limit is None:
+            if requirement not in plan.feature_names:
+                missing.append(f"needs {requirement}, which the device lacks")
+        elif plan.limits.get(limit[1], 0) < int(limit[2]):
+            missing.append(
+                f"needs {requirement}, the device has {plan.limits.get(limit[1], 'no such limit')}"
+            )
+    for entry in entries:
+        x, y, z = entry.workgroup
+        if x * y * z > plan.limits["workgroup_invocations"]:
+            missing.append(f"{entry.name} has workgroups of {x * y * z}, the device's limit is "
+                           f"{plan.limits['workgroup_invocations']}")  # fmt: skip
+        for axis, extent in zip("xyz", entry.workgroup, strict=True):
+            most = plan.limits[f"workgroup_size_{axis}"]
+            if extent > most:
+                missing.append(
+                    f"{entry.name} has workgroups of {extent} in {axis}, the device's limit is {most}"
+                )
+    return missing
+
+
+def asked_subgroup_size(requires: Iterable[str], plan: DevicePlan) -> int | None:
+    """The size of subgroups that a module is made for, where the device has several and must be told."""
+    if plan.limits["min_subgroup_size"] == plan.limits["max_subgroup_size"]:
+        return None
+    sizes = [int(found[1]) for requirement in requires if (found := _SUBGROUP.fullmatch(requirement))]
+    return sizes[0] if sizes else None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Handles of a pipeline layout and of the descriptor set layout in it, if any."""
+
+    pipeline: int
+    set: int = 0
+    descriptors: bool = False
+    pushed: bool = False
+
+
+class Pipeline:
+    """One entry point, ready to be dispatched."""
+
+    def __init__(self, handle: int, layout: Layout, entry: EntryPoint, build: Build) -> None:
+        self.handle = handle
+        self.layout = layout.pipeline
+        self.entry = entry
+        self.build = build
+        self.descriptors = layout.descriptors
+        """Whether it takes descriptors instead of an argument table."""
+        self.pooled_set = 0 if layout.pushed else layout.set
+        """The layout of the sets it needs from a pool; 0 when descriptors are pushed or there are none."""
+
+
+class VulkanExecutable(Executable):
+    """A shader module's pipelines. They are destroyed once no command buffer holds them any more."""
+
+    def __init__(
+        self, loader: ExecutableLoader, spec: ExecutableSpec, pipelines: dict[str, Pipeline]
+    ) -> None:
+        self.loader = loader
+        self.spec = spec
+        self.entries = {entry.name: entry for entry in spec.entries}
+        self.pipelines = pipelines
+        self.builds = tuple(pipeline.build for pipeline in pipelines.values())
+        handles = [pipeline.handle for pipeline in pipelines.values()]
+        self._finalizer = weakref.finalize(self, loader.release, handles)
+        self._finalizer.atexit = False
+
+    def close(self) -> None:
+        """Unload the code. Closing twice is allowed; nothing that uses it may be in flight."""
+        self._finalizer()
+        self.pipelines = {}
+
+
+class ExecutableLoader:
+    """Makes the executables of one device. Thread-safe."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._layouts: dict[tuple[bool, int, int], Layout] = {}
+        self._live: set[int] = set()
+        self._cache = PipelineCache(context)
+        self._closed = False
+
+    def load(self, spec: ExecutableSpec) -> VulkanExecutable:
+        """Check a spec against the device and make its pipelines.
+
+        Raises TargetMismatchError for a foreign format or an unmet requirement, ArtifactError for code
+        that is no SPIR-V or lacks an entry point, DeviceError when the driver refuses it.
+        """
+        if spec.format not in FORMATS.values():
+            raise TargetMismatchError(
+                f"a Vulkan device loads {', '.join(FORMATS.values())}, not {spec.format!r}"
+            )
+        module = self._choose(spec)
+        absent = {entry.name for entry in spec.entries} - entry_points(module.code)
+        if absent:
+            raise ArtifactError(f"the SPIR-V module has no entry point {', '.join(sorted(absent))}")
+        if self._closed:
+            raise DeviceError("the Vulkan device is closed")
+        pipelines = self._pipelines(module, spec.entries) if spec.entries else {}
+        self._cache.save()
+        return VulkanExecutable(self, spec, pipelines)
+
+    def release(self, handles: list[int]) -> None:
+        """Destroy pipelines; also called by the garbage collector, hence without a lock."""
+        for handle in handles:
+            try:
+                self._live.remove(handle)  # Atomic: whoever removes the handle destroys it, once.
+            except KeyError:
+                continue
+            self._context.commands.vkDestroyPipeline(self._context.handle, handle, None)
+
+    def close(self) -> None:
+        """Destroy what is left."""
+        self.release(list(self._live))
+        self._closed = True
+        commands, device = self._context.commands, self._context.handle
+        for layout in self._layouts.values():
+            commands.vkDestroyPipelineLayout(device, layout.pipeline, None)
+            if layout.set:
+                commands.vkDestroyDescriptorSetLayout(device, layout.set, None)
+        self._cache.close()
+
+    def _choose(self, spec: ExecutableSpec) -> Module:
+        """The first module whose requirements the device meets; raises TargetMismatchError."""
+        refusals = []
+        for module in modules_of(spec):
+            missing = unmet_requirements(module.requires, spec.entries, self._context.plan)
+            if not missing:
+                return module
+            refusals.append("; ".join(missing))
+        raise TargetMismatchError(f"the executable for {spec.target} {'; or it '.join(refusals)}")
+
+    def _pipelines(self, module_: Module, entries: tuple[EntryPoint, ...]) -> dict[str, Pipeline]:
+        commands, device, code = self._context.commands, self._context.handle, module_.code
+        words = (ctypes.c_uint32 * (len(code) // 4)).from_buffer_copy(code)
+        info = vk.VkShaderModuleCreateInfo(codeSize=len(code), pCode=words)
+        module = _created(
+            lambda out: commands.vkCreateShaderModule(device, ctypes.byref(info), None, out), "loading SPIR-V"
+        )
+        try:
+            return self._compile(
+                module,
+                entries,
+                module_.abi == DESCRIPTORS,
+                asked_subgroup_size(module_.requires, self._context.plan),
+            )
+        finally:
+            commands.vkDestroyShaderModule(device, module, None)
+
+    def _compile(
+        self, module: int, entries: tuple[EntryPoint, ...], descriptors: bool, subgroup: int | None
+    ) -> dict[str, Pipeline]:
+        layouts = [self._layout(entry, descriptors) for entry in entries]
+        infos = (vk.VkComputePipelineCreateInfo * len(entries))(
+            *(
+                _pipeline_info(module, entry, layout.pipeline)
+                for entry, layout in zip(entries, layouts, strict=True)
+            )
+        )
+        size = vk.VkPipelineShaderStageRequiredSubgroupSizeCreateInfo(requiredSubgroupSize=subgroup or 0)
+        for info in infos if subgroup else ():
+            info.stage.pNext = ctypes.addressof(size)
+            info.stage.flags |= vk.VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
+        feedback = Feedback(infos)
+        handles = (ctypes.c_uint64 * len(entries))()
+        result = self._context.commands.vkCreateComputePipelines(
+            self._context.handle, self._cache.handle, len(entries), infos, None, handles
+        )
+        self._live.update(handle for handle in handles if handle)
+        try:
+            check(result, f"compiling {', '.join(entry.name for entry in entries)}")
+        except DeviceError:
+            self.release([handle for handle in handles if handle])
+            raise
+        for entry, handle in zip(entries, handles, strict=True):
+            self._context.name(vk.VK_OBJECT_TYPE_PIPELINE, handle, entry.name)
+        builds = feedback.builds(entry.name for entry in entries)
+        return {
+            entry.name: Pipeline(handle, layout, entry, build)
+            for entry, handle, layout, build in zip(entries, handles, layouts, builds, strict=True)
+        }
+
+    def _layout(self, entry: EntryPoint, descriptors: bool) -> Layout:
+        """The layout for an entry's push constants and buffers; equal entries share one."""
+        if descriptors:
+            key = True, 8 * entry.params, entry.bindings
+        else:
+            key = False, entry.table_words * 8 if entry.table_in_push_constants else 8, 0
+        with self._lock:
+            if key not in self._layouts:
+                self._layouts[key] = self._create_layout(*key)
+            return self._layouts[key]
+
+    def _create_layout(self, descriptors: bool, size: int, buffers: int) -> Layout:
+        pushed = buffers <= self._context.plan.limits["push_descriptors"]
+        set_layout = ctypes.c_uint64(self._create_set_layout(buffers, pushed) if buffers else 0)
+        constants = vk.VkPushConstantRange(stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT, offset=0, size=size)
+        info = vk.VkPipelineLayoutCreateInfo(
+            setLayoutCount=1 if buffers else 0,
+            pSetLayouts=ctypes.pointer(set_layout),
+            pushConstantRangeCount=1 if size else 0,
+            pPushConstantRanges=ctypes.pointer(constants),
+        )
+        commands, device = self._context.commands, self._context.handle
+        handle = _created(
+            lambda out: commands.vkCreatePipelineLayout(device, ctypes.byref(info), None, out),
+            "creating a pipeline layout",
+        )
+        return Layout(handle, set_layout.value, descriptors, pushed)
+
+    def _create_set_layout(self, buffers: int, pushed: bool) -> int:
+        bindings = (vk.VkDescriptorSetLayoutBinding * buffers)(
+            *(
+                vk.VkDescriptorSetLayoutBinding(
+                    binding=number,
+                    descriptorType=vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+                    descriptorCount=1,
+                    stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
+                )
+                for number in range(buffers)
+            )
+        )
+        info = vk.VkDescriptorSetLayoutCreateInfo(
+            flags=vk.VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR if pushed else 0,
+            bindingCount=buffers,
+            pBindings=bindings,
+        )
+        commands, device = self._context.commands, self._context.handle
+        return _created(
+            lambda out: commands.vkCreateDescriptorSetLayout(device, ctypes.byref(info), None, out),
+            "creating a descriptor set layout",
+        )
+
+
+def _pipeline_info(module: int, entry: EntryPoint, layout: int) -> Any:
+    stage = vk.VkPipelineShaderStageCreateInfo(
+        stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=module, pName=entry.name.encode()
+    )
+    return vk.VkComputePipelineCreateInfo(stage=stage, layout=layout, basePipelineIndex=-1)
+
+
+def _created(call: Callable[[Any], int], doing: str) -> int:
+    """The handle a vkCreate... call writes to its last argument."""
+    handle = ctypes.c_uint64()
+    check(call(ctypes.byref(handle)), doing)
+    return handle.value

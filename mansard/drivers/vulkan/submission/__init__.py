@@ -1,0 +1,1 @@
+"""Command buffers recorded and submitted to Vulkan queues."""

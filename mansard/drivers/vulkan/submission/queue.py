@@ -1,0 +1,178 @@
+"""Submission: batches go to the native core, which hands them to the VkQueue when they are ready."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.instance.context import Context
+from mansard.drivers.vulkan.instance.device_plan import describe_kind
+from mansard.drivers.vulkan.instance.queues import QueueSlot
+from mansard.drivers.vulkan.instance.results import check
+from mansard.drivers.vulkan.submission.bridge import QueueOptions, library
+from mansard.drivers.vulkan.submission.commands import VulkanCommandBuffer
+from mansard.errors import DeviceError
+from mansard.hal import native
+from mansard.hal.device import Batch
+from mansard.hal.queue import QueueRecord, read_records
+from mansard.hal.semaphore import Point
+
+_CLOSE_SLICE_NS = 200_000_000
+"""`DeviceQueue.close` returns to the interpreter this often, so that Ctrl-C is answered."""
+
+SPIN_NS = 50_000
+"""How long the watcher looks for the end of work before it sleeps."""
+
+_watched: set[int] = set()
+"""Queues of the bridge whose watchers run."""
+
+
+@atexit.register
+def _end_watchers() -> None:
+    """Leave no thread in a driver that is about to be unloaded; devices need not be closed at exit."""
+    while _watched:
+        library().mn_vk_queue_abandon(_watched.pop())
+
+
+class DeviceQueue:
+    """One queue of a device. Thread-safe. Work of its siblings is ordered by the device itself."""
+
+    def __init__(
+        self, context: Context, slot: QueueSlot, label: str, sibling: DeviceQueue | None = None
+    ) -> None:
+        self._context = context
+        self.slot = slot
+        self._lock = threading.Lock()
+        self._tokens = itertools.count(1)
+        self._running: dict[int, VulkanCommandBuffer] = {}
+        self._released = False
+        self._semaphore = self._create_semaphore()
+        commands = context.commands
+        queue = ctypes.c_void_p()
+        commands.vkGetDeviceQueue(context.handle, slot.family, slot.index, ctypes.byref(queue))
+        context.name(vk.VK_OBJECT_TYPE_QUEUE, queue.value or 0, label)
+        options = QueueOptions(
+            label=label.encode(),
+            device=context.handle,
+            queue=queue,
+            semaphore=self._semaphore,
+            # A software device needs the processor itself.
+            spin_ns=0 if describe_kind(context.snapshot) == "software" else SPIN_NS,
+            submit=commands.address("vkQueueSubmit2"),
+            wait=commands.address("vkWaitSemaphores"),
+            counter=commands.address("vkGetSemaphoreCounterValue"),
+            sibling=None if sibling is None else sibling._handle,
+        )
+        self._handle: int = native.check_handle(library().mn_vk_queue_create(ctypes.byref(options)))
+        _watched.add(self._handle)
+        self._core: int = library().mn_vk_queue_core(self._handle)
+
+    def submit(self, batch: Batch, commands: VulkanCommandBuffer) -> None:
+        """Hand over a batch, whose commands were recorded for this queue, and return at once."""
+        if self._released:
+            raise DeviceError("the Vulkan device is closed")
+        waits, signals = _points(batch.wait), _points(batch.signal)
+        with self._lock:
+            token = next(self._tokens)
+            self._running[token] = commands
+            commands.users += 1
+        submission = native.SubmissionStruct(
+            waits=waits,
+            wait_count=len(waits),
+            signals=signals,
+            signal_count=len(signals),
+            work=commands.handle,
+            token=token,
+        )
+        code = native.core.mn_queue_submit(self._core, ctypes.byref(submission), 1)
+        if code != native.OK:
+            error = native.exception_of(code, native.last_message())
+            self._retire([token])
+            raise error
+
+    def submit_prepared(self, submission: Any) -> None:
+        """Hand over one batch, by reference, whose commands the caller keeps until it is done."""
+        code = native.core.mn_queue_submit(self._core, submission, 1)
+        if code != native.OK:
+            native.check(code)
+
+    def collect(self) -> None:
+        """Let go of the command buffers whose batches are done."""
+        if self._released:
+            return
+        tokens = (ctypes.c_uint64 * 64)()
+        while count := native.core.mn_queue_retired(self._core, tokens, len(tokens)):
+            self._retire(tokens[:count])
+
+    def close(self) -> bool:
+        """Take no more batches, fail those that wait, and wait for those that run.
+
+        False when the process is ending and nobody watches the device any more.
+        """
+        if self._handle not in _watched:
+            return False
+        library().mn_vk_queue_let_go(self._handle)
+        while True:
+            code = native.core.mn_queue_close(self._core, _CLOSE_SLICE_NS)
+            if code != native.TIMEOUT:
+                break
+        native.check(code)
+        self.collect()
+        # Nothing is left to complete, but a device that was declared lost may still be at work.
+        self._context.commands.vkDeviceWaitIdle(self._context.handle)
+        return True
+
+    def release(self) -> None:
+        """Free the queue; only after `close`. Models may still hold the device, and must not reach it."""
+        self._released = True
+        _watched.discard(self._handle)
+        library().mn_vk_queue_release(self._handle)
+        self._context.commands.vkDestroySemaphore(self._context.handle, self._semaphore, None)
+
+    def records(self) -> list[QueueRecord]:
+        """The most recent finished batches, oldest first."""
+        return [] if self._released else read_records(self._core)
+
+    def inject_failure(self, result: int, after: int) -> None:
+        """Debug facility: the submission that follows ``after`` others fails with a VkResult."""
+        library().mn_vk_queue_inject_failure(self._handle, after, result)
+
+    def inject_hang(self, after: int) -> None:
+        """Debug facility: the submission that follows ``after`` others is not completed until `let_go`."""
+        library().mn_vk_queue_inject_hang(self._handle, after)
+
+    def let_go(self) -> None:
+        """End an injected hang."""
+        library().mn_vk_queue_let_go(self._handle)
+
+    def _retire(self, tokens: Sequence[int]) -> None:
+        with self._lock:
+            done = [self._running.pop(token) for token in tokens]
+            for commands in done:
+                commands.users -= 1
+            unused = [commands for commands in done if commands.closing and not commands.users]
+        for commands in unused:
+            commands.close()
+
+    def _create_semaphore(self) -> int:
+        info = vk.VkSemaphoreCreateInfo()
+        vk.chain(info, vk.VkSemaphoreTypeCreateInfo(semaphoreType=vk.VK_SEMAPHORE_TYPE_TIMELINE))
+        handle = ctypes.c_uint64()
+        check(
+            self._context.commands.vkCreateSemaphore(
+                self._context.handle, ctypes.byref(info), None, ctypes.byref(handle)
+            ),
+            "creating the device's timeline",
+        )
+        return handle.value
+
+
+def _points(points: Sequence[Point]) -> ctypes.Array[native.PointStruct]:
+    return (native.PointStruct * len(points))(
+        *(native.PointStruct(point.semaphore.handle, point.value) for point in points)
+    )

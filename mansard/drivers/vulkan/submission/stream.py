@@ -1,0 +1,183 @@
+"""Commands as 64-bit words, which the native core records in one call (src/vulkan/record.c)."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+from dataclasses import dataclass, field
+
+from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.submission.bridge import Calls, RecordingStruct, library
+
+DISPATCH, DISPATCH_IN_MEMORY, DISPATCH_WITH_SET, COPY, FILL, BARRIER = range(1, 7)
+TIMESTAMP, LABEL, LABEL_END = range(7, 10)
+WORD = (1 << 64) - 1
+"""The bits of a word: ``param & WORD`` is a signed parameter as a word."""
+
+COMPUTE, TRANSFER = 1, 2
+"""Kinds of work, as bits."""
+
+
+def _by_kinds(compute: int, transfer: int) -> tuple[int, int, int, int]:
+    """Masks by the kinds of work."""
+    return 0, compute, transfer, compute | transfer
+
+
+_STAGES = _by_kinds(vk.VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT, vk.VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT)
+_WRITES = _by_kinds(vk.VK_ACCESS_2_SHADER_WRITE_BIT, vk.VK_ACCESS_2_TRANSFER_WRITE_BIT)
+_ACCESSES = _by_kinds(
+    vk.VK_ACCESS_2_SHADER_READ_BIT | vk.VK_ACCESS_2_SHADER_WRITE_BIT,
+    vk.VK_ACCESS_2_TRANSFER_READ_BIT | vk.VK_ACCESS_2_TRANSFER_WRITE_BIT,
+)
+_EVERYTHING = vk.VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT
+_TIMES = (_EVERYTHING, _STAGES[COMPUTE], _STAGES[TRANSFER], _EVERYTHING)
+"""The stage whose end a timestamp waits for: Vulkan takes one, and all of them hold up the device longer."""
+_HOST = vk.VK_PIPELINE_STAGE_2_HOST_BIT
+_HOST_ACCESSES = vk.VK_ACCESS_2_HOST_READ_BIT | vk.VK_ACCESS_2_HOST_WRITE_BIT
+
+
+@dataclass
+class Stream:
+    """Commands to record, and what they need: timed rows, bytes of argument tables, descriptors.
+
+    Barriers name only the stages and accesses of the work on both of their sides: of what was recorded
+    since the barrier before, and of what comes up to the next. What is older is ordered by the chain of
+    barriers, each of which waits for the work the one before held back.
+    """
+
+    kinds: int = COMPUTE | TRANSFER
+    """The kinds of work that the queue can do."""
+    profile: bool = False
+    labelled: bool = False
+    """Whether commands get labels, for validation layers and debuggers."""
+    words: list[int] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+    """Labels of the timed commands."""
+    table_bytes: int = 0
+    sets: int = 0
+    descriptors: int = 0
+    """Sets to take from a pool, and the descriptors in them."""
+    _kinds: int = 0  # of the work since the last barrier
+    _begun: int = 0  # of the command begun last
+    _all: int = 0
+    _open: int = -1  # where the last barrier is in the words
+
+    def __post_init__(self) -> None:
+        self.words += [BARRIER | 4 << 8, _HOST, vk.VK_ACCESS_2_HOST_WRITE_BIT, 0, 0]
+
+    def begin(self, label: str, kinds: int) -> None:
+        """A command of some kinds of work starts: what is written until `end` belongs to it."""
+        before = self._kinds or kinds
+        self._kinds |= kinds
+        self._begun = kinds
+        if self.labelled:
+            text = label.encode() + b"\0"
+            text += bytes(-len(text) % 8)
+            self.words.append(LABEL | len(text) // 8 << 8)
+            self.words += memoryview(text).cast("Q").tolist()
+        if self.profile:
+            # A timestamp is taken when earlier commands have ended: the first one marks the end of what
+            # came before, so that rows of commands that may overlap do not count time twice.
+            self.words += (TIMESTAMP | 2 << 8, _TIMES[before], 2 * len(self.rows))
+
+    def end(self, label: str) -> None:
+        """The command begun last is complete."""
+        if self.profile:
+            self.words += (TIMESTAMP | 2 << 8, _TIMES[self._begun], 2 * len(self.rows) + 1)
+            self.rows.append(label)
+        if self.labelled:
+            self.words.append(LABEL_END)
+
+    def dispatch(
+        self, pipeline: int, layout: int, grid: tuple[int, int, int], table: list[int], in_memory: bool
+    ) -> None:
+        """A dispatch with its argument table in push constants, or in memory behind an address there."""
+        x, y, z = grid
+        kind = DISPATCH_IN_MEMORY if in_memory else DISPATCH
+        self.words += (kind | (4 + len(table)) << 8, pipeline, layout, x | y << 32, z, *table)
+        if in_memory:
+            self.table_bytes += -(-len(table) * 8 // 16) * 16
+
+    def dispatch_with_set(
+        self,
+        pipeline: int,
+        layout: int,
+        set_layout: int,
+        grid: tuple[int, int, int],
+        buffers: list[tuple[int, int, int]],
+        params: list[int],
+    ) -> None:
+        """A dispatch that takes its buffers (handle, offset, bytes) as descriptors: pushed, or in a set of
+        ``set_layout`` from a pool."""
+        x, y, z = grid
+        flat = [word for buffer in buffers for word in buffer]
+        count = 6 + len(flat) + len(params)
+        self.words += (DISPATCH_WITH_SET | count << 8, pipeline, layout, x | y << 32, z, set_layout)
+        self.words += (len(buffers), *flat, *params)
+        if set_layout:
+            self.sets += 1
+            self.descriptors += len(buffers)
+
+    def copy(self, source: int, target: int, source_offset: int, target_offset: int, size: int) -> None:
+        """vkCmdCopyBuffer of one region."""
+        self.words += (COPY | 5 << 8, source, target, source_offset, target_offset, size)
+
+    def fill(self, target: int, offset: int, size: int, pattern: int) -> None:
+        """vkCmdFillBuffer."""
+        self.words += (FILL | 4 << 8, target, offset, size, pattern)
+
+    def barrier(self) -> None:
+        """Order what comes after what was recorded; nothing when that is ordered already."""
+        if not self._kinds:
+            return
+        self._close()
+        self._open = len(self.words)
+        kinds, self._kinds = self._kinds, 0
+        self.words += (BARRIER | 4 << 8, _STAGES[kinds], _WRITES[kinds], 0, 0)
+
+    def finish(self) -> list[int]:
+        """All words; nothing may be added afterwards."""
+        self._close()
+        kinds = self._all
+        if not kinds:
+            return self.words[5:]
+        if self._open >= 0 and len(self.words) == self._open + 5:
+            del self.words[self._open :]  # nothing comes after the last barrier
+        self.words[3:5] = _STAGES[kinds], _ACCESSES[kinds]
+        self.words += (
+            BARRIER | 4 << 8,
+            _STAGES[kinds],
+            _WRITES[kinds],
+            _HOST,
+            _HOST_ACCESSES,
+        )
+        return self.words
+
+    def _close(self) -> None:
+        """The work after the last barrier is known now."""
+        self._all |= self._kinds
+        if self._open >= 0 and self._kinds:
+            self.words[self._open + 3] = _STAGES[self._kinds]
+            self.words[self._open + 4] = _ACCESSES[self._kinds]
+
+
+_CALLS = (
+    "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkCmdBindPipeline", "vkCmdPushConstants", "vkCmdDispatch",
+    "vkCmdCopyBuffer", "vkCmdFillBuffer", "vkCmdPipelineBarrier2", "vkCmdResetQueryPool",
+    "vkCmdWriteTimestamp2", "vkAllocateDescriptorSets", "vkUpdateDescriptorSets", "vkCmdBindDescriptorSets",
+    "vkCmdPushDescriptorSetKHR", "vkCmdBeginDebugUtilsLabelEXT", "vkCmdEndDebugUtilsLabelEXT",
+)  # fmt: skip
+"""In the order of ``mn_vk_calls``."""
+
+
+def calls_of(commands: vk.DeviceCommands) -> Calls:
+    """The calls the native core makes when it records; those of absent extensions are NULL."""
+    addresses = [commands.address(name) if hasattr(commands, name) else None for name in _CALLS]
+    return Calls((ctypes.c_void_p * len(_CALLS))(*addresses))
+
+
+def record(words: list[int], recording: RecordingStruct) -> int:
+    """Record words that `Stream.finish` gave; returns a VkResult."""
+    packed = array.array("Q", words)
+    address, count = packed.buffer_info()
+    return int(library().mn_vk_record(ctypes.byref(recording), address, count))

@@ -1,0 +1,95 @@
+"""The dispatch graph: what fusion leaves, one kernel per node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mansard.dims import DimLike
+from mansard.ir.graph import Graph
+from mansard.ir.ops import Assert, Generic, Op
+from mansard.ir.types import Value
+
+
+@dataclass(frozen=True, eq=False)
+class Dispatch:
+    """Ops that become one kernel.
+
+    ``inputs`` are the buffers it reads and ``outputs`` those it writes (graph values; a value seen
+    through reshapes is listed as its base). ``ops`` hold every op in order, reshapes included.
+    ``domain`` are the parallel loop extents shared by all ops (empty for special ops); a Generic in
+    ``ops`` computes at a domain point, or at a domain point times inner dims.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    domain: tuple[DimLike, ...]
+    packable: frozenset[Value] = frozenset()
+    """Inputs that are constants nothing else reads: the schedule may choose their layout in memory."""
+    in_place: frozenset[Value] = frozenset()
+    """Inputs in whose buffer the output is made (`mansard.passes.fusion.in_place`)."""
+
+    @property
+    def location(self) -> str:
+        """Where the first op with a known place comes from."""
+        return next((op.location.text for op in self.ops if op.location.text), "")
+
+    @property
+    def summary(self) -> str:
+        """Op names for reports, such as ``generic×3 reduce``."""
+        names = [_kind(op) for op in self.ops]
+        return " ".join(f"{n}×{names.count(n)}" if names.count(n) > 1 else n for n in dict.fromkeys(names))
+
+
+def _kind(op: Op) -> str:
+    if isinstance(op, Generic):
+        if op.combiner is None:
+            return "map"
+        return "contraction" if is_contraction(op) else f"reduce_{op.combiner}"
+    return op.name
+
+
+def is_contraction(op: Op) -> bool:
+    """A sum of products in which some operand is reused over a parallel dim (matmul, convolution)."""
+    if not isinstance(op, Generic) or op.combiner != "add" or len(op.inputs) < 2:
+        return False
+    parallel = {d for d in range(op.rank) if op.extents[d] != 1}
+    for index_map in op.maps:
+        if index_map is None or not index_map.results:
+            continue
+        used = {d for r in index_map.results for d, _ in r.terms}
+        # Operands that ignore the reduced dims are coefficients of the whole sum, not factors.
+        if used & set(op.reduced) and not parallel <= used:
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class DispatchGraph:
+    """Dispatches in execution order over the values of ``graph``; ``bases`` maps a reshaped value to
+    the value that holds its memory."""
+
+    graph: Graph
+    dispatches: tuple[Dispatch, ...]
+    bases: Mapping[Value, Value]
+    asserts: tuple[Assert, ...] = ()
+    slices: Mapping[Value, tuple[Value, DimLike]] = field(default_factory=dict)
+    """Values that are a part of another one's memory, from a byte of it on, which dispatches read."""
+    joins: Mapping[Value, tuple[tuple[Value, DimLike], ...]] = field(default_factory=dict)
+    """Values whose memory is that of others, which dispatches write, each from a byte of it on."""
+
+    def base(self, value: Value) -> Value:
+        """The value whose buffer holds ``value``."""
+        return self.bases.get(value, value)
+
+    def whole(self, value: Value) -> Value:
+        """The value of which one is a slice, or itself."""
+        base = self.base(value)
+        return self.whole(self.slices[base][0]) if base in self.slices else base
+
+    def sources(self, value: Value) -> tuple[Value, ...]:
+        """What has to be there for a value to be read: results of dispatches, inputs, constants, states."""
+        base = self.whole(value)
+        return tuple(part for part, _ in self.joins[base]) if base in self.joins else (base,)

@@ -1,0 +1,1 @@
+"""The reference interpreter of the Graph, in NumPy: what every op means."""

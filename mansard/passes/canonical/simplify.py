@@ -1,0 +1,53 @@
+"""Simplify the scalar bodies of Generic ops.
+
+Before::
+
+    %y: 4x8xf32 = generic (d0:4, d1:8) {select(d1 >= 0, %x[d0, d1] ** 2.0, %z[d0, d1]) * 1.0}
+
+After::
+
+    %y: 4x8xf32 = generic (d0:4, d1:8) {t0 = %x[d0, d1]; t0 * t0}
+
+Constants are folded, neutral operands dropped, integer comparisons decided by the bounds of dims,
+equal subtrees shared; operands that are no longer read are removed, equal ones merged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from weakref import WeakSet
+
+from mansard.analysis.affine import Affine
+from mansard.analysis.operands import tidy
+from mansard.analysis.structure import share
+from mansard.ir.graph import Graph
+from mansard.ir.ops import Generic, Op
+from mansard.ir.scalar import rewrite
+from mansard.passes.canonical.scalar_rules import simplify_node
+
+_simple: WeakSet[Op] = WeakSet()
+"""Ops that nothing was found to simplify about."""
+
+
+def simplify(graph: Graph) -> Graph:
+    """Simplify every body; the same graph when nothing changes."""
+    ops = [op if op in _simple else simplify_op(op) for op in graph.ops]
+    _simple.update(new for new, op in zip(ops, graph.ops, strict=True) if new is op)
+    if all(a is b for a, b in zip(ops, graph.ops, strict=True)):
+        return graph
+    return graph.with_ops(ops)
+
+
+def simplify_op(op: Op) -> Op:
+    """One op with its body simplified and its operands tidied."""
+    if not isinstance(op, Generic):
+        return op
+    affine = Affine(op.extents)
+    body = share(op.body)
+    # A rule may make a node equal to one that stands elsewhere, which sharing then merges.
+    for _ in range(4):
+        new = share(rewrite(body, lambda node: simplify_node(node, affine)))
+        if new is body:
+            break
+        body = new
+    return tidy(op if body is op.body else replace(op, body=body))

@@ -1,0 +1,1 @@
+"""Fusion of ops into dispatches."""

@@ -1,0 +1,269 @@
+"""Join products of one input with several constant weights into one product.
+
+Before (queries, keys and values of one layer; each bias is a constant)::
+
+    %q: 8x64xf32 = generic (d0:8, d1:64 | d2:32) add {%x[d0, d2] * %wq[d1, d2]}
+    %a: 8x64xf32 = generic (d0:8, d1:64) {%q[d0, d1] + %bq[d1]}
+    %k: 8x16xf32 = generic (d0:8, d1:16 | d2:32) add {%x[d0, d2] * %wk[d1, d2]}
+    %b: 8x16xf32 = generic (d0:8, d1:16) {%k[d0, d1] + %bk[d1]}
+
+After (readers of ``%a`` and ``%b`` read their columns of ``%all``)::
+
+    %both: 8x80xf32 = generic (d0:8, d1:80 | d2:32) add {%x[d0, d2] * %w[d1, d2]}
+    %all: 8x80xf32 = generic (d0:8, d1:80) {%both[d0, d1] + %b[d1]}
+
+One kernel then reads the input once and has as many columns as all of them, which fills a device that one
+small product leaves idle. Joined weights are made when they are loaded. Products stay apart where their
+results meet in an elementwise op or one of them has an epilogue of its own, which is then part of its
+kernel, and where a reader needs a result in memory by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from mansard.analysis.operands import is_copy, is_light
+from mansard.ir.dispatch import is_contraction
+from mansard.ir.graph import Graph, fresh_name
+from mansard.ir.interpreter.graph import load
+from mansard.ir.interpreter.scalar import Array
+from mansard.ir.ops import Generic, Op, Reshape
+from mansard.ir.scalar import Arg, Gather, Index, walk
+from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
+from mansard.passes.canonical.copies import read_through_copies
+from mansard.passes.canonical.dce import eliminate_dead
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """A product and the maps that follow it one by one, each the only reader of the one before."""
+
+    ops: tuple[Generic, ...]
+    epilogue: bool
+    """Whether another map follows that is not among ``ops`` and would be part of the product's kernel."""
+
+    @property
+    def columns(self) -> int:
+        extent = self.ops[0].extents[self.ops[0].rank - 1]
+        assert isinstance(extent, int)
+        return extent
+
+
+def merge_products(graph: Graph) -> Graph:
+    """Join products that share everything but a constant weight; the same graph where there are none."""
+    apart: set[Value] = set()
+    while True:
+        merger = _Merger(graph, apart)
+        merged = merger.run()
+        if merged is graph:
+            return graph
+        result = eliminate_dead(read_through_copies(merged))
+        stored = {v for op in result.ops if is_copy(op) for v in op.outputs}
+        failed = {first for part, first in merger.parts.items() if part in stored}
+        if not failed:
+            return result
+        apart |= failed
+
+
+class _Merger:
+    def __init__(self, graph: Graph, apart: Collection[Value]) -> None:
+        self.graph, self.apart = graph, apart
+        self.users, self.live = graph.users(), graph.live_outs()
+        self.constants = dict(graph.constants)
+        self.taken = {v.name for v in graph.values()}
+        self.place = {v: i for i, op in enumerate(graph.ops) for v in op.outputs}
+        self.parts: dict[Value, Value] = {}
+        """Results that became columns of a joined one, with the result of their first product."""
+
+    def run(self) -> Graph:
+        siblings: dict[object, list[_Chain]] = {}
+        for op in self.graph.ops:
+            key = self._key(op)
+            if key is not None:
+                assert isinstance(op, Generic)
+                siblings.setdefault(key, []).append(self._chain(op))
+        inserted: dict[Op, list[Op]] = {}
+        dropped: set[Op] = set()
+        for chains in siblings.values():
+            if len(chains) < 2 or chains[0].ops[0].output in self.apart or not self._fit(chains):
+                continue
+            inserted[chains[0].ops[0]] = self._join(chains)
+            dropped.update(op for chain in chains for op in chain.ops)
+        if not inserted:
+            return self.graph
+        ops = [new for op in self.graph.ops for new in inserted.get(op, []) + ([] if op in dropped else [op])]
+        return self.graph.with_ops(ops, constants=self.constants)
+
+    # Recognising ------------------------------------------------------------------------------
+    def _key(self, op: Op) -> object | None:
+        """What products must have in common to be joined; None for what can be joined with nothing."""
+        if not isinstance(op, Generic) or not is_contraction(op) or not op.rank:
+            return None
+        weights = [i for i, v in enumerate(op.inputs) if v in self.graph.constants]
+        if len(weights) != 1 or not isinstance(op.extents[op.rank - 1], int):
+            return None
+        (weight,) = weights
+        others = [(v, m) for i, (v, m) in enumerate(zip(op.inputs, op.maps, strict=True)) if i != weight]
+        if not self._joinable(op, weight) or any(m is None or _walks(m, op.rank - 1) for _, m in others):
+            return None
+        extents = tuple(e for d, e in enumerate(op.extents) if d != op.rank - 1)
+        values = tuple(v for v, _ in others)
+        return op.output.type.dtype, op.rank, weight, values, op.maps, extents, op.body, _outline(op, weight)
+
+    def _joinable(self, op: Generic, operand: int) -> bool:
+        """Whether an operand is a constant that only ``op`` reads, one part for each column of the result."""
+        value, index_map = op.inputs[operand], op.maps[operand]
+        if value not in self.graph.constants or value in self.live or self.users.get(value) != [op]:
+            return False
+        if op.inputs.count(value) > 1 or index_map is None or index_map.fill is not None:
+            return False
+        axis = _axis(index_map, op.rank - 1)
+        return axis is not None and value.type.shape[axis] == op.extents[op.rank - 1]
+
+    def _chain(self, product: Generic) -> _Chain:
+        ops = [product]
+        while (reader := self._only_reader(ops[-1].output)) is not None:
+            if not _is_epilogue(reader, ops[-1].output) or is_copy(reader):
+                break
+            assert isinstance(reader, Generic)
+            ops.append(reader)
+        following = ops[-1].output
+        while isinstance(reader := self._only_reader(following), Reshape):
+            following = reader.output
+        return _Chain(tuple(ops), reader is not None and not _may_follow(reader))
+
+    def _only_reader(self, value: Value) -> Op | None:
+        readers = self.users.get(value, [])
+        return readers[0] if len(readers) == 1 and value not in self.live else None
+
+    def _fit(self, chains: Sequence[_Chain]) -> bool:
+        """Whether the chains are the same op by op, with nothing left of any of them."""
+        first = chains[0]
+        if any(c.epilogue or len(c.ops) != len(first.ops) for c in chains):
+            return False
+        if any(c.ops[-1].output in self.live for c in chains):
+            return False
+        return all(self._same(first, chain, level) for chain in chains for level in range(1, len(first.ops)))
+
+    def _same(self, first: _Chain, other: _Chain, level: int) -> bool:
+        a, b = first.ops[level], other.ops[level]
+        column = a.rank - 1
+        kept = [e for d, e in enumerate(a.extents) if d != column]
+        if (a.body, a.maps) != (b.body, b.maps) or a.output.type.dtype is not b.output.type.dtype:
+            return False
+        if kept != [e for d, e in enumerate(b.extents) if d != column]:
+            return False
+        if any(isinstance(n, Gather) or (isinstance(n, Index) and n.dim == column) for n in walk(a.body)):
+            return False
+        for i, (x, y, index_map) in enumerate(zip(a.inputs, b.inputs, a.maps, strict=True)):
+            before = first.ops[level - 1].output, other.ops[level - 1].output
+            if (x, y) == before:
+                continue
+            if x is y and index_map is not None and not _walks(index_map, column):
+                known = x not in self.place or self.place[x] < self.place[first.ops[0].output]
+                if known:
+                    continue
+            if not (self._joinable(a, i) and self._joinable(b, i) and _outline(a, i) == _outline(b, i)):
+                return False
+        return True
+
+    # Rewriting --------------------------------------------------------------------------------
+    def _join(self, chains: Sequence[_Chain]) -> list[Op]:
+        """The joined ops, and a copy of its columns for every result."""
+        total = sum(chain.columns for chain in chains)
+        made: list[Op] = []
+        last: Value | None = None
+        for level, op in enumerate(chains[0].ops):
+            inputs = []
+            for i, value in enumerate(op.inputs):
+                if last is not None and value is chains[0].ops[level - 1].output:
+                    inputs.append(last)
+                elif value in self.constants and all(self._joinable(c.ops[level], i) for c in chains):
+                    inputs.append(self._constant([c.ops[level] for c in chains], i))
+                else:
+                    inputs.append(value)
+            column = op.rank - 1
+            shape = (*op.output.type.shape[:column], total)
+            last = Value(fresh_name(self.taken, op.output.name), TensorType(shape, op.output.type.dtype))
+            extents = (*shape, *op.extents[op.rank :])
+            made.append(replace(op, inputs=tuple(inputs), outputs=(last,), extents=extents))
+        assert last is not None
+        start = 0
+        for chain in chains:
+            part = chain.ops[-1].output
+            reads = [Linear.dim(d) for d in range(part.type.rank - 1)]
+            column_read = Linear.dim(part.type.rank - 1, 1, start)
+            body = Arg(0, part.type.dtype)
+            made.append(Generic((last,), (part,), part.type.shape, (IndexMap((*reads, column_read)),), body))
+            self.parts[part] = chains[0].ops[0].output
+            start += chain.columns
+        return made
+
+    def _constant(self, ops: Sequence[Generic], operand: int) -> Value:
+        """The constants of ``ops`` one after another along their columns."""
+        values = [op.inputs[operand] for op in ops]
+        index_map = ops[0].maps[operand]
+        assert index_map is not None
+        axis = _axis(index_map, ops[0].rank - 1)
+        assert axis is not None
+        shape = list(values[0].type.shape)
+        shape[axis] = sum(_extent(v, axis) for v in values)
+        joined = Value(fresh_name(self.taken, values[0].name), TensorType(tuple(shape), values[0].type.dtype))
+        self.constants[joined] = _joined([(v, self.constants.pop(v)) for v in values], axis)
+        return joined
+
+
+def _joined(sources: Sequence[tuple[Value, Constant]], axis: int) -> Constant:
+    def make(sources: Sequence[tuple[Value, Constant]]) -> Array:
+        return np.concatenate([load(value, constant) for value, constant in sources], axis)
+
+    keys = ", ".join(constant.key for _, constant in sources)
+    if len(keys) > 160:
+        keys = hashlib.sha256(keys.encode()).hexdigest()[:16]
+    return Constant(f"joined({keys})", partial(make, tuple(sources)))
+
+
+def _extent(value: Value, axis: int) -> int:
+    extent = value.type.shape[axis]
+    assert isinstance(extent, int)
+    return extent
+
+
+def _outline(op: Generic, operand: int) -> tuple[object, ...]:
+    """The type of a constant operand but for its extent along the columns."""
+    value, index_map = op.inputs[operand], op.maps[operand]
+    axis = _axis(index_map, op.rank - 1) if index_map is not None else None
+    return value.type.dtype, tuple(e for d, e in enumerate(value.type.shape) if d != axis)
+
+
+def _axis(index_map: IndexMap, column: int) -> int | None:
+    """The axis at which an operand walks the columns, when only that one does and as a whole; else None."""
+    axes = [a for a, r in enumerate(index_map.results) if any(d == column for d, _ in r.terms)]
+    return axes[0] if len(axes) == 1 and index_map.results[axes[0]].single == column else None
+
+
+def _walks(index_map: IndexMap, dim: int) -> bool:
+    return any(d == dim for r in index_map.results for d, _ in r.terms)
+
+
+def _is_epilogue(op: Op, value: Value) -> bool:
+    """Whether ``op`` is a map over exactly the elements of ``value``."""
+    if not isinstance(op, Generic) or op.combiner is not None or op.extents != value.type.shape:
+        return False
+    reads = [m for v, m in zip(op.inputs, op.maps, strict=True) if v is value]
+    return all(m == IndexMap.identity(op.rank) for m in reads)
+
+
+def _may_follow(op: Op) -> bool:
+    """Whether nothing is lost when ``op`` is not in the kernel of the product whose result it reads.
+
+    A map is, unless it costs next to nothing (a cast) and so is made again where it is read.
+    """
+    if not isinstance(op, Generic) or op.combiner is not None or is_copy(op):
+        return True
+    return len(op.inputs) == 1 and is_light(op.body, 1)

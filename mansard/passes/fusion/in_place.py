@@ -1,0 +1,47 @@
+"""States updated where they are: a scatter into a state need not copy it first.
+
+Before (a key cache takes one new row; at the end of the call its new contents replace the old)::
+
+    %after = scatter %cache, %where, %row        copies the cache, then writes the row
+    state %cache := %after                       copies it back
+
+After: `Dispatch.in_place` names ``%cache``; the kernel writes the row alone, into the state's buffer.
+
+Only where nothing reads the old contents later, and where no assertion could fail the call: a failed
+call leaves states as they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mansard.ir.dispatch import Dispatch, DispatchGraph
+from mansard.ir.graph import State
+from mansard.ir.ops import Reshape, Scatter
+
+
+def mark_in_place(graph: DispatchGraph) -> DispatchGraph:
+    """Dispatches with the states they update in place."""
+    if graph.asserts:
+        return graph
+    order = {dispatch: i for i, dispatch in enumerate(graph.dispatches)}
+    marked: dict[Dispatch, Dispatch] = {}
+    for state in graph.graph.states:
+        dispatch = next((d for d in graph.dispatches if graph.base(state.after) in d.outputs), None)
+        if dispatch is None or not _updates(graph, dispatch, state):
+            continue
+        readers = [d for d in graph.dispatches if state.before in d.inputs and d is not dispatch]
+        if all(order[d] < order[dispatch] for d in readers):
+            marked[dispatch] = replace(dispatch, in_place=frozenset({state.before}))
+    if not marked:
+        return graph
+    return replace(graph, dispatches=tuple(marked.get(d, d) for d in graph.dispatches))
+
+
+def _updates(graph: DispatchGraph, dispatch: Dispatch, state: State) -> bool:
+    """Whether a dispatch is a scatter into the state and nothing else."""
+    ops = [op for op in dispatch.ops if not isinstance(op, Reshape)]
+    if len(ops) != 1 or not isinstance(ops[0], Scatter):
+        return False
+    target, *others = (graph.base(v) for v in ops[0].inputs)
+    return target is state.before and state.before not in others

@@ -1,0 +1,1 @@
+"""Passes that choose how tensors and weights lie in memory."""

@@ -1,0 +1,220 @@
+"""Let producers write in the order a transpose wants.
+
+Before (the copy stays in memory because a reshape reads it)::
+
+    %m: 8x4x16xf32 = generic (d0:8, d1:4, d2:16 | d3:32) add {%p[d0, d1, d3] * %v[d0, d3, d2]}
+    %a: 8x4x16xf32 = generic (d0:8, d1:4, d2:16) {exp(%m[d0, d1, d2])}
+    %t: 4x8x16xf32 = generic (d0:4, d1:8, d2:16) {%a[d1, d0, d2]}
+    %r: 4x128xf32 = reshape %t
+
+After::
+
+    %m_1: 4x8x16xf32 = generic (d0:4, d1:8, d2:16 | d3:32) add {%p[d1, d0, d3] * %v[d1, d3, d2]}
+    %t: 4x8x16xf32 = generic (d0:4, d1:8, d2:16) {exp(%m_1[d0, d1, d2])}
+    %r: 4x128xf32 = reshape %t
+
+The producer's only reader must be the copy. Maps take the producers along that only they read, so
+that fusion still finds them side by side. A reshape between producer and copy is crossed by
+splitting dims; sums of products are only permuted, never split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mansard import dims
+from mansard.analysis.affine import to_scalar
+from mansard.analysis.loops import refine
+from mansard.analysis.operands import copied, is_copy
+from mansard.dims import DimLike
+from mansard.ir.dispatch import is_contraction
+from mansard.ir.graph import Graph, fresh_name
+from mansard.ir.ops import Generic, Op, Reshape
+from mansard.ir.scalar import Gather, Index, Scalar, rewrite, walk
+from mansard.ir.types import IndexMap, Linear, TensorType, Value
+from mansard.passes.layout.split_loops import groups
+
+
+@dataclass(frozen=True)
+class _Order:
+    """A new order of parallel dims: split to ``fine`` (``own`` of them for each old dim), then permuted."""
+
+    fine: tuple[DimLike, ...]
+    own: list[list[int]]
+    order: tuple[int, ...]
+    splits: bool
+
+    @property
+    def shape(self) -> tuple[DimLike, ...]:
+        return tuple(self.fine[i] for i in self.order)
+
+    def old_dims(self) -> list[Linear]:
+        """Each old dim over the new ones."""
+        place = {old: new for new, old in enumerate(self.order)}
+        result = []
+        for group in self.own:
+            index = Linear()
+            step: DimLike = 1
+            for i in reversed(group):
+                index = index.plus(Linear.dim(place[i], step))
+                step = dims.mul(step, self.fine[i])
+            result.append(index)
+        return result
+
+
+def permute_producers(graph: Graph) -> Graph:
+    """Fold pure transposes into what computes their operand; the same graph when none can."""
+    return _Permuter(graph).run()
+
+
+class _Permuter:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.producers, self.users, self.live = graph.producers(), graph.users(), graph.live_outs()
+        self.orders: dict[Op, _Order] = {}
+        self.copies: dict[Op, Generic] = {}  # the last producer of a chain and the copy it replaces
+        self.dropped: set[Op] = set()
+        self.moved: dict[Value, Value] = {}
+        self.taken = {v.name for v in graph.values()}
+
+    def run(self) -> Graph:
+        for op in self.graph.ops:
+            if isinstance(op, Generic) and is_copy(op):
+                self._consider(op)
+        if not self.orders:
+            return self.graph
+        ops: list[Op] = []
+        for op in self.graph.ops:
+            if isinstance(op, Generic) and op in self.orders:
+                ops.extend(self._apply(op))
+            elif op not in self.dropped:
+                ops.append(op)
+        return self.graph.with_ops(ops)
+
+    # Deciding -------------------------------------------------------------------------------
+    def _only_read_once(self, value: Value) -> bool:
+        return value not in self.live and len(self.users[value]) == 1
+
+    def _consider(self, copy: Generic) -> None:
+        value, between = copied(copy)[0], list[Op]()
+        while isinstance(op := self.producers.get(value), Reshape) and self._only_read_once(value):
+            between.append(op)
+            value = op.inputs[0]
+        if not self._may_move(value):
+            return
+        last = self.producers[value]
+        assert isinstance(last, Generic)
+        order = _order(last, copy)
+        chain = self._chain(last, order) if order is not None else None
+        if order is None or chain is None:
+            return
+        self.orders.update(dict.fromkeys(chain, order))
+        self.copies[last] = copy
+        self.dropped.update((copy, *between))
+
+    def _may_move(self, value: Value) -> bool:
+        op = self.producers.get(value)
+        free = op not in self.orders and op not in self.dropped
+        return isinstance(op, Generic) and free and self._only_read_once(value)
+
+    def _chain(self, last: Generic, order: _Order) -> list[Generic] | None:
+        """``last`` and the producers that follow its order; None when one of them must not."""
+        chain, stack = [], [last]
+        while stack:
+            op = stack.pop()
+            if order.splits and is_contraction(op):
+                return None
+            chain.append(op)
+            if op.combiner is None:
+                stack.extend(self._followers(op))
+        return chain
+
+    def _followers(self, op: Generic) -> list[Generic]:
+        gathered = {op.inputs[n.operand] for n in walk(op.body) if isinstance(n, Gather)}
+        found = []
+        for value, index_map in zip(op.inputs, op.maps, strict=True):
+            same = value.type.shape == op.output.type.shape and index_map == IndexMap.identity(op.rank)
+            producer = self.producers.get(value)
+            if not same or value in gathered or not self._may_move(value) or is_copy(producer):
+                continue
+            if op.inputs.count(value) == 1 and isinstance(producer, Generic):
+                found.append(producer)
+        return found
+
+    # Rewriting ------------------------------------------------------------------------------
+    def _apply(self, op: Generic) -> list[Op]:
+        """``op`` in its new order, and for the last of a chain the reshape to the copy's shape."""
+        order = self.orders[op]
+        old_dims = order.old_dims()
+        count = len(order.fine)
+        old_dims += [Linear.dim(count + i) for i in range(len(op.extents) - op.rank)]
+        copy = self.copies.get(op)
+        out = self._result(op, order.shape, copy)
+        new = replace(
+            op,
+            inputs=tuple(self.moved.get(v, v) for v in op.inputs),
+            outputs=(out,),
+            extents=(*order.shape, *op.extents[op.rank :]),
+            maps=tuple(self._map(v, m, old_dims, count) for v, m in zip(op.inputs, op.maps, strict=True)),
+            body=_at(op.body, old_dims),
+        )
+        if copy is None or out is copy.output:
+            return [new]
+        return [new, Reshape((out,), copy.outputs, location=copy.location)]
+
+    def _result(self, op: Generic, shape: Sequence[DimLike], copy: Generic | None) -> Value:
+        target = op.output if copy is None else copy.output
+        if copy is not None and tuple(shape) == target.type.shape:
+            return target
+        out = Value(fresh_name(self.taken, target.name), TensorType(tuple(shape), target.type.dtype))
+        if copy is None:
+            self.moved[op.output] = out
+        return out
+
+    def _map(
+        self, value: Value, index_map: IndexMap | None, old_dims: Sequence[Linear], count: int
+    ) -> IndexMap | None:
+        if value in self.moved:
+            return IndexMap.identity(count)
+        return index_map.compose(old_dims) if index_map is not None else None
+
+
+def _at(body: Scalar, old_dims: Sequence[Linear]) -> Scalar:
+    def leaf(node: Scalar) -> Scalar:
+        return to_scalar(old_dims[node.dim]) if isinstance(node, Index) else node
+
+    return rewrite(body, leaf)
+
+
+def _order(producer: Generic, copy: Generic) -> _Order | None:
+    """The order in which ``producer`` would write what ``copy`` makes of it; None when it is no transpose."""
+    value, index_map = copied(copy)
+    place = _walked_dims(copy, value, index_map)
+    own = producer.output.type.shape
+    fine = refine(own, value.type.shape)
+    if place is None or fine is None or 0 in fine:
+        return None
+    parts, own_parts = groups(fine, value.type.shape), groups(fine, own)
+    if parts is None or own_parts is None:
+        return None
+    order = tuple(i for d in sorted(place) for i in parts[place[d]])
+    return _Order(fine, own_parts, order, splits=any(len(g) > 1 for g in own_parts))
+
+
+def _walked_dims(copy: Generic, value: Value, index_map: IndexMap) -> Mapping[int, int] | None:
+    """Which dim of ``value`` each dim of the copy walks, when each walks one as a whole; else None."""
+    plain = index_map.plain_dims
+    if plain is None:
+        return None
+    place: dict[int, int] = {}
+    for axis, dim in enumerate(plain):
+        size = value.type.shape[axis]
+        if dims.is_one(size):
+            continue
+        if dim is None or dim in place or copy.extents[dim] != size:
+            return None
+        place[dim] = axis
+    if any(not dims.is_one(e) and d not in place for d, e in enumerate(copy.extents)):
+        return None
+    return place

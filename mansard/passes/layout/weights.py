@@ -1,0 +1,67 @@
+"""Weight layout: constants of contractions stored the way the kernels read them.
+
+Before (a linear layer; the weight lies as the framework keeps it, output features outermost)::
+
+    %y[d0, d1] = sum(d2) %x[d0, d2] * %w[d1, d2]        %w: 1536x384 constant
+
+After (output features innermost, so that vectors of outputs are read in one piece)::
+
+    %y[d0, d1] = sum(d2) %x[d0, d2] * %w_t[d2, d1]      %w_t: 384x1536 constant, permuted when loaded
+
+A weight is stored once: one that anything else reads in another way stays as it is.
+"""
+
+from __future__ import annotations
+
+from mansard import dims
+from mansard.ir.dispatch import is_contraction
+from mansard.ir.graph import Graph
+from mansard.ir.ops import Generic
+from mansard.passes.layout.constants import transpose_constants
+
+LEAST_ROWS = 4
+"""Below this many rows sharing a weight the product is bound by reading it, and either layout reads
+it in one piece."""
+
+
+def lay_out_weights(graph: Graph) -> Graph:
+    """Permute constant operands of contractions so that the result's innermost dim is theirs too."""
+    users = graph.users()
+    wanted = {}
+    for op in graph.ops:
+        if not (isinstance(op, Generic) and is_contraction(op)):
+            continue
+        for i, value in enumerate(op.inputs):
+            shared = users[value] != [op] or op.inputs.count(value) > 1
+            permutation = None if shared else _wanted(graph, op, i)
+            if permutation is not None:
+                wanted[value] = permutation
+    return transpose_constants(graph, wanted) if wanted else graph
+
+
+def _wanted(graph: Graph, op: Generic, operand: int) -> tuple[int, ...] | None:
+    """The permutation of a constant operand's dims that serves the kernel better, or None."""
+    index_map = op.maps[operand]
+    if op.inputs[operand] not in graph.constants or index_map is None or not op.rank:
+        return None
+    plain = index_map.plain_dims
+    column = op.rank - 1
+    if plain is None or None in plain or column not in plain or plain[-1] == column:
+        return None
+    if len(set(plain)) != len(plain) or plain[-1] not in op.reduced:
+        return None
+    walked = {d for d in plain if d is not None}
+    rows = dims.product(op.extents[d] for d in range(op.rank) if d not in walked)
+    if dims.representative(rows) < LEAST_ROWS or any(_walks(op, i, column) for i in _others(op, operand)):
+        return None
+    place = plain.index(column)
+    return (*(d for d in range(len(plain)) if d != place), place)
+
+
+def _others(op: Generic, operand: int) -> list[int]:
+    return [i for i in range(len(op.inputs)) if i != operand]
+
+
+def _walks(op: Generic, operand: int, dim: int) -> bool:
+    index_map = op.maps[operand]
+    return index_map is None or any(d == dim for r in index_map.results for d, _ in r.terms)

@@ -1,0 +1,1 @@
+"""Passes that split ops so that more workgroups, or several devices, share the work."""

@@ -1,0 +1,242 @@
+"""Split the keys of attentions with few rows, so that many workgroups of a GPU share them.
+
+Before (decoding: one row of 8 heads against 4096 keys; see `mansard.analysis.attention` for the form)::
+
+    scores[h, s], masked[h, s], top[h], exps[h, s], total[h], probs[h, s], out[h, e]
+
+After (32 chunks of 128 keys)::
+
+    scores[h, c, s], masked[h, c, s], top[h, c], exps[h, c, s], total[h, c]
+    part[c, h, e] = sum(s) exps[h, c, s] * v[128*c + s, e]
+    most[h, e]    = max(c) top[h, c]
+    share[h, e, c] = exp(top[h, c] - most[h, e])
+    out[h, e]     = sum(c) share[h, e, c] * part[c, h, e] / sum(c) share[h, e, c] * total[h, c]
+
+The first line stays one kernel, the rest becomes another. Where no chunk divides the keys, the last one
+reads zeros beyond them, which are hidden. Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mansard import dims
+from mansard.analysis.affine import to_scalar
+from mansard.analysis.attention import AttentionForm, find_attention
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.ir.graph import Graph, fresh_name
+from mansard.ir.ops import Generic, Op
+from mansard.ir.scalar import Apply, Arg, Const, DimValue, Index, Scalar, operands, rewrite
+from mansard.ir.types import IndexMap, Linear, TensorType, Value
+from mansard.passes.canonical.specialise import is_join
+
+LEAST_KEYS = 512
+"""With fewer keys a second kernel costs more than it saves."""
+CHUNKS = (64, 128, 256, 512, 1024)
+"""Keys of a chunk: the first with which there are not many more workgroups than wanted."""
+_LOWEST, _TINY = -3.0e38, 1e-30
+F32 = DType.F32
+
+
+def split_attention(graph: Graph, workgroups: int) -> Graph:
+    """Split every attention whose rows alone give fewer than ``workgroups`` workgroups; the same graph
+    where there is none."""
+    producers, users, live = graph.producers(), graph.users(), set(graph.live_outs())
+    splitter = _Splitter(graph)
+    for op in graph.ops:
+        form = find_attention(op, producers)
+        chunk = _chunk(form, workgroups) if form is not None else None
+        if form is None or chunk is None or not _closed(form, users, live) or _joined(form, producers):
+            splitter.ops.append(op)
+        else:
+            splitter.split(form, chunk)
+    return graph.with_ops(splitter.ops) if splitter.changed else graph
+
+
+def _closed(form: AttentionForm, users: Mapping[Value, Sequence[Op]], live: set[Value]) -> bool:
+    inside = set(form.ops)
+    return all(
+        o.output not in live and all(u in inside for u in users[o.output])
+        for o in inside
+        if o is not form.weighted
+    )
+
+
+def _joined(form: AttentionForm, producers: Mapping[Value, Op]) -> bool:
+    """Whether keys or values are joined from parts: a kernel over all keys reads these where they lie."""
+    sides = ((form.scores, form.key), (form.weighted, form.value))
+    return any(is_join(producers.get(op.inputs[i])) for op, side in sides for i in operands(side))
+
+
+def _chunk(form: AttentionForm, workgroups: int) -> int | None:
+    """Keys of a chunk, or None where rows or keys say that nothing is gained."""
+    weighted = form.weighted
+    length = weighted.extents[-1]
+    if form.partial is not None or dims.bounds(length)[1] < LEAST_KEYS:
+        return None
+    shared = {d for p in form.key_index for d, _ in p.terms}
+    rows = dims.product(e for d, e in enumerate(weighted.extents[: weighted.rank]) if d not in shared)
+    heads = dims.product(e for d, e in enumerate(weighted.extents[: weighted.rank]) if d in shared)
+    few = dims.bounds(rows)[1] <= 16 * form.columns
+    if not few or dims.representative(heads, 8) >= workgroups:
+        return None
+    keys = dims.representative(length, dims.bounds(length)[1])
+    wanted = max(1, keys * max(1, dims.representative(heads, 8)) // workgroups)
+    return next((c for c in CHUNKS if c >= wanted), CHUNKS[-1])
+
+
+class _Splitter:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.taken = {v.name for v in graph.values()}
+        self.ops: list[Op] = []
+        self.changed = False
+
+    def split(self, form: AttentionForm, chunk: int) -> None:
+        """Append what replaces the last product of an attention; the rest is dead then."""
+        self.changed = True
+        self.form, self.chunk = form, chunk
+        self.length = form.weighted.extents[-1]
+        self.count = dims.ceildiv(self.length, chunk)
+        self.whole = isinstance(self.length, int) and self.length % chunk == 0
+        self.new: dict[Value, Value] = {}
+        for op in (form.scores, *reversed(form.chain)):
+            self._inside(op)
+        self._merge(*self._softmax())
+
+    def _generic(
+        self,
+        inputs: Sequence[Value],
+        maps: Sequence[IndexMap | None],
+        extents: Sequence[DimLike],
+        body: Scalar,
+        name: str,
+        *,
+        combiner: str | None = None,
+        reduced: int = 1,
+        result: Value | None = None,
+    ) -> Value:
+        rank = len(extents) - (reduced if combiner else 0)
+        if result is None:
+            name = fresh_name(self.taken, f"{self.form.weighted.output.name}.{name}")
+            result = Value(name, TensorType(tuple(extents[:rank]), body.dtype))
+        location = self.form.weighted.location
+        self.ops.append(
+            Generic(tuple(inputs), (result,), tuple(extents), tuple(maps), body, combiner, location=location)
+        )
+        return result
+
+    # The chunks -----------------------------------------------------------------------------
+    def _key(self, op: Generic) -> int:
+        return self.form.index[op].index(Linear.dim(self.form.weighted.reduced[0]))
+
+    def _read(self, index_map: IndexMap | None, loops: Sequence[Linear], key: int) -> IndexMap | None:
+        """A read over split dims; zero beyond the last key."""
+        if index_map is None:
+            return None
+        moves = any(d == key for r in index_map.results for d, _ in r.terms)
+        fill = 0 if moves and not self.whole and index_map.fill is None else index_map.fill
+        return IndexMap(tuple(r.compose(loops) for r in index_map.results), fill)
+
+    def _inside(self, op: Generic) -> None:
+        """An op between query and softmax, with its key dim split into chunk and place."""
+        key = self._key(op)
+        place = Linear.dim(key, self.chunk).plus(Linear.dim(key + 1))
+        loops = [Linear.dim(d if d < key else d + 1) for d in range(len(op.extents))]
+        loops[key] = place
+        inputs: list[Value] = []
+        maps: list[IndexMap | None] = []
+        for value, index_map in zip(op.inputs, op.maps, strict=True):
+            found = self.new.get(value)
+            if found is None or index_map is None:
+                inputs.append(value)
+                maps.append(self._read(index_map, loops, key))
+                continue
+            results: list[Linear] = []
+            for r in index_map.results:
+                results += [Linear.dim(key), Linear.dim(key + 1)] if r.single == key else [r.compose(loops)]
+            inputs.append(found)
+            maps.append(IndexMap(tuple(results)))
+        body = rewrite(op.body, lambda n: to_scalar(loops[n.dim]) if isinstance(n, Index) else n)
+        if op.output is self.form.masked and op is not self.form.scores:
+            body = self._hidden(body, place)
+        extents = (*op.extents[:key], self.count, self.chunk, *op.extents[key + 1 :])
+        out = self._generic(inputs, maps, extents, body, "chunks", combiner=op.combiner)
+        if op is self.form.scores and op.output is self.form.masked and not self.whole:
+            every = IndexMap.identity(len(extents) - 1)
+            hidden = self._hidden(Arg(0, F32), place)
+            out = self._generic([out], [every], extents[:-1], hidden, "inside")
+        self.new[op.output] = out
+
+    def _hidden(self, body: Scalar, place: Linear) -> Scalar:
+        if self.whole:
+            return body
+        length = self.length
+        end = Const(length, DType.I64) if isinstance(length, int) else DimValue(length)
+        inside = Apply("lt", (to_scalar(place), end), DType.BOOL)
+        return Apply("select", (inside, body, Const(float("-inf"), F32)), F32)
+
+    def _softmax(self) -> tuple[Value, Value, Value]:
+        """Maxima and sums of each chunk, in the order of the scores' dims, and its weighted sums."""
+        form = self.form
+        masked = self.new[form.masked]
+        shape = masked.type.shape
+        key = next(i for i, p in enumerate(form.masked_index) if p == Linear.dim(form.weighted.reduced[0]))
+        rank = len(shape)
+        others = [d for d in range(rank) if d != key + 1]
+        inner = IndexMap(
+            tuple(Linear.dim(rank - 1 if d == key + 1 else others.index(d)) for d in range(rank))
+        )
+        extents = (*(shape[d] for d in others), self.chunk)
+        top = self._generic([masked], [inner], extents, Arg(0, F32), "top", combiner="max")
+        shift = Apply("max", (Arg(1, F32), Const(_LOWEST, F32)), F32)
+        power = Apply("exp", (Apply("sub", (Arg(0, F32), shift), F32),), F32)
+        row = IndexMap.of_dims(others)
+        exps = self._generic([masked, top], [IndexMap.identity(rank), row], shape, power, "exps")
+        total = self._generic([exps], [inner], extents, Arg(0, F32), "total", combiner="add")
+        return top, total, self._weighted(exps, key)
+
+    def _weighted(self, exps: Value, key: int) -> Value:
+        """The last product of every chunk; chunks are its first dim."""
+        form, weighted = self.form, self.form.weighted
+        rank = weighted.rank
+        loops = [Linear.dim(d + 1) for d in range(rank)]
+        loops.append(Linear.dim(0, self.chunk).plus(Linear.dim(rank + 1)))
+        probability = form.softmax[-1].output
+        at = [p.compose(loops) for p in form.masked_index]
+        at[key : key + 1] = [Linear.dim(0), Linear.dim(rank + 1)]
+        inputs = [exps if v is probability else v for v in weighted.inputs]
+        maps = [
+            IndexMap(tuple(at)) if v is probability else self._read(m, loops, rank)
+            for v, m in zip(weighted.inputs, weighted.maps, strict=True)
+        ]
+        body = rewrite(weighted.body, lambda n: to_scalar(loops[n.dim]) if isinstance(n, Index) else n)
+        extents = (self.count, *weighted.extents[:rank], self.chunk)
+        return self._generic(inputs, maps, extents, body, "part", combiner="add")
+
+    # The merge ------------------------------------------------------------------------------
+    def _merge(self, top: Value, total: Value, part: Value) -> None:
+        form, weighted = self.form, self.form.weighted
+        rank = weighted.rank
+        domain = weighted.extents[:rank]
+        chunk = Linear.dim(rank)
+        length = Linear.dim(weighted.reduced[0])
+        row = IndexMap(tuple(chunk if p == length else p for p in form.masked_index))
+        here = IndexMap((chunk, *(Linear.dim(d) for d in range(rank))))
+        inner, point = IndexMap.identity(rank + 1), IndexMap.identity(rank)
+        extents = (*domain, self.count)
+        arg = Arg(0, F32)
+        most = self._generic([top], [row], extents, arg, "most", combiner="max")
+        shift = Apply("max", (Arg(1, F32), Const(_LOWEST, F32)), F32)
+        power = Apply("exp", (Apply("sub", (arg, shift), F32),), F32)
+        share = self._generic([top, most], [row, IndexMap(inner.results[:-1])], extents, power, "share")
+        times = Apply("mul", (arg, Arg(1, F32)), F32)
+        # As a map of its own the product is no contraction, and all of this one kernel.
+        scaled = self._generic([share, total], [inner, row], extents, times, "scaled")
+        sums = self._generic([scaled], [inner], extents, arg, "sums", combiner="add")
+        parts = self._generic([share, part], [inner, here], extents, times, "parts", combiner="add")
+        least = _TINY if form.divisor is None else form.divisor
+        divisor = Apply("max", (Arg(1, F32), Const(least, F32)), F32)
+        body = Apply("div", (arg, divisor), F32)
+        self._generic([parts, sums], [point, point], domain, body, "merged", result=weighted.output)

@@ -1,0 +1,295 @@
+"""Cut long lines into pieces, so that many workgroups of a GPU share what one would do alone.
+
+A reduction of few long rows, before and after (a softmax's maximum over a vocabulary)::
+
+    %t: 1xf32 = generic (d0:1 | d1:151936) max {%x[d0, d1]}
+
+    %p: 1x32xf32 = generic (d0:1, d1:32 | d2:4748) max {%x[d0, 4748*d1 + d2]}
+    %t: 1xf32 = generic (d0:1 | d1:32) max {%p[d0, d1]}
+
+What is left over when no number of pieces divides the row is reduced by itself. Extremes' places are those of
+the best piece; running sums are those of the pieces with the totals before them added; and the first of a
+line's elements in order (top-k) are among the first of its pieces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mansard import dims
+from mansard.analysis.affine import to_scalar
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.ir.dispatch import is_contraction
+from mansard.ir.graph import Graph
+from mansard.ir.interpreter.generic import neutral
+from mansard.ir.op_writer import OpWriter
+from mansard.ir.ops import Generic, Op, Scan, Sort
+from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, rewrite
+from mansard.ir.types import IndexMap, Linear, Value
+from mansard.passes.parallel import split_sort as long_sort
+
+LEAST_ROW = 32768
+"""Elements of a row worth cutting: one workgroup runs over fewer in less time than two more kernels take, and
+in a norm it still has the row in its registers then."""
+MOST_ROWS = 256
+"""More rows than that keep a GPU busy by themselves."""
+LEAST_PIECE = 1024
+"""Elements of a piece of a row; a workgroup then still does more than start."""
+WANTED_PIECES = 512
+"""Pieces of all rows together: a few workgroups for each core of a large GPU."""
+LEAST_LINE, LINE_PIECE = 16384, 2048
+"""Elements of a line of a running sum worth cutting, and of its pieces."""
+SORTED_BYTES = 16384
+"""Bytes of a sorting network, the shared memory of every device: values and places of 4 bytes."""
+QUICK_BYTES = SORTED_BYTES // 2
+"""A network of half the size takes less than half the time, if what is wanted is few."""
+_NARROW = frozenset({DType.F16, DType.BF16, DType.F8})
+
+
+def cut_long_lines(graph: Graph) -> Graph:
+    """Cut reductions, running sums and top-k of few long lines; the same graph where there are none."""
+    cutter = _Cutter(graph)
+    for op in graph.ops:
+        cutter.take(op)
+    return graph.with_ops(cutter.ops) if cutter.changed else graph
+
+
+class _Cutter(OpWriter):
+    changed = False
+
+    def take(self, op: Op) -> None:
+        """Append an op, or what replaces it."""
+        before = len(self.ops)
+        if isinstance(op, Generic) and _long_reduction(op):
+            self._reduction(op)
+        elif isinstance(op, Scan) and _long_scan(op):
+            self._scan(op)
+        elif isinstance(op, Sort) and _long_top(op):
+            self._top(op)
+        elif isinstance(op, Sort) and long_sort.applies(op):
+            long_sort.write(self, op)
+        if len(self.ops) == before:
+            self.ops.append(op)
+        else:
+            self.changed = True
+
+    # Reductions -------------------------------------------------------------------------------
+    def _reduction(self, op: Generic) -> None:
+        loop, pieces, length = _pieces(op)
+        extent = op.extents[loop]
+        assert isinstance(extent, int)
+        rest = extent - pieces * length
+        if op.combiner in ("argmin", "argmax"):
+            self._extreme(op, pieces, length, rest)
+            return
+        parts = self._part(op, loop, 0, length, pieces, op.combiner)
+        shape = op.extents[: op.rank]
+        over = IndexMap.identity(op.rank + 1)
+        arg = Arg(0, op.body.dtype)
+        if not rest:
+            self.generic(
+                op, [parts], [over], (*shape, pieces), arg,
+                rank=op.rank, combiner=op.combiner, result=op.output,
+            )  # fmt: skip
+            return
+        total = self.generic(op, [parts], [over], (*shape, pieces), arg, rank=op.rank, combiner=op.combiner)
+        tail = self._part(op, loop, pieces * length, rest, None, op.combiner)
+        both = Apply(str(op.combiner), (arg, Arg(1, op.body.dtype)), op.body.dtype)
+        self.generic(op, [total, tail], [IndexMap.identity(op.rank)] * 2, shape, both, result=op.output)
+
+    def _part(
+        self, op: Generic, loop: int, start: int, length: int, pieces: int | None, combiner: str | None
+    ) -> Value:
+        """``op`` over ``length`` iterations of a loop from ``start`` on, or over so many in each piece."""
+        rank = op.rank + (pieces is not None)
+        shift = rank - op.rank
+        extents: list[DimLike] = [
+            *op.extents[: op.rank],
+            *([pieces] if pieces else []),
+            *op.extents[op.rank :],
+        ]
+        extents[loop + shift] = length
+        loops = [Linear.dim(i if i < op.rank else i + shift) for i in range(len(op.extents))]
+        loops[loop] = loops[loop].plus(Linear.dim(op.rank, length) if pieces else Linear((), start))
+
+        def leaf(node: Scalar) -> Scalar:
+            return to_scalar(loops[node.dim]) if isinstance(node, Index) else node
+
+        maps = [m.compose(loops) if m is not None else None for m in op.maps]
+        return self.generic(
+            op, op.inputs, maps, extents, rewrite(op.body, leaf), rank=rank, combiner=combiner
+        )
+
+    def _extreme(self, op: Generic, pieces: int, length: int, rest: int) -> None:
+        """The place of the first extreme: of each piece, then the place in the best piece."""
+        best = "max" if op.combiner == "argmax" else "min"
+        loop, rank, shape = op.rank, op.rank, op.extents[: op.rank]
+        row, over = IndexMap.identity(rank), IndexMap.identity(rank + 1)
+        values = self._part(op, loop, 0, length, pieces, best)
+        places = self._part(op, loop, 0, length, pieces, op.combiner)
+        arg, i64 = Arg(0, op.body.dtype), DType.I64
+        where = self.generic(op, [values], [over], (*shape, pieces), arg, rank=rank, combiner=op.combiner)
+        piece = Arg(0, i64)
+        here = tuple(Index(d) for d in range(rank))
+        start = Apply("mul", (piece, Const(length, i64)), i64)
+        place: Scalar = Apply("add", (Gather(1, (*here, piece), i64), start), i64)
+        if not rest:
+            self.generic(op, [where, places], [row, None], shape, place, result=op.output)
+            return
+        late_value = self._part(op, loop, pieces * length, rest, None, best)
+        late_place = self._part(op, loop, pieces * length, rest, None, op.combiner)
+        old, new = Gather(2, (*here, piece), op.body.dtype), Arg(3, op.body.dtype)
+        order = "gt" if best == "max" else "lt"
+        better: Scalar = Apply(order, (new, old), DType.BOOL)
+        if op.body.dtype.is_float:
+            nan, number = Apply("ne", (new, new), DType.BOOL), Apply("eq", (old, old), DType.BOOL)
+            better = Apply("or", (better, Apply("and", (nan, number), DType.BOOL)), DType.BOOL)
+        late = Apply("add", (Arg(4, i64), Const(pieces * length, i64)), i64)
+        body = Apply("select", (better, late, place), i64)
+        inputs, maps = [where, places, values, late_value, late_place], [row, None, None, row, row]
+        self.generic(op, inputs, maps, shape, body, result=op.output)
+
+    # Running sums -----------------------------------------------------------------------------
+    def _scan(self, op: Scan) -> None:
+        (source,), dtype = op.inputs, op.output.type.dtype
+        lines, length = _lines(source, op.axis)
+        count = -(-length // LINE_PIECE)
+        fill = neutral(op.combiner, dtype)
+        if count * LINE_PIECE == length:
+            padded = self.reshape(op, source, (lines, count, LINE_PIECE))
+        else:
+            line = self.reshape(op, source, (lines, length))
+            within = IndexMap((Linear.dim(0), Linear(((1, LINE_PIECE), (2, 1)))), fill)
+            padded = self.generic(op, [line], [within], (lines, count, LINE_PIECE), Arg(0, dtype))
+        running = self.value(op, (lines, count, LINE_PIECE), dtype)
+        self.ops.append(Scan((padded,), (running,), 2, op.combiner, location=op.location))
+        last = IndexMap((Linear.dim(0), Linear.dim(1), Linear((), LINE_PIECE - 1)))
+        totals = self.generic(op, [running], [last], (lines, count), Arg(0, dtype))
+        before = self.value(op, (lines, count), dtype)
+        self.ops.append(Scan((totals,), (before,), 1, op.combiner, False, location=op.location))
+        piece = IndexMap.of_dims((0, 1))
+        args = (Arg(1, dtype), Arg(0, dtype))
+        added = Apply(op.combiner, args, dtype)
+        shape = (lines, count, LINE_PIECE)
+        whole = self.generic(op, [running, before], [IndexMap.identity(3), piece], shape, added)
+        if op.inclusive and count * LINE_PIECE == length:
+            self.reshape(op, whole, op.output.type.shape, op.output)
+            return
+        straight = self.reshape(op, whole, (lines, count * LINE_PIECE))
+        at = Linear.dim(1) if op.inclusive else Linear.dim(1).plus(Linear((), -1))
+        line_map = IndexMap((Linear.dim(0), at), None if op.inclusive else fill)
+        cut = self.generic(op, [straight], [line_map], (lines, length), Arg(0, dtype))
+        self.reshape(op, cut, op.output.type.shape, op.output)
+
+    # Top-k ------------------------------------------------------------------------------------
+    def _top(self, op: Sort) -> None:
+        (source,), dtype = op.inputs, op.inputs[0].type.dtype
+        assert op.limit is not None
+        lines, length = _lines(source, op.axis)
+        size = _network(dtype, op.limit)
+        count = -(-length // size)
+        line = self.reshape(op, source, (lines, length))
+        shape = (lines, count, size)
+        if count * size == length:
+            pieces = self.reshape(op, line, shape)
+        else:
+            # What fills the last piece sorts behind everything in it: it is last, and comes last.
+            within = IndexMap((Linear.dim(0), Linear(((1, size), (2, 1)))), _sorts_last(dtype, op.descending))
+            pieces = self.generic(op, [line], [within], shape, Arg(0, dtype))
+        kept = (lines, count, op.limit)
+        first, places = self.value(op, kept, dtype), self.value(op, kept, DType.I64)
+        self.ops.append(Sort((pieces,), (first, places), 2, op.descending, op.limit, location=op.location))
+        candidates = self.reshape(op, first, (lines, count * op.limit))
+        values = self.value(op, (lines, op.limit), dtype)
+        order = self.value(op, (lines, op.limit), DType.I64)
+        self.take(Sort((candidates,), (values, order), 1, op.descending, op.limit, location=op.location))
+        chosen = Arg(0, DType.I64)
+        k = Const(op.limit, DType.I64)
+        piece = Apply("div", (chosen, k), DType.I64)
+        start = Apply("mul", (piece, Const(size, DType.I64)), DType.I64)
+        inside = Gather(1, (Index(0), piece, Apply("rem", (chosen, k), DType.I64)), DType.I64)
+        place = Apply("add", (start, inside), DType.I64)
+        found = self.generic(op, [order, places], [IndexMap.identity(2), None], (lines, op.limit), place)
+        self.reshape(op, values, op.outputs[0].type.shape, op.outputs[0])
+        self.reshape(op, found, op.outputs[1].type.shape, op.outputs[1])
+
+
+def _long_reduction(op: Generic) -> bool:
+    if op.combiner is None or is_contraction(op) or op.body.dtype in _NARROW:
+        return False
+    if not all(isinstance(op.extents[d], int) for d in op.reduced):
+        return False
+    return _wanted(op) >= 4 and _pieces(op)[1] >= 2
+
+
+def _wanted(op: Generic) -> int:
+    """Pieces that each row should have."""
+    rows = max(1, dims.representative(dims.product(op.extents[: op.rank])))
+    row = math.prod(_known(op.extents[op.rank :]))
+    return 0 if row < LEAST_ROW or rows > MOST_ROWS else min(WANTED_PIECES // rows, row // LEAST_PIECE)
+
+
+def _pieces(op: Generic) -> tuple[int, int, int]:
+    """The reduced loop to cut, the number of pieces and their length: one that leaves nothing over and keeps
+    vectors aligned, if there is one nearly as good."""
+    extents = _known(op.extents[op.rank :])
+    loop = op.rank + extents.index(max(extents))
+    extent, wanted = op.extents[loop], _wanted(op)
+    assert isinstance(extent, int)
+    whole = [p for p in range(max(2, wanted // 8), min(2 * wanted, extent) + 1) if extent % p == 0]
+    aligned = [p for p in whole if extent // p % 4 == 0] or (whole if extent < 4 * wanted else [])
+    if aligned:
+        pieces = min(aligned, key=lambda p: abs(p - wanted))
+        return loop, pieces, extent // pieces
+    pieces = min(wanted, extent)
+    length = extent // pieces
+    return loop, pieces, length // 4 * 4 or length
+
+
+def _lines(value: Value, axis: int) -> tuple[int, int]:
+    """Lines and their length, both known."""
+    shape = _known(value.type.shape)
+    return math.prod(shape[:axis]), shape[axis]
+
+
+def _known(extents: Sequence[DimLike]) -> list[int]:
+    """Extents that are all known."""
+    return [d for d in extents if isinstance(d, int)]
+
+
+def _is_line(value: Value, axis: int) -> bool:
+    """Whether lines along an axis are contiguous and of known number and length."""
+    shape = value.type.shape
+    return all(isinstance(d, int) for d in shape) and all(dims.is_one(d) for d in shape[axis + 1 :])
+
+
+def _long_scan(op: Scan) -> bool:
+    if not _is_line(op.inputs[0], op.axis) or op.output.type.dtype in _NARROW:
+        return False
+    lines, length = _lines(op.inputs[0], op.axis)
+    return length >= LEAST_LINE and lines <= MOST_ROWS
+
+
+def _network(dtype: DType, limit: int) -> int:
+    """Elements of a piece, which any device sorts in shared memory; at least four times what is wanted."""
+    width = 8 if dtype.bits <= 32 else 16
+    return QUICK_BYTES // width if 4 * limit <= QUICK_BYTES // width else SORTED_BYTES // width
+
+
+def _long_top(op: Sort) -> bool:
+    source = op.inputs[0]
+    if op.limit is None or not _is_line(source, op.axis):
+        return False
+    _, length = _lines(source, op.axis)
+    size = _network(source.type.dtype, op.limit)
+    # Each round leaves a quarter of the elements, or less.
+    return length > size and 0 < op.limit <= size // 4
+
+
+def _sorts_last(dtype: DType, descending: bool) -> float | int | bool:
+    """The value that no other sorts behind. NaN counts as the largest."""
+    if dtype.is_float:
+        return -math.inf if descending else math.nan
+    return neutral("max" if descending else "min", dtype) if dtype is not DType.BOOL else not descending

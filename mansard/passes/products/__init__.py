@@ -1,0 +1,1 @@
+"""Passes on contractions: scales folded into weights, integer products, reduced precision."""

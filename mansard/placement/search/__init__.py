@@ -1,0 +1,1 @@
+"""The search for a placement: beam search with bounds, MILP, local search."""

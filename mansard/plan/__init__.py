@@ -1,0 +1,1 @@
+"""The plan: what compiler and runtime share, as plain data, and what follows from it."""

@@ -1,0 +1,1 @@
+"""The life of a call: admission, submission, completion, result."""

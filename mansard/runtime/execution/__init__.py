@@ -1,0 +1,1 @@
+"""From a plan to recorded and submitted commands on bound devices."""

@@ -1,0 +1,1 @@
+"""Stores, weights, inputs and outputs in the memory of devices."""

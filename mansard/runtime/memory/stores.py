@@ -1,0 +1,121 @@
+"""Memory for stores: arenas allocated by one device and imported by the others that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.errors import MansardError, OutOfMemoryError
+from mansard.hal import Buffer, MemoryKind
+from mansard.plan.arena import Lease, plan_arena
+from mansard.plan.layout import Store
+from mansard.runtime.execution.binding import BoundSlot
+
+Bytes = npt.NDArray[np.uint8]
+Place = tuple[Buffer, int]
+
+TINY = 64  # bytes of an arena without contents: no device allocates nothing
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One buffer: the slot that allocated it, its kind and bytes, the least that would have done, and the
+    slots whose commands use it, of which all but the first have imported it."""
+
+    slot: int
+    use: str
+    kind: MemoryKind
+    bytes: int
+    lower_bound: int
+    users: tuple[int, ...] = ()
+
+
+class Memory:
+    """Buffers for stores: allocated by one slot, imported by the other members."""
+
+    def __init__(self, slots: Sequence[BoundSlot]) -> None:
+        self._slots = slots
+        self._buffers: list[Buffer] = []
+        self._places: dict[tuple[Store, int], Place] = {}
+        self._owners: dict[Store, Place] = {}
+        self._views: dict[Store, Bytes] = {}
+        self.allocations: list[Allocation] = []
+
+    @property
+    def bytes(self) -> int:
+        """Bytes allocated, on all devices together."""
+        return sum(allocation.bytes for allocation in self.allocations)
+
+    def allocate(self, stores: Sequence[Store], sizes: Mapping[Store, int], label: str) -> None:
+        """Give memory to stores; those of one slot, use, kind and set of members share an arena."""
+        groups: dict[tuple[int, int, str, MemoryKind, frozenset[int]], list[Store]] = {}
+        for store in stores:
+            key = (store.home, store.allocator, store.use, store.kind, frozenset(store.members))
+            groups.setdefault(key, []).append(store)
+        for (_, allocator, _, kind, members), group in groups.items():
+            self._allocate_group(group, sizes, allocator, kind, members, label)
+
+    def place(self, store: Store, slot: int) -> Place:
+        """Buffer and offset of a store as a slot's commands name it."""
+        return self._places[store, slot]
+
+    def view(self, store: Store, size: int) -> Bytes:
+        """The host's view of a store's first ``size`` bytes."""
+        buffer, offset = self._owners[store]
+        if store not in self._views:
+            self._views[store] = buffer.view()[offset:]
+        return self._views[store][:size]
+
+    def close(self) -> None:
+        """Free everything."""
+        self._views = {}
+        for buffer in reversed(self._buffers):
+            buffer.close()
+        self._buffers, self._places, self._owners = [], {}, {}
+
+    def _allocate_group(
+        self,
+        group: Sequence[Store],
+        sizes: Mapping[Store, int],
+        allocator: int,
+        kind: MemoryKind,
+        members: frozenset[int],
+        label: str,
+    ) -> None:
+        arena = plan_arena([Lease(sizes[store], store.first, store.last) for store in group])
+        device = self._slots[allocator].device
+        if arena.size > device.capabilities.max_allocation and len(group) > 1:
+            half = len(group) // 2
+            for part in (group[:half], group[half:]):
+                self._allocate_group(part, sizes, allocator, kind, members, label)
+            return
+        if arena.size > device.capabilities.max_allocation:
+            names = " and ".join(value.name for value in group[0].values)
+            raise OutOfMemoryError(
+                f"{names} of {label} has {sizes[group[0]]} bytes, and a buffer of "
+                f"{self._slots[allocator].name} holds {device.capabilities.max_allocation}; "
+                "only weights are split over several buffers"
+            )
+        buffer = device.allocate(max(arena.size, TINY), kind, label)
+        self._buffers.append(buffer)
+        users = (*members & {allocator}, *sorted(members - {allocator}))
+        self.allocations.append(
+            Allocation(allocator, group[0].use, kind, buffer.size, arena.lower_bound, users)
+        )
+        for slot in members:
+            seen = buffer if slot == allocator else self._import(slot, allocator, buffer, label)
+            for store, offset in zip(group, arena.offsets, strict=True):
+                self._places[store, slot] = (seen, offset)
+                self._owners[store] = (buffer, offset)
+
+    def _import(self, slot: int, allocator: int, buffer: Buffer, label: str) -> Buffer:
+        if self._slots[slot].device is self._slots[allocator].device:
+            return buffer
+        imported = self._slots[slot].device.import_buffer(buffer, label)
+        if imported is None:  # the probe of the links said otherwise
+            raise MansardError(f"{self._slots[slot].name} cannot use memory of {self._slots[allocator].name}")
+        self._buffers.append(imported)
+        return imported
