@@ -29,25 +29,25 @@ from mansard.codegen.schedules.choose import takes_attention
 from mansard.compiler.targets import resolve_targets
 from mansard.dtypes import DType
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     Buffer,
     BufferRef,
     Command,
-    Copy,
+    CopyCommand,
     MemoryKind,
     Point,
     Semaphore,
+    Submission,
     registry,
 )
-from mansard.hal import Dispatch as Launch
+from mansard.hal import DispatchCommand as Launch
 from mansard.ir import Graph, GraphBuilder
 from mansard.ir.types import Value
 from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.parallel.split_attention import split_attention
 from mansard.passes.pipeline import CANONICAL, run_passes
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 WARM_SECONDS, TIMED_SECONDS = 0.7, 0.25
 POOL = 1_000_003
@@ -102,7 +102,7 @@ class Runner:
     """Compiles attentions for a device and runs them."""
 
     def __init__(self, name: str) -> None:
-        (target, *_) = resolve_targets([name], Placement(fallback="error"))
+        (target, *_) = resolve_targets([name], PlacementOptions(fallback="error"))
         self.backend, self.target = target.backend, target.kernel
         self.device = registry.open_device(name)
         self.timeline, self.turn, self.warm = Semaphore("attention"), 0, False
@@ -112,7 +112,7 @@ class Runner:
         recorded = self.device.record(list(commands), profile=profile)
         self.turn += 1
         done = Point(self.timeline, self.turn)
-        self.device.submit([Batch(recorded, signal=(done,))])
+        self.device.submit([Submission(recorded, signal=(done,))])
         done.wait(60)
         rows = [(r.start_ns, r.end_ns) for r in recorded.profile()] if profile else []
         recorded.close()
@@ -123,7 +123,7 @@ class Runner:
         staging = self.device.allocate(array.nbytes, MemoryKind.SHARED)
         staging.view()[: array.nbytes] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
         made = self.device.allocate(array.nbytes)
-        self.run([Copy(BufferRef(staging), BufferRef(made), array.nbytes)])
+        self.run([CopyCommand(BufferRef(staging), BufferRef(made), array.nbytes)])
         staging.close()
         return made
 
@@ -132,7 +132,7 @@ class Runner:
         shape = like.type.concrete({})
         size = int(np.prod(shape)) * like.type.dtype.itemsize
         landing = self.device.allocate(size, MemoryKind.SHARED)
-        self.run([Copy(BufferRef(buffer), BufferRef(landing), size)])
+        self.run([CopyCommand(BufferRef(buffer), BufferRef(landing), size)])
         found = np.array(landing.view()[:size]).view(like.type.dtype.numpy).reshape(shape)
         landing.close()
         return found
@@ -226,7 +226,7 @@ def mansard_rows(runner: Runner, case: Case, *, other: bool) -> list[dict[str, A
             refs = tuple(BufferRef(buffers[v]) for v in (*dispatch.inputs, *dispatch.outputs))
             x, y, z = (dims.evaluate(g, {}) for g in made.grid)
             params = tuple(dims.evaluate(p, {}) for p in made.params)
-            steps += [Launch(loaded, "kernel", refs, params, (x, y, z)), Barrier()]
+            steps += [Launch(loaded, "kernel", refs, params, (x, y, z)), BarrierCommand()]
         micros = runner.time(steps)
         (output,) = graph.outputs
         result = runner.download(buffers[fused.base(output)], fused.base(output))

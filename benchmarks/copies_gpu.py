@@ -32,7 +32,7 @@ from mansard.dtypes import DType
 from mansard.hal.registry import open_device
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Location, Value
 from mansard.ir.scalar import Apply, Arg
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 F32 = DType.F32
 
@@ -110,7 +110,7 @@ def measure(name: str, side: int, parts: int, runs: int) -> dict[str, Any]:
     """One model, with the transfer queue and without."""
     graph = GRAPHS[name](side, parts)
     targets = ("vulkan",) if name == "batch" else ("cpu", "vulkan")
-    placement = Placement(pins=tuple((f"on {device}", device) for device in targets))
+    placement = PlacementOptions(pins=tuple((f"on {device}", device) for device in targets))
     made = compile_graph(graph, CompileOptions(targets, placement))
     rng = np.random.default_rng(1)
     inputs = [rng.standard_normal((side, side)).astype(np.float32) for _ in graph.inputs]

@@ -36,16 +36,16 @@ from mansard.codegen.llvm.link import link
 from mansard.drivers.cpu.device import CpuDevice
 from mansard.drivers.cpu.driver import DRIVER
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     BufferRef,
     Command,
-    Dispatch,
+    DispatchCommand,
     EntryPoint,
     Executable,
     ExecutableSpec,
     Point,
     Semaphore,
+    Submission,
 )
 
 WORKGROUPS = 64
@@ -104,11 +104,11 @@ class Bench:
         self.out = self.device.allocate(4 * WORKGROUPS)
         self.timeline, self.value = Semaphore("bench"), 0
 
-    def nothing(self) -> Dispatch:
-        return Dispatch(self.code, "nothing", (), (), (WORKGROUPS, 1, 1))
+    def nothing(self) -> DispatchCommand:
+        return DispatchCommand(self.code, "nothing", (), (), (WORKGROUPS, 1, 1))
 
-    def spin(self, turns: int) -> Dispatch:
-        return Dispatch(self.code, "spin", (BufferRef(self.out),), (turns,), (WORKGROUPS, 1, 1))
+    def spin(self, turns: int) -> DispatchCommand:
+        return DispatchCommand(self.code, "spin", (BufferRef(self.out),), (turns,), (WORKGROUPS, 1, 1))
 
     def runner(self, commands: Sequence[Command]) -> Callable[[], None]:
         """Submits the commands and waits for them."""
@@ -117,7 +117,7 @@ class Bench:
         def run() -> None:
             self.value += 1
             point = Point(self.timeline, self.value)
-            self.device.submit([Batch(recorded, signal=(point,))])
+            self.device.submit([Submission(recorded, signal=(point,))])
             point.wait()
 
         return run
@@ -152,7 +152,7 @@ class Bench:
 
     def idle_ms(self) -> float:
         """CPU milliseconds of the process in the 100 ms after a call; the median of 10."""
-        run = self.runner([self.spin(1000), Barrier(), self.spin(1000)])
+        run = self.runner([self.spin(1000), BarrierCommand(), self.spin(1000)])
         burnt = []
         for _ in range(10):
             run()
@@ -168,9 +168,13 @@ def _compile(text: str) -> bytes:
     return module.compile_object(text, target.parse("cpu"))
 
 
-def listed(dispatch: Dispatch, count: int, barriers: bool) -> list[Command]:
+def listed(dispatch: DispatchCommand, count: int, barriers: bool) -> list[Command]:
     """``count`` times the dispatch, independent or one after another."""
-    return [command for _ in range(count) for command in ((dispatch, Barrier()) if barriers else (dispatch,))]
+    return [
+        command
+        for _ in range(count)
+        for command in ((dispatch, BarrierCommand()) if barriers else (dispatch,))
+    ]
 
 
 def measure(threads: int | None, seconds: float) -> dict[str, Any]:

@@ -22,14 +22,13 @@ from typing import Any
 
 from mansard.drivers.vulkan.shaders.assembler import assemble
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     BufferRef,
     Command,
     CommandBuffer,
-    Copy,
+    CopyCommand,
     Device,
-    Dispatch,
+    DispatchCommand,
     EntryPoint,
     Executable,
     ExecutableSpec,
@@ -37,6 +36,7 @@ from mansard.hal import (
     Point,
     QueueKind,
     Semaphore,
+    Submission,
 )
 from mansard.hal.registry import open_device
 
@@ -123,9 +123,9 @@ class Bench:
         self.buffers = [self.device.allocate(4096) for _ in range(2)]
         self.timeline, self.value = Semaphore("bench"), 0
 
-    def spin(self, turns: int) -> Dispatch:
+    def spin(self, turns: int) -> DispatchCommand:
         refs = (BufferRef(self.buffers[0]), BufferRef(self.buffers[1]))
-        return Dispatch(self.code, "spin", refs, (turns, -1), (1, 1, 1))
+        return DispatchCommand(self.code, "spin", refs, (turns, -1), (1, 1, 1))
 
     def times(self, recorded: CommandBuffer, before: CommandBuffer | None = None) -> dict[str, float]:
         """Microseconds of a submission alone, and with the wait: least and median of all runs.
@@ -138,7 +138,7 @@ class Bench:
         while len(runs) < 20 or time.perf_counter() < until:
             self.value += 1
             point = Point(self.timeline, self.value)
-            batch = Batch(recorded, signal=(point,))
+            batch = Submission(recorded, signal=(point,))
             if before is not None:
                 for _ in range(RUNS_BEFORE):
                     self._run(before)
@@ -157,7 +157,7 @@ class Bench:
 
     def _run(self, recorded: CommandBuffer) -> None:
         point = Point(Semaphore("bench"), 1)
-        self.device.submit([Batch(recorded, signal=(point,))])
+        self.device.submit([Submission(recorded, signal=(point,))])
         point.wait()
 
     def chained(self, recorded: Sequence[CommandBuffer]) -> float:
@@ -175,7 +175,7 @@ class Bench:
             points = [Point(Semaphore("bench"), 1) for _ in recorded]
             waits = [(), *((point,) for point in points[:-1])] if chained else [() for _ in points]
             batches = [
-                Batch(commands, wait, (point,))
+                Submission(commands, wait, (point,))
                 for commands, wait, point in zip(recorded, waits, points, strict=True)
             ]
             begin = time.perf_counter_ns()
@@ -200,9 +200,9 @@ def _stay_awake() -> None:
         pass
 
 
-def listed(dispatch: Dispatch, count: int, barriers: bool) -> list[Command]:
+def listed(dispatch: DispatchCommand, count: int, barriers: bool) -> list[Command]:
     """``count`` times the dispatch, independent or one after another."""
-    return [c for _ in range(count) for c in ((dispatch, Barrier()) if barriers else (dispatch,))]
+    return [c for _ in range(count) for c in ((dispatch, BarrierCommand()) if barriers else (dispatch,))]
 
 
 def measure(name: str, seconds: float) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def _copy_rates(bench: Bench, direction: str) -> dict[str, float]:
     source, target = (host, local) if direction == "upload" else (local, host)
     rates = {}
     for queue in QueueKind:
-        recorded = bench.device.record([Copy(BufferRef(source), BufferRef(target), size)], queue=queue)
+        recorded = bench.device.record([CopyCommand(BufferRef(source), BufferRef(target), size)], queue=queue)
         rates[f"{queue.value}_queue_GB_s"] = round(size / bench.times(recorded)["run_us"] / 1e3, 2)
     return rates
 
@@ -263,9 +263,9 @@ def _queues(bench: Bench) -> dict[str, float]:
     local = bench.device.allocate(size)
     found: dict[str, float] = {}
     for name, count in (("4KB", 4096), ("1MB", 1 << 20), ("16MB", 16 << 20)):
-        up = Copy(BufferRef(host), BufferRef(local), count)
-        down = Copy(BufferRef(local), BufferRef(host), count)
-        one = bench.device.record([up, Barrier(), bench.spin(0), Barrier(), down])
+        up = CopyCommand(BufferRef(host), BufferRef(local), count)
+        down = CopyCommand(BufferRef(local), BufferRef(host), count)
+        one = bench.device.record([up, BarrierCommand(), bench.spin(0), BarrierCommand(), down])
         found[f"chain_{name}_one_queue_us"] = bench.times(one)["run_us"]
         chain = [
             bench.device.record([up], queue=QueueKind.TRANSFER),
@@ -275,7 +275,7 @@ def _queues(bench: Bench) -> dict[str, float]:
         found[f"chain_{name}_two_queues_us"] = bench.chained(chain)
     turns = 300_000 if bench.device.info.kind != "software" else 50_000
     kernel = bench.device.record([bench.spin(turns)])
-    upload = Copy(BufferRef(host), BufferRef(local), size)
+    upload = CopyCommand(BufferRef(host), BufferRef(local), size)
     beside = bench.device.record([upload], queue=QueueKind.TRANSFER)
     after = bench.device.record([bench.spin(turns), upload])
     found["kernel_us"] = bench.times(kernel)["run_us"]

@@ -31,7 +31,7 @@ from mansard.codegen.kernel import Kernel, KernelBuilder
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.targets import backend
 from mansard.dtypes import DType
-from mansard.hal import Batch, BufferRef, Dispatch, MemoryKind, Point, Semaphore, registry
+from mansard.hal import BufferRef, DispatchCommand, MemoryKind, Point, Semaphore, Submission, registry
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Value
 from mansard.ir.scalar import Apply, Arg, Const, Scalar
 
@@ -81,14 +81,14 @@ def fma_peak() -> Iterator[Any]:
     buffer = device.allocate(14 * lanes * 4, MemoryKind.SHARED)
     buffer.view()[:] = 0
     commands = device.record(
-        [Dispatch(executable, "peak", (BufferRef(buffer),), (), (workgroups, 1, 1))], profile=True
+        [DispatchCommand(executable, "peak", (BufferRef(buffer),), (), (workgroups, 1, 1))], profile=True
     )
     timeline = Semaphore("peak")
     turns = iter(range(1, 1 << 30))
 
     def measure() -> float:
         done = Point(timeline, next(turns))
-        device.submit([Batch(commands, signal=(done,))])
+        device.submit([Submission(commands, signal=(done,))])
         done.wait(60)
         (row,) = commands.profile()
         return 2.0 * 12 * lanes * steps * workgroups / (row.end_ns - row.start_ns)

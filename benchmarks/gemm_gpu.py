@@ -26,8 +26,18 @@ from gemv_gpu import Kernels
 from mansard.codegen.kernel import KernelBuilder, matrix
 from mansard.codegen.schedules.gpu.gemm.matrix_tile import shape_for
 from mansard.dtypes import DType
-from mansard.hal import Barrier, Batch, Buffer, BufferRef, Command, Copy, MemoryKind, Point, Semaphore
-from mansard.hal import Dispatch as Launch
+from mansard.hal import (
+    BarrierCommand,
+    Buffer,
+    BufferRef,
+    Command,
+    CopyCommand,
+    MemoryKind,
+    Point,
+    Semaphore,
+    Submission,
+)
+from mansard.hal import DispatchCommand as Launch
 from mansard.ir import Graph, GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Cast
 
@@ -58,16 +68,18 @@ def upload(kernels: Kernels, array: np.ndarray[Any, Any]) -> Buffer:
     staged = kernels.device.allocate(array.nbytes, MemoryKind.SHARED)
     staged.view()[: array.nbytes] = array.reshape(-1).view(np.uint8)
     buffer = kernels.buffer(array.nbytes)
-    kernels.run([Copy(BufferRef(staged), BufferRef(buffer), array.nbytes)])
+    kernels.run([CopyCommand(BufferRef(staged), BufferRef(buffer), array.nbytes)])
     staged.close()
     return buffer
 
 
 def timed(kernels: Kernels, command: Command, repeats: int) -> list[float]:
     """Microseconds of each of some runs of a command, by the device's clock."""
-    recorded = kernels.device.record([c for _ in range(repeats) for c in (command, Barrier())], profile=True)
+    recorded = kernels.device.record(
+        [c for _ in range(repeats) for c in (command, BarrierCommand())], profile=True
+    )
     done = Point(Semaphore("gemm"), 1)
-    kernels.device.submit([Batch(recorded, signal=(done,))])
+    kernels.device.submit([Submission(recorded, signal=(done,))])
     done.wait(120)
     found = [(row.end_ns - row.start_ns) / 1e3 for row in recorded.profile()]
     recorded.close()
@@ -158,7 +170,7 @@ def _error(
     landing = kernels.device.allocate(len(rows) * n * result.itemsize, MemoryKind.SHARED)
     size = n * result.itemsize
     kernels.run(
-        [Copy(BufferRef(y, r * size), BufferRef(landing, i * size), size) for i, r in enumerate(rows)]
+        [CopyCommand(BufferRef(y, r * size), BufferRef(landing, i * size), size) for i, r in enumerate(rows)]
     )
     found = np.array(landing.view()[: len(rows) * size]).view(result.numpy).reshape(len(rows), n).astype(wide)
     landing.close()

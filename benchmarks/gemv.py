@@ -30,7 +30,7 @@ from mansard.codegen.kernel import Kernel, KernelBuilder
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.targets import backend
 from mansard.dtypes import DType
-from mansard.hal import Batch, BufferRef, Dispatch, MemoryKind, Point, Semaphore, registry
+from mansard.hal import BufferRef, DispatchCommand, MemoryKind, Point, Semaphore, Submission, registry
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Cast, Scalar
 
@@ -71,12 +71,14 @@ def stream(piece: int) -> Iterator[Callable[[], list[int]]]:
     source.view()[:] = 1
     refs = [(BufferRef(source, i * piece), BufferRef(sums)) for i in range(count)]
     grid = (piece // TASK_BYTES, 1, 1)
-    commands = device.record([Dispatch(executable, "stream", pair, (), grid) for pair in refs], profile=True)
+    commands = device.record(
+        [DispatchCommand(executable, "stream", pair, (), grid) for pair in refs], profile=True
+    )
     timeline, turns = Semaphore("stream"), iter(range(1, 1 << 30))
 
     def measure() -> list[int]:
         done = Point(timeline, next(turns))
-        device.submit([Batch(commands, signal=(done,))])
+        device.submit([Submission(commands, signal=(done,))])
         done.wait(60)
         return [row.end_ns - row.start_ns for row in commands.profile()]
 

@@ -34,27 +34,27 @@ from mansard.codegen.schedules import Parameters, schedule
 from mansard.compiler.targets import resolve_targets
 from mansard.dtypes import DType
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     Buffer,
     BufferRef,
     Command,
     CommandBuffer,
     Device,
     Executable,
-    Fill,
+    FillCommand,
     MemoryKind,
     Point,
     Semaphore,
+    Submission,
     registry,
 )
-from mansard.hal import Dispatch as Launch
+from mansard.hal import DispatchCommand as Launch
 from mansard.ir import Graph, GraphBuilder, IndexMap
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.scalar import Apply, Arg, Cast, Scalar
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.pipeline import CANONICAL, run_passes
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 SHAPES = ("1024x2048", "2048x1024", "1024x3072", "3072x1024", "1024x151936", "16384x16384")
 """The layers and the head of Qwen3-0.6B, and a large square."""
@@ -125,7 +125,7 @@ class Kernels:
 
     @classmethod
     def of(cls, name: str) -> Kernels:
-        (target, *_) = resolve_targets([name], Placement(fallback="error"))
+        (target, *_) = resolve_targets([name], PlacementOptions(fallback="error"))
         return cls(registry.open_device(name), target.backend, target.kernel)
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class Kernels:
         """Device memory, filled with a 32-bit pattern."""
         made = self.device.allocate(size, MemoryKind.DEVICE)
         if pattern is not None:
-            self.run([Fill(BufferRef(made), size // 4 * 4, pattern)])
+            self.run([FillCommand(BufferRef(made), size // 4 * 4, pattern)])
         return made
 
     def launch(
@@ -149,7 +149,7 @@ class Kernels:
         x, y, z = (dims.evaluate(g, {}) for g in made.grid)
         commands: list[Command] = []
         for refs in buffers:
-            commands += [Launch(loaded, "kernel", tuple(refs), params, (x, y, z)), Barrier()]
+            commands += [Launch(loaded, "kernel", tuple(refs), params, (x, y, z)), BarrierCommand()]
         return commands
 
     def load(self, kernel: Kernel) -> Executable:
@@ -190,17 +190,17 @@ class Kernels:
 
     def _submit(self, recorded: CommandBuffer) -> float:
         done, started = Point(self._timeline, next(self._turns)), time.perf_counter()
-        self.device.submit([Batch(recorded, signal=(done,))])
+        self.device.submit([Submission(recorded, signal=(done,))])
         done.wait(120)
         return time.perf_counter() - started
 
     def read(self, buffer: Buffer, dtype: DType, count: int) -> np.ndarray[Any, Any]:
         """The first elements of a buffer."""
-        from mansard.hal import Copy
+        from mansard.hal import CopyCommand
 
         size = count * dtype.itemsize
         landing = self.device.allocate(size, MemoryKind.SHARED)
-        self.run([Copy(BufferRef(buffer), BufferRef(landing), size)])
+        self.run([CopyCommand(BufferRef(buffer), BufferRef(landing), size)])
         found = np.array(landing.view()[:size]).view(dtype.numpy)
         landing.close()
         return found
@@ -250,7 +250,8 @@ def row(kernels: Kernels, shape: str, kind: str, rows: int, peak: float, rounds:
 
 
 def large(kernels: Kernels, kind: str, peak: float, shape: tuple[int, int] = LARGE) -> dict[str, Any]:
-    """Fill, multiply and check a tensor of more than 2**32 elements; raises SystemExit if it is wrong."""
+    """Fill, multiply and check a tensor of more than 2**32 elements; raises SystemExit if it is
+    wrong."""
     n, k = shape
     weights = DType(kind)
     size = n * k * weights.itemsize

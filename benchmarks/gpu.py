@@ -145,13 +145,15 @@ def _mansard_row(
     from mansard.frontends.pytorch.weights import constant_of
     from mansard.hal import registry
     from mansard.ir.graph_data import graph_from_bytes
-    from mansard.placement import Placement
+    from mansard.placement import PlacementOptions
 
     weights = _module(name, work).state_dict()
     constants = {key: constant_of(tensor, key) for key, tensor in weights.items()}
     graph = graph_from_bytes((graphs / f"{name}-{batch}.graph").read_bytes(), constants)
     begin = time.perf_counter()
-    compiled = compile_graph(graph, CompileOptions(targets=(target,), placement=Placement(fallback="error")))
+    compiled = compile_graph(
+        graph, CompileOptions(targets=(target,), placement=PlacementOptions(fallback="error"))
+    )
     seconds = time.perf_counter() - begin
     x = _batched(name, work, batch)
     with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:

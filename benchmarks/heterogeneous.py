@@ -43,7 +43,7 @@ from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.hal import registry
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 Rows = list[dict[str, Any]]
 
@@ -54,7 +54,7 @@ class Way:
 
     name: str
     devices: tuple[str, ...]
-    wish: Placement
+    wish: PlacementOptions
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ def pipeline(settings: Settings) -> Rows:
     rows: Rows = []
     for size in sizes:
         example = size.example()
-        by_hand = Placement(pins=((example.second, settings.gpu), ("*", "cpu")))
+        by_hand = PlacementOptions(pins=((example.second, settings.gpu), ("*", "cpu")))
         ways = [
             *_alone(settings),
             Way("by hand", ("cpu", settings.gpu), by_hand),
-            Way("placed for latency", ("cpu", settings.gpu), Placement()),
-            Way("placed for throughput", ("cpu", settings.gpu), Placement(objective="throughput")),
+            Way("placed for latency", ("cpu", settings.gpu), PlacementOptions()),
+            Way("placed for throughput", ("cpu", settings.gpu), PlacementOptions(objective="throughput")),
         ]
         rows += [{"model": str(size), **measure(example, way, settings)} for way in ways]
         rows += _peers(size, example, settings)
@@ -95,7 +95,7 @@ def memory(settings: Settings) -> Rows:
     """Weights above a limit of the GPU's memory."""
     size = FeedForward(256, 512, 4) if settings.small else FeedForward()
     limit = size.weight_bytes // 2
-    both = Placement(memory=((settings.gpu, limit),))
+    both = PlacementOptions(memory=((settings.gpu, limit),))
     ways = [*_alone(settings), Way("limited", ("cpu", settings.gpu), both)]
     example, rows = size.example(), []
     for way in ways:
@@ -108,7 +108,7 @@ def split(settings: Settings) -> Rows:
     """A product that both devices share."""
     size = Product(256, 256, 256) if settings.small else Product()
     example = size.example()
-    both = Way("split", ("cpu", settings.gpu), Placement(split="all"))
+    both = Way("split", ("cpu", settings.gpu), PlacementOptions(split="all"))
     rows = [{"model": str(size), **measure(example, way, settings)} for way in (*_alone(settings), both)]
     return rows + _peers(size, example, settings)
 
@@ -119,8 +119,11 @@ def copies(settings: Settings) -> Rows:
     recommender, blocks = Recommender(16, 64, 1 << 14, 10), FeedForward(256, 512, 4)
     both = ("cpu", settings.gpu)
     cases = {
-        "recommender": (recommender.example(), Placement(pins=(("catalogue", settings.gpu), ("*", "cpu")))),
-        "blocks, every other": (blocks.example(), Placement(pins=_every_other(blocks, settings.gpu))),
+        "recommender": (
+            recommender.example(),
+            PlacementOptions(pins=(("catalogue", settings.gpu), ("*", "cpu"))),
+        ),
+        "blocks, every other": (blocks.example(), PlacementOptions(pins=_every_other(blocks, settings.gpu))),
     }
     for name, (example, wish) in cases.items():
         made = compile_graph(example.graph, CompileOptions(targets=both, placement=wish))
@@ -269,7 +272,7 @@ def _repeated(call: Callable[[], object], seconds: float) -> list[float]:
 
 def _alone(settings: Settings) -> list[Way]:
     gpu = settings.gpu
-    return [Way("cpu", ("cpu",), Placement()), Way("gpu", (gpu,), Placement(fallback="error"))]
+    return [Way("cpu", ("cpu",), PlacementOptions()), Way("gpu", (gpu,), PlacementOptions(fallback="error"))]
 
 
 def _every_other(blocks: FeedForward, gpu: str) -> tuple[tuple[str, str], ...]:

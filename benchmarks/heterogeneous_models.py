@@ -34,7 +34,7 @@ class Example:
     inputs: Callable[[int], list[Array]]
     expected: Callable[[list[Array]], Array]
     second: str = ""
-    """Where the ops of the second stage say they come from (a pattern of `Placement.pins`)."""
+    """Where the ops of the second stage say they come from (a pattern of `PlacementOptions.pins`)."""
     answers: dict[int, Array] = field(default_factory=dict)
 
     def answer(self, request: int) -> Array:

@@ -26,7 +26,7 @@ from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules import Parameters
 from mansard.codegen.schedules.gpu.gemm import tiled
 from mansard.dtypes import DType
-from mansard.hal import BufferRef, Copy, MemoryKind
+from mansard.hal import BufferRef, CopyCommand, MemoryKind
 from mansard.ir import Graph, GraphBuilder, IndexMap, Linear
 from mansard.ir.scalar import Apply, Arg
 from mansard.passes.fusion.fuse import fuse
@@ -150,7 +150,7 @@ def _error(kernels: Kernels, layer: Layer, y: Any, arrays: list[Array]) -> float
         (layer.batch - 1, last, last),
     ):
         at = (image * layer.out + row) * layer.out + column
-        kernels.run([Copy(BufferRef(y, at * size), BufferRef(landing), size)])
+        kernels.run([CopyCommand(BufferRef(y, at * size), BufferRef(landing), size)])
         expected = layer.expected(*arrays, image, row, column)
         got = np.array(landing.view()[:size]).view(np.float32)
         worst = max(worst, float(np.abs(got - expected).max() / np.abs(expected).max()))

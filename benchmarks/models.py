@@ -31,7 +31,7 @@ def measure(name: str, devices: tuple[str, ...], runs: int) -> dict[str, Any]:
     model = zoo.MODELS[name]()
     options: dict[str, Any] = {"dynamic_shapes": model.dynamic_shapes} if model.dynamic_shapes else {}
     if len(devices) > 1:
-        options["placement"] = mansard.Placement(min_share=1 / 3)
+        options["placement"] = mansard.PlacementOptions(min_share=1 / 3)
     begin = time.perf_counter()
     with mansard.compile(model.module, model.args, devices=devices, **options) as ours:
         compile_s = time.perf_counter() - begin

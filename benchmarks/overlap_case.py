@@ -20,7 +20,7 @@ from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.ir import Graph
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.plan.plan import DispatchStep, Plan, TransferStep
 from mansard.runtime.calls.profile import Profile
 
@@ -149,7 +149,7 @@ def overruns(model: Model) -> int:
 
 
 def compiled(
-    graph: Graph, devices: Sequence[str], placement: Placement, in_flight: int, precision: str = "f32"
+    graph: Graph, devices: Sequence[str], placement: PlacementOptions, in_flight: int, precision: str = "f32"
 ) -> Model:
     """A graph compiled for devices, taking so many requests at a time."""
     options = CompileOptions(targets=tuple(devices), placement=placement, precision=precision)

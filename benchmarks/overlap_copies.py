@@ -19,7 +19,7 @@ from mansard.hal.registry import open_device
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Location, Value
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.runtime.calls.profile import Profile
 
 ROWS, SIDE = 1024, 32
@@ -94,7 +94,7 @@ def measured(graph: Graph, devices: Sequence[str], runs: int, *, apart: bool) ->
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(v.type.shape).astype(v.type.dtype.numpy) for v in graph.inputs]
     expected = [np.asarray(y, np.float32) for y in interpret(graph, inputs)]
-    placement = Placement(pins=tuple((part(n).text, device) for n, device in enumerate(devices)))
+    placement = PlacementOptions(pins=tuple((part(n).text, device) for n, device in enumerate(devices)))
     made = compile_graph(graph, CompileOptions(targets=tuple(devices), placement=placement))
     with Model(made.plan, MemoryResources(made.executables, made.weights), opened) as model:
         check(model(*inputs), expected, 0.02)

@@ -18,7 +18,7 @@ from mansard.dtypes import DType
 from mansard.hal import registry
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Location, Value
 from mansard.ir.scalar import Apply, Arg, Cast
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 SIDE = 4096
 """Rows and columns of the matrices: a product of bf16 takes an H200 about 0.8 ms."""
@@ -34,7 +34,7 @@ class Part:
 
     graph: Graph
     alone: Graph
-    placement: Placement
+    placement: PlacementOptions
     requests: int = 1
     in_flight: int = 1
     goal: float | None = None
@@ -120,14 +120,14 @@ def part(number: int) -> Location:
 def parts(devices: Sequence[str], side: int, steps: int) -> dict[str, Part]:
     """The cases on devices, by name."""
     chains, count = Chains(side, steps), len(devices)
-    by_part = Placement(pins=tuple((part(n).text, device) for n, device in enumerate(devices)))
+    by_part = PlacementOptions(pins=tuple((part(n).text, device) for n, device in enumerate(devices)))
     one = chains.stages(1)
     many = {"requests": 32, "in_flight": count + 1}
     return {
         "branches": Part(chains.branches(count), one, by_part, goal=0.95),
         "exchange": Part(chains.branches(count, meeting=True), one, by_part),
         "pipeline": Part(chains.stages(count), one, by_part, **many, goal=0.9),  # type: ignore[arg-type]
-        "split": Part(one, one, Placement(split="all"), goal=0.9, part=1 / count),
+        "split": Part(one, one, PlacementOptions(split="all"), goal=0.9, part=1 / count),
     }
 
 
@@ -137,10 +137,10 @@ def run(name: str, case: Part, devices: Sequence[str], runs: int) -> Result:
               for n in range(len(case.graph.inputs))]  # fmt: skip
     alone = []
     for device in devices:
-        with compiled(case.alone, [device], Placement(fallback="error"), 1) as model:
+        with compiled(case.alone, [device], PlacementOptions(fallback="error"), 1) as model:
             model(inputs[0])
             alone.append(measure(model, inputs[:1], 1, 1, runs)[0].latency_ms)
-    with compiled(case.graph, devices[:1], Placement(fallback="error"), 1) as model:
+    with compiled(case.graph, devices[:1], PlacementOptions(fallback="error"), 1) as model:
         expected = _listed(model(*inputs))
         on_one = measure(model, inputs, 1, 1, runs)[0].latency_ms * case.requests
     with compiled(case.graph, devices, case.placement, case.in_flight) as model:

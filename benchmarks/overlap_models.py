@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from overlap_case import Result, check, compiled, measure, overruns, placed, register_npus, result_of
 
-from mansard import Placement, devices
+from mansard import PlacementOptions, devices
 from mansard.ir import Constant, Graph
 
 REQUESTS, IN_FLIGHT = 12, 4
@@ -121,7 +121,7 @@ def on_three_devices(case: str, runs: int) -> Result:
     infos = {info.driver: info for info in reversed(devices()) if info.supported}
     names = [name for name in ("cpu", "vulkan", "npu") if name in infos]
     network = read(Path(os.environ[GRAPHS]), case) if os.environ.get(GRAPHS) else imported(case)[0]
-    wish = Placement(objective="throughput", min_share=LEAST_SHARE)
+    wish = PlacementOptions(objective="throughput", min_share=LEAST_SHARE)
     with compiled(network.graph, names, wish, IN_FLIGHT, network.precision) as model:
         check(model(network.x), [network.expected], TOLERANCES[case])
         late = overruns(model)

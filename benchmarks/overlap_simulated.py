@@ -23,7 +23,7 @@ from mansard.dtypes import DType
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Location, Value
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 SIDE = 32
 """Rows and columns of the matrices: NumPy multiplies them in a small part of the time that is simulated."""
@@ -125,7 +125,7 @@ def _run(
     case: str,
     graph: Graph,
     devices: list[str],
-    placement: Placement,
+    placement: PlacementOptions,
     *,
     dispatch_ms: float,
     requests: int,
@@ -160,7 +160,7 @@ def simulated(case: str, count: int, dispatch_ms: float, runs: int) -> Result:
     """One case on ``count`` devices whose dispatches take so long."""
     scheduled = go_first()
     devices = simulate_npus([dispatch_ms] * count)
-    placement = Placement(pins=tuple((part(n).text, device) for n, device in enumerate(devices)))
+    placement = PlacementOptions(pins=tuple((part(n).text, device) for n, device in enumerate(devices)))
     many = {"requests": 32, "in_flight": count + 1} if case == "pipeline" else {"requests": 1, "in_flight": 1}
     graph = GRAPHS[case](count, 2 if case == "pipeline" else 8)
     goal = (0.95 if case == "branches" else 0.9) if dispatch_ms >= LEAST_MS else None

@@ -27,7 +27,7 @@ from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Value
 from mansard.ir.dispatch import Dispatch, is_contraction
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
-from mansard.placement import Placement, work_of
+from mansard.placement import PlacementOptions, work_of
 
 ROWS, SIDE = 192, 32
 STEPS = 4
@@ -106,7 +106,7 @@ def balanced(graph: Graph, ratio: Sequence[float], runs: int) -> Result:
     devices, bound = simulate(graph, ratio)
     inputs = _inputs(graph)
     expected = [np.asarray(y, np.float32) for y in interpret(graph, inputs)]
-    with compiled(graph, devices, Placement(split="all"), 1) as model:
+    with compiled(graph, devices, PlacementOptions(split="all"), 1) as model:
         for _ in range(WARM_UP):
             check(model(*inputs), expected, 0.02)
         late = overruns(model)
@@ -126,7 +126,7 @@ def slowed(runs: int) -> Result:
     devices, bound = simulate(graph, (1.0, 1.0))
     inputs = _inputs(graph)
     expected = [np.asarray(y, np.float32) for y in interpret(graph, inputs)]
-    with compiled(graph, devices, Placement(split="all"), 1) as model:
+    with compiled(graph, devices, PlacementOptions(split="all"), 1) as model:
         calls = []
         for call in range(CALLS):
             if call == SLOWED:

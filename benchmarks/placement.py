@@ -27,7 +27,7 @@ from typing import Any
 
 from outlines import NETWORKS, Network, load
 
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.placement.problem import Problem
 from mansard.placement.search.choose import choose
 from mansard.targets.profile import DeviceProfile, default_profile
@@ -94,7 +94,7 @@ def measure(network: Network, devices: Devices, objective: str, exact_seconds: f
     given = problem(network, devices, objective)
     goal = "throughput" if objective == "throughput" else "latency"
     begin, cpu = time.perf_counter(), time.process_time()
-    chosen = choose(given, goal, Placement().search_seconds)
+    chosen = choose(given, goal, PlacementOptions().search_seconds)
     seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     best, bound = chosen.cost - chosen.given_up, chosen.bound
     if exact_seconds and chosen.gap > 0:

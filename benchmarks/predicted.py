@@ -39,19 +39,19 @@ from mansard.artifact.resources import MemoryResources
 from mansard.cli.simulate import chip_of
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     BufferRef,
     Command,
     Device,
-    Fill,
+    FillCommand,
     MemoryKind,
     Point,
     Semaphore,
+    Submission,
     registry,
 )
 from mansard.ir import Graph
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.placement.simulate import simulate
 from mansard.placement.what_if import replay
 from mansard.plan.plan import Plan
@@ -91,14 +91,14 @@ class Fills:
         self._record(min(_MOST_FILLS, math.ceil(seconds / each)))
 
     def _record(self, count: int) -> None:
-        commands: list[Command] = [Fill(BufferRef(self._target), _FILLED), Barrier()] * count
+        commands: list[Command] = [FillCommand(BufferRef(self._target), _FILLED), BarrierCommand()] * count
         self._recorded = self._device.record(commands)
 
     def run(self) -> None:
         """Run all fills."""
         self._turn += 1
         point = Point(self._done, self._turn)
-        self._device.submit([Batch(self._recorded, signal=(point,))])
+        self._device.submit([Submission(self._recorded, signal=(point,))])
         point.wait(60.0)
 
     def close(self) -> None:
@@ -199,14 +199,14 @@ def dispatches(plan: Plan, profile: Profile) -> list[dict[str, Any]]:
     return rows
 
 
-def placements(devices: Sequence[str]) -> dict[str, tuple[tuple[str, ...], Placement]]:
+def placements(devices: Sequence[str]) -> dict[str, tuple[tuple[str, ...], PlacementOptions]]:
     """Targets and wishes by name: every device alone, and all together."""
-    found: dict[str, tuple[tuple[str, ...], Placement]] = {}
+    found: dict[str, tuple[tuple[str, ...], PlacementOptions]] = {}
     for name in devices:
-        found[name] = ((name,), Placement(fallback="error"))
-    found["latency"] = (tuple(devices), Placement())
-    found["shared"] = (tuple(devices), Placement(min_share=1 / 3))
-    found["throughput"] = (tuple(devices), Placement(objective="throughput"))
+        found[name] = ((name,), PlacementOptions(fallback="error"))
+    found["latency"] = (tuple(devices), PlacementOptions())
+    found["shared"] = (tuple(devices), PlacementOptions(min_share=1 / 3))
+    found["throughput"] = (tuple(devices), PlacementOptions(objective="throughput"))
     return found
 
 

@@ -33,7 +33,7 @@ from mansard.compiler import CompileOptions, compile_graph
 from mansard.drivers.vulkan.instance import queues
 from mansard.hal import registry
 from mansard.ir import Graph
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 CALLERS = (1, 2, 4, 8)
 MODELS = "mobilenet_v2-1,minilm-1,resnet50-1,minilm-32,resnet50-32,recommender"
@@ -73,7 +73,7 @@ def child(options: argparse.Namespace) -> None:
     device = registry.open_device(options.device)
     known = {"device": device.info.name, "queues": device.capabilities.compute_queues}
     for name, graph, requests in models(options):
-        made = compile_graph(graph, CompileOptions((options.device,), Placement(fallback="error")))
+        made = compile_graph(graph, CompileOptions((options.device,), PlacementOptions(fallback="error")))
         resources = MemoryResources(made.executables, made.weights)
         with Model(made.plan, resources, max_in_flight=max(CALLERS)) as model:
             print(

@@ -30,7 +30,16 @@ from mansard.compiler.identity import dispatch_key
 from mansard.compiler.kernels import KernelCompiler
 from mansard.compiler.targets import resolve_targets
 from mansard.dtypes import DType
-from mansard.hal import Barrier, Batch, BufferRef, Dispatch, MemoryKind, Point, Semaphore, registry
+from mansard.hal import (
+    BarrierCommand,
+    BufferRef,
+    DispatchCommand,
+    MemoryKind,
+    Point,
+    Semaphore,
+    Submission,
+    registry,
+)
 from mansard.hal.buffer import Buffer
 from mansard.hal.device import CommandBuffer, Device
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Linear
@@ -40,7 +49,7 @@ from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.parallel.split_reduction import cut_long_lines
 from mansard.passes.pipeline import CANONICAL, run_passes
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 F32, F16, I64 = DType.F32, DType.F16, DType.I64
 ROUNDS, WARM_S, WAIT_S = 5, 0.5, 60.0
@@ -229,7 +238,7 @@ class Bench:
     """Kernels on a device, on buffers that all cases share."""
 
     def __init__(self, device: str) -> None:
-        (self.target,) = resolve_targets([device], Placement(fallback="error"))
+        (self.target,) = resolve_targets([device], PlacementOptions(fallback="error"))
         self.compiler = KernelCompiler(self.target.backend, self.target.kernel, None)
         self.device: Device = registry.open_device(device)
         self._timeline, self._submitted = Semaphore("bench"), 0
@@ -247,7 +256,7 @@ class Bench:
         self._submitted += 1
         point = Point(self._timeline, self._submitted)
         started = time.perf_counter()
-        self.device.submit([Batch(commands, signal=(point,))])
+        self.device.submit([Submission(commands, signal=(point,))])
         point.wait(WAIT_S)
         return time.perf_counter() - started
 
@@ -263,7 +272,7 @@ class Bench:
         x, y, z = (dims.evaluate(d, {}) for d in made.grid)
         params = tuple(dims.evaluate(p, {}) for p in made.params)
         return Timed(
-            self, Dispatch(self.device.load(made.spec), made.name, tuple(bindings), params, (x, y, z))
+            self, DispatchCommand(self.device.load(made.spec), made.name, tuple(bindings), params, (x, y, z))
         )
 
     def nothing(self) -> Timed:
@@ -272,20 +281,20 @@ class Bench:
         b.store(b.bindings[0], b.idx(0), b.const(0, DType.I32))
         spec = self.target.backend.compile_kernel(b.build(), self.target.kernel)
         refs = (BufferRef(self.buffer(0, 256)),)
-        return Timed(self, Dispatch(self.device.load(spec), "nothing", refs, (), (1, 1, 1)))
+        return Timed(self, DispatchCommand(self.device.load(spec), "nothing", refs, (), (1, 1, 1)))
 
 
 class Timed:
     """A command recorded a few times and many times over; ``us`` is its shortest time so far."""
 
-    def __init__(self, bench: Bench, command: Dispatch) -> None:
+    def __init__(self, bench: Bench, command: DispatchCommand) -> None:
         self._bench = bench
         self.us = math.inf
-        once = bench.device.record([command, Barrier()])
+        once = bench.device.record([command, BarrierCommand()])
         slow = min(bench.seconds(once) for _ in range(2)) > 2e-3
         once.close()
         self._runs = (1, 3) if slow else (10, 60)
-        self._recorded = [bench.device.record([command, Barrier()] * runs) for runs in self._runs]
+        self._recorded = [bench.device.record([command, BarrierCommand()] * runs) for runs in self._runs]
 
     def measure(self) -> None:
         """One more round."""

@@ -32,7 +32,7 @@ from mansard.api import Model
 from mansard.dtypes import DType
 from mansard.errors import DeadlineExceededError
 from mansard.hal.threaded import ThreadedDevice
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 IN_FLIGHT = 8
 ROWS = 32
@@ -63,7 +63,7 @@ def main() -> None:
 
 def urgent(device: str, repeat: int) -> dict[str, object]:
     """Latencies of calls beside those of another model."""
-    model, other = (compiled(pipeline(1, 1), [device], Placement(), IN_FLIGHT) for _ in range(2))
+    model, other = (compiled(pipeline(1, 1), [device], PlacementOptions(), IN_FLIGHT) for _ in range(2))
     x = sample()
     with model, other:
         found = {f"priority_{p}": asyncio.run(_latencies(model, other, x, p, repeat)) for p in (0, 1)}
@@ -93,7 +93,7 @@ async def _latencies(
 
 def deadline(name: str, repeat: int) -> dict[str, object]:
     """How late the error comes while the device hangs."""
-    with compiled(pipeline(1, 1), [name], Placement(), 2 * repeat + 1) as model:
+    with compiled(pipeline(1, 1), [name], PlacementOptions(), 2 * repeat + 1) as model:
         x, late = sample(), {"blocking": list[float](), "awaited": list[float]()}
         model(x)
         device = model.bind().slots[0].device
@@ -123,7 +123,7 @@ async def _lateness(model: Model, x: np.ndarray) -> float:
 def batches(names: Sequence[str], call_ms: float) -> dict[str, float]:
     """One batch through two devices."""
     pins = tuple((part(n).text, name) for n, name in enumerate(names))
-    with compiled(pipeline(2, 1), names, Placement(pins=pins), 4) as model:
+    with compiled(pipeline(2, 1), names, PlacementOptions(pins=pins), 4) as model:
         x = np.concatenate([sample()] * ROWS)
         model.run_in_batches(x)
         together, alone = [], []

@@ -91,7 +91,7 @@ def main() -> None:
     module, x, precision = MODELS[options.model]()
     devices = present()
     share = LEAST_SHARE if len(devices) > 1 else 0.0
-    wish = mansard.Placement(objective="throughput", min_share=share)
+    wish = mansard.PlacementOptions(objective="throughput", min_share=share)
     model = mansard.compile(module, (x,), devices=devices, placement=wish, precision=precision)
     for name, count in model.explain().totals.items():
         print(f"{name}: {count} dispatches")

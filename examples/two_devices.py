@@ -33,7 +33,7 @@ async def main(devices: list[str]) -> None:
     x = torch.randn(64, WIDTH)
     # Each device gets at least a third of the dispatches, even where one of them would be faster alone.
     share = 1 / 3 if len(devices) > 1 else 0
-    wish = mansard.Placement(min_share=share)
+    wish = mansard.PlacementOptions(min_share=share)
     model = mansard.compile(Branches().eval(), (x,), devices=devices, placement=wish)
     print(model.explain())
 

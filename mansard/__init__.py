@@ -11,6 +11,7 @@ compiler nor any framework is imported before it is needed.
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from mansard.errors import (
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from mansard.api import Explanation, Model, compile, devices, load, tune  # noqa: A004
     from mansard.dims import Dim
     from mansard.hal.registry import configure_driver
-    from mansard.placement import Placement
+    from mansard.placement import PlacementOptions
 
 __version__ = "0.1.0"
 
@@ -61,8 +62,8 @@ __all__ = [
     "MansardError",
     "Model",
     "OutOfMemoryError",
-    "Placement",
     "PlacementError",
+    "PlacementOptions",
     "QueueFullError",
     "ShapeContractError",
     "TargetMismatchError",
@@ -80,7 +81,7 @@ _LAZY = {
     "Dim": "mansard.dims",
     "Explanation": "mansard.api",
     "Model": "mansard.api",
-    "Placement": "mansard.placement",
+    "PlacementOptions": "mansard.placement",
     "compile": "mansard.api",
     "configure_driver": "mansard.hal.registry",
     "devices": "mansard.api",
@@ -88,8 +89,14 @@ _LAZY = {
     "tune": "mansard.api",
 }
 
+_RENAMED = {"Placement": "PlacementOptions"}
+"""Former names, which go with the next minor release."""
+
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        warnings.warn(f"mansard.{name} is now mansard.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        return getattr(importlib.import_module(__name__), _RENAMED[name])
     if name not in _LAZY:
         raise AttributeError(f"module 'mansard' has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY[name]), name)

@@ -25,7 +25,7 @@ from mansard.runtime.memory.tensors import Array, to_torch
 from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED, Session, check_limits, dispatch_counts
 
 if TYPE_CHECKING:
-    from mansard.placement import Placement
+    from mansard.placement import PlacementOptions
     from mansard.tuning import Tuning
 
 Progress = Callable[[str, int, int], None]
@@ -41,7 +41,7 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     devices: str | Sequence[str] | None = None,
     target: str | Sequence[str] | None = None,
     dynamic_shapes: Any = None,
-    placement: Placement | None = None,
+    placement: PlacementOptions | None = None,
     objective: str | None = None,
     fallback: str | None = None,
     precision: str = "f32",
@@ -373,7 +373,7 @@ class Model:
     @property
     def shares(self) -> list[Share]:
         """How dispatches divided over several devices are shared out to the next call: one entry for all
-        that are divided alike (`Placement.split`)."""
+        that are divided alike (`PlacementOptions.split`)."""
         return self.bind().shares
 
     def memory(self) -> MemoryLedger:
@@ -439,15 +439,17 @@ def _default_devices() -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def _placement(placement: Placement | None, objective: str | None, fallback: str | None) -> Placement:
+def _placement(
+    placement: PlacementOptions | None, objective: str | None, fallback: str | None
+) -> PlacementOptions:
     import dataclasses
 
-    from mansard.placement import Placement as Wish
+    from mansard.placement import PlacementOptions as Wish
 
     given = {"objective": objective, "fallback": fallback}
     changes = {name: value for name, value in given.items() if value is not None}
     if placement is not None and not isinstance(placement, Wish):
         raise PlacementError(
-            f"placement={placement!r} is a {type(placement).__name__}, not a mansard.Placement"
+            f"placement={placement!r} is a {type(placement).__name__}, not a mansard.PlacementOptions"
         )
     return dataclasses.replace(placement or Wish(), **changes)  # type: ignore[arg-type]

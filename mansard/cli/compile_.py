@@ -134,7 +134,7 @@ def compile_(
                 **source,
                 devices=device or None,
                 target=target or None,
-                placement=mansard.Placement(
+                placement=mansard.PlacementOptions(
                     objective,
                     parse_pins(pin or ()),
                     min_share,

@@ -116,9 +116,9 @@ def chip_of(plan: Plan, name: str | None) -> Chip:
     """
     if name is None:
         from mansard.compiler.targets import resolve_targets
-        from mansard.placement import Placement
+        from mansard.placement import PlacementOptions
 
-        found = resolve_targets([d.name for d in plan.devices], Placement(fallback="error"))
+        found = resolve_targets([d.name for d in plan.devices], PlacementOptions(fallback="error"))
         return Chip("this machine", tuple(t.slot.profile for t in found), (None,) * len(found))
     from mansard.targets.socs import load_soc
 

@@ -44,7 +44,7 @@ from mansard.passes.products.demote import check_precision, narrow_products
 from mansard.passes.products.fold_scales import fold_scales
 from mansard.passes.products.integer_products import narrow_integers
 from mansard.passes.products.quantised_products import quantised_products
-from mansard.placement import DeviceSlot, Placement
+from mansard.placement import DeviceSlot, PlacementOptions
 from mansard.placement.memory import placed_within
 from mansard.placement.order import place_ordered
 from mansard.placement.partitioning import Placed, on_slots, place_split
@@ -62,7 +62,7 @@ class CompileOptions:
     """How to compile. ``targets`` are target texts (``cpu``, ``vulkan``, ``cpu:x86-64-v3``)."""
 
     targets: tuple[str, ...] = ("cpu",)
-    placement: Placement = field(default_factory=Placement)
+    placement: PlacementOptions = field(default_factory=PlacementOptions)
     progress: Progress | None = None
     dump: Dump | None = None
     precision: str = "f32"
@@ -220,7 +220,7 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
     with steps.step("place"):
         slots = [t.slot for t in targets]
 
-        def place(slots: Sequence[DeviceSlot], wish: Placement) -> Placed:
+        def place(slots: Sequence[DeviceSlot], wish: PlacementOptions) -> Placed:
             return place_ordered(
                 dispatches,
                 wish,

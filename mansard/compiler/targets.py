@@ -19,7 +19,7 @@ from mansard.hal.device import DeviceInfo
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import walk
-from mansard.placement import DeviceSlot, Placement
+from mansard.placement import DeviceSlot, PlacementOptions
 from mansard.targets.calibrated import calibrated
 
 GROUP = "mansard.targets"
@@ -77,7 +77,7 @@ def backend(driver: str) -> Backend:
     return loaded
 
 
-def resolve_targets(texts: Sequence[str], placement: Placement) -> list[CompileTarget]:
+def resolve_targets(texts: Sequence[str], placement: PlacementOptions) -> list[CompileTarget]:
     """One CompileTarget per text; with ``fallback="cpu"`` the CPU is added behind other devices.
 
     Raises CompileError when more than one target has variants.

@@ -124,7 +124,7 @@ def compile_encoder(
         (torch.from_numpy(batch.ids), torch.from_numpy(batch.mask)),
         devices=list(devices),
         dynamic_shapes=dynamic,
-        placement=mansard.Placement(min_share=MIN_SHARE) if asked_for_several else None,
+        placement=mansard.PlacementOptions(min_share=MIN_SHARE) if asked_for_several else None,
         progress=progress,
     )
 

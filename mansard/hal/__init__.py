@@ -5,9 +5,16 @@ found by entry point in the group ``mansard.drivers`` (see `registry`).
 """
 
 from mansard.hal.buffer import Buffer, MemoryKind
-from mansard.hal.commands import Barrier, BindingSlot, BufferRef, Command, Copy, Dispatch, Fill
+from mansard.hal.commands import (
+    BarrierCommand,
+    BindingSlot,
+    BufferRef,
+    Command,
+    CopyCommand,
+    DispatchCommand,
+    FillCommand,
+)
 from mansard.hal.device import (
-    Batch,
     Capabilities,
     CommandBuffer,
     Device,
@@ -17,14 +24,14 @@ from mansard.hal.device import (
     MemoryHeap,
     ProfileRow,
     QueueKind,
+    Submission,
 )
 from mansard.hal.executable import EntryPoint, Executable, ExecutableSpec
 from mansard.hal.pool import BufferPool, Loan
 from mansard.hal.semaphore import Point, Semaphore
 
 __all__ = [
-    "Barrier",
-    "Batch",
+    "BarrierCommand",
     "BindingSlot",
     "Buffer",
     "BufferPool",
@@ -32,15 +39,15 @@ __all__ = [
     "Capabilities",
     "Command",
     "CommandBuffer",
-    "Copy",
+    "CopyCommand",
     "Device",
     "DeviceInfo",
-    "Dispatch",
+    "DispatchCommand",
     "Driver",
     "EntryPoint",
     "Executable",
     "ExecutableSpec",
-    "Fill",
+    "FillCommand",
     "Launcher",
     "Loan",
     "MemoryHeap",
@@ -49,4 +56,5 @@ __all__ = [
     "ProfileRow",
     "QueueKind",
     "Semaphore",
+    "Submission",
 ]

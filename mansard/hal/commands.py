@@ -11,7 +11,7 @@ from mansard.hal.executable import Executable
 
 @dataclass(frozen=True)
 class BindingSlot:
-    """A buffer named at submission instead of at recording (see `Batch.bindings`).
+    """A buffer named at submission instead of at recording (see `Submission.bindings`).
 
     Only devices with ``capabilities.late_binding`` accept slots.
     """
@@ -30,7 +30,7 @@ class BufferRef:
 
 
 @dataclass(frozen=True)
-class Dispatch:
+class DispatchCommand:
     """Run ``grid`` workgroups of one kernel. ``label`` names the row in profiles and traces."""
 
     executable: Executable
@@ -42,7 +42,7 @@ class Dispatch:
 
 
 @dataclass(frozen=True)
-class Copy:
+class CopyCommand:
     """Copy ``size`` bytes between two buffers the device can reach; ranges must not overlap."""
 
     source: BufferRef
@@ -52,7 +52,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Fill:
+class FillCommand:
     """Fill ``size`` bytes (a multiple of 4) with a 32-bit pattern."""
 
     target: BufferRef
@@ -62,7 +62,7 @@ class Fill:
 
 
 @dataclass(frozen=True)
-class Barrier:
+class BarrierCommand:
     """All earlier commands of this buffer finish, and their writes are visible, before later ones start.
 
     Between two barriers commands are independent and may run at once.
@@ -71,4 +71,4 @@ class Barrier:
     label: str = field(default="barrier")
 
 
-Command = Union[Dispatch, Copy, Fill, Barrier]
+Command = Union[DispatchCommand, CopyCommand, FillCommand, BarrierCommand]

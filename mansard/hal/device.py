@@ -180,7 +180,7 @@ class CommandBuffer(abc.ABC):
 
 
 @dataclass(frozen=True)
-class Batch:
+class Submission:
     """One unit of submission: run ``commands`` once every ``wait`` point is reached, then signal.
 
     ``bindings`` names the buffers of the commands' BindingSlots for this run. If a wait point
@@ -263,7 +263,7 @@ class Device(abc.ABC):
         return self.record(commands, profile=profile)
 
     @abc.abstractmethod
-    def submit(self, batches: Sequence[Batch]) -> None:
+    def submit(self, batches: Sequence[Submission]) -> None:
         """Hand over batches and return at once; never waits for the device or for a wait point.
 
         Batches are ordered by their points alone: a batch whose points are not reached does not

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from mansard.errors import ExecutionError, MansardError
-from mansard.hal.device import Batch
+from mansard.hal.device import Submission
 from mansard.hal.queue import Queue
 
 _IDLE_S = 60.0
@@ -47,7 +47,7 @@ class Faults:
         return failure
 
 
-def serve(queue: Queue, run: Callable[[Batch], MansardError | None]) -> None:
+def serve(queue: Queue, run: Callable[[Submission], MansardError | None]) -> None:
     """Run the ready batches of a queue in pull mode one after another, until it is closed and empty.
 
     ``run`` gives the failure of a batch, or None.
@@ -56,7 +56,7 @@ def serve(queue: Queue, run: Callable[[Batch], MansardError | None]) -> None:
         while True:
             job = queue.pop(timeout=_IDLE_S)
             if job is not None:
-                assert isinstance(job.keep, Batch)
+                assert isinstance(job.keep, Submission)
                 queue.finish(job, run(job.keep))
     except EOFError:  # the queue is closed and empty
         return

@@ -1,6 +1,7 @@
 """The native core, called through ctypes, so that no call holds the interpreter lock.
 
-Signatures mirror ``mansard/include/mansard_core.h``, which documents every function. This module declares them
+Signatures mirror ``mansard/include/mansard_core.h``, which documents every function. This module declares
+them
 once, and turns the core's codes into exceptions and exceptions into its statuses.
 """
 

@@ -166,7 +166,7 @@ def read_records(handle: int, limit: int = 256) -> list[QueueRecord]:
 
 
 def slot_addresses(bindings: Mapping[int, Buffer]) -> list[int]:
-    """The addresses of `Batch.bindings` by slot index; 0 where a slot is not bound."""
+    """The addresses of `Submission.bindings` by slot index; 0 where a slot is not bound."""
     if not bindings:
         return []
     slots = [0] * (max(bindings) + 1)

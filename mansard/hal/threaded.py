@@ -21,8 +21,24 @@ import numpy.typing as npt
 
 from mansard.errors import DeviceError, ExecutionError, MansardError, OutOfMemoryError
 from mansard.hal.buffer import Buffer, MemoryKind
-from mansard.hal.commands import Barrier, BindingSlot, BufferRef, Command, Copy, Dispatch, Fill
-from mansard.hal.device import Batch, Capabilities, CommandBuffer, Device, DeviceInfo, ProfileRow, QueueKind
+from mansard.hal.commands import (
+    BarrierCommand,
+    BindingSlot,
+    BufferRef,
+    Command,
+    CopyCommand,
+    DispatchCommand,
+    FillCommand,
+)
+from mansard.hal.device import (
+    Capabilities,
+    CommandBuffer,
+    Device,
+    DeviceInfo,
+    ProfileRow,
+    QueueKind,
+    Submission,
+)
 from mansard.hal.faults import Faults, serve
 from mansard.hal.queue import Entry, Queue, QueueRecord, QueueStats
 
@@ -129,7 +145,7 @@ class ThreadedDevice(Device):
             thread.start()
 
     @abc.abstractmethod
-    def run(self, command: Dispatch, memories: Sequence[Bytes]) -> None:
+    def run(self, command: DispatchCommand, memories: Sequence[Bytes]) -> None:
         """Do a dispatch. ``memories`` are the bytes of its bindings; whatever is raised fails the batch."""
 
     def pace(self, command: Command, crosses: bool, start: float) -> None:
@@ -180,19 +196,19 @@ class ThreadedDevice(Device):
     ) -> CommandBuffer:
         """Check the commands and keep them; raises DeviceError for what cannot be run."""
         for command in commands:
-            if isinstance(command, Dispatch) and queue is QueueKind.TRANSFER:
+            if isinstance(command, DispatchCommand) and queue is QueueKind.TRANSFER:
                 label = command.label or command.entry
                 raise DeviceError(f"{label}: the transfer queue takes copies, fills and barriers alone")
-            if isinstance(command, Dispatch):
+            if isinstance(command, DispatchCommand):
                 self._check_entry(command)
-            if isinstance(command, Fill) and command.size % 4:
+            if isinstance(command, FillCommand) and command.size % 4:
                 raise DeviceError(f"{command.label}: a fill of {command.size} bytes; not a multiple of 4")
             for ref, size in _refs(command):
                 if not isinstance(ref.buffer, BindingSlot):
                     _check_range(ref, ref.buffer, size, command.label)
         return ThreadedCommandBuffer(tuple(commands), profile, queue)
 
-    def _check_entry(self, command: Dispatch) -> None:
+    def _check_entry(self, command: DispatchCommand) -> None:
         label = command.label or command.entry
         if command.executable.spec.format not in self.capabilities.formats:
             raise DeviceError(f"{label}: the executable was not loaded by {self.info.id}")
@@ -205,7 +221,7 @@ class ThreadedDevice(Device):
                 f"got {len(command.bindings)} and {len(command.params)}"
             )
 
-    def submit(self, batches: Sequence[Batch]) -> None:
+    def submit(self, batches: Sequence[Submission]) -> None:
         """Hand over batches to their queues, which order them by their points."""
         entries: dict[Queue, list[Entry]] = {}
         for batch in batches:
@@ -247,7 +263,7 @@ class ThreadedDevice(Device):
             thread.join()
 
     # The threads ------------------------------------------------------------------------------
-    def _run_batch(self, batch: Batch) -> MansardError | None:
+    def _run_batch(self, batch: Submission) -> MansardError | None:
         commands = batch.commands
         assert isinstance(commands, ThreadedCommandBuffer)
         failure = self._faults.strike()
@@ -256,7 +272,7 @@ class ThreadedDevice(Device):
         rows = []
         try:
             for command in commands.commands:
-                if isinstance(command, Barrier):
+                if isinstance(command, BarrierCommand):
                     continue
                 begin, start = time.monotonic_ns(), time.perf_counter()
                 crosses = self._execute(command, batch.bindings)
@@ -275,12 +291,12 @@ class ThreadedDevice(Device):
         found = [_resolve(ref, bindings) for ref, _ in _refs(command)]
         views = [buffer.bytes(offset) for buffer, offset in found]
         match command:
-            case Dispatch():
+            case DispatchCommand():
                 self.run(command, views)
-            case Copy():
+            case CopyCommand():
                 views[1][: command.size] = views[0][: command.size]
                 return len({buffer.kind for buffer, _ in found}) > 1
-            case Fill():
+            case FillCommand():
                 views[0][: command.size].view(np.uint32)[...] = command.pattern & 0xFFFFFFFF
         return False
 
@@ -288,11 +304,11 @@ class ThreadedDevice(Device):
 def _refs(command: Command) -> list[tuple[BufferRef, int]]:
     """The buffers of a command and how many bytes it surely reaches there."""
     match command:
-        case Dispatch():
+        case DispatchCommand():
             return [(ref, 0) for ref in command.bindings]
-        case Copy():
+        case CopyCommand():
             return [(command.source, command.size), (command.target, command.size)]
-        case Fill():
+        case FillCommand():
             return [(command.target, command.size)]
     return []
 

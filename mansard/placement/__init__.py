@@ -1,6 +1,6 @@
 """Which device runs each dispatch, and why."""
 
 from mansard.placement.cost import Work, work_of
-from mansard.placement.place import DeviceSlot, Placement, PlacementResult, place
+from mansard.placement.place import DeviceSlot, PlacementOptions, PlacementResult, place
 
-__all__ = ["DeviceSlot", "Placement", "PlacementResult", "Work", "place", "work_of"]
+__all__ = ["DeviceSlot", "PlacementOptions", "PlacementResult", "Work", "place", "work_of"]

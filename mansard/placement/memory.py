@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from mansard.dims import representative, symbol
 from mansard.errors import PlacementError
 from mansard.ir.dispatch import Dispatch
-from mansard.placement import DeviceSlot, Placement
+from mansard.placement import DeviceSlot, PlacementOptions
 from mansard.placement.partitioning import Placed
 from mansard.placement.place import NO_ROOM
 from mansard.placement.what_if import held_stores, memory, store_bytes
@@ -28,12 +28,14 @@ ROUNDS = 8
 _MOST = 0.5
 """The part of a limit up to which other values than constants are taken as given."""
 
-Place = Callable[[Sequence[DeviceSlot], Placement], Placed]
+Place = Callable[[Sequence[DeviceSlot], PlacementOptions], Placed]
 Sketch = Callable[[Placed], Plan]
 """The plan of a placement without its code, with a device slot for each of the compilation."""
 
 
-def placed_within(place: Place, sketch: Sketch, slots: Sequence[DeviceSlot], wish: Placement) -> Placed:
+def placed_within(
+    place: Place, sketch: Sketch, slots: Sequence[DeviceSlot], wish: PlacementOptions
+) -> Placed:
     """A placement by ``place`` that keeps ``wish.memory`` and the memory of the slots, for calls of typical
     sizes, one at a time. Raises PlacementError where none is found, with what was needed and allowed."""
     wished = dict(wish.memory)

@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from mansard.ir.dispatch import DispatchGraph
 from mansard.placement.partitioning import Placed
-from mansard.placement.place import Placement, PlacementResult
+from mansard.placement.place import PlacementOptions, PlacementResult
 from mansard.placement.problem import HOST, Problem, reordered, state_users
 from mansard.placement.simulate import simulate
 
@@ -41,7 +41,7 @@ fastest, to be placed once more."""
 
 
 def place_ordered(
-    graph: DispatchGraph, wish: Placement, place: Callable[[DispatchGraph, Placement], Placed]
+    graph: DispatchGraph, wish: PlacementOptions, place: Callable[[DispatchGraph, PlacementOptions], Placed]
 ) -> Placed:
     """Place a graph with ``place``, in the best order that is found for its dispatches.
 

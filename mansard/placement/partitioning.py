@@ -26,7 +26,7 @@ from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.graph import Graph, fresh_name
 from mansard.passes.parallel.partition import Axis, Division, axes, divide, take_views
 from mansard.placement.cost import transfer_seconds
-from mansard.placement.place import DeviceSlot, Placement, PlacementResult, place
+from mansard.placement.place import DeviceSlot, PlacementOptions, PlacementResult, place
 from mansard.placement.problem import Problem
 from mansard.plan.plan import SplitPiece, SplitSpec
 
@@ -89,7 +89,9 @@ class Placed:
 Fuse = Callable[[Graph], DispatchGraph]
 
 
-def place_split(graph: DispatchGraph, slots: Sequence[DeviceSlot], wish: Placement, fuse: Fuse) -> Placed:
+def place_split(
+    graph: DispatchGraph, slots: Sequence[DeviceSlot], wish: PlacementOptions, fuse: Fuse
+) -> Placed:
     """Place a dispatch graph, dividing dispatches as ``wish.split`` says; ``fuse`` makes dispatches of the
     graph with divided ones. Raises PlacementError as `place` does."""
     whole = Placed(graph, place(graph, slots, wish))
@@ -242,7 +244,7 @@ def quantised(shares: Sequence[float], total: int, unit: int) -> tuple[int, ...]
 def _divided(
     graph: DispatchGraph,
     slots: Sequence[DeviceSlot],
-    wish: Placement,
+    wish: PlacementOptions,
     fuse: Fuse,
     splits: Sequence[Split],
 ) -> Placed:

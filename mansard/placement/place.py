@@ -25,7 +25,7 @@ NO_ROOM = "no room"
 
 
 @dataclass(frozen=True)
-class Placement:
+class PlacementOptions:
     """What the user wants of placement.
 
     ``pins`` are (pattern, device) pairs; the first pattern that matches a dispatch's name, ops or
@@ -98,7 +98,7 @@ class PlacementResult:
 def place(
     graph: DispatchGraph,
     slots: Sequence[DeviceSlot],
-    wish: Placement,
+    wish: PlacementOptions,
     fixed: Mapping[Dispatch, tuple[int, str]] | None = None,
 ) -> PlacementResult:
     """Choose a device for every dispatch; raises PlacementError when one has none. ``fixed`` are dispatches
@@ -111,7 +111,7 @@ class _Placer:
         self,
         graph: DispatchGraph,
         slots: Sequence[DeviceSlot],
-        wish: Placement,
+        wish: PlacementOptions,
         fixed: Mapping[Dispatch, tuple[int, str]],
     ) -> None:
         self.graph, self.slots, self.wish, self.fixed = graph, slots, wish, fixed

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mansard.artifact.resources import Resources
 from mansard.errors import InputError
-from mansard.hal import Batch, BufferRef, Fill, MemoryKind, Point, Semaphore
+from mansard.hal import BufferRef, FillCommand, MemoryKind, Point, Semaphore, Submission
 from mansard.plan.check import check_plan
 from mansard.plan.dataflow import dataflow, expected_times
 from mansard.plan.layout import Store, lay_out
@@ -265,8 +265,8 @@ class Session:
             _clear(buffer.view()[offset : offset + size])
         else:
             device, done = self.slots[slot].device, Point(Semaphore("reset"), 1)
-            commands = device.record([Fill(BufferRef(buffer, offset), -(-size // 4) * 4)])
-            device.submit([Batch(commands, (), (done,))])
+            commands = device.record([FillCommand(BufferRef(buffer, offset), -(-size // 4) * 4)])
+            device.submit([Submission(commands, (), (done,))])
             done.wait()
             commands.close()
 

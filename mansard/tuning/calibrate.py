@@ -25,7 +25,7 @@ from mansard.dims import evaluate
 from mansard.errors import CompileError, DeviceError
 from mansard.hal import Device, DeviceInfo, registry
 from mansard.ir import Graph
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.plan.plan import Decision, DispatchStep, Plan
 from mansard.targets.calibrated import keep
 from mansard.targets.profile import DeviceProfile, LinkProfile, square_depth
@@ -311,7 +311,7 @@ class _Bench:
         return total, moved, sum(evaluate(d.operations, {}) for d in made.plan.decisions)
 
     def _compiled(self, graph: Graph) -> CompiledModel:
-        options = CompileOptions(targets=(self.device.info.id,), placement=Placement(fallback="error"))
+        options = CompileOptions(targets=(self.device.info.id,), placement=PlacementOptions(fallback="error"))
         return compile_graph(graph, options)
 
     def _kernels(self, plan: Plan, sources: bytes | None) -> list[tuple[CompiledKernel, Workload, int]]:

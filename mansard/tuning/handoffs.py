@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 from mansard.errors import DeviceError
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     BufferRef,
     Command,
     CommandBuffer,
     Device,
-    Fill,
+    FillCommand,
     MemoryKind,
     Point,
     Semaphore,
+    Submission,
 )
 from mansard.runtime.calls.completion import completions
 
@@ -79,7 +79,7 @@ def working(device: Device, seconds: float) -> Iterator[Recorded]:
     with closing(device.allocate(_FILLED, MemoryKind.DEVICE, "handoffs")) as buffer:
         count, size = 1, _FILLED if seconds else 64
         while True:
-            fills: list[Command] = [Fill(BufferRef(buffer), size), Barrier()]
+            fills: list[Command] = [FillCommand(BufferRef(buffer), size), BarrierCommand()]
             with closing(Recorded(device, fills * count)) as recorded:
                 _run(recorded)
                 _run(recorded)
@@ -107,8 +107,8 @@ def between(
     found = []
     with working(source, seconds) as before, working(target, 0.0) as after:
         for turn in range(1, turns + 1):
-            target.submit([Batch(after.commands, (Point(made, turn),), (Point(done, turn),))])
-            source.submit([Batch(before.commands, signal=(Point(made, turn),))])
+            target.submit([Submission(after.commands, (Point(made, turn),), (Point(done, turn),))])
+            source.submit([Submission(before.commands, signal=(Point(made, turn),))])
             _await(Point(done, turn), attended)
             found.append(_handoff(before, after))
     return found
@@ -120,7 +120,7 @@ def from_host(target: Device, turns: int = TURNS, *, attended: bool = True) -> l
     found = []
     with working(target, 0.0) as after:
         for turn in range(1, turns + 1):
-            target.submit([Batch(after.commands, (Point(made, turn),), (Point(done, turn),))])
+            target.submit([Submission(after.commands, (Point(made, turn),), (Point(done, turn),))])
             signalled = time.monotonic_ns()
             made.signal(turn)
             _await(Point(done, turn), attended)
@@ -142,7 +142,7 @@ def to_host(
         for turn in range(1, turns + 1):
             known: list[int] = []
             point = Point(done, turn)
-            source.submit([Batch(before.commands, signal=(point,))])
+            source.submit([Submission(before.commands, signal=(point,))])
             if attended:
                 point.wait(_TIMEOUT_S)
                 known.append(time.monotonic_ns())
@@ -182,5 +182,5 @@ def _sleep_until(over: Callable[[], bool]) -> None:
 
 def _run(recorded: Recorded) -> None:
     done = Point(Semaphore("handoffs"), 1)
-    recorded.device.submit([Batch(recorded.commands, signal=(done,))])
+    recorded.device.submit([Submission(recorded.commands, signal=(done,))])
     done.wait(_TIMEOUT_S)

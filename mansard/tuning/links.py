@@ -9,18 +9,18 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     Buffer,
     BufferRef,
     Command,
     CommandBuffer,
-    Copy,
+    CopyCommand,
     Device,
-    Fill,
+    FillCommand,
     MemoryKind,
     Point,
     Semaphore,
+    Submission,
 )
 from mansard.targets.profile import LinkProfile
 from mansard.tuning import handoffs
@@ -48,7 +48,7 @@ def wake(device: Device, seconds: float = _WAKING_S) -> None:
     if device.info.kind not in _LOWERS_CLOCK:
         return
     with closing(device.allocate(_COPIED, MemoryKind.DEVICE, "calibration")) as target:
-        filling: Sequence[Command] = [Fill(BufferRef(target), _COPIED), Barrier()] * _COPIES
+        filling: Sequence[Command] = [FillCommand(BufferRef(target), _COPIED), BarrierCommand()] * _COPIES
         with closing(device.record(filling)) as recorded:
             clock, end = _Clock(device), time.monotonic() + seconds
             while time.monotonic() < end:
@@ -88,7 +88,10 @@ def _median(found: Sequence[handoffs.Handoff]) -> float:
 
 
 def _copy_seconds(device: Device, source: Buffer, target: Buffer) -> float:
-    copies: Sequence[Command] = [Copy(BufferRef(source), BufferRef(target), _COPIED), Barrier()] * _COPIES
+    copies: Sequence[Command] = [
+        CopyCommand(BufferRef(source), BufferRef(target), _COPIED),
+        BarrierCommand(),
+    ] * _COPIES
     with closing(device.record(copies, profile=True)) as recorded:
         _Clock(device).run(recorded)
         return min(row.end_ns - row.start_ns for row in recorded.profile()) / 1e9
@@ -96,7 +99,7 @@ def _copy_seconds(device: Device, source: Buffer, target: Buffer) -> float:
 
 def _least_copy(device: Device, source: Buffer, target: Buffer) -> float:
     """Seconds that one more small copy adds to a submission in which each waits for the one before."""
-    copy: Sequence[Command] = [Copy(BufferRef(source), BufferRef(target), _SMALL), Barrier()]
+    copy: Sequence[Command] = [CopyCommand(BufferRef(source), BufferRef(target), _SMALL), BarrierCommand()]
     once, often = (submission_seconds(device, [*copy] * count) for count in (1, 1 + _SMALL_COPIES))
     return max(0.0, often - once) / _SMALL_COPIES
 
@@ -111,7 +114,7 @@ class _Clock:
         """Run once; the time of `time.monotonic_ns` when the host knew the end."""
         self._turn += 1
         point = Point(self._done, self._turn)
-        self._device.submit([Batch(commands, signal=(point,))])
+        self._device.submit([Submission(commands, signal=(point,))])
         point.wait(_TIMEOUT_S)
         return time.monotonic_ns()
 

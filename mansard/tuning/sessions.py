@@ -6,7 +6,7 @@ from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.hal import Device
 from mansard.ir import Graph
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.runtime.session import MAX_IN_FLIGHT, Session
 
 
@@ -15,6 +15,6 @@ def session_on(device: Device, graph: Graph, max_in_flight: int = MAX_IN_FLIGHT)
 
     Raises errors under CompileError for a graph that the device cannot run.
     """
-    made = compile_graph(graph, CompileOptions((device.info.id,), Placement(fallback="error")))
+    made = compile_graph(graph, CompileOptions((device.info.id,), PlacementOptions(fallback="error")))
     resources, devices = MemoryResources(made.executables, made.weights), {made.plan.devices[0].name: device}
     return Session(made.plan, resources, devices, max_in_flight=max_in_flight)

@@ -14,17 +14,17 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import DeviceError, TargetMismatchError
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     Buffer,
     BufferRef,
     Command,
     Device,
-    Dispatch,
+    DispatchCommand,
     Executable,
     MemoryKind,
     Point,
     Semaphore,
+    Submission,
 )
 from mansard.ir import dispatch as ir
 from mansard.ir.types import Value
@@ -82,7 +82,7 @@ class Stopwatch:
         commands: list[Command] = []
         for turn in range(rounds):
             for variant in variants:
-                commands += [self._dispatch(variant, turn % self._sets), Barrier()]
+                commands += [self._dispatch(variant, turn % self._sets), BarrierCommand()]
         return commands
 
     def measure(self, variants: Sequence[CompiledKernel], rounds: int) -> list[list[int]]:
@@ -93,7 +93,7 @@ class Stopwatch:
         try:
             self._submitted += 1
             point = Point(self._timeline, self._submitted)
-            self._device.submit([Batch(recorded, signal=(point,))])
+            self._device.submit([Submission(recorded, signal=(point,))])
             point.wait(_TIMEOUT_S)
             rows = recorded.profile()
         finally:
@@ -134,7 +134,7 @@ class Stopwatch:
         if executable is not None:
             executable.close()
 
-    def _dispatch(self, variant: CompiledKernel, copies: int) -> Dispatch:
+    def _dispatch(self, variant: CompiledKernel, copies: int) -> DispatchCommand:
         if not self.loads(variant):
             raise DeviceError(f"{self._device.info.id} does not load kernel {variant.name!r}")
         dispatch, sizes = self._work.dispatch, self._work.sizes
@@ -147,7 +147,7 @@ class Stopwatch:
             bindings.append(BufferRef(self._buffer(place, copy, size, value.type.dtype)))
         x, y, z = (dims.evaluate(d, sizes) for d in variant.grid)
         params = tuple(dims.evaluate(p, sizes) for p in variant.params)
-        return Dispatch(self._loaded[variant.name], variant.name, tuple(bindings), params, (x, y, z))
+        return DispatchCommand(self._loaded[variant.name], variant.name, tuple(bindings), params, (x, y, z))
 
     def _bytes(self, value: Value) -> int:
         size: DimLike = value.type.bytes

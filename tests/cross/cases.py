@@ -26,7 +26,7 @@ from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.compile import CompiledModel
 from mansard.ir import Graph
 from mansard.ir.interpreter.graph import interpret
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.runtime.session import dispatch_counts
 
 _Case = tuple[str, Callable[[], Any]]
@@ -132,7 +132,7 @@ class Collector:
 
     @contextmanager
     def compiled(self, graph: Graph, *_devices: str) -> Iterator[_Loaded]:
-        wish = Placement(fallback="error")
+        wish = PlacementOptions(fallback="error")
         options = CompileOptions(targets=(self.target,), placement=wish, cache=False)
         model = compile_graph(graph, options)
         yield _Loaded(model, self.batch.load(model), graph)

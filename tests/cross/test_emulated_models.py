@@ -14,7 +14,7 @@ from graph_runner import compare
 
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.frontends import import_model
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 pytestmark = pytest.mark.emulation
 
@@ -85,7 +85,7 @@ def test_models_match_pytorch(cpu):
     names = list(MODELS) if cpu.thorough else ["decoder" if cpu.arch == "aarch64" else "images"]
     for name in names:
         graph, inputs, _ = imported(name)
-        options = CompileOptions(targets=(target,), placement=Placement(fallback="error"), cache=False)
+        options = CompileOptions(targets=(target,), placement=PlacementOptions(fallback="error"), cache=False)
         model = compile_graph(graph, options)
         batch.call(model, batch.load(model), inputs)
     for name, (found,) in zip(names, batch.run(), strict=True):

@@ -15,15 +15,15 @@ from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.ir import Graph
 from mansard.ir.interpreter.graph import interpret
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.plan.plan import Plan
 
 Arrays = list[npt.NDArray[np.generic]]
 
 
-def compiled(graph: Graph, *devices: str, placement: Placement | None = None) -> Model:
+def compiled(graph: Graph, *devices: str, placement: PlacementOptions | None = None) -> Model:
     """A model of the graph for devices; what a device cannot run is an error, not a fallback."""
-    wish = placement or Placement(fallback="error")
+    wish = placement or PlacementOptions(fallback="error")
     result = compile_graph(graph, CompileOptions(targets=devices, placement=wish))
     validate_spirv(result.plan, result.executables)
     return Model(result.plan, MemoryResources(result.executables, result.weights))

@@ -18,7 +18,7 @@ from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.hal.registry import driver
 from mansard.ir import Constant, Graph, GraphBuilder, Location, Value
 from mansard.ir.interpreter.graph import interpret
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.plan.plan import DispatchStep
 
 pytestmark = pytest.mark.vulkan
@@ -86,7 +86,7 @@ PINS = {
 def test_only_what_the_plan_says_is_copied(vulkan: VulkanDevice, pins: str) -> None:
     graph = network()
     chosen = tuple((f"product {n}", DEVICES[which]) for n, which in enumerate(PINS[pins]))
-    made = compile_graph(graph, CompileOptions(DEVICES, Placement(pins=chosen)))
+    made = compile_graph(graph, CompileOptions(DEVICES, PlacementOptions(pins=chosen)))
     assert {(d.location, d.device) for d in made.plan.decisions} == set(chosen)
     assert made.plan.prediction is not None
     resources = MemoryResources(made.executables, made.weights)

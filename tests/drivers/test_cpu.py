@@ -22,19 +22,19 @@ from mansard.drivers.cpu.host import host_cpu, parse_cpuinfo
 from mansard.drivers.cpu.threads import host_threads
 from mansard.errors import ArtifactError, DeviceError, InputError, TargetMismatchError
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     BindingSlot,
     BufferRef,
     Command,
-    Copy,
+    CopyCommand,
     Device,
-    Dispatch,
+    DispatchCommand,
     EntryPoint,
     ExecutableSpec,
-    Fill,
+    FillCommand,
     Point,
     Semaphore,
+    Submission,
 )
 
 
@@ -47,7 +47,7 @@ def cpu() -> Iterator[CpuDevice]:
 
 def run(device: Device, *commands: Command) -> None:
     done = Point(Semaphore("run"), 1)
-    device.submit([Batch(device.record(commands), signal=(done,))])
+    device.submit([Submission(device.record(commands), signal=(done,))])
     done.wait(WAIT)
 
 
@@ -187,12 +187,14 @@ def test_code_may_be_a_view_of_a_file(cpu: Device) -> None:
 def test_a_recording_keeps_its_code(cpu: Device) -> None:
     executable = cpu.load(cpu_kernels.spec("fill_index"))
     out = cpu.allocate(64)
-    recorded = cpu.record([Dispatch(executable, "fill_index", (BufferRef(out),), (16, 1, 0), (1, 1, 1))])
+    recorded = cpu.record(
+        [DispatchCommand(executable, "fill_index", (BufferRef(out),), (16, 1, 0), (1, 1, 1))]
+    )
     executable.close()
     with pytest.raises(DeviceError, match="closed"):
-        cpu.record([Dispatch(executable, "fill_index", (BufferRef(out),), (16, 1, 0), (1, 1, 1))])
+        cpu.record([DispatchCommand(executable, "fill_index", (BufferRef(out),), (16, 1, 0), (1, 1, 1))])
     done = Point(Semaphore(), 1)
-    cpu.submit([Batch(recorded, signal=(done,))])
+    cpu.submit([Submission(recorded, signal=(done,))])
     done.wait(WAIT)
     assert out.view().view(np.int32).tolist() == list(range(16))
 
@@ -204,7 +206,7 @@ def test_a_recording_keeps_its_code(cpu: Device) -> None:
 def test_the_grid_has_three_dims(cpu: Device, grid: tuple[int, int, int]) -> None:
     x, y, z = grid
     out = cpu.allocate(4 * x * y * z)
-    run(cpu, Dispatch(cpu.load(cpu_kernels.spec("where")), "where", (BufferRef(out),), (), grid))
+    run(cpu, DispatchCommand(cpu.load(cpu_kernels.spec("where")), "where", (BufferRef(out),), (), grid))
     zz, yy, xx = np.mgrid[0:z, 0:y, 0:x]
     np.testing.assert_array_equal(out.view().view(np.int32).reshape(z, y, x), 1 + xx + (yy << 8) + (zz << 16))
 
@@ -212,7 +214,9 @@ def test_the_grid_has_three_dims(cpu: Device, grid: tuple[int, int, int]) -> Non
 def test_an_empty_grid_runs_nothing(cpu: Device) -> None:
     run(
         cpu,
-        Dispatch(cpu.load(cpu_kernels.spec("where")), "where", (BufferRef(cpu.allocate(4)),), (), (4, 0, 1)),
+        DispatchCommand(
+            cpu.load(cpu_kernels.spec("where")), "where", (BufferRef(cpu.allocate(4)),), (), (4, 0, 1)
+        ),
     )
 
 
@@ -222,17 +226,17 @@ def test_wrong_commands_are_refused_when_recorded(cpu: Device) -> None:
     ref, closed = BufferRef(buffer), cpu.allocate(64)
     closed.close()
     cases: list[tuple[Command, str]] = [
-        (Dispatch(executable, "sub", (ref,) * 3, (1,), (1, 1, 1)), "no kernel 'sub' .*it has add"),
+        (DispatchCommand(executable, "sub", (ref,) * 3, (1,), (1, 1, 1)), "no kernel 'sub' .*it has add"),
         (
-            Dispatch(executable, "add", (ref,) * 2, (1,), (1, 1, 1)),
+            DispatchCommand(executable, "add", (ref,) * 2, (1,), (1, 1, 1)),
             "3 buffers and 1 params, got 2 and 1",
         ),
-        (Dispatch(executable, "add", (ref,) * 3, (1,), (-1, 1, 1)), "grid"),
-        (Dispatch(executable, "add", (ref,) * 3, (1,), (2**32 - 1,) * 3), "out of range"),
-        (Copy(ref, BufferRef(buffer, 60), 8, label="mine"), "mine: bytes 60 ... 68 of a buffer of 64"),
-        (Fill(ref, 6), "multiple of 4"),
-        (Fill(BufferRef(closed), 64), "closed"),
-        (Fill(BufferRef(BindingSlot(-1)), 64), "slot -1"),
+        (DispatchCommand(executable, "add", (ref,) * 3, (1,), (-1, 1, 1)), "grid"),
+        (DispatchCommand(executable, "add", (ref,) * 3, (1,), (2**32 - 1,) * 3), "out of range"),
+        (CopyCommand(ref, BufferRef(buffer, 60), 8, label="mine"), "mine: bytes 60 ... 68 of a buffer of 64"),
+        (FillCommand(ref, 6), "multiple of 4"),
+        (FillCommand(BufferRef(closed), 64), "closed"),
+        (FillCommand(BufferRef(BindingSlot(-1)), 64), "slot -1"),
     ]
     for command, message in cases:
         with pytest.raises(DeviceError, match=message):
@@ -242,7 +246,7 @@ def test_wrong_commands_are_refused_when_recorded(cpu: Device) -> None:
 def test_negative_params_reach_the_kernel(cpu: Device) -> None:
     out = cpu.allocate(8)
     wide = cpu.load(cpu_kernels.spec("wide"))
-    run(cpu, Dispatch(wide, "wide", (BufferRef(out),), (-(2**63), 2**63 - 1, *[-1] * 18), (1, 1, 1)))
+    run(cpu, DispatchCommand(wide, "wide", (BufferRef(out),), (-(2**63), 2**63 - 1, *[-1] * 18), (1, 1, 1)))
     assert out.view().view(np.int64)[0] == -19
 
 
@@ -251,7 +255,7 @@ def test_a_long_list(cpu: Device) -> None:
     total, one = cpu.allocate(400), cpu.allocate(400)
     one.view().view(np.float32)[:] = 1
     refs = (BufferRef(total), BufferRef(one), BufferRef(total))
-    run(cpu, *[Dispatch(executable, "add", refs, (100,), (7, 1, 1)), Barrier()] * 5000)
+    run(cpu, *[DispatchCommand(executable, "add", refs, (100,), (7, 1, 1)), BarrierCommand()] * 5000)
     assert set(total.view().view(np.float32).tolist()) == {5000.0}
 
 
@@ -265,7 +269,7 @@ def resident() -> int:
 
 def test_ten_thousand_submissions_leave_memory_flat(cpu: Device) -> None:
     out = cpu.allocate(64)
-    recorded = cpu.record([Fill(BufferRef(out), 64, 1)])
+    recorded = cpu.record([FillCommand(BufferRef(out), 64, 1)])
     timeline = Semaphore("flat")
     value = 0
 
@@ -273,7 +277,7 @@ def test_ten_thousand_submissions_leave_memory_flat(cpu: Device) -> None:
         nonlocal value
         for _ in range(count):
             value += 1
-            cpu.submit([Batch(recorded, signal=(Point(timeline, value),))])
+            cpu.submit([Submission(recorded, signal=(Point(timeline, value),))])
             if value % 100 == 0:
                 Point(timeline, value).wait(WAIT)
         Point(timeline, value).wait(WAIT)
@@ -296,7 +300,7 @@ def test_busy_time(cpu: CpuDevice) -> None:
     out = cpu.allocate(4)
     spin = cpu.load(cpu_kernels.spec("spin"))
     start = time.monotonic_ns()
-    run(cpu, Dispatch(spin, "spin", (BufferRef(out),), (100_000,), (100, 1, 1)))
+    run(cpu, DispatchCommand(spin, "spin", (BufferRef(out),), (100_000,), (100, 1, 1)))
     wall = time.monotonic_ns() - start
     stats = cpu.stats()
     assert 0 < stats.busy_ns <= wall
@@ -305,9 +309,9 @@ def test_busy_time(cpu: CpuDevice) -> None:
 
 
 def test_an_unbound_slot_is_no_crash(cpu: Device) -> None:
-    recorded = cpu.record([Fill(BufferRef(BindingSlot(1)), 64)])
+    recorded = cpu.record([FillCommand(BufferRef(BindingSlot(1)), 64)])
     with pytest.raises(DeviceError, match="slot 1"):
-        cpu.submit([Batch(recorded, bindings={0: cpu.allocate(64)})])
+        cpu.submit([Submission(recorded, bindings={0: cpu.allocate(64)})])
 
 
 def test_an_interpreter_ends_with_work_running() -> None:
@@ -318,8 +322,8 @@ def test_an_interpreter_ends_with_work_running() -> None:
         "from mansard.hal.registry import open_device\n"
         "cpu = open_device('cpu'); out = cpu.allocate(4)\n"
         "spin = cpu.load(cpu_kernels.spec('spin'))\n"
-        "work = cpu.record([Dispatch(spin, 'spin', (BufferRef(out),), (100000,), (2000, 1, 1))])\n"
-        "cpu.submit([Batch(work), Batch(work, wait=(Point(Semaphore(), 1),))])\n"
+        "work = cpu.record([DispatchCommand(spin, 'spin', (BufferRef(out),), (100000,), (2000, 1, 1))])\n"
+        "cpu.submit([Submission(work), Submission(work, wait=(Point(Semaphore(), 1),))])\n"
         "print('over')\n"
     )
     folder = os.path.dirname(__file__)  # noqa: PTH120

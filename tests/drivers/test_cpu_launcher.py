@@ -10,7 +10,7 @@ import pytest
 from mansard.drivers.cpu.device import CpuDevice
 from mansard.drivers.cpu.driver import DRIVER
 from mansard.errors import DeviceError, MansardError
-from mansard.hal import BindingSlot, BufferRef, Copy, Point, Semaphore
+from mansard.hal import BindingSlot, BufferRef, CopyCommand, Point, Semaphore
 
 WAIT = 20.0
 
@@ -24,7 +24,7 @@ def cpu() -> Iterator[CpuDevice]:
 
 def copy(cpu: CpuDevice, size: int = 40):
     """Slot 2 becomes slot 0; slot 1 is not named."""
-    return cpu.record([Copy(BufferRef(BindingSlot(0)), BufferRef(BindingSlot(2), 8), size)])
+    return cpu.record([CopyCommand(BufferRef(BindingSlot(0)), BufferRef(BindingSlot(2), 8), size)])
 
 
 def test_every_run_uses_its_own_arrays(cpu):

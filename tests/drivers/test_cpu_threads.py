@@ -21,18 +21,18 @@ from mansard.drivers.cpu.device import CpuDevice
 from mansard.drivers.cpu.driver import DRIVER
 from mansard.errors import DeviceError, DeviceUnavailableError, InputError, WaitTimeoutError
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     BindingSlot,
     Buffer,
     BufferRef,
     Command,
-    Dispatch,
+    DispatchCommand,
     EntryPoint,
     Executable,
     ExecutableSpec,
     Point,
     Semaphore,
+    Submission,
     registry,
 )
 
@@ -62,7 +62,7 @@ def chain(device: CpuDevice, length: int, size: int = 1000) -> tuple[list[Comman
     add = device.load(cpu_kernels.spec("add"))
     grid = (-(-size // cpu_kernels.CHUNK), 1, 1)
     refs = (BufferRef(total), BufferRef(one), BufferRef(total))
-    return [Dispatch(add, "add", refs, (size,), grid), Barrier()] * length, total
+    return [DispatchCommand(add, "add", refs, (size,), grid), BarrierCommand()] * length, total
 
 
 def test_every_number_of_threads_computes_the_same(cpu: CpuDevice) -> None:
@@ -70,7 +70,7 @@ def test_every_number_of_threads_computes_the_same(cpu: CpuDevice) -> None:
     recorded, timeline = cpu.record(commands), Semaphore("chain")
     for value in range(1, 41):
         point = Point(timeline, value)
-        cpu.submit([Batch(recorded, signal=(point,))])
+        cpu.submit([Submission(recorded, signal=(point,))])
         # Waits of every kind: until it is done, for too short a time, none at all.
         if value % 4 == 1:
             point.wait()
@@ -93,7 +93,7 @@ def test_many_threads_wait_at_once(cpu: CpuDevice) -> None:
             commands, total = chain(cpu, 10)
             recorded, timeline = cpu.record(commands), Semaphore("mine")
             for value in range(1, 31):
-                cpu.submit([Batch(recorded, signal=(Point(timeline, value),))])
+                cpu.submit([Submission(recorded, signal=(Point(timeline, value),))])
                 Point(timeline, value).wait(WAIT)
                 assert set(total.view().view(np.float32).tolist()) == {10.0 * value}
         except BaseException as error:
@@ -114,7 +114,7 @@ def test_chains_of_batches(cpu: CpuDevice) -> None:
     timeline = Semaphore("steps")
     for start in (0, 20):
         points = [Point(timeline, start + i) for i in range(21)]
-        cpu.submit([Batch(r, (points[i],), (points[i + 1],)) for i, r in enumerate(recorded)])
+        cpu.submit([Submission(r, (points[i],), (points[i + 1],)) for i, r in enumerate(recorded)])
         points[-1].wait()
     assert set(total.view().view(np.float32).tolist()) == {120.0}
 
@@ -124,9 +124,9 @@ def test_nobody_has_to_wait(cpu: CpuDevice) -> None:
     commands, total = chain(cpu, 5)
     recorded, timeline = cpu.record(commands), Semaphore("unwatched")
     for value in range(1, 6):
-        cpu.submit([Batch(recorded, signal=(Point(timeline, value),))])
+        cpu.submit([Submission(recorded, signal=(Point(timeline, value),))])
         Point(timeline, value).wait()
-    cpu.submit([Batch(recorded, signal=(Point(timeline, 6),))])
+    cpu.submit([Submission(recorded, signal=(Point(timeline, 6),))])
     deadline = time.monotonic() + WAIT
     while timeline.value < 6 and time.monotonic() < deadline:
         time.sleep(1e-3)
@@ -136,12 +136,12 @@ def test_nobody_has_to_wait(cpu: CpuDevice) -> None:
 def test_a_long_run_does_not_hold_up_a_short_wait(cpu: CpuDevice) -> None:
     spin = cpu.load(cpu_kernels.spec("spin"))
     out = cpu.allocate(4)
-    step = Dispatch(spin, "spin", (BufferRef(out),), (20_000,), (8, 1, 1))
-    recorded, timeline = cpu.record([step, Barrier()] * 400), Semaphore("long")
-    cpu.submit([Batch(cpu.record([]), signal=(Point(timeline, 1),))])
+    step = DispatchCommand(spin, "spin", (BufferRef(out),), (20_000,), (8, 1, 1))
+    recorded, timeline = cpu.record([step, BarrierCommand()] * 400), Semaphore("long")
+    cpu.submit([Submission(cpu.record([]), signal=(Point(timeline, 1),))])
     Point(timeline, 1).wait()  # from now on this thread is taken to wait
     begin = time.monotonic()
-    cpu.submit([Batch(recorded, signal=(Point(timeline, 2),))])
+    cpu.submit([Submission(recorded, signal=(Point(timeline, 2),))])
     with pytest.raises(WaitTimeoutError):
         Point(timeline, 2).wait(0.01)
     given_up = time.monotonic() - begin
@@ -155,7 +155,7 @@ def test_devices_come_and_go() -> None:
         device = DRIVER.open(DRIVER.devices()[0], threads=1 + i % 4)
         commands, total = chain(device, 4)
         done = Point(Semaphore("once"), 1)
-        device.submit([Batch(device.record(commands), signal=(done,))])
+        device.submit([Submission(device.record(commands), signal=(done,))])
         if i % 2:
             done.wait(WAIT)
         device.close()
@@ -185,7 +185,7 @@ def test_threads_are_bound_to_their_cpus(monkeypatch: pytest.MonkeyPatch) -> Non
     commands, total = chain(device, 20)
     for value in range(1, 11):
         done = Point(Semaphore("bound"), 1)
-        device.submit([Batch(device.record(commands), signal=(done,))])
+        device.submit([Submission(device.record(commands), signal=(done,))])
         done.wait()
         assert set(total.view().view(np.float32).tolist()) == {20.0 * value}
     assert os.sched_getaffinity(0) >= set(cpus)
@@ -247,8 +247,8 @@ def test_kernels_may_use_256_kib_of_stack_whoever_waits(cpu: CpuDevice, stack_ki
         try:
             for _ in range(5):
                 out, done = cpu.allocate(4 * 40), Point(Semaphore("deep"), 1)
-                command = Dispatch(executable, "deep", (BufferRef(out),), (), (40, 1, 1))
-                cpu.submit([Batch(cpu.record([command]), signal=(done,))])
+                command = DispatchCommand(executable, "deep", (BufferRef(out),), (), (40, 1, 1))
+                cpu.submit([Submission(cpu.record([command]), signal=(done,))])
                 done.wait(WAIT)
                 assert out.view().view(np.int32).tolist() == [64] * 40
         except BaseException as error:
@@ -267,12 +267,12 @@ def test_kernels_may_use_256_kib_of_stack_whoever_waits(cpu: CpuDevice, stack_ki
 def test_slots_are_bound_anew_for_every_run(cpu: CpuDevice) -> None:
     add = cpu.load(cpu_kernels.spec("add"))
     refs = tuple(BufferRef(BindingSlot(i)) for i in range(3))
-    recorded = cpu.record([Dispatch(add, "add", refs, (100,), (7, 1, 1))])
+    recorded = cpu.record([DispatchCommand(add, "add", refs, (100,), (7, 1, 1))])
     for value in range(8):
         a, b, c = (cpu.allocate(400) for _ in range(3))
         a.view().view(np.float32)[:], b.view().view(np.float32)[:] = value, 1
         done = Point(Semaphore("slots"), 1)
-        cpu.submit([Batch(recorded, signal=(done,), bindings={0: a, 1: b, 2: c})])
+        cpu.submit([Submission(recorded, signal=(done,), bindings={0: a, 1: b, 2: c})])
         done.wait()
         assert set(c.view().view(np.float32).tolist()) == {value + 1.0}
 
@@ -287,7 +287,7 @@ def test_kernels_keep_subnormals_on_a_thread_that_flushes_them(cpu: CpuDevice) -
             buffer.view().view(np.float32)[:] = np.float32(1e-40)  # type: ignore[union-attr]
         recorded, timeline = cpu.record(commands), Semaphore("subnormal")
         for value in range(1, 11):
-            cpu.submit([Batch(recorded, signal=(Point(timeline, value),))])
+            cpu.submit([Submission(recorded, signal=(Point(timeline, value),))])
             Point(timeline, value).wait()
         bits = total.view().view(np.int32)
         np.testing.assert_array_equal(bits, np.float32(1.1e-39).view(np.int32), strict=False)
@@ -331,7 +331,8 @@ def test_a_forked_process_is_told() -> None:
         "from mansard.hal.registry import open_device\n"
         "def run(cpu):\n"
         "    out = cpu.allocate(64); done = Point(Semaphore(), 1)\n"
-        "    cpu.submit([Batch(cpu.record([Fill(BufferRef(out), 64, 7)]), signal=(done,))]); done.wait(20)\n"
+        "    cpu.submit([Submission(cpu.record([FillCommand(BufferRef(out), 64, 7)]), signal=(done,))])\n"
+        "    done.wait(20)\n"
         "    return out.view().view(np.int32)[0]\n"
         "cpu = open_device('cpu'); assert run(cpu) == 7\n"
         "child = os.fork()\n"
@@ -354,10 +355,12 @@ def test_a_forked_process_is_told() -> None:
 
 def test_closing_with_a_waiting_thread_at_work(cpu: CpuDevice) -> None:
     spin, out = cpu.load(cpu_kernels.spec("spin")), cpu.allocate(4)
-    recorded = cpu.record([Dispatch(spin, "spin", (BufferRef(out),), (20_000,), (8, 1, 1)), Barrier()] * 300)
+    recorded = cpu.record(
+        [DispatchCommand(spin, "spin", (BufferRef(out),), (20_000,), (8, 1, 1)), BarrierCommand()] * 300
+    )
     done, never = Point(Semaphore("running"), 1), Point(Semaphore("never"), 1)
-    cpu.submit([Batch(recorded, signal=(done,))])
-    cpu.submit([Batch(recorded, (never,), (Point(never.semaphore, 2),))])
+    cpu.submit([Submission(recorded, signal=(done,))])
+    cpu.submit([Submission(recorded, (never,), (Point(never.semaphore, 2),))])
     waiter = threading.Thread(target=done.wait)
     waiter.start()
     cpu.close()
@@ -365,4 +368,4 @@ def test_closing_with_a_waiting_thread_at_work(cpu: CpuDevice) -> None:
     assert done.done()
     assert done.error() is None
     with pytest.raises(DeviceError, match="closed"):
-        cpu.submit([Batch(recorded)])
+        cpu.submit([Submission(recorded)])

@@ -11,7 +11,7 @@ from mansard.errors import ExecutionError, WaitTimeoutError
 from mansard.hal import registry
 from mansard.ir import GraphBuilder
 from mansard.ir.interpreter.graph import interpret
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 pytestmark = pytest.mark.vulkan
 RNG = np.random.default_rng(3)
@@ -42,7 +42,7 @@ INPUTS = [RNG.standard_normal((16, 24)).astype(np.float32), RNG.standard_normal(
 def split():
     """The chain on the CPU, with its second product on Vulkan."""
     pins = (("contraction_1", "vulkan"), ("*", "cpu"))
-    return compiled(chain(), "cpu", "vulkan", placement=Placement(pins=pins))
+    return compiled(chain(), "cpu", "vulkan", placement=PlacementOptions(pins=pins))
 
 
 @pytest.mark.parametrize("make", [split, lambda: compiled(chain(), "vulkan")], ids=["split", "vulkan"])

@@ -13,7 +13,7 @@ from test_cpu_threads import chain
 from mansard.drivers.cpu.device import CpuDevice
 from mansard.drivers.cpu.driver import DRIVER
 from mansard.errors import DeviceError, WaitTimeoutError
-from mansard.hal import Batch, Point, Semaphore
+from mansard.hal import Point, Semaphore, Submission
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def alternating(pair: tuple[CpuDevice, CpuDevice], length: int, begin: Point) ->
     found = [chain(device, 1, 16) for device in pair]
     recorded = [device.record(commands) for device, (commands, _) in zip(pair, found, strict=True)]
     timelines, point = (Semaphore("even"), Semaphore("odd")), begin
-    batches: list[list[Batch]] = [[], []]
+    batches: list[list[Submission]] = [[], []]
     for number in range(length):
         own = number % 2
         after, point = point, Point(timelines[own], number // 2 + 1)
-        batches[own].append(Batch(recorded[own], (after,), (point,)))
+        batches[own].append(Submission(recorded[own], (after,), (point,)))
     for own in (1, 0):
         pair[own].submit(batches[own])
     return point, [total for _, total in found]

@@ -25,7 +25,7 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.pipeline import CANONICAL, run_passes
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 RNG = np.random.default_rng(11)
 BF16, F16, I8, U8, I32 = DType.BF16, DType.F16, DType.I8, DType.U8, DType.I32
@@ -75,7 +75,7 @@ def nest_of(graph):
 
 
 def target(text="vulkan"):
-    return resolve_targets([text], Placement(fallback="error"))[0].kernel
+    return resolve_targets([text], PlacementOptions(fallback="error"))[0].kernel
 
 
 def test_what_the_schedule_takes():
@@ -152,7 +152,7 @@ def test_indices_of_64_bits(device, monkeypatch):
     monkeypatch.setattr(base, "index_dtype", lambda dispatch, kernel: DType.I64)
     for transposed in (True, False):
         graph, arrays = product(2, 50, 256, BF16, BF16, transposed=transposed, bias=True)
-        options = CompileOptions(targets=(device,), placement=Placement(fallback="error"), cache=False)
+        options = CompileOptions(targets=(device,), placement=PlacementOptions(fallback="error"), cache=False)
         made = compile_graph(graph, options)
         with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
             compare(outputs(model, arrays), interpret(graph, arrays), rtol=2e-5, atol=2e-5)
@@ -247,7 +247,7 @@ def test_arithmetic_in_4_bits_is_refused():
     x = b.input("x", (20, 6), F32)
     doubled = Cast(Apply("add", (Arg(0, DType.I4), Arg(0, DType.I4)), DType.I4), F32)
     graph = b.build([b.generic([w, x], [maps(0, 1)] * 2, (20, 6), op("mul", doubled, Arg(1, F32)))])
-    options = CompileOptions(targets=("vulkan:1.3",), placement=Placement(fallback="error"))
+    options = CompileOptions(targets=("vulkan:1.3",), placement=PlacementOptions(fallback="error"))
     with pytest.raises(CompileError, match="packed element type i4"):
         compile_graph(graph, options)
 

@@ -15,7 +15,7 @@ from mansard.hal import MemoryKind
 from mansard.ir import Constant, GraphBuilder
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Arg, Const, Gather, Index
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 pytestmark = pytest.mark.vulkan
 RNG = np.random.default_rng(17)
@@ -40,7 +40,7 @@ def small_device(monkeypatch):
 
 
 def compiled(graph, device):
-    options = CompileOptions(targets=("vulkan",), placement=Placement(fallback="error"), cache=False)
+    options = CompileOptions(targets=("vulkan",), placement=PlacementOptions(fallback="error"), cache=False)
     made = compile_graph(graph, options)
     return Model(made.plan, MemoryResources(made.executables, made.weights), devices={"vulkan": device})
 
@@ -87,7 +87,7 @@ def test_weights_of_a_file_are_used_in_place_in_several_pieces(small_device, tmp
     if not (small_device.capabilities.import_host and small_device.capabilities.unified_memory):
         pytest.skip("the device does not use the host's memory in place")
     graph = language_model(1500, 256)
-    options = CompileOptions(targets=("vulkan",), placement=Placement(fallback="error"), cache=False)
+    options = CompileOptions(targets=("vulkan",), placement=PlacementOptions(fallback="error"), cache=False)
     made = compile_graph(graph, options)
     path = tmp_path / "model.mansard"
     write_artifact(path, made.plan, MemoryResources(made.executables, made.weights))
@@ -100,11 +100,12 @@ def test_weights_of_a_file_are_used_in_place_in_several_pieces(small_device, tmp
 
 
 def test_descriptors_name_less_than_a_buffer_holds():
-    (plain,) = targets.resolve_targets(["vulkan:1.3"], Placement(fallback="error"))
+    (plain,) = targets.resolve_targets(["vulkan:1.3"], PlacementOptions(fallback="error"))
     (bound,) = with_dispatch_abi([plain], "descriptors")
     assert (plain.largest_buffer, bound.largest_buffer) == (1 << 30, 1 << 27)
     sizes = [
-        targets.resolve_targets([f"vulkan:{n}"], Placement(fallback="error"))[0] for n in ("h200", "rdna3")
+        targets.resolve_targets([f"vulkan:{n}"], PlacementOptions(fallback="error"))[0]
+        for n in ("h200", "rdna3")
     ]
     assert [target.largest_buffer for target in sizes] == [1 << 40, 1 << 30]
 

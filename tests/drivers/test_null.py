@@ -15,7 +15,16 @@ from mansard.drivers.cpu.driver import DRIVER as CPU
 from mansard.drivers.null.driver import DRIVER as NULL
 from mansard.drivers.null.driver import NullDevice
 from mansard.errors import DeviceLostError, ExecutionError, OutOfMemoryError, WaitTimeoutError
-from mansard.hal import Batch, BufferRef, CommandBuffer, Device, Dispatch, Fill, Point, Semaphore
+from mansard.hal import (
+    BufferRef,
+    CommandBuffer,
+    Device,
+    DispatchCommand,
+    FillCommand,
+    Point,
+    Semaphore,
+    Submission,
+)
 
 
 @pytest.fixture
@@ -34,7 +43,7 @@ def cpu() -> Iterator[Device]:
 
 def submit(device: Device, wait: tuple[Point, ...] = (), commands: CommandBuffer | None = None) -> Point:
     done = Point(Semaphore("done"), 1)
-    device.submit([Batch(commands or device.record([]), wait=wait, signal=(done,))])
+    device.submit([Submission(commands or device.record([]), wait=wait, signal=(done,))])
     return done
 
 
@@ -113,15 +122,15 @@ def test_two_devices_wait_on_each_other_in_turn(null: NullDevice, cpu: Device) -
     total, one = cpu.allocate(400), cpu.allocate(400)
     one.view().view(np.float32)[:] = 1
     refs = (BufferRef(total), BufferRef(one), BufferRef(total))
-    work = cpu.record([Dispatch(add, "add", refs, (100,), cpu_kernels.groups("add", 100))])
+    work = cpu.record([DispatchCommand(add, "add", refs, (100,), cpu_kernels.groups("add", 100))])
     nothing = null.record([])
     ours, theirs = Semaphore("cpu"), Semaphore("null")
     rounds = 200
     # The last round first: every batch waits for one that is submitted later, on the other device.
     for i in reversed(range(rounds)):
-        cpu.submit([Batch(work, wait=(Point(theirs, i + 1),), signal=(Point(ours, i + 1),))])
+        cpu.submit([Submission(work, wait=(Point(theirs, i + 1),), signal=(Point(ours, i + 1),))])
         wait = (Point(ours, i),) if i else ()
-        null.submit([Batch(nothing, wait=wait, signal=(Point(theirs, i + 1),))])
+        null.submit([Submission(nothing, wait=wait, signal=(Point(theirs, i + 1),))])
     Point(ours, rounds).wait(WAIT)
     assert set(total.view().view(np.float32).tolist()) == {float(rounds)}
 
@@ -130,12 +139,12 @@ def test_two_devices_wait_on_each_other_in_turn(null: NullDevice, cpu: Device) -
 def test_a_failure_crosses_from_null_to_cpu(null: NullDevice, cpu: Device, submit_cpu_first: bool) -> None:
     error = ExecutionError("the accelerator caught fire")
     target = cpu.allocate(64)
-    fill = cpu.record([Fill(BufferRef(target), 64, 0xFFFFFFFF)])
+    fill = cpu.record([FillCommand(BufferRef(target), 64, 0xFFFFFFFF)])
     made, used = Point(Semaphore("made"), 1), Point(Semaphore("used"), 1)
     null.inject(error=error)
-    steps: list[tuple[Device, Batch]] = [
-        (cpu, Batch(fill, wait=(made,), signal=(used,))),
-        (null, Batch(null.record([]), signal=(made,))),
+    steps: list[tuple[Device, Submission]] = [
+        (cpu, Submission(fill, wait=(made,), signal=(used,))),
+        (null, Submission(null.record([]), signal=(made,))),
     ]
     for device, batch in steps if submit_cpu_first else steps[::-1]:
         device.submit([batch])

@@ -16,10 +16,10 @@ from mansard.cli.main import app
 from mansard.dims import Dim
 from mansard.ir import GraphBuilder
 from mansard.ir.interpreter.graph import interpret
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 pytestmark = pytest.mark.vulkan
-SPLIT = Placement(split="all")
+SPLIT = PlacementOptions(split="all")
 CALLS = 6
 """In which shares change by what is measured, whatever that is here."""
 
@@ -62,7 +62,7 @@ def test_dims_of_the_model_stay_dims_of_the_model():
 def test_nothing_is_divided_unless_asked_for():
     graph = GRAPHS["product"]()
     for split in ("off", "auto"):  # it is far too small to gain anything
-        with compiled(graph, "cpu", "vulkan", placement=Placement(split=split)) as model:
+        with compiled(graph, "cpu", "vulkan", placement=PlacementOptions(split=split)) as model:
             assert not model.shares
             assert not any(d.reason.startswith("split") for d in model.plan.decisions)
 

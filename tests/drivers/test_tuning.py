@@ -22,7 +22,7 @@ from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.panels import Panels
 from mansard.ir.scalar import Apply, Arg
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.tuning.rebuild import unpack, with_parameters
 
 F32 = DType.F32
@@ -59,7 +59,7 @@ def parameters_of(model):
 
 def pretend_tuned(graph, driver="cpu"):
     """Results in the cache by which every kernel gets the last of its candidates; these, by source."""
-    (slot,) = resolve_targets((driver,), Placement(fallback="error"))
+    (slot,) = resolve_targets((driver,), PlacementOptions(fallback="error"))
     target = slot.kernel
     results = tuned_here(slot.backend, target)
     chosen = {}

@@ -35,14 +35,14 @@ from mansard.errors import (
     TargetMismatchError,
 )
 from mansard.hal import (
-    Batch,
     BufferRef,
     DeviceInfo,
-    Dispatch,
+    DispatchCommand,
     EntryPoint,
     ExecutableSpec,
-    Fill,
+    FillCommand,
     MemoryKind,
+    Submission,
 )
 
 pytestmark = pytest.mark.vulkan
@@ -116,7 +116,7 @@ def test_the_validation_layer_is_heard() -> None:
 
 def test_closing_twice_and_using_a_closed_device(device: VulkanDevice) -> None:
     buffer = device.allocate(100, SHARED)
-    recorded = device.record([Fill(BufferRef(buffer), 100)])
+    recorded = device.record([FillCommand(BufferRef(buffer), 100)])
     device.close()
     device.close()
     recorded.close()
@@ -125,7 +125,7 @@ def test_closing_twice_and_using_a_closed_device(device: VulkanDevice) -> None:
         lambda: device.allocate(4),
         lambda: device.load(kernels.spec(kernels.ADD)),
         lambda: device.record([]),
-        lambda: device.submit([Batch(recorded)]),
+        lambda: device.submit([Submission(recorded)]),
     ):
         with pytest.raises(DeviceError):
             use()
@@ -221,7 +221,7 @@ def test_buffers_of_another_device(device: VulkanDevice) -> None:
         np.testing.assert_array_equal(foreign.view()[:400].view(np.int32), np.arange(100) * 2 + 5)
         imported.close()
     with pytest.raises(DeviceError, match="another device"):
-        device.record([Fill(BufferRef(foreign), 4)])
+        device.record([FillCommand(BufferRef(foreign), 4)])
     other.close()
 
 
@@ -247,8 +247,8 @@ def test_a_table_too_large_for_push_constants(device: VulkanDevice) -> None:
     twice = tuple(2 * p for p in params)
     support.run(
         device,
-        Dispatch(executable, "wide", (BufferRef(out),), params, (1, 1, 1)),
-        Dispatch(executable, "wide", (BufferRef(out, 16),), twice, (1, 1, 1)),
+        DispatchCommand(executable, "wide", (BufferRef(out),), params, (1, 1, 1)),
+        DispatchCommand(executable, "wide", (BufferRef(out, 16),), twice, (1, 1, 1)),
     )
     assert out.view().view(np.int64)[[0, 2]].tolist() == [sum(params), sum(twice)]
 

@@ -13,7 +13,7 @@ from conformance import Adapter, Conformance, KernelTests
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.errors import DeviceLostError, MansardError
-from mansard.hal import Batch, Device, ExecutableSpec
+from mansard.hal import Device, ExecutableSpec, Submission
 
 pytestmark = pytest.mark.vulkan
 ENTRIES = {entry.name: entry for entry in (kernels.FILL_INDEX, kernels.ADD, kernels.SPIN, kernels.WIDE)}
@@ -60,7 +60,7 @@ class VulkanAdapter(Adapter):
     def lose(self, device: Device) -> type[MansardError]:
         assert isinstance(device, VulkanDevice)
         device.inject(result=vk.VK_ERROR_DEVICE_LOST)
-        device.submit([Batch(device.record([]))])
+        device.submit([Submission(device.record([]))])
         return DeviceLostError
 
 

@@ -25,12 +25,12 @@ from mansard.drivers.vulkan.instance.restrict import disable
 from mansard.drivers.vulkan.shaders.abi import modules_of
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError, CodegenError, CompileError, DeviceError, TargetMismatchError
-from mansard.hal import BufferRef, Dispatch, EntryPoint, MemoryKind
+from mansard.hal import BufferRef, DispatchCommand, EntryPoint, MemoryKind
 from mansard.hal.executable import ExecutableSpec
 from mansard.ir import Graph, GraphBuilder
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.plan.plan import ExecutableRef
 
 pytestmark = pytest.mark.vulkan
@@ -69,7 +69,9 @@ CASES = {"matmul": matmul_with_epilogue, "rows": norm_and_softmax, "narrow": nar
 
 
 def compiled(graph: Graph, abi: str) -> CompiledModel:
-    options = CompileOptions(("vulkan",), Placement(fallback="error"), vulkan_dispatch_abi=abi, cache=False)
+    options = CompileOptions(
+        ("vulkan",), PlacementOptions(fallback="error"), vulkan_dispatch_abi=abi, cache=False
+    )
     return compile_graph(graph, options)
 
 
@@ -174,9 +176,9 @@ def test_ranges_are_those_a_descriptor_can_name() -> None:
     source, target = (device.allocate(8192, MemoryKind.SHARED) for _ in range(2))
     source.view().view(np.float32)[:] = np.arange(2048)
 
-    def dispatch(offset: int, size: int | None) -> Dispatch:
+    def dispatch(offset: int, size: int | None) -> DispatchCommand:
         refs = BufferRef(source, offset, size), BufferRef(target, offset, size)
-        return Dispatch(loaded, "add_one", refs, (512,), (1, 1, 1))
+        return DispatchCommand(loaded, "add_one", refs, (512,), (1, 1, 1))
 
     support.run(device, dispatch(4096, 2048))
     assert np.array_equal(target.view().view(np.float32)[1024:1536], np.arange(1024, 1536) + 1)

@@ -35,7 +35,7 @@ from mansard.errors import (
 from mansard.hal import registry
 from mansard.ir import Constant, GraphBuilder
 from mansard.ir.interpreter.graph import interpret
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 pytestmark = pytest.mark.vulkan
 RNG = np.random.default_rng(3)
@@ -58,7 +58,9 @@ def graph():
 @pytest.fixture(scope="module")
 def compiled() -> CompiledModel:
     support.usable_device()
-    return compile_graph(graph(), CompileOptions(targets=("vulkan",), placement=Placement(fallback="error")))
+    return compile_graph(
+        graph(), CompileOptions(targets=("vulkan",), placement=PlacementOptions(fallback="error"))
+    )
 
 
 def use(compiled: CompiledModel) -> None:
@@ -136,11 +138,11 @@ def test_a_model_loaded_after_its_device_was_lost(compiled: CompiledModel) -> No
 def test_the_process_ends_in_order_with_a_lost_device() -> None:
     support.usable_device()
     code = (
-        "from mansard.hal import registry, Batch, Point, Semaphore\n"
+        "from mansard.hal import registry, Submission, Point, Semaphore\n"
         "device = registry.open_device('vulkan')\n"
         "device.inject(result=-4)\n"
         "point = Point(Semaphore(), 1)\n"
-        "device.submit([Batch(device.record([]), signal=(point,))])\n"
+        "device.submit([Submission(device.record([]), signal=(point,))])\n"
         "try:\n    point.wait(20)\nexcept Exception as error:\n    print(type(error).__name__)\n"
     )
     done = subprocess.run(

@@ -11,7 +11,7 @@ import vulkan_support as support
 
 from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.errors import CallCancelledError
-from mansard.hal import Batch, CommandBuffer, MemoryKind, Point, Semaphore
+from mansard.hal import CommandBuffer, MemoryKind, Point, Semaphore, Submission
 
 pytestmark = pytest.mark.vulkan
 N = 256
@@ -34,7 +34,7 @@ class Work:
     def submit(self, name: str, signal: Point, wait: tuple[Point, ...] = ()) -> Point:
         dispatch = support.fill_index(self.device, self.buffer, N, 1, len(self.recorded))
         self.recorded[name] = self.device.record([dispatch], profile=True)
-        self.device.submit([Batch(self.recorded[name], wait, (signal,))])
+        self.device.submit([Submission(self.recorded[name], wait, (signal,))])
         return signal
 
     def order(self) -> list[str]:

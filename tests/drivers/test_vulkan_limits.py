@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import vulkan_support as support
 
-from mansard.hal import BufferRef, Copy, MemoryKind
+from mansard.hal import BufferRef, CopyCommand, MemoryKind
 
 pytestmark = pytest.mark.vulkan
 MODEL = """
@@ -142,8 +142,8 @@ def test_copies_where_kernels_for_them_do_not_fit() -> None:
         source.view()[:] = data.view(np.uint8)
         support.run(
             device,
-            Copy(BufferRef(source), BufferRef(middle), data.nbytes),
-            Copy(BufferRef(middle), BufferRef(target), data.nbytes),
+            CopyCommand(BufferRef(source), BufferRef(middle), data.nbytes),
+            CopyCommand(BufferRef(middle), BufferRef(target), data.nbytes),
         )
         np.testing.assert_array_equal(target.view().view(np.uint32), data)
         assert device._recorder._encoder.copies_by_kernel == by_kernel

@@ -25,19 +25,19 @@ from mansard.drivers.vulkan.instance.queues import QueuePlan, plan_queues
 from mansard.drivers.vulkan.submission import queue
 from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     BufferRef,
-    Copy,
-    Fill,
+    CopyCommand,
+    FillCommand,
     MemoryKind,
     Point,
     QueueKind,
     Semaphore,
+    Submission,
     registry,
 )
 from mansard.ir import GraphBuilder
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.tuning import probes
 from mansard.tuning.concurrency import concurrency
 
@@ -78,16 +78,20 @@ def test_a_chain_over_both_queues(device: VulkanDevice) -> None:
     value = 0
     for run in range(20):
         # target <- source by the transfer queue, local = run + i on the compute queue, result <- local
-        up = device.record([Copy(BufferRef(source), BufferRef(target), 4 * N)], queue=QueueKind.TRANSFER)
-        down = device.record([Copy(BufferRef(local), BufferRef(result), 4 * N)], queue=QueueKind.TRANSFER)
+        up = device.record(
+            [CopyCommand(BufferRef(source), BufferRef(target), 4 * N)], queue=QueueKind.TRANSFER
+        )
+        down = device.record(
+            [CopyCommand(BufferRef(local), BufferRef(result), 4 * N)], queue=QueueKind.TRANSFER
+        )
         fill = support.fill_index(device, local, N, 1, run)
         work = device.record([fill])
         points = [Point(semaphore, value + i) for i in range(4)]
         device.submit(
             [
-                Batch(up, (points[0],), (points[1],)),
-                Batch(work, (points[1],), (points[2],)),
-                Batch(down, (points[2],), (points[3],)),
+                Submission(up, (points[0],), (points[1],)),
+                Submission(work, (points[1],), (points[2],)),
+                Submission(down, (points[2],), (points[3],)),
             ]
         )
         value += 3
@@ -106,9 +110,9 @@ def test_a_chain_over_all_compute_queues(device: VulkanDevice) -> None:
     for turn in turns:
         commands = [support.fill_index(device, buffers[0], N, 1, 5)]
         if turn:
-            commands = [Copy(BufferRef(buffers[turn - 1]), BufferRef(buffers[turn]), 4 * N)]
+            commands = [CopyCommand(BufferRef(buffers[turn - 1]), BufferRef(buffers[turn]), 4 * N)]
         recorded = device.record_beside(commands, turn)
-        batches.append(Batch(recorded, (Point(semaphore, turn),), (Point(semaphore, turn + 1),)))
+        batches.append(Submission(recorded, (Point(semaphore, turn),), (Point(semaphore, turn + 1),)))
     recorders = [batch.commands.recorder for batch in batches]
     assert recorders[:count] == recorders[count:]
     assert len(set(recorders)) == count
@@ -120,9 +124,9 @@ def test_a_chain_over_all_compute_queues(device: VulkanDevice) -> None:
 def test_work_that_waits_does_not_hold_up_another_queue(device: VulkanDevice) -> None:
     buffer = device.allocate(4 * N, SHARED)
     host, late, early = (Point(Semaphore(name), 1) for name in ("host", "late", "early"))
-    one = device.record_beside([Fill(BufferRef(buffer), 2 * N, 1)], 1, profile=True)
-    two = device.record_beside([Fill(BufferRef(buffer, 2 * N), 2 * N, 2)], 2, profile=True)
-    device.submit([Batch(one, (host,), (late,)), Batch(two, (), (early,))])
+    one = device.record_beside([FillCommand(BufferRef(buffer), 2 * N, 1)], 1, profile=True)
+    two = device.record_beside([FillCommand(BufferRef(buffer, 2 * N), 2 * N, 2)], 2, profile=True)
+    device.submit([Submission(one, (host,), (late,)), Submission(two, (), (early,))])
     early.wait(support.TIMEOUT)
     assert not late.done()
     host.semaphore.signal(1)
@@ -143,10 +147,10 @@ def test_what_calls_side_by_side_gain_is_measured(
 def test_work_waits_for_the_host_and_for_the_other_queue(device: VulkanDevice) -> None:
     buffer = device.allocate(4 * N, SHARED)
     buffer.view()[:] = 0
-    fill = device.record([Fill(BufferRef(buffer), 4 * N, 7)], queue=QueueKind.TRANSFER)
+    fill = device.record([FillCommand(BufferRef(buffer), 4 * N, 7)], queue=QueueKind.TRANSFER)
     work = device.record([support.fill_index(device, buffer, N // 2, 0, 9)])
     host, first, second = (Point(Semaphore(name), 1) for name in ("host", "fill", "work"))
-    device.submit([Batch(work, (first,), (second,)), Batch(fill, (host,), (first,))])
+    device.submit([Submission(work, (first,), (second,)), Submission(fill, (host,), (first,))])
     assert not second.done()
     threading.Timer(0.02, lambda: host.semaphore.signal(1)).start()
     second.wait(support.TIMEOUT)
@@ -162,14 +166,16 @@ def test_memory_in_the_order_of_the_queues(device: VulkanDevice) -> None:
     loan = pool.alloca(4 * N)
     first, last = loan.buffer, Point(timeline, 3)
     long = device.record([support.spin(device, first, 64)])
-    device.submit([Batch(long, loan.wait, (Point(timeline, 1),))])
+    device.submit([Submission(long, loan.wait, (Point(timeline, 1),))])
     pool.dealloca(first, (Point(timeline, 1),))
     loan = pool.alloca(4 * N)
     assert loan.buffer is first
     work = device.record([support.fill_index(device, loan.buffer, N, 3, 1)])
-    copy = device.record([Copy(BufferRef(loan.buffer), BufferRef(result), 4 * N)], queue=QueueKind.TRANSFER)
+    copy = device.record(
+        [CopyCommand(BufferRef(loan.buffer), BufferRef(result), 4 * N)], queue=QueueKind.TRANSFER
+    )
     device.submit(
-        [Batch(work, loan.wait, (Point(timeline, 2),)), Batch(copy, (Point(timeline, 2),), (last,))]
+        [Submission(work, loan.wait, (Point(timeline, 2),)), Submission(copy, (Point(timeline, 2),), (last,))]
     )
     pool.dealloca(loan.buffer, (last,))
     last.wait(support.TIMEOUT)
@@ -187,12 +193,12 @@ def test_barriers_order_copies(device: VulkanDevice) -> None:
     a, b, c = (device.allocate(4096, SHARED) for _ in range(3))
     a.view()[:] = 5
     commands = [
-        Copy(BufferRef(a), BufferRef(b), 4096),
-        Barrier(),
-        Copy(BufferRef(b), BufferRef(c), 4096),
+        CopyCommand(BufferRef(a), BufferRef(b), 4096),
+        BarrierCommand(),
+        CopyCommand(BufferRef(b), BufferRef(c), 4096),
     ]
     done = Point(Semaphore("copies"), 1)
-    device.submit([Batch(device.record(commands, queue=QueueKind.TRANSFER), signal=(done,))])
+    device.submit([Submission(device.record(commands, queue=QueueKind.TRANSFER), signal=(done,))])
     done.wait(support.TIMEOUT)
     assert (c.view() == 5).all()
 
@@ -212,7 +218,7 @@ def test_calls_at_once_on_a_device_with_memory_of_its_own(
     y = binary(b, "add", matmul(b, x, w), matmul(b, x, w))
     graph = b.build([y])
     weight = np.random.default_rng(1).standard_normal((40, 24)).astype(np.float32)
-    compiled = compile_graph(graph, CompileOptions(("vulkan",), Placement(fallback="error")))
+    compiled = compile_graph(graph, CompileOptions(("vulkan",), PlacementOptions(fallback="error")))
     resources = MemoryResources(
         compiled.executables, [(spec, lambda: weight) for spec, _ in compiled.weights]
     )
@@ -252,18 +258,18 @@ def test_calls_at_once_on_a_device_with_memory_of_its_own(
 @pytest.mark.parametrize("wait_first", [True, False])
 def test_a_loss_is_that_of_all_queues(device: VulkanDevice, wait_first: bool) -> None:
     buffer = device.allocate(4096, SHARED)
-    fill = device.record([Fill(BufferRef(buffer), 4096)])
-    copies = device.record([Fill(BufferRef(buffer), 4096)], queue=QueueKind.TRANSFER)
+    fill = device.record([FillCommand(BufferRef(buffer), 4096)])
+    copies = device.record([FillCommand(BufferRef(buffer), 4096)], queue=QueueKind.TRANSFER)
     lost, after = Point(Semaphore("lost"), 1), Point(Semaphore("after"), 1)
     device.inject(result=vk.VK_ERROR_DEVICE_LOST)
-    device.submit([Batch(fill, (), (lost,))])
+    device.submit([Submission(fill, (), (lost,))])
     if wait_first:
         with pytest.raises(DeviceLostError):
             lost.wait(support.TIMEOUT)
-    device.submit([Batch(copies, (lost,), (after,))])
+    device.submit([Submission(copies, (lost,), (after,))])
     with pytest.raises(DeviceLostError):
         after.wait(support.TIMEOUT)
     later = Point(Semaphore("later"), 1)
-    device.submit([Batch(copies, (), (later,))])
+    device.submit([Submission(copies, (), (later,))])
     with pytest.raises(DeviceLostError):
         later.wait(support.TIMEOUT)

@@ -15,7 +15,7 @@ from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.drivers.vulkan.submission import queue
 from mansard.errors import DeviceLostError, WaitTimeoutError
-from mansard.hal import Batch, BufferRef, Fill, MemoryKind, Point, Semaphore
+from mansard.hal import BufferRef, FillCommand, MemoryKind, Point, Semaphore, Submission
 
 pytestmark = pytest.mark.vulkan
 SHARED = MemoryKind.SHARED
@@ -35,7 +35,7 @@ def test_many_runs_one_after_another(device: VulkanDevice) -> None:
     timeline = Semaphore("runs")
     for number in range(1, 200):
         commands = device.record([support.fill_index(device, buffer, N, 1, number)])
-        device.submit([Batch(commands, (), (Point(timeline, number),))])
+        device.submit([Submission(commands, (), (Point(timeline, number),))])
         Point(timeline, number).wait(support.TIMEOUT)
         assert int(buffer.view().view(np.uint32)[3]) == 3 + number
         commands.close()
@@ -49,7 +49,7 @@ def test_several_threads_wait_for_one_device(device: VulkanDevice) -> None:
             buffer, timeline = device.allocate(4 * N, SHARED), Semaphore(f"thread {which}")
             for number in range(1, 60):
                 commands = device.record([support.fill_index(device, buffer, N, which, number)])
-                device.submit([Batch(commands, (), (Point(timeline, number),))])
+                device.submit([Submission(commands, (), (Point(timeline, number),))])
                 Point(timeline, number).wait(support.TIMEOUT)
                 assert int(buffer.view().view(np.uint32)[5]) == 5 * which + number
         except BaseException as error:
@@ -70,7 +70,7 @@ def test_waits_for_points_of_nobody_and_of_earlier_work(device: VulkanDevice) ->
     commands = [device.record([support.fill_index(device, buffer, N, 1, n)]) for n in (1, 2, 3)]
     device.submit(
         [
-            Batch(c, (Point(timeline, n),) if n else (), (Point(timeline, n + 1),))
+            Submission(c, (Point(timeline, n),) if n else (), (Point(timeline, n + 1),))
             for n, c in enumerate(commands)
         ]
     )
@@ -83,11 +83,11 @@ def test_long_work_and_a_hang(device: VulkanDevice) -> None:
     buffer = device.allocate(4 * 4096, SHARED)
     commands = device.record([support.spin(device, buffer, 400)])
     done = Point(Semaphore("long"), 1)
-    device.submit([Batch(commands, (), (done,))])
+    device.submit([Submission(commands, (), (done,))])
     done.wait(support.TIMEOUT)
     held = Point(Semaphore("held"), 1)
     device.inject(hang=True)
-    device.submit([Batch(device.record([Fill(BufferRef(buffer), 64)]), (), (held,))])
+    device.submit([Submission(device.record([FillCommand(BufferRef(buffer), 64)]), (), (held,))])
     begin = time.monotonic()
     with pytest.raises(WaitTimeoutError):
         held.wait(0.05)
@@ -101,7 +101,7 @@ def test_a_loss_reaches_who_looks(device: VulkanDevice) -> None:
     device.inject(result=vk.VK_ERROR_DEVICE_LOST, after=1)
     timeline = Semaphore("lost")
     for number in (1, 2):
-        commands = device.record([Fill(BufferRef(buffer), 4096)])
-        device.submit([Batch(commands, (), (Point(timeline, number),))])
+        commands = device.record([FillCommand(BufferRef(buffer), 4096)])
+        device.submit([Submission(commands, (), (Point(timeline, number),))])
     with pytest.raises(DeviceLostError):
         Point(timeline, 2).wait(support.TIMEOUT)

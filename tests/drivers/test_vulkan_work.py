@@ -31,16 +31,16 @@ from mansard.errors import (
     WaitTimeoutError,
 )
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     BindingSlot,
     BufferRef,
-    Copy,
-    Dispatch,
-    Fill,
+    CopyCommand,
+    DispatchCommand,
+    FillCommand,
     MemoryKind,
     Point,
     Semaphore,
+    Submission,
     native,
 )
 
@@ -79,9 +79,9 @@ def test_the_size_of_subgroups_that_a_kernel_asks_for(
     assert asked_subgroup_size(spec.requires, several) == size
     executable = device.load(spec)
     out = device.allocate(8 * size, SHARED)
-    commands = device.record([Dispatch(executable, "sizes", (BufferRef(out),), (), (1, 1, 1))])
+    commands = device.record([DispatchCommand(executable, "sizes", (BufferRef(out),), (), (1, 1, 1))])
     done = Point(Semaphore(), 1)
-    device.submit([Batch(commands, signal=(done,))])
+    device.submit([Submission(commands, signal=(done,))])
     done.wait(support.TIMEOUT)
     assert set(out.view().view(np.int32)) == {size}
 
@@ -95,16 +95,16 @@ def test_what_cannot_be_recorded(device: VulkanDevice) -> None:
     ref, slot = BufferRef(buffer), BufferRef(BindingSlot(0))
     limit = device.info.limits["workgroup_count_y"]
     cases = [
-        (Fill(slot, 4), "when recording"),
-        (Fill(ref, 1028), "not within"),
-        (Fill(BufferRef(buffer, -4), 4), "not within"),
-        (Fill(ref, 6), "multiples of 4"),
-        (Copy(ref, BufferRef(buffer, 1000), 100), "not within"),
-        (Dispatch(good.executable, "fill_index", (), (1, 2, 3), (1, 1, 1)), "takes 1 buffers and 3"),
-        (Dispatch(good.executable, "fill_index", (ref,), (1, 2), (1, 1, 1)), "takes 1 buffers and 3"),
-        (Dispatch(good.executable, "other", (ref,), (1, 2, 3), (1, 1, 1)), "no entry point 'other'"),
+        (FillCommand(slot, 4), "when recording"),
+        (FillCommand(ref, 1028), "not within"),
+        (FillCommand(BufferRef(buffer, -4), 4), "not within"),
+        (FillCommand(ref, 6), "multiples of 4"),
+        (CopyCommand(ref, BufferRef(buffer, 1000), 100), "not within"),
+        (DispatchCommand(good.executable, "fill_index", (), (1, 2, 3), (1, 1, 1)), "takes 1 buffers and 3"),
+        (DispatchCommand(good.executable, "fill_index", (ref,), (1, 2), (1, 1, 1)), "takes 1 buffers and 3"),
+        (DispatchCommand(good.executable, "other", (ref,), (1, 2, 3), (1, 1, 1)), "no entry point 'other'"),
         (
-            Dispatch(good.executable, "fill_index", (ref,), (1, 2, 3), (1, limit + 1, 1)),
+            DispatchCommand(good.executable, "fill_index", (ref,), (1, 2, 3), (1, limit + 1, 1)),
             f"{limit} .maxComputeWorkGroupCount",
         ),
     ]
@@ -122,7 +122,7 @@ def test_empty_commands(device: VulkanDevice) -> None:
     ref = BufferRef(buffer)
     nothing = support.fill_index(device, buffer, 0, 1, 1)
     assert nothing.grid == (0, 1, 1)
-    support.run(device, Fill(ref, 0), Copy(ref, BufferRef(buffer, 32), 0), nothing)
+    support.run(device, FillCommand(ref, 0), CopyCommand(ref, BufferRef(buffer, 32), 0), nothing)
     support.run(device)
     assert (buffer.view() == 9).all()
 
@@ -138,9 +138,9 @@ def test_profiles_are_in_host_time(device: VulkanDevice, calibrated: bool) -> No
     buffer = device.allocate(1 << 20, SHARED)
     commands = [
         support.spin(device, buffer, 200),
-        Barrier(),
-        Fill(BufferRef(buffer), 1 << 20),
-        Barrier(),
+        BarrierCommand(),
+        FillCommand(BufferRef(buffer), 1 << 20),
+        BarrierCommand(),
         support.spin(device, buffer, 1),
     ]
     recorded = device.record(commands, profile=True)
@@ -148,7 +148,7 @@ def test_profiles_are_in_host_time(device: VulkanDevice, calibrated: bool) -> No
     done = Semaphore("profile")
     for run in (1, 2):
         begin = time.monotonic_ns()
-        device.submit([Batch(recorded, signal=(Point(done, run),))])
+        device.submit([Submission(recorded, signal=(Point(done, run),))])
         Point(done, run).wait(support.TIMEOUT)
         end = time.monotonic_ns()
         rows = recorded.profile()
@@ -165,9 +165,9 @@ def test_profiles_are_in_host_time(device: VulkanDevice, calibrated: bool) -> No
 
 def test_without_profile_there_are_no_rows(device: VulkanDevice) -> None:
     buffer = device.allocate(64, SHARED)
-    recorded = device.record([Fill(BufferRef(buffer), 64)])
+    recorded = device.record([FillCommand(BufferRef(buffer), 64)])
     done = Point(Semaphore(), 1)
-    device.submit([Batch(recorded, signal=(done,))])
+    device.submit([Submission(recorded, signal=(done,))])
     done.wait(support.TIMEOUT)
     assert recorded.profile() == []
 
@@ -185,10 +185,10 @@ def test_copies_within_device_memory(device: VulkanDevice, size: int, offset: in
     whole = BufferRef(shared)
     support.run(
         device,
-        Copy(whole, BufferRef(source), total),
-        Fill(BufferRef(target), total // 4 * 4, 0xEEEEEEEE),
-        Copy(BufferRef(source, 32), BufferRef(target, offset), size),
-        Copy(BufferRef(target), whole, total // 4 * 4),
+        CopyCommand(whole, BufferRef(source), total),
+        FillCommand(BufferRef(target), total // 4 * 4, 0xEEEEEEEE),
+        CopyCommand(BufferRef(source, 32), BufferRef(target, offset), size),
+        CopyCommand(BufferRef(target), whole, total // 4 * 4),
     )
     np.testing.assert_array_equal(shared.view()[offset : offset + size], data[32 : 32 + size])
     assert (shared.view()[:offset] == 0xEE).all()
@@ -209,8 +209,8 @@ def test_copies_from_and_to_the_host(device: VulkanDevice, limit: int, offset: i
         )
         host.view()[:] = np.random.default_rng(size).integers(0, 255, host.size).astype(np.uint8)
         back.view()[:] = 0xEE
-        up = Copy(BufferRef(host, 16), BufferRef(local, offset), size)
-        support.run(device, up, Copy(BufferRef(local, offset), BufferRef(back, 32), size))
+        up = CopyCommand(BufferRef(host, 16), BufferRef(local, offset), size)
+        support.run(device, up, CopyCommand(BufferRef(local, offset), BufferRef(back, 32), size))
         np.testing.assert_array_equal(back.view()[32 : 32 + size], host.view()[16 : 16 + size])
         assert (back.view()[:32] == 0xEE).all()
         assert (back.view()[32 + size :] == 0xEE).all()
@@ -225,7 +225,7 @@ def test_submit_does_not_wait_for_the_device(device: VulkanDevice) -> None:
     recorded = device.record([support.spin(device, buffer, 3000)])
     done = Point(Semaphore(), 1)
     begin = time.perf_counter()
-    device.submit([Batch(recorded, signal=(done,))])
+    device.submit([Submission(recorded, signal=(done,))])
     submitted = time.perf_counter() - begin
     assert not done.done()
     done.wait(support.TIMEOUT)
@@ -241,14 +241,14 @@ def test_a_chain_on_one_device_needs_no_host(device: VulkanDevice) -> None:
     one.view().view(np.float32)[:] = 1
     executable = device.load(kernels.spec(kernels.ADD))
 
-    def step(source: object, target: object) -> Dispatch:
+    def step(source: object, target: object) -> DispatchCommand:
         refs = (BufferRef(source), BufferRef(one), BufferRef(target))  # type: ignore[arg-type]
-        return Dispatch(executable, "add", refs, (n,), kernels.groups(n))
+        return DispatchCommand(executable, "add", refs, (n,), kernels.groups(n))
 
     forth, back = device.record([step(first, second)]), device.record([step(second, first)])
     timeline = Semaphore("chain")
     for number in range(1, steps + 1):
-        batch = Batch(
+        batch = Submission(
             forth if number % 2 else back, (Point(timeline, number - 1),), (Point(timeline, number),)
         )
         if number > 2:
@@ -277,11 +277,11 @@ def test_recordings_live_until_their_run_ends(device: VulkanDevice) -> None:
     buffer = device.allocate(64, SHARED)
     done = Semaphore()
     recorded = device.record([support.spin(device, buffer, 500)])
-    device.submit([Batch(recorded, signal=(Point(done, 1),))])
+    device.submit([Submission(recorded, signal=(Point(done, 1),))])
     recorded.close()
     with pytest.raises(DeviceError, match="closed"):
-        device.submit([Batch(recorded)])
-    device.submit([Batch(device.record([support.spin(device, buffer, 500)]), signal=(Point(done, 2),))])
+        device.submit([Submission(recorded)])
+    device.submit([Submission(device.record([support.spin(device, buffer, 500)]), signal=(Point(done, 2),))])
     gc.collect()
     Point(done, 2).wait(support.TIMEOUT)
 
@@ -289,10 +289,10 @@ def test_recordings_live_until_their_run_ends(device: VulkanDevice) -> None:
 def test_batches_of_other_devices_are_refused(device: VulkanDevice) -> None:
     other = support.open_vulkan()
     with pytest.raises(DeviceError, match="another device"):
-        device.submit([Batch(other.record([]))])
+        device.submit([Submission(other.record([]))])
     buffer = device.allocate(64)
     with pytest.raises(DeviceError, match="when recording"):
-        device.submit([Batch(device.record([]), bindings={0: buffer})])
+        device.submit([Submission(device.record([]), bindings={0: buffer})])
     other.close()
 
 
@@ -301,10 +301,22 @@ def test_two_devices_wait_for_each_other(device: VulkanDevice) -> None:
     semaphore = Semaphore("between")
     mine, yours = device.allocate(64, SHARED), other.allocate(64, SHARED)
     other.submit(
-        [Batch(other.record([Fill(BufferRef(yours), 64, 2)]), (Point(semaphore, 2),), (Point(semaphore, 3),))]
+        [
+            Submission(
+                other.record([FillCommand(BufferRef(yours), 64, 2)]),
+                (Point(semaphore, 2),),
+                (Point(semaphore, 3),),
+            )
+        ]
     )
     device.submit(
-        [Batch(device.record([Fill(BufferRef(mine), 64, 1)]), (Point(semaphore, 1),), (Point(semaphore, 2),))]
+        [
+            Submission(
+                device.record([FillCommand(BufferRef(mine), 64, 1)]),
+                (Point(semaphore, 1),),
+                (Point(semaphore, 2),),
+            )
+        ]
     )
     assert semaphore.value == 0
     semaphore.signal(1)
@@ -317,8 +329,8 @@ def test_two_devices_wait_for_each_other(device: VulkanDevice) -> None:
 # ---- failures ------------------------------------------------------------------------------------
 
 
-def empty_batch(device: VulkanDevice, signal: Point, *wait: Point) -> Batch:
-    return Batch(device.record([]), wait, (signal,))
+def empty_batch(device: VulkanDevice, signal: Point, *wait: Point) -> Submission:
+    return Submission(device.record([]), wait, (signal,))
 
 
 @pytest.mark.parametrize(
@@ -393,7 +405,7 @@ def test_closing_waits_for_what_runs() -> None:
     device = support.open_vulkan()
     buffer = device.allocate(64, SHARED)
     done = Point(Semaphore(), 1)
-    device.submit([Batch(device.record([support.spin(device, buffer, 1000)]), signal=(done,))])
+    device.submit([Submission(device.record([support.spin(device, buffer, 1000)]), signal=(done,))])
     device.close()
     done.wait(0)
     support.assert_no_validation_messages()
@@ -409,11 +421,11 @@ def test_the_process_may_end_while_work_runs(closes: bool) -> None:
         "device = None\n"
         f"if {closes}: atexit.register(lambda: device.close())\n"  # registered first, called last
         "import vulkan_support as support\n"
-        "from mansard.hal import Batch, MemoryKind, Point, Semaphore\n"
+        "from mansard.hal import Submission, MemoryKind, Point, Semaphore\n"
         "device = support.open_vulkan()\n"
         "out = device.allocate(64, MemoryKind.SHARED)\n"
         "work = device.record([support.spin(device, out, 4000)])\n"
-        "device.submit([Batch(work, signal=(Point(Semaphore(), 1),))])\n"
+        "device.submit([Submission(work, signal=(Point(Semaphore(), 1),))])\n"
         "print('submitted')\n"
     )
     done = subprocess.run(
@@ -448,7 +460,7 @@ def test_a_launcher_submits_one_recording_again_and_again(device: VulkanDevice) 
     one.view().view(np.float32)[:] = 1
     executable = device.load(kernels.spec(kernels.ADD))
     refs = (BufferRef(total), BufferRef(one), BufferRef(total))
-    recorded = device.record([Dispatch(executable, "add", refs, (n,), kernels.groups(n))])
+    recorded = device.record([DispatchCommand(executable, "add", refs, (n,), kernels.groups(n))])
     launcher = device.launcher(recorded, timeline)
     assert launcher is not None
     for value in range(1, 11):

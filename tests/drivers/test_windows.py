@@ -20,7 +20,7 @@ from mansard.passes.fusion.fuse import fuse
 from mansard.passes.layout.channels_last import channels_last
 from mansard.passes.layout.padding import read_padding
 from mansard.passes.pipeline import CANONICAL, run_passes
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 RNG = np.random.default_rng(11)
 
@@ -108,7 +108,7 @@ def test_windows_get_their_own_schedule_and_no_padded_copy(name):
     graph, _ = image_graph(**CONVOLUTIONS[name])
     image = run_passes(graph, (*CANONICAL, read_padding, eliminate_dead, channels_last))
     dispatches = mark_packable(fuse(image)).dispatches
-    (target,) = resolve_targets(("cpu:x86-64-v4",), Placement())
+    (target,) = resolve_targets(("cpu:x86-64-v4",), PlacementOptions())
     windows = [d for d in dispatches if choose(Nest(d), target.kernel) is cpu_window.schedule]
     assert len(windows) == 1
     # The convolution, and the copies that give the output (and a depthwise one's input) an order.

@@ -20,7 +20,7 @@ from mansard.drivers.cpu.device import CpuDevice
 from mansard.drivers.cpu.driver import DRIVER as CPU
 from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.dtypes import DType
-from mansard.hal import Device, DeviceInfo, Dispatch, EntryPoint, Executable, ExecutableSpec
+from mansard.hal import Device, DeviceInfo, DispatchCommand, EntryPoint, Executable, ExecutableSpec
 from mansard.hal.threaded import Bytes, ThreadedDevice
 from mansard.plan.plan import BarrierStep, DevicePlan, Plan, Segment, TransferStep, WeightSpec
 
@@ -49,7 +49,7 @@ class Adder(ThreadedDevice):
     def load(self, spec: ExecutableSpec) -> Executable:
         return AdderExecutable(spec)
 
-    def run(self, command: Dispatch, memories: Sequence[Bytes]) -> None:
+    def run(self, command: DispatchCommand, memories: Sequence[Bytes]) -> None:
         a, b, c = (memory[: 4 * command.params[0]].view(np.float32) for memory in memories)
         np.add(a, b, out=c)
 

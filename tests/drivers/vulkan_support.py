@@ -19,16 +19,16 @@ from mansard.drivers.vulkan.instance.device_plan import make_plan
 from mansard.drivers.vulkan.instance.loader import VALIDATION_LAYER
 from mansard.drivers.vulkan.instance.restrict import limit_profiles, optional_features
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     Buffer,
     BufferRef,
     Command,
     Device,
     DeviceInfo,
-    Dispatch,
+    DispatchCommand,
     Point,
     Semaphore,
+    Submission,
 )
 
 TIMEOUT = 60.0
@@ -137,25 +137,25 @@ def device_of_a_test() -> Iterator[VulkanDevice]:
     assert_no_validation_messages()
 
 
-def fill_index(device: VulkanDevice, buffer: Buffer, n: int, a: int, b: int) -> Dispatch:
+def fill_index(device: VulkanDevice, buffer: Buffer, n: int, a: int, b: int) -> DispatchCommand:
     """buffer[i] = i * a + b for i < n."""
     executable = device.load(kernels.spec(kernels.FILL_INDEX))
-    return Dispatch(executable, "fill_index", (BufferRef(buffer),), (n, a, b), kernels.groups(n))
+    return DispatchCommand(executable, "fill_index", (BufferRef(buffer),), (n, a, b), kernels.groups(n))
 
 
-def spin(device: VulkanDevice, buffer: Buffer, groups: int) -> Dispatch:
+def spin(device: VulkanDevice, buffer: Buffer, groups: int) -> DispatchCommand:
     """Work that takes long: proportional to ``groups`` on a processor, and long in itself on a GPU."""
     executable = device.load(kernels.spec(kernels.SPIN))
     steps = 60_000 if device.info.kind == "software" else 2_000_000
-    return Dispatch(executable, "spin", (BufferRef(buffer),), (steps,), (groups, 1, 1), "spin")
+    return DispatchCommand(executable, "spin", (BufferRef(buffer),), (steps,), (groups, 1, 1), "spin")
 
 
 def run(device: Device, *commands: Command) -> None:
     """Run commands one after another and wait for them."""
-    separated = [step for command in commands for step in (command, Barrier())]
+    separated = [step for command in commands for step in (command, BarrierCommand())]
     done = Point(Semaphore("test"), 1)
     recorded = device.record(separated)
-    device.submit([Batch(recorded, signal=(done,))])
+    device.submit([Submission(recorded, signal=(done,))])
     done.wait(TIMEOUT)
     recorded.close()
 

@@ -18,7 +18,7 @@ def test_a_divided_minilm(tmp_path):
     model = zoo.minilm(batch=1, length=32)
     with torch.no_grad():
         expected = model.module(*model.args).numpy()
-    placement = mansard.Placement(split="all")
+    placement = mansard.PlacementOptions(split="all")
     path = tmp_path / "divided.mansard"
     with mansard.compile(model.module, model.args, devices=["cpu", "vulkan"], placement=placement) as made:
         made.save(path)

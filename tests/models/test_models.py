@@ -31,10 +31,12 @@ def need(devices):
 
 def compiled(model, devices):
     placement = (
-        mansard.Placement(min_share=1 / 3) if len(devices) > 1 else mansard.Placement(fallback="error")
+        mansard.PlacementOptions(min_share=1 / 3)
+        if len(devices) > 1
+        else mansard.PlacementOptions(fallback="error")
     )
     if devices == ("cpu",):
-        placement = mansard.Placement()
+        placement = mansard.PlacementOptions()
     options = {"dynamic_shapes": model.dynamic_shapes} if model.dynamic_shapes else {}
     ours = mansard.compile(model.module, model.args, devices=devices, placement=placement, **options)
     entries = [e.entry for d in ours.plan.devices for e in d.executables]

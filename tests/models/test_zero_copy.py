@@ -37,7 +37,7 @@ def test_nothing_is_copied_between_devices_that_share_memory(case, split, tmp_pa
     pins = tuple(
         (name, "cpu" if SPLITS[split](number, len(names)) else "vulkan") for number, name in enumerate(names)
     )
-    placement = mansard.Placement(pins=pins)
+    placement = mansard.PlacementOptions(pins=pins)
     made = mansard.compile(model.module, model.args, devices=["cpu", "vulkan"], placement=placement)
     if not all(slot.device.capabilities.unified_memory for slot in made.bind().slots):
         pytest.skip("the devices have memory of their own")

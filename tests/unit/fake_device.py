@@ -14,25 +14,25 @@ import numpy as np
 
 from mansard.errors import DeviceError, ExecutionError, MansardError, OutOfMemoryError
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     BindingSlot,
     Buffer,
     BufferRef,
     Capabilities,
     Command,
     CommandBuffer,
-    Copy,
+    CopyCommand,
     Device,
     DeviceInfo,
-    Dispatch,
+    DispatchCommand,
     EntryPoint,
     Executable,
     ExecutableSpec,
-    Fill,
+    FillCommand,
     MemoryKind,
     ProfileRow,
     QueueKind,
+    Submission,
 )
 from mansard.hal.queue import Entry, Queue
 
@@ -196,13 +196,13 @@ class FakeDevice(Device):
                 else:
                     self._own(reference.buffer)
         if queue is QueueKind.TRANSFER:
-            assert not any(isinstance(command, Dispatch) for command in commands)
+            assert not any(isinstance(command, DispatchCommand) for command in commands)
             self.log_of_transfers += [command.label for command in commands]
         recorded = FakeCommands(commands, profile)
         recorded.transfers = queue is QueueKind.TRANSFER
         return recorded
 
-    def submit(self, batches: Sequence[Batch]) -> None:
+    def submit(self, batches: Sequence[Submission]) -> None:
         self.submissions += 1
         if self.refuse_submissions is not None:
             raise self.refuse_submissions
@@ -242,7 +242,7 @@ class FakeDevice(Device):
             else:
                 queue.finish(job)
 
-    def _execute(self, batch: Batch) -> None:
+    def _execute(self, batch: Submission) -> None:
         commands = batch.commands
         assert isinstance(commands, FakeCommands)
         assert not commands.running
@@ -251,20 +251,20 @@ class FakeDevice(Device):
             for command in commands.commands:
                 start = time.monotonic_ns()
                 self._execute_one(command, batch.bindings)
-                if commands.keep_rows and not isinstance(command, Barrier):
+                if commands.keep_rows and not isinstance(command, BarrierCommand):
                     commands.rows.append(ProfileRow(command.label, start, time.monotonic_ns()))
         finally:
             commands.running = False
 
     def _execute_one(self, command: Command, bindings: Mapping[int, Buffer]) -> None:
         views = [self._view(reference, bindings) for reference in _references(command)]
-        if isinstance(command, Dispatch):
+        if isinstance(command, DispatchCommand):
             self.log.append(command.label)
             KERNELS[command.entry](views, command.params)
-        elif isinstance(command, Copy):
+        elif isinstance(command, CopyCommand):
             self.log.append(command.label)
             views[1][: command.size] = views[0][: command.size]
-        elif isinstance(command, Fill):
+        elif isinstance(command, FillCommand):
             views[0][: command.size].view(np.uint32)[:] = command.pattern
 
     def _view(self, reference: BufferRef, bindings: Mapping[int, Buffer]) -> np.ndarray:
@@ -274,11 +274,11 @@ class FakeDevice(Device):
 
 
 def _references(command: Command) -> Sequence[BufferRef]:
-    if isinstance(command, Dispatch):
+    if isinstance(command, DispatchCommand):
         return command.bindings
-    if isinstance(command, Copy):
+    if isinstance(command, CopyCommand):
         return (command.source, command.target)
-    return (command.target,) if isinstance(command, Fill) else ()
+    return (command.target,) if isinstance(command, FillCommand) else ()
 
 
 def gpu_options(kind: str) -> dict:

@@ -23,7 +23,7 @@ from mansard.codegen.llvm import target as cpu_target
 from mansard.drivers.cpu.compiler import BACKEND as CPU
 from mansard.drivers.vulkan.compiler import BACKEND as VULKAN
 from mansard.dtypes import DType
-from mansard.hal import Batch, BufferRef, Device, Dispatch, MemoryKind, Point, Semaphore
+from mansard.hal import BufferRef, Device, DispatchCommand, MemoryKind, Point, Semaphore, Submission
 from mansard.hal.executable import ExecutableSpec
 
 VULKAN_TARGET = (
@@ -182,8 +182,8 @@ def _run_vulkan(kernel: Kernel, arrays: Sequence[np.ndarray], params: Sequence[i
         buffer.view()[: array.nbytes] = array.view(np.uint8).reshape(-1)
     done = Point(Semaphore("kernel"), 1)
     refs = tuple(BufferRef(buffer) for buffer in buffers)
-    commands = device.record([Dispatch(executable, kernel.name, refs, tuple(params), grid)])
-    device.submit([Batch(commands, signal=(done,))])
+    commands = device.record([DispatchCommand(executable, kernel.name, refs, tuple(params), grid)])
+    device.submit([Submission(commands, signal=(done,))])
     done.wait(60)
     for buffer, array in zip(buffers, arrays, strict=True):
         array.view(np.uint8).reshape(-1)[:] = buffer.view()[: array.nbytes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fake_device import FakeBuffer, FakeCommands
 
-from mansard.hal import BindingSlot, BufferRef, Copy, Dispatch
+from mansard.hal import BindingSlot, BufferRef, CopyCommand, DispatchCommand
 from mansard.runtime.execution.context import Context
 from mansard.runtime.execution.recording import LandingCopy
 
@@ -54,12 +54,12 @@ def _accesses(slot: int, commands: object) -> list[Access]:
     assert isinstance(commands, FakeCommands)
     found: list[Access] = []
     for command in commands.commands:
-        if isinstance(command, Dispatch):
+        if isinstance(command, DispatchCommand):
             size = 4 * command.params[0]
             *reads, write = command.bindings
             found += [_access(slot, ref, size, False) for ref in reads]
             found.append(_access(slot, write, size, True))
-        elif isinstance(command, Copy):
+        elif isinstance(command, CopyCommand):
             found.append(_access(slot, command.source, command.size, False))
             found.append(_access(slot, command.target, command.size, True))
     return found

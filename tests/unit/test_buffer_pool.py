@@ -7,7 +7,7 @@ import pytest
 from fake_device import FakeDevice
 
 from mansard.errors import ExecutionError, OutOfMemoryError
-from mansard.hal import Batch, BufferPool, BufferRef, Fill, MemoryKind, Point, Semaphore
+from mansard.hal import BufferPool, BufferRef, FillCommand, MemoryKind, Point, Semaphore, Submission
 
 DEVICE, SHARED = MemoryKind.DEVICE, MemoryKind.SHARED
 
@@ -111,7 +111,9 @@ def test_work_on_lent_memory_follows_the_work_before(device):
         buffer, wait = (seen, ()) if loan is None else (loan.buffer, loan.wait)
         assert buffer is seen
         assert wait == (() if number == 1 else (Point(timeline, number - 1),))
-        device.submit([Batch(device.record([Fill(BufferRef(buffer), 4096, number)]), wait, (point,))])
+        device.submit(
+            [Submission(device.record([FillCommand(BufferRef(buffer), 4096, number)]), wait, (point,))]
+        )
         pool.dealloca(buffer, (point,))
     assert not Point(timeline, 1).done()
     device.gate.set()

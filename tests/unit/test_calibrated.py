@@ -13,7 +13,7 @@ from mansard.compiler.targets import resolve_targets
 from mansard.hal import registry
 from mansard.hal.device import DeviceInfo
 from mansard.ir import GraphBuilder
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.targets.calibrated import FOLDER, calibrated, forget, keep
 from mansard.targets.profile import DeviceProfile, LinkProfile, default_profile
 from mansard.targets.socs import parse_soc
@@ -80,14 +80,14 @@ def test_a_cpu_with_other_threads_is_another_device():
 
 def test_placement_uses_and_names_what_was_measured():
     def slot():
-        (target,) = resolve_targets(["cpu"], Placement())
+        (target,) = resolve_targets(["cpu"], PlacementOptions())
         return target.slot.profile
 
     assert slot() == default_profile("cpu", "cpu")
     (cpu,) = [info for info in registry.devices("cpu") if info.index == 0]
     keep(cpu, profile(cpu.name))
     assert slot() == profile(cpu.name)
-    (named,) = resolve_targets(["cpu:x86-64-v3"], Placement())
+    (named,) = resolve_targets(["cpu:x86-64-v3"], PlacementOptions())
     assert not named.slot.profile.measured  # made for another machine, perhaps
 
     b = GraphBuilder()

@@ -448,7 +448,7 @@ def test_compile_mlir_with_targets_names_and_dims(compiled: dict[str, Any], tmp_
     assert compiled["input_names"] == ["x", "arg1"]
     assert compiled["dims"] == {"x": [Dim("n", 1, 8), None]}
     assert (compiled["devices"], compiled["target"]) == (["vulkan"], ["cpu:x86-64-v3"])
-    assert compiled["placement"] == mansard.Placement(fallback="error")
+    assert compiled["placement"] == mansard.PlacementOptions(fallback="error")
     assert (compiled["cache"], compiled["tune"]) == (False, 90.0)
     assert "simplify" in result.stderr
 

@@ -9,7 +9,7 @@ from mansard.drivers.vulkan.target_text import BASELINE, is_feature, of_device, 
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.hal.device import DeviceInfo
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.targets.gpus import known_gpus, product_of
 from mansard.targets.profile import default_profile, gpu_profile
 
@@ -157,5 +157,5 @@ def test_profiles_scale_with_the_product() -> None:
     assert h100.rates["f32"] == base.rates["f32"]
     phone = gpu_profile(GPUS["mali-g57"])
     assert phone.unified and phone.rates["f32"] < default_profile("vulkan", "integrated").rates["f32"]
-    (target,) = resolve_targets(["vulkan:mali-g57"], Placement(fallback="error"))
+    (target,) = resolve_targets(["vulkan:mali-g57"], PlacementOptions(fallback="error"))
     assert target.slot.profile == phone

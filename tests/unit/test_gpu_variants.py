@@ -16,7 +16,7 @@ from mansard.drivers.vulkan.target_text import BASELINE
 from mansard.errors import CompileError, TargetMismatchError
 from mansard.hal.device import DeviceInfo
 from mansard.ir import Constant, GraphBuilder
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.runtime.execution import variants as runtime_variants
 from mansard.runtime.execution.variants import choose, chosen_of, verdicts
 from mansard.targets.gpus import known_gpus
@@ -34,7 +34,7 @@ def graph():
 
 @pytest.fixture(scope="module")
 def model():
-    options = CompileOptions(targets=(TARGETS,), placement=Placement(fallback="error"), cache=False)
+    options = CompileOptions(targets=(TARGETS,), placement=PlacementOptions(fallback="error"), cache=False)
     return compile_graph(graph(), options)
 
 

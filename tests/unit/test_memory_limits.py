@@ -13,7 +13,7 @@ from mansard.dims import Dim, symbol
 from mansard.errors import PlacementError
 from mansard.hal import registry
 from mansard.ir import Constant, GraphBuilder
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.placement.what_if import memory
 from mansard.targets.calibrated import keep
 from mansard.targets.profile import DeviceProfile, LinkProfile
@@ -37,7 +37,7 @@ def blocks(widths=WIDE, rows=ROWS):
 
 def compiled(limit=None, graph=None, targets=("cpu", GPU), **wish):
     limits = ((GPU, limit),) if limit is not None else ()
-    options = CompileOptions(targets, Placement(memory=limits, search_seconds=1.0, **wish))
+    options = CompileOptions(targets, PlacementOptions(memory=limits, search_seconds=1.0, **wish))
     return compile_graph(graph or blocks(), options).plan
 
 
@@ -124,7 +124,7 @@ def test_the_ledger_of_a_call_is_within_the_limit(monkeypatch, tmp_path):
     x = np.random.default_rng(1).uniform(-1, 1, (ROWS, WIDTH)).astype(np.float32)
     results, used = [], []
     for limit in (1 << 40, 6_000_000):
-        wish = Placement(memory=(("vulkan", limit),), search_seconds=1.0)
+        wish = PlacementOptions(memory=(("vulkan", limit),), search_seconds=1.0)
         made = compile_graph(blocks((128, 2048)), CompileOptions(("cpu", "vulkan"), wish))
         with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
             results.append(model(x))

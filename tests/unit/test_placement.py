@@ -12,7 +12,7 @@ from mansard.errors import PlacementError
 from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.passes.fusion.fuse import fuse
-from mansard.placement import DeviceSlot, Placement, place, work_of
+from mansard.placement import DeviceSlot, PlacementOptions, place, work_of
 from mansard.placement.cost import seconds
 from mansard.placement.problem import joined
 from mansard.targets.profile import DeviceProfile, LinkProfile, default_profile
@@ -91,7 +91,7 @@ def test_cost_is_the_larger_of_memory_and_arithmetic():
 
 def test_the_faster_device_wins_and_says_so():
     graph = chain()
-    result = place(graph, [device("slow", 1e9), device("fast", 1e12)], Placement())
+    result = place(graph, [device("slow", 1e9), device("fast", 1e12)], PlacementOptions())
     assert set(devices_of(result, graph)) == {"fast"}
     decision = result.decisions[0]
     assert decision.reason == "fastest"
@@ -103,7 +103,7 @@ def test_handing_over_may_cost_more_than_it_saves():
     third = graph.dispatches[1]
     other = device("a", 1e9, handoff=1.0, refuses=lambda d: None)
     quick = device("b", 2e9, handoff=1.0, refuses=lambda d: "not here" if d is not third else None)
-    result = place(graph, [other, quick], Placement())
+    result = place(graph, [other, quick], PlacementOptions())
     assert devices_of(result, graph) == ["a", "a", "a"]
     assert "handing over costs more than b saves" in result.decisions[1].reason
 
@@ -111,17 +111,17 @@ def test_handing_over_may_cost_more_than_it_saves():
 def test_pins_by_name_and_pattern():
     graph = chain(4)
     slots = [device("cpu", 1e12), device("gpu", 1e9)]
-    result = place(graph, slots, Placement(pins=(("contraction_2", "gpu"),)))
+    result = place(graph, slots, PlacementOptions(pins=(("contraction_2", "gpu"),)))
     assert devices_of(result, graph) == ["cpu", "cpu", "gpu", "cpu"]
     assert result.decisions[2].reason == "pinned by 'contraction_2'"
-    result = place(graph, slots, Placement(pins=(("*contraction*", "gpu"),)))
+    result = place(graph, slots, PlacementOptions(pins=(("*contraction*", "gpu"),)))
     assert set(devices_of(result, graph)) == {"gpu"}
     with pytest.raises(PlacementError, match="pinned to 'npu', but the devices are cpu, gpu"):
-        place(graph, slots, Placement(pins=(("*", "npu"),)))
+        place(graph, slots, PlacementOptions(pins=(("*", "npu"),)))
     with pytest.raises(
         PlacementError, match=r"no dispatch matches 'con', to be pinned to 'gpu'; there are contra"
     ):
-        place(graph, slots, Placement(pins=(("con", "gpu"),)))
+        place(graph, slots, PlacementOptions(pins=(("con", "gpu"),)))
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def test_pins_by_name_and_pattern():
 )
 def test_wishes_that_make_no_sense(field, value, said):
     with pytest.raises(PlacementError, match=said):
-        Placement(**{field: value})
+        PlacementOptions(**{field: value})
 
 
 def test_mappings_and_lists_are_pairs():
-    assert Placement(pins={"*": "gpu"}, memory=[["gpu", np.int64(7)]], together=["a", "b"]) == Placement(
-        pins=(("*", "gpu"),), memory=(("gpu", 7),), together=("a", "b")
-    )
+    assert PlacementOptions(
+        pins={"*": "gpu"}, memory=[["gpu", np.int64(7)]], together=["a", "b"]
+    ) == PlacementOptions(pins=(("*", "gpu"),), memory=(("gpu", 7),), together=("a", "b"))
 
 
 def test_what_is_kept_together_is_on_one_device():
@@ -162,16 +162,16 @@ def test_what_is_kept_together_is_on_one_device():
     only = device("only", 1e6, refuses=lambda d: None if d.name == names[2] else "it is another one")
     fast = device("fast", refuses=lambda d: "not that one" if d.name == names[2] else None)
     slow = device("slow", 1e8)
-    apart = place(graph, [fast, slow, only], Placement())
+    apart = place(graph, [fast, slow, only], PlacementOptions())
     assert devices_of(apart, graph).count("fast") == 5
-    wish = Placement(together=(names[1], "contraction_*"))  # all but the first
+    wish = PlacementOptions(together=(names[1], "contraction_*"))  # all but the first
     together = place(graph, [fast, slow, only], wish)
     assert devices_of(together, graph) == ["fast", *["slow"] * 5]
     assert together.decisions[3].reason.startswith("kept together by")
     pins = ((names[0], "fast"), (names[1], "slow"))
     for pattern, message in (("nothing*", "no dispatch matches"), ("*", "no device may run all of them")):
         with pytest.raises(PlacementError, match=message):
-            place(graph, [fast, slow], Placement(pins=pins, together=(pattern,)))
+            place(graph, [fast, slow], PlacementOptions(pins=pins, together=(pattern,)))
 
 
 def test_groups_with_a_dispatch_in_common_are_one():
@@ -183,24 +183,24 @@ def test_unsupported_dispatches_fall_back_with_the_reason_or_refuse():
     bad = graph.dispatches[1]
     gpu = device("gpu", refuses=lambda d: "f64 needs float64" if d is bad else None)
     cpu = device("cpu", 1e3, fallback=True)
-    result = place(graph, [gpu, cpu], Placement())
+    result = place(graph, [gpu, cpu], PlacementOptions())
     assert devices_of(result, graph) == ["gpu", "cpu"]
     assert result.decisions[1].reason == "fallback: gpu: f64 needs float64"
     with pytest.raises(PlacementError, match=r"'contraction_1'.*forbids the CPU.*gpu: f64 needs float64"):
-        place(graph, [gpu, cpu], Placement(fallback="error"))
+        place(graph, [gpu, cpu], PlacementOptions(fallback="error"))
     with pytest.raises(PlacementError, match="which cannot run it: f64 needs float64"):
-        place(graph, [gpu, cpu], Placement(pins=(("contraction_1", "gpu"),)))
+        place(graph, [gpu, cpu], PlacementOptions(pins=(("contraction_1", "gpu"),)))
 
 
 def test_no_device_at_all():
     graph = chain(1)
     with pytest.raises(PlacementError, match="no device can run it"):
-        place(graph, [device("gpu", refuses=lambda d: "too old")], Placement())
+        place(graph, [device("gpu", refuses=lambda d: "too old")], PlacementOptions())
 
 
 def test_throughput_balances_stages_by_rate():
     graph = chain(9)
-    result = place(graph, [device("a", 2e9), device("b", 1e9)], Placement(objective="throughput"))
+    result = place(graph, [device("a", 2e9), device("b", 1e9)], PlacementOptions(objective="throughput"))
     labels = devices_of(result, graph)
     assert labels.count("a") == 6 and labels.count("b") == 3
     assert sum(x != y for x, y in itertools.pairwise(labels)) == 1
@@ -208,11 +208,11 @@ def test_throughput_balances_stages_by_rate():
 
 def test_least_share_of_every_device():
     graph = chain(9)
-    result = place(graph, [device("a", 1e12), device("b", 1e9)], Placement(min_share=1 / 3))
+    result = place(graph, [device("a", 1e12), device("b", 1e9)], PlacementOptions(min_share=1 / 3))
     assert devices_of(result, graph).count("b") == 3
     stubborn = device("b", 1e9, refuses=lambda d: "no")
     with pytest.raises(PlacementError, match="min_share"):
-        place(graph, [device("a"), stubborn], Placement(min_share=1 / 3))
+        place(graph, [device("a"), stubborn], PlacementOptions(min_share=1 / 3))
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,12 @@ def test_least_share_of_every_device():
 )
 def test_bad_options(options, message):
     with pytest.raises(PlacementError, match=message):
-        Placement(**options)
+        PlacementOptions(**options)
 
 
 def test_the_prediction_is_the_run_of_the_placement():
     graph = chain(3)
-    pins = Placement(pins=(("contraction_1", "b"), ("*", "a")))
+    pins = PlacementOptions(pins=(("contraction_1", "b"), ("*", "a")))
     found = place(graph, [device("a", handoff=0.5), device("b", handoff=0.25)], pins).prediction
     took = seconds(work_of(graph.dispatches[0]), device("a").profile)
     there, back = (found.starts_ms[n + 1] / 1e3 - found.starts_ms[n] / 1e3 - took for n in (0, 1))
@@ -238,7 +238,7 @@ def test_the_prediction_is_the_run_of_the_placement():
     assert found.latency_ms == pytest.approx(found.starts_ms[2] + 1e3 * took)
     assert found.latency_ms == found.cost_ms == found.bound_ms and found.gap == 0  # nothing to choose
     assert found.objective == "latency"
-    loaded = place(graph, [device("a"), device("b", 2e9)], Placement("throughput")).prediction
+    loaded = place(graph, [device("a"), device("b", 2e9)], PlacementOptions("throughput")).prediction
     assert loaded.objective == "throughput" and loaded.bound_ms <= loaded.cost_ms < loaded.latency_ms
 
 
@@ -247,7 +247,9 @@ def test_a_shared_producer_is_moved_once():
     x, w = b.input("x", (64, 64), F32), b.input("w", (64, 64), F32)
     a = matmul(b, x, w)
     graph = fuse(b.build([binary(b, "add", matmul(b, a, w), x), binary(b, "sub", matmul(b, a, x), w)]))
-    result = place(graph, [device("a"), device("b")], Placement(pins=(("contraction", "a"), ("*", "b"))))
+    result = place(
+        graph, [device("a"), device("b")], PlacementOptions(pins=(("contraction", "a"), ("*", "b")))
+    )
     assert devices_of(result, graph) == ["a", "b", "b"]
 
 
@@ -277,18 +279,21 @@ def test_weights_beyond_a_devices_own_memory_go_elsewhere_with_the_reason():
     graph, each = weights_chain(), 4 * 64 * 64
     fast = dataclasses.replace(device("gpu", 1e12), memory=2 * each)
     for other in (device("cpu"), device("cpu", fallback=True)):
-        result = place(graph, [fast, other], Placement())
+        result = place(graph, [fast, other], PlacementOptions())
         assert devices_of(result, graph).count("gpu") == 2
         why = [row.reason for row in result.decisions if row.device == "cpu"]
         assert all("gpu takes 0.03277 MB of weights, less than there are" in reason for reason in why)
     # What is asked for counts before what there is, and enough room is no limit.
-    wish = Placement(memory=(("gpu", each),))
+    wish = PlacementOptions(memory=(("gpu", each),))
     assert devices_of(place(graph, [fast, device("cpu")], wish), graph).count("gpu") == 1
     roomy = dataclasses.replace(fast, memory=4 * each)
-    assert devices_of(place(graph, [roomy, device("cpu", fallback=True)], Placement()), graph) == ["gpu"] * 4
+    assert (
+        devices_of(place(graph, [roomy, device("cpu", fallback=True)], PlacementOptions()), graph)
+        == ["gpu"] * 4
+    )
     with pytest.raises(PlacementError, match=r"memory limits.*; gpu takes 0.03277 MB of the weights$"):
-        place(graph, [fast], Placement())
-    shares = Placement(min_share=0.5, memory=(("gpu", each),))
+        place(graph, [fast], PlacementOptions())
+    shares = PlacementOptions(min_share=0.5, memory=(("gpu", each),))
     told = r"; gpu takes 0.01638 MB of the weights; of 4 dispatches at least gpu 2, cpu 2$"
     with pytest.raises(PlacementError, match=told):
         place(graph, [fast, device("cpu")], shares)

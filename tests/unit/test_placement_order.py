@@ -13,7 +13,7 @@ from test_placement_search import profile, random_problem
 from mansard.ir import Graph, GraphBuilder, Location
 from mansard.ir.dispatch import DispatchGraph
 from mansard.passes.fusion.fuse import fuse
-from mansard.placement import DeviceSlot, Placement, place
+from mansard.placement import DeviceSlot, PlacementOptions, place
 from mansard.placement.order import by_longest_way, in_better_order, place_ordered
 from mansard.placement.partitioning import Placed
 from mansard.placement.problem import HOST, Move, Problem, reordered, state_users
@@ -85,7 +85,9 @@ def test_users_of_a_state_stay_in_the_models_order() -> None:
     b.update_state(state, made)
     graph = fuse(b.build([read]))
     slots = [device("cpu", 1e8), device("a", 1e8)]
-    result = place(graph, slots, Placement(pins=(("rows", "cpu"), ("contraction_2", "cpu"), ("*", "a"))))
+    result = place(
+        graph, slots, PlacementOptions(pins=(("rows", "cpu"), ("contraction_2", "cpu"), ("*", "a")))
+    )
     order = by_longest_way(result.problem, result.choice.labels, state_users(graph))
     names = [graph.dispatches[n].name for n in order]
     assert names.index("rows") < names.index("contraction_2")
@@ -110,7 +112,7 @@ def placed(objective: str = "latency"):
     graph = fuse(branches())
     pins = (("between", "cpu"), ("branch 0", "a"), ("branch 1", "b"))
     slots = [device("cpu", 2e8), device("a", 1e9), device("b", 1e9)]
-    return graph, place(graph, slots, Placement(pins=pins, objective=objective))
+    return graph, place(graph, slots, PlacementOptions(pins=pins, objective=objective))
 
 
 def test_a_placed_graph_and_all_that_goes_with_it_change_together() -> None:
@@ -138,9 +140,9 @@ def test_what_gains_nothing_stays_as_it_is() -> None:
     graph, result = placed("throughput")
     assert in_better_order(graph, result) == (graph, result)
     one = chain(4)
-    alone = place(one, [device("cpu")], Placement())
+    alone = place(one, [device("cpu")], PlacementOptions())
     assert in_better_order(one, alone) == (one, alone)
-    spread = place(one, [device("cpu"), device("gpu")], Placement(pins=(("contraction_2", "gpu"),)))
+    spread = place(one, [device("cpu"), device("gpu")], PlacementOptions(pins=(("contraction_2", "gpu"),)))
     assert in_better_order(one, spread) == (one, spread)
 
 
@@ -154,12 +156,12 @@ def test_branches_are_spread_once_they_are_side_by_side() -> None:
     graph, slots = fuse(branches(3)), side_by_side_slots()
     asked: list[float] = []
 
-    def by_itself(graph: DispatchGraph, wish: Placement) -> Placed:
+    def by_itself(graph: DispatchGraph, wish: PlacementOptions) -> Placed:
         asked.append(wish.search_seconds)
         return Placed(graph, place(graph, slots, wish))
 
-    alone = place(graph, slots, Placement())
-    found = place_ordered(graph, Placement(search_seconds=4.0), by_itself)
+    alone = place(graph, slots, PlacementOptions())
+    found = place_ordered(graph, PlacementOptions(search_seconds=4.0), by_itself)
     assert asked == [4.0, 2.0]
     assert set(found.graph.dispatches) == set(graph.dispatches)
     # Each chain has a device for its products; in the model's order they had run one after another.
@@ -173,10 +175,10 @@ def test_branches_are_spread_once_they_are_side_by_side() -> None:
 def test_a_chain_is_placed_once() -> None:
     graph, asked = chain(4), []
 
-    def by_itself(graph: DispatchGraph, wish: Placement) -> Placed:
+    def by_itself(graph: DispatchGraph, wish: PlacementOptions) -> Placed:
         asked.append(wish)
         return Placed(graph, place(graph, [device("cpu"), device("gpu", 2e9)], wish))
 
-    assert place_ordered(graph, Placement(), by_itself).graph.dispatches == graph.dispatches
-    place_ordered(fuse(branches()), Placement(objective="throughput"), by_itself)
+    assert place_ordered(graph, PlacementOptions(), by_itself).graph.dispatches == graph.dispatches
+    place_ordered(fuse(branches()), PlacementOptions(objective="throughput"), by_itself)
     assert len(asked) == 2

@@ -11,7 +11,7 @@ from mansard.errors import PlacementError
 from mansard.ir import Constant, GraphBuilder, TensorType, Value
 from mansard.ir.panels import Panels, mark_packable
 from mansard.passes.fusion.fuse import fuse
-from mansard.placement import DeviceSlot, Placement
+from mansard.placement import DeviceSlot, PlacementOptions
 from mansard.placement.partitioning import balance, on_slots, place_split, quantised
 from mansard.plan.plan import WeightSpec
 from mansard.targets.profile import DeviceProfile, LinkProfile
@@ -39,7 +39,7 @@ def fused(graph):
 
 
 def placed(split, *slots, graph=None, **wish):
-    return place_split(fused(graph or chain()), slots, Placement(split=split, **wish), fused)
+    return place_split(fused(graph or chain()), slots, PlacementOptions(split=split, **wish), fused)
 
 
 # The ratio ----------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_a_device_that_refuses_the_parts_is_named():
 
 def test_unknown_wishes_are_refused():
     with pytest.raises(PlacementError, match="split 'yes' is not one of off, auto, all"):
-        Placement(split="yes")
+        PlacementOptions(split="yes")
 
 
 def test_devices_left_out_are_not_counted():

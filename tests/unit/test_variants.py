@@ -23,7 +23,7 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.panels import Panels
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import TensorType, Value
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.plan.check import check_plan
 from mansard.plan.plan import WeightSpec
 from mansard.plan.serialise import plan_from_json, plan_to_json
@@ -43,7 +43,7 @@ def graph():
 
 
 def compiled(*targets, source=None, fallback="error"):
-    options = CompileOptions(targets=targets, placement=Placement(fallback=fallback), cache=False)
+    options = CompileOptions(targets=targets, placement=PlacementOptions(fallback=fallback), cache=False)
     return compile_graph(source or graph(), options)
 
 
@@ -74,21 +74,21 @@ def test_a_comma_and_a_name_begin_another_variant(text, listed):
 
 
 def test_the_widest_variant_comes_first():
-    (target,) = resolve_targets([LEVELS + ",x86-64-v3"], Placement(fallback="error"))
+    (target,) = resolve_targets([LEVELS + ",x86-64-v3"], PlacementOptions(fallback="error"))
     names = [target.kernel.name, *(k.name for k in target.variants)]
     assert names == ["cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:x86-64-v2"]
 
 
 def test_one_target_has_variants():
     with pytest.raises(CompileError, match=r"only one target may have variants: join .* with a comma"):
-        resolve_targets([LEVELS, "cpu:cortex-a55,cortex-a76"], Placement(fallback="error"))
+        resolve_targets([LEVELS, "cpu:cortex-a55,cortex-a76"], PlacementOptions(fallback="error"))
 
 
 def test_a_device_that_is_not_there_is_no_target():
     for text in ("cpu:3", "null:9"):
         with pytest.raises(DeviceUnavailableError, match=f"no device '{text}'; devices of driver"):
-            resolve_targets([text], Placement())
-    assert resolve_targets(["cpu:0"], Placement())[0].slot.name == "cpu:0"
+            resolve_targets([text], PlacementOptions())
+    assert resolve_targets(["cpu:0"], PlacementOptions())[0].slot.name == "cpu:0"
 
 
 def test_equal_weights_are_kept_once_and_each_variant_has_its_kernels():

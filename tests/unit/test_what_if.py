@@ -14,7 +14,7 @@ from mansard.compiler import CompileOptions, compile_graph
 from mansard.dims import Dim, representative, symbol
 from mansard.errors import ArtifactError, PlacementError
 from mansard.ir import Constant, GraphBuilder
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 from mansard.placement import partitioning as splitting
 from mansard.placement.cost import transfer_seconds
 from mansard.placement.problem import HOST
@@ -76,7 +76,7 @@ def compiled(monkeypatch):
         return solved[-1]
 
     monkeypatch.setattr(splitting, "place", kept)
-    wish = Placement(pins=(("*_1", "vulkan"), ("*_3", "vulkan"), ("*", "cpu")))
+    wish = PlacementOptions(pins=(("*_1", "vulkan"), ("*_3", "vulkan"), ("*", "cpu")))
     model = compile_graph(two_devices(), CompileOptions(targets=("cpu", "vulkan"), placement=wish))
     return model, solved[0].problem
 
@@ -102,7 +102,7 @@ def test_values_made_in_parts_are_read_as_a_whole(monkeypatch):
     solved = []
     place = splitting.place
     monkeypatch.setattr(splitting, "place", lambda *given: solved.append(place(*given)) or solved[-1])
-    wish = Placement(split="all")
+    wish = PlacementOptions(split="all")
     plan = compile_graph(two_devices(), CompileOptions(targets=("cpu", "vulkan"), placement=wish)).plan
     assert plan.splits
     assert any(value.part_of is not None for value in plan.values)

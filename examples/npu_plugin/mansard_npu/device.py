@@ -8,7 +8,15 @@ from types import MappingProxyType
 from typing import Any
 
 from mansard.errors import TargetMismatchError
-from mansard.hal import Command, Copy, DeviceInfo, Dispatch, Executable, ExecutableSpec, Fill
+from mansard.hal import (
+    Command,
+    CopyCommand,
+    DeviceInfo,
+    DispatchCommand,
+    Executable,
+    ExecutableSpec,
+    FillCommand,
+)
 from mansard.hal.threaded import Bytes, ThreadedDevice
 from mansard_npu.clock import Clock, Overruns
 from mansard_npu.library import FORMAT, FUNCTIONS
@@ -50,7 +58,7 @@ class NpuDevice(ThreadedDevice):
             )
         return NpuExecutable(spec, call)
 
-    def run(self, command: Dispatch, memories: Sequence[Bytes]) -> None:
+    def run(self, command: DispatchCommand, memories: Sequence[Bytes]) -> None:
         """Call the function."""
         call = _call(command)
         FUNCTIONS[call["function"]](call.get("data"), memories, command.params)
@@ -65,17 +73,17 @@ class NpuDevice(ThreadedDevice):
 
     def _seconds(self, command: Command, crosses: bool) -> float:
         match command:
-            case Dispatch():
+            case DispatchCommand():
                 call = _call(command)
                 if "dtype" not in call:
                     return self.model.launch
                 products, operations, moved = command.params[:3]
                 return self.model.call_seconds(call["dtype"], products, operations - products, moved)
-            case Copy() | Fill():
+            case CopyCommand() | FillCommand():
                 return self.model.copy_seconds(command.size, crosses)
         return 0.0
 
 
-def _call(command: Dispatch) -> Mapping[str, Any]:
+def _call(command: DispatchCommand) -> Mapping[str, Any]:
     assert isinstance(command.executable, NpuExecutable)
     return command.executable.call

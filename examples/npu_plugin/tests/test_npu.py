@@ -21,15 +21,15 @@ from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.dtypes import DType
 from mansard.errors import ExecutionError, InputError, OutOfMemoryError, PlacementError
-from mansard.hal import Batch, BufferRef, Copy, MemoryKind, Point, Semaphore
+from mansard.hal import BufferRef, CopyCommand, MemoryKind, Point, Semaphore, Submission
 from mansard.ir import Constant, GraphBuilder
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import IndexMap, Linear
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
-ON_NPU = Placement(fallback="error")
+ON_NPU = PlacementOptions(fallback="error")
 
 
 def product(dtype, wide):
@@ -296,7 +296,7 @@ def test_a_model_on_two_npus_runs_on_both(configured):
     body, reads = product(DType.I8, DType.I32), [maps(0, 2), maps(2, 1)]
     made = [b.generic([x, w], reads, (16, 16, 32), body, reduced=1, combiner="add") for w in weights]
     graph = b.build(made)
-    wish = Placement(fallback="error", min_share=0.5)
+    wish = PlacementOptions(fallback="error", min_share=0.5)
     compiled = compile_graph(graph, CompileOptions(targets=("npu:0", "npu:1"), placement=wish))
     assert [device.name for device in compiled.plan.devices] == ["npu:0", "npu:1"]
     inputs = data(graph)
@@ -327,14 +327,14 @@ def test_a_failed_batch_fails_what_waits_for_it_alone():
     device = DRIVER.open(DRIVER.devices()[0])
     assert isinstance(device, NpuDevice)
     a, b = (device.allocate(64, MemoryKind.SHARED) for _ in range(2))
-    copy = device.record([Copy(BufferRef(a), BufferRef(b), 64)])
+    copy = device.record([CopyCommand(BufferRef(a), BufferRef(b), 64)])
     bad, after, other = (Point(Semaphore(name), 1) for name in ("bad", "after", "other"))
     device.inject()
-    device.submit([Batch(copy, signal=(bad,)), Batch(copy, (bad,), (after,))])
+    device.submit([Submission(copy, signal=(bad,)), Submission(copy, (bad,), (after,))])
     for point in (bad, after):
         with pytest.raises(ExecutionError, match="injected failure"):
             point.wait(5)
-    device.submit([Batch(copy, signal=(other,))])
+    device.submit([Submission(copy, signal=(other,))])
     other.wait(5)
     device.close()
 

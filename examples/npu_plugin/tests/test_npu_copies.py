@@ -18,7 +18,7 @@ from mansard.ir import Constant, GraphBuilder, Location
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import IndexMap
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 ROWS, SIDE = 1200, 32
 """Values of 77 KB: enough for the transfer queue."""
@@ -65,7 +65,7 @@ def chains(places):
 def test_only_what_the_plan_says_is_copied(npus, places):
     graph, devices = chains(places), tuple(dict.fromkeys(places))
     pins = tuple((f"step {n}", device) for n, device in enumerate(places))
-    made = compile_graph(graph, CompileOptions(devices, Placement(pins=pins)))
+    made = compile_graph(graph, CompileOptions(devices, PlacementOptions(pins=pins)))
     used = {name: device for name, device in npus.items() if name in places}
     with Model(made.plan, MemoryResources(made.executables, made.weights), used) as model:
         model.bind()  # which sends the weights
@@ -93,7 +93,7 @@ def test_copies_go_to_the_transfer_queue_where_there_is_one(npus, transfer_queue
     places = ("npu", "cpu", "npu")
     graph = chains(places)
     pins = tuple((f"step {n}", device) for n, device in enumerate(places))
-    made = compile_graph(graph, CompileOptions(("cpu", "npu"), Placement(pins=pins)))
+    made = compile_graph(graph, CompileOptions(("cpu", "npu"), PlacementOptions(pins=pins)))
     device = npus["npu"]
     assert device.capabilities.transfer_queue
     device.capabilities = replace(device.capabilities, transfer_queue=transfer_queue)

@@ -17,7 +17,7 @@ from mansard.dtypes import DType
 from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 ROWS, SIDE = 192, 32
 CALLS = 24
@@ -70,7 +70,9 @@ def chain(steps):
 @contextlib.contextmanager
 def compiled(graph, targets):
     """A model on NPUs of its own: they are what they are configured to be now."""
-    made = compile_graph(graph, CompileOptions(targets=tuple(targets), placement=Placement(split="all")))
+    made = compile_graph(
+        graph, CompileOptions(targets=tuple(targets), placement=PlacementOptions(split="all"))
+    )
     opened = {info.id: DRIVER.open(info) for info in DRIVER.devices() if info.id in targets}
     devices = {**opened, **{name: name for name in targets if name not in opened}}
     try:

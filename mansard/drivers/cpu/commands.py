@@ -12,7 +12,15 @@ from mansard.drivers.cpu.memory import CpuBuffer
 from mansard.errors import DeviceError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer
-from mansard.hal.commands import Barrier, BindingSlot, BufferRef, Command, Copy, Dispatch, Fill
+from mansard.hal.commands import (
+    BarrierCommand,
+    BindingSlot,
+    BufferRef,
+    Command,
+    CopyCommand,
+    DispatchCommand,
+    FillCommand,
+)
 from mansard.hal.device import CommandBuffer, ProfileRow
 
 
@@ -31,18 +39,18 @@ class _Encoding:
 
     def add(self, command: Command) -> None:
         match command:
-            case Dispatch():
+            case DispatchCommand():
                 self._dispatch(command)
-            case Copy():
+            case CopyCommand():
                 self._transfer(native.CPU_COPY, (command.source, command.target), command)
-            case Fill():
+            case FillCommand():
                 if command.size % 4:
                     raise DeviceError(f"{command.label}: a fill of {command.size} bytes; not a multiple of 4")
                 self._transfer(native.CPU_FILL, (command.target,), command)
-            case Barrier():
+            case BarrierCommand():
                 self._append(native.CpuCommandStruct(op=native.CPU_BARRIER), None)
 
-    def _dispatch(self, command: Dispatch) -> None:
+    def _dispatch(self, command: DispatchCommand) -> None:
         name = command.label or command.entry
         executable = command.executable
         if not isinstance(executable, CpuExecutable):
@@ -71,13 +79,13 @@ class _Encoding:
             name,
         )
 
-    def _transfer(self, op: int, refs: Sequence[BufferRef], command: Copy | Fill) -> None:
+    def _transfer(self, op: int, refs: Sequence[BufferRef], command: CopyCommand | FillCommand) -> None:
         if command.size < 0:
             raise DeviceError(f"{command.label}: {command.size} bytes")
         table = len(self.words)
         for ref in refs:
             self._address(ref, command.size, command.label)
-        pattern = command.pattern & 0xFFFFFFFF if isinstance(command, Fill) else 0
+        pattern = command.pattern & 0xFFFFFFFF if isinstance(command, FillCommand) else 0
         self._append(
             native.CpuCommandStruct(op=op, table=table, size=command.size, pattern=pattern), command.label
         )

@@ -19,7 +19,15 @@ from mansard.errors import DeviceError, ExecutionError, MansardError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
-from mansard.hal.device import Batch, Capabilities, CommandBuffer, Device, DeviceInfo, Launcher, QueueKind
+from mansard.hal.device import (
+    Capabilities,
+    CommandBuffer,
+    Device,
+    DeviceInfo,
+    Launcher,
+    QueueKind,
+    Submission,
+)
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.queue import Entry, Queue, QueueRecord, QueueStats, slot_addresses
 from mansard.hal.semaphore import Semaphore
@@ -73,7 +81,7 @@ class CpuDevice(Device):
         """Record commands for any number of later submissions."""
         return CpuCommandBuffer(commands, profile)
 
-    def submit(self, batches: Sequence[Batch]) -> None:
+    def submit(self, batches: Sequence[Submission]) -> None:
         """Hand over batches in one call to the native core and return at once."""
         self._queue.submit([_entry(batch) for batch in batches])
 
@@ -107,7 +115,7 @@ class CpuDevice(Device):
         self._queue.close()
 
 
-def _entry(batch: Batch) -> Entry:
+def _entry(batch: Submission) -> Entry:
     commands = check_commands(batch.commands)
     commands.check_open()
     bound = commands.check_bindings(batch.bindings)

@@ -24,7 +24,6 @@ from mansard.errors import (
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.device import (
-    Batch,
     Capabilities,
     CommandBuffer,
     Device,
@@ -32,6 +31,7 @@ from mansard.hal.device import (
     Driver,
     ProfileRow,
     QueueKind,
+    Submission,
 )
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.faults import Faults, serve
@@ -139,7 +139,7 @@ class NullDevice(Device):
         """Remember the commands."""
         return NullCommandBuffer(commands)
 
-    def submit(self, batches: Sequence[Batch]) -> None:
+    def submit(self, batches: Sequence[Submission]) -> None:
         """Hand over batches to the queue, which orders them by their points."""
         self._queue.submit([Entry(0, batch, batch.wait, batch.signal) for batch in batches])
 

@@ -28,7 +28,7 @@ from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
-from mansard.hal.device import Batch, CommandBuffer, Device, DeviceInfo, Launcher, QueueKind
+from mansard.hal.device import CommandBuffer, Device, DeviceInfo, Launcher, QueueKind, Submission
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.queue import QueueRecord
 from mansard.hal.semaphore import Point, Semaphore
@@ -134,7 +134,7 @@ class VulkanDevice(Device):
         """See `Device.record_beside`."""
         return self._computing[turn % len(self._computing)].record(commands, profile)
 
-    def submit(self, batches: Sequence[Batch]) -> None:
+    def submit(self, batches: Sequence[Submission]) -> None:
         """Hand over batches and return at once. Nothing is taken when one of them is not valid.
 
         They go one by one: a batch that waits for an earlier one is then handed to the device at once,
@@ -160,7 +160,7 @@ class VulkanDevice(Device):
         """Whether what is handed over fails because the device is lost. Nothing of it could run anyway."""
         call, answer = Semaphore("vulkan call"), Point(Semaphore("vulkan answer"), 1)
         try:
-            self.submit([Batch(self._recorder.record([], False), (Point(call, 1),), (answer,))])
+            self.submit([Submission(self._recorder.record([], False), (Point(call, 1),), (answer,))])
             call.fail(1, DeviceError("nothing is to run"))
             answer.wait(_CLOCK_TIMEOUT)
         except DeviceError as error:
@@ -221,7 +221,7 @@ class VulkanDevice(Device):
         for queue in self._queues.values():
             queue.collect()
 
-    def _checked(self, batch: Batch) -> VulkanCommandBuffer:
+    def _checked(self, batch: Submission) -> VulkanCommandBuffer:
         """The commands of a batch; raises DeviceError when it cannot be run."""
         commands = batch.commands
         if not isinstance(commands, VulkanCommandBuffer) or commands.recorder not in self._queues:
@@ -240,7 +240,7 @@ class VulkanDevice(Device):
         commands = self._recorder.record_stream(stream, [])
         done = Point(Semaphore("vulkan clock"), 1)
         before = host_now()
-        self.submit([Batch(commands, signal=(done,))])
+        self.submit([Submission(commands, signal=(done,))])
         done.wait(_CLOCK_TIMEOUT)
         after = host_now()
         ticks = commands.ticks()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mansard import dims
 from mansard.errors import ExecutionError, MansardError
-from mansard.hal import Batch, BindingSlot, Buffer, Launcher, MemoryKind, Point, ProfileRow, Semaphore
+from mansard.hal import BindingSlot, Buffer, Launcher, MemoryKind, Point, ProfileRow, Semaphore, Submission
 from mansard.plan.layout import Layout, Store
 from mansard.plan.memory_uses import ACTIVATIONS, INPUTS, OUTPUTS, SCRATCH
 from mansard.plan.plan import Plan, TensorSpec
@@ -286,7 +286,7 @@ class Context:
 
     # Parts of a call -----------------------------------------------------------------------------
 
-    def _batches_of(self, slot: int, bound: Mapping[int, Buffer], after: Sequence[Point]) -> list[Batch]:
+    def _batches_of(self, slot: int, bound: Mapping[int, Buffer], after: Sequence[Point]) -> list[Submission]:
         batches = enumerate(self._batches[slot])
         return [self._batch(slot, number, batch, bound, after) for number, batch in batches]
 
@@ -297,7 +297,7 @@ class Context:
         batch: RecordedBatch,
         bound: Mapping[int, Buffer],
         after: Sequence[Point],
-    ) -> Batch:
+    ) -> Submission:
         waits = tuple(self._point(s, n) for s, n in batch.wait)
         if not waits:
             waits = tuple(after)
@@ -305,7 +305,7 @@ class Context:
         signal, commands = (self._point(slot, number),), batch.commands
         if isinstance(commands, LandingCopy):
             commands = commands.to(self._outputs.block(commands.store), slot)
-        return Batch(commands, waits, signal, {i: bound[i] for i in batch.arguments})
+        return Submission(commands, waits, signal, {i: bound[i] for i in batch.arguments})
 
     def _lanes(self) -> int:
         return 1 + max((batch.lane for batches in self._batches for batch in batches), default=0)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from mansard import dims
 from mansard.errors import ArtifactError
 from mansard.hal import (
-    Barrier,
+    BarrierCommand,
     BindingSlot,
     Buffer,
     BufferRef,
     Command,
     CommandBuffer,
-    Copy,
-    Dispatch,
+    CopyCommand,
+    DispatchCommand,
     ProfileRow,
     QueueKind,
 )
@@ -228,13 +228,13 @@ class Recorder:
         size, source, end = self._ends(slot, copy)
 
         def record(buffer: Buffer) -> CommandBuffer:
-            return self._record(slot, [Copy(source, BufferRef(buffer, end), size, copy.label)], SEND)
+            return self._record(slot, [CopyCommand(source, BufferRef(buffer, end), size, copy.label)], SEND)
 
         return LandingCopy(copy.target, record)
 
     def _commands(self, slot: int, step: Item) -> list[Command]:
         if isinstance(step, BarrierStep):
-            return [Barrier()]
+            return [BarrierCommand()]
         if isinstance(step, CopyPlan):
             return self._copy(slot, step)
         if isinstance(step, Piece):
@@ -245,7 +245,9 @@ class Recorder:
         bindings = tuple(self._binding(slot, binding, step) for binding in step.bindings)
         params = tuple(dims.evaluate(p, self._symbols) for p in step.params)
         executable = self._slots[slot].executables[step.executable]
-        return [Dispatch(executable, step.entry, bindings, params, (grid[0], grid[1], grid[2]), step.label)]
+        return [
+            DispatchCommand(executable, step.entry, bindings, params, (grid[0], grid[1], grid[2]), step.label)
+        ]
 
     def _binding(self, slot: int, binding: BindingSpec, step: DispatchStep) -> BufferRef:
         offset = dims.evaluate(binding.offset, self._symbols)
@@ -265,14 +267,14 @@ class Recorder:
         if self._bytes[copy.value.id] == 0:
             return []
         size, source, end = self._ends(slot, copy)
-        return [Copy(source, self._reference(slot, copy.target, end), size, copy.label)]
+        return [CopyCommand(source, self._reference(slot, copy.target, end), size, copy.label)]
 
     def _copy_piece(self, slot: int, piece: Piece) -> list[Command]:
         copy, begin = piece.copy, piece.begin
         self.copies += begin == 0  # one copy, however it is cut
         self.copied_bytes += piece.size
         source, target = (self._reference(slot, store, begin) for store in (copy.source, copy.target))
-        return [Copy(source, target, piece.size, copy.label)]
+        return [CopyCommand(source, target, piece.size, copy.label)]
 
     def _ends(self, slot: int, copy: CopyPlan) -> tuple[int, BufferRef, int]:
         """The bytes of a copy, which is counted, its source, and where in its target it begins."""
@@ -288,9 +290,9 @@ def _arguments(commands: Sequence[Command]) -> set[int]:
     found: set[int] = set()
     for command in commands:
         references: tuple[BufferRef, ...] = ()
-        if isinstance(command, Dispatch):
+        if isinstance(command, DispatchCommand):
             references = command.bindings
-        elif isinstance(command, Copy):
+        elif isinstance(command, CopyCommand):
             references = (command.source, command.target)
         found |= {r.buffer.index for r in references if isinstance(r.buffer, BindingSlot)}
     return found

@@ -11,7 +11,17 @@ import numpy.typing as npt
 from mansard.artifact.resources import FileResources, Resources, WeightBlock
 from mansard.artifact.weights import weight_bytes
 from mansard.errors import DeviceError, OutOfMemoryError
-from mansard.hal import Batch, Buffer, BufferRef, Copy, Device, MemoryKind, Point, QueueKind, Semaphore
+from mansard.hal import (
+    Buffer,
+    BufferRef,
+    CopyCommand,
+    Device,
+    MemoryKind,
+    Point,
+    QueueKind,
+    Semaphore,
+    Submission,
+)
 from mansard.plan.arena import ALIGNMENT
 from mansard.plan.layout import Layout, Links
 from mansard.plan.plan import Plan, WeightSpec
@@ -220,11 +230,11 @@ def upload(
             Point(semaphore, count - 1).wait()  # the copy that last used this half is done
         half, end = staging[count % 2], min(start + size, first + total)
         _fill(half.view(), parts, start, end)
-        copy = Copy(BufferRef(half), BufferRef(target, start), end - start, "weights")
+        copy = CopyCommand(BufferRef(half), BufferRef(target, start), end - start, "weights")
         commands = device.record([copy], queue=QueueKind.TRANSFER)
         recorded.append(commands)
         before = (Point(semaphore, count),) if count else ()
-        device.submit([Batch(commands, before, (Point(semaphore, count + 1),))])
+        device.submit([Submission(commands, before, (Point(semaphore, count + 1),))])
     Point(semaphore, len(recorded)).wait()
     for commands in recorded:
         commands.close()

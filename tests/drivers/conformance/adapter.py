@@ -12,19 +12,19 @@ import pytest
 
 from mansard.errors import ExecutionError, MansardError
 from mansard.hal import (
-    Batch,
     BindingSlot,
     Buffer,
     BufferRef,
     Command,
     CommandBuffer,
     Device,
-    Dispatch,
+    DispatchCommand,
     Executable,
     ExecutableSpec,
     MemoryKind,
     Point,
     Semaphore,
+    Submission,
 )
 from mansard.hal.threaded import ThreadedDevice
 
@@ -125,13 +125,13 @@ class Workbench:
         params: Sequence[int],
         count: int,
         label: str = "",
-    ) -> Dispatch:
+    ) -> DispatchCommand:
         """A kernel over ``count`` elements."""
         refs = tuple(b if isinstance(b, BufferRef) else BufferRef(b) for b in buffers)
         grid = self.adapter.grid(name, count)
-        return Dispatch(self.executable(name), name, refs, tuple(params), grid, label)
+        return DispatchCommand(self.executable(name), name, refs, tuple(params), grid, label)
 
-    def add(self, a: Buffer, b: Buffer, c: Buffer, count: int) -> Dispatch:
+    def add(self, a: Buffer, b: Buffer, c: Buffer, count: int) -> DispatchCommand:
         """c = a + b."""
         return self.dispatch("add", (a, b, c), (count,), count)
 
@@ -139,7 +139,7 @@ class Workbench:
         """Work that takes some tens of milliseconds."""
         out = self.device.allocate(4, MemoryKind.SHARED)
         adapter = self.adapter
-        spin = Dispatch(
+        spin = DispatchCommand(
             self.executable("spin"), "spin", (BufferRef(out),), (adapter.spin_steps,), adapter.spin_grid
         )
         return self.device.record([spin])
@@ -157,7 +157,7 @@ class Workbench:
     def replay(self, recorded: CommandBuffer, **batch: object) -> None:
         """Submit once more and wait."""
         done = Point(Semaphore("replay"), 1)
-        self.device.submit([Batch(recorded, signal=(done,), **batch)])  # type: ignore[arg-type]
+        self.device.submit([Submission(recorded, signal=(done,), **batch)])  # type: ignore[arg-type]
         done.wait(WAIT)
 
 

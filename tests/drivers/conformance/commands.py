@@ -11,19 +11,19 @@ import pytest
 from conformance.adapter import Suite, Workbench, computes
 from mansard.errors import DeviceError, TargetMismatchError
 from mansard.hal import (
-    Barrier,
-    Batch,
+    BarrierCommand,
     BindingSlot,
     Buffer,
     BufferRef,
-    Copy,
-    Dispatch,
+    CopyCommand,
+    DispatchCommand,
     ExecutableSpec,
-    Fill,
+    FillCommand,
     MemoryKind,
     Point,
     QueueKind,
     Semaphore,
+    Submission,
 )
 
 
@@ -52,7 +52,7 @@ class CommandTests(Suite):
     def test_fill(self, bench: Workbench, pattern: int) -> None:
         buffer, values = _zeros(bench, 1000)
         values[:] = -5
-        bench.run(Fill(BufferRef(buffer, 40), 400, pattern))
+        bench.run(FillCommand(BufferRef(buffer, 40), 400, pattern))
         expected = np.full(1000, -5, dtype=np.int32)
         expected[10:110] = np.uint32(pattern).view(np.int32)
         np.testing.assert_array_equal(values, expected)
@@ -62,13 +62,15 @@ class CommandTests(Suite):
         data, timeline = np.arange(1000, dtype=np.int32), Semaphore("queues")
         source, (middle, _), (target, values) = bench.shared(data), _zeros(bench, 1000), _zeros(bench, 1000)
         steps = [
-            (QueueKind.TRANSFER, Copy(BufferRef(source), BufferRef(middle), 4000)),
-            (QueueKind.COMPUTE, Fill(BufferRef(middle, 400), 400, 7)),
-            (QueueKind.TRANSFER, Copy(BufferRef(middle), BufferRef(target), 4000)),
+            (QueueKind.TRANSFER, CopyCommand(BufferRef(source), BufferRef(middle), 4000)),
+            (QueueKind.COMPUTE, FillCommand(BufferRef(middle, 400), 400, 7)),
+            (QueueKind.TRANSFER, CopyCommand(BufferRef(middle), BufferRef(target), 4000)),
         ]
         recorded = [bench.device.record([command], queue=queue) for queue, command in steps]
         points = [Point(timeline, number) for number in range(4)]
-        bench.device.submit([Batch(each, (points[n],), (points[n + 1],)) for n, each in enumerate(recorded)])
+        bench.device.submit(
+            [Submission(each, (points[n],), (points[n + 1],)) for n, each in enumerate(recorded)]
+        )
         points[-1].wait(60)
         data[100:200] = 7
         np.testing.assert_array_equal(values, data)
@@ -77,7 +79,7 @@ class CommandTests(Suite):
     def test_copy_with_offsets(self, bench: Workbench) -> None:
         data = np.arange(1000, dtype=np.int32)
         source, (target, values) = bench.shared(data), _zeros(bench, 1000)
-        bench.run(Copy(BufferRef(source, 400), BufferRef(target, 80), 2000))
+        bench.run(CopyCommand(BufferRef(source, 400), BufferRef(target, 80), 2000))
         expected = np.zeros(1000, dtype=np.int32)
         expected[20:520] = data[100:600]
         np.testing.assert_array_equal(values, expected)
@@ -88,9 +90,9 @@ class CommandTests(Suite):
         source, seen = _zeros(bench, count)
         target, values = _zeros(bench, count)
         bench.run(
-            Fill(BufferRef(source), 4 * count, 0x01020304),
-            Barrier(),
-            Copy(BufferRef(source), BufferRef(target), 4 * count),
+            FillCommand(BufferRef(source), 4 * count, 0x01020304),
+            BarrierCommand(),
+            CopyCommand(BufferRef(source), BufferRef(target), 4 * count),
         )
         assert set(np.unique(seen)) == set(np.unique(values)) == {0x01020304}
 
@@ -108,7 +110,7 @@ class CommandTests(Suite):
         total = bench.shared(np.zeros(count, dtype=np.float32))
         one = bench.shared(np.ones(count, dtype=np.float32))
         add = bench.add(total, one, total, count)
-        bench.run(*(command for _ in range(20) for command in (add, Barrier())))
+        bench.run(*(command for _ in range(20) for command in (add, BarrierCommand())))
         np.testing.assert_array_equal(total.view().view(np.float32), np.full(count, 20))
 
     @computes
@@ -134,11 +136,11 @@ class CommandTests(Suite):
         one = bench.shared(np.ones(count, dtype=np.float32))
         step = (
             bench.add(a, one, b, count),
-            Barrier(),
-            Copy(BufferRef(b), BufferRef(a), 4 * count),
-            Barrier(),
-            Fill(BufferRef(b), 4 * count),
-            Barrier(),
+            BarrierCommand(),
+            CopyCommand(BufferRef(b), BufferRef(a), 4 * count),
+            BarrierCommand(),
+            FillCommand(BufferRef(b), 4 * count),
+            BarrierCommand(),
         )
         bench.run(*step * steps)
         np.testing.assert_array_equal(a.view().view(np.float32), np.full(count, steps))
@@ -161,7 +163,7 @@ class CommandTests(Suite):
     @computes
     def test_slots_are_bound_at_submission(self, bench: Workbench) -> None:
         out = BufferRef(BindingSlot(1), 8)
-        dispatch = Dispatch(
+        dispatch = DispatchCommand(
             bench.executable("fill_index"),
             "fill_index",
             (out,),
@@ -173,7 +175,7 @@ class CommandTests(Suite):
                 bench.device.record([dispatch])
             return
         recorded = bench.device.record(
-            [dispatch, Copy(BufferRef(BindingSlot(0)), BufferRef(BindingSlot(1)), 8)]
+            [dispatch, CopyCommand(BufferRef(BindingSlot(0)), BufferRef(BindingSlot(1)), 8)]
         )
         header = bench.shared(np.array([7, 8], dtype=np.int32))
         for _ in range(3):
@@ -183,7 +185,7 @@ class CommandTests(Suite):
 
     @computes
     def test_a_missing_binding_is_reported(self, bench: Workbench) -> None:
-        fill = Fill(BufferRef(BindingSlot(0)), 64)
+        fill = FillCommand(BufferRef(BindingSlot(0)), 64)
         if not bench.device.capabilities.late_binding:
             with pytest.raises(DeviceError):
                 bench.device.record([fill])
@@ -202,10 +204,10 @@ class CommandTests(Suite):
         before = time.monotonic_ns()
         recorded = bench.run(
             bench.dispatch("fill_index", (buffer,), (count, 1, 1), count, label="index"),
-            Barrier(),
-            Fill(BufferRef(buffer), 4 * count, label="clear"),
-            Barrier(),
-            Copy(BufferRef(buffer), BufferRef(buffer, 2 * count), 64, label="move"),
+            BarrierCommand(),
+            FillCommand(BufferRef(buffer), 4 * count, label="clear"),
+            BarrierCommand(),
+            CopyCommand(BufferRef(buffer), BufferRef(buffer, 2 * count), 64, label="move"),
         )
         after = time.monotonic_ns()
         rows = recorded.profile()
@@ -221,11 +223,11 @@ class CommandTests(Suite):
         assert rows[-1].end_ns <= after + slack
 
     def test_no_profile_unless_asked_for(self, bench: Workbench) -> None:
-        recorded = bench.device.record([Fill(BufferRef(bench.device.allocate(64)), 64)])
+        recorded = bench.device.record([FillCommand(BufferRef(bench.device.allocate(64)), 64)])
         bench.replay(recorded)
         assert list(recorded.profile()) == []
 
     def test_no_profile_before_the_first_run(self, bench: Workbench) -> None:
         buffer = bench.device.allocate(64, MemoryKind.SHARED)
-        recorded = bench.device.record([Fill(BufferRef(buffer), 64)], profile=True)
+        recorded = bench.device.record([FillCommand(BufferRef(buffer), 64)], profile=True)
         assert list(recorded.profile()) == []

@@ -21,7 +21,7 @@ from mansard.errors import PlacementError
 from mansard.ir import Graph, GraphBuilder
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
-from mansard.placement import Placement
+from mansard.placement import PlacementOptions
 
 Arrays = list[npt.NDArray[np.generic]]
 _REFUSED = re.compile(r"needs the device feature ([\w, ]+)")
@@ -119,7 +119,7 @@ class KernelTests(Suite):
         graph, inputs = GRAPHS[name]()
         device = bench.device
         target = backend(device.info.driver).describe_device(device.info)
-        options = CompileOptions(targets=(target,), placement=Placement(fallback="error"))
+        options = CompileOptions(targets=(target,), placement=PlacementOptions(fallback="error"))
         try:
             made = compile_graph(graph, options)
         except PlacementError as error:

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.adapter import Suite, Workbench, computes
 from mansard.errors import DeviceError, OutOfMemoryError
-from mansard.hal import BufferRef, Copy, Device, MemoryKind, registry
+from mansard.hal import BufferRef, CopyCommand, Device, MemoryKind, registry
 
 
 def aligned_array(device: Device, count: int) -> np.ndarray:
@@ -114,6 +114,6 @@ class MemoryTests(Suite):
         device, data = bench.device, np.arange(5000, dtype=np.int32)
         source, middle = bench.shared(data), device.allocate(data.nbytes, MemoryKind.DEVICE)
         target = device.allocate(data.nbytes, MemoryKind.SHARED)
-        bench.run(Copy(BufferRef(source), BufferRef(middle), data.nbytes))
-        bench.run(Copy(BufferRef(middle), BufferRef(target), data.nbytes))
+        bench.run(CopyCommand(BufferRef(source), BufferRef(middle), data.nbytes))
+        bench.run(CopyCommand(BufferRef(middle), BufferRef(target), data.nbytes))
         np.testing.assert_array_equal(target.view().view(np.int32), data)

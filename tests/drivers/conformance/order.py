@@ -11,7 +11,7 @@ import pytest
 
 from conformance.adapter import WAIT, Suite, Workbench, computes
 from mansard.errors import CallCancelledError, DeviceError, ExecutionError, WaitTimeoutError
-from mansard.hal import Batch, BufferRef, Fill, Point, Semaphore
+from mansard.hal import BufferRef, FillCommand, Point, Semaphore, Submission
 
 SOON = 0.03
 """Seconds in which something that must not happen would have happened."""
@@ -29,7 +29,7 @@ class OrderTests(Suite):
 
     def test_a_batch_signals(self, bench: Workbench) -> None:
         done = Point(Semaphore("done"), 5)
-        bench.device.submit([Batch(bench.empty(), signal=(done,))])
+        bench.device.submit([Submission(bench.empty(), signal=(done,))])
         done.wait(WAIT)
         assert done.done()
         assert done.error() is None
@@ -37,17 +37,17 @@ class OrderTests(Suite):
 
     def test_a_batch_signals_several_points(self, bench: Workbench) -> None:
         signal = points("several", 5)
-        bench.device.submit([Batch(bench.empty(), signal=tuple(signal))])
+        bench.device.submit([Submission(bench.empty(), signal=tuple(signal))])
         for point in signal:
             point.wait(WAIT)
 
     def test_nothing_to_submit(self, bench: Workbench) -> None:
         bench.device.submit([])
-        bench.device.submit([Batch(bench.empty())])
+        bench.device.submit([Submission(bench.empty())])
 
     def test_wait_before_signal(self, bench: Workbench) -> None:
         gate, done = points("gate", 2)
-        bench.device.submit([Batch(bench.empty(), wait=(gate,), signal=(done,))])
+        bench.device.submit([Submission(bench.empty(), wait=(gate,), signal=(done,))])
         with pytest.raises(WaitTimeoutError, match=r"gate 1.*value 1 .*seen is 0"):
             done.wait(SOON)
         assert not done.done()
@@ -56,7 +56,7 @@ class OrderTests(Suite):
 
     def test_every_wait_counts(self, bench: Workbench) -> None:
         *gates, done = points("every", 4)
-        bench.device.submit([Batch(bench.empty(), wait=tuple(gates), signal=(done,))])
+        bench.device.submit([Submission(bench.empty(), wait=tuple(gates), signal=(done,))])
         for gate in gates:
             time.sleep(SOON / 3)
             assert not done.done()
@@ -68,7 +68,7 @@ class OrderTests(Suite):
         start = time.monotonic()
         for value in range(1, 51):
             signal = (Point(done.semaphore, value),)
-            bench.device.submit([Batch(bench.empty(), wait=(gate,), signal=signal)])
+            bench.device.submit([Submission(bench.empty(), wait=(gate,), signal=signal)])
         assert time.monotonic() - start < AT_ONCE
         gate.semaphore.signal(1)
         Point(done.semaphore, 50).wait(WAIT)
@@ -79,7 +79,7 @@ class OrderTests(Suite):
         work = [bench.busy() for _ in done]
         start = time.monotonic()
         for recorded, point in zip(work, done, strict=True):
-            bench.device.submit([Batch(recorded, signal=(point,))])
+            bench.device.submit([Submission(recorded, signal=(point,))])
         submitted = time.monotonic() - start
         for point in done:
             point.wait(WAIT)
@@ -89,14 +89,14 @@ class OrderTests(Suite):
         never, blocked, done = points("never", 3)
         bench.device.submit(
             [
-                Batch(bench.empty(), wait=(never,), signal=(blocked,)),
-                Batch(bench.empty(), signal=(done,)),
+                Submission(bench.empty(), wait=(never,), signal=(blocked,)),
+                Submission(bench.empty(), signal=(done,)),
             ]
         )
         done.wait(WAIT)
         for value in range(2, 20):
             point = Point(done.semaphore, value)
-            bench.device.submit([Batch(bench.empty(), signal=(point,))])
+            bench.device.submit([Submission(bench.empty(), signal=(point,))])
             point.wait(WAIT)
         assert not blocked.done()
         never.semaphore.signal(1)
@@ -105,7 +105,7 @@ class OrderTests(Suite):
     def test_a_chain_submitted_backwards(self, bench: Workbench) -> None:
         timeline = Semaphore("backwards")
         batches = [
-            Batch(bench.empty(), wait=(Point(timeline, i),), signal=(Point(timeline, i + 1),))
+            Submission(bench.empty(), wait=(Point(timeline, i),), signal=(Point(timeline, i + 1),))
             for i in reversed(range(1, 300))
         ]
         bench.device.submit(batches)
@@ -116,7 +116,7 @@ class OrderTests(Suite):
     def test_hundreds_of_semaphores(self, bench: Workbench) -> None:
         chain = points("link", 200)
         for before, after in itertools.pairwise(chain):
-            bench.device.submit([Batch(bench.empty(), wait=(before,), signal=(after,))])
+            bench.device.submit([Submission(bench.empty(), wait=(before,), signal=(after,))])
         chain[0].semaphore.signal(1)
         chain[-1].wait(WAIT)
 
@@ -124,9 +124,9 @@ class OrderTests(Suite):
         top, left, right, bottom = points("diamond", 4)
         bench.device.submit(
             [
-                Batch(bench.empty(), wait=(left, right), signal=(bottom,)),
-                Batch(bench.empty(), wait=(top,), signal=(right,)),
-                Batch(bench.empty(), wait=(top,), signal=(left,)),
+                Submission(bench.empty(), wait=(left, right), signal=(bottom,)),
+                Submission(bench.empty(), wait=(top,), signal=(right,)),
+                Submission(bench.empty(), wait=(top,), signal=(left,)),
             ]
         )
         top.semaphore.signal(1)
@@ -142,7 +142,7 @@ class OrderTests(Suite):
         steps = [bench.device.record([bench.add(total, one, total, count)]) for _ in range(40)]
         timeline = Semaphore("steps")
         batches = [
-            Batch(step, wait=(Point(timeline, i),), signal=(Point(timeline, i + 1),))
+            Submission(step, wait=(Point(timeline, i),), signal=(Point(timeline, i + 1),))
             for i, step in enumerate(steps, start=1)
         ]
         bench.device.submit(batches[::-1])
@@ -157,7 +157,7 @@ class OrderTests(Suite):
         out = bench.shared(np.zeros(count, dtype=np.float32))
         gate, done = points("host", 2)
         recorded = bench.device.record([bench.add(a, b, out, count)])
-        bench.device.submit([Batch(recorded, wait=(gate,), signal=(done,))])
+        bench.device.submit([Submission(recorded, wait=(gate,), signal=(done,))])
         a.view().view(np.float32)[:] = 2
         b.view().view(np.float32)[:] = 3
         gate.semaphore.signal(1)
@@ -168,7 +168,7 @@ class OrderTests(Suite):
 
     def test_a_failed_wait_poisons(self, bench: Workbench) -> None:
         gate, first, second = points("poison", 3)
-        bench.device.submit([Batch(bench.empty(), wait=(gate,), signal=(first, second))])
+        bench.device.submit([Submission(bench.empty(), wait=(gate,), signal=(first, second))])
         error = ExecutionError("the original error")
         gate.semaphore.fail(1, error)
         for point in (first, second):
@@ -180,14 +180,14 @@ class OrderTests(Suite):
     def test_a_point_that_has_failed_already(self, bench: Workbench) -> None:
         gate, done = points("already", 2)
         gate.semaphore.fail(1, ExecutionError("long ago"))
-        bench.device.submit([Batch(bench.empty(), wait=(gate,), signal=(done,))])
+        bench.device.submit([Submission(bench.empty(), wait=(gate,), signal=(done,))])
         with pytest.raises(ExecutionError, match="long ago"):
             done.wait(WAIT)
 
     def test_failure_travels_down_a_chain(self, bench: Workbench) -> None:
         chain = points("fall", 100)
         for before, after in itertools.pairwise(chain):
-            bench.device.submit([Batch(bench.empty(), wait=(before,), signal=(after,))])
+            bench.device.submit([Submission(bench.empty(), wait=(before,), signal=(after,))])
         chain[0].semaphore.fail(1, ExecutionError("at the top"))
         with pytest.raises(ExecutionError, match="at the top"):
             chain[-1].wait(WAIT)
@@ -197,8 +197,8 @@ class OrderTests(Suite):
         bad, good, poisoned, fine = points("other", 4)
         bench.device.submit(
             [
-                Batch(bench.empty(), wait=(bad,), signal=(poisoned,)),
-                Batch(bench.empty(), wait=(good,), signal=(fine,)),
+                Submission(bench.empty(), wait=(bad,), signal=(poisoned,)),
+                Submission(bench.empty(), wait=(good,), signal=(fine,)),
             ]
         )
         bad.semaphore.fail(1, ExecutionError("bad"))
@@ -207,13 +207,13 @@ class OrderTests(Suite):
         with pytest.raises(ExecutionError, match="bad"):
             poisoned.wait(WAIT)
         later = Point(poisoned.semaphore, 2)
-        bench.device.submit([Batch(bench.empty(), signal=(later,))])
+        bench.device.submit([Submission(bench.empty(), signal=(later,))])
         later.wait(WAIT)
         assert poisoned.error() is not None
 
     def test_a_failed_batch_ends_after_all_its_waits(self, bench: Workbench) -> None:
         bad, slow, done = points("after", 3)
-        bench.device.submit([Batch(bench.empty(), wait=(bad, slow), signal=(done,))])
+        bench.device.submit([Submission(bench.empty(), wait=(bad, slow), signal=(done,))])
         bad.semaphore.fail(1, ExecutionError("early"))
         with pytest.raises(WaitTimeoutError):
             done.wait(SOON)
@@ -225,8 +225,8 @@ class OrderTests(Suite):
     def test_a_poisoned_batch_does_not_run(self, bench: Workbench) -> None:
         gate, done = points("idle", 2)
         target = bench.shared(np.full(16, 9, dtype=np.int32))
-        recorded = bench.device.record([Fill(BufferRef(target), 64)])
-        bench.device.submit([Batch(recorded, wait=(gate,), signal=(done,))])
+        recorded = bench.device.record([FillCommand(BufferRef(target), 64)])
+        bench.device.submit([Submission(recorded, wait=(gate,), signal=(done,))])
         gate.semaphore.fail(1, ExecutionError("no"))
         with pytest.raises(ExecutionError):
             done.wait(WAIT)
@@ -239,12 +239,12 @@ class OrderTests(Suite):
         gate, other = points("gate", 2)
         mine = Semaphore("given up")
         target = bench.shared(np.ones(64, dtype=np.uint32))
-        fill = bench.device.record([Fill(BufferRef(target), 256, 7)])
+        fill = bench.device.record([FillCommand(BufferRef(target), 256, 7)])
         bench.device.submit(
             [
-                Batch(fill, wait=(gate,), signal=(Point(mine, 1),)),
-                Batch(bench.empty(), wait=(Point(mine, 1),), signal=(Point(mine, 2),)),
-                Batch(bench.empty(), wait=(gate,), signal=(other,)),
+                Submission(fill, wait=(gate,), signal=(Point(mine, 1),)),
+                Submission(bench.empty(), wait=(Point(mine, 1),), signal=(Point(mine, 2),)),
+                Submission(bench.empty(), wait=(gate,), signal=(other,)),
             ]
         )
         error = CallCancelledError("enough")
@@ -258,7 +258,7 @@ class OrderTests(Suite):
                 Point(mine, value).wait(WAIT)
             assert caught.value is error
         assert (target.view().view(np.uint32) == 1).all()
-        bench.device.submit([Batch(bench.empty(), signal=(Point(mine, 3),))])
+        bench.device.submit([Submission(bench.empty(), signal=(Point(mine, 3),))])
         Point(mine, 3).wait(WAIT)
 
     def test_two_threads_submit(self, bench: Workbench) -> None:
@@ -268,7 +268,9 @@ class OrderTests(Suite):
             try:
                 for value in range(1, 101):
                     wait = (Point(timeline, value - 1),)
-                    bench.device.submit([Batch(bench.empty(), wait=wait, signal=(Point(timeline, value),))])
+                    bench.device.submit(
+                        [Submission(bench.empty(), wait=wait, signal=(Point(timeline, value),))]
+                    )
                 Point(timeline, 100).wait(WAIT)
             except BaseException as error:
                 errors.append(error)
@@ -282,21 +284,21 @@ class OrderTests(Suite):
 
     def test_close_fails_what_waits(self, fresh: Workbench) -> None:
         never, blocked, done = points("close", 3)
-        fresh.device.submit([Batch(fresh.empty(), signal=(done,))])
-        fresh.device.submit([Batch(fresh.empty(), wait=(never,), signal=(blocked,))])
+        fresh.device.submit([Submission(fresh.empty(), signal=(done,))])
+        fresh.device.submit([Submission(fresh.empty(), wait=(never,), signal=(blocked,))])
         done.wait(WAIT)
         fresh.device.close()
         with pytest.raises(ExecutionError, match=r"closed.*close 0"):
             blocked.wait(WAIT)
         with pytest.raises(DeviceError, match="closed"):
-            fresh.device.submit([Batch(fresh.empty(), signal=(Point(Semaphore(), 1),))])
+            fresh.device.submit([Submission(fresh.empty(), signal=(Point(Semaphore(), 1),))])
         fresh.device.close()
 
     @computes
     def test_close_waits_for_what_runs(self, fresh: Workbench) -> None:
         done = points("running", 3)
         work = [fresh.busy() for _ in done]
-        fresh.device.submit([Batch(w, signal=(p,)) for w, p in zip(work, done, strict=True)])
+        fresh.device.submit([Submission(w, signal=(p,)) for w, p in zip(work, done, strict=True)])
         fresh.device.close()
         for point in done:
             assert point.done()

@@ -13,19 +13,19 @@ import pytest
 from conformance.adapter import WAIT, Adapter, Suite, Workbench
 from mansard.errors import ExecutionError, MansardError, TargetMismatchError, WaitTimeoutError
 from mansard.hal import (
-    Batch,
     Buffer,
     BufferRef,
     Command,
-    Copy,
+    CopyCommand,
     Device,
     DeviceInfo,
-    Dispatch,
+    DispatchCommand,
     Executable,
     ExecutableSpec,
-    Fill,
+    FillCommand,
     Point,
     Semaphore,
+    Submission,
 )
 from mansard.hal.threaded import Bytes, ThreadedDevice
 
@@ -43,7 +43,7 @@ class PartnerDevice(ThreadedDevice):
         """No executable is for it."""
         raise TargetMismatchError(f"{self.info.id} has no kernels")
 
-    def run(self, command: Dispatch, memories: Sequence[Bytes]) -> None:
+    def run(self, command: DispatchCommand, memories: Sequence[Bytes]) -> None:
         """Nothing could be loaded to be dispatched."""
         raise ExecutionError(f"{self.info.id} has no kernels")
 
@@ -94,7 +94,7 @@ class Pair:
 def submit(bench: Workbench, *commands: Command, wait: Sequence[Point] = ()) -> Point:
     """Hand over commands as one batch; the point it signals."""
     done = Point(Semaphore(f"{bench.device.info.id} batch"), 1)
-    bench.device.submit([Batch(bench.device.record(commands), tuple(wait), (done,))])
+    bench.device.submit([Submission(bench.device.record(commands), tuple(wait), (done,))])
     return done
 
 
@@ -158,14 +158,14 @@ class PairTests(Suite):
         log = pair.target.shared(np.zeros(4 * rounds, dtype=np.uint8))
         turn = Semaphore("turns")
         writer, reader = pair.source.device, pair.target.device
-        batches: list[tuple[Device, Batch]] = []
+        batches: list[tuple[Device, Submission]] = []
         for i in range(rounds):
-            fill = writer.record([Fill(BufferRef(written), PAGE, 0x01010101 * (i + 1))])
+            fill = writer.record([FillCommand(BufferRef(written), PAGE, 0x01010101 * (i + 1))])
             at = BufferRef(read, PAGE - 4 * (i + 1))
-            copy = reader.record([Copy(at, BufferRef(log, 4 * i), 4)])
+            copy = reader.record([CopyCommand(at, BufferRef(log, 4 * i), 4)])
             points = [Point(turn, 2 * i + k) for k in (1, 2, 3)]
-            batches.append((writer, Batch(fill, (points[0],), (points[1],))))
-            batches.append((reader, Batch(copy, (points[1],), (points[2],))))
+            batches.append((writer, Submission(fill, (points[0],), (points[1],))))
+            batches.append((reader, Submission(copy, (points[1],), (points[2],))))
         for device, batch in reversed(batches):  # every one waits for what is handed over later
             device.submit([batch])
         turn.signal(1)
@@ -179,7 +179,7 @@ class PairTests(Suite):
         results = [side.shared(np.zeros(16, dtype=np.uint8)) for side in (pair.source, pair.target)]
         gate = host_point("host")
         done = [
-            submit(side, Copy(BufferRef(seen), BufferRef(result), 16), wait=(gate,))
+            submit(side, CopyCommand(BufferRef(seen), BufferRef(result), 16), wait=(gate,))
             for side, seen, result in zip((pair.source, pair.target), (ours, theirs), results, strict=True)
         ]
         ours.view()[:16] = np.arange(16, dtype=np.uint8)
@@ -208,8 +208,8 @@ class PairTests(Suite):
 
     def test_points_signalled_out_of_order(self, pair: Pair) -> None:
         timeline, (early, late) = Semaphore("both ways"), (host_point("early"), host_point("late"))
-        second = Batch(pair.source.empty(), (late,), (Point(timeline, 2),))
-        fourth = Batch(pair.source.empty(), (early,), (Point(timeline, 4),))
+        second = Submission(pair.source.empty(), (late,), (Point(timeline, 2),))
+        fourth = Submission(pair.source.empty(), (early,), (Point(timeline, 4),))
         pair.source.device.submit([second, fourth])
         after = [submit(pair.target, wait=(Point(timeline, value),)) for value in (5, 3)]
         early.semaphore.signal(1)
@@ -226,7 +226,7 @@ class PairTests(Suite):
         sides = [(side.device, side.empty) for side in (pair.source, pair.target)]
         waits = [gate, *(Point(timeline, i) for i in range(1, CHAIN))]
         batches = [
-            (device, Batch(make(), (wait,), (Point(timeline, i + 1),)))
+            (device, Submission(make(), (wait,), (Point(timeline, i + 1),)))
             for i, (wait, (device, make)) in enumerate(zip(waits, sides * (CHAIN // 2), strict=True))
         ]
         for device, batch in batches:
@@ -279,7 +279,7 @@ class PairTests(Suite):
         first = submit(pair.source)
         error = raised_by(first)
         assert isinstance(error, ExecutionError)
-        second = submit(pair.target, Fill(BufferRef(target), 16, 1), wait=(first, gate))
+        second = submit(pair.target, FillCommand(BufferRef(target), 16, 1), wait=(first, gate))
         waiting = [Waiter(second) for _ in range(3)]
         submit(pair.target).wait(WAIT)
         submit(pair.source).wait(WAIT)

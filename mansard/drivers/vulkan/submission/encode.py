@@ -12,7 +12,15 @@ from mansard.drivers.vulkan.shaders.executable import ExecutableLoader, Pipeline
 from mansard.drivers.vulkan.submission.stream import COMPUTE, TRANSFER, WORD, Stream
 from mansard.errors import DeviceError
 from mansard.hal.buffer import MemoryKind
-from mansard.hal.commands import Barrier, BindingSlot, BufferRef, Command, Copy, Dispatch, Fill
+from mansard.hal.commands import (
+    BarrierCommand,
+    BindingSlot,
+    BufferRef,
+    Command,
+    CopyCommand,
+    DispatchCommand,
+    FillCommand,
+)
 
 HOST_COPIES = 1 << 20
 """Up to here a kernel copies from or to host memory: on an H200 a copy of 4 KB, a kernel and a copy back take
@@ -39,23 +47,23 @@ class Encoder:
         keep: dict[object, None] = {}
         for command in commands:
             match command:
-                case Dispatch():
+                case DispatchCommand():
                     if not stream.kinds & COMPUTE:
                         raise DeviceError(
                             f"dispatch of {command.entry!r}: the transfer queue runs copies and fills alone"
                         )
                     self._dispatch(command, stream, keep)
-                case Barrier():
+                case BarrierCommand():
                     stream.barrier()
-                case Copy():
+                case CopyCommand():
                     self._copy(command, stream, keep)
-                case Fill():
+                case FillCommand():
                     self._fill(command, stream, keep)
                 case _:
                     raise DeviceError(f"a Vulkan device cannot record {type(command).__name__}")
         return list(keep)
 
-    def _dispatch(self, command: Dispatch, stream: Stream, keep: dict[object, None]) -> None:
+    def _dispatch(self, command: DispatchCommand, stream: Stream, keep: dict[object, None]) -> None:
         pipeline = self._pipeline(command)
         x, y, z = grid = command.grid
         most_x, most_y, most_z = self._counts
@@ -78,7 +86,12 @@ class Encoder:
         stream.end(label)
 
     def _dispatch_with_set(
-        self, command: Dispatch, pipeline: Pipeline, label: str, stream: Stream, keep: dict[object, None]
+        self,
+        command: DispatchCommand,
+        pipeline: Pipeline,
+        label: str,
+        stream: Stream,
+        keep: dict[object, None],
     ) -> None:
         buffers = []
         for number, ref in enumerate(command.bindings):
@@ -111,7 +124,7 @@ class Encoder:
         # Allocations are whole 16 bytes; an empty range is not allowed.
         return buffer.handle, offset, max(4, -(-size // 4) * 4)
 
-    def _pipeline(self, command: Dispatch) -> Pipeline:
+    def _pipeline(self, command: DispatchCommand) -> Pipeline:
         executable = command.executable
         if not isinstance(executable, VulkanExecutable) or executable.loader is not self.loader:
             raise DeviceError(f"dispatch of {command.entry!r}: the executable was loaded by another device")
@@ -127,7 +140,7 @@ class Encoder:
             )
         return pipeline
 
-    def _refuse_grid(self, command: Dispatch) -> None:
+    def _refuse_grid(self, command: DispatchCommand) -> None:
         for axis, count, limit in zip("xyz", command.grid, self._counts, strict=True):
             if not 0 <= count <= limit:
                 raise DeviceError(
@@ -135,7 +148,7 @@ class Encoder:
                     f"the device's limit is {limit} (maxComputeWorkGroupCount)"
                 )
 
-    def _copy(self, command: Copy, stream: Stream, keep: dict[object, None]) -> None:
+    def _copy(self, command: CopyCommand, stream: Stream, keep: dict[object, None]) -> None:
         source = self._resolve(command.source, command.size, command.label)
         target = self._resolve(command.target, command.size, command.label)
         at, to = command.source.offset, command.target.offset
@@ -183,7 +196,7 @@ class Encoder:
             table = [source + done, target + done, left // 16, left % 16 // 4]
             stream.dispatch(pipeline.handle, pipeline.layout, copy_kernel.rest_grid(left), table, False)
 
-    def _fill(self, command: Fill, stream: Stream, keep: dict[object, None]) -> None:
+    def _fill(self, command: FillCommand, stream: Stream, keep: dict[object, None]) -> None:
         target, to = self._resolve(command.target, command.size, command.label), command.target.offset
         if command.size % 4 or to % 4:
             raise DeviceError(f"fill of {command.size} bytes at {to}: both must be multiples of 4")

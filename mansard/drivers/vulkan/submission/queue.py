@@ -18,7 +18,7 @@ from mansard.drivers.vulkan.submission.bridge import QueueOptions, library
 from mansard.drivers.vulkan.submission.commands import VulkanCommandBuffer
 from mansard.errors import DeviceError
 from mansard.hal import native
-from mansard.hal.device import Batch
+from mansard.hal.device import Submission
 from mansard.hal.queue import QueueRecord, read_records
 from mansard.hal.semaphore import Point
 
@@ -72,7 +72,7 @@ class DeviceQueue:
         _watched.add(self._handle)
         self._core: int = library().mn_vk_queue_core(self._handle)
 
-    def submit(self, batch: Batch, commands: VulkanCommandBuffer) -> None:
+    def submit(self, batch: Submission, commands: VulkanCommandBuffer) -> None:
         """Hand over a batch, whose commands were recorded for this queue, and return at once."""
         if self._released:
             raise DeviceError("the Vulkan device is closed")
