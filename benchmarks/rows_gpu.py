@@ -47,7 +47,7 @@ from mansard.ir import dispatch as fused
 from mansard.ir.panels import mark_packable
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.passes.fusion.fuse import fuse
-from mansard.passes.parallel.split_reduction import cut_long_lines
+from mansard.passes.parallel.split_reduction import split_reductions
 from mansard.passes.pipeline import CANONICAL, run_passes
 from mansard.placement import PlacementOptions
 
@@ -317,7 +317,7 @@ def main() -> None:
     work: list[tuple[Case, list[Timed]]] = []
     for case in cases():
         if options.only in case.name:
-            graph = run_passes(case.graph, (*CANONICAL, cut_long_lines))
+            graph = run_passes(case.graph, (*CANONICAL, split_reductions))
             found = mark_packable(fuse(graph)).dispatches
             work.append((case, [bench.kernel(d) for d in found]))
     started = time.perf_counter()

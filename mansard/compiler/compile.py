@@ -31,16 +31,16 @@ from mansard.ir.types import Value
 from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.canonical.fold_constants import fold_constants
 from mansard.passes.fusion.fuse import fuse
-from mansard.passes.fusion.horizontal_fusion import merge_products
+from mansard.passes.fusion.horizontal_fusion import fuse_horizontally
 from mansard.passes.fusion.in_place import mark_in_place
 from mansard.passes.layout.channels_last import channels_last
 from mansard.passes.layout.padding import read_padding
 from mansard.passes.layout.weights import lay_out_weights
 from mansard.passes.parallel.large_constants import split_large_constants
 from mansard.passes.parallel.split_attention import split_attention
-from mansard.passes.parallel.split_reduction import cut_long_lines
+from mansard.passes.parallel.split_reduction import split_reductions
 from mansard.passes.pipeline import CANONICAL, Step, run_passes
-from mansard.passes.products.demote import check_precision, narrow_products
+from mansard.passes.products.demote import check_precision, demote_products
 from mansard.passes.products.fold_scales import fold_scales
 from mansard.passes.products.integer_products import narrow_integers
 from mansard.passes.products.quantised_products import quantised_products
@@ -137,8 +137,8 @@ def _no_collections() -> Iterator[None]:
 def _passes(precision: str) -> tuple[Step, ...]:
     """The passes of every compilation; CPUs and GPUs both want images channels-last."""
     images: tuple[Step, ...] = (read_padding, narrow_integers, fold_constants, eliminate_dead, channels_last)
-    rounding: tuple[Step, ...] = (narrow_products, eliminate_dead) if precision == "bf16" else ()
-    return (quantised_products, *CANONICAL, fold_scales, *images, merge_products, *rounding, lay_out_weights)
+    rounding: tuple[Step, ...] = (demote_products, eliminate_dead) if precision == "bf16" else ()
+    return (quantised_products, *CANONICAL, fold_scales, *images, fuse_horizontally, *rounding, lay_out_weights)
 
 
 def _cutting(targets: Sequence[CompileTarget]) -> tuple[Step, ...]:
@@ -148,13 +148,13 @@ def _cutting(targets: Sequence[CompileTarget]) -> tuple[Step, ...]:
     if not any(t.kernel.is_gpu for t in wished):
         return ()
     if not all(t.kernel.is_gpu for t in wished):
-        return (cut_long_lines,)
+        return (split_reductions,)
     workgroups = 4 * max(t.kernel.compute_units for t in wished)
 
     def split_keys(graph: Graph) -> Graph:
         return split_attention(graph, workgroups)
 
-    return (split_keys, eliminate_dead, cut_long_lines)
+    return (split_keys, eliminate_dead, split_reductions)
 
 
 def _fused(graph: Graph, targets: Sequence[CompileTarget]) -> DispatchGraph:

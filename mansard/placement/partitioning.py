@@ -24,7 +24,7 @@ from mansard.dims import Dim, DimLike
 from mansard.errors import PlacementError
 from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.graph import Graph, fresh_name
-from mansard.passes.parallel.partition import Axis, Division, axes, divide, take_views
+from mansard.passes.parallel.partition import Axis, DispatchPartition, axes, partition, take_views
 from mansard.placement.cost import transfer_seconds
 from mansard.placement.place import DeviceSlot, PlacementOptions, PlacementResult, place
 from mansard.placement.problem import Problem
@@ -256,10 +256,10 @@ def _divided(
         first = next(split for split in splits if split.kind == kind)
         symbols.append(_symbols(first, taken))
     divisions = [
-        Division(split.dispatch, split.axis, _extents(split, symbols[kinds.index(split.kind)]))
+        DispatchPartition(split.dispatch, split.axis, _extents(split, symbols[kinds.index(split.kind)]))
         for split in splits
     ]
-    made = divide(graph, divisions, [dim for own in symbols for dim in own])
+    made = partition(graph, divisions, [dim for own in symbols for dim in own])
     fused = take_views(fuse(made.graph))
     maker = {v: d for d in fused.dispatches for v in d.outputs}
     pieces = [[maker[fused.base(v)] for v in results] for results in made.pieces]

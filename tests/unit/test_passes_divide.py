@@ -18,7 +18,7 @@ from mansard.ir.panels import mark_packable
 from mansard.ir.scalar import Arg, Cast
 from mansard.ir.verify import verify
 from mansard.passes.fusion.fuse import fuse
-from mansard.passes.parallel.partition import ALIGNMENT, Division, axes, divide, take_views
+from mansard.passes.parallel.partition import ALIGNMENT, DispatchPartition, axes, partition, take_views
 
 
 def dispatches(graph):
@@ -35,7 +35,7 @@ def in_pieces(fused, dispatch, axis, count):
     symbols = [Dim(f"part{i}", axis.unit, most, axis.unit) for i in range(count - 1)]
     first = [dims.symbol(dim) for dim in symbols]
     last = dims.add(axis.extent, *(dims.mul(extent, -1) for extent in first))
-    made = divide(fused, [Division(dispatch, axis, (*first, last))], symbols)
+    made = partition(fused, [DispatchPartition(dispatch, axis, (*first, last))], symbols)
     verify(made.graph)
     even = max(axis.unit, axis.extent // count // axis.unit * axis.unit)
     least = dict.fromkeys([dim.name for dim in symbols], axis.unit)
@@ -74,10 +74,10 @@ def test_random_graphs_divided_anywhere(graph, data):
         for i, (_, a) in enumerate(chosen)
     ]
     divisions = [
-        Division(d, a, (dims.symbol(s), dims.add(a.extent, dims.mul(dims.symbol(s), -1))))
+        DispatchPartition(d, a, (dims.symbol(s), dims.add(a.extent, dims.mul(dims.symbol(s), -1))))
         for (d, a), s in zip(chosen, symbols, strict=True)
     ]
-    made = divide(fused, divisions, symbols)
+    made = partition(fused, divisions, symbols)
     verify(made.graph)
     parameters = {s.name: s.multiple * data.draw(st.integers(1, s.max // s.multiple)) for s in symbols}
     rng = np.random.default_rng(0)
@@ -128,8 +128,8 @@ def test_a_piece_reads_what_the_same_piece_of_the_layer_before_has_made():
     symbol = Dim("part", 4, 60, 4)
     first = dims.symbol(symbol)
     extents = (first, dims.add(64, dims.mul(first, -1)))
-    divisions = [Division(d, axes(fused, d)[0], extents) for d in fused.dispatches]
-    divided = take_views(fuse(divide(fused, divisions, [symbol]).graph))
+    divisions = [DispatchPartition(d, axes(fused, d)[0], extents) for d in fused.dispatches]
+    divided = take_views(fuse(partition(fused, divisions, [symbol]).graph))
     one, two, three, four = divided.dispatches
     assert divided.sources(three.inputs[0]) == one.outputs
     assert divided.sources(four.inputs[0]) == two.outputs

@@ -10,14 +10,14 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Generic, Scan, Sort
 from mansard.ir.scalar import Arg, Cast, Index
 from mansard.ir.verify import verify
-from mansard.passes.parallel.split_reduction import SORTED_BYTES, cut_long_lines
+from mansard.passes.parallel.split_reduction import SORTED_BYTES, split_reductions
 
 RNG = np.random.default_rng(3)
 
 
 def same(graph, inputs, rtol=1e-4):
     """The graph with its lines cut, which gives the same results."""
-    cut = cut_long_lines(graph)
+    cut = split_reductions(graph)
     assert cut is not graph
     verify(cut)
     for found, expected in zip(interpret(cut, inputs), interpret(graph, inputs), strict=True):
@@ -102,7 +102,7 @@ def test_short_lines_and_many_rows_stay():
         [x, w], [maps(0, 1), maps(1)], (500, 40000), op("mul", A0, A1), reduced=1, combiner="add"
     )
     graph = b.build([binary(b, "add", many, products), *b.sort(b.input("y", (500, 2048), F32), 1)])
-    assert cut_long_lines(graph) is graph
+    assert split_reductions(graph) is graph
 
 
 @pytest.mark.parametrize("descending", [True, False])

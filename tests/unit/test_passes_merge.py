@@ -10,7 +10,7 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg
 from mansard.ir.types import Linear
 from mansard.ir.verify import verify
-from mansard.passes.fusion.horizontal_fusion import merge_products
+from mansard.passes.fusion.horizontal_fusion import fuse_horizontally
 
 F32 = DType.F32
 ROWS, DEPTH = 5, 12
@@ -70,7 +70,7 @@ def test_products_with_their_biases_become_one(transposed):
     n = Network()
     outs = [n.row_sums(n.biased(n.product(c, transposed=transposed))) for c in (8, 4, 16)]
     graph = n.b.build(outs)
-    merged = merge_products(graph)
+    merged = fuse_horizontally(graph)
     (product,) = products(merged)
     assert product.output.type.shape == (ROWS, 28)
     assert len(merged.ops) == 2 + 3 and len(merged.constants) == 2
@@ -87,7 +87,7 @@ def test_readers_behind_reshapes_read_their_columns():
             n.b.generic([value], reads, (columns // 4, ROWS, 4), Arg(0, F32), reduced=1, combiner="max")
         )
     graph = n.b.build(heads)
-    merged = merge_products(graph)
+    merged = fuse_horizontally(graph)
     assert len(products(merged)) == 1
     same(graph, merged)
 
@@ -98,16 +98,16 @@ def test_products_whose_results_meet_stay_apart():
     reads = [IndexMap.identity(2)] * 2
     joined = n.b.generic([n.unary("exp", gate), up], reads, (ROWS, 8), PRODUCT)
     graph = n.b.build([n.row_sums(joined)])
-    assert merge_products(graph) is graph
+    assert fuse_horizontally(graph) is graph
 
 
 def test_results_that_are_needed_by_themselves_stay_apart():
     n = Network()
     graph = n.b.build([n.product(8), n.product(8)])
-    assert merge_products(graph) is graph
+    assert fuse_horizontally(graph) is graph
     n = Network()  # a reshape that is an output needs its operand in memory
     graph = n.b.build([n.b.reshape(n.product(8), (ROWS * 8,)), n.row_sums(n.product(8))])
-    assert merge_products(graph) is graph
+    assert fuse_horizontally(graph) is graph
 
 
 def test_weights_with_other_readers_and_other_inputs_stay_apart():
@@ -115,10 +115,10 @@ def test_weights_with_other_readers_and_other_inputs_stay_apart():
     shared = n.constant(8, DEPTH)
     outs = [n.row_sums(n.product(8, weight=shared)), n.row_sums(n.product(4)), n.row_sums(shared)]
     graph = n.b.build(outs)
-    assert merge_products(graph) is graph
+    assert fuse_horizontally(graph) is graph
     n = Network()
     graph = n.b.build([n.row_sums(n.product(8)), n.row_sums(n.product(8, x=n.unary("exp", n.x)))])
-    assert merge_products(graph) is graph
+    assert fuse_horizontally(graph) is graph
 
 
 def test_only_those_stay_apart_that_have_to():
@@ -127,6 +127,6 @@ def test_only_those_stay_apart_that_have_to():
     outs = [n.b.reshape(n.product(8), (ROWS * 8,)), n.row_sums(n.product(8))]
     outs += [n.row_sums(n.product(8, x=y)), n.row_sums(n.product(4, x=y))]
     graph = n.b.build(outs)
-    merged = merge_products(graph)
+    merged = fuse_horizontally(graph)
     assert sorted(p.output.type.shape[1] for p in products(merged)) == [8, 8, 12]
     same(graph, merged)

@@ -11,7 +11,7 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Gather, Index
 from mansard.ir.verify import verify
 from mansard.passes.canonical.dce import eliminate_dead
-from mansard.passes.products.demote import check_precision, narrow_products
+from mansard.passes.products.demote import check_precision, demote_products
 
 BF16 = DType.BF16
 
@@ -28,7 +28,7 @@ def linear(b, x, w):
 
 
 def narrowed(graph):
-    after = eliminate_dead(narrow_products(graph))
+    after = eliminate_dead(demote_products(graph))
     verify(after)
     return after
 
@@ -74,7 +74,7 @@ def test_products_without_weights_and_other_types_stay():
     b = GraphBuilder()
     x, y = b.input("x", (5, 8), F32), b.input("y", (8, 5), F32)
     graph = b.build([matmul(b, x, y)])
-    assert narrow_products(graph) is graph
+    assert demote_products(graph) is graph
 
 
 @pytest.mark.parametrize("name", ["fp16", "BF16", ""])

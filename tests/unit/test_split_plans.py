@@ -23,7 +23,7 @@ from mansard.errors import ArtifactError
 from mansard.ir import Constant, Graph, GraphBuilder
 from mansard.ir.interpreter.graph import interpret, run_op
 from mansard.passes.fusion.fuse import fuse
-from mansard.passes.parallel.partition import Division, axes, divide, take_views
+from mansard.passes.parallel.partition import DispatchPartition, axes, partition, take_views
 from mansard.plan.check import check_plan
 from mansard.plan.plan import ExecutableRef, SplitPiece, SplitSpec, WeightSpec
 from mansard.plan.serialise import plan_from_json, plan_to_json
@@ -89,8 +89,8 @@ def planned(graph, slots, initial, choose, along="rows") -> Made:
     first = [dims.symbol(dim) for dim in symbols]
     sizes = (*first, dims.add(SIDE, *(dims.mul(size, -1) for size in first)))
     chosen = {d: found for d in fused.dispatches if (found := axes(fused, d))}
-    divisions = [Division(d, found[0 if along == "rows" else -1], sizes) for d, found in chosen.items()]
-    made = divide(fused, divisions, symbols)
+    divisions = [DispatchPartition(d, found[0 if along == "rows" else -1], sizes) for d, found in chosen.items()]
+    made = partition(fused, divisions, symbols)
     divided = take_views(fuse(made.graph))
     maker = {v: d for d in divided.dispatches for v in d.outputs}
     pieces = [[maker[divided.base(v)] for v in results] for results in made.pieces]

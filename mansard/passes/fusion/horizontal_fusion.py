@@ -54,7 +54,7 @@ class _Chain:
         return extent
 
 
-def merge_products(graph: Graph) -> Graph:
+def fuse_horizontally(graph: Graph) -> Graph:
     """Join products that share everything but a constant weight; the same graph where there are none."""
     apart: set[Value] = set()
     while True:

@@ -1,4 +1,4 @@
-"""Divide heavy dispatches along one dim into pieces that different devices can run at once.
+"""Partition heavy dispatches along one dim into pieces that different devices run concurrently.
 
 Before (``%w`` a weight; 64 rows)::
 
@@ -13,11 +13,11 @@ After, with two pieces of ``s`` and ``64 - s`` rows (``%x1``, ``%y1``, ``%z1`` l
     ...
     %z: 64x32xf32 = concat %z0, %z1 axis 0
 
-``s`` is a parameter of the graph: the runtime chooses it for every call. Slices and the concatenation are
-along the outermost dim there is, so they are *views*: pieces read and write their part of one buffer
-(`take_views`). Along other dims operands are read at an offset, and an elementwise op puts the pieces
-together. A constant that a piece reads as a whole gets a copy of its own, so that each device can keep it
-in the order in which its kernel reads it.
+``s`` is a parameter of the graph: the runtime chooses it for every call. Slices and the concatenation along
+the outermost dim (of extent above 1) are *views*: pieces read and write their part of one buffer
+(`take_views`). Along other dims operands are read at an offset, and an elementwise op concatenates the
+pieces. A constant that a piece reads whole is duplicated per piece, so that each device can store it in the
+layout its kernel reads.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.canonical.lower_views import lower_view
 
 UNITS = (64, 32, 16, 8, 4, 2)
-"""Pieces are multiples of the first of these of which a dim has `POSITIONS` or more, else of 1."""
+"""Granularities, largest first: the first that divides a dim into at least `POSITIONS` units is used, else 1."""
 POSITIONS = 24
-LEAST_POSITIONS = 8
-"""Where views would leave fewer units, pieces are no views."""
+MIN_POSITIONS = 8
+"""Pieces become views only if the dim has at least this many units of the views' alignment."""
 ALIGNMENT = 256
-"""Bytes that every piece of a view begins at a multiple of: kernels read in vectors, and devices that name
-buffers by descriptors ask for up to as much."""
+"""Alignment in bytes of the start of every view: kernels load vectors, and Vulkan's
+``minStorageBufferOffsetAlignment`` is at most 256."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A dim along which a dispatch can be divided."""
+    """A dim along which a dispatch can be partitioned."""
 
     target: Value
-    """The result that is put together; ops of the dispatch behind it read it whole."""
+    """The result that the pieces are concatenated to; later ops of the dispatch read it whole."""
     axis: int
     extent: int
     unit: int
-    """What pieces are multiples of, but for the last one."""
+    """Granularity: the extent of every piece but the last is a multiple of it."""
     is_view: bool
-    """Whether pieces lie one after another in memory."""
+    """Whether pieces are contiguous in memory."""
 
 
 @dataclass(frozen=True)
-class Division:
-    """A dispatch to divide along an axis into pieces of these extents, which sum up to the axis's."""
+class DispatchPartition:
+    """A dispatch to partition along an axis into pieces of these extents, which sum up to the axis's."""
 
     dispatch: Dispatch
     axis: Axis
@@ -72,21 +72,21 @@ class Division:
 
 
 @dataclass(frozen=True)
-class Divided:
-    """A graph with divided dispatches; ``pieces`` are the results of the pieces of every division."""
+class PartitionedGraph:
+    """A graph with partitioned dispatches; ``pieces`` are the results of the pieces of each."""
 
     graph: Graph
     pieces: tuple[tuple[Value, ...], ...]
 
 
-class _CannotDivideError(Exception):
-    """A dispatch has no such division."""
+class _NotPartitionableError(Exception):
+    """A dispatch cannot be partitioned that way."""
 
 
 def axes(graph: DispatchGraph, dispatch: Dispatch, *, light: bool = False) -> list[Axis]:
-    """The dims along which a dispatch can be divided, the outermost first; none without a contraction.
+    """The dims along which a dispatch can be partitioned, the outermost first; none without a contraction.
 
-    ``light``: of one without a contraction, those along which nothing of it is left whole.
+    ``light``: the dims of a dispatch without a contraction along which every op can be partitioned.
     """
     if light == any(is_contraction(op) for op in dispatch.ops) or dispatch.in_place:
         return []
@@ -96,7 +96,7 @@ def axes(graph: DispatchGraph, dispatch: Dispatch, *, light: bool = False) -> li
     if states & {*dispatch.inputs, *dispatch.outputs}:
         return []  # a state stays on one device
     target = next(v for op in dispatch.ops for v in op.outputs if graph.base(v) in dispatch.outputs)
-    found = []
+    partitionable = []
     for axis, extent in enumerate(target.type.shape):
         if not isinstance(extent, int) or extent < 2:
             continue
@@ -104,19 +104,21 @@ def axes(graph: DispatchGraph, dispatch: Dispatch, *, light: bool = False) -> li
             continue
         chosen = _axis(graph, dispatch, target, axis, extent)
         if 2 * chosen.unit <= extent and _parts(graph, dispatch, target, axis, chosen.unit) is not None:
-            found.append(chosen)
-    return found
+            partitionable.append(chosen)
+    return partitionable
 
 
 def _axis(graph: DispatchGraph, dispatch: Dispatch, target: Value, axis: int, extent: int) -> Axis:
-    """The axis, with a unit that lets views begin at multiples of `ALIGNMENT`, if enough shares are left."""
+    """The axis, with a granularity that aligns views to `ALIGNMENT` if that leaves enough units."""
     unit = next((u for u in UNITS if extent >= u * POSITIONS), 1)
     operands = _parts(graph, dispatch, target, axis, ALIGNMENT) or []
     views = [target] if _outermost(target, axis) else []
     for parts in ([*operands, *views], views):
-        wide = math.lcm(unit, *(_aligned_rows(part, axis if part is target else None) for part in parts))
-        if wide == unit or extent >= LEAST_POSITIONS * wide:
-            return Axis(target, axis, extent, wide, bool(views))
+        aligned_unit = math.lcm(
+            unit, *(_aligned_rows(part, axis if part is target else None) for part in parts)
+        )
+        if aligned_unit == unit or extent >= MIN_POSITIONS * aligned_unit:
+            return Axis(target, axis, extent, aligned_unit, bool(views))
     return Axis(target, axis, extent, unit, is_view=False)
 
 
@@ -124,11 +126,11 @@ def _parts(
     graph: DispatchGraph, dispatch: Dispatch, target: Value, axis: int, unit: int
 ) -> list[Value] | None:
     """The slices that a piece along an axis reads; None when there can be no such piece."""
-    piece = _Piece(dispatch, set(), unit, 0, 2)  # any extent will do to see whether it works
+    piece = _Piece(dispatch, set(), unit, 0, 2)  # any extent shows whether it can be done
     try:
         piece.restrict(target, axis)
         piece.check(graph, target)
-    except _CannotDivideError:
+    except _NotPartitionableError:
         return None
     return [op.output for op in piece.ops if isinstance(op, Slice)]
 
@@ -143,32 +145,34 @@ def _aligned_rows(value: Value, axis: int | None = None) -> int:
     return ALIGNMENT // math.gcd(ALIGNMENT, row)
 
 
-def divide(graph: DispatchGraph, divisions: Sequence[Division], parameters: Sequence[Dim]) -> Divided:
-    """The graph of a dispatch graph with some dispatches divided; ``parameters`` are the symbols of the
+def partition(
+    graph: DispatchGraph, divisions: Sequence[DispatchPartition], parameters: Sequence[Dim]
+) -> PartitionedGraph:
+    """The graph of a dispatch graph with some dispatches partitioned; ``parameters`` are the symbols of the
     pieces' extents."""
     source = graph.graph
     taken = {v.name for v in source.values()}
     constants = dict(source.constants)
-    made: dict[Value, list[Op]] = {}
+    replacements: dict[Value, list[Op]] = {}
     pieces = []
     for division in divisions:
         ops, results = _pieces(graph, division, taken, constants)
-        made[division.axis.target] = ops
+        replacements[division.axis.target] = ops
         pieces.append(results)
     ops = []
     for op in source.ops:
-        replaced = [made[v] for v in op.outputs if v in made]
+        replaced = [replacements[v] for v in op.outputs if v in replacements]
         ops += replaced[0] if replaced else [op]
     result = replace(
         source, ops=tuple(ops), constants=constants, parameters=(*source.parameters, *parameters)
     )
-    return Divided(eliminate_dead(result), tuple(pieces))
+    return PartitionedGraph(eliminate_dead(result), tuple(pieces))
 
 
 def _pieces(
-    graph: DispatchGraph, division: Division, taken: set[str], constants: dict[Value, Constant]
+    graph: DispatchGraph, division: DispatchPartition, taken: set[str], constants: dict[Value, Constant]
 ) -> tuple[list[Op], tuple[Value, ...]]:
-    """The ops of all pieces and of what puts them together, and the pieces' results."""
+    """The ops of all pieces and of their concatenation, and the pieces' results."""
     axis, dispatch = division.axis, division.dispatch
     ops: list[Op] = []
     results: list[Value] = []
@@ -177,7 +181,7 @@ def _pieces(
         piece = _Piece(dispatch, taken, axis.unit, start, extent)
         results.append(piece.restrict(axis.target, axis.axis))
         piece.check(graph, axis.target)
-        ops += _with_own_constants(piece, constants)
+        ops += _with_private_constants(piece, constants)
         start = dims.add(start, extent)
     location = dispatch.ops[0].location
     join: Op = Concat(tuple(results), (axis.target,), axis.axis, location=location)
@@ -185,8 +189,8 @@ def _pieces(
     return ops, tuple(results)
 
 
-def _with_own_constants(piece: _Piece, constants: dict[Value, Constant]) -> list[Op]:
-    """The ops of a piece with copies of the constants that only their dispatch read, and reads whole."""
+def _with_private_constants(piece: _Piece, constants: dict[Value, Constant]) -> list[Op]:
+    """The ops of a piece, with copies of the packable constants that it reads whole."""
     parts = {v for op in piece.ops if isinstance(op, Slice) for v in op.inputs} | piece.shifted
     copies: dict[Value, Value] = {}
     for value in sorted(piece.dispatch.packable - parts, key=piece.dispatch.inputs.index):
@@ -202,11 +206,11 @@ class _Piece:
     dispatch: Dispatch
     taken: set[str]
     unit: int
-    """What ``start`` is a multiple of."""
+    """Granularity of ``start``."""
     start: DimLike
     extent: DimLike
     ops: list[Op] = field(default_factory=list)
-    made: dict[tuple[Value, int], Value] = field(default_factory=dict)
+    restricted_values: dict[tuple[Value, int], Value] = field(default_factory=dict)
     restricted: set[Op] = field(default_factory=set)
     shifted: set[Value] = field(default_factory=set)
     """Operands that are read at an offset."""
@@ -215,33 +219,33 @@ class _Piece:
         self.producers = {v: op for op in self.dispatch.ops for v in op.outputs}
 
     def check(self, graph: DispatchGraph, target: Value) -> None:
-        """Raise when a product would run in every piece, or something else reads what is gone."""
+        """Raise when a contraction would be recomputed in every piece, or an intermediate result has other users."""
         light = not any(is_contraction(op) for op in self.dispatch.ops)
         for op in self.dispatch.ops:
             if op not in self.restricted and (light or is_contraction(op)):
-                raise _CannotDivideError
+                raise _NotPartitionableError
         live = graph.graph.live_outs()
         users = graph.graph.users()
         for op in self.restricted:
             for value in op.outputs:
                 outside = any(user not in self.restricted for user in users.get(value, ()))
                 if value is not target and isinstance(op, Generic) and (outside or value in live):
-                    raise _CannotDivideError
+                    raise _NotPartitionableError
 
     def restrict(self, value: Value, axis: int) -> Value:
         """The part of a value along one of its axes."""
         key = (value, axis)
-        if key not in self.made:
+        if key not in self.restricted_values:
             op = self.producers.get(value)
             if op is None:
-                self.made[key] = self._slice(value, axis)
+                self.restricted_values[key] = self._slice(value, axis)
             elif isinstance(op, Reshape):
-                self.made[key] = self._reshape(op, axis)
+                self.restricted_values[key] = self._reshape(op, axis)
             elif isinstance(op, Generic):
-                self.made[key] = self._generic(op, axis)
+                self.restricted_values[key] = self._generic(op, axis)
             else:
-                raise _CannotDivideError
-        return self.made[key]
+                raise _NotPartitionableError
+        return self.restricted_values[key]
 
     def _value(self, like: Value, axis: int) -> Value:
         shape = list(like.type.shape)
@@ -251,7 +255,7 @@ class _Piece:
     def _slice(self, value: Value, axis: int) -> Value:
         rank = value.type.rank
         if not self._can_restrict(value, axis):
-            raise _CannotDivideError
+            raise _NotPartitionableError
         offsets = tuple(self.start if d == axis else 0 for d in range(rank))
         part = self._value(value, axis)
         self.ops.append(Slice((value,), (part,), offsets, (1,) * rank))
@@ -261,7 +265,7 @@ class _Piece:
         """A reshape that keeps the axis, and as many elements in front of it."""
         place = _kept(op, axis)
         if place is None:
-            raise _CannotDivideError
+            raise _NotPartitionableError
         source = self.restrict(op.inputs[0], place)
         part = self._value(op.output, axis)
         self.ops.append(replace(op, inputs=(source,), outputs=(part,)))
@@ -284,10 +288,10 @@ class _Piece:
         extents = tuple(self.extent if d == axis else e for d, e in enumerate(op.extents))
         part = self._value(op.output, axis)
         body = self._shifted(op.body, axis)
-        made = replace(
+        piece = replace(
             op, inputs=tuple(inputs), outputs=(part,), extents=extents, maps=tuple(maps), body=body
         )
-        self.ops.append(made)
+        self.ops.append(piece)
         self.restricted.add(op)
         return part
 
@@ -301,7 +305,7 @@ class _Piece:
         return _outermost(value, axis) and self.unit % _aligned_rows(value, axis) == 0
 
     def _shifted(self, body: Scalar, axis: int) -> Scalar:
-        """The body with the index along the axis counted from the whole's first element."""
+        """The body with its index along the axis offset by the start of the piece."""
         if self.start == 0 or not any(isinstance(n, Index) and n.dim == axis for n in walk(body)):
             return body
         moved = Apply("add", (Index(axis), dim_scalar(self.start)), DType.I64)
@@ -317,12 +321,12 @@ def _kept(op: Reshape, axis: int) -> int | None:
 
 
 def _outermost(value: Value, axis: int) -> bool:
-    """Whether what lies along an axis is one after another in memory."""
+    """Whether a slice along an axis is contiguous in memory."""
     return all(dims.is_one(d) for d in value.type.shape[:axis]) and value.type.dtype.bits >= 8
 
 
 def _walked(op: Generic, operand: int, dim: int) -> int | None:
-    """The axis of an operand that a dim of the op walks as a whole, and which alone it walks."""
+    """The one axis of an operand that a dim of the op indexes, over its whole extent; None if there is none."""
     index_map, value = op.maps[operand], op.inputs[operand]
     assert index_map is not None
     using = [a for a, r in enumerate(index_map.results) if any(d == dim for d, _ in r.terms)]
@@ -343,7 +347,7 @@ def take_views(graph: DispatchGraph) -> DispatchGraph:
         op = dispatch.ops[-1]
         if isinstance(op, Slice):
             whole, offset = graph.base(op.inputs[0]), _offset(op.inputs[0], op.offsets)
-            # What one piece has made, another one of the same extent reads without waiting for the rest.
+            # A piece of the same extent reads the other's result directly, without waiting for the concatenation.
             same = [
                 v for v, at in joins.get(whole, ()) if (at, v.type.bytes) == (offset, op.output.type.bytes)
             ]

@@ -28,7 +28,7 @@ from mansard.ir.op_writer import OpWriter
 from mansard.ir.ops import Generic, Op, Scan, Sort
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, rewrite
 from mansard.ir.types import IndexMap, Linear, Value
-from mansard.passes.parallel import split_sort as long_sort
+from mansard.passes.parallel import split_sort as split_sort
 
 LEAST_ROW = 32768
 """Elements of a row worth cutting: one workgroup runs over fewer in less time than two more kernels take, and
@@ -48,7 +48,7 @@ QUICK_BYTES = SORTED_BYTES // 2
 _NARROW = frozenset({DType.F16, DType.BF16, DType.F8})
 
 
-def cut_long_lines(graph: Graph) -> Graph:
+def split_reductions(graph: Graph) -> Graph:
     """Cut reductions, running sums and top-k of few long lines; the same graph where there are none."""
     cutter = _Cutter(graph)
     for op in graph.ops:
@@ -68,8 +68,8 @@ class _Cutter(OpWriter):
             self._scan(op)
         elif isinstance(op, Sort) and _long_top(op):
             self._top(op)
-        elif isinstance(op, Sort) and long_sort.applies(op):
-            long_sort.write(self, op)
+        elif isinstance(op, Sort) and split_sort.applies(op):
+            split_sort.write(self, op)
         if len(self.ops) == before:
             self.ops.append(op)
         else:

@@ -44,7 +44,7 @@ def check_precision(precision: str) -> str:
     return precision
 
 
-def narrow_products(graph: Graph) -> Graph:
+def demote_products(graph: Graph) -> Graph:
     """Round both operands of every f32 product with a constant weight to bf16; the same graph without any."""
     found = {op: pair for op in graph.ops if (pair := _factors(graph, op)) is not None}
     return _Narrowing(graph, found).run() if found else graph
