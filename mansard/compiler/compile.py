@@ -138,7 +138,15 @@ def _passes(precision: str) -> tuple[Step, ...]:
     """The passes of every compilation; CPUs and GPUs both want images channels-last."""
     images: tuple[Step, ...] = (read_padding, narrow_integers, fold_constants, eliminate_dead, channels_last)
     rounding: tuple[Step, ...] = (demote_products, eliminate_dead) if precision == "bf16" else ()
-    return (quantised_products, *CANONICAL, fold_scales, *images, fuse_horizontally, *rounding, lay_out_weights)
+    return (
+        quantised_products,
+        *CANONICAL,
+        fold_scales,
+        *images,
+        fuse_horizontally,
+        *rounding,
+        lay_out_weights,
+    )
 
 
 def _cutting(targets: Sequence[CompileTarget]) -> tuple[Step, ...]:

@@ -89,7 +89,9 @@ def planned(graph, slots, initial, choose, along="rows") -> Made:
     first = [dims.symbol(dim) for dim in symbols]
     sizes = (*first, dims.add(SIDE, *(dims.mul(size, -1) for size in first)))
     chosen = {d: found for d in fused.dispatches if (found := axes(fused, d))}
-    divisions = [DispatchPartition(d, found[0 if along == "rows" else -1], sizes) for d, found in chosen.items()]
+    divisions = [
+        DispatchPartition(d, found[0 if along == "rows" else -1], sizes) for d, found in chosen.items()
+    ]
     made = partition(fused, divisions, symbols)
     divided = take_views(fuse(made.graph))
     maker = {v: d for d in divided.dispatches for v in d.outputs}

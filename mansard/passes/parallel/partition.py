@@ -39,7 +39,8 @@ from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.canonical.lower_views import lower_view
 
 UNITS = (64, 32, 16, 8, 4, 2)
-"""Granularities, largest first: the first that divides a dim into at least `POSITIONS` units is used, else 1."""
+"""Granularities, largest first: the first that divides a dim into at least `POSITIONS` units is used, else
+1."""
 POSITIONS = 24
 MIN_POSITIONS = 8
 """Pieces become views only if the dim has at least this many units of the views' alignment."""
@@ -219,7 +220,8 @@ class _Piece:
         self.producers = {v: op for op in self.dispatch.ops for v in op.outputs}
 
     def check(self, graph: DispatchGraph, target: Value) -> None:
-        """Raise when a contraction would be recomputed in every piece, or an intermediate result has other users."""
+        """Raise when a contraction would be recomputed in every piece, or an intermediate result has other
+        users."""
         light = not any(is_contraction(op) for op in self.dispatch.ops)
         for op in self.dispatch.ops:
             if op not in self.restricted and (light or is_contraction(op)):
@@ -326,7 +328,8 @@ def _outermost(value: Value, axis: int) -> bool:
 
 
 def _walked(op: Generic, operand: int, dim: int) -> int | None:
-    """The one axis of an operand that a dim of the op indexes, over its whole extent; None if there is none."""
+    """The one axis of an operand that a dim of the op indexes, over its whole extent; None if there is
+    none."""
     index_map, value = op.maps[operand], op.inputs[operand]
     assert index_map is not None
     using = [a for a, r in enumerate(index_map.results) if any(d == dim for d, _ in r.terms)]
@@ -347,7 +350,8 @@ def take_views(graph: DispatchGraph) -> DispatchGraph:
         op = dispatch.ops[-1]
         if isinstance(op, Slice):
             whole, offset = graph.base(op.inputs[0]), _offset(op.inputs[0], op.offsets)
-            # A piece of the same extent reads the other's result directly, without waiting for the concatenation.
+            # A piece of the same extent reads the other's result directly, without waiting for the
+            # concatenation.
             same = [
                 v for v, at in joins.get(whole, ()) if (at, v.type.bytes) == (offset, op.output.type.bytes)
             ]

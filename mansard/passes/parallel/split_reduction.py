@@ -28,7 +28,7 @@ from mansard.ir.op_writer import OpWriter
 from mansard.ir.ops import Generic, Op, Scan, Sort
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, rewrite
 from mansard.ir.types import IndexMap, Linear, Value
-from mansard.passes.parallel import split_sort as split_sort
+from mansard.passes.parallel import split_sort
 
 LEAST_ROW = 32768
 """Elements of a row worth cutting: one workgroup runs over fewer in less time than two more kernels take, and
