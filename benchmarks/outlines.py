@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mansard import dims
 from mansard.placement.cost import Work
-from mansard.placement.problem import Held, Move
+from mansard.placement.problem import DataEdge, ResidentConstant
 from mansard.placement.what_if import Outline, outline
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Network:
     @property
     def weights(self) -> int:
         """Bytes of all constants."""
-        return sum(held.bytes for held in self.outline.held)
+        return sum(constant.bytes for constant in self.outline.constants)
 
     def quantised(self) -> Network:
         """The same with products that count at the rate of 8-bit integers; bytes stay as they are."""
@@ -55,10 +55,10 @@ def load(name: str) -> Network:
     """A network by name (`NETWORKS`)."""
     data = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
     works = tuple(Work(*row[:4]) for row in data["dispatches"])
-    moves = tuple(Move(producer, tuple(users), size) for producer, users, size in data["moves"])
-    held = tuple(Held(size, tuple(users)) for size, users in data["constants"])
-    together = tuple(map(tuple, data["together"]))
-    found = Outline(works, moves, together, held)
+    edges = tuple(DataEdge(producer, tuple(users), size) for producer, users, size in data["edges"])
+    constants = tuple(ResidentConstant(size, tuple(users)) for size, users in data["constants"])
+    colocated = tuple(map(tuple, data["colocated"]))
+    found = Outline(works, edges, colocated, constants)
     return Network(name, found, tuple(bool(row[4]) for row in data["dispatches"]))
 
 
@@ -72,9 +72,9 @@ def write(name: str, plan: Plan) -> None:
             [w.bytes, w.operations, w.dtype, w.written, int(p)]
             for w, p in zip(found.works, products, strict=True)
         ],
-        "moves": [[m.producer, list(m.consumers), m.bytes] for m in found.moves],
-        "constants": [[h.bytes, list(h.users)] for h in found.held],
-        "together": [list(group) for group in found.together],
+        "edges": [[m.producer, list(m.consumers), m.bytes] for m in found.edges],
+        "constants": [[h.bytes, list(h.users)] for h in found.constants],
+        "colocated": [list(group) for group in found.colocated],
     }
     lines = ",\n".join(
         f'"{key}": [\n' + ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) + "]"

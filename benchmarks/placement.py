@@ -28,7 +28,7 @@ from typing import Any
 from outlines import NETWORKS, Network, load
 
 from mansard.placement import PlacementOptions
-from mansard.placement.problem import Problem
+from mansard.placement.problem import PlacementProblem
 from mansard.placement.search.choose import choose
 from mansard.targets.profile import DeviceProfile, default_profile
 from mansard.targets.socs import load_soc, shipped_socs
@@ -71,7 +71,7 @@ def scaled(profile: DeviceProfile, cores: float) -> DeviceProfile:
     return dataclasses.replace(profile, **own)
 
 
-def problem(network: Network, devices: Devices, objective: str) -> Problem:
+def problem(network: Network, devices: Devices, objective: str) -> PlacementProblem:
     """The network on the devices; with ``memory`` the fastest device takes half of the weights at most."""
     count = len(devices.profiles)
     everywhere = tuple(range(count))

@@ -69,7 +69,7 @@ def predict(plan: Plan) -> dict[str, Any]:
     replayed = replay(plan, chip_of(plan, None).profiles, {})
     run = simulate(replayed.problem, replayed.labels)
     busy = {d.name: seconds * 1e3 for d, seconds in zip(plan.devices, run.busy, strict=True)}
-    load = max(replayed.problem.loads(run.load))
+    load = max(replayed.problem.queue_loads(run.load))
     return {
         "latency_ms": run.seconds * 1e3, "load_ms": load * 1e3, "busy_ms": busy,
         "copied_bytes": run.copied_bytes,

@@ -16,7 +16,7 @@ from mansard.cli.output import JsonOption, Output, milliseconds, si
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mansard.placement.problem import Problem
+    from mansard.placement.problem import PlacementProblem
     from mansard.placement.what_if import SlotMemory
     from mansard.plan.plan import Plan
     from mansard.targets.profile import DeviceProfile
@@ -87,15 +87,15 @@ def simulate(
         out.result(result)
 
 
-def handoffs(problem: Problem, labels: Sequence[int]) -> int:
+def handoffs(problem: PlacementProblem, labels: Sequence[int]) -> int:
     """How often a value goes from the device that makes it to another that reads it."""
     from mansard.placement.problem import HOST
 
     count = 0
-    for move in problem.moves:
-        if move.producer != HOST:
-            readers = {labels[user] for user in move.consumers if user != HOST}
-            count += len(readers - {labels[move.producer]})
+    for edge in problem.edges:
+        if edge.producer != HOST:
+            readers = {labels[user] for user in edge.consumers if user != HOST}
+            count += len(readers - {labels[edge.producer]})
     return count
 
 
@@ -179,7 +179,7 @@ def device_rows(
     return rows
 
 
-def best(plan: Plan, problem: Problem) -> dict[str, Any]:
+def best(plan: Plan, problem: PlacementProblem) -> dict[str, Any]:
     """The best placement found for the chip: predicted latency, a bound of it, dispatches by device."""
     from mansard.placement.search.choose import choose
 

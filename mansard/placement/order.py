@@ -28,7 +28,7 @@ from dataclasses import replace
 from mansard.ir.dispatch import DispatchGraph
 from mansard.placement.partitioning import Placed
 from mansard.placement.place import PlacementOptions, PlacementResult
-from mansard.placement.problem import HOST, Problem, reordered, state_users
+from mansard.placement.problem import HOST, PlacementProblem, reordered, state_users
 from mansard.placement.simulate import simulate
 
 GAIN = 0.02
@@ -69,7 +69,7 @@ def _ordered(placed: Placed) -> Placed:
     return replace(placed, graph=graph, result=result)
 
 
-def side_by_side(problem: Problem, in_order: Sequence[Sequence[int]]) -> tuple[list[int], float]:
+def side_by_side(problem: PlacementProblem, in_order: Sequence[Sequence[int]]) -> tuple[list[int], float]:
     """The dispatches by when they would start if each had its fastest device to itself, and the seconds until
     the last would end; those of each group of ``in_order`` stay behind one another."""
     times = [
@@ -88,7 +88,7 @@ def in_better_order(graph: DispatchGraph, placed: PlacementResult) -> tuple[Disp
     The graph and the placement as they are when throughput is wanted (calls in flight fill the gaps of each
     other), or when one device has everything.
     """
-    problem, labels = placed.problem, placed.choice.labels
+    problem, labels = placed.problem, placed.search_result.labels
     if placed.prediction.objective != "latency" or len(set(labels)) < 2:
         return graph, placed
     # What reads a state stays before what overwrites it.
@@ -109,19 +109,21 @@ def in_better_order(graph: DispatchGraph, placed: PlacementResult) -> tuple[Disp
         copied_bytes=run.copied_bytes,
         starts_ms=tuple(starts[n] for n in range(len(order))),
     )
-    choice = replace(placed.choice, labels=relabelled, cost=run.seconds, method=prediction.method)
+    search_result = replace(
+        placed.search_result, labels=relabelled, cost=run.seconds, method=prediction.method
+    )
     result = replace(
         placed,
         decisions=tuple(placed.decisions[n] for n in order),
         problem=changed,
-        choice=choice,
+        search_result=search_result,
         prediction=prediction,
     )
     return replace(graph, dispatches=tuple(graph.dispatches[n] for n in order)), result
 
 
 def by_longest_way(
-    problem: Problem, labels: Sequence[int], in_order: Sequence[Sequence[int]] = ()
+    problem: PlacementProblem, labels: Sequence[int], in_order: Sequence[Sequence[int]] = ()
 ) -> list[int]:
     """The numbers of all dispatches in an order in which each comes behind what it reads, and those of each
     group of ``in_order`` behind one another.
@@ -147,7 +149,7 @@ def by_longest_way(
         device = labels[first]
         free[device] = max(arrives[first], free[device]) + problem.times[first][device]
         for child in children[first]:
-            delay = sum(problem.delay(before[child][first], device, labels[child]))
+            delay = sum(problem.transfer_delay(before[child][first], device, labels[child]))
             arrives[child] = max(arrives[child], free[device] + delay)
             left[child] -= 1
             if not left[child]:
@@ -155,25 +157,25 @@ def by_longest_way(
     return order
 
 
-def _before(problem: Problem, in_order: Sequence[Sequence[int]]) -> list[dict[int, int]]:
+def _before(problem: PlacementProblem, in_order: Sequence[Sequence[int]]) -> list[dict[int, int]]:
     """For every dispatch those that it comes behind, with the bytes that it has from them."""
     found: list[dict[int, int]] = [{} for _ in problem.times]
-    for move in problem.moves:
-        for consumer in move.consumers:
-            if HOST not in (move.producer, consumer):
-                found[consumer][move.producer] = found[consumer].get(move.producer, 0) + move.bytes
+    for edge in problem.edges:
+        for consumer in edge.consumers:
+            if HOST not in (edge.producer, consumer):
+                found[consumer][edge.producer] = found[consumer].get(edge.producer, 0) + edge.bytes
     for group in in_order:
         for earlier, later in itertools.pairwise(group):
             found[later].setdefault(earlier, 0)
     return found
 
 
-def _ways(problem: Problem, labels: Sequence[int], before: Sequence[dict[int, int]]) -> list[float]:
+def _ways(problem: PlacementProblem, labels: Sequence[int], before: Sequence[dict[int, int]]) -> list[float]:
     """Seconds from the start of every dispatch to the end of the model, if no queue were ever busy."""
     ways = [0.0] * len(labels)
     for n in reversed(range(len(labels))):  # what reads a dispatch's result comes behind it in the model
         ways[n] += problem.times[n][labels[n]]
         for parent, size in before[n].items():
-            delay = sum(problem.delay(size, labels[parent], labels[n]))
+            delay = sum(problem.transfer_delay(size, labels[parent], labels[n]))
             ways[parent] = max(ways[parent], delay + ways[n])
     return ways

@@ -27,7 +27,7 @@ from mansard.ir.graph import Graph, fresh_name
 from mansard.passes.parallel.partition import Axis, DispatchPartition, axes, partition, take_views
 from mansard.placement.cost import transfer_seconds
 from mansard.placement.place import DeviceSlot, PlacementOptions, PlacementResult, place
-from mansard.placement.problem import Problem
+from mansard.placement.problem import PlacementProblem
 from mansard.plan.plan import SplitPiece, SplitSpec
 
 GAIN = 0.1
@@ -164,7 +164,7 @@ def _kinds(splits: Sequence[Split]) -> list[list[Split]]:
     return list(found.values())
 
 
-def _between(graph: DispatchGraph, problem: Problem, kind: Sequence[Split]) -> list[Split]:
+def _between(graph: DispatchGraph, problem: PlacementProblem, kind: Sequence[Split]) -> list[Split]:
     """Divisions of dispatches without products that lie between those of a kind, to be divided like them."""
     first = kind[0]
     heavy = {split.dispatch for split in kind}
@@ -215,7 +215,7 @@ def balance(times: Mapping[int, float], handovers: Mapping[int, float]) -> tuple
 
 
 def _handovers(
-    graph: DispatchGraph, problem: Problem, dispatch: Dispatch, home: int, devices: Sequence[int]
+    graph: DispatchGraph, problem: PlacementProblem, dispatch: Dispatch, home: int, devices: Sequence[int]
 ) -> dict[int, float]:
     """Seconds to bring a dispatch's operands from its neighbours' device to another one, and results back."""
     read = sum(dims.representative(v.type.bytes) for v in dispatch.inputs if v not in graph.graph.constants)

@@ -12,8 +12,8 @@ from mansard.errors import PlacementError
 from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.placement import options as wishes
 from mansard.placement.cost import Work, load_seconds, seconds, work_of
-from mansard.placement.problem import Problem, make_problem
-from mansard.placement.search.choose import Choice, choose
+from mansard.placement.problem import PlacementProblem, build_problem
+from mansard.placement.search.choose import SearchResult, choose
 from mansard.placement.simulate import simulate
 from mansard.plan.plan import Decision, Prediction
 from mansard.targets.profile import DeviceProfile
@@ -90,8 +90,8 @@ class PlacementResult:
     device: Mapping[Dispatch, int]
     decisions: tuple[Decision, ...]
     reasons: Mapping[Dispatch, str]
-    problem: Problem
-    choice: Choice
+    problem: PlacementProblem
+    search_result: SearchResult
     prediction: Prediction
 
 
@@ -204,7 +204,7 @@ class _Placer:
         prediction = _prediction(problem, chosen, self._objective())
         return PlacementResult(device, decisions, reasons, problem, chosen, prediction)
 
-    def _bounds(self, problem: Problem) -> str:
+    def _bounds(self, problem: PlacementProblem) -> str:
         """What a placement had to keep to, for the message that there is none."""
         names = [slot.name for slot in self.slots]
         limits = [
@@ -212,7 +212,9 @@ class _Placer:
             for name, limit in zip(names, problem.limits, strict=True)
             if limit is not None
         ]
-        shares = [f"{name} {least}" for name, least in zip(names, problem.least, strict=True) if least]
+        shares = [
+            f"{name} {least}" for name, least in zip(names, problem.min_dispatches, strict=True) if least
+        ]
         least = [f"of {len(self.dispatches)} dispatches at least {', '.join(shares)}"] if shares else []
         pinned = [f"{len(self.pinned)} dispatches are pinned"] if self.pinned else []
         return "".join(f"; {text}" for text in [*limits, *least, *pinned])
@@ -232,7 +234,7 @@ class _Placer:
         limits = [wished.get(slot.name, slot.memory) for slot in self.slots]
         return [None if limit is None or limit >= whole else limit for limit in limits]
 
-    def _problem(self) -> Problem:
+    def _problem(self) -> PlacementProblem:
         active = [i for i, s in enumerate(self.slots) if not s.fallback]
         names = [slot.name for slot in self.slots]
         share = math.ceil(self.wish.min_share * len(self.dispatches) - 1e-9)
@@ -243,7 +245,7 @@ class _Placer:
                     f"min_share={self.wish.min_share} cannot be met: {share} dispatches must be on "
                     f"{names[device]}, which can run {able}"
                 )
-        return make_problem(
+        return build_problem(
             self.graph,
             self.times,
             self.allowed,
@@ -322,7 +324,7 @@ def _matches(dispatch: Dispatch, pattern: str) -> bool:
     return any(fnmatch.fnmatch(text, pattern) for text in texts)
 
 
-def _prediction(problem: Problem, chosen: Choice, objective: str) -> Prediction:
+def _prediction(problem: PlacementProblem, chosen: SearchResult, objective: str) -> Prediction:
     """What the plan keeps of a choice."""
     run = simulate(problem, chosen.labels)
     latency, cost, bound = (round(s * 1e3, 6) for s in (run.seconds, chosen.cost, chosen.bound))

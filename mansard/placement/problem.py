@@ -19,7 +19,7 @@ HOST = -1
 
 
 @dataclass(frozen=True)
-class Move:
+class DataEdge:
     """A value with its producer and consumers, by dispatch number or HOST."""
 
     producer: int
@@ -28,7 +28,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Held:
+class ResidentConstant:
     """Data that stays on a device while the model is loaded: a constant and the dispatches that read it."""
 
     bytes: int
@@ -36,42 +36,42 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Problem:
+class PlacementProblem:
     """Dispatches in the order in which every queue runs its own, and what they cost on each device."""
 
     times: tuple[tuple[float, ...], ...]
     """Seconds of every dispatch on every device."""
     allowed: tuple[tuple[int, ...], ...]
     """The devices each dispatch may be on."""
-    moves: tuple[Move, ...]
+    edges: tuple[DataEdge, ...]
     profiles: tuple[DeviceProfile, ...]
-    together: tuple[tuple[int, ...], ...] = ()
+    colocated: tuple[tuple[int, ...], ...] = ()
     """Groups of dispatches that share a state or are kept together: each on one device. They share none."""
-    held: tuple[Held, ...] = ()
+    constants: tuple[ResidentConstant, ...] = ()
     limits: tuple[int | None, ...] = ()
     """Most bytes of constants on each device, None where it does not matter."""
-    least: tuple[int, ...] = ()
+    min_dispatches: tuple[int, ...] = ()
     """Fewest dispatches on each device."""
-    works: tuple[tuple[float, ...], ...] = ()
+    loads: tuple[tuple[float, ...], ...] = ()
     """What every dispatch takes from the seconds of each device where many calls are in flight
     (`mansard.placement.cost.load_seconds`); none: its time."""
 
     @property
     def load_times(self) -> tuple[tuple[float, ...], ...]:
         """`works`, or the times."""
-        return self.works or self.times
+        return self.loads or self.times
 
     @property
-    def loaded(self) -> Problem:
+    def for_throughput(self) -> PlacementProblem:
         """The problem with loads for times, to compare placements of many calls in flight."""
-        return replace(self, times=self.works, works=()) if self.works else self
+        return replace(self, times=self.loads, loads=()) if self.loads else self
 
     @functools.cached_property
-    def inputs(self) -> tuple[tuple[int, ...], ...]:
+    def input_edges(self) -> tuple[tuple[int, ...], ...]:
         """The numbers of the moves that each dispatch reads."""
         found: list[list[int]] = [[] for _ in self.times]
-        for number, move in enumerate(self.moves):
-            for consumer in move.consumers:
+        for number, edge in enumerate(self.edges):
+            for consumer in edge.consumers:
                 if consumer != HOST:
                     found[consumer].append(number)
         return tuple(map(tuple, found))
@@ -79,7 +79,7 @@ class Problem:
     @functools.cached_property
     def producers(self) -> tuple[tuple[int, ...], ...]:
         """The dispatches whose results each dispatch reads, the newest first."""
-        makers = ({self.moves[number].producer for number in own} - {HOST} for own in self.inputs)
+        makers = ({self.edges[number].producer for number in own} - {HOST} for own in self.input_edges)
         return tuple(tuple(sorted(own, reverse=True)) for own in makers)
 
     @property
@@ -93,11 +93,11 @@ class Problem:
         cores = [profile.cores or d for d, profile in enumerate(self.profiles)]
         return tuple(cores.index(own) for own in cores)
 
-    def loads(self, load: Sequence[float]) -> list[float]:
+    def queue_loads(self, load: Sequence[float]) -> list[float]:
         """Seconds by queue, where ``load`` are those by device."""
         return [sum(load[d] for d in self.devices if self.queues[d] == queue) for queue in set(self.queues)]
 
-    def delay(self, size: int, source: int, target: int) -> tuple[float, float]:
+    def transfer_delay(self, size: int, source: int, target: int) -> tuple[float, float]:
         """Seconds of handing a value over to another device, and of the copy, where there is one.
 
         The copy follows the handoff and occupies the target's queue. From HOST the handoff is the time from
@@ -117,50 +117,50 @@ class Problem:
         copy = 0.0 if profile.unified else link.copy_seconds + size / link.bytes_per_second
         return handoff + link.host_seconds(size), copy
 
-    def entry(self, source: int, target: int) -> float:
+    def handoff_load(self, source: int, target: int) -> float:
         """Seconds that a handoff takes from what the target's queue can do, with many calls in flight.
 
         Other calls fill the time in which one waits, but every handoff ends a batch and begins another, which
         has to be noticed, woken up for and submitted: most of what a handoff takes. A batch that waits for a
         dispatch of another device has with it all that the device made before: that is one handoff.
         """
-        return 0.0 if HOST in (source, target) else self.delay(0, source, target)[0]
+        return 0.0 if HOST in (source, target) else self.transfer_delay(0, source, target)[0]
 
-    def copier(self, source: int, target: int) -> int:
+    def copying_device(self, source: int, target: int) -> int:
         """The device that copies: the one that reads, unless only the maker has memory of its own."""
         if target == HOST or (source != HOST and self.profiles[target].unified):
             return source
         return target
 
-    def copies(self, source: int, target: int) -> int:
+    def copy_count(self, source: int, target: int) -> int:
         """How often a value is copied on its way: once for every end with memory of its own (not HOST)."""
         ends = {source, target} - {HOST}
         return sum(not self.profiles[d].unified for d in ends) if source != target else 0
 
-    def fits(self, labels: Sequence[int]) -> bool:
+    def is_feasible(self, labels: Sequence[int]) -> bool:
         """Whether constants are within every device's limit, shares are met, and states are on one device."""
-        if any(labels.count(d) < n for d, n in enumerate(self.least)):
+        if any(labels.count(d) < n for d, n in enumerate(self.min_dispatches)):
             return False
         for device, limit in enumerate(self.limits):
             if limit is not None:
-                used = sum(h.bytes for h in self.held if any(labels[n] == device for n in h.users))
+                used = sum(h.bytes for h in self.constants if any(labels[n] == device for n in h.users))
                 if used > limit:
                     return False
-        return all(len({labels[n] for n in group}) == 1 for group in self.together)
+        return all(len({labels[n] for n in group}) == 1 for group in self.colocated)
 
 
-def make_problem(
+def build_problem(
     graph: DispatchGraph,
     times: Sequence[Sequence[float]],
     allowed: Sequence[Sequence[int]],
     profiles: Sequence[DeviceProfile],
     limits: Sequence[int | None],
-    least: Sequence[int],
-    together: Sequence[Sequence[int]] = (),
+    min_dispatches: Sequence[int],
+    colocated: Sequence[Sequence[int]] = (),
     loads: Sequence[Sequence[float]] = (),
-) -> Problem:
+) -> PlacementProblem:
     """The problem of a dispatch graph; dims count with a representative size. Dispatches of one group of
-    ``together`` are to be on one device, as those of a state are."""
+    ``colocated`` are to be on one device, as those of a state are."""
     dispatches = graph.dispatches
     producer: dict[Value, int] = {v: n for n, d in enumerate(dispatches) for v in d.outputs}
     producer.update(dict.fromkeys(graph.graph.inputs, HOST))
@@ -170,27 +170,27 @@ def make_problem(
             for made in graph.sources(value):
                 consumers.setdefault(made, []).append(n)
     outputs = {made for v in graph.graph.outputs for made in graph.sources(v)}
-    moves = []
+    edges = []
     for value, source in producer.items():
         targets = tuple(dict.fromkeys(consumers.get(value, ())))
         if value in outputs and source != HOST:
             targets = (*targets, HOST)
         if targets:
-            moves.append(Move(source, targets, dims.representative(value.type.bytes)))
-    held = [
-        Held(dims.representative(value.type.bytes), tuple(dict.fromkeys(users)))
+            edges.append(DataEdge(source, targets, dims.representative(value.type.bytes)))
+    constants = [
+        ResidentConstant(dims.representative(value.type.bytes), tuple(dict.fromkeys(users)))
         for value, users in consumers.items()
         if value in graph.graph.constants
     ]
-    return Problem(
+    return PlacementProblem(
         tuple(map(tuple, times)),
         tuple(map(tuple, allowed)),
-        tuple(moves),
+        tuple(edges),
         tuple(profiles),
-        joined([*state_users(graph), *together]),
-        tuple(held),
+        merge_overlapping([*state_users(graph), *colocated]),
+        tuple(constants),
         tuple(limits),
-        tuple(least),
+        tuple(min_dispatches),
         tuple(map(tuple, loads)),
     )
 
@@ -204,7 +204,7 @@ def state_users(graph: DispatchGraph) -> list[list[int]]:
     return groups
 
 
-def joined(groups: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:
+def merge_overlapping(groups: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:
     """Groups that have a dispatch in common as one, without those of a single dispatch."""
     found: list[set[int]] = []
     for group in map(set, groups):
@@ -214,7 +214,7 @@ def joined(groups: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(group)) for group in found if len(group) > 1)
 
 
-def reachable(problem: Problem) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def reachability(problem: PlacementProblem) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     """``[a, b]``: whether dispatch b has to wait for a, by the values between them. Shape (n, n)."""
     count = len(problem.times)
     after = np.zeros((count, count), np.bool_)
@@ -225,25 +225,27 @@ def reachable(problem: Problem) -> np.ndarray[tuple[int, int], np.dtype[np.bool_
     return after
 
 
-def reordered(problem: Problem, order: Sequence[int]) -> Problem:
+def reordered(problem: PlacementProblem, order: Sequence[int]) -> PlacementProblem:
     """The problem with its dispatches in another order."""
     place = {HOST: HOST, **{old: new for new, old in enumerate(order)}}
-    moves = tuple(
-        Move(
-            place[move.producer],
-            tuple(sorted((place[c] for c in move.consumers), key=_host_last)),
-            move.bytes,
+    edges = tuple(
+        DataEdge(
+            place[edge.producer],
+            tuple(sorted((place[c] for c in edge.consumers), key=_host_last)),
+            edge.bytes,
         )
-        for move in problem.moves
+        for edge in problem.edges
     )
     return replace(
         problem,
         times=tuple(problem.times[n] for n in order),
-        works=tuple(problem.works[n] for n in order) if problem.works else (),
+        loads=tuple(problem.loads[n] for n in order) if problem.loads else (),
         allowed=tuple(problem.allowed[n] for n in order),
-        moves=moves,
-        together=tuple(tuple(sorted(place[n] for n in group)) for group in problem.together),
-        held=tuple(replace(h, users=tuple(sorted(place[n] for n in h.users))) for h in problem.held),
+        edges=edges,
+        colocated=tuple(tuple(sorted(place[n] for n in group)) for group in problem.colocated),
+        constants=tuple(
+            replace(h, users=tuple(sorted(place[n] for n in h.users))) for h in problem.constants
+        ),
     )
 
 

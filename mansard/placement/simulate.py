@@ -6,7 +6,7 @@ handoff, and a copy, where one is needed, takes its time in the reader's queue. 
 without a queue: inputs leave it when the call begins, the call ends when the last output has arrived there.
 Devices that share cores (a GPU in software beside the CPU) share a queue. During a handoff a queue does other
 things: it is no work of the reader's, but counts as its load where calls in flight together are to be many
-(`Problem.entry`).
+(`PlacementProblem.handoff_load`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mansard.placement.problem import HOST, Problem
+from mansard.placement.problem import HOST, PlacementProblem
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,17 @@ class Span:
     start: float
     end: float
     dispatch: int | None
-    move: int | None
+    edge: int | None
     bytes: int = 0
 
 
 @dataclass(frozen=True)
-class Prediction:
+class SimulatedRun:
     """One call from its first step to the last result."""
 
     seconds: float
     busy: tuple[float, ...]
-    """Seconds every device works: copies are the work of the one that makes them (`Problem.copier`)."""
+    """Seconds every device works; copies are the work of `PlacementProblem.copying_device`."""
     load: tuple[float, ...]
     """Seconds every device works or is handed something over: what limits calls in flight together. Copies
     count for who reads."""
@@ -47,7 +47,7 @@ class Prediction:
         return sum(s.bytes for s in self.spans if s.dispatch is None)
 
 
-def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False) -> Prediction:
+def simulate(problem: PlacementProblem, labels: Sequence[int], *, lockstep: bool = False) -> SimulatedRun:
     """Run a placement against the profiles; ``labels`` are device numbers by dispatch.
 
     ``lockstep`` runs one thing at a time on all devices together, as runtimes without overlap do.
@@ -60,13 +60,13 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
     waited: dict[tuple[int, int], int] = {}  # (source, target): newest dispatch that was waited for
 
     def bring(number: int, device: int) -> float:
-        move = problem.moves[number]
-        source = HOST if move.producer == HOST else labels[move.producer]
-        made = 0.0 if move.producer == HOST else end[move.producer]
+        edge = problem.edges[number]
+        source = HOST if edge.producer == HOST else labels[edge.producer]
+        made = 0.0 if edge.producer == HOST else end[edge.producer]
         if source == device:
             return made
         if (number, device) not in arrived:
-            handoff, copy = problem.delay(move.bytes, source, device)
+            handoff, copy = problem.transfer_delay(edge.bytes, source, device)
             reader = source if device == HOST else device
             queue = problem.queues[reader]
             # To the caller the handoff comes behind the copy.
@@ -75,8 +75,10 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
             if lockstep:
                 start = max(start, *free)
             if copy:
-                size = move.bytes * problem.copies(source, device)
-                spans.append(Span(problem.copier(source, device), start, start + copy, None, number, size))
+                size = edge.bytes * problem.copy_count(source, device)
+                spans.append(
+                    Span(problem.copying_device(source, device), start, start + copy, None, number, size)
+                )
                 free[queue] = start + copy
                 load[reader] += copy
                 arrived[number, device] = start + copy + behind
@@ -88,9 +90,9 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
         for producer in problem.producers[n]:
             source = labels[producer]
             if source != device and producer > waited.get((source, device), -1):
-                load[device] += problem.entry(source, device)
+                load[device] += problem.handoff_load(source, device)
                 waited[source, device] = producer
-        ready = max((bring(number, device) for number in problem.inputs[n]), default=0.0)
+        ready = max((bring(number, device) for number in problem.input_edges[n]), default=0.0)
         queue = problem.queues[device]
         start = max(ready, free[queue])
         if lockstep:
@@ -99,10 +101,10 @@ def simulate(problem: Problem, labels: Sequence[int], *, lockstep: bool = False)
         load[device] += problem.load_times[n][device]
         spans.append(Span(device, start, end[n], n, None))
     last = max(end, default=0.0)
-    for number, move in enumerate(problem.moves):
-        if HOST in move.consumers:
+    for number, edge in enumerate(problem.edges):
+        if HOST in edge.consumers:
             last = max(last, bring(number, HOST))
     busy = [0.0] * len(problem.profiles)
     for span in spans:
         busy[span.device] += span.end - span.start
-    return Prediction(last, tuple(busy), tuple(load), tuple(spans))
+    return SimulatedRun(last, tuple(busy), tuple(load), tuple(spans))

@@ -1,8 +1,8 @@
 """A compiled model on devices one does not have: its placement problem, rebuilt from the plan.
 
 The plan's decisions hold the bytes and operations of every dispatch; its steps say which values each reads
-and writes. With other profiles for the device slots that gives the same `Problem` that the compiler solved,
-for `simulate` to run the placement of the plan, or for `choose` to find a better one.
+and writes. With other profiles for the device slots that gives the same `PlacementProblem` that the compiler
+solved, for `simulate` to run the placement of the plan, or for `choose` to find a better one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mansard.dims import evaluate
 from mansard.errors import ArtifactError
 from mansard.hal import MemoryKind
 from mansard.placement.cost import Work, load_seconds, seconds
-from mansard.placement.problem import HOST, Held, Move, Problem, joined
+from mansard.placement.problem import HOST, DataEdge, PlacementProblem, ResidentConstant, merge_overlapping
 from mansard.plan.accesses import Accesses, origins
 from mansard.plan.arena import Lease, plan_arena
 from mansard.plan.layout import Links, Store, lay_out
@@ -26,7 +26,7 @@ from mansard.targets.profile import DeviceProfile
 class Replayed:
     """A plan's problem and its placement, as device slot numbers by dispatch in the order of decisions."""
 
-    problem: Problem
+    problem: PlacementProblem
     labels: tuple[int, ...]
 
 
@@ -45,36 +45,36 @@ class SlotMemory:
 
 @dataclass(frozen=True)
 class Outline:
-    """What placement knows of a plan's dispatches, whatever the devices: see `Problem`."""
+    """What placement knows of a plan's dispatches, whatever the devices: see `PlacementProblem`."""
 
     works: tuple[Work, ...]
-    moves: tuple[Move, ...]
-    together: tuple[tuple[int, ...], ...]
-    held: tuple[Held, ...]
+    edges: tuple[DataEdge, ...]
+    colocated: tuple[tuple[int, ...], ...]
+    constants: tuple[ResidentConstant, ...]
 
     def problem(
         self,
         profiles: Sequence[DeviceProfile],
         allowed: Sequence[Sequence[int]] | None = None,
         limits: Sequence[int | None] = (),
-    ) -> Problem:
+    ) -> PlacementProblem:
         """The problem of placing them on devices with these profiles; ``allowed`` are the devices of every
         dispatch (None: any), ``limits`` the bytes of constants that each device takes, None for any."""
         count = len(profiles)
         times = tuple(tuple(seconds(work, profile) for profile in profiles) for work in self.works)
-        return Problem(
+        return PlacementProblem(
             times=times,
-            works=tuple(
+            loads=tuple(
                 tuple(load_seconds(work, profile, took) for profile, took in zip(profiles, own, strict=True))
                 for work, own in zip(self.works, times, strict=True)
             ),
             allowed=tuple(map(tuple, allowed or [range(count)] * len(self.works))),
-            moves=self.moves,
+            edges=self.edges,
             profiles=tuple(profiles),
-            together=self.together,
-            held=self.held,
+            colocated=self.colocated,
+            constants=self.constants,
             limits=tuple(limits) or (None,) * count,
-            least=(0,) * count,
+            min_dispatches=(0,) * count,
         )
 
 
@@ -85,8 +85,8 @@ def outline(plan: Plan, sizes: Mapping[str, int]) -> Outline:
     """
     steps = _steps_in_order(plan)
     made = _versions(plan, steps)
-    moves, works = _moves(made, plan, sizes), _works(plan, made, sizes)
-    return Outline(tuple(works), moves, _states(plan, steps), _held(plan, steps, sizes))
+    edges, works = _edges(made, plan, sizes), _works(plan, made, sizes)
+    return Outline(tuple(works), edges, _states(plan, steps), _constants(plan, steps, sizes))
 
 
 def replay(
@@ -138,9 +138,9 @@ def held_stores(plan: Plan, unified: Sequence[bool]) -> list[list[Store]]:
         transfer_queue=tuple(not own for own in unified),
     )
     stores = [store for store in lay_out(plan, links).stores if store.role != "argument"]
-    held = (MemoryKind.DEVICE, MemoryKind.SHARED)
+    kinds = (MemoryKind.DEVICE, MemoryKind.SHARED)
     return [
-        [s for s in stores if s.allocator == slot and s.kind in (held if unified[slot] else held[:1])]
+        [s for s in stores if s.allocator == slot and s.kind in (kinds if unified[slot] else kinds[:1])]
         for slot in range(len(plan.devices))
     ]
 
@@ -211,9 +211,9 @@ def _versions(plan: Plan, steps: Sequence[DispatchStep]) -> list[_Version]:
     return made
 
 
-def _moves(made: Sequence[_Version], plan: Plan, sizes: Mapping[str, int]) -> tuple[Move, ...]:
+def _edges(made: Sequence[_Version], plan: Plan, sizes: Mapping[str, int]) -> tuple[DataEdge, ...]:
     size = {value.id: evaluate(value.bytes, sizes) for value in plan.values}
-    return tuple(Move(v.producer, tuple(v.readers), size[v.value]) for v in made if v.readers)
+    return tuple(DataEdge(v.producer, tuple(v.readers), size[v.value]) for v in made if v.readers)
 
 
 def _works(plan: Plan, made: Sequence[_Version], sizes: Mapping[str, int]) -> list[Work]:
@@ -234,7 +234,9 @@ def _works(plan: Plan, made: Sequence[_Version], sizes: Mapping[str, int]) -> li
     return works
 
 
-def _held(plan: Plan, steps: Sequence[DispatchStep], sizes: Mapping[str, int]) -> tuple[Held, ...]:
+def _constants(
+    plan: Plan, steps: Sequence[DispatchStep], sizes: Mapping[str, int]
+) -> tuple[ResidentConstant, ...]:
     """Constants with the dispatches that read them; one that several slots have is one."""
     weight_of = {v.id: v.weight for v in plan.values if v.kind == "constant" and v.weight is not None}
     size = {weight_of[v.id]: evaluate(v.bytes, sizes) for v in plan.values if v.id in weight_of}
@@ -242,11 +244,11 @@ def _held(plan: Plan, steps: Sequence[DispatchStep], sizes: Mapping[str, int]) -
     for number, step in enumerate(steps):
         for weight in dict.fromkeys(weight_of[b.value] for b in step.bindings if b.value in weight_of):
             users.setdefault(weight, []).append(number)
-    return tuple(Held(size[weight], tuple(readers)) for weight, readers in users.items())
+    return tuple(ResidentConstant(size[weight], tuple(readers)) for weight, readers in users.items())
 
 
 def _states(plan: Plan, steps: Sequence[DispatchStep]) -> tuple[tuple[int, ...], ...]:
     """Groups of dispatches that share a state."""
-    return joined(
+    return merge_overlapping(
         [n for n, s in enumerate(steps) if any(b.value in pair for b in s.bindings)] for pair in plan.states
     )

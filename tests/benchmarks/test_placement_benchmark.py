@@ -21,10 +21,10 @@ def test_outlines_are_whole_models(name):
     count = len(network.products)
     assert len(network.outline.works) == count > 50
     assert network.weights > 8e6
-    for move in network.outline.moves:
-        assert HOST <= move.producer < count
-        assert all(user == HOST or move.producer < user < count for user in move.consumers)
-    made = {move.producer for move in network.outline.moves}
+    for edge in network.outline.edges:
+        assert HOST <= edge.producer < count
+        assert all(user == HOST or edge.producer < user < count for user in edge.consumers)
+    made = {edge.producer for edge in network.outline.edges}
     assert set(range(count)) <= made  # what nobody reads would not be a dispatch
 
 
@@ -33,7 +33,7 @@ def test_an_npu_gets_products_alone_and_limits_are_kept(objective):
     network, devices = load("mobilenet_v2"), SETS["RK3588: CPU + GPU + NPU"]
     problem = placement.problem(network, devices, objective)
     chosen = choose(problem, "throughput" if objective == "throughput" else "latency", 5.0)
-    assert problem.fits(chosen.labels)
+    assert problem.is_feasible(chosen.labels)
     assert all(p or d != 2 for p, d in zip(network.products, chosen.labels, strict=True))
     assert chosen.gap <= 0.05
     if objective == "memory":
@@ -81,7 +81,7 @@ def test_an_outline_is_that_of_the_plan(tmp_path, monkeypatch):
     outlines.write("small", compile_graph(b.build([x]), CompileOptions(targets=("cpu",))).plan)
     network = load("small")
     assert network.products == (True, True, True)
-    chain = [(move.producer, move.consumers) for move in network.outline.moves]
+    chain = [(edge.producer, edge.consumers) for edge in network.outline.edges]
     assert sorted(chain) == [(HOST, (0,)), (0, (1,)), (1, (2,)), (2, (HOST,))]
     assert {work.dtype for work in network.quantised().outline.works} == {"i8"}
     assert all(a.operations == b.operations for a, b in itertools.pairwise(network.outline.works))

@@ -14,7 +14,7 @@ from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.passes.fusion.fuse import fuse
 from mansard.placement import DeviceSlot, PlacementOptions, place, work_of
 from mansard.placement.cost import seconds
-from mansard.placement.problem import joined
+from mansard.placement.problem import merge_overlapping
 from mansard.targets.profile import DeviceProfile, LinkProfile, default_profile
 
 
@@ -175,7 +175,7 @@ def test_what_is_kept_together_is_on_one_device():
 
 
 def test_groups_with_a_dispatch_in_common_are_one():
-    assert joined([(0, 1), (4,), (2, 3), (1, 2), (5, 6)]) == ((0, 1, 2, 3), (5, 6))
+    assert merge_overlapping([(0, 1), (4,), (2, 3), (1, 2), (5, 6)]) == ((0, 1, 2, 3), (5, 6))
 
 
 def test_unsupported_dispatches_fall_back_with_the_reason_or_refuse():

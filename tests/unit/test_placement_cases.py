@@ -7,7 +7,7 @@ import pytest
 from test_placement_frontier import LATER, UNLIMITED, best_allowed, constrained
 from test_placement_search import profile
 
-from mansard.placement.problem import HOST, Move, Problem
+from mansard.placement.problem import HOST, DataEdge, PlacementProblem
 from mansard.placement.search.beam import Frontier
 from mansard.placement.search.branching import Case, divided
 from mansard.placement.search.choose import choose
@@ -40,8 +40,8 @@ def test_the_best_of_the_cases_is_the_best(seed):
 def test_a_case_is_bounded_by_its_placements_alone():
     """What a case says is copied is load there, whether anything reads it or not."""
     near, far = profile("near", 0.1, 1.0, True), profile("far", 0.1, 1.0, False)
-    moves = (Move(HOST, (0, 1), 3.0), Move(0, (1,), 0.01), Move(1, (HOST,), 0.01))
-    problem = Problem(((1.0, 0.5),) * 2, ((0, 1),) * 2, moves, (near, far))
+    edges = (DataEdge(HOST, (0, 1), 3.0), DataEdge(0, (1,), 0.01), DataEdge(1, (HOST,), 0.01))
+    problem = PlacementProblem(((1.0, 0.5),) * 2, ((0, 1),) * 2, edges, (near, far))
     copied = Case(problem, frozenset({(0, 1)}))
     assert copied.load == (0.0, 3.0)
     without, with_copy = divided(Case(problem), 2.0)
@@ -55,9 +55,9 @@ def test_a_value_that_many_read_is_copied_in_whole_or_not_at_all():
     """Each reader would pay a small part of the copy, and a few alone would make it worthwhile."""
     near, far = profile("near", 0.01, 1.0, True), profile("far", 0.01, 1.0, False)
     count = 30
-    moves = [Move(HOST, tuple(range(count)), 12.0)]
-    moves += [Move(n, (n + 1 if n + 1 < count else HOST,), 1e-3) for n in range(count)]
-    problem = Problem(((1.0, 0.5),) * count, ((0, 1),) * count, tuple(moves), (near, far))
+    edges = [DataEdge(HOST, tuple(range(count)), 12.0)]
+    edges += [DataEdge(n, (n + 1 if n + 1 < count else HOST,), 1e-3) for n in range(count)]
+    problem = PlacementProblem(((1.0, 0.5),) * count, ((0, 1),) * count, tuple(edges), (near, far))
     # k on the far device: the greater of 30 - k and 12 + k / 2.
     assert Frontier(problem, "throughput").bound < 0.95 * 18
     choice = choose(problem, "throughput", 5.0)
@@ -67,16 +67,21 @@ def test_a_value_that_many_read_is_copied_in_whole_or_not_at_all():
 
 def test_alike_values_are_copied_together():
     near, far = profile("near", 0.0, 1.0, True), profile("far", 0.0, 1.0, False)
-    moves = (Move(HOST, (0, 1), 2.0), Move(HOST, (0, 1), 1.0), Move(0, (1,), 0.01), Move(1, (HOST,), 0.01))
-    problem = Problem(((1.0, 0.5),) * 2, ((0, 1),) * 2, moves, (near, far))
+    edges = (
+        DataEdge(HOST, (0, 1), 2.0),
+        DataEdge(HOST, (0, 1), 1.0),
+        DataEdge(0, (1,), 0.01),
+        DataEdge(1, (HOST,), 0.01),
+    )
+    problem = PlacementProblem(((1.0, 0.5),) * 2, ((0, 1),) * 2, edges, (near, far))
     assert [case.load for case in divided(Case(problem), 2.5)] == [(0.0, 0.0), (0.0, 3.0)]
     assert divided(Case(problem), 3.5) == []
 
 
 def test_a_value_is_made_on_the_device_or_elsewhere():
     near, far = profile("near", 0.0, 1.0, True), profile("far", 0.0, 1.0, False)
-    moves = (Move(0, (1, 2), 5.0), Move(1, (HOST,), 0.01), Move(2, (HOST,), 0.01))
-    problem = Problem(((1.0, 1.0),) * 3, ((0, 1),) * 3, moves, (near, far))
+    edges = (DataEdge(0, (1, 2), 5.0), DataEdge(1, (HOST,), 0.01), DataEdge(2, (HOST,), 0.01))
+    problem = PlacementProblem(((1.0, 1.0),) * 3, ((0, 1),) * 3, edges, (near, far))
     cases = divided(Case(problem), 4.0)
     assert len(cases) == 3
     for labels in itertools.product((0, 1), repeat=3):

@@ -7,7 +7,7 @@ from test_what_if import CHIP
 
 from mansard.errors import PlacementError
 from mansard.placement.cost import Work, load_seconds, seconds
-from mansard.placement.problem import Move, Problem, reordered
+from mansard.placement.problem import DataEdge, PlacementProblem, reordered
 from mansard.placement.search.choose import choose
 from mansard.placement.simulate import simulate
 from mansard.targets.profile import DeviceProfile, LinkProfile
@@ -46,11 +46,11 @@ def test_a_device_with_one_queue_has_loads_that_are_times():
         assert load(work, alone) == seconds(work, alone)
 
 
-def chain(works=()):
+def chain(loads=()):
     """Two devices as fast as each other, the second of which does three things at a time."""
     profiles = (dataclasses.replace(GPU, name="one"), dataclasses.replace(GPU, name="three"))
-    moves = tuple(Move(n, (n + 1,), 0) for n in range(3))
-    return Problem(((1.0, 1.0),) * 4, ((0, 1),) * 4, moves, profiles, works=works)
+    edges = tuple(DataEdge(n, (n + 1,), 0) for n in range(3))
+    return PlacementProblem(((1.0, 1.0),) * 4, ((0, 1),) * 4, edges, profiles, loads=loads)
 
 
 @pytest.mark.parametrize("seconds", [0.2])
@@ -68,10 +68,10 @@ def test_throughput_counts_loads_and_latency_does_not(seconds):
 
 def test_loads_follow_another_order():
     problem = chain(tuple((1.0, n / 10) for n in range(4)))
-    problem = dataclasses.replace(problem, moves=())
-    assert reordered(problem, [3, 1, 2, 0]).works == tuple((1.0, n / 10) for n in (3, 1, 2, 0))
-    assert reordered(problem, [3, 1, 2, 0]).loaded.times == tuple((1.0, n / 10) for n in (3, 1, 2, 0))
-    assert chain().loaded == chain()
+    problem = dataclasses.replace(problem, edges=())
+    assert reordered(problem, [3, 1, 2, 0]).loads == tuple((1.0, n / 10) for n in (3, 1, 2, 0))
+    assert reordered(problem, [3, 1, 2, 0]).for_throughput.times == tuple((1.0, n / 10) for n in (3, 1, 2, 0))
+    assert chain().for_throughput == chain()
 
 
 def test_a_chip_says_it():

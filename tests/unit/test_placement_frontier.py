@@ -10,7 +10,7 @@ import pytest
 from test_placement_search import best_of_all, profile, random_problem
 
 from mansard.errors import PlacementError
-from mansard.placement.problem import HOST, Held, Move, Problem
+from mansard.placement.problem import HOST, DataEdge, PlacementProblem, ResidentConstant
 from mansard.placement.search.beam import Frontier
 from mansard.placement.search.choose import choose
 from mansard.placement.search.loads import Loads, load_weights
@@ -36,14 +36,14 @@ def constrained(seed):
     def some(most):
         return tuple(sorted({int(n) for n in rng.integers(0, count, most)}))
 
-    moves = [
-        dataclasses.replace(move, consumers=(*move.consumers, HOST))
-        if move.producer != HOST and HOST not in move.consumers and rng.uniform() < 0.2
-        else move
-        for move in problem.moves
+    edges = [
+        dataclasses.replace(edge, consumers=(*edge.consumers, HOST))
+        if edge.producer != HOST and HOST not in edge.consumers and rng.uniform() < 0.2
+        else edge
+        for edge in problem.edges
     ]
     if rng.uniform() < 0.5:
-        moves.append(Move(HOST, some(3), float(rng.uniform(0, 0.5))))
+        edges.append(DataEdge(HOST, some(3), float(rng.uniform(0, 0.5))))
     profiles = tuple(
         dataclasses.replace(
             own,
@@ -65,13 +65,15 @@ def constrained(seed):
     more = {}
     group = some(3)
     if rng.uniform() < 0.4 and len(group) > 1:
-        more["together"] = (group,)
+        more["colocated"] = (group,)
     if rng.uniform() < 0.4:
-        more["held"] = tuple(Held(int(rng.integers(1, 20)), some(int(rng.integers(1, 3)))) for _ in range(5))
+        more["constants"] = tuple(
+            ResidentConstant(int(rng.integers(1, 20)), some(int(rng.integers(1, 3)))) for _ in range(5)
+        )
         more["limits"] = tuple(int(rng.integers(5, 50)) if rng.uniform() < 0.6 else None for _ in profiles)
     if rng.uniform() < 0.3:
-        more["least"] = tuple(int(rng.integers(0, 3)) for _ in profiles)
-    return dataclasses.replace(problem, moves=tuple(moves), profiles=profiles, **more)
+        more["min_dispatches"] = tuple(int(rng.integers(0, 3)) for _ in profiles)
+    return dataclasses.replace(problem, edges=tuple(edges), profiles=profiles, **more)
 
 
 def delayed(own, rng):
@@ -94,7 +96,7 @@ def delayed(own, rng):
 
 def best_allowed(problem, objective):
     try:
-        return best_of_all(problem, objective, problem.fits)
+        return best_of_all(problem, objective, problem.is_feasible)
     except ValueError:  # none is allowed
         return None
 
@@ -109,7 +111,7 @@ def test_the_best_is_found_where_nothing_is_dropped(seed, objective):
         assert found.labels is None
         assert found.bound == math.inf
         return
-    assert problem.fits(found.labels)
+    assert problem.is_feasible(found.labels)
     # Copies that take nothing worth mentioning are left out of the search, not out of the cost.
     assert found.cost == cost_of(problem, objective)(found.labels)
     assert best * (1 - 1e-9) <= found.cost <= best * 1.005
@@ -129,7 +131,7 @@ def test_the_bound_holds_where_states_were_dropped(seed, objective):
         if best is not None:
             assert found.bound <= best * (1 + 1e-9)
         if found.labels is not None:
-            assert problem.fits(found.labels)
+            assert problem.is_feasible(found.labels)
             assert found.cost >= best * (1 - 1e-9)
 
 
@@ -140,10 +142,10 @@ def test_copies_to_where_values_are_joined_are_known_when_they_are_made(seed, jo
     rng = np.random.default_rng(seed)
     near, far = profile("near", 0.0, 1.0, True), profile("far", 0.0, 1.0, False)
     count = 9
-    moves = [Move(HOST, (0, count), 0.3), Move(count, (HOST,), 0.1)]
-    moves += [Move(n, (count,), float(rng.uniform(0.1, 0.6))) for n in range(count)]
+    edges = [DataEdge(HOST, (0, count), 0.3), DataEdge(count, (HOST,), 0.1)]
+    edges += [DataEdge(n, (count,), float(rng.uniform(0.1, 0.6))) for n in range(count)]
     times = (*((1.0, float(rng.uniform(0.7, 1.2))) for _ in range(count)), (0.2, 0.2))
-    problem = Problem(times, (*((0, 1),) * count, joins), tuple(moves), (near, far))
+    problem = PlacementProblem(times, (*((0, 1),) * count, joins), tuple(edges), (near, far))
     best = best_of_all(problem, "throughput")
     found = Frontier(problem, "throughput").run(UNLIMITED, math.inf, LATER)
     assert best * (1 - 1e-9) <= found.cost <= best * 1.005
@@ -159,14 +161,14 @@ def inputs_at_different_times(seed):
     rng = np.random.default_rng(seed)
     problem = random_problem(seed, 6)
     small, some = ((int(rng.integers(1, 6)),) for _ in range(2))
-    moves = [Move(HOST, (0,), 3.0), *(move for move in problem.moves if move.producer != HOST)]
-    moves += [Move(HOST, small, 0.1), Move(HOST, some, float(rng.uniform(0, 0.5)))]
+    edges = [DataEdge(HOST, (0,), 3.0), *(edge for edge in problem.edges if edge.producer != HOST)]
+    edges += [DataEdge(HOST, small, 0.1), DataEdge(HOST, some, float(rng.uniform(0, 0.5)))]
     profiles = []
     for own in problem.profiles:
         start, copy = float(rng.uniform(0, 0.2)), float(rng.uniform(0.5, 2))
         link = dataclasses.replace(own.link, host_copies=((0.1, 0.05), (1.0, copy)))
         profiles.append(dataclasses.replace(own, unified=False, start=start, link=link))
-    return dataclasses.replace(problem, moves=tuple(moves), profiles=tuple(profiles))
+    return dataclasses.replace(problem, edges=tuple(edges), profiles=tuple(profiles))
 
 
 @pytest.mark.parametrize("seed", [*range(12), 90])  # 90: a small copy that is late keeps a large one waiting
@@ -185,7 +187,7 @@ def test_loads_are_those_of_the_run(seed):
     loads = Loads(problem)
     for _ in range(20):
         labels = [int(rng.choice(able)) for able in problem.allowed]
-        expected = max(problem.loads(simulate(problem, labels).load))
+        expected = max(problem.queue_loads(simulate(problem, labels).load))
         assert loads.fullest(labels) == pytest.approx(expected, rel=1e-12)
 
 
@@ -220,15 +222,15 @@ def diamonds(count, seed=0):
     """Blocks of two branches that join; the value between blocks is the only one alive there."""
     rng = np.random.default_rng(seed)
     profiles = (profile("a", 0.05, 4.0, True), profile("b", 0.15, 4.0, False))
-    moves, times = [Move(HOST, (0, 1), 0.1)], []
+    edges, times = [DataEdge(HOST, (0, 1), 0.1)], []
     for block in range(count):
         first = 3 * block
-        moves += [Move(first, (first + 2,), float(rng.uniform(0, 0.3)))]
-        moves += [Move(first + 1, (first + 2,), float(rng.uniform(0, 0.3)))]
+        edges += [DataEdge(first, (first + 2,), float(rng.uniform(0, 0.3)))]
+        edges += [DataEdge(first + 1, (first + 2,), float(rng.uniform(0, 0.3)))]
         after = (first + 3, first + 4) if block + 1 < count else (HOST,)
-        moves.append(Move(first + 2, after, float(rng.uniform(0, 0.3))))
+        edges.append(DataEdge(first + 2, after, float(rng.uniform(0, 0.3))))
         times += [tuple(float(t) for t in rng.uniform(0.1, 1.0, 2)) for _ in range(3)]
-    return Problem(tuple(times), ((0, 1),) * (3 * count), tuple(moves), profiles)
+    return PlacementProblem(tuple(times), ((0, 1),) * (3 * count), tuple(edges), profiles)
 
 
 def test_an_answer_is_composed_of_the_answers_between_values_that_all_passes_through():
@@ -245,8 +247,8 @@ def test_an_answer_is_composed_of_the_answers_between_values_that_all_passes_thr
                 if value < following.get(labels[2], math.inf):
                     following[labels[2]] = value
         reached = following
-    last = problem.moves[-1].bytes
-    expected = min(value + problem.delay(last, device, HOST)[1] for device, value in reached.items())
+    last = problem.edges[-1].bytes
+    expected = min(value + problem.transfer_delay(last, device, HOST)[1] for device, value in reached.items())
     found = Frontier(problem, "latency").run(256, math.inf, LATER)
     assert expected * (1 - 1e-9) <= found.cost <= expected * 1.005
     assert found.bound == pytest.approx(expected, rel=5e-3)
@@ -255,24 +257,24 @@ def test_an_answer_is_composed_of_the_answers_between_values_that_all_passes_thr
 def segment(problem, own, before, labels):
     """Seconds from the end of the dispatch before a block to the end of its last one."""
     names = {n: n - own[0] for n in own}
-    moves = []
-    for move in problem.moves:
-        consumers = tuple(names[c] for c in move.consumers if c in names)
+    edges = []
+    for edge in problem.edges:
+        consumers = tuple(names[c] for c in edge.consumers if c in names)
         if not consumers:
             continue
-        producer = move.producer
+        producer = edge.producer
         if before is not None:
             producer = names.get(producer, -2) + 1
             consumers = tuple(c + 1 for c in consumers)
         else:
             producer = names.get(producer, HOST)
-        moves.append(Move(producer, consumers, move.bytes))
+        edges.append(DataEdge(producer, consumers, edge.bytes))
     times = tuple(problem.times[n] for n in own)
     if before is None:
-        part = Problem(times, ((0, 1),) * 3, tuple(moves), problem.profiles)
+        part = PlacementProblem(times, ((0, 1),) * 3, tuple(edges), problem.profiles)
         return simulate(part, labels).seconds
-    moves = [dataclasses.replace(m, producer=max(m.producer, 0)) for m in moves]
-    part = Problem(((0.0, 0.0), *times), ((0, 1),) * 4, tuple(moves), problem.profiles)
+    edges = [dataclasses.replace(m, producer=max(m.producer, 0)) for m in edges]
+    part = PlacementProblem(((0.0, 0.0), *times), ((0, 1),) * 4, tuple(edges), problem.profiles)
     return simulate(part, [before, *labels]).seconds
 
 
@@ -291,9 +293,9 @@ def test_a_large_copy_that_pays_over_many_layers_is_found():
     """Every layer reads one large input; it pays to copy it once, though each layer alone would not."""
     near, far = profile("near", 0.02, 1.0, True), profile("far", 0.02, 1.0, False)
     count = 30
-    moves = [Move(HOST, tuple(range(count)), 4.0)]
-    moves += [Move(n, (n + 1 if n + 1 < count else HOST,), 1e-3) for n in range(count)]
-    problem = Problem(((1.0, 0.5),) * count, ((0, 1),) * count, tuple(moves), (near, far))
+    edges = [DataEdge(HOST, tuple(range(count)), 4.0)]
+    edges += [DataEdge(n, (n + 1 if n + 1 < count else HOST,), 1e-3) for n in range(count)]
+    problem = PlacementProblem(((1.0, 0.5),) * count, ((0, 1),) * count, tuple(edges), (near, far))
     found = Frontier(problem, "latency").run(8, math.inf, LATER)
     # Four on the near device while the far one copies, the rest there.
     assert found.cost == pytest.approx(4 + 0.02 + 26 * 0.5, abs=0.02)
@@ -304,11 +306,14 @@ def test_memory_that_is_short_is_known_from_the_beginning():
     """What fits where dispatches are faster is a choice of runs, as every change of device is a handoff."""
     near, far = profile("near", 0.3, 1.0, True), profile("far", 0.3, 1.0, True)
     count = 12
-    moves = [Move(n, (n + 1 if n + 1 < count else HOST,), 0.01) for n in range(count)]
+    edges = [DataEdge(n, (n + 1 if n + 1 < count else HOST,), 0.01) for n in range(count)]
     times = tuple((2.0, 1.0) if n % 4 else (2.5, 1.0) for n in range(count))
-    held = (*(Held(10, (n,)) for n in range(count - 1)), Held(25, (0, count - 1)))
-    problem = Problem(times, ((0, 1),) * count, tuple(moves), (near, far), (), held, (None, 60))
-    best = best_of_all(problem, "latency", problem.fits)
+    constants = (
+        *(ResidentConstant(10, (n,)) for n in range(count - 1)),
+        ResidentConstant(25, (0, count - 1)),
+    )
+    problem = PlacementProblem(times, ((0, 1),) * count, tuple(edges), (near, far), (), constants, (None, 60))
+    best = best_of_all(problem, "latency", problem.is_feasible)
     narrow = Frontier(problem, "latency")
     assert 0.95 * best <= narrow.run(1, math.inf, LATER).bound <= best * (1 + 1e-9)
     assert narrow.look.ways.tail[:, 0].min(axis=1).max() < 0.8 * best  # without a price
@@ -319,9 +324,9 @@ def test_a_heavy_end_is_known_from_the_beginning():
     rng = np.random.default_rng(0)
     sizes = [*rng.uniform(0.01, 0.03, 60), 1.0, 0.9]
     devices = tuple(profile(name, 0.0, 1e9, True) for name in "abc")
-    moves = [Move(n, (n + 1 if n + 1 < len(sizes) else HOST,), 1) for n in range(len(sizes))]
-    problem = Problem(
-        tuple((s, 1.5 * s, 2.5 * s) for s in sizes), ((0, 1, 2),) * len(sizes), tuple(moves), devices
+    edges = [DataEdge(n, (n + 1 if n + 1 < len(sizes) else HOST,), 1) for n in range(len(sizes))]
+    problem = PlacementProblem(
+        tuple((s, 1.5 * s, 2.5 * s) for s in sizes), ((0, 1, 2),) * len(sizes), tuple(edges), devices
     )
     found = Frontier(problem, "throughput").run(32, math.inf, LATER)
     assert found.cost <= found.bound * 1.02
@@ -352,6 +357,6 @@ def test_choosing_ends_when_the_answer_is_near_enough():
 
 def test_limits_that_cannot_be_met_are_told():
     problem = diamonds(6)
-    held = tuple(Held(10, (n,)) for n in range(18))
+    constants = tuple(ResidentConstant(10, (n,)) for n in range(18))
     with pytest.raises(PlacementError, match="memory limits"):
-        choose(dataclasses.replace(problem, held=held, limits=(60, 60)), "latency", 5.0)
+        choose(dataclasses.replace(problem, constants=constants, limits=(60, 60)), "latency", 5.0)

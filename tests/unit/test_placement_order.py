@@ -16,24 +16,24 @@ from mansard.passes.fusion.fuse import fuse
 from mansard.placement import DeviceSlot, PlacementOptions, place
 from mansard.placement.order import by_longest_way, in_better_order, place_ordered
 from mansard.placement.partitioning import Placed
-from mansard.placement.problem import HOST, Move, Problem, reordered, state_users
+from mansard.placement.problem import HOST, DataEdge, PlacementProblem, reordered, state_users
 from mansard.placement.search.choose import choose
 from mansard.placement.simulate import simulate
 from mansard.plan.plan import DispatchStep
 
 
-def alternating(steps: int) -> Problem:
+def alternating(steps: int) -> PlacementProblem:
     """Branches 0 and 1, one after the other in the model: steps on device 0 and on a device of their own."""
-    moves, times, allowed = [], [], []
+    edges, times, allowed = [], [], []
     for branch in (0, 1):
         for step in range(2 * steps):
             n = len(times)
-            moves.append(Move(n - 1 if step else HOST, (n,), 0.0))
+            edges.append(DataEdge(n - 1 if step else HOST, (n,), 0.0))
             times.append((1.0,) * 3 if step % 2 == 0 else (4.0,) * 3)
             allowed.append((0,) if step % 2 == 0 else (1 + branch,))
-        moves.append(Move(len(times) - 1, (HOST,), 0.0))
+        edges.append(DataEdge(len(times) - 1, (HOST,), 0.0))
     profiles = tuple(profile(name, 0.0, 1.0, True) for name in ("cpu", "npu", "npu:1"))
-    return Problem(tuple(times), tuple(allowed), tuple(moves), profiles)
+    return PlacementProblem(tuple(times), tuple(allowed), tuple(edges), profiles)
 
 
 def test_branches_that_share_a_device_run_at_once() -> None:
@@ -54,10 +54,10 @@ def test_orders_are_whole_and_behind_what_is_read(seed: int) -> None:
     order = by_longest_way(problem, labels)
     assert sorted(order) == list(range(12))
     place_of = {n: at for at, n in enumerate(order)}
-    for move in problem.moves:
-        for consumer in move.consumers:
-            if HOST not in (move.producer, consumer):
-                assert place_of[move.producer] < place_of[consumer]
+    for edge in problem.edges:
+        for consumer in edge.consumers:
+            if HOST not in (edge.producer, consumer):
+                assert place_of[edge.producer] < place_of[consumer]
     changed = reordered(problem, order)
     assert [changed.times[at] for at in range(12)] == [problem.times[n] for n in order]
     back = reordered(changed, [place_of[n] for n in range(12)])
@@ -67,8 +67,8 @@ def test_orders_are_whole_and_behind_what_is_read(seed: int) -> None:
 def test_dispatches_can_be_held_in_order() -> None:
     problem = alternating(2)
     labels = [devices[0] for devices in problem.allowed]
-    free, held = (by_longest_way(problem, labels, groups) for groups in ((), ((2, 4),)))
-    assert free.index(4) < free.index(2) and held.index(2) < held.index(4)
+    free, constrained = (by_longest_way(problem, labels, groups) for groups in ((), ((2, 4),)))
+    assert free.index(4) < free.index(2) and constrained.index(2) < constrained.index(4)
 
 
 def test_users_of_a_state_stay_in_the_models_order() -> None:
@@ -88,7 +88,7 @@ def test_users_of_a_state_stay_in_the_models_order() -> None:
     result = place(
         graph, slots, PlacementOptions(pins=(("rows", "cpu"), ("contraction_2", "cpu"), ("*", "a")))
     )
-    order = by_longest_way(result.problem, result.choice.labels, state_users(graph))
+    order = by_longest_way(result.problem, result.search_result.labels, state_users(graph))
     names = [graph.dispatches[n].name for n in order]
     assert names.index("rows") < names.index("contraction_2")
 
@@ -126,7 +126,7 @@ def test_a_placed_graph_and_all_that_goes_with_it_change_together() -> None:
     assert after.prediction.starts_ms == tuple(sorted(after.prediction.starts_ms))
     assert after.prediction.method.endswith("then the longest way first")
     assert after.prediction.gap >= 0
-    again = simulate(after.problem, after.choice.labels)
+    again = simulate(after.problem, after.search_result.labels)
     assert after.prediction.latency_ms == pytest.approx(1e3 * again.seconds)
     # In the plan, too, the second branch's work on the CPU comes between the first one's.
     plan = plan_of(changed, [after.device[d] for d in changed.dispatches], 3)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mansard.errors import PlacementError
-from mansard.placement.problem import HOST, Held, Move, Problem
+from mansard.placement.problem import HOST, DataEdge, PlacementProblem, ResidentConstant
 from mansard.placement.search.choose import choose, load_bound, path_bound
 from mansard.placement.search.local import stages
 from mansard.placement.search.milp import solve
@@ -29,19 +29,19 @@ def random_problem(seed, count=7, devices=2):
     for n in range(count):
         for source in {int(s) for s in rng.integers(max(-1, n - 3), n, 2)} if n else {HOST}:
             readers.setdefault(source, []).append(n)
-    moves = [Move(s, tuple(r), float(rng.uniform(0, 0.5))) for s, r in readers.items()]
-    moves += [Move(n, (HOST,), 0.1) for n in range(count) if n not in readers]
+    edges = [DataEdge(s, tuple(r), float(rng.uniform(0, 0.5))) for s, r in readers.items()]
+    edges += [DataEdge(n, (HOST,), 0.1) for n in range(count) if n not in readers]
     times = tuple(tuple(float(t) for t in rng.uniform(0.1, 1.0, devices)) for _ in range(count))
     allowed = tuple(
         tuple(range(devices)) if rng.uniform() < 0.8 else (int(rng.integers(devices)),) for _ in range(count)
     )
-    return Problem(times, allowed, tuple(moves), profiles)
+    return PlacementProblem(times, allowed, tuple(edges), profiles)
 
 
 def best_of_all(problem, objective, accept=lambda labels: True):
     def cost(labels):
         predicted = simulate(problem, labels)
-        return predicted.seconds if objective == "latency" else max(problem.loads(predicted.load))
+        return predicted.seconds if objective == "latency" else max(problem.queue_loads(predicted.load))
 
     return min(cost(list(labels)) for labels in itertools.product(*problem.allowed) if accept(labels))
 
@@ -55,7 +55,7 @@ def test_the_best_of_all_placements_is_found_and_bounded(seed, objective):
     assert choice.bound <= best * (1 + 1e-9)
     assert choice.cost <= best * 1.01
     predicted = simulate(problem, choice.labels)
-    cost = predicted.seconds if objective == "latency" else max(problem.loads(predicted.load))
+    cost = predicted.seconds if objective == "latency" else max(problem.queue_loads(predicted.load))
     assert choice.cost == pytest.approx(cost, rel=1e-12)
 
 
@@ -68,14 +68,16 @@ def test_simple_bounds_hold(seed):
 
 def test_constants_stay_within_a_memory_limit():
     fast, slow = profile("fast", 0.0, 1e9, True), profile("slow", 0.0, 1e9, True)
-    moves = tuple(Move(n - 1, (n,), 1) for n in range(6))
-    held = tuple(Held(10, (n,)) for n in range(6))
-    problem = Problem(((1.0, 2.0),) * 6, ((0, 1),) * 6, moves, (fast, slow), (), held, (35, None))
+    edges = tuple(DataEdge(n - 1, (n,), 1) for n in range(6))
+    constants = tuple(ResidentConstant(10, (n,)) for n in range(6))
+    problem = PlacementProblem(
+        ((1.0, 2.0),) * 6, ((0, 1),) * 6, edges, (fast, slow), (), constants, (35, None)
+    )
     choice = choose(problem, "latency", 5.0)
     assert choice.labels.count(0) == 3
     assert choice.cost == pytest.approx(9.0)
-    shared = Problem(
-        problem.times, problem.allowed, moves, problem.profiles, (), (Held(40, (0, 5)),), (35, 35)
+    shared = PlacementProblem(
+        problem.times, problem.allowed, edges, problem.profiles, (), (ResidentConstant(40, (0, 5)),), (35, 35)
     )
     with pytest.raises(PlacementError, match="memory limits"):
         choose(shared, "latency", 5.0)
@@ -84,8 +86,8 @@ def test_constants_stay_within_a_memory_limit():
 def test_dispatches_of_one_state_stay_together():
     a, b = profile("a", 0.0, 1e9, True), profile("b", 0.0, 1e9, True)
     times = ((1.0, 5.0), (5.0, 1.0), (1.0, 5.0), (1.0, 1.0))
-    moves = tuple(Move(n - 1, (n,), 1) for n in range(4))
-    problem = Problem(times, ((0, 1),) * 4, moves, (a, b), together=((0, 1),))
+    edges = tuple(DataEdge(n - 1, (n,), 1) for n in range(4))
+    problem = PlacementProblem(times, ((0, 1),) * 4, edges, (a, b), colocated=((0, 1),))
     labels = choose(problem, "latency", 5.0).labels
     assert labels[0] == labels[1]
     assert labels[2] == 0
@@ -93,8 +95,8 @@ def test_dispatches_of_one_state_stay_together():
 
 def test_independent_branches_run_at_once():
     a, b = profile("a", 0.01, 1e9, True), profile("b", 0.01, 1e9, True)
-    moves = (Move(HOST, (0, 1), 1), Move(0, (2,), 1), Move(1, (2,), 1), Move(2, (HOST,), 1))
-    problem = Problem(((1.0, 1.0), (1.0, 1.0), (0.1, 0.1)), ((0, 1),) * 3, moves, (a, b))
+    edges = (DataEdge(HOST, (0, 1), 1), DataEdge(0, (2,), 1), DataEdge(1, (2,), 1), DataEdge(2, (HOST,), 1))
+    problem = PlacementProblem(((1.0, 1.0), (1.0, 1.0), (0.1, 0.1)), ((0, 1),) * 3, edges, (a, b))
     choice = choose(problem, "latency", 5.0)
     assert choice.labels[0] != choice.labels[1]
     predicted = simulate(problem, choice.labels)
@@ -104,8 +106,8 @@ def test_independent_branches_run_at_once():
 
 def test_a_value_is_copied_once_to_each_device_that_reads_it():
     near, far = profile("near", 0.5, 1.0, True), profile("far", 0.5, 2.0, False)
-    moves = (Move(HOST, (0,), 4), Move(0, (1, 2), 6), Move(2, (HOST,), 2))
-    problem = Problem(((1.0, 1.0),) * 3, ((0,), (1,), (1,)), moves, (near, far))
+    edges = (DataEdge(HOST, (0,), 4), DataEdge(0, (1, 2), 6), DataEdge(2, (HOST,), 2))
+    problem = PlacementProblem(((1.0, 1.0),) * 3, ((0,), (1,), (1,)), edges, (near, far))
     predicted = simulate(problem, [0, 1, 1])
     # One second of work, half of handoff, three of copy, two of work, one of copy back.
     assert predicted.seconds == pytest.approx(1 + 0.5 + 3 + 2 + 1)
@@ -121,15 +123,20 @@ def test_the_program_alone_is_a_bound(seed, objective):
     solution = solve(problem, objective, 5.0)
     assert solution.bound <= best * (1 + 1e-9)
     if objective == "throughput":  # nothing is left out of it
-        load = max(problem.loads(simulate(problem, solution.labels).load))
+        load = max(problem.queue_loads(simulate(problem, solution.labels).load))
         assert best * (1 - 1e-9) <= load <= best * 1.005
         assert solution.bound >= best * 0.99
 
 
 def test_handoffs_load_the_reader_and_are_no_work():
     near, far = profile("near", 0.5, 1.0, True), profile("far", 0.25, 2.0, False)
-    moves = (Move(HOST, (0,), 4), Move(0, (1, 2, 3), 6), Move(1, (3,), 0), Move(3, (HOST,), 2))
-    problem = Problem(((1.0, 1.0),) * 4, ((0,), (1,), (1,), (0,)), moves, (near, far))
+    edges = (
+        DataEdge(HOST, (0,), 4),
+        DataEdge(0, (1, 2, 3), 6),
+        DataEdge(1, (3,), 0),
+        DataEdge(3, (HOST,), 2),
+    )
+    problem = PlacementProblem(((1.0, 1.0),) * 4, ((0,), (1,), (1,), (0,)), edges, (near, far))
     predicted = simulate(problem, [0, 1, 1, 0])
     # To the far device one handoff and a copy of 3 s, for two readers; from it a handoff of an empty value.
     assert predicted.busy == pytest.approx((2.0, 5.0))
@@ -140,14 +147,14 @@ def test_handoffs_load_the_reader_and_are_no_work():
 def test_a_batch_that_waits_is_one_handoff():
     """What was made before a dispatch that the other device waited for needs no handoff any more."""
     a, b = profile("a", 0.5, 1e9, True), profile("b", 0.25, 1e9, True)
-    moves = (
-        Move(HOST, (0,), 1),
-        Move(0, (1, 3, 4), 1),
-        Move(1, (4,), 1),
-        Move(2, (3,), 1),
-        Move(4, (HOST,), 1),
+    edges = (
+        DataEdge(HOST, (0,), 1),
+        DataEdge(0, (1, 3, 4), 1),
+        DataEdge(1, (4,), 1),
+        DataEdge(2, (3,), 1),
+        DataEdge(4, (HOST,), 1),
     )
-    problem = Problem(((1.0, 1.0),) * 5, ((0, 1),) * 5, moves, (a, b))
+    problem = PlacementProblem(((1.0, 1.0),) * 5, ((0, 1),) * 5, edges, (a, b))
     # The last but one waits for the third, and reads the first; the last waits for the second no more.
     assert simulate(problem, [0, 0, 0, 1, 1]).load == pytest.approx((3.0, 2.5))
     # The fourth waits for the first, and the last for the second.
@@ -157,8 +164,8 @@ def test_a_batch_that_waits_is_one_handoff():
 def test_small_gains_are_not_worth_a_handoff():
     a, b = profile("a", 0.001, 1e9, True), profile("b", 0.001, 1e9, True)
     times = ((1.0, 9.0),) * 10 + ((9.0, 1.0),) * 5 + ((0.01, 1.02),) + ((9.0, 1.0),) * 6
-    moves = tuple(Move(n, (n + 1 if n < 21 else HOST,), 1) for n in range(22))
-    problem = Problem(times, ((0, 1),) * 22, moves, (a, b))
+    edges = tuple(DataEdge(n, (n + 1 if n < 21 else HOST,), 1) for n in range(22))
+    problem = PlacementProblem(times, ((0, 1),) * 22, edges, (a, b))
     choice = choose(problem, "throughput", 5.0)
     assert choice.labels == [0] * 10 + [1] * 5 + [0] + [1] * 6  # 9 % of the load
     assert choice.given_up == 0
@@ -173,8 +180,8 @@ def test_small_gains_are_not_worth_a_handoff():
 def test_a_dispatch_too_large_to_balance_is_no_gap():
     a, b = profile("a", 0.0, 1e9, True), profile("b", 0.0, 1e9, True)
     sizes = [0.1] * 30 + [5.0]
-    moves = tuple(Move(n, (n + 1 if n < 30 else HOST,), 1) for n in range(31))
-    problem = Problem(tuple((s, s) for s in sizes), ((0, 1),) * 31, moves, (a, b))
+    edges = tuple(DataEdge(n, (n + 1 if n < 30 else HOST,), 1) for n in range(31))
+    problem = PlacementProblem(tuple((s, s) for s in sizes), ((0, 1),) * 31, edges, (a, b))
     handed = dataclasses.replace(
         problem, profiles=(profile("a", 0.1, 1e9, True), profile("b", 0.1, 1e9, True))
     )
@@ -189,8 +196,8 @@ def test_throughput_does_not_pay_for_handoffs_with_small_gains(devices):
     count = 60
     profiles = tuple(profile(f"d{i}", 0.5, 1e9, True) for i in range(devices))
     times = tuple(tuple(0.9 if n % devices == d else 1.0 for d in range(devices)) for n in range(count))
-    moves = tuple(Move(n, (n + 1 if n < count - 1 else HOST,), 1) for n in range(count))
-    problem = Problem(times, (tuple(range(devices)),) * count, moves, profiles)
+    edges = tuple(DataEdge(n, (n + 1 if n < count - 1 else HOST,), 1) for n in range(count))
+    problem = PlacementProblem(times, (tuple(range(devices)),) * count, edges, profiles)
     choice = choose(problem, "throughput", 1.0)
     assert sum(a != b for a, b in itertools.pairwise(choice.labels)) <= devices
     assert choice.cost <= count / devices + 0.5
@@ -207,8 +214,8 @@ def test_the_program_alone_bounds_what_it_leaves_out():
 
 def test_devices_on_the_same_cores_take_turns():
     cpu, software = (dataclasses.replace(profile(n, 0.01, 1e9, True), cores="host") for n in ("a", "b"))
-    moves = (Move(HOST, (0, 1), 1), Move(0, (2,), 1), Move(1, (2,), 1), Move(2, (HOST,), 1))
-    problem = Problem(((1.0, 1.0), (1.0, 1.0), (0.1, 0.1)), ((0, 1),) * 3, moves, (cpu, software))
+    edges = (DataEdge(HOST, (0, 1), 1), DataEdge(0, (2,), 1), DataEdge(1, (2,), 1), DataEdge(2, (HOST,), 1))
+    problem = PlacementProblem(((1.0, 1.0), (1.0, 1.0), (0.1, 0.1)), ((0, 1),) * 3, edges, (cpu, software))
     assert simulate(problem, [0, 1, 0]).seconds == pytest.approx(2.11)
     assert choose(problem, "latency", 5.0).cost == pytest.approx(2.1)
     assert choose(problem, "throughput", 5.0).cost == pytest.approx(2.1)
@@ -221,8 +228,8 @@ def test_stages_have_equal_loads_and_few_handoffs(devices):
     rng = np.random.default_rng(devices)
     profiles = tuple(profile(f"d{i}", 0.1, 1e9, True) for i in range(devices))
     times = tuple((t,) * devices for t in rng.uniform(0.9, 1.1, 60))
-    moves = tuple(Move(n, (n + 1 if n < 59 else HOST,), 1) for n in range(60))
-    problem = Problem(times, (tuple(range(devices)),) * 60, moves, profiles)
+    edges = tuple(DataEdge(n, (n + 1 if n < 59 else HOST,), 1) for n in range(60))
+    problem = PlacementProblem(times, (tuple(range(devices)),) * 60, edges, profiles)
     choice = choose(problem, "throughput", 5.0, enough=0.05)
     assert sum(a != b for a, b in itertools.pairwise(choice.labels)) == devices - 1
     assert choice.gap < 0.05

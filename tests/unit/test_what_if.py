@@ -82,7 +82,7 @@ def compiled(monkeypatch):
 
 
 def moved(problem):
-    return sorted((m.producer, sorted(m.consumers), m.bytes) for m in problem.moves)
+    return sorted((m.producer, sorted(m.consumers), m.bytes) for m in problem.edges)
 
 
 def test_the_rebuilt_problem_is_the_one_that_was_solved(compiled):
@@ -91,8 +91,8 @@ def test_the_rebuilt_problem_is_the_one_that_was_solved(compiled):
     found = replay(plan_from_json(plan_to_json(model.plan)), problem.profiles, {})
     assert found.problem.times == problem.times
     assert moved(found.problem) == moved(problem)
-    assert sum(h.bytes for h in found.problem.held) >= sum(h.bytes for h in problem.held)
-    assert [sorted(h.users) for h in found.problem.held] == [sorted(h.users) for h in problem.held]
+    assert sum(h.bytes for h in found.problem.constants) >= sum(h.bytes for h in problem.constants)
+    assert [sorted(h.users) for h in found.problem.constants] == [sorted(h.users) for h in problem.constants]
     names = [d.name for d in model.plan.devices]
     assert [names[label] for label in found.labels] == [d.device for d in model.plan.decisions]
     assert simulate(found.problem, found.labels).seconds == simulate(problem, found.labels).seconds > 0
@@ -110,7 +110,7 @@ def test_values_made_in_parts_are_read_as_a_whole(monkeypatch):
     found = replay(plan, problem.profiles, {d.name: representative(symbol(d)) for d in plan.dims})
     assert moved(found.problem) == moved(problem)
     nodes = dataflow(plan)
-    readers = {c for move in problem.moves if move.producer == 0 for c in move.consumers}
+    readers = {c for edge in problem.edges if edge.producer == 0 for c in edge.consumers}
     names = [decision.dispatch for decision in plan.decisions]
     number = {node.label: n for n, node in enumerate(nodes) if node.kind == "dispatch"}
     before = dispatch_parents(nodes)
@@ -150,10 +150,10 @@ def test_states_stay_and_values_changed_in_place_have_versions():
     b.update_state(before, after)
     plan = compile_graph(b.build([unary(b, "exp", after)]), CompileOptions(targets=("cpu",))).plan
     profile = DeviceProfile("d", 1e9, 1e9, 0, {"f32": 1e15}, 0.0, LinkProfile(1e9, 0), True)
-    moves = replay(plan, [profile], {}).problem.moves
-    assert (HOST, 256) in [(m.producer, m.bytes) for m in moves]
+    edges = replay(plan, [profile], {}).problem.edges
+    assert (HOST, 256) in [(m.producer, m.bytes) for m in edges]
     # Nothing brings the state: of the caller's values there is x alone.
-    assert sum(m.producer == HOST for m in moves) == 1
+    assert sum(m.producer == HOST for m in edges) == 1
 
 
 def test_what_is_written_may_be_slower_than_what_is_read(compiled):

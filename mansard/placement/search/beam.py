@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from mansard.placement.problem import HOST, Problem, reordered
+from mansard.placement.problem import HOST, PlacementProblem, reordered
 from mansard.placement.search.branching import Case
 from mansard.placement.search.clock import Clock
 from mansard.placement.search.local import cost_of
@@ -59,7 +59,7 @@ class Found:
 class Frontier:
     """The search of one problem, prepared: `run` may be called with growing widths."""
 
-    def __init__(self, case: Problem | Case, objective: str) -> None:
+    def __init__(self, case: PlacementProblem | Case, objective: str) -> None:
         case = case if isinstance(case, Case) else Case(case)
         problem, self.latency = case.problem, objective == "latency"
         self.problem = problem
@@ -69,7 +69,7 @@ class Frontier:
         if not self.latency and not self.look.slots and not self.look.certain.any():
             # Nothing but loads: the order is free, and what is left to the end should be small.
             self.order.sort(key=lambda n: -min(problem.times[n][d] for d in problem.allowed[n]))
-            self.problem = replace(reordered(problem, self.order), moves=())
+            self.problem = replace(reordered(problem, self.order), edges=())
             self.look = Outlook(self.problem, self.latency, (), self.look.load.tolist())
 
     def run(self, width: int, known: float, until: float, clock: Clock | None = None) -> Found:
@@ -139,7 +139,7 @@ class Frontier:
         return found
 
     def _first(self) -> States:
-        devices, groups = self.look.devices, len(self.problem.together)
+        devices, groups = self.look.devices, len(self.problem.colocated)
         states = States(
             self._begin()[None],
             np.zeros(1),
@@ -170,7 +170,7 @@ class Frontier:
             )
         if self.look.least:
             # What other devices still lack must fit into what is left after this dispatch.
-            wanted = np.array([self.problem.least[d] for d in self.look.least], np.float64)
+            wanted = np.array([self.problem.min_dispatches[d] for d in self.look.least], np.float64)
             lacking = np.maximum(0, wanted - states.count)
             if device in self.look.least:
                 place = self.look.least.index(device)
@@ -220,7 +220,7 @@ class Frontier:
         for slot in step.ends:
             there[:, slot], states.made[:, slot], states.waiting[:, slot] = 0.0, HOST, False
         for number, slot in step.makes:
-            states.waiting[:, slot] = bool(set(self.problem.moves[number].consumers) - {HOST}) & (
+            states.waiting[:, slot] = bool(set(self.problem.edges[number].consumers) - {HOST}) & (
                 self.look.entry[device] > 0
             )
             copied = self.look.copy[device, :, number] > 0
@@ -230,7 +230,7 @@ class Frontier:
             for old in step.covers.get(slot, ()):
                 states.waiting[:, old] &= (states.made[:, old] != device)[:, None]
         if step.group is not None:
-            last = n == self.problem.together[step.group][-1]
+            last = n == self.problem.colocated[step.group][-1]
             states.group[:, step.group] = -1 if last else device
         if device in self.look.limited and step.held:
             states.used[:, self.look.limited.index(device)] += self._more(states, step, device)
@@ -239,7 +239,7 @@ class Frontier:
                     states.placed[:, shared, device] = True
         if device in self.look.least:
             place = self.look.least.index(device)
-            most = self.problem.least[device]
+            most = self.problem.min_dispatches[device]
             states.count[:, place] = np.minimum(most, states.count[:, place] + 1)
         return states
 
@@ -277,7 +277,7 @@ class Frontier:
             return
         rows = np.arange(len(states.top))[:, None]
         source, made, missing = self._values(states, step)
-        handoff = self.look.handoff[source, :, step.moves]
+        handoff = self.look.handoff[source, :, step.edges]
         early = made[:, :, None] + handoff
         early = np.where(missing & step.read[:, None], early, np.inf)
         earliest = np.minimum(earliest, early.min(axis=1))
@@ -331,7 +331,7 @@ class Frontier:
         if self.look.ways is None or not len(step.waits):
             return states.top
         source, made, missing = self._values(states, step)
-        coming = self.look.handoff[source, :, step.moves] + self.look.copy[source, :, step.moves]
+        coming = self.look.handoff[source, :, step.edges] + self.look.copy[source, :, step.edges]
         arrival = np.where(missing, made[:, :, None] + coming, states.there[:, step.alive])
         arrival = np.maximum(arrival, states.free[:, None, :])
         # (states, readers, prices, devices)
@@ -348,7 +348,7 @@ class Frontier:
         """
         if not len(self.look.large):
             return np.arange(len(states.top))
-        slots = step.alive[np.isin(step.moves, self.look.large)]
+        slots = step.alive[np.isin(step.edges, self.look.large)]
         copied = np.isinf(states.there[:, slots]).reshape(len(states.top), -1)
         kind_of = equal_rows(copied.astype(np.int64))
         rank = np.zeros(len(states.top), np.int64)

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mansard.placement.problem import HOST, Problem
+from mansard.placement.problem import HOST, PlacementProblem
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Case:
     """A problem with fewer allowed devices, and copies that are made in every placement that counts: their
     seconds are load in any event, and their values are there for nothing."""
 
-    problem: Problem
+    problem: PlacementProblem
     paid: frozenset[tuple[int, int]] = frozenset()
     """(move, device) of such copies; the producer's device is known."""
 
@@ -31,9 +31,9 @@ class Case:
         """Seconds that the copies take from each device."""
         seconds = [0.0] * len(self.problem.profiles)
         for number, device in self.paid:
-            move = self.problem.moves[number]
-            source = HOST if move.producer == HOST else self.problem.allowed[move.producer][0]
-            seconds[device] += self.problem.delay(move.bytes, source, device)[1]
+            edge = self.problem.edges[number]
+            source = HOST if edge.producer == HOST else self.problem.allowed[edge.producer][0]
+            seconds[device] += self.problem.transfer_delay(edge.bytes, source, device)[1]
         return tuple(seconds)
 
 
@@ -52,10 +52,10 @@ def divided(case: Case, least: float) -> list[Case]:
     return max(found, key=lambda item: item[0], default=(0.0, []))[1]
 
 
-def _units(problem: Problem) -> list[tuple[float, tuple[int, ...]]]:
+def _units(problem: PlacementProblem) -> list[tuple[float, tuple[int, ...]]]:
     """What is on one device as a whole and may be on several, with its least seconds."""
-    grouped = {n for group in problem.together for n in group}
-    units = [*problem.together, *((n,) for n in range(len(problem.times)) if n not in grouped)]
+    grouped = {n for group in problem.colocated for n in group}
+    units = [*problem.colocated, *((n,) for n in range(len(problem.times)) if n not in grouped)]
     found = []
     for unit in units:
         devices = set.intersection(*(set(problem.allowed[n]) for n in unit))
@@ -65,38 +65,38 @@ def _units(problem: Problem) -> list[tuple[float, tuple[int, ...]]]:
     return found
 
 
-def _joined(problem: Problem, n: int) -> float:
+def _joined(problem: PlacementProblem, n: int) -> float:
     """The seconds of copies to a dispatch that joins many values, as far as bounds do not know of them: of
     its values all but one are taken to be where it is."""
     pairs = list(itertools.permutations(problem.devices, 2))
     copies = [
-        min(problem.delay(problem.moves[number].bytes, a, b)[1] for a, b in pairs)
-        for number in problem.inputs[n]
-        if problem.moves[number].producer != HOST
+        min(problem.transfer_delay(problem.edges[number].bytes, a, b)[1] for a, b in pairs)
+        for number in problem.input_edges[n]
+        if problem.edges[number].producer != HOST
     ]
     return sum(copies) - max(copies, default=0.0)
 
 
-def _alike(problem: Problem) -> list[list[int]]:
+def _alike(problem: PlacementProblem) -> list[list[int]]:
     """Values that several dispatches read; those that the same dispatches read and make together, as one is
     copied wherever the other is."""
     found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    for number, move in enumerate(problem.moves):
-        readers = tuple(sorted({*move.consumers} - {HOST}))
+    for number, edge in enumerate(problem.edges):
+        readers = tuple(sorted({*edge.consumers} - {HOST}))
         if len(readers) > 1:
-            found.setdefault((move.producer, readers), []).append(number)
+            found.setdefault((edge.producer, readers), []).append(number)
     return list(found.values())
 
 
-def _sources(problem: Problem, number: int) -> tuple[int, ...]:
-    producer = problem.moves[number].producer
+def _sources(problem: PlacementProblem, number: int) -> tuple[int, ...]:
+    producer = problem.edges[number].producer
     return (HOST,) if producer == HOST else problem.allowed[producer]
 
 
 def _copy_seconds(case: Case, numbers: Sequence[int], target: int) -> float:
     """The least seconds of copies to a device that are made in some placements and not in others."""
     problem = case.problem
-    readers = {*problem.moves[numbers[0]].consumers} - {HOST}
+    readers = {*problem.edges[numbers[0]].consumers} - {HOST}
     others = [source for source in _sources(problem, numbers[0]) if source != target]
     if (
         not others
@@ -105,7 +105,7 @@ def _copy_seconds(case: Case, numbers: Sequence[int], target: int) -> float:
     ):
         return 0.0
     return min(
-        sum(problem.delay(problem.moves[number].bytes, source, target)[1] for number in numbers)
+        sum(problem.transfer_delay(problem.edges[number].bytes, source, target)[1] for number in numbers)
         for source in others
     )
 
@@ -113,7 +113,7 @@ def _copy_seconds(case: Case, numbers: Sequence[int], target: int) -> float:
 def _copied_or_not(case: Case, numbers: Sequence[int], target: int) -> list[Case]:
     """The values made on the device, or elsewhere and read on others alone, or copied from each other one."""
     problem = case.problem
-    producer, readers = problem.moves[numbers[0]].producer, {*problem.moves[numbers[0]].consumers} - {HOST}
+    producer, readers = problem.edges[numbers[0]].producer, {*problem.edges[numbers[0]].consumers} - {HOST}
     found, elsewhere, sources = [], case, _sources(problem, numbers[0])
     if producer != HOST:
         if target in sources:

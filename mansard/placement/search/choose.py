@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mansard.errors import PlacementError
-from mansard.placement.problem import HOST, Problem
+from mansard.placement.problem import HOST, PlacementProblem
 from mansard.placement.search.beam import Found, Frontier
 from mansard.placement.search.branching import Case, divided
 from mansard.placement.search.clock import Clock
@@ -60,7 +60,7 @@ at waiting."""
 
 
 @dataclass(frozen=True)
-class Choice:
+class SearchResult:
     """Device numbers by dispatch, with the cost in seconds that was minimised and a lower bound of it.
 
     ``given_up`` are those of its seconds by which a placement with more handoffs was better.
@@ -78,21 +78,21 @@ class Choice:
         return self.cost / self.bound - 1 if self.bound > 0 else 0.0
 
 
-def choose(problem: Problem, objective: str, seconds: float, enough: float = ENOUGH) -> Choice:
+def choose(problem: PlacementProblem, objective: str, seconds: float, enough: float = ENOUGH) -> SearchResult:
     """A placement for ``latency`` or ``throughput``, found within about ``seconds`` of a processor; sooner,
     when one is known to be within ``enough`` of the best.
 
     Raises PlacementError when none keeps the limits.
     """
     if objective == "throughput":
-        problem = problem.loaded
+        problem = problem.for_throughput
     cost = cost_of(problem, objective)
     if all(len(able) == 1 for able in problem.allowed):
         labels = [able[0] for able in problem.allowed]
-        if not problem.fits(labels):
+        if not problem.is_feasible(labels):
             raise PlacementError(IMPOSSIBLE)
         value = cost(labels)
-        return Choice(labels, value, value, "only one placement is possible")
+        return SearchResult(labels, value, value, "only one placement is possible")
     if math.prod(len(able) for able in problem.allowed) <= _ALL:
         return _best_of_all(problem, cost)
     return _Search(problem, objective, cost, seconds, enough).run()
@@ -101,14 +101,16 @@ def choose(problem: Problem, objective: str, seconds: float, enough: float = ENO
 class _Search:
     """What is known so far: the best placement, and the greatest bound."""
 
-    def __init__(self, problem: Problem, objective: str, cost: Cost, seconds: float, enough: float) -> None:
+    def __init__(
+        self, problem: PlacementProblem, objective: str, cost: Cost, seconds: float, enough: float
+    ) -> None:
         self.problem, self.objective, self.of, self.enough = problem, objective, cost, enough
         self.clock, self.seconds = Clock(), seconds
         self.labels: list[int] | None = None
         self.cost, self.method = math.inf, ""
         self.bound = path_bound(problem) if objective == "latency" else load_bound(problem)
 
-    def run(self) -> Choice:
+    def run(self) -> SearchResult:
         for device in self.problem.devices:
             self._better(single_device(self.problem, device), "one device for all it can run")
         if self.objective == "throughput":
@@ -174,7 +176,7 @@ class _Search:
             self._better(labels, f"{self.method}, local search")
 
     def _better(self, labels: list[int], method: str) -> None:
-        if self.problem.fits(labels):
+        if self.problem.is_feasible(labels):
             value = self.of(labels)
             if value < self.cost * (1 - 1e-9):
                 self.labels, self.cost, self.method = labels, value, method
@@ -182,7 +184,7 @@ class _Search:
     def _within(self, part: float) -> bool:
         return self.cost <= self.bound * (1 + part)
 
-    def _choice(self, method: str = "") -> Choice:
+    def _choice(self, method: str = "") -> SearchResult:
         if self.labels is None:
             raise PlacementError(f"no placement within the devices' limits was found in {self.seconds} s")
         bound, least = min(self.bound, self.cost), self.cost
@@ -190,7 +192,7 @@ class _Search:
             self.labels = fewer_handoffs(self.problem, self.labels, self.of)
             self.cost = self.of(self.labels)
         given_up = max(0.0, self.cost - least)
-        return Choice(self.labels, self.cost, bound, method or self.method, given_up)
+        return SearchResult(self.labels, self.cost, bound, method or self.method, given_up)
 
 
 class _Widening:
@@ -211,11 +213,11 @@ class _Widening:
         return found
 
 
-def _best_of_all(problem: Problem, cost: Cost) -> Choice:
+def _best_of_all(problem: PlacementProblem, cost: Cost) -> SearchResult:
     best: tuple[float, int, list[int]] | None = None
     for placement in itertools.product(*problem.allowed):
         labels = list(placement)
-        if not problem.fits(labels):
+        if not problem.is_feasible(labels):
             continue
         # At equal cost neighbours stay together.
         value, changes = cost(labels), sum(a != b for a, b in itertools.pairwise(labels))
@@ -223,26 +225,26 @@ def _best_of_all(problem: Problem, cost: Cost) -> Choice:
             best = value, changes, labels
     if best is None:
         raise PlacementError(IMPOSSIBLE)
-    return Choice(best[2], best[0], best[0], "all placements compared")
+    return SearchResult(best[2], best[0], best[0], "all placements compared")
 
 
-def path_bound(problem: Problem) -> float:
+def path_bound(problem: PlacementProblem) -> float:
     """Seconds of the longest path of dispatches, each where it is fastest, and nothing moved."""
     fastest = [
         min(times[d] for d in able) for times, able in zip(problem.times, problem.allowed, strict=True)
     ]
     parents: dict[int, set[int]] = {}
-    for move in problem.moves:
-        if move.producer != HOST:
-            for consumer in move.consumers:
-                parents.setdefault(consumer, set()).add(move.producer)
+    for edge in problem.edges:
+        if edge.producer != HOST:
+            for consumer in edge.consumers:
+                parents.setdefault(consumer, set()).add(edge.producer)
     ends: list[float] = []
     for n, own in enumerate(fastest):
         ends.append(own + max((ends[p] for p in parents.get(n, ())), default=0.0))
     return max(ends, default=0.0)
 
 
-def load_bound(problem: Problem) -> float:
+def load_bound(problem: PlacementProblem) -> float:
     """Seconds of the fullest queue if the dispatches could be divided freely."""
     queues = sorted(set(problem.queues))
     times = np.full((len(problem.times), len(queues)), np.inf)

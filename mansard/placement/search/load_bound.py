@@ -35,7 +35,7 @@ class Branch:
     """The value that a dispatch keeps: its move, who makes it (HOST: the caller), and seconds that the
     dispatch pays for copy and handoff, [maker's device, own device], the last row for the caller's."""
 
-    move: int
+    edge: int
     parent: int
     copy: Floats
     handoff: Floats

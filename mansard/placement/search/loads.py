@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mansard.placement.problem import HOST, Problem
+from mansard.placement.problem import HOST, PlacementProblem
 from mansard.placement.search.highs import Program
 
 Floats = npt.NDArray[np.float64]
@@ -17,23 +17,29 @@ Ints = npt.NDArray[np.int64]
 class Loads:
     """The loads of many placements of a problem: those that `simulate` predicts, without the run."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PlacementProblem) -> None:
         self.times = np.array(problem.load_times, np.float64).reshape(-1, len(problem.profiles))
-        devices, moves = range(len(problem.profiles)), problem.moves
+        devices, edges = range(len(problem.profiles)), problem.edges
         self.queues: Ints = np.unique(problem.queues, return_inverse=True)[1].reshape(-1)
-        self.producers = np.array([move.producer for move in moves], np.int64)
+        self.producers = np.array([edge.producer for edge in edges], np.int64)
         # Seconds of copies, [source, target, move], the last row for HOST as the source; none to itself.
         self.copy: Floats = np.array(
             [
-                [[problem.delay(move.bytes, source, target)[1] for move in moves] for target in devices]
+                [
+                    [problem.transfer_delay(edge.bytes, source, target)[1] for edge in edges]
+                    for target in devices
+                ]
                 for source in (*devices, HOST)
             ]
-        ).reshape(len(devices) + 1, len(devices), len(moves))
+        ).reshape(len(devices) + 1, len(devices), len(edges))
         self.down: Floats = np.array(
-            [[problem.delay(m.bytes, d, HOST)[1] * (HOST in m.consumers) for d in devices] for m in moves]
-        ).reshape(len(moves), len(devices))
-        self.entry: Floats = np.array([[problem.entry(a, b) for b in devices] for a in devices])
-        reads = [(number, n) for number, move in enumerate(moves) for n in move.consumers if n != HOST]
+            [
+                [problem.transfer_delay(m.bytes, d, HOST)[1] * (HOST in m.consumers) for d in devices]
+                for m in edges
+            ]
+        ).reshape(len(edges), len(devices))
+        self.entry: Floats = np.array([[problem.handoff_load(a, b) for b in devices] for a in devices])
+        reads = [(number, n) for number, edge in enumerate(edges) for n in edge.consumers if n != HOST]
         self.read, self.readers = np.array(reads, np.int64).reshape(-1, 2).T
         inside = self.producers[self.read] != HOST
         self.made, self.used = self.producers[self.read][inside], self.readers[inside]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mansard.placement.problem import Problem
+from mansard.placement.problem import PlacementProblem
 from mansard.placement.search.clock import Clock
 from mansard.placement.search.loads import Loads
 from mansard.placement.simulate import simulate
@@ -22,7 +22,7 @@ _WORTH = 0.02
 Cost = Callable[[Sequence[int]], float]
 
 
-def cost_of(problem: Problem, objective: str) -> Cost:
+def cost_of(problem: PlacementProblem, objective: str) -> Cost:
     """Seconds to compare placements by: of a call, or of the busiest queue."""
 
     if objective == "throughput":
@@ -30,13 +30,13 @@ def cost_of(problem: Problem, objective: str) -> Cost:
     return lambda labels: simulate(problem, labels).seconds
 
 
-def single_device(problem: Problem, device: int) -> list[int]:
+def single_device(problem: PlacementProblem, device: int) -> list[int]:
     """Everything that can be on one device there, the rest where it is fastest."""
     labels = [
         device if device in able else min((problem.times[n][d], d) for d in able)[1]
         for n, able in enumerate(problem.allowed)
     ]
-    for group in problem.together:
+    for group in problem.colocated:
         shared = set.intersection(*(set(problem.allowed[n]) for n in group))
         chosen = device if device in shared else min(shared, default=labels[group[0]])
         for n in group:
@@ -44,7 +44,7 @@ def single_device(problem: Problem, device: int) -> list[int]:
     return labels
 
 
-def stages(problem: Problem) -> list[list[int]]:
+def stages(problem: PlacementProblem) -> list[list[int]]:
     """For every order of two or three devices the model cut into one stage for each, so that their loads are
     most equal. There are as few handoffs as there can be between so many devices."""
     times = np.array(problem.times)
@@ -72,10 +72,12 @@ def stages(problem: Problem) -> list[list[int]]:
     return found
 
 
-def improve(problem: Problem, labels: Sequence[int], cost: Cost, clock: Clock, until: float) -> list[int]:
-    """Move runs of dispatches to other devices while the cost falls, until some seconds of a clock."""
+def improve(
+    problem: PlacementProblem, labels: Sequence[int], cost: Cost, clock: Clock, until: float
+) -> list[int]:
+    """DataEdge runs of dispatches to other devices while the cost falls, until some seconds of a clock."""
     best, found = list(labels), cost(labels)
-    group_of = {n: group for group in problem.together for n in group}
+    group_of = {n: group for group in problem.colocated for n in group}
     improving = True
     while improving:
         improving = False
@@ -95,11 +97,11 @@ def improve(problem: Problem, labels: Sequence[int], cost: Cost, clock: Clock, u
     return best
 
 
-def fewer_handoffs(problem: Problem, labels: Sequence[int], cost: Cost) -> list[int]:
+def fewer_handoffs(problem: PlacementProblem, labels: Sequence[int], cost: Cost) -> list[int]:
     """The labels with runs of dispatches on the device of their neighbours, the shortest first, as far as all
     of it together costs no more than 2 % (`_WORTH`)."""
     found, most = list(labels), cost(labels) * (1 + _WORTH)
-    group_of = {n: group for group in problem.together for n in group}
+    group_of = {n: group for group in problem.colocated for n in group}
     tried: set[tuple[int, int]] = set()
     while True:
         runs = sorted((run for run in _runs(found) if (run.start, run.stop) not in tried), key=len)
@@ -124,7 +126,7 @@ def _fewer(labels: Sequence[int], than: Sequence[int]) -> bool:
 
 
 def _moved(
-    problem: Problem,
+    problem: PlacementProblem,
     labels: list[int],
     run: range,
     device: int,
@@ -137,4 +139,4 @@ def _moved(
     trial = list(labels)
     for n in moving:
         trial[n] = device
-    return trial if problem.fits(trial) else None
+    return trial if problem.is_feasible(trial) else None

@@ -9,8 +9,8 @@ binaries), w[d] that it is copied to d. Finishing times f obey
   other by its values (only up to `ORDERED_PAIRS` of them: beyond, they are left out),
 
 and the objective T obeys T >= f[n] and T >= what device d works, for every d. For throughput the objective
-is the load of the fullest queue alone, with handoffs (`Problem.entry`). What is left out only makes T
-smaller, so the program's bound is a lower bound of what `simulate` says of any placement.
+is the load of the fullest queue alone, with handoffs (`PlacementProblem.handoff_load`). What is left out only
+makes T smaller, so the program's bound is a lower bound of what `simulate` says of any placement.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mansard.errors import PlacementError
-from mansard.placement.problem import HOST, Move, Problem, reachable
+from mansard.placement.problem import HOST, DataEdge, PlacementProblem, reachability
 from mansard.placement.search.highs import Program
 
 IMPOSSIBLE = "no placement keeps within the devices' memory limits and least shares"
@@ -41,7 +41,7 @@ class Solution:
 
 
 def solve(
-    problem: Problem,
+    problem: PlacementProblem,
     objective: str,
     seconds: float,
     enough: float = 2e-3,
@@ -66,11 +66,11 @@ def solve(
     if values is not None:
         labels = [max((values[c], -d) for d, c in places.items())[1] * -1 for places in x]
     # The tie-breaker is no time: the bound holds without it.
-    changes = _TIE * len(problem.moves)
+    changes = _TIE * len(problem.edges)
     return Solution(labels, max(0.0, (solved.bound - changes) / (1 + _ROUNDING)) * scale)
 
 
-def _scale(problem: Problem) -> float:
+def _scale(problem: PlacementProblem) -> float:
     """A time near the objective, so that the program's numbers are near one."""
     best = [min(times[d] for d in able) for times, able in zip(problem.times, problem.allowed, strict=True)]
     return max(sum(best), 1e-12)
@@ -79,7 +79,7 @@ def _scale(problem: Problem) -> float:
 class _Formulation:
     """The program of a problem; ``x[n][d]`` is the column of dispatch n on device d."""
 
-    def __init__(self, problem: Problem, objective: str, scale: float) -> None:
+    def __init__(self, problem: PlacementProblem, objective: str, scale: float) -> None:
         self.problem, self.scale, self.program = problem, scale, Program()
         self.total = self.program.column(cost=1.0)
         self.x = [{d: self.program.column(upper=1.0, integer=True) for d in able} for able in problem.allowed]
@@ -89,8 +89,8 @@ class _Formulation:
         self.pairs: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
         for n in range(len(self.x)):
             self._dispatch(n)
-        for move in problem.moves:
-            self._move(move)
+        for edge in problem.edges:
+            self._move(edge)
         if not self.finish:
             self._handoffs()
         for queue in set(problem.queues):
@@ -109,29 +109,29 @@ class _Formulation:
             program.row([(self.finish[n], 1.0), *((c, -self.time[n][d]) for d, c in places.items())], 0.0)
             program.row([(self.total, 1.0), (self.finish[n], -1.0)], 0.0)
 
-    def _move(self, move: Move) -> None:
+    def _move(self, edge: DataEdge) -> None:
         """The copies of a value: once per device that reads it and does not make it."""
         copied: dict[tuple[int, int], int] = {}
-        for consumer in move.consumers:
-            if move.producer == HOST:
-                self._from_host(move, consumer, copied)
+        for consumer in edge.consumers:
+            if edge.producer == HOST:
+                self._from_host(edge, consumer, copied)
             elif consumer == HOST:
-                self._to_host(move)
+                self._to_host(edge)
             else:
-                self._between(move, consumer, copied)
+                self._between(edge, consumer, copied)
 
-    def _copied(self, move: Move, source: int, target: int, copied: dict[tuple[int, int], int]) -> int:
+    def _copied(self, edge: DataEdge, source: int, target: int, copied: dict[tuple[int, int], int]) -> int:
         """A column that is 1 when the value is copied between two devices; its work falls to the target."""
         if (source, target) not in copied:
             copied[source, target] = column = self.program.column(cost=_TIE, upper=1.0)
-            _, copy = self.problem.delay(move.bytes, source, target)
+            _, copy = self.problem.transfer_delay(edge.bytes, source, target)
             self.load[target].append((column, copy / self.scale))
         return copied[source, target]
 
-    def _between(self, move: Move, consumer: int, copied: dict[tuple[int, int], int]) -> None:
-        program, before, after = self.program, self.x[move.producer], self.x[consumer]
+    def _between(self, edge: DataEdge, consumer: int, copied: dict[tuple[int, int], int]) -> None:
+        program, before, after = self.program, self.x[edge.producer], self.x[consumer]
         pair = {(a, d): program.column(upper=1.0) for a in before for d in after}
-        self.pairs.setdefault((move.producer, consumer), pair)
+        self.pairs.setdefault((edge.producer, consumer), pair)
         for a, c in before.items():
             program.row([*((pair[a, d], 1.0) for d in after), (c, -1.0)], 0.0, 0.0)
         for d, c in after.items():
@@ -139,11 +139,11 @@ class _Formulation:
         delays = []
         for (a, d), column in pair.items():
             if a != d:
-                program.row([(self._copied(move, a, d, copied), 1.0), (column, -1.0)], 0.0)
-                delays.append((column, -sum(self.problem.delay(move.bytes, a, d)) / self.scale))
+                program.row([(self._copied(edge, a, d, copied), 1.0), (column, -1.0)], 0.0)
+                delays.append((column, -sum(self.problem.transfer_delay(edge.bytes, a, d)) / self.scale))
         if self.finish:
             own = [(c, -self.time[consumer][d]) for d, c in after.items()]
-            ends = [(self.finish[consumer], 1.0), (self.finish[move.producer], -1.0)]
+            ends = [(self.finish[consumer], 1.0), (self.finish[edge.producer], -1.0)]
             program.row([*ends, *own, *delays], 0.0)
 
     def _handoffs(self) -> None:
@@ -151,12 +151,12 @@ class _Formulation:
         by an earlier dispatch, for p or a later one."""
         program = self.program
         waits: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
-        for edge, pair in self.pairs.items():
-            waits[edge] = {}
+        for dependence, pair in self.pairs.items():
+            waits[dependence] = {}
             for (a, d), column in pair.items():
-                seconds = self.problem.entry(a, d)
+                seconds = self.problem.handoff_load(a, d)
                 if a != d and seconds:
-                    waits[edge][a, d] = own = program.column(upper=1.0)
+                    waits[dependence][a, d] = own = program.column(upper=1.0)
                     program.row([(column, 1.0), (own, -1.0)], 0.0)
                     self.load[d].append((own, seconds / self.scale))
         for (p, n), pair in self.pairs.items():
@@ -167,10 +167,10 @@ class _Formulation:
                 terms = [(own[place], 1.0) for own in inside if place in own]
                 program.row([*terms, (pair[place], -1.0)], 0.0)
 
-    def _from_host(self, move: Move, consumer: int, copied: dict[tuple[int, int], int]) -> None:
+    def _from_host(self, edge: DataEdge, consumer: int, copied: dict[tuple[int, int], int]) -> None:
         arrivals = []
         for d, c in self.x[consumer].items():
-            handoff, copy = self.problem.delay(move.bytes, HOST, d)
+            handoff, copy = self.problem.transfer_delay(edge.bytes, HOST, d)
             arrivals.append((c, -(handoff + copy) / self.scale - self.time[consumer][d]))
             if copy:
                 column = copied.setdefault((HOST, d), -1)
@@ -181,18 +181,18 @@ class _Formulation:
         if self.finish:
             self.program.row([(self.finish[consumer], 1.0), *arrivals], 0.0)
 
-    def _to_host(self, move: Move) -> None:
+    def _to_host(self, edge: DataEdge) -> None:
         late = []
-        for d, c in self.x[move.producer].items():
-            handoff, copy = self.problem.delay(move.bytes, d, HOST)
+        for d, c in self.x[edge.producer].items():
+            handoff, copy = self.problem.transfer_delay(edge.bytes, d, HOST)
             self.load[d].append((c, copy / self.scale))
             late.append((c, -(handoff + copy) / self.scale))
         if self.finish:
-            self.program.row([(self.total, 1.0), (self.finish[move.producer], -1.0), *late], 0.0)
+            self.program.row([(self.total, 1.0), (self.finish[edge.producer], -1.0), *late], 0.0)
 
     def _order(self) -> None:
         """One queue runs one dispatch at a time, in the model's order."""
-        after = reachable(self.problem)
+        after = reachability(self.problem)
         count = len(self.x)
         pairs = [(m, n) for n in range(count) for m in range(n) if not after[m, n]]
         if len(pairs) > ORDERED_PAIRS:
@@ -207,14 +207,14 @@ class _Formulation:
 
     def _limits(self) -> None:
         program, problem = self.program, self.problem
-        for group in problem.together:
+        for group in problem.colocated:
             for n in group[1:]:
                 for d in self.x[n].keys() | self.x[group[0]].keys():
                     terms = [
                         (self.x[k][d], sign) for k, sign in ((n, 1.0), (group[0], -1.0)) if d in self.x[k]
                     ]
                     program.row(terms, 0.0, 0.0)
-        for d, least in enumerate(problem.least):
+        for d, least in enumerate(problem.min_dispatches):
             if least:
                 program.row([(places[d], 1.0) for places in self.x if d in places], float(least))
         for d, limit in enumerate(problem.limits):
@@ -222,7 +222,7 @@ class _Formulation:
                 continue
             unit = float(max(limit, 1))
             terms = []
-            for held in problem.held:
+            for held in problem.constants:
                 column = program.column(upper=1.0)
                 terms.append((column, held.bytes / unit))
                 for n in held.users:

@@ -38,8 +38,8 @@ class Ways:
     def __init__(self, look: Outlook) -> None:
         self.look = look
         self.made: dict[int, list[int]] = {}
-        for number, move in enumerate(look.problem.moves):
-            self.made.setdefault(move.producer, []).append(number)
+        for number, edge in enumerate(look.problem.edges):
+            self.made.setdefault(edge.producer, []).append(number)
         self.prices = np.zeros((1, len(look.limited)))
         self.charged, self.later = self._charged()
         for place in range(len(look.limited)):
@@ -49,7 +49,7 @@ class Ways:
                 more[:, place] = best * np.array(_BESIDE)
                 self.prices = np.concatenate([self.prices, more])
         self.tail = self._tails(self.prices)
-        self.readers = {n: sorted({*look.problem.moves[n].consumers} - {HOST}) for n in look.slot_of}
+        self.readers = {n: sorted({*look.problem.edges[n].consumers} - {HOST}) for n in look.slot_of}
         self.known: dict[tuple[int, int], Floats] = {}
 
     def behind(self, number: int, n: int) -> Floats:
@@ -70,9 +70,9 @@ class Ways:
         and (number among shared constants, last dispatch, bytes) of these."""
         found, later = np.zeros(len(self.look.times)), []
         if self.look.limited:
-            for held in self.look.problem.held:
+            for held in self.look.problem.constants:
                 found[max(held.users)] += held.bytes
-            shared = [held for held in self.look.problem.held if len(held.users) > 1]
+            shared = [held for held in self.look.problem.constants if len(held.users) > 1]
             later = [(number, max(held.users), held.bytes) for number, held in enumerate(shared)]
         return found, later
 
@@ -122,7 +122,7 @@ class Ways:
             behind = np.zeros((len(prices), look.devices))
             for number in self.made.get(n, ()):
                 arrival = look.handoff[:-1, :, number] + look.copy[:-1, :, number]
-                for user in look.problem.moves[number].consumers:
+                for user in look.problem.edges[number].consumers:
                     if user == HOST:
                         late = look.down[number] + look.behind[number]
                     else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from mansard.placement.problem import HOST, Problem
+from mansard.placement.problem import HOST, PlacementProblem
 from mansard.placement.search.load_bound import Branch, Forest
 from mansard.placement.search.loads import load_weights
 from mansard.placement.search.path_bound import Ways
@@ -45,7 +45,7 @@ class Step:
     """Of the slots alive afterwards, the least sets of which a later dispatch needs all."""
     alive: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Slots of the values that are read afterwards."""
-    moves: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    edges: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Their moves."""
     producers: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """And who makes them."""
@@ -72,7 +72,7 @@ class Step:
         return replace(
             self,
             alive=self.alive[kept],
-            moves=self.moves[kept],
+            edges=self.edges[kept],
             producers=self.producers[kept],
             read=self.read[kept],
             down=self.down[kept],
@@ -97,7 +97,7 @@ class Outlook:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: PlacementProblem,
         latency: bool,
         paid: Collection[tuple[int, int]] = (),
         load: Sequence[float] | None = None,
@@ -113,32 +113,34 @@ class Outlook:
         self._delays(latency, paid)
         self.nearest = _shortest(self.handoff[: self.devices, : self.devices, 0].copy())
         self.limited = [d for d, limit in enumerate(problem.limits) if limit is not None]
-        self.least = [d for d, least in enumerate(problem.least) if least]
+        self.least = [d for d, least in enumerate(problem.min_dispatches) if least]
         self._steps(latency)
         self.ways = Ways(self) if latency else None
         self._waiting()
         self.weights, self.rest = self._loads()
 
     def _delays(self, latency: bool, paid: Collection[tuple[int, int]]) -> None:
-        moves = self.problem.moves
-        shape = (self.devices + 1, self.devices, max(1, len(moves)))
+        edges = self.problem.edges
+        shape = (self.devices + 1, self.devices, max(1, len(edges)))
         handoff, copy = np.zeros(shape), np.zeros(shape)
         for source in (*range(self.devices), HOST):
             for target in range(self.devices):
-                for number, move in enumerate(moves):
-                    found = self.problem.delay(move.bytes, source, target)
+                for number, edge in enumerate(edges):
+                    found = self.problem.transfer_delay(edge.bytes, source, target)
                     handoff[source, target, number], copy[source, target, number] = found
         for number, target in paid:
             copy[:, target, number] = 0.0
-        for number, move in enumerate(moves):
-            readers = {d for n in move.consumers if n != HOST for d in self.problem.allowed[n]}
+        for number, edge in enumerate(edges):
+            readers = {d for n in edge.consumers if n != HOST for d in self.problem.allowed[n]}
             copy[:, [d for d in range(self.devices) if d not in readers], number] = 0.0
-        to_host = [[self.problem.delay(move.bytes, d, HOST) for d in range(self.devices)] for move in moves]
+        to_host = [
+            [self.problem.transfer_delay(edge.bytes, d, HOST) for d in range(self.devices)] for edge in edges
+        ]
         behind, self.down = np.moveaxis(np.array(to_host).reshape(-1, self.devices, 2), 2, 0).copy()
         self.queued: npt.NDArray[np.bool_] = self.down > 0
         # Copies that add up to nothing are left out: where small values are then makes no states.
-        most = np.maximum(copy.max(axis=(0, 1))[: len(moves)], self.down.max(axis=1, initial=0.0))
-        lives = [max((len(self.times) if u == HOST else u) - m.producer for u in m.consumers) for m in moves]
+        most = np.maximum(copy.max(axis=(0, 1))[: len(edges)], self.down.max(axis=1, initial=0.0))
+        lives = [max((len(self.times) if u == HOST else u) - m.producer for u in m.consumers) for m in edges]
         order = np.argsort(most / np.maximum(1, lives))
         fastest = self.times.min(axis=1).sum()
         small = order[np.cumsum(most[order]) <= _NEGLIGIBLE * fastest]
@@ -156,18 +158,18 @@ class Outlook:
         self.entry: Floats = np.zeros((self.devices + 1, self.devices))
         if not latency:
             for source, target in itertools.product(range(self.devices), repeat=2):
-                self.entry[source, target] = self.problem.entry(source, target)
+                self.entry[source, target] = self.problem.handoff_load(source, target)
 
     def _certain(self, copy: Floats) -> None:
         """Copies to readers that can only be on one device are made wherever the value is: loads of its own
         dispatch, or in any event. They are no copies of the search then."""
-        for number, move in enumerate(self.problem.moves):
-            able = [self.problem.allowed[n] for n in move.consumers if n != HOST]
+        for number, edge in enumerate(self.problem.edges):
+            able = [self.problem.allowed[n] for n in edge.consumers if n != HOST]
             for target in {own[0] for own in able if len(own) == 1}:
-                if move.producer == HOST:
+                if edge.producer == HOST:
                     self.load[target] += copy[HOST, target, number]
                 else:
-                    self.certain[move.producer, :, target] += copy[:-1, target, number]
+                    self.certain[edge.producer, :, target] += copy[:-1, target, number]
                 copy[:, target, number] = 0.0
 
     def _steps(self, latency: bool) -> None:
@@ -177,21 +179,21 @@ class Outlook:
         self.initial: list[tuple[int, int]] = []
         self.final: list[tuple[int, int]] = []
         self.slot_of: dict[int, int] = {}
-        for number, move in sorted(enumerate(problem.moves), key=lambda item: item[1].producer):
-            users = [c for c in move.consumers if c != HOST]
-            to_host = HOST in move.consumers and move.producer != HOST
+        for number, edge in sorted(enumerate(problem.edges), key=lambda item: item[1].producer):
+            users = [c for c in edge.consumers if c != HOST]
+            to_host = HOST in edge.consumers and edge.producer != HOST
             late = self.down[number] + self.behind[number]
-            to_host = to_host and any(late[d] for d in problem.allowed[move.producer])
+            to_host = to_host and any(late[d] for d in problem.allowed[edge.producer])
             instant = not self.copy[:, :, number].any() and not to_host
             waits = latency or (self.entry.any() and users)
-            if move.producer == HOST:
+            if edge.producer == HOST:
                 waits = self.handoff[HOST, :, number].any()
             if instant and not waits:
                 continue  # it is wherever it is read when it is read
             last = count if to_host else max(users, default=-1)
             if last < 0:
                 continue
-            begin = move.producer
+            begin = edge.producer
             slot = next((s for s, end in enumerate(slots) if end <= begin and end < count), len(slots))
             if slot == len(slots):
                 slots.append(0)
@@ -209,8 +211,8 @@ class Outlook:
                 self.final.append((number, slot))
         self.slots = len(slots)
         self.final.sort()
-        group_of = {n: (g, group) for g, group in enumerate(problem.together) for n in group}
-        shared = {h: i for i, h in enumerate(k for k, h in enumerate(problem.held) if len(h.users) > 1)}
+        group_of = {n: (g, group) for g, group in enumerate(problem.colocated) for n in group}
+        shared = {h: i for i, h in enumerate(k for k, h in enumerate(problem.constants) if len(h.users) > 1)}
         self.shared = len(shared) if self.limited else 0
         for n, step in enumerate(steps):
             step.reads.sort()
@@ -219,7 +221,7 @@ class Outlook:
                 step.group, group = group_of[n]
                 step.devices = tuple(d for d in step.devices if all(d in problem.allowed[m] for m in group))
         if self.limited:
-            for number, held in enumerate(problem.held):
+            for number, held in enumerate(problem.constants):
                 for n in held.users:
                     steps[n].held = (*steps[n].held, (held.bytes, shared.get(number)))
 
@@ -227,7 +229,7 @@ class Outlook:
         """For the values alive after every step: what waits for them."""
         count = len(self.times)
         final = {number for number, _ in self.final}
-        readers = {n: {*self.problem.moves[n].consumers} - {HOST} for n in self.slot_of}
+        readers = {n: {*self.problem.edges[n].consumers} - {HOST} for n in self.slot_of}
         last = {n: max(own, default=HOST) for n, own in readers.items()}
         # What reads only what is made already by then can be next; all others wait for one of those.
         able: list[set[int]] = [set() for _ in range(count)]
@@ -249,13 +251,13 @@ class Outlook:
                 }
             alive += [number for number, _ in step.makes]
             sets = {
-                frozenset(self.slot_of[m] for m in self.problem.inputs[later] if m in self.slot_of)
+                frozenset(self.slot_of[m] for m in self.problem.input_edges[later] if m in self.slot_of)
                 for later in able[n]
             }
             step.needs = [sorted(s) for s in sets if not any(other < s for other in sets)]
             step.alive = np.array([self.slot_of[number] for number in alive], np.int64)
-            step.moves = np.array(alive, np.int64)
-            step.producers = np.array([self.problem.moves[number].producer for number in alive], np.int64)
+            step.edges = np.array(alive, np.int64)
+            step.producers = np.array([self.problem.edges[number].producer for number in alive], np.int64)
             step.down = np.array([number in final for number in alive], np.bool_)
             if self.ways is not None:
                 tails = [self.ways.behind(number, n) for number in alive]
@@ -295,7 +297,7 @@ class Outlook:
             if branch is None:
                 cost[:, : n + 1] += values[:, n].min(axis=1)[:, None]
                 continue
-            owed = branch, self.slot_of[branch.move], values[:, n]
+            owed = branch, self.slot_of[branch.edge], values[:, n]
             for step in self.steps[max(0, branch.parent) : n]:
                 step.owed.append(owed)
         self.sharing, self.queue_of = shared, forest.queues
@@ -309,21 +311,21 @@ class Outlook:
 
     def _branches(self) -> list[Branch | None]:
         """For every dispatch the value that it keeps of those that load the reader's queue."""
-        moves = self.problem.moves
+        edges = self.problem.edges
         kept = [
-            max((number for number, _ in step.reads), key=lambda m: moves[m].producer, default=None)
+            max((number for number, _ in step.reads), key=lambda m: edges[m].producer, default=None)
             for step in self.steps
         ]
         newest = [-1] * len(kept)
-        for move in moves:
-            for user in move.consumers:
+        for edge in edges:
+            for user in edge.consumers:
                 if user != HOST:
-                    newest[user] = max(newest[user], move.producer)
+                    newest[user] = max(newest[user], edge.producer)
         # Handed over for a dispatch or another reader of the value: nothing read until then was made later.
         entries = [
             parent
             if number is not None
-            and moves[number].producer == parent >= max(newest[parent + 1 : n], default=-1)
+            and edges[number].producer == parent >= max(newest[parent + 1 : n], default=-1)
             else HOST
             for n, (number, parent) in enumerate(zip(kept, newest, strict=True))
         ]
@@ -334,7 +336,7 @@ class Outlook:
                 continue
             copy = self.copy[:, :, number] / kept.count(number)
             handoff = self.entry * (parent != HOST) / max(1, entries.count(parent))
-            branch = Branch(number, moves[number].producer, copy, handoff)
+            branch = Branch(number, edges[number].producer, copy, handoff)
             found.append(branch if branch.price.any() else None)
         return found
 
