@@ -3,8 +3,8 @@
 The search for a placement knows limits of constants (`mansard.placement.problem.PlacementProblem.limits`),
 since what else a device holds depends on how everything is placed and scheduled. So a placement is made, its
 schedule is laid out as the runtime would, and where a device holds too much it is made again: with less room
-for constants, which leaves what the values of this placement take; or, where those alone are most of the limit,
-without the dispatches on that device that read or make the largest values at its fullest moments.
+for constants, which leaves what the values of this placement take; or, where those alone are most of the
+limit, without the dispatches on that device that read or make the largest values at its fullest moments.
 """
 
 from __future__ import annotations

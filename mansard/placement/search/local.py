@@ -75,7 +75,7 @@ def stages(problem: PlacementProblem) -> list[list[int]]:
 def improve(
     problem: PlacementProblem, labels: Sequence[int], cost: Cost, clock: Clock, until: float
 ) -> list[int]:
-    """DataEdge runs of dispatches to other devices while the cost falls, until some seconds of a clock."""
+    """Move runs of dispatches to other devices while the cost falls, until some seconds of a clock."""
     best, found = list(labels), cost(labels)
     group_of = {n: group for group in problem.colocated for n in group}
     improving = True
