@@ -44,9 +44,9 @@ from mansard.hal.buffer import Buffer
 from mansard.hal.device import CommandBuffer, Device
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Linear
 from mansard.ir import dispatch as fused
-from mansard.ir.panels import mark_packable
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.passes.fusion.fuse import fuse
+from mansard.passes.fusion.packable import mark_packable
 from mansard.passes.parallel.split_reduction import split_reductions
 from mansard.passes.pipeline import CANONICAL, run_passes
 from mansard.placement import PlacementOptions

@@ -20,11 +20,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mansard.analysis.affine import Affine, Ends
+from mansard.analysis.specialise import specialise
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import COMPARE, Apply, Arg, walk
 from mansard.ir.types import Linear
-from mansard.passes.canonical.specialise import specialise
 
 MOST_SEGMENTS = 4
 """Parts a loop is cut into; with more, kernels grow and nothing is gained."""

@@ -26,13 +26,14 @@ from mansard.compiler.variants import SharedFiles, target_sets
 from mansard.errors import CompileError
 from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.graph import Graph
-from mansard.ir.panels import Panels, mark_packable
+from mansard.ir.panels import Panels
 from mansard.ir.types import Value
 from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.canonical.fold_constants import fold_constants
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.fusion.horizontal_fusion import fuse_horizontally
 from mansard.passes.fusion.in_place import mark_in_place
+from mansard.passes.fusion.packable import mark_packable
 from mansard.passes.layout.channels_last import channels_last
 from mansard.passes.layout.padding import read_padding
 from mansard.passes.layout.weights import lay_out_weights
@@ -42,7 +43,7 @@ from mansard.passes.parallel.split_reduction import split_reductions
 from mansard.passes.pipeline import CANONICAL, Step, run_passes
 from mansard.passes.products.demote import check_precision, demote_products
 from mansard.passes.products.fold_scales import fold_scales
-from mansard.passes.products.integer_products import narrow_integers
+from mansard.passes.products.integer_products import demote_integers
 from mansard.passes.products.quantised_products import quantised_products
 from mansard.placement import DeviceSlot, PlacementOptions
 from mansard.placement.memory import placed_within
@@ -136,7 +137,7 @@ def _no_collections() -> Iterator[None]:
 
 def _passes(precision: str) -> tuple[Step, ...]:
     """The passes of every compilation; CPUs and GPUs both want images channels-last."""
-    images: tuple[Step, ...] = (read_padding, narrow_integers, fold_constants, eliminate_dead, channels_last)
+    images: tuple[Step, ...] = (read_padding, demote_integers, fold_constants, eliminate_dead, channels_last)
     rounding: tuple[Step, ...] = (demote_products, eliminate_dead) if precision == "bf16" else ()
     return (
         quantised_products,

@@ -1,19 +1,15 @@
-"""Packed constants: weights stored in the order in which a kernel reads them.
+"""Packed weights: the panel layout in which a kernel streams a constant operand.
 
-A schedule may ask for another layout of a constant that only its dispatch reads (`Dispatch.packable`).
-The artifact then holds the packed form alone. A constant with several readers stays dense, in one copy
-that serves them all.
+A schedule may pack a constant that only its dispatch reads (`Dispatch.packable`); the artifact then stores
+the packed form only. A constant with several readers stays dense, in one copy.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from mansard.ir.dispatch import DispatchGraph
 
 
 @dataclass(frozen=True)
@@ -58,12 +54,3 @@ class Panels:
         padded[:depth, :columns] = walked.reshape(depth, columns)
         split = padded.reshape(groups, self.group, panels, self.width)
         return np.ascontiguousarray(split.transpose(2, 0, 3, 1)).reshape(self.shape)
-
-
-def mark_packable(graph: DispatchGraph) -> DispatchGraph:
-    """Dispatches with their ``packable`` constants: those that nothing else reads."""
-    live = {graph.base(v) for v in graph.graph.live_outs()}
-    readers = Counter(v for dispatch in graph.dispatches for v in dispatch.inputs)
-    alone = {v for v in graph.graph.constants if readers[v] == 1 and v not in live}
-    marked = [replace(d, packable=frozenset(alone & set(d.inputs))) for d in graph.dispatches]
-    return replace(graph, dispatches=tuple(marked))

@@ -16,10 +16,10 @@ from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.canonical.fold_constants import fold_constants, inline_generated
 from mansard.passes.canonical.gathers import affine_gathers
 from mansard.passes.canonical.inline import inline_into_gathers
+from mansard.passes.canonical.joins import read_through_joins
 from mansard.passes.canonical.lower_attention import lower_attention
 from mansard.passes.canonical.lower_views import lower_views
 from mansard.passes.canonical.simplify import simplify
-from mansard.passes.canonical.specialise import read_through_joins
 from mansard.passes.canonical.views import simplify_views
 from mansard.passes.layout.permute import permute_producers
 from mansard.passes.layout.split_loops import split_consumers

@@ -16,7 +16,7 @@ from mansard.ir.dispatch import Dispatch, is_contraction
 from mansard.ir.ops import Generic, Op, Reshape, Sort
 from mansard.ir.scalar import Apply, Cast, Gather, walk
 from mansard.ir.types import Value
-from mansard.passes.fusion.fuse import HEAVY
+from mansard.passes.fusion.groups import HEAVY
 from mansard.placement.kinds import kind_of
 from mansard.targets.profile import DeviceProfile
 

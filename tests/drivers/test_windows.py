@@ -12,11 +12,11 @@ from mansard.compiler.targets import resolve_targets
 from mansard.dims import Dim, symbol
 from mansard.ir import GraphBuilder, IndexMap, Linear
 from mansard.ir.interpreter.graph import interpret
-from mansard.ir.panels import mark_packable
 from mansard.ir.scalar import Const
 from mansard.ir.types import Constant
 from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.fusion.fuse import fuse
+from mansard.passes.fusion.packable import mark_packable
 from mansard.passes.layout.channels_last import channels_last
 from mansard.passes.layout.padding import read_padding
 from mansard.passes.pipeline import CANONICAL, run_passes

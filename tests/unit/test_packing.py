@@ -7,8 +7,9 @@ from graphs import F32, matmul
 from mansard.codegen.llvm.target import parse
 from mansard.codegen.schedules.cpu.gemm_tile import Tile, tiles
 from mansard.ir import Constant, GraphBuilder
-from mansard.ir.panels import Panels, mark_packable
+from mansard.ir.panels import Panels
 from mansard.passes.fusion.fuse import fuse
+from mansard.passes.fusion.packable import mark_packable
 
 RNG = np.random.default_rng(5)
 

@@ -14,10 +14,10 @@ from mansard.ir import GraphBuilder
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Concat, Slice
-from mansard.ir.panels import mark_packable
 from mansard.ir.scalar import Arg, Cast
 from mansard.ir.verify import verify
 from mansard.passes.fusion.fuse import fuse
+from mansard.passes.fusion.packable import mark_packable
 from mansard.passes.parallel.partition import ALIGNMENT, DispatchPartition, axes, partition, take_views
 
 

@@ -10,7 +10,7 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Arg, Cast, Const
 from mansard.ir.verify import verify
 from mansard.passes.canonical.dce import eliminate_dead
-from mansard.passes.products.integer_products import narrow_integers
+from mansard.passes.products.integer_products import demote_integers
 
 I8, U8, I32, I64 = DType.I8, DType.U8, DType.I32, DType.I64
 RNG = np.random.default_rng(2)
@@ -31,7 +31,7 @@ def product(b, x, w, dtype):
 
 
 def narrowed(graph, inputs):
-    after = eliminate_dead(narrow_integers(graph))
+    after = eliminate_dead(demote_integers(graph))
     verify(after)
     for old, new in zip(interpret(graph, inputs), interpret(after, inputs), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -74,7 +74,7 @@ def test_sums_that_may_leave_32_bits_stay():
     b = GraphBuilder()
     x, w = b.input("x", (2, 40000), I8), b.input("w", (2, 40000), I8)
     graph = b.build([product(b, x, w, I64)])
-    assert narrow_integers(graph) is graph
+    assert demote_integers(graph) is graph
 
 
 @pytest.mark.parametrize("through", ["narrowing", "sum"])
@@ -86,7 +86,7 @@ def test_other_producers_stay(through):
         body = call("add", Arg(0, I32), Arg(0, I32))
         wide = b.generic([wide], [IndexMap.identity(2)], (3, 16), body)
     graph = b.build([product(b, wide, w, I32)])
-    assert narrow_integers(graph) is graph
+    assert demote_integers(graph) is graph
 
 
 @pytest.mark.parametrize(("name", "zero"), [("sub", 7), ("add", -128), ("sub", -300)])
@@ -109,4 +109,4 @@ def test_zero_points_of_variable_weights_stay():
     body = call("sub", Cast(Arg(0, U8), I32), Const(7, I32))
     moved = b.generic([x], [IndexMap.identity(2)], (3, 16), body)
     graph = b.build([product(b, moved, w, I32)])
-    assert narrow_integers(graph) is graph
+    assert demote_integers(graph) is graph

@@ -9,8 +9,9 @@ from graphs import F32, matmul, softmax, unary
 from mansard.compiler.variants import SharedFiles
 from mansard.errors import PlacementError
 from mansard.ir import Constant, GraphBuilder, TensorType, Value
-from mansard.ir.panels import Panels, mark_packable
+from mansard.ir.panels import Panels
 from mansard.passes.fusion.fuse import fuse
+from mansard.passes.fusion.packable import mark_packable
 from mansard.placement import DeviceSlot, PlacementOptions
 from mansard.placement.partitioning import balance, on_slots, place_split, quantised
 from mansard.plan.plan import WeightSpec

@@ -46,12 +46,12 @@ def source_of(
     value: Value, reads: IndexMap, producers: Mapping[Value, Op], op: Generic
 ) -> tuple[Value, IndexMap] | None:
     """Where ``op`` finds what it reads from ``value`` behind one or more copies; None behind none."""
-    found = None
+    source = None
     while (producer := producers.get(value)) is not None:
         if isinstance(producer, Generic) and is_copy(producer):
             value, inner = copied(producer)
             reads = inner.compose(reads.results)
-            found = value, reads
+            source = value, reads
         elif isinstance(producer, Reshape):
             flat = linearize(reads.results, value.type.shape)
             value = producer.inputs[0]
@@ -61,7 +61,7 @@ def source_of(
             reads = IndexMap(indices)
         else:
             break
-    return found
+    return source
 
 
 def _compose(op: Generic, producers: Mapping[Value, Op]) -> Generic:
@@ -71,9 +71,9 @@ def _compose(op: Generic, producers: Mapping[Value, Op]) -> Generic:
     for i, index_map in enumerate(op.maps):
         if index_map is None or index_map.fill is not None:
             continue
-        found = source_of(op.inputs[i], index_map, producers, op)
-        if found is not None:
-            inputs[i], maps[i] = found
+        source = source_of(op.inputs[i], index_map, producers, op)
+        if source is not None:
+            inputs[i], maps[i] = source
             changed = True
     body = op.body
     if any(isinstance(n, Gather) for n in walk(body)):
@@ -91,22 +91,22 @@ def _through_gather(
     if not isinstance(node, Gather):
         return node
     value, indices = op.inputs[node.operand], node.indices
-    found: tuple[Value, tuple[Scalar, ...]] | None = None
+    source: tuple[Value, tuple[Scalar, ...]] | None = None
     while (producer := producers.get(value)) is not None:
         if isinstance(producer, Generic) and is_copy(producer):
             value, index_map = copied(producer)
             clamped = clamped_indices(producer, indices)
             indices = tuple(affine_of(result, clamped) for result in index_map.results)
-            found = value, indices
+            source = value, indices
         elif isinstance(producer, Reshape) and (squeezed := _squeezed(producer, indices)) is not None:
             value, indices = producer.inputs[0], squeezed
         else:
             break
-    if found is None:
+    if source is None:
         return node
-    inputs.append(found[0])
+    inputs.append(source[0])
     maps.append(None)
-    return Gather(len(inputs) - 1, found[1], node.dtype)
+    return Gather(len(inputs) - 1, source[1], node.dtype)
 
 
 def _squeezed(op: Reshape, indices: Sequence[Scalar]) -> tuple[Scalar, ...] | None:
@@ -122,11 +122,11 @@ def _squeezed(op: Reshape, indices: Sequence[Scalar]) -> tuple[Scalar, ...] | No
 def clamped_indices(producer: Generic, indices: Sequence[Scalar]) -> list[Scalar]:
     """Indices of a gather from ``producer``'s result, clamped where gathers from what it reads would
     not clamp the same way."""
-    own = {n.dim for n in walk(producer.body) if isinstance(n, Index)}
+    indexed_dims = {n.dim for n in walk(producer.body) if isinstance(n, Index)}
     reads = [(m, v) for m, v in zip(producer.maps, producer.inputs, strict=True) if m is not None]
     return [
         index
-        if d not in own and all(_clamps_alike(producer, m, v, d) for m, v in reads)
+        if d not in indexed_dims and all(_clamps_alike(producer, m, v, d) for m, v in reads)
         else clamp(index, producer.extents[d])
         for d, index in enumerate(indices)
     ]

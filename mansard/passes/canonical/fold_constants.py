@@ -92,9 +92,9 @@ class _Folder:
     def _literal(self, value: Value) -> Const | None:
         """The one value of all elements, when that is known."""
         if value not in self.literals and value in self.constants:
-            found = uniform_value(value, self.constants[value])
-            if found is not None:
-                self.literals[value] = Const(found[0], value.type.dtype)
+            uniform = uniform_value(value, self.constants[value])
+            if uniform is not None:
+                self.literals[value] = Const(uniform[0], value.type.dtype)
         return self.literals.get(value)
 
     def _with_literals(self, op: Generic) -> Generic:

@@ -176,7 +176,7 @@ class _Merger:
     def _join(self, chains: Sequence[_Chain]) -> list[Op]:
         """The joined ops, and a copy of its columns for every result."""
         total = sum(chain.columns for chain in chains)
-        made: list[Op] = []
+        ops: list[Op] = []
         last: Value | None = None
         for level, op in enumerate(chains[0].ops):
             inputs = []
@@ -191,7 +191,7 @@ class _Merger:
             shape = (*op.output.type.shape[:column], total)
             last = Value(fresh_name(self.taken, op.output.name), TensorType(shape, op.output.type.dtype))
             extents = (*shape, *op.extents[op.rank :])
-            made.append(replace(op, inputs=tuple(inputs), outputs=(last,), extents=extents))
+            ops.append(replace(op, inputs=tuple(inputs), outputs=(last,), extents=extents))
         assert last is not None
         start = 0
         for chain in chains:
@@ -199,10 +199,10 @@ class _Merger:
             reads = [Linear.dim(d) for d in range(part.type.rank - 1)]
             column_read = Linear.dim(part.type.rank - 1, 1, start)
             body = Arg(0, part.type.dtype)
-            made.append(Generic((last,), (part,), part.type.shape, (IndexMap((*reads, column_read)),), body))
+            ops.append(Generic((last,), (part,), part.type.shape, (IndexMap((*reads, column_read)),), body))
             self.parts[part] = chains[0].ops[0].output
             start += chain.columns
-        return made
+        return ops
 
     def _constant(self, ops: Sequence[Generic], operand: int) -> Value:
         """The constants of ``ops`` one after another along their columns."""

@@ -39,7 +39,7 @@ Order = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class _Moved:
+class _Permuted:
     """A value whose dim ``i`` is dim ``order[i]`` of the value it stands for."""
 
     value: Value
@@ -48,12 +48,12 @@ class _Moved:
 
 def channels_last(graph: Graph) -> Graph:
     """Permute the results of convolutions and of what follows them; the same graph without any."""
-    if not any(isinstance(op, Generic) and _wanted(graph, op) is not None for op in graph.ops):
+    if not any(isinstance(op, Generic) and _channels_last_order(graph, op) is not None for op in graph.ops):
         return graph
     return _Layout(graph).run()
 
 
-def _wanted(graph: Graph, op: Generic) -> Order | None:
+def _channels_last_order(graph: Graph, op: Generic) -> Order | None:
     """The order of result dims that puts those of a constant weight last; None when they are there."""
     if not is_contraction(op) or op.rank < 3:
         return None
@@ -77,13 +77,13 @@ class _Layout:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.taken = {v.name for v in graph.values()}
-        self.moved: dict[Value, _Moved] = {}
+        self.permuted: dict[Value, _Permuted] = {}
         self.restored: set[Value] = set()
         self.ops: list[Op] = []
-        self.usual = {
+        self.order_by_shape = {
             op.output.type.shape: order
             for op in graph.ops
-            if isinstance(op, Generic) and (order := _wanted(graph, op)) is not None
+            if isinstance(op, Generic) and (order := _channels_last_order(graph, op)) is not None
         }
         """The order of a convolution's results, by their shape."""
 
@@ -103,32 +103,32 @@ class _Layout:
 
     def _restore(self, value: Value) -> None:
         """Define ``value`` in its own order, from its permuted form."""
-        found = self.moved.get(value)
-        if found is None or value in self.restored:
+        permuted = self.permuted.get(value)
+        if permuted is None or value in self.restored:
             return
         self.restored.add(value)
-        place = {old: new for new, old in enumerate(found.order)}
+        place = {old: new for new, old in enumerate(permuted.order)}
         shape = value.type.shape
-        if _same_memory(shape, found.order):
-            self.ops.append(Reshape((found.value,), (value,)))
+        if _same_memory(shape, permuted.order):
+            self.ops.append(Reshape((permuted.value,), (value,)))
             return
         axes = [Linear.dim(0)] * len(shape)
         for old, new in place.items():
             axes[new] = Linear.dim(old)
         reads = IndexMap(tuple(axes))
         body = _read_of(value)
-        self.ops.append(Generic((found.value,), (value,), shape, (reads,), body))
+        self.ops.append(Generic((permuted.value,), (value,), shape, (reads,), body))
 
     def _reshape(self, op: Reshape) -> bool:
         """Follow a reshape whose operand lies in memory as before; whether it did."""
-        found = self.moved.get(op.inputs[0])
-        if found is None or not _same_memory(op.inputs[0].type.shape, found.order):
+        permuted = self.permuted.get(op.inputs[0])
+        if permuted is None or not _same_memory(op.inputs[0].type.shape, permuted.order):
             return False
-        self.ops.append(replace(op, inputs=(found.value,)))
+        self.ops.append(replace(op, inputs=(permuted.value,)))
         return True
 
     def _generic(self, op: Generic) -> None:
-        wanted = _wanted(self.graph, op)
+        wanted = _channels_last_order(self.graph, op)
         if wanted is not None:
             self._bring_along(op, wanted)
         new = self._follow(op)
@@ -137,7 +137,7 @@ class _Layout:
             shape = tuple(op.extents[d] for d in order)
             out = Value(fresh_name(self.taken, op.output.name), TensorType(shape, op.output.type.dtype))
             new = reordered(new, (*order, *_reduced_order(op)), out)
-            self.moved[op.output] = _Moved(out, order)
+            self.permuted[op.output] = _Permuted(out, order)
         elif is_contraction(op) and _reduced_order(op) != op.reduced:
             new = reordered(new, (*range(op.rank), *_reduced_order(op)), op.output)
         self.ops.append(new)
@@ -147,42 +147,42 @@ class _Layout:
         is, into an order that has it innermost too."""
         column = next(d for d in reversed(order) if not dims.is_one(op.extents[d]))
         for value, index_map in zip(op.inputs, op.maps, strict=True):
-            if value in self.moved or value in self.graph.constants or index_map is None:
+            if value in self.permuted or value in self.graph.constants or index_map is None:
                 continue
             axes = [a for a, r in enumerate(index_map.results) if any(d == column for d, _ in r.terms)]
             if len(axes) != 1 or axes[0] == value.type.rank - 1:
                 continue
-            own = (*(a for a in range(value.type.rank) if a != axes[0]), axes[0])
-            shape = tuple(value.type.shape[a] for a in own)
+            order_of_operand = (*(a for a in range(value.type.rank) if a != axes[0]), axes[0])
+            shape = tuple(value.type.shape[a] for a in order_of_operand)
             out = Value(fresh_name(self.taken, value.name), TensorType(shape, value.type.dtype))
-            place = {old: new for new, old in enumerate(own)}
+            place = {old: new for new, old in enumerate(order_of_operand)}
             reads = IndexMap(tuple(Linear.dim(place[a]) for a in range(value.type.rank)))
             self.ops.append(Generic((value,), (out,), shape, (reads,), _read_of(value)))
-            self.moved[value] = _Moved(out, own)
+            self.permuted[value] = _Permuted(out, order_of_operand)
             self.restored.add(value)
 
     def _follow(self, op: Generic) -> Generic:
         """``op`` reading its operands in their new order."""
-        if not any(v in self.moved for v in op.inputs):
+        if not any(v in self.permuted for v in op.inputs):
             return op
         inputs: list[Value] = []
         maps: list[IndexMap | None] = []
         for value, index_map in zip(op.inputs, op.maps, strict=True):
-            found = self.moved.get(value)
-            if found is None:
+            permuted = self.permuted.get(value)
+            if permuted is None:
                 inputs.append(value)
                 maps.append(index_map)
                 continue
-            inputs.append(found.value)
+            inputs.append(permuted.value)
             if index_map is not None:
-                index_map = IndexMap(tuple(index_map.results[o] for o in found.order), index_map.fill)
+                index_map = IndexMap(tuple(index_map.results[o] for o in permuted.order), index_map.fill)
             maps.append(index_map)
 
         def leaf(node: Scalar) -> Scalar:
-            found = self.moved.get(op.inputs[node.operand]) if isinstance(node, Gather) else None
-            if found is None or not isinstance(node, Gather):
+            permuted = self.permuted.get(op.inputs[node.operand]) if isinstance(node, Gather) else None
+            if permuted is None or not isinstance(node, Gather):
                 return node
-            return replace(node, indices=tuple(node.indices[o] for o in found.order))
+            return replace(node, indices=tuple(node.indices[o] for o in permuted.order))
 
         return replace(op, inputs=tuple(inputs), maps=tuple(maps), body=rewrite(op.body, leaf))
 
@@ -190,7 +190,7 @@ class _Layout:
         """The order in which the largest permuted operand walks the result's dims; those that none walks
         (a broadcast) come first. What is made from smaller values lies as convolutions of its shape do."""
         candidates = [
-            (dims.representative(v.type.elements), i) for i, v in enumerate(op.inputs) if v in self.moved
+            (dims.representative(v.type.elements), i) for i, v in enumerate(op.inputs) if v in self.permuted
         ]
         partial: Order | None = None
         for _, i in sorted(candidates, key=lambda c: -c[0]):
@@ -202,18 +202,18 @@ class _Layout:
             if walked and op.combiner is None and partial is None:
                 partial = order
         if partial is None and op.combiner is None and all(_smaller(v, op) for v in op.inputs):
-            return self.usual.get(op.output.type.shape)
+            return self.order_by_shape.get(op.output.type.shape)
         return partial
 
     def _walked(self, op: Generic, operand: int) -> Order:
         """The dims of the result that a permuted operand walks, in its order."""
-        found = self.moved[op.inputs[operand]]
+        permuted = self.permuted[op.inputs[operand]]
         index_map = op.maps[operand]
         if index_map is None:
             alike = op.inputs[operand].type.rank == op.rank and op.combiner is None
-            return tuple(d for d in found.order if not dims.is_one(op.extents[d])) if alike else ()
+            return tuple(d for d in permuted.order if not dims.is_one(op.extents[d])) if alike else ()
         seen: list[int] = []
-        for axis in found.order:
+        for axis in permuted.order:
             walked = [d for d, _ in index_map.results[axis].terms if d < op.rank and d not in seen]
             seen.extend(d for d in walked if not dims.is_one(op.extents[d]))
         return tuple(seen)

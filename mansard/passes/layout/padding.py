@@ -43,9 +43,9 @@ def read_padding(graph: Graph) -> Graph:
     ops: list[Op] = []
     for op in graph.ops:
         if isinstance(op, Generic):
-            found = _padding(op)
-            if found is not None:
-                paddings[op.output] = found
+            padding = _padding(op)
+            if padding is not None:
+                paddings[op.output] = padding
             op = _read_source(op, paddings)
         ops.append(op)
     if all(a is b for a, b in zip(ops, graph.ops, strict=True)):

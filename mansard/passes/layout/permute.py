@@ -41,7 +41,7 @@ class _Order:
     """A new order of parallel dims: split to ``fine`` (``own`` of them for each old dim), then permuted."""
 
     fine: tuple[DimLike, ...]
-    own: list[list[int]]
+    groups: list[list[int]]
     order: tuple[int, ...]
     splits: bool
 
@@ -53,7 +53,7 @@ class _Order:
         """Each old dim over the new ones."""
         place = {old: new for new, old in enumerate(self.order)}
         result = []
-        for group in self.own:
+        for group in self.groups:
             index = Linear()
             step: DimLike = 1
             for i in reversed(group):
@@ -132,15 +132,15 @@ class _Permuter:
 
     def _followers(self, op: Generic) -> list[Generic]:
         gathered = {op.inputs[n.operand] for n in walk(op.body) if isinstance(n, Gather)}
-        found = []
+        followers = []
         for value, index_map in zip(op.inputs, op.maps, strict=True):
             same = value.type.shape == op.output.type.shape and index_map == IndexMap.identity(op.rank)
             producer = self.producers.get(value)
             if not same or value in gathered or not self._may_move(value) or is_copy(producer):
                 continue
             if op.inputs.count(value) == 1 and isinstance(producer, Generic):
-                found.append(producer)
-        return found
+                followers.append(producer)
+        return followers
 
     # Rewriting ------------------------------------------------------------------------------
     def _apply(self, op: Generic) -> list[Op]:
@@ -191,15 +191,15 @@ def _order(producer: Generic, copy: Generic) -> _Order | None:
     """The order in which ``producer`` would write what ``copy`` makes of it; None when it is no transpose."""
     value, index_map = copied(copy)
     place = _walked_dims(copy, value, index_map)
-    own = producer.output.type.shape
-    fine = refine(own, value.type.shape)
+    shape = producer.output.type.shape
+    fine = refine(shape, value.type.shape)
     if place is None or fine is None or 0 in fine:
         return None
-    parts, own_parts = groups(fine, value.type.shape), groups(fine, own)
-    if parts is None or own_parts is None:
+    parts, groups_of_old = groups(fine, value.type.shape), groups(fine, shape)
+    if parts is None or groups_of_old is None:
         return None
     order = tuple(i for d in sorted(place) for i in parts[place[d]])
-    return _Order(fine, own_parts, order, splits=any(len(g) > 1 for g in own_parts))
+    return _Order(fine, groups_of_old, order, splits=any(len(g) > 1 for g in groups_of_old))
 
 
 def _walked_dims(copy: Generic, value: Value, index_map: IndexMap) -> Mapping[int, int] | None:

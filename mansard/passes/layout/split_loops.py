@@ -71,7 +71,7 @@ def groups(fine: Sequence[DimLike], shape: Sequence[DimLike]) -> list[list[int]]
 
 def _splits(op: Generic, producers: Mapping[Value, Op]) -> Splits:
     """For each loop to split, its new extents."""
-    found: Splits = {}
+    splits: Splits = {}
     for value, index_map in zip(op.inputs, op.maps, strict=True):
         reshape = producers.get(value)
         if index_map is None or not isinstance(reshape, Reshape):
@@ -79,12 +79,12 @@ def _splits(op: Generic, producers: Mapping[Value, Op]) -> Splits:
         if not is_copy(producers.get(reshape.inputs[0])) or source_of(value, index_map, producers, op):
             continue
         wanted = _wanted(op, value, index_map, reshape.inputs[0].type.shape)
-        if any(found.get(d, parts) != parts for d, parts in wanted.items()):
+        if any(splits.get(d, parts) != parts for d, parts in wanted.items()):
             continue
-        found.update(wanted)
+        splits.update(wanted)
     if op.combiner in ("argmin", "argmax"):
-        found.pop(len(op.extents) - 1, None)  # its value is an index of this very loop
-    return found
+        splits.pop(len(op.extents) - 1, None)  # its value is an index of this very loop
+    return splits
 
 
 def _wanted(op: Generic, value: Value, index_map: IndexMap, source: Sequence[DimLike]) -> Splits:

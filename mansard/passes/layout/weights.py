@@ -19,7 +19,7 @@ from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic
 from mansard.passes.layout.constants import transpose_constants
 
-LEAST_ROWS = 4
+MIN_ROWS = 4
 """Below this many rows sharing a weight the product is bound by reading it, and either layout reads
 it in one piece."""
 
@@ -52,7 +52,7 @@ def _wanted(graph: Graph, op: Generic, operand: int) -> tuple[int, ...] | None:
         return None
     walked = {d for d in plain if d is not None}
     rows = dims.product(op.extents[d] for d in range(op.rank) if d not in walked)
-    if dims.representative(rows) < LEAST_ROWS or any(_walks(op, i, column) for i in _others(op, operand)):
+    if dims.representative(rows) < MIN_ROWS or any(_walks(op, i, column) for i in _others(op, operand)):
         return None
     place = plain.index(column)
     return (*(d for d in range(len(plain)) if d != place), place)

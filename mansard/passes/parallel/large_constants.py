@@ -72,15 +72,15 @@ def _cut(graph: Graph, value: Value, size: int, limit: int, device: str) -> Grap
 
 def _step(extent: int, size: int, limit: int) -> int | None:
     """How many indices of a dim a part has: about equal parts, as few as fit; None when not even one fits."""
-    most = limit * extent // size
-    if most < 1 or extent < 2:
+    max_step = limit * extent // size
+    if max_step < 1 or extent < 2:
         return None
-    if most >= ROWS:
-        most -= most % ROWS
-    count = -(-extent // most)
+    if max_step >= ROWS:
+        max_step -= max_step % ROWS
+    count = -(-extent // max_step)
     even = -(-extent // count)
     rounded = -(-even // ROWS) * ROWS
-    return rounded if rounded <= most else even
+    return rounded if rounded <= max_step else even
 
 
 class _CannotSplitError(Exception):
@@ -146,7 +146,7 @@ class _Split:
             return
         if len(loops) != 1:
             raise _CannotSplitError(f"{op.output}{_at(op)} reads it along several loops")
-        self._divide(op, loops.pop())
+        self._partition(op, loops.pop())
 
     def _loop(self, op: Generic, operand: int) -> int:
         """The loop over the op's result that walks the cut dim of an operand, one index after another."""
@@ -157,7 +157,7 @@ class _Split:
             raise _CannotSplitError(f"{op.output}{_at(op)} does not read it row by row")
         return at
 
-    def _divide(self, op: Generic, loop: int) -> None:
+    def _partition(self, op: Generic, loop: int) -> None:
         """One op for each part, and their results side by side."""
         held = self._parts(op.output, loop)
         for number, (start, extent) in enumerate(zip(self.starts, self.extents, strict=True)):
@@ -200,18 +200,18 @@ class _Split:
                 return node
             dim = self.parts[op.inputs[node.operand]].dim
             at = node.indices[dim]
-            found: Scalar | None = None
+            value: Scalar | None = None
             for number in reversed(range(len(self.starts))):
                 start = self.starts[number]
                 indices = (*node.indices[:dim], _plus(at, -start) if start else at, *node.indices[dim + 1 :])
                 read = Gather(places[node.operand][number], indices, node.dtype)
-                if found is None:
-                    found = read
+                if value is None:
+                    value = read
                     continue
                 inside = Apply("lt", (at, Const(self.starts[number + 1], DType.I64)), DType.BOOL)
-                found = Apply("select", (inside, read, found), node.dtype)
-            assert found is not None
-            return found
+                value = Apply("select", (inside, read, value), node.dtype)
+            assert value is not None
+            return value
 
         return replace(op, inputs=tuple(inputs), maps=tuple(maps), body=rewrite(op.body, choose))
 

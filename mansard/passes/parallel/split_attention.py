@@ -8,8 +8,8 @@ After (32 chunks of 128 keys)::
 
     scores[h, c, s], masked[h, c, s], top[h, c], exps[h, c, s], total[h, c]
     part[c, h, e] = sum(s) exps[h, c, s] * v[128*c + s, e]
-    most[h, e]    = max(c) top[h, c]
-    share[h, e, c] = exp(top[h, c] - most[h, e])
+    row_max[h, e] = max(c) top[h, c]
+    share[h, e, c] = exp(top[h, c] - row_max[h, e])
     out[h, e]     = sum(c) share[h, e, c] * part[c, h, e] / sum(c) share[h, e, c] * total[h, c]
 
 The first line stays one kernel, the rest becomes another. Where no chunk divides the keys, the last one
@@ -23,15 +23,15 @@ from collections.abc import Mapping, Sequence
 from mansard import dims
 from mansard.analysis.affine import to_scalar
 from mansard.analysis.attention import AttentionForm, find_attention
+from mansard.analysis.specialise import is_join
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.ops import Generic, Op
 from mansard.ir.scalar import Apply, Arg, Const, DimValue, Index, Scalar, operands, rewrite
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
-from mansard.passes.canonical.specialise import is_join
 
-LEAST_KEYS = 512
+MIN_KEYS = 512
 """With fewer keys a second kernel costs more than it saves."""
 CHUNKS = (64, 128, 256, 512, 1024)
 """Keys of a chunk: the first with which there are not many more workgroups than wanted."""
@@ -73,7 +73,7 @@ def _chunk(form: AttentionForm, workgroups: int) -> int | None:
     """Keys of a chunk, or None where rows or keys say that nothing is gained."""
     weighted = form.weighted
     length = weighted.extents[-1]
-    if form.partial is not None or dims.bounds(length)[1] < LEAST_KEYS:
+    if form.partial is not None or dims.bounds(length)[1] < MIN_KEYS:
         return None
     shared = {d for p in form.key_index for d, _ in p.terms}
     rows = dims.product(e for d, e in enumerate(weighted.extents[: weighted.rank]) if d not in shared)
@@ -148,15 +148,15 @@ class _Splitter:
         inputs: list[Value] = []
         maps: list[IndexMap | None] = []
         for value, index_map in zip(op.inputs, op.maps, strict=True):
-            found = self.new.get(value)
-            if found is None or index_map is None:
+            split_value = self.new.get(value)
+            if split_value is None or index_map is None:
                 inputs.append(value)
                 maps.append(self._read(index_map, loops, key))
                 continue
             results: list[Linear] = []
             for r in index_map.results:
                 results += [Linear.dim(key), Linear.dim(key + 1)] if r.single == key else [r.compose(loops)]
-            inputs.append(found)
+            inputs.append(split_value)
             maps.append(IndexMap(tuple(results)))
         body = rewrite(op.body, lambda n: to_scalar(loops[n.dim]) if isinstance(n, Index) else n)
         if op.output is self.form.masked and op is not self.form.scores:
@@ -227,16 +227,16 @@ class _Splitter:
         inner, point = IndexMap.identity(rank + 1), IndexMap.identity(rank)
         extents = (*domain, self.count)
         arg = Arg(0, F32)
-        most = self._generic([top], [row], extents, arg, "most", combiner="max")
+        row_max = self._generic([top], [row], extents, arg, "row_max", combiner="max")
         shift = Apply("max", (Arg(1, F32), Const(_LOWEST, F32)), F32)
         power = Apply("exp", (Apply("sub", (arg, shift), F32),), F32)
-        share = self._generic([top, most], [row, IndexMap(inner.results[:-1])], extents, power, "share")
+        share = self._generic([top, row_max], [row, IndexMap(inner.results[:-1])], extents, power, "share")
         times = Apply("mul", (arg, Arg(1, F32)), F32)
         # As a map of its own the product is no contraction, and all of this one kernel.
         scaled = self._generic([share, total], [inner, row], extents, times, "scaled")
         sums = self._generic([scaled], [inner], extents, arg, "sums", combiner="add")
         parts = self._generic([share, part], [inner, here], extents, times, "parts", combiner="add")
-        least = _TINY if form.divisor is None else form.divisor
-        divisor = Apply("max", (Arg(1, F32), Const(least, F32)), F32)
+        divisor_floor = _TINY if form.divisor is None else form.divisor
+        divisor = Apply("max", (Arg(1, F32), Const(divisor_floor, F32)), F32)
         body = Apply("div", (arg, divisor), F32)
         self._generic([parts, sums], [point, point], domain, body, "merged", result=weighted.output)

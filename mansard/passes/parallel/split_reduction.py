@@ -30,33 +30,33 @@ from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, rewrite
 from mansard.ir.types import IndexMap, Linear, Value
 from mansard.passes.parallel import split_sort
 
-LEAST_ROW = 32768
+MIN_ROW = 32768
 """Elements of a row worth cutting: one workgroup runs over fewer in less time than two more kernels take, and
 in a norm it still has the row in its registers then."""
-MOST_ROWS = 256
+MAX_ROWS = 256
 """More rows than that keep a GPU busy by themselves."""
-LEAST_PIECE = 1024
+MIN_PIECE = 1024
 """Elements of a piece of a row; a workgroup then still does more than start."""
-WANTED_PIECES = 512
+TARGET_PIECES = 512
 """Pieces of all rows together: a few workgroups for each core of a large GPU."""
-LEAST_LINE, LINE_PIECE = 16384, 2048
+MIN_LINE, LINE_PIECE = 16384, 2048
 """Elements of a line of a running sum worth cutting, and of its pieces."""
 SORTED_BYTES = 16384
 """Bytes of a sorting network, the shared memory of every device: values and places of 4 bytes."""
 QUICK_BYTES = SORTED_BYTES // 2
 """A network of half the size takes less than half the time, if what is wanted is few."""
-_NARROW = frozenset({DType.F16, DType.BF16, DType.F8})
+_LOW_PRECISION = frozenset({DType.F16, DType.BF16, DType.F8})
 
 
 def split_reductions(graph: Graph) -> Graph:
     """Cut reductions, running sums and top-k of few long lines; the same graph where there are none."""
-    cutter = _Cutter(graph)
+    splitter = _Splitter(graph)
     for op in graph.ops:
-        cutter.take(op)
-    return graph.with_ops(cutter.ops) if cutter.changed else graph
+        splitter.take(op)
+    return graph.with_ops(splitter.ops) if splitter.changed else graph
 
 
-class _Cutter(OpWriter):
+class _Splitter(OpWriter):
     changed = False
 
     def take(self, op: Op) -> None:
@@ -211,24 +211,26 @@ class _Cutter(OpWriter):
         start = Apply("mul", (piece, Const(size, DType.I64)), DType.I64)
         inside = Gather(1, (Index(0), piece, Apply("rem", (chosen, k), DType.I64)), DType.I64)
         place = Apply("add", (start, inside), DType.I64)
-        found = self.generic(op, [order, places], [IndexMap.identity(2), None], (lines, op.limit), place)
+        places_in_line = self.generic(
+            op, [order, places], [IndexMap.identity(2), None], (lines, op.limit), place
+        )
         self.reshape(op, values, op.outputs[0].type.shape, op.outputs[0])
-        self.reshape(op, found, op.outputs[1].type.shape, op.outputs[1])
+        self.reshape(op, places_in_line, op.outputs[1].type.shape, op.outputs[1])
 
 
 def _long_reduction(op: Generic) -> bool:
-    if op.combiner is None or is_contraction(op) or op.body.dtype in _NARROW:
+    if op.combiner is None or is_contraction(op) or op.body.dtype in _LOW_PRECISION:
         return False
     if not all(isinstance(op.extents[d], int) for d in op.reduced):
         return False
-    return _wanted(op) >= 4 and _pieces(op)[1] >= 2
+    return _target_pieces(op) >= 4 and _pieces(op)[1] >= 2
 
 
-def _wanted(op: Generic) -> int:
+def _target_pieces(op: Generic) -> int:
     """Pieces that each row should have."""
     rows = max(1, dims.representative(dims.product(op.extents[: op.rank])))
     row = math.prod(_known(op.extents[op.rank :]))
-    return 0 if row < LEAST_ROW or rows > MOST_ROWS else min(WANTED_PIECES // rows, row // LEAST_PIECE)
+    return 0 if row < MIN_ROW or rows > MAX_ROWS else min(TARGET_PIECES // rows, row // MIN_PIECE)
 
 
 def _pieces(op: Generic) -> tuple[int, int, int]:
@@ -236,14 +238,14 @@ def _pieces(op: Generic) -> tuple[int, int, int]:
     vectors aligned, if there is one nearly as good."""
     extents = _known(op.extents[op.rank :])
     loop = op.rank + extents.index(max(extents))
-    extent, wanted = op.extents[loop], _wanted(op)
+    extent, target = op.extents[loop], _target_pieces(op)
     assert isinstance(extent, int)
-    whole = [p for p in range(max(2, wanted // 8), min(2 * wanted, extent) + 1) if extent % p == 0]
-    aligned = [p for p in whole if extent // p % 4 == 0] or (whole if extent < 4 * wanted else [])
+    whole = [p for p in range(max(2, target // 8), min(2 * target, extent) + 1) if extent % p == 0]
+    aligned = [p for p in whole if extent // p % 4 == 0] or (whole if extent < 4 * target else [])
     if aligned:
-        pieces = min(aligned, key=lambda p: abs(p - wanted))
+        pieces = min(aligned, key=lambda p: abs(p - target))
         return loop, pieces, extent // pieces
-    pieces = min(wanted, extent)
+    pieces = min(target, extent)
     length = extent // pieces
     return loop, pieces, length // 4 * 4 or length
 
@@ -266,10 +268,10 @@ def _is_line(value: Value, axis: int) -> bool:
 
 
 def _long_scan(op: Scan) -> bool:
-    if not _is_line(op.inputs[0], op.axis) or op.output.type.dtype in _NARROW:
+    if not _is_line(op.inputs[0], op.axis) or op.output.type.dtype in _LOW_PRECISION:
         return False
     lines, length = _lines(op.inputs[0], op.axis)
-    return length >= LEAST_LINE and lines <= MOST_ROWS
+    return length >= MIN_LINE and lines <= MAX_ROWS
 
 
 def _network(dtype: DType, limit: int) -> int:

@@ -61,8 +61,8 @@ def write(writer: OpWriter, op: Sort) -> None:
     place: Scalar = Apply("and", (Arg(0, DType.I64), mask), DType.I64)
     identity = IndexMap.identity(2)
     order = writer.generic(op, [flat], [identity], (lines, kept), place)
-    found = Gather(1, (Index(0), Arg(0, DType.I64)), source.type.dtype)
-    values = writer.generic(op, [order, line], [identity, None], (lines, kept), found)
+    value = Gather(1, (Index(0), Arg(0, DType.I64)), source.type.dtype)
+    values = writer.generic(op, [order, line], [identity, None], (lines, kept), value)
     writer.reshape(op, values, op.outputs[0].type.shape, op.outputs[0])
     writer.reshape(op, order, op.outputs[1].type.shape, op.outputs[1])
 
@@ -112,11 +112,15 @@ def _merged(writer: OpWriter, op: Sort, keys: Value, lines: int, total: int, run
         shape = (lines * total // (2 * distance), 2, distance)
         pairs = writer.reshape(op, keys, shape)
         along = Linear.dim(2)
-        across = Linear(((2, -1),), distance - 1) if backwards else along
-        maps = [IndexMap((Linear.dim(0), Linear((), half), at)) for half, at in ((0, along), (1, across))]
+        reversed_map = Linear(((2, -1),), distance - 1) if backwards else along
+        maps = [
+            IndexMap((Linear.dim(0), Linear((), half), at)) for half, at in ((0, along), (1, reversed_map))
+        ]
         args = (Arg(0, DType.I64), Arg(1, DType.I64))
         low = Apply("eq", (Index(1), Const(0, DType.I64)), DType.BOOL)
-        least, most = (Apply(name, args, DType.I64) for name in ("min", "max"))
-        keys = writer.generic(op, [pairs, pairs], maps, shape, Apply("select", (low, least, most), DType.I64))
+        lower, upper = (Apply(name, args, DType.I64) for name in ("min", "max"))
+        keys = writer.generic(
+            op, [pairs, pairs], maps, shape, Apply("select", (low, lower, upper), DType.I64)
+        )
         distance, backwards = distance // 2, False
     return _sorted_pieces(writer, op, keys, lines, total)

@@ -46,8 +46,8 @@ def check_precision(precision: str) -> str:
 
 def demote_products(graph: Graph) -> Graph:
     """Round both operands of every f32 product with a constant weight to bf16; the same graph without any."""
-    found = {op: pair for op in graph.ops if (pair := _factors(graph, op)) is not None}
-    return _Narrowing(graph, found).run() if found else graph
+    demoted = {op: pair for op in graph.ops if (pair := _factors(graph, op)) is not None}
+    return _Demotion(graph, demoted).run() if demoted else graph
 
 
 def _factors(graph: Graph, op: Op) -> tuple[Value, Value] | None:
@@ -71,19 +71,19 @@ def _whole(index_map: IndexMap | None) -> bool:
     return index_map is not None and index_map.fill is None and index_map.plain_dims is not None
 
 
-class _Narrowing:
+class _Demotion:
     def __init__(self, graph: Graph, products: dict[Op, tuple[Value, Value]]) -> None:
         self.graph, self.products = graph, products
         self.taken = {v.name for v in graph.values()}
         self.constants = dict(graph.constants)
-        self.narrow: dict[Value, Value] = {}
+        self.demoted: dict[Value, Value] = {}
 
     def run(self) -> Graph:
         graph = self.graph
         for _, weight in self.products.values():
-            if weight not in self.narrow:
+            if weight not in self.demoted:
                 self._store(weight)
-        weights = set(self.narrow)
+        weights = set(self.demoted)
         rounded = {other for other, _ in self.products.values()}
         given = (*graph.inputs, *(s.before for s in graph.states))
         ops: list[Op] = [self._round(value) for value in given if value in rounded]
@@ -96,8 +96,8 @@ class _Narrowing:
 
     def _new(self, value: Value) -> Value:
         name = fresh_name(self.taken, f"{value.name}.bf16")
-        self.narrow[value] = Value(name, replace(value.type, dtype=BF16))
-        return self.narrow[value]
+        self.demoted[value] = Value(name, replace(value.type, dtype=BF16))
+        return self.demoted[value]
 
     def _store(self, weight: Value) -> None:
         """Add the bf16 constant of a weight."""
@@ -115,7 +115,7 @@ class _Narrowing:
     def _product(self, op: Op) -> Op:
         assert isinstance(op, Generic) and isinstance(op.body, Apply)
         sides = tuple(Cast(Arg(a.index, BF16), F32) for a in op.body.args if isinstance(a, Arg))
-        inputs = tuple(self.narrow[v] for v in op.inputs)
+        inputs = tuple(self.demoted[v] for v in op.inputs)
         return replace(op, inputs=inputs, body=Apply("mul", sides, F32))
 
     def _reader(self, op: Op, weights: set[Value]) -> Op:
@@ -130,5 +130,5 @@ class _Narrowing:
                 return Cast(replace(node, dtype=BF16), F32)
             return node
 
-        inputs = tuple(self.narrow[v] if v in weights else v for v in op.inputs)
+        inputs = tuple(self.demoted[v] if v in weights else v for v in op.inputs)
         return replace(op, inputs=inputs, body=rewrite(op.body, leaf))

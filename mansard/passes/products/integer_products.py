@@ -7,7 +7,7 @@ Frameworks widen 8-bit operands before they multiply, and some sum in 64 bits. B
 
 After (all of the constant's values are 8-bit; 64 products of 16 bits cannot leave 32)::
 
-    %y.sum: 8x16xi32 = generic (d0:8, d1:16 | d2:64) add {i32(%x[d0, d2]) * i32(%w.narrow[d2, d1])}
+    %y.sum: 8x16xi32 = generic (d0:8, d1:16 | d2:64) add {i32(%x[d0, d2]) * i32(%w.demoted[d2, d1])}
     %y: 8x16xi64 = generic (d0:8, d1:16) {i64(%y.sum[d0, d1])}
 
 A zero point leaves the product, where the other operand is constant: the sum of (x + z) * w is the sum of
@@ -48,12 +48,12 @@ class _Side:
     shift: int
 
 
-def narrow_integers(graph: Graph) -> Graph:
+def demote_integers(graph: Graph) -> Graph:
     """Rewrite every integer product whose operands hold 8-bit values; the same graph without any."""
-    return _Narrowing(graph).run()
+    return _Demotion(graph).run()
 
 
-class _Narrowing:
+class _Demotion:
     def __init__(self, graph: Graph) -> None:
         self.graph, self.producers = graph, graph.producers()
         self.taken = {v.name for v in graph.values()}
@@ -74,9 +74,9 @@ class _Narrowing:
         body = op.body
         if not isinstance(body, Apply) or body.op != "mul" or body.dtype not in (DType.I32, DType.I64):
             return (op,)
-        if self._is_narrow(op, body):
+        if self._is_demoted(op, body):
             return (op,)
-        left, right = (self._narrow(op, side) for side in body.args)
+        left, right = (self._demoted(op, side) for side in body.args)
         if left is None or right is None:
             return (op,)
         shift, other = (left.shift, right) if left.shift else (right.shift, left)
@@ -133,12 +133,12 @@ class _Narrowing:
         shape = op.output.type.shape
         return [*ops, Generic(inputs, op.outputs, shape, tuple(maps), body, location=op.location)]
 
-    def _is_narrow(self, op: Generic, body: Apply) -> bool:
+    def _is_demoted(self, op: Generic, body: Apply) -> bool:
         """Whether there is nothing left to do."""
         casts = [a.arg for a in body.args if isinstance(a, Cast)]
         return body.dtype is DType.I32 and len(casts) == 2 and all(a.dtype in BYTES for a in casts)
 
-    def _narrow(self, op: Generic, side: Scalar) -> _Side | None:
+    def _demoted(self, op: Generic, side: Scalar) -> _Side | None:
         """The 8-bit value behind one factor, and how the product reads it."""
         while isinstance(side, Cast) and _widens(side):
             side = side.arg
@@ -148,8 +148,8 @@ class _Narrowing:
         if index_map is None or index_map.fill is not None:
             return None
         value, shift = self._shifted(op.inputs[side.index])
-        found = self._source(value)
-        return None if found is None else _Side(found, index_map, shift)
+        source = self._source(value)
+        return None if source is None else _Side(source, index_map, shift)
 
     def _shifted(self, value: Value) -> tuple[Value, int]:
         """``value`` as another value of its shape plus a number."""
@@ -195,16 +195,16 @@ class _Narrowing:
         if data.dtype.kind not in "iu" or data.size == 0:
             return None
         low, high = int(data.min()), int(data.max())
-        fits = [d for d, (least, most) in _RANGES.items() if least <= low and high <= most]
+        fits = [d for d, (lowest, highest) in _RANGES.items() if lowest <= low and high <= highest]
         if not fits:
             return None
         dtype = fits[0]
 
-        def narrowed() -> npt.NDArray[np.generic]:
+        def demoted() -> npt.NDArray[np.generic]:
             return load(value, source).astype(dtype.numpy)
 
-        stored = Value(fresh_name(self.taken, f"{value.name}.narrow"), replace(value.type, dtype=dtype))
-        self.constants[stored] = Constant(f"{source.key}.{dtype.value}", narrowed)
+        stored = Value(fresh_name(self.taken, f"{value.name}.demoted"), replace(value.type, dtype=dtype))
+        self.constants[stored] = Constant(f"{source.key}.{dtype.value}", demoted)
         return stored
 
 

@@ -90,19 +90,19 @@ class _Pass:
         self.taken = {v.name for v in graph.values()}
         self.forms: dict[Value, _Quantised] = {}
         self.ops: list[Op] = []
-        self.found = 0
+        self.rewritten = 0
 
     def run(self) -> Graph:
         for op in self.graph.ops:
             product = self._product(op) if isinstance(op, Generic) else None
             if product is not None:
-                self.found += 1
+                self.rewritten += 1
                 continue
             self.ops.append(op)
             form = self._form(op)
             if form is not None:
                 self.forms[op.output] = form
-        return self.graph.with_ops(self.ops) if self.found else self.graph
+        return self.graph.with_ops(self.ops) if self.rewritten else self.graph
 
     def _add(self, op: Op, name: str, shape: Sequence[DimLike], dtype: DType) -> Value:
         """Append ``op`` with a new result."""
@@ -262,15 +262,15 @@ class _Pass:
 
     def _placed_scales(self, op: Generic, sides: Sequence[_Quantised]) -> list[tuple[_Scale, int]] | None:
         """Each scale with the parallel dim it goes along; None when one changes within a sum."""
-        found = []
+        placed = []
         for side, index_map in zip(sides, op.maps, strict=True):
             assert index_map is not None
             for scale in side.scales:
                 dim = index_map.results[scale.axis].single
                 if dim is None or dim >= op.rank:
                     return None
-                found.append((scale, dim))
-        return found
+                placed.append((scale, dim))
+        return placed
 
     def _sums(self, op: Generic, side: int) -> tuple[Value, IndexMap] | None:
         """The sums of a constant factor over the reduced dims, and how the result reads them."""
@@ -315,8 +315,8 @@ class _Pass:
         real: Scalar = Cast(whole, F32)
         body = real if by is None else Apply("mul", (real, by), F32)
         extents = op.output.type.shape
-        made = Generic(tuple(inputs), op.outputs, extents, tuple(maps), body, location=op.location)
-        self.ops.append(made)
+        result = Generic(tuple(inputs), op.outputs, extents, tuple(maps), body, location=op.location)
+        self.ops.append(result)
 
 
 def _kept_axes(before: Sequence[DimLike], after: Sequence[DimLike]) -> dict[int, int]:
@@ -330,8 +330,8 @@ def _kept_axes(before: Sequence[DimLike], after: Sequence[DimLike]) -> dict[int,
 def _strides(shape: Sequence[DimLike]) -> list[tuple[int, int]]:
     """(elements ahead, extent) of each axis; -1 where they are not known."""
     known = [d if isinstance(d, int) else -1 for d in shape]
-    found = []
+    pairs = []
     for axis, extent in enumerate(known):
         ahead = known[:axis]
-        found.append((-1 if -1 in ahead else math.prod(ahead), extent))
-    return [(-2 - axis, -1) if -1 in pair else pair for axis, pair in enumerate(found)]
+        pairs.append((-1 if -1 in ahead else math.prod(ahead), extent))
+    return [(-2 - axis, -1) if -1 in pair else pair for axis, pair in enumerate(pairs)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mansard import dims
 from mansard.analysis.affine import Affine
 from mansard.analysis.attention import AttentionForm, find_attention
+from mansard.analysis.specialise import is_join
 from mansard.codegen.kernel import KValue
 from mansard.codegen.loop_nest import Nest, Read, Root
 from mansard.codegen.loop_partition import Segment, segments
@@ -19,7 +20,6 @@ from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Generic, Reshape
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, walk
 from mansard.ir.types import Linear
-from mansard.passes.canonical.specialise import is_join
 
 Group = list[int]
 

@@ -1,6 +1,6 @@
-"""Ops as they are where their dims stay within a part of their extents.
+"""Specialise ops to a subrange of their iteration space: decided conditions fold, gathers become plain reads.
 
-Before (``d1`` known to be 64 or more)::
+Before (``d1`` in [64, 128))::
 
     %c: 4x128xf32 = generic (d0:4, d1:128) {select(d1 < 64, neg(%x{d0, d1 + 64}), %x{d0, d1 - 64})}
 
@@ -16,16 +16,16 @@ from collections.abc import Mapping
 from mansard import dims
 from mansard.analysis.affine import Affine, Ends
 from mansard.analysis.operands import with_reads
-from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic, Op
 from mansard.ir.scalar import COMPARE, Apply, Arg, Bitcast, Cast, Gather, Index, Scalar, rewrite, walk
 from mansard.ir.types import IndexMap, Linear, Value
 
 
 def specialise(op: Generic, ends: Mapping[int, Ends]) -> Generic:
-    """``op`` where its dims stay within ``ends`` (first and last): known conditions and plain reads in place.
+    """``op`` with its dims restricted to ``ends`` (first and last index, inclusive).
 
-    The same op when that tells nothing.
+    Comparisons that the ranges decide are folded, and gathers whose indices become affine turn into reads by
+    index map. Returns the same op where nothing changes.
     """
     affine = Affine(op.extents, ends)
     inputs: list[Value] = list(op.inputs)
@@ -63,7 +63,7 @@ def _outcome(affine: Affine, condition: Scalar) -> bool | None:
 
 
 def _reads(affine: Affine, op: Generic, node: Gather) -> tuple[Linear, ...] | None:
-    found = []
+    indices = []
     for scalar, size in zip(node.indices, op.inputs[node.operand].type.shape, strict=True):
         linear = affine.linear(scalar)
         ends = affine.span(linear) if linear is not None else None
@@ -71,8 +71,8 @@ def _reads(affine: Affine, op: Generic, node: Gather) -> tuple[Linear, ...] | No
             return None
         if dims.bounds(dims.add(size, -1, dims.mul(ends[1], -1)))[0] < 0:
             return None
-        found.append(linear)
-    return tuple(found)
+        indices.append(linear)
+    return tuple(indices)
 
 
 def is_join(op: Op | None) -> bool:
@@ -86,39 +86,3 @@ def is_join(op: Op | None) -> bool:
     return chooses and all(
         not isinstance(n, Apply) or n.op == "select" or n.args[0].dtype.is_int for n in nodes
     )
-
-
-def read_through_joins(graph: Graph) -> Graph:
-    """Read the part of a join itself where a reader never leaves it; the same graph when none does.
-
-    Before: ``%c[d0, d1] = select(d1 < 8, %x{d0, d1}, %y{d0, d1 - 8});  %z[d0] = %c[d0, 9]``
-    After: ``%z[d0] = %y[d0, 1]``
-    """
-    producers = graph.producers()
-    ops = [_through(op, producers) if isinstance(op, Generic) else op for op in graph.ops]
-    if all(a is b for a, b in zip(ops, graph.ops, strict=True)):
-        return graph
-    return graph.with_ops(ops)
-
-
-def _through(op: Generic, producers: Mapping[Value, Op]) -> Generic:
-    inputs, maps = list(op.inputs), list(op.maps)
-    for i, (value, index_map) in enumerate(zip(op.inputs, op.maps, strict=True)):
-        join = producers.get(value)
-        if (
-            index_map is None
-            or index_map.fill is not None
-            or not isinstance(join, Generic)
-            or not is_join(join)
-        ):
-            continue
-        affine = Affine(op.extents)
-        spans = {d: affine.span(place) for d, place in enumerate(index_map.results)}
-        part = specialise(join, {d: ends for d, ends in spans.items() if ends is not None})
-        if isinstance(part.body, Arg):
-            read = part.maps[part.body.index]
-            if read is not None and read.fill is None:
-                inputs[i], maps[i] = part.inputs[part.body.index], read.compose(index_map.results)
-    if inputs == list(op.inputs):
-        return op
-    return with_reads(op, inputs, maps, op.body)

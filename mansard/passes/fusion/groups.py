@@ -1,0 +1,141 @@
+"""The groups of ops that fusion forms, each of which becomes one dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mansard import dims
+from mansard.analysis.attention import AttentionForm
+from mansard.dims import DimLike
+from mansard.ir.graph import Graph
+from mansard.ir.ops import Assert, Generic, Op, Reshape
+from mansard.ir.scalar import Apply, walk
+from mansard.ir.types import Value
+from mansard.passes.fusion.outputs import base_of
+
+MAX_OPS = 48
+"""Ops in one dispatch: keeps kernels small enough to compile fast."""
+MAX_BINDINGS = 16
+"""Buffers of one dispatch: more would not fit the argument table into push constants."""
+HEAVY = frozenset({
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "sin", "cos", "tan", "tanh", "sinh", "cosh",
+    "asin", "acos", "atan", "atan2", "pow",
+})  # fmt: skip
+
+
+@dataclass(eq=False)
+class Group:
+    """Ops of one dispatch to be."""
+
+    kind: str
+    """elementwise, contraction, rows, attention or special."""
+    domain: tuple[DimLike, ...]
+    inner: DimLike
+    """Elements of the inner dims of a rows group."""
+    ops: list[Op] = field(default_factory=list)
+    first: int = 0
+    last: int = 0
+    form: AttentionForm | None = None
+
+    @property
+    def total(self) -> DimLike:
+        """Points of the domain."""
+        return dims.product(self.domain)
+
+
+HOST = Group("host", (), 1)
+"""Stands for the host, which reads what is asserted."""
+
+
+def truncates(op: Op) -> bool:
+    """Whether a map's result takes fewer bytes than what it reads."""
+    return any(op.outputs[0].type.dtype.bits < v.type.dtype.bits for v in op.inputs)
+
+
+def map_cost(op: Generic) -> int:
+    """Rough arithmetic of one element: heavy functions count 10."""
+    return sum((10 if n.op in HEAVY else 1) for n in walk(op.body) if isinstance(n, Apply))
+
+
+class Groups:
+    """Groups over one graph, the group of every value, and who reads it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.producers = graph.producers()
+        self.numbers = {op: i for i, op in enumerate(graph.ops)}
+        self.group_of: dict[Value, Group] = {}
+        self.level: dict[Value, str] = {}
+        """``point``: one element per domain point; ``inner``: domain x inner; ``inline``: recomputed by
+        readers."""
+        self.groups: list[Group] = []
+        self.bases = {
+            v: base_of(v, self.producers) for op in graph.ops if isinstance(op, Reshape) for v in op.outputs
+        }
+
+    def base(self, value: Value) -> Value:
+        """The value behind reshapes."""
+        return self.bases.get(value, value)
+
+    def live(self) -> set[Value]:
+        """Values that outlive the call's dispatches: outputs and states."""
+        return {self.base(v) for v in self.graph.live_outs()}
+
+    def add(self, kind: str, domain: tuple[DimLike, ...], inner: DimLike, op: Op, number: int) -> None:
+        """Open a group with one op."""
+        group = Group(kind, tuple(d for d in domain if not dims.is_one(d)), inner, [op], number, number)
+        self.groups.append(group)
+        for value in op.outputs:
+            self.group_of[value] = group
+            self.level[value] = "point"
+
+    def bindings(self, ops: Sequence[Op]) -> set[Value]:
+        """The buffers of a dispatch of these ops: what it reads, and its result."""
+        defined = {v for op in ops for v in op.outputs}
+        reads = {self.base(v) for op in ops for v in op.inputs}
+        return (reads - defined) | {ops[-1].outputs[0]}
+
+    def users(self) -> dict[Value, set[Group]]:
+        """The groups that read each value."""
+        users: dict[Value, set[Group]] = {}
+        for group in self.groups:
+            for op in group.ops:
+                for value in op.inputs:
+                    users.setdefault(self.base(value), set()).add(group)
+        for op in self.graph.ops:
+            if isinstance(op, Assert):
+                users.setdefault(self.base(op.inputs[0]), set()).add(HOST)
+        return users
+
+    def ordered(self) -> list[Group]:
+        """Groups so that producers come first; ties by place in the model."""
+        order: list[Group] = []
+        state: dict[Group, int] = {}
+        for root in sorted(self.groups, key=lambda g: g.first):
+            stack = [root]
+            while stack:
+                group = stack[-1]
+                if state.get(group) == 2:
+                    stack.pop()
+                    continue
+                state[group] = 1
+                todo = [
+                    g
+                    for op in group.ops
+                    for v in op.inputs
+                    if (g := self.group_of.get(self.base(v))) is not None
+                    and g is not group
+                    and state.get(g) != 2
+                ]
+                if todo:
+                    assert all(state.get(g) != 1 for g in todo), "fusion made a cycle"
+                    stack.extend(sorted(set(todo), key=lambda g: -g.first))
+                else:
+                    state[group] = 2
+                    order.append(group)
+                    stack.pop()
+        return order
+
+
+HOST = Group("host", (), 1)

@@ -1,0 +1,60 @@
+"""Outputs and states in buffers of their own, before ops are grouped.
+
+Before: ``return %x, %y, %y``   After: ``%x1 = copy %x; %y1 = copy %y; return %x1, %y, %y1``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mansard.ir.graph import Graph, fresh_name
+from mansard.ir.ops import Generic, Op, Reshape
+from mansard.ir.scalar import Arg
+from mansard.ir.types import IndexMap, Value
+
+
+def materialise_outputs(graph: Graph) -> Graph:
+    """Give every output a buffer of its own: copy those that are inputs, constants or shared."""
+    producers = graph.producers()
+    taken = {v.name for v in graph.values()}
+    ops, outputs, used = list(graph.ops), [], set()
+
+    def copy(value: Value) -> Value:
+        out = Value(fresh_name(taken, value.name), value.type)
+        identity = IndexMap.identity(value.type.rank)
+        ops.append(Generic((value,), (out,), value.type.shape, (identity,), Arg(0, value.type.dtype)))
+        return out
+
+    for value in graph.outputs:
+        base = base_of(value, producers)
+        if base not in producers or base in used:
+            value = copy(value)
+            base = value
+        used.add(base)
+        outputs.append(value)
+    states = []
+    for state in graph.states:
+        after = state.after
+        base = base_of(after, producers)
+        if after is not state.before and (base not in producers or base in used):
+            after = copy(after)
+            base = after
+        used.add(base)
+        states.append(type(state)(state.before, after, state.initial))
+    return Graph(
+        graph.name,
+        graph.inputs,
+        tuple(outputs),
+        tuple(ops),
+        graph.constants,
+        tuple(states),
+        graph.output_names,
+        graph.parameters,
+    )
+
+
+def base_of(value: Value, producers: Mapping[Value, Op]) -> Value:
+    """The value behind reshapes, which owns the buffer."""
+    while isinstance(op := producers.get(value), Reshape):
+        value = op.inputs[0]
+    return value

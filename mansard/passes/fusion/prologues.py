@@ -1,0 +1,122 @@
+"""Cheap elementwise producers, recomputed in the group that reads them instead of stored."""
+
+from __future__ import annotations
+
+from mansard.analysis.attention import AttentionForm
+from mansard.analysis.specialise import is_join
+from mansard.ir.dispatch import is_contraction
+from mansard.ir.ops import Generic
+from mansard.ir.scalar import COMPARE, Apply, Index, Scalar, walk
+from mansard.ir.types import Value
+from mansard.passes.fusion.groups import MAX_BINDINGS, MAX_OPS, Group, Groups, map_cost, truncates
+
+
+def push_squares(groups: Groups, group: Group, users: dict[Value, set[Group]]) -> None:
+    """Move maps that only one rows group reads there, if it reads their operands anyway.
+
+    So the square of a row is not stored for its norm. What else the group computes stays.
+    """
+    live = groups.live()
+    for op in reversed(tuple(group.ops)):
+        readers = users.get(op.outputs[0], set())
+        if not isinstance(op, Generic) or op.combiner or op.outputs[0] in live or len(readers) != 1:
+            continue
+        (target,) = readers
+        reads = {groups.base(v) for o in target.ops for v in o.inputs}
+        if target is group or target.kind != "rows" or not {groups.base(v) for v in op.inputs} <= reads:
+            continue
+        alone = Group("elementwise", (), 1, [op], groups.numbers[op], groups.numbers[op])
+        if len(group.ops) == 1 or not _worth_pulling(groups, alone, target):
+            continue
+        group.ops.remove(op)
+        target.ops = [op, *target.ops]
+        target.first = min(target.first, alone.first)
+        groups.group_of[op.outputs[0]], groups.level[op.outputs[0]] = target, "inline"
+        for value in op.inputs:
+            if not any(value in o.inputs for o in group.ops):
+                users[groups.base(value)].discard(group)
+            users[groups.base(value)].add(target)
+
+
+def pull_prologues(groups: Groups) -> None:
+    """Merge elementwise groups into the only group that reads them, where recomputing is cheap."""
+    users = groups.users()
+    live = groups.live()
+    for group in sorted(groups.groups, key=lambda g: -g.first):
+        if group.kind != "elementwise":
+            continue
+        results = [v for op in group.ops for v in op.outputs]
+        consumers = {g for v in results for g in users.get(v, ()) if g is not group}
+        if len(consumers) != 1 or any(v in live for v in results):
+            continue
+        (target,) = consumers
+        if _worth_pulling(groups, group, target):
+            target.ops = group.ops + target.ops
+            target.first = min(target.first, group.first)
+            for v in results:
+                groups.group_of[v] = target
+                groups.level[v] = "inline"
+            groups.groups.remove(group)
+            _move_uses(groups, users, group, target)
+
+
+def _joins_keys(groups: Groups, group: Group, form: AttentionForm) -> bool:
+    """Whether a group only puts keys or values together from parts, such as a cache and a new token.
+
+    The kernel then runs over the keys part by part, and reads each where it lies.
+    """
+    (join, *others) = group.ops
+    if others or not isinstance(join, Generic) or not is_join(join):
+        return False
+    for op, length in ((form.scores, form.scores_key), (form.weighted, form.weighted.reduced[0])):
+        if join.output not in op.inputs:
+            continue
+        reads = op.maps[op.inputs.index(join.output)]
+        if op.inputs.count(join.output) > 1 or reads is None or not isinstance(op.extents[length], int):
+            return False
+        keys = [d for d, place in enumerate(reads.results) if place.single == length]
+        compared = {n.dim for c in walk(join.body) if _is_compare(c) for n in walk(c) if isinstance(n, Index)}
+        return compared == set(keys)
+    return False
+
+
+def _move_uses(groups: Groups, users: dict[Value, set[Group]], old: Group, new: Group) -> None:
+    for op in old.ops:
+        for value in op.inputs:
+            owners = users[groups.base(value)]
+            owners.discard(old)
+            owners.add(new)
+
+
+def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:
+    if target.kind == "special" or len(group.ops) + len(target.ops) > MAX_OPS:
+        return False
+    if len(groups.bindings([*group.ops, *target.ops])) > MAX_BINDINGS:
+        return False
+    if target.form is not None and _joins_keys(groups, group, target.form):
+        return True
+    if any(op.maps[i] is None for op in group.ops if isinstance(op, Generic) for i in range(len(op.maps))):
+        return False  # data-dependent reads are done once, not wherever the value is read
+    reads = 0
+    defined = {v for op in group.ops for v in op.outputs}
+    for op in target.ops:
+        for i, value in enumerate(op.inputs):
+            if groups.base(value) not in defined:
+                continue
+            reads_map = op.maps[i] if isinstance(op, Generic) else None
+            if value is not groups.base(value) or reads_map is None or reads_map.fill is not None:
+                return False
+            reads += 1
+    cost = sum(map_cost(op) for op in group.ops if isinstance(op, Generic))
+    if target.kind == "attention" and any(
+        groups.base(v) in defined for op in target.ops if is_contraction(op) for v in op.inputs
+    ):
+        return False  # the factors are read over and over; a mask is read once for each head
+    if target.kind == "contraction":
+        # Every element is read many times: better once more, in fewer bytes.
+        return cost <= 1 and not any(truncates(op) for op in group.ops)
+    return cost * reads <= 16
+
+
+def _is_compare(node: Scalar) -> bool:
+    return isinstance(node, Apply) and node.op in COMPARE
