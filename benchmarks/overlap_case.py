@@ -22,7 +22,7 @@ from mansard.compiler import CompileOptions, compile_graph
 from mansard.ir import Graph
 from mansard.placement import PlacementOptions
 from mansard.plan.plan import DispatchStep, Plan, TransferStep
-from mansard.runtime.calls.profile import Profile
+from mansard.runtime.profiling.profile import Profile
 
 PLUGIN = Path(__file__).resolve().parent.parent / "examples" / "npu_plugin"
 

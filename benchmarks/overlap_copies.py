@@ -20,7 +20,7 @@ from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Location, Value
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.placement import PlacementOptions
-from mansard.runtime.calls.profile import Profile
+from mansard.runtime.profiling.profile import Profile
 
 ROWS, SIDE = 1024, 32
 BYTES = 2 * ROWS * SIDE

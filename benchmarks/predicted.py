@@ -55,7 +55,7 @@ from mansard.placement import PlacementOptions
 from mansard.placement.simulate import simulate
 from mansard.placement.what_if import replay
 from mansard.plan.plan import Plan
-from mansard.runtime.calls.profile import Profile
+from mansard.runtime.profiling.profile import Profile
 
 STARTED = time.perf_counter()
 IN_FLIGHT = 8

@@ -121,7 +121,7 @@ def variants(plan: Plan) -> list[dict[str, Any]]:
     """The variants of a model, the best first: which this machine runs and why, what it lacks for others."""
     if not plan.variants:
         return []
-    from mansard.runtime.execution.variants import chosen_of, verdicts
+    from mansard.runtime.devices.variants import chosen_of, verdicts
 
     found = verdicts(plan)
     chosen = chosen_of(found)

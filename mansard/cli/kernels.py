@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mansard.plan.plan import Decision, Plan
-    from mansard.runtime.calls.profile import DeviceProfile, Profile
+    from mansard.runtime.profiling.profile import DeviceProfile, Profile
 
 SHOWN = 20
 

@@ -15,7 +15,7 @@ from mansard.cli.output import milliseconds, si
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mansard.runtime.calls.profile import Profile
+    from mansard.runtime.profiling.profile import Profile
 
 SHOWN = 10
 COPIES = ("device", "device_bytes", "host", "host_bytes")

@@ -28,7 +28,7 @@ from mansard.cli.models import (
 from mansard.cli.output import JsonOption, Output, milliseconds
 
 if TYPE_CHECKING:
-    from mansard.runtime.calls.profile import Row
+    from mansard.runtime.profiling.profile import Row
 
 
 def trace(

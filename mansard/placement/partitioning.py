@@ -3,7 +3,7 @@
 A dispatch that takes t[d] seconds on device d, of which each may do a part, ends after T seconds at best:
 device d does (T - h[d]) / t[d] of it in that time, where h[d] is what it costs to hand over to d and back,
 and T follows from the parts adding up to one. The runtime corrects the ratio by what it measures
-(`mansard.runtime.execution.shares`), so it need not be right.
+(`mansard.runtime.execution.partition_shares`), so it need not be right.
 
 Dispatches of one extent share a ratio, weighted by their times, and norms and maps between them are divided
 as well: pieces then follow each other on every device, and meet where one reads all rows.

@@ -19,12 +19,11 @@ from mansard.plan.plan import DispatchStep, Plan
 from mansard.runtime.calls.call import Calls, Stats
 from mansard.runtime.calls.chunked_run import Job
 from mansard.runtime.calls.limits import whole
-from mansard.runtime.calls.profile import DeviceProfile, Profile
 from mansard.runtime.calls.timed_runs import Rows
-from mansard.runtime.execution.binding import BoundSlot, Devices, bind, probe_links
+from mansard.runtime.devices.binding import BoundSlot, Devices, bind, probe_links
+from mansard.runtime.devices.variants import choose
 from mansard.runtime.execution.context import Machine
-from mansard.runtime.execution.shares import Share, Shares
-from mansard.runtime.execution.variants import choose
+from mansard.runtime.execution.partition_shares import Share, Shares
 from mansard.runtime.memory.constants import Constants, upload
 from mansard.runtime.memory.host_copy import copy_threads
 from mansard.runtime.memory.ledger import MemoryLedger, MemoryRow, joined
@@ -32,6 +31,7 @@ from mansard.runtime.memory.output_pool import Landings
 from mansard.runtime.memory.stores import Memory
 from mansard.runtime.memory.tensors import Array, Prepared, Signature
 from mansard.runtime.memory.workspace import Workspaces
+from mansard.runtime.profiling.profile import DeviceProfile, Profile
 
 MAX_IN_FLIGHT = 4
 MAX_QUEUED = 4096
@@ -119,7 +119,7 @@ class Session:
         """
         return await self._calls.run_async(prepared, priority, deadline)
 
-    def in_batches(
+    def chunked_run(
         self,
         args: Sequence[object],
         named: Mapping[str, object],

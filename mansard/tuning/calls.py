@@ -20,7 +20,7 @@ from mansard.dtypes import DType
 from mansard.hal import Device
 from mansard.ir import Graph, GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Const, Scalar
-from mansard.runtime.calls.profile import Profile
+from mansard.runtime.profiling.profile import Profile
 from mansard.tuning.links import wake
 from mansard.tuning.sessions import session_on
 

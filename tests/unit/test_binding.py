@@ -9,7 +9,7 @@ from mansard.artifact.resources import MemoryResources
 from mansard.errors import DeviceUnavailableError
 from mansard.hal import registry
 from mansard.plan.plan import DevicePlan, Plan
-from mansard.runtime.execution import binding
+from mansard.runtime.devices import binding
 
 
 @pytest.fixture

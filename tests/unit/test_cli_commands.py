@@ -28,9 +28,9 @@ from mansard.hal import DeviceInfo, MemoryHeap, ProfileRow, registry
 from mansard.hal.device import MemoryType, QueueFamily
 from mansard.hal.executable import Build
 from mansard.plan.plan import Decision, Plan, TensorSpec
-from mansard.runtime.calls.profile import DeviceProfile as RanOn
-from mansard.runtime.calls.profile import Profile, Row
 from mansard.runtime.memory.ledger import MemoryLedger, MemoryRow
+from mansard.runtime.profiling.profile import DeviceProfile as RanOn
+from mansard.runtime.profiling.profile import Profile, Row
 from mansard.targets.roofline import roofline_of
 
 DEVICES = [

@@ -35,7 +35,7 @@ from mansard.plan.plan import (
     TransferStep,
     ValueSpec,
 )
-from mansard.runtime.calls.profile import Copies, DeviceProfile, Profile
+from mansard.runtime.profiling.profile import Copies, DeviceProfile, Profile
 
 NAMES = ("first", "<b>&\"evil'", "third", "last")
 VOID = {"meta", "input", "br"}

@@ -17,8 +17,8 @@ from mansard.errors import CompileError, TargetMismatchError
 from mansard.hal.device import DeviceInfo
 from mansard.ir import Constant, GraphBuilder
 from mansard.placement import PlacementOptions
-from mansard.runtime.execution import variants as runtime_variants
-from mansard.runtime.execution.variants import choose, chosen_of, verdicts
+from mansard.runtime.devices import variants as runtime_variants
+from mansard.runtime.devices.variants import choose, chosen_of, verdicts
 from mansard.targets.gpus import known_gpus
 
 RNG = np.random.default_rng(5)

@@ -37,7 +37,7 @@ def device(monkeypatch):
     """A fake device in the place of the CPU."""
     fake = FakeDevice("cpu")
     monkeypatch.setattr(registry, "_open", {"cpu": fake})
-    monkeypatch.setattr("mansard.runtime.execution.binding.present_devices", lambda driver=None: [fake.info])
+    monkeypatch.setattr("mansard.runtime.devices.binding.present_devices", lambda driver=None: [fake.info])
     yield fake
     fake.close()
 

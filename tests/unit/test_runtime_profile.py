@@ -22,7 +22,7 @@ from mansard.plan.plan import (
     TransferStep,
     ValueSpec,
 )
-from mansard.runtime.calls.profile import Copies, DeviceProfile, Profile
+from mansard.runtime.profiling.profile import Copies, DeviceProfile, Profile
 
 
 def step(label: str, *values: int) -> DispatchStep:

@@ -17,9 +17,9 @@ from mansard.errors import ArtifactError, ExecutionError, InputError
 from mansard.hal import ProfileRow
 from mansard.hal.device import CommandBuffer
 from mansard.plan.dataflow import dataflow, expected_times
-from mansard.runtime.calls.profile import DeviceProfile, Profile
 from mansard.runtime.execution.lockstep import in_lockstep, one_order
 from mansard.runtime.execution.recording import RecordedBatch
+from mansard.runtime.profiling.profile import DeviceProfile, Profile
 
 
 class NoCommands(CommandBuffer):

@@ -7,7 +7,7 @@ from mansard import dims
 from mansard.dims import Dim
 from mansard.hal import ProfileRow
 from mansard.plan.plan import SplitPiece, SplitSpec
-from mansard.runtime.execution.shares import MEMORY, STEPS, Shares, balanced
+from mansard.runtime.execution.partition_shares import MEMORY, STEPS, Shares, balanced
 from mansard.runtime.memory.tensors import Prepared
 
 TOTAL, UNIT = 512, 4

@@ -27,8 +27,8 @@ from mansard.placement import PlacementOptions
 from mansard.plan.check import check_plan
 from mansard.plan.plan import WeightSpec
 from mansard.plan.serialise import plan_from_json, plan_to_json
-from mansard.runtime.execution import variants as runtime_variants
-from mansard.runtime.execution.variants import choose, verdicts
+from mansard.runtime.devices import variants as runtime_variants
+from mansard.runtime.devices.variants import choose, verdicts
 
 LEVELS = "cpu:x86-64-v2,x86-64-v4,cpu:x86-64-v3"
 I8, I32, BF16 = DType.I8, DType.I32, DType.BF16

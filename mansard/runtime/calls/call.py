@@ -23,13 +23,13 @@ from mansard.runtime.calls import completion
 from mansard.runtime.calls.admission import Exclusive, Gate, IdleContexts
 from mansard.runtime.calls.completion import completions
 from mansard.runtime.calls.limits import whole
-from mansard.runtime.calls.profile import Copies
 from mansard.runtime.calls.requests import Call, Deliver, Limit, Request
 from mansard.runtime.calls.timed_runs import Rehearsal, Timed
 from mansard.runtime.execution.context import Context, Machine
-from mansard.runtime.execution.shares import Shares
+from mansard.runtime.execution.partition_shares import Shares
 from mansard.runtime.memory.output_pool import Landings
 from mansard.runtime.memory.tensors import Array, Prepared
+from mansard.runtime.profiling.profile import Copies
 
 if TYPE_CHECKING:
     import asyncio

@@ -12,9 +12,9 @@ from mansard.errors import CallCancelledError, DeadlineExceededError, MansardErr
 from mansard.runtime.calls.admission import Holder, IdleContexts, Key, Place
 from mansard.runtime.calls.completion import completions
 from mansard.runtime.calls.limits import seconds
-from mansard.runtime.calls.profile import Copies
 from mansard.runtime.execution.context import Context
 from mansard.runtime.memory.tensors import Array, Prepared
+from mansard.runtime.profiling.profile import Copies
 
 if TYPE_CHECKING:
     from mansard.runtime.calls.call import Calls

@@ -14,7 +14,7 @@ from mansard.hal import BindingSlot, Buffer, Launcher, MemoryKind, Point, Profil
 from mansard.plan.layout import Layout, Store
 from mansard.plan.memory_uses import ACTIVATIONS, INPUTS, OUTPUTS, SCRATCH
 from mansard.plan.plan import Plan, TensorSpec
-from mansard.runtime.execution.binding import BoundSlot
+from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.execution.lockstep import in_lockstep
 from mansard.runtime.execution.recording import LandingCopy, RecordedBatch, Recorder
 from mansard.runtime.memory.constants import Constants

@@ -21,7 +21,7 @@ from mansard.hal import (
 )
 from mansard.plan.layout import CopyPlan, Layout, Store
 from mansard.plan.plan import BarrierStep, BindingSpec, DispatchStep, Plan
-from mansard.runtime.execution.binding import BoundSlot
+from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.execution.copy_overlap import lonely_copies
 from mansard.runtime.execution.submission import COMPUTE, SEND, Item, Piece, Work, make_batches
 from mansard.runtime.memory.output_pool import Block

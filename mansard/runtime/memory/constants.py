@@ -25,7 +25,7 @@ from mansard.hal import (
 from mansard.plan.arena import ALIGNMENT
 from mansard.plan.layout import Layout, Links
 from mansard.plan.plan import Plan, WeightSpec
-from mansard.runtime.execution.binding import BoundSlot
+from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.host_copy import HostCopy, copy_all
 
 STAGING_BYTES = 32 << 20

@@ -25,7 +25,7 @@ import numpy as np
 
 from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.hal import Buffer, MemoryKind, native
-from mansard.runtime.execution.binding import BoundSlot
+from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.host_copy import Bytes
 from mansard.runtime.memory.tensors import Array, empty
 

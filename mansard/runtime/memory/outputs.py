@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mansard.plan.layout import Layout, Store
 from mansard.plan.plan import Plan
-from mansard.runtime.execution.binding import BoundSlot
+from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.host_copy import Bytes
 from mansard.runtime.memory.output_pool import Block, Landings
 from mansard.runtime.memory.tensors import Array

@@ -12,7 +12,7 @@ from mansard.errors import MansardError, OutOfMemoryError
 from mansard.hal import Buffer, MemoryKind
 from mansard.plan.arena import Lease, plan_arena
 from mansard.plan.layout import Store
-from mansard.runtime.execution.binding import BoundSlot
+from mansard.runtime.devices.binding import BoundSlot
 
 Bytes = npt.NDArray[np.uint8]
 Place = tuple[Buffer, int]

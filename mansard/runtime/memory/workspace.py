@@ -18,7 +18,7 @@ from mansard.hal import Buffer, MemoryKind
 from mansard.plan.arena import ArenaPlan, Lease, plan_arena
 from mansard.plan.layout import Store
 from mansard.plan.memory_uses import ACTIVATIONS
-from mansard.runtime.execution.binding import BoundSlot
+from mansard.runtime.devices.binding import BoundSlot
 
 
 @dataclass(frozen=True, eq=False)

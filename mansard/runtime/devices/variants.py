@@ -9,7 +9,7 @@ from mansard.errors import TargetMismatchError
 from mansard.hal.device import DeviceInfo
 from mansard.hal.registry import devices as present_devices
 from mansard.plan.plan import DevicePlan, Plan
-from mansard.runtime.execution.binding import DeviceChoice, Devices, choices
+from mansard.runtime.devices.binding import DeviceChoice, Devices, choices
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,160 @@
+"""`mansard.compile` and `mansard.tune`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mansard.api.model import Model
+from mansard.artifact.resources import MemoryResources, read_artifact
+from mansard.errors import CompileError, PlacementError
+from mansard.hal import registry as _registry
+from mansard.runtime.calls.limits import seconds as time_limit
+from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED
+
+if TYPE_CHECKING:
+    from mansard.placement import PlacementOptions
+
+Progress = Callable[[str, int, int], None]
+"""Called with (step, done, total)."""
+Dump = Callable[[str, str], None]
+"""Called with (step, the IR after it as text)."""
+
+
+def compile(  # noqa: A001  # the name users expect, always used as mansard.compile
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    devices: str | Sequence[str] | None = None,
+    target: str | Sequence[str] | None = None,
+    dynamic_shapes: Any = None,
+    placement: PlacementOptions | None = None,
+    objective: str | None = None,
+    fallback: str | None = None,
+    precision: str = "f32",
+    vulkan_dispatch_abi: str = "bda",
+    cache: bool = True,
+    tune: float | None = None,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    max_queued: int | None = MAX_QUEUED,
+    progress: Progress | None = None,
+    dump: Dump | None = None,
+    **frontend: Any,
+) -> Model:
+    """Compile a model and bind it to the devices of this machine.
+
+    ``model`` is a torch module or exported program, or whatever else an installed frontend reads;
+    ``example_inputs`` are tensors of the shapes to compile for. ``devices`` names devices present here
+    (``cpu``, ``vulkan``, ``vulkan:1``), ``target`` targets that need not be (``cpu:x86-64-v3``,
+    or ``cpu:x86-64-v4,x86-64-v3`` with kernels for both); without
+    either, the model is compiled for the CPU and every GPU present that is one in hardware.
+    ``dynamic_shapes`` tells which axes vary: ``{input: {axis: mansard.Dim(...)}}``.
+    ``placement`` says how dispatches are placed; ``objective`` and ``fallback`` set the fields of it that
+    are used most. ``precision="bf16"`` lets products with constant weights round their operands to bfloat16
+    (sums stay f32; weights take half the memory); results then differ, by 2**-9 of each operand.
+    ``vulkan_dispatch_abi`` says how kernels for Vulkan receive their buffers: by 64-bit addresses
+    (``"bda"``), as ``"descriptors"`` for drivers that handle those better, or ``"all"``: the runtime then
+    uses addresses where the device supports them. Further keywords go to the frontend.
+    ``progress(step, done, total)`` is called as steps start, ``dump(step, text)`` with the IR after each.
+    ``cache`` keeps compiled kernels on disk for later compilations (docs/compiling.md). ``tune`` spends
+    that many seconds on a search of better kernels, as `mansard.tune` does. ``max_in_flight`` and
+    ``max_queued`` bound the calls that run and that wait at a time, as for `load`.
+
+    The model runs from memory; `Model.save` writes it to a file. When a target is not present, the
+    model can be saved but not called. Raises errors under CompileError.
+    """
+    if dynamic_shapes is not None:
+        frontend["dynamic_shapes"] = dynamic_shapes
+    try:
+        from mansard import compiler
+
+        options = compiler.CompileOptions(
+            targets=(*_as_names(devices), *_as_names(target)) or _default_devices(),
+            placement=_placement_options(placement, objective, fallback),
+            precision=precision,
+            vulkan_dispatch_abi=vulkan_dispatch_abi,
+            cache=cache,
+            progress=progress,
+            dump=dump,
+        )
+        compiled = compiler.compile_model(model, example_inputs, options=options, **frontend)
+    except ImportError as error:
+        if (error.name or "").startswith("mansard"):
+            raise
+        raise CompileError(
+            f"compiling needs a package that is not installed ({error.name}): pip install 'mansard[compile]'"
+        ) from error
+    resources = MemoryResources(compiled.executables, compiled.weights, compiled.sources)
+    model = Model(compiled.plan, resources, max_in_flight=max_in_flight, max_queued=max_queued)
+    model.timings, model.kernels_cached = compiled.timings, (compiled.cache.hits, compiled.cache.misses)
+    return model if tune is None else _tune(model, tune, cache=cache, progress=progress)
+
+
+def tune(
+    model: Model | str | os.PathLike[str],
+    seconds: float = 60.0,
+    *,
+    cache: bool = True,
+    progress: Progress | None = None,
+) -> Model:
+    """Search for faster kernels of a compiled model, or of one in a file, on this machine's devices.
+
+    Schedule parameters (tile sizes, loop orders) are tried and timed for ``seconds``, starting with the
+    kernels that take most of a call's time; results are the same up to rounding. The parameters selected
+    are in `Model.tuning`, and with ``cache`` on disk: later compilations for this device use them, and a
+    later search starts from them. The given model is not changed and shares its weights with the result.
+    ``progress(kernel, done, total)`` counts seconds.
+
+    Raises ArtifactError for a model without the sources of its kernels, CompileError for one that is
+    not for this machine.
+    """
+    given = model if isinstance(model, Model) else Model(*read_artifact(model))
+    return _tune(given, seconds, cache=cache, progress=progress)
+
+
+def _tune(model: Model, seconds: float, *, cache: bool, progress: Progress | None) -> Model:
+    from mansard.tuning import tune as search
+
+    seconds = time_limit("tune", seconds)
+    tuning = search(model.plan, model._resources, seconds, cache=cache, progress=progress)
+    limits = model._max_in_flight, model._max_queued
+    tuned = Model(tuning.plan, tuning.resources, max_in_flight=limits[0], max_queued=limits[1])
+    tuned.tuning, tuned.timings, tuned.kernels_cached = tuning, model.timings, model.kernels_cached
+    return tuned
+
+
+def _as_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names of devices or targets as a tuple; raises CompileError for anything that is not a string."""
+    if names is None:
+        return ()
+    listed = (names,) if isinstance(names, str) else tuple(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise CompileError(f"{name!r} is not the name of a device or target, such as 'cpu' or 'vulkan:1'")
+    return listed
+
+
+def _default_devices() -> tuple[str, ...]:
+    """The first hardware device of each driver; the CPU always."""
+    by_driver = {"cpu": "cpu"}
+    for info in _registry.devices():
+        if info.supported and info.kind not in ("software", "simulated"):
+            by_driver.setdefault(info.driver, info.id)
+    return tuple(by_driver.values())
+
+
+def _placement_options(
+    placement: PlacementOptions | None, objective: str | None, fallback: str | None
+) -> PlacementOptions:
+    """The placement options with those fields replaced that are given on their own."""
+    from mansard.placement import PlacementOptions
+
+    fields = {"objective": objective, "fallback": fallback}
+    changes = {name: value for name, value in fields.items() if value is not None}
+    if placement is not None and not isinstance(placement, PlacementOptions):
+        raise PlacementError(
+            f"placement={placement!r} is a {type(placement).__name__}, not a mansard.PlacementOptions"
+        )
+    return dataclasses.replace(placement or PlacementOptions(), **changes)  # type: ignore[arg-type]

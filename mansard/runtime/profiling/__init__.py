@@ -1,0 +1,1 @@
+"""What profiled calls report: device times, busy and idle time, overlap and its bound."""
