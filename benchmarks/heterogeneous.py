@@ -54,7 +54,7 @@ class Way:
 
     name: str
     devices: tuple[str, ...]
-    wish: PlacementOptions
+    placement: PlacementOptions
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ def copies(settings: Settings) -> Rows:
         ),
         "blocks, every other": (blocks.example(), PlacementOptions(pins=_every_other(blocks, settings.gpu))),
     }
-    for name, (example, wish) in cases.items():
-        made = compile_graph(example.graph, CompileOptions(targets=both, placement=wish))
+    for name, (example, placement) in cases.items():
+        made = compile_graph(example.graph, CompileOptions(targets=both, placement=placement))
         calls = 10
         with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
             model(*example.inputs(0))
@@ -176,7 +176,7 @@ def measure(example: Example, way: Way, settings: Settings) -> dict[str, Any]:
     """A row of one way; what fails has a row with the error."""
     begin = time.perf_counter()
     try:
-        made = compile_graph(example.graph, CompileOptions(targets=way.devices, placement=way.wish))
+        made = compile_graph(example.graph, CompileOptions(targets=way.devices, placement=way.placement))
         compiled = time.perf_counter() - begin
         resources = MemoryResources(made.executables, made.weights)
         with Model(made.plan, resources, max_in_flight=settings.in_flight) as model:

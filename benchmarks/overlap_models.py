@@ -121,8 +121,8 @@ def on_three_devices(case: str, runs: int) -> Result:
     infos = {info.driver: info for info in reversed(devices()) if info.supported}
     names = [name for name in ("cpu", "vulkan", "npu") if name in infos]
     network = read(Path(os.environ[GRAPHS]), case) if os.environ.get(GRAPHS) else imported(case)[0]
-    wish = PlacementOptions(objective="throughput", min_share=LEAST_SHARE)
-    with compiled(network.graph, names, wish, IN_FLIGHT, network.precision) as model:
+    placement = PlacementOptions(objective="throughput", min_share=LEAST_SHARE)
+    with compiled(network.graph, names, placement, IN_FLIGHT, network.precision) as model:
         check(model(network.x), [network.expected], TOLERANCES[case])
         late = overruns(model)
         profiles = measure(model, (network.x,), REQUESTS, IN_FLIGHT, runs)

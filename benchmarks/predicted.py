@@ -200,7 +200,7 @@ def dispatches(plan: Plan, profile: Profile) -> list[dict[str, Any]]:
 
 
 def placements(devices: Sequence[str]) -> dict[str, tuple[tuple[str, ...], PlacementOptions]]:
-    """Targets and wishes by name: every device alone, and all together."""
+    """Targets and placement options by name: every device alone, and all together."""
     found: dict[str, tuple[tuple[str, ...], PlacementOptions]] = {}
     for name in devices:
         found[name] = ((name,), PlacementOptions(fallback="error"))
@@ -215,11 +215,11 @@ def run(
 ) -> list[dict[str, Any]]:
     """Rows of one model; ``reference`` holds the output of the first placement."""
     rows = []
-    for label, (targets, wish) in placements(options.devices.split(",")).items():
+    for label, (targets, placement) in placements(options.devices.split(",")).items():
         if options.placements and label not in options.placements.split(","):
             continue
         begin = time.perf_counter()
-        made = compile_graph(graph, CompileOptions(targets=targets, placement=wish))
+        made = compile_graph(graph, CompileOptions(targets=targets, placement=placement))
         row: dict[str, Any] = {"model": name, "placement": label, "compile_s": time.perf_counter() - begin}
         row["predicted"] = predict(made.plan)
         resources = MemoryResources(made.executables, made.weights)

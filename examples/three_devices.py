@@ -91,8 +91,8 @@ def main() -> None:
     module, x, precision = MODELS[options.model]()
     devices = present()
     share = LEAST_SHARE if len(devices) > 1 else 0.0
-    wish = mansard.PlacementOptions(objective="throughput", min_share=share)
-    model = mansard.compile(module, (x,), devices=devices, placement=wish, precision=precision)
+    placement = mansard.PlacementOptions(objective="throughput", min_share=share)
+    model = mansard.compile(module, (x,), devices=devices, placement=placement, precision=precision)
     for name, count in model.explain().totals.items():
         print(f"{name}: {count} dispatches")
     with torch.no_grad():

@@ -33,8 +33,8 @@ async def main(devices: list[str]) -> None:
     x = torch.randn(64, WIDTH)
     # Each device gets at least a third of the dispatches, even where one of them would be faster alone.
     share = 1 / 3 if len(devices) > 1 else 0
-    wish = mansard.PlacementOptions(min_share=share)
-    model = mansard.compile(Branches().eval(), (x,), devices=devices, placement=wish)
+    placement = mansard.PlacementOptions(min_share=share)
+    model = mansard.compile(Branches().eval(), (x,), devices=devices, placement=placement)
     print(model.explain())
 
     begin = time.perf_counter()

@@ -73,10 +73,13 @@ def compile_(
             "Repeat; the first match wins.",
         ),
     ] = None,
-    together: Annotated[
+    colocate: Annotated[
         list[str] | None,
         typer.Option(
-            "--together", metavar="PATTERN", help="Run all dispatches that match on one device. Repeat."
+            "--colocate",
+            "--together",
+            metavar="PATTERN",
+            help="Run all dispatches that match on one device. Repeat. (--together is the former name.)",
         ),
     ] = None,
     memory: Annotated[
@@ -141,7 +144,7 @@ def compile_(
                     fallback,
                     memory=parse_memory(memory or ()),
                     split=split,
-                    together=tuple(together or ()),
+                    colocate=tuple(colocate or ()),
                 ),
                 precision=precision,
                 vulkan_dispatch_abi=vulkan_dispatch_abi,

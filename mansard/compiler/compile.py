@@ -229,11 +229,14 @@ def _compile(graph: Graph, options: CompileOptions, steps: _Steps) -> CompiledMo
     with steps.step("place"):
         slots = [t.slot for t in targets]
 
-        def place(slots: Sequence[DeviceSlot], wish: PlacementOptions) -> Placed:
+        def fuse_again(whole: Graph) -> DispatchGraph:
+            return _fused(whole, targets)
+
+        def place(slots: Sequence[DeviceSlot], options: PlacementOptions) -> Placed:
             return place_ordered(
                 dispatches,
-                wish,
-                lambda graph, wish: place_split(graph, slots, wish, lambda whole: _fused(whole, targets)),
+                options,
+                lambda graph, options: place_split(graph, slots, options, fuse_again),
             )
 
         split = placed_within(place, lambda placed: _sketch(placed, targets), slots, options.placement)

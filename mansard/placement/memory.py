@@ -34,25 +34,26 @@ Sketch = Callable[[Placed], Plan]
 
 
 def placed_within(
-    place: Place, sketch: Sketch, slots: Sequence[DeviceSlot], wish: PlacementOptions
+    place: Place, sketch: Sketch, slots: Sequence[DeviceSlot], options: PlacementOptions
 ) -> Placed:
-    """A placement by ``place`` that keeps ``wish.memory`` and the memory of the slots, for calls of typical
-    sizes, one at a time. Raises PlacementError where none is found, with what was needed and allowed."""
-    wished = dict(wish.memory)
-    limits = {n: wished.get(slot.name, slot.memory) for n, slot in enumerate(slots)}
+    """A placement by ``place`` that keeps ``options.memory`` and the memory of the slots, for calls of
+    typical sizes, one at a time. Raises PlacementError where none is found, with what was needed and
+    allowed."""
+    requested = dict(options.memory)
+    limits = {n: requested.get(slot.name, slot.memory) for n, slot in enumerate(slots)}
     rooms = [_Room(n, slots[n].name, limit) for n, limit in limits.items() if limit is not None]
     if not rooms:
-        return place(slots, wish)
+        return place(slots, options)
     unified = [slot.profile.unified for slot in slots]
     for _ in range(ROUNDS):
-        constants = wished | {room.name: room.constants for room in rooms}
-        now = dataclasses.replace(wish, memory=tuple(constants.items()))
+        constants = requested | {room.name: room.constants for room in rooms}
+        now = dataclasses.replace(options, memory=tuple(constants.items()))
         placed = place(_barring(slots, rooms), now)
         full = [room for room in rooms if not room.fit(sketch(placed), placed, unified)]
         if not full:
             return placed
         if placed.splits:  # every device has a copy of what is divided
-            wish = dataclasses.replace(wish, split="off")
+            options = dataclasses.replace(options, split="off")
     told = "; ".join(f"{room.name} needs {_mb(room.needed)} of {_mb(room.limit)}" for room in full)
     raise PlacementError(
         f"no placement was found within the memory of the devices, weights and the values of one call "

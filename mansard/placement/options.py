@@ -1,67 +1,125 @@
-"""Whether what a user wants of placement makes sense, before any model is looked at."""
+"""What a user may ask of placement, and its validation, which needs no model."""
 
 from __future__ import annotations
 
 import math
 import numbers
+import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 from mansard.errors import PlacementError
 
-PINS = "(pattern, device) pairs, as in (('contraction*', 'vulkan'),)"
-MEMORY = "(device, bytes) pairs, as in (('vulkan', 2 << 30),)"
-TOGETHER = "a tuple of patterns, as in ('layer.0*',)"
+OBJECTIVES = ("latency", "throughput")
+SPLITS = ("off", "auto", "all")
+FALLBACKS = ("cpu", "error")
+
+PINS_FORM = "(pattern, device) pairs, as in (('contraction*', 'vulkan'),)"
+MEMORY_FORM = "(device, bytes) pairs, as in (('vulkan', 2 << 30),)"
+COLOCATE_FORM = "a tuple of patterns, as in ('layer.0*',)"
 
 
-def pairs(field: str, value: object, form: str) -> tuple[tuple[Any, Any], ...]:
-    """The pairs of a mapping or sequence, the first of each a text; else PlacementError, with ``form``."""
+@dataclass(frozen=True)
+class PlacementOptions:
+    """Options of placement. Raises PlacementError for values out of range.
+
+    ``pins`` are (pattern, device) pairs; the first pattern that matches a dispatch's name, ops or
+    source location wins (shell wildcards). ``min_share`` is the smallest fraction of the dispatches that
+    every device must get (used with ``objective="throughput"``, which it implies). ``fallback`` "cpu" runs
+    on the CPU what the requested devices cannot, with the reason, and where the model's weights exceed
+    the memory of a device what it would be slower at; "error" refuses.
+    """
+
+    objective: str = "latency"
+    pins: tuple[tuple[str, str], ...] = ()
+    min_share: float = 0.0
+    fallback: str = "cpu"
+    memory: tuple[tuple[str, int], ...] = ()
+    """(device, bytes) pairs: the limit on what a device holds during one call of typical sizes (weights,
+    states and values); the rest goes elsewhere. Devices with memory of their own that are not named here
+    take nine tenths of it."""
+    colocate: tuple[str, ...] = ()
+    """Patterns as in ``pins``: the dispatches that one matches are all on one device."""
+    search_seconds: float = 5.0
+    """Time limit of the search for a better placement (`mansard.placement.search.choose`)."""
+    split: str = "off"
+    """Whether heavy dispatches are partitioned over devices (`mansard.placement.partitioning`): ``off``;
+    ``auto``, where that is predicted to make a call faster; ``all``, wherever two devices can share one."""
+    together: InitVar[object] = None
+    """The former name of ``colocate``; passing it warns."""
+
+    def __post_init__(self, together: object) -> None:
+        if together is not None:
+            warnings.warn("the option together is now colocate", DeprecationWarning, stacklevel=3)
+            object.__setattr__(self, "colocate", together)
+        _check_choice("objective", self.objective, OBJECTIVES)
+        if self.fallback not in FALLBACKS:
+            raise PlacementError(f'fallback {self.fallback!r} is not "cpu" or "error"')
+        _check_choice("split", self.split, SPLITS)
+        _check_number("min_share", self.min_share, 0, 0.5)
+        _check_number("search_seconds", self.search_seconds, 0, math.inf)
+        normalised = {
+            "pins": _pins(self.pins),
+            "memory": _memory(self.memory),
+            "colocate": _colocate(self.colocate),
+        }
+        for name, value in normalised.items():
+            object.__setattr__(self, name, value)
+
+
+def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise PlacementError(f"{field} {value!r} is not one of {', '.join(choices)}")
+
+
+def _check_number(field: str, value: object, lower: float, upper: float) -> None:
+    """Raise PlacementError, naming the field and its range, unless ``value`` is a number within."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if real and lower <= float(value) <= upper:  # type: ignore[arg-type]
+        return
+    valid = f"between {lower:g} and {upper:g}" if math.isfinite(upper) else f"a number of {lower:g} or more"
+    raise PlacementError(f"{field} {value!r} is not {valid}")
+
+
+def _pairs(field: str, value: object, form: str) -> tuple[tuple[Any, Any], ...]:
+    """The pairs of a mapping or sequence, the first of each a string; else PlacementError, with ``form``."""
     items = value.items() if isinstance(value, Mapping) else value
     if isinstance(items, str) or not isinstance(items, Iterable):
         raise PlacementError(f"{field}={value!r}: it takes {form}")
-    result = []
+    pairs = []
     for item in items:
         if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[0], str):
             raise PlacementError(f"{field}={value!r}: it takes {form}, and {item!r} is none")
-        result.append((item[0], item[1]))
-    return tuple(result)
+        pairs.append((item[0], item[1]))
+    return tuple(pairs)
 
 
-def pins(value: object) -> tuple[tuple[str, str], ...]:
-    """The field ``pins``, checked."""
-    found = pairs("pins", value, PINS)
-    for pattern, device in found:
+def _pins(value: object) -> tuple[tuple[str, str], ...]:
+    pins = _pairs("pins", value, PINS_FORM)
+    for pattern, device in pins:
         if not isinstance(device, str):
             raise PlacementError(f"{pattern!r} is pinned to {device!r}, which is no device's name")
-    return found
+    return pins
 
 
-def memory(value: object) -> tuple[tuple[str, int], ...]:
-    """The field ``memory``, checked."""
-    found = pairs("memory", value, MEMORY)
-    for device, size in found:
+def _memory(value: object) -> tuple[tuple[str, int], ...]:
+    limits = _pairs("memory", value, MEMORY_FORM)
+    for device, size in limits:
         if isinstance(size, bool) or not isinstance(size, numbers.Integral) or size < 0:
             raise PlacementError(
                 f"a memory limit of {size!r} for {device!r}: it is a number of bytes, an int"
             )
-    return tuple((device, int(size)) for device, size in found)
+    return tuple((device, int(size)) for device, size in limits)
 
 
-def together(value: object) -> tuple[str, ...]:
-    """The field ``together``, checked."""
+def _colocate(value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise PlacementError(f"together={value!r}: it takes {TOGETHER}")
-    found = tuple(value)
-    for pattern in found:
+        raise PlacementError(f"colocate={value!r}: it takes {COLOCATE_FORM}")
+    patterns = tuple(value)
+    for pattern in patterns:
         if not isinstance(pattern, str):
-            raise PlacementError(f"together={value!r}: it takes {TOGETHER}, and {pattern!r} is no pattern")
-    return found
-
-
-def number(field: str, value: object, least: float, most: float) -> None:
-    """Raise PlacementError, naming the field and its range, unless it is a number within."""
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if real and least <= float(value) <= most:  # type: ignore[arg-type]
-        return
-    wanted = f"between {least:g} and {most:g}" if math.isfinite(most) else f"a number of {least:g} or more"
-    raise PlacementError(f"{field} {value!r} is not {wanted}")
+            raise PlacementError(
+                f"colocate={value!r}: it takes {COLOCATE_FORM}, and {pattern!r} is no pattern"
+            )
+    return patterns

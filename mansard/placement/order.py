@@ -26,8 +26,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mansard.ir.dispatch import DispatchGraph
+from mansard.placement.options import PlacementOptions
 from mansard.placement.partitioning import Placed
-from mansard.placement.place import PlacementOptions, PlacementResult
+from mansard.placement.place import PlacementResult
 from mansard.placement.problem import HOST, PlacementProblem, reordered, state_users
 from mansard.placement.simulate import simulate
 
@@ -41,13 +42,15 @@ fastest, to be placed once more."""
 
 
 def place_ordered(
-    graph: DispatchGraph, wish: PlacementOptions, place: Callable[[DispatchGraph, PlacementOptions], Placed]
+    graph: DispatchGraph,
+    options: PlacementOptions,
+    place: Callable[[DispatchGraph, PlacementOptions], Placed],
 ) -> Placed:
     """Place a graph with ``place``, in the best order that is found for its dispatches.
 
     A second search, where there is one, gets half the time. Raises what ``place`` raises.
     """
-    first = _ordered(place(graph, wish))
+    first = _ordered(place(graph, options))
     prediction = first.result.prediction
     if prediction.objective != "latency" or first.splits:
         return first
@@ -56,7 +59,7 @@ def place_ordered(
     if order == list(range(len(order))) or 1e3 * least > (1 - WORTH) * prediction.latency_ms:
         return first
     beside = replace(first.graph, dispatches=tuple(first.graph.dispatches[n] for n in order))
-    other = _ordered(place(beside, replace(wish, search_seconds=wish.search_seconds / 2)))
+    other = _ordered(place(beside, replace(options, search_seconds=options.search_seconds / 2)))
     found = other.result.prediction
     if found.latency_ms > (1 - GAIN) * prediction.latency_ms:
         return first

@@ -26,7 +26,8 @@ from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.graph import Graph, fresh_name
 from mansard.passes.parallel.partition import Axis, DispatchPartition, axes, partition, take_views
 from mansard.placement.cost import transfer_seconds
-from mansard.placement.place import DeviceSlot, PlacementOptions, PlacementResult, place
+from mansard.placement.options import PlacementOptions
+from mansard.placement.place import DeviceSlot, PlacementResult, place
 from mansard.placement.problem import PlacementProblem
 from mansard.plan.plan import SplitPiece, SplitSpec
 
@@ -90,20 +91,20 @@ Fuse = Callable[[Graph], DispatchGraph]
 
 
 def place_split(
-    graph: DispatchGraph, slots: Sequence[DeviceSlot], wish: PlacementOptions, fuse: Fuse
+    graph: DispatchGraph, slots: Sequence[DeviceSlot], options: PlacementOptions, fuse: Fuse
 ) -> Placed:
-    """Place a dispatch graph, dividing dispatches as ``wish.split`` says; ``fuse`` makes dispatches of the
+    """Place a dispatch graph, dividing dispatches as ``options.split`` says; ``fuse`` makes dispatches of the
     graph with divided ones. Raises PlacementError as `place` does."""
-    whole = Placed(graph, place(graph, slots, wish))
-    if wish.split == "off" or (wish.split == "auto" and wish.objective != "latency"):
+    whole = Placed(graph, place(graph, slots, options))
+    if options.split == "off" or (options.split == "auto" and options.objective != "latency"):
         return whole
-    splits = find_splits(graph, slots, whole.result, least_gain=GAIN if wish.split == "auto" else None)
+    splits = find_splits(graph, slots, whole.result, least_gain=GAIN if options.split == "auto" else None)
     if not splits:
         return whole
-    if wish.split == "all":
-        return _divided(graph, slots, wish, fuse, splits)
+    if options.split == "all":
+        return _divided(graph, slots, options, fuse, splits)
     try:
-        divided = _divided(graph, slots, wish, fuse, splits)
+        divided = _divided(graph, slots, options, fuse, splits)
     except PlacementError:  # such as a memory limit that does not hold every device's copy of the weights
         return whole
     before, after = (placed.result.prediction.latency_ms for placed in (whole, divided))
@@ -244,7 +245,7 @@ def quantised(shares: Sequence[float], total: int, unit: int) -> tuple[int, ...]
 def _divided(
     graph: DispatchGraph,
     slots: Sequence[DeviceSlot],
-    wish: PlacementOptions,
+    options: PlacementOptions,
     fuse: Fuse,
     splits: Sequence[Split],
 ) -> Placed:
@@ -289,7 +290,7 @@ def _divided(
         )
         for number, first in enumerate(next(s for s in splits if s.kind == kind) for kind in kinds)
     ]
-    return Placed(fused, place(fused, slots, wish, fixed), tuple(specs))
+    return Placed(fused, place(fused, slots, options, fixed), tuple(specs))
 
 
 def _symbols(split: Split, taken: set[str]) -> list[Dim]:

@@ -10,64 +10,16 @@ from dataclasses import dataclass
 from mansard import dims
 from mansard.errors import PlacementError
 from mansard.ir.dispatch import Dispatch, DispatchGraph
-from mansard.placement import options as wishes
 from mansard.placement.cost import Work, load_seconds, seconds, work_of
+from mansard.placement.options import PlacementOptions
 from mansard.placement.problem import PlacementProblem, build_problem
 from mansard.placement.search.choose import SearchResult, choose
 from mansard.placement.simulate import simulate
 from mansard.plan.plan import Decision, Prediction
 from mansard.targets.profile import DeviceProfile
 
-OBJECTIVES = ("latency", "throughput")
-SPLITS = ("off", "auto", "all")
 NO_ROOM = "no room"
 """What a refusal for want of memory begins with (`mansard.placement.memory`)."""
-
-
-@dataclass(frozen=True)
-class PlacementOptions:
-    """What the user wants of placement.
-
-    ``pins`` are (pattern, device) pairs; the first pattern that matches a dispatch's name, ops or
-    source location wins (shell wildcards). ``min_share`` is the least fraction of dispatches every
-    device must get (used with ``objective="throughput"``, which it implies). ``fallback`` "cpu" runs
-    on the CPU what the asked devices cannot, with the reason, and where the model's weights are more than
-    the memory of a device what it would be slower at; "error" refuses.
-    """
-
-    objective: str = "latency"
-    pins: tuple[tuple[str, str], ...] = ()
-    min_share: float = 0.0
-    fallback: str = "cpu"
-    memory: tuple[tuple[str, int], ...] = ()
-    """(device, bytes) pairs: the most that a device holds during one call of typical sizes, weights, states
-    and values; the rest goes elsewhere. Devices with memory of their own that are not named here take nine
-    tenths of it."""
-    together: tuple[str, ...] = ()
-    """Patterns as in ``pins``: the dispatches that one matches are all on one device."""
-    search_seconds: float = 5.0
-    """Most time spent on looking for a better placement (`mansard.placement.search.choose`)."""
-    split: str = "off"
-    """Whether heavy dispatches are divided over devices (`mansard.placement.partitioning`): ``off``;
-    ``auto``,
-    where that is predicted to make a call faster; ``all``, wherever two devices can share one."""
-
-    def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise PlacementError(f"objective {self.objective!r} is not one of {', '.join(OBJECTIVES)}")
-        if self.fallback not in ("cpu", "error"):
-            raise PlacementError(f'fallback {self.fallback!r} is not "cpu" or "error"')
-        if self.split not in SPLITS:
-            raise PlacementError(f"split {self.split!r} is not one of {', '.join(SPLITS)}")
-        wishes.number("min_share", self.min_share, 0, 0.5)
-        wishes.number("search_seconds", self.search_seconds, 0, math.inf)
-        checked = {
-            "pins": wishes.pins(self.pins),
-            "memory": wishes.memory(self.memory),
-            "together": wishes.together(self.together),
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -98,12 +50,12 @@ class PlacementResult:
 def place(
     graph: DispatchGraph,
     slots: Sequence[DeviceSlot],
-    wish: PlacementOptions,
+    options: PlacementOptions,
     fixed: Mapping[Dispatch, tuple[int, str]] | None = None,
 ) -> PlacementResult:
     """Choose a device for every dispatch; raises PlacementError when one has none. ``fixed`` are dispatches
     whose slot is chosen already, with the reason."""
-    return _Placer(graph, slots, wish, fixed or {}).run()
+    return _Placer(graph, slots, options, fixed or {}).run()
 
 
 class _Placer:
@@ -111,16 +63,16 @@ class _Placer:
         self,
         graph: DispatchGraph,
         slots: Sequence[DeviceSlot],
-        wish: PlacementOptions,
+        options: PlacementOptions,
         fixed: Mapping[Dispatch, tuple[int, str]],
     ) -> None:
-        self.graph, self.slots, self.wish, self.fixed = graph, slots, wish, fixed
+        self.graph, self.slots, self.options, self.fixed = graph, slots, options, fixed
         self.dispatches = graph.dispatches
         self.work: dict[Dispatch, Work] = {d: work_of(d) for d in self.dispatches}
         self.refusals = [{i: slot.refuses(d) for i, slot in enumerate(slots)} for d in self.dispatches]
         self.times = [[seconds(self.work[d], s.profile) for s in slots] for d in self.dispatches]
         self.pinned: dict[int, tuple[str, int]] = {}
-        self.kept: dict[int, str] = {}
+        self.colocated: dict[int, str] = {}
         self.limits = self._limits()
         self._check_pins()
         self.allowed = [self._allowed(n) for n in range(len(self.dispatches))]
@@ -143,7 +95,7 @@ class _Placer:
         able = [i for i, reason in refusals.items() if reason is None]
         asked = [i for i in able if not self.slots[i].fallback]
         primary = [i for i, s in enumerate(self.slots) if s.name != "cpu" and not s.fallback]
-        if self.wish.fallback == "error" and primary and not any(i in primary for i in able):
+        if self.options.fallback == "error" and primary and not any(i in primary for i in able):
             raise PlacementError(self._refusal(dispatch, refusals, 'fallback="error" forbids the CPU'))
         if asked and any(self.limits[i] is None for i in asked):
             return asked
@@ -158,7 +110,7 @@ class _Placer:
 
     def _pin(self, dispatch: Dispatch) -> tuple[str, int] | None:
         names = {slot.name: i for i, slot in enumerate(self.slots)}
-        for pattern, device in self.wish.pins:
+        for pattern, device in self.options.pins:
             if device not in names:
                 raise PlacementError(f"pinned to {device!r}, but the devices are {', '.join(names)}")
             if _matches(dispatch, pattern):
@@ -167,34 +119,34 @@ class _Placer:
 
     def _check_pins(self) -> None:
         """A pattern that matches nothing is a slip: what it was to pin would go anywhere."""
-        for pattern, device in self.wish.pins:
+        for pattern, device in self.options.pins:
             if not any(_matches(dispatch, pattern) for dispatch in self.dispatches):
                 some = ", ".join(dispatch.name for dispatch in self.dispatches[:4])
                 raise PlacementError(
                     f"no dispatch matches {pattern!r}, to be pinned to {device!r}; there are {some} ..."
                 )
 
-    def _together(self) -> list[list[int]]:
-        """The groups that the wish asks for."""
+    def _colocated(self) -> list[list[int]]:
+        """The groups of dispatches that the options co-locate."""
         groups = []
-        for pattern in self.wish.together:
+        for pattern in self.options.colocate:
             group = [n for n, dispatch in enumerate(self.dispatches) if _matches(dispatch, pattern)]
             if not group:
-                raise PlacementError(f"no dispatch matches {pattern!r}, which is to be kept together")
+                raise PlacementError(f"no dispatch matches {pattern!r}, which is to be co-located")
             if not set.intersection(*(set(self.allowed[n]) for n in group)):
                 raise PlacementError(
-                    f"the {len(group)} dispatches that match {pattern!r} are to be kept together, but no "
+                    f"the {len(group)} dispatches that match {pattern!r} are to be co-located, but no "
                     f"device may run all of them: {', '.join(self.dispatches[n].name for n in group[:8])}"
                 )
             groups.append(group)
-            self.kept.update(dict.fromkeys(group, pattern))
+            self.colocated.update(dict.fromkeys(group, pattern))
         return groups
 
     # Choice ---------------------------------------------------------------------------------
     def run(self) -> PlacementResult:
         problem = self._problem()
         try:
-            chosen = choose(problem, self._objective(), self.wish.search_seconds)
+            chosen = choose(problem, self._objective(), self.options.search_seconds)
         except PlacementError as error:
             raise PlacementError(f"{error}{self._bounds(problem)}") from None
         labels = chosen.labels
@@ -220,29 +172,29 @@ class _Placer:
         return "".join(f"; {text}" for text in [*limits, *least, *pinned])
 
     def _objective(self) -> str:
-        return "throughput" if self.wish.min_share > 0 else self.wish.objective
+        return "throughput" if self.options.min_share > 0 else self.options.objective
 
     def _limits(self) -> list[int | None]:
         """The bytes of constants each device takes at most; None where all of the model's fit."""
-        wished = dict(self.wish.memory)
+        requested = dict(self.options.memory)
         names = [slot.name for slot in self.slots]
-        for name in wished:
+        for name in requested:
             if name not in names:
                 raise PlacementError(f"a memory limit for {name!r}, but the devices are {', '.join(names)}")
         read = {v for d in self.dispatches for v in d.inputs if v in self.graph.graph.constants}
         whole = sum(dims.representative(v.type.bytes) for v in read)
-        limits = [wished.get(slot.name, slot.memory) for slot in self.slots]
+        limits = [requested.get(slot.name, slot.memory) for slot in self.slots]
         return [None if limit is None or limit >= whole else limit for limit in limits]
 
     def _problem(self) -> PlacementProblem:
         active = [i for i, s in enumerate(self.slots) if not s.fallback]
         names = [slot.name for slot in self.slots]
-        share = math.ceil(self.wish.min_share * len(self.dispatches) - 1e-9)
+        share = math.ceil(self.options.min_share * len(self.dispatches) - 1e-9)
         for device in active if share else ():
             able = sum(device in allowed for allowed in self.allowed)
             if able < share:
                 raise PlacementError(
-                    f"min_share={self.wish.min_share} cannot be met: {share} dispatches must be on "
+                    f"min_share={self.options.min_share} cannot be met: {share} dispatches must be on "
                     f"{names[device]}, which can run {able}"
                 )
         return build_problem(
@@ -252,7 +204,7 @@ class _Placer:
             [slot.profile for slot in self.slots],
             self.limits,
             [share if i in active else 0 for i in range(len(self.slots))],
-            self._together(),
+            self._colocated(),
             self._loads(),
         )
 
@@ -306,9 +258,9 @@ class _Placer:
             return "fastest"
         if self.limits[fastest] is not None:
             return self._full(fastest)
-        if number in self.kept:
-            return f"kept together by {self.kept[number]!r}"
-        if self.wish.min_share or self.wish.objective == "throughput":
+        if number in self.colocated:
+            return f"co-located by {self.colocated[number]!r}"
+        if self.options.min_share or self.options.objective == "throughput":
             return "balances the devices' load"
         return f"kept with its neighbours: handing over costs more than {self.slots[fastest].name} saves"
 

@@ -132,8 +132,8 @@ class Collector:
 
     @contextmanager
     def compiled(self, graph: Graph, *_devices: str) -> Iterator[_Loaded]:
-        wish = PlacementOptions(fallback="error")
-        options = CompileOptions(targets=(self.target,), placement=wish, cache=False)
+        placement = PlacementOptions(fallback="error")
+        options = CompileOptions(targets=(self.target,), placement=placement, cache=False)
         model = compile_graph(graph, options)
         yield _Loaded(model, self.batch.load(model), graph)
 

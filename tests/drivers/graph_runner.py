@@ -23,8 +23,8 @@ Arrays = list[npt.NDArray[np.generic]]
 
 def compiled(graph: Graph, *devices: str, placement: PlacementOptions | None = None) -> Model:
     """A model of the graph for devices; what a device cannot run is an error, not a fallback."""
-    wish = placement or PlacementOptions(fallback="error")
-    result = compile_graph(graph, CompileOptions(targets=devices, placement=wish))
+    chosen = placement or PlacementOptions(fallback="error")
+    result = compile_graph(graph, CompileOptions(targets=devices, placement=chosen))
     validate_spirv(result.plan, result.executables)
     return Model(result.plan, MemoryResources(result.executables, result.weights))
 

@@ -48,8 +48,8 @@ def main(requests: int) -> None:
     torch.manual_seed(0)
     images = torch.randn(4, 3, 24, 24)
     module = quantise(network(), [images])
-    wish = mansard.PlacementOptions(pins=PINS)
-    model = mansard.compile(module, (images[:1],), devices=["npu", "vulkan", "cpu"], placement=wish)
+    placement = mansard.PlacementOptions(pins=PINS)
+    model = mansard.compile(module, (images[:1],), devices=["npu", "vulkan", "cpu"], placement=placement)
     with torch.no_grad():
         expected = [module(image) for image in images.split(1)]
     error = max(

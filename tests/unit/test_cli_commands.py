@@ -422,6 +422,15 @@ def test_compile_function_of_a_file(compiled: dict[str, Any], tmp_path: Path) ->
     assert report["inputs"] == "a=2xf32, b=2xf32"
 
 
+@pytest.mark.parametrize("flag", ["--colocate", "--together"])
+def test_patterns_to_colocate_under_both_names(flag: str, compiled: dict[str, Any], tmp_path: Path) -> None:
+    source = tmp_path / "net_of_test.py"
+    source.write_text("def build():\n    return 'a module', [1, 2], {'x': 3}\n")
+    patterns = (flag, "layer.0*", flag, "head*")
+    json_of("compile", f"{source}:build", "-o", tmp_path / "m.mansard", "--device", "cpu", *patterns)
+    assert compiled["placement"].colocate == ("layer.0*", "head*")
+
+
 def test_compile_takes_examples_and_dims_of_the_command_line(
     compiled: dict[str, Any], tmp_path: Path
 ) -> None:

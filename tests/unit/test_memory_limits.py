@@ -35,9 +35,9 @@ def blocks(widths=WIDE, rows=ROWS):
     return b.build([x])
 
 
-def compiled(limit=None, graph=None, targets=("cpu", GPU), **wish):
+def compiled(limit=None, graph=None, targets=("cpu", GPU), **placement):
     limits = ((GPU, limit),) if limit is not None else ()
-    options = CompileOptions(targets, PlacementOptions(memory=limits, search_seconds=1.0, **wish))
+    options = CompileOptions(targets, PlacementOptions(memory=limits, search_seconds=1.0, **placement))
     return compile_graph(graph or blocks(), options).plan
 
 
@@ -124,8 +124,8 @@ def test_the_ledger_of_a_call_is_within_the_limit(monkeypatch, tmp_path):
     x = np.random.default_rng(1).uniform(-1, 1, (ROWS, WIDTH)).astype(np.float32)
     results, used = [], []
     for limit in (1 << 40, 6_000_000):
-        wish = PlacementOptions(memory=(("vulkan", limit),), search_seconds=1.0)
-        made = compile_graph(blocks((128, 2048)), CompileOptions(("cpu", "vulkan"), wish))
+        placement = PlacementOptions(memory=(("vulkan", limit),), search_seconds=1.0)
+        made = compile_graph(blocks((128, 2048)), CompileOptions(("cpu", "vulkan"), placement))
         with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
             results.append(model(x))
             uses = ("weights", "states", "activations", "inputs", "outputs")

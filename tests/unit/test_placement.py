@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -134,8 +135,8 @@ def test_pins_by_name_and_pattern():
         ("memory", 5, r"it takes \(device, bytes\) pairs"),
         ("memory", (("gpu", "2GB"),), "limit of '2GB' for 'gpu': it is a number of bytes"),
         ("memory", (("gpu", -1),), "limit of -1 for 'gpu'"),
-        ("together", "contraction*", "it takes a tuple of patterns"),
-        ("together", (1,), "1 is no pattern"),
+        ("colocate", "contraction*", "it takes a tuple of patterns"),
+        ("colocate", (1,), "1 is no pattern"),
         ("min_share", "0.2", "min_share '0.2' is not between 0 and 0.5"),
         ("min_share", 0.6, "not between 0 and 0.5"),
         ("search_seconds", -1, "search_seconds -1 is not a number of 0 or more"),
@@ -145,18 +146,32 @@ def test_pins_by_name_and_pattern():
         ("fallback", "gpu", "is not"),
     ],
 )
-def test_wishes_that_make_no_sense(field, value, said):
+def test_options_that_make_no_sense(field, value, said):
     with pytest.raises(PlacementError, match=said):
         PlacementOptions(**{field: value})
 
 
 def test_mappings_and_lists_are_pairs():
     assert PlacementOptions(
-        pins={"*": "gpu"}, memory=[["gpu", np.int64(7)]], together=["a", "b"]
-    ) == PlacementOptions(pins=(("*", "gpu"),), memory=(("gpu", 7),), together=("a", "b"))
+        pins={"*": "gpu"}, memory=[["gpu", np.int64(7)]], colocate=["a", "b"]
+    ) == PlacementOptions(pins=(("*", "gpu"),), memory=(("gpu", 7),), colocate=("a", "b"))
 
 
-def test_what_is_kept_together_is_on_one_device():
+def test_the_former_name_of_an_option_warns():
+    with pytest.warns(DeprecationWarning, match="together is now colocate"):
+        options = PlacementOptions(together=["a", "b"])
+    assert options == PlacementOptions(colocate=("a", "b"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert dataclasses.replace(options, split="auto").colocate == ("a", "b")
+    with (
+        pytest.warns(DeprecationWarning, match="together is now colocate"),
+        pytest.raises(PlacementError, match="1 is no pattern"),
+    ):
+        PlacementOptions(together=(1,))
+
+
+def test_what_is_colocated_is_on_one_device():
     graph = chain(6)
     names = [dispatch.name for dispatch in graph.dispatches]
     only = device("only", 1e6, refuses=lambda d: None if d.name == names[2] else "it is another one")
@@ -164,14 +179,14 @@ def test_what_is_kept_together_is_on_one_device():
     slow = device("slow", 1e8)
     apart = place(graph, [fast, slow, only], PlacementOptions())
     assert devices_of(apart, graph).count("fast") == 5
-    wish = PlacementOptions(together=(names[1], "contraction_*"))  # all but the first
-    together = place(graph, [fast, slow, only], wish)
-    assert devices_of(together, graph) == ["fast", *["slow"] * 5]
-    assert together.decisions[3].reason.startswith("kept together by")
+    options = PlacementOptions(colocate=(names[1], "contraction_*"))  # all but the first
+    colocated = place(graph, [fast, slow, only], options)
+    assert devices_of(colocated, graph) == ["fast", *["slow"] * 5]
+    assert colocated.decisions[3].reason.startswith("co-located by")
     pins = ((names[0], "fast"), (names[1], "slow"))
     for pattern, message in (("nothing*", "no dispatch matches"), ("*", "no device may run all of them")):
         with pytest.raises(PlacementError, match=message):
-            place(graph, [fast, slow], PlacementOptions(pins=pins, together=(pattern,)))
+            place(graph, [fast, slow], PlacementOptions(pins=pins, colocate=(pattern,)))
 
 
 def test_groups_with_a_dispatch_in_common_are_one():
@@ -284,8 +299,8 @@ def test_weights_beyond_a_devices_own_memory_go_elsewhere_with_the_reason():
         why = [row.reason for row in result.decisions if row.device == "cpu"]
         assert all("gpu takes 0.03277 MB of weights, less than there are" in reason for reason in why)
     # What is asked for counts before what there is, and enough room is no limit.
-    wish = PlacementOptions(memory=(("gpu", each),))
-    assert devices_of(place(graph, [fast, device("cpu")], wish), graph).count("gpu") == 1
+    options = PlacementOptions(memory=(("gpu", each),))
+    assert devices_of(place(graph, [fast, device("cpu")], options), graph).count("gpu") == 1
     roomy = dataclasses.replace(fast, memory=4 * each)
     assert (
         devices_of(place(graph, [roomy, device("cpu", fallback=True)], PlacementOptions()), graph)

@@ -156,9 +156,9 @@ def test_branches_are_spread_once_they_are_side_by_side() -> None:
     graph, slots = fuse(branches(3)), side_by_side_slots()
     asked: list[float] = []
 
-    def by_itself(graph: DispatchGraph, wish: PlacementOptions) -> Placed:
-        asked.append(wish.search_seconds)
-        return Placed(graph, place(graph, slots, wish))
+    def by_itself(graph: DispatchGraph, options: PlacementOptions) -> Placed:
+        asked.append(options.search_seconds)
+        return Placed(graph, place(graph, slots, options))
 
     alone = place(graph, slots, PlacementOptions())
     found = place_ordered(graph, PlacementOptions(search_seconds=4.0), by_itself)
@@ -175,9 +175,9 @@ def test_branches_are_spread_once_they_are_side_by_side() -> None:
 def test_a_chain_is_placed_once() -> None:
     graph, asked = chain(4), []
 
-    def by_itself(graph: DispatchGraph, wish: PlacementOptions) -> Placed:
-        asked.append(wish)
-        return Placed(graph, place(graph, [device("cpu"), device("gpu", 2e9)], wish))
+    def by_itself(graph: DispatchGraph, options: PlacementOptions) -> Placed:
+        asked.append(options)
+        return Placed(graph, place(graph, [device("cpu"), device("gpu", 2e9)], options))
 
     assert place_ordered(graph, PlacementOptions(), by_itself).graph.dispatches == graph.dispatches
     place_ordered(fuse(branches()), PlacementOptions(objective="throughput"), by_itself)

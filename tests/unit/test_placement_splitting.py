@@ -39,8 +39,8 @@ def fused(graph):
     return mark_packable(fuse(graph))
 
 
-def placed(split, *slots, graph=None, **wish):
-    return place_split(fused(graph or chain()), slots, PlacementOptions(split=split, **wish), fused)
+def placed(split, *slots, graph=None, **options):
+    return place_split(fused(graph or chain()), slots, PlacementOptions(split=split, **options), fused)
 
 
 # The ratio ----------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_a_device_that_refuses_the_parts_is_named():
     assert not placed("auto", *slots).splits
 
 
-def test_unknown_wishes_are_refused():
+def test_unknown_options_are_refused():
     with pytest.raises(PlacementError, match="split 'yes' is not one of off, auto, all"):
         PlacementOptions(split="yes")
 

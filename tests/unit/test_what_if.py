@@ -76,8 +76,8 @@ def compiled(monkeypatch):
         return solved[-1]
 
     monkeypatch.setattr(splitting, "place", kept)
-    wish = PlacementOptions(pins=(("*_1", "vulkan"), ("*_3", "vulkan"), ("*", "cpu")))
-    model = compile_graph(two_devices(), CompileOptions(targets=("cpu", "vulkan"), placement=wish))
+    placement = PlacementOptions(pins=(("*_1", "vulkan"), ("*_3", "vulkan"), ("*", "cpu")))
+    model = compile_graph(two_devices(), CompileOptions(targets=("cpu", "vulkan"), placement=placement))
     return model, solved[0].problem
 
 
@@ -102,8 +102,8 @@ def test_values_made_in_parts_are_read_as_a_whole(monkeypatch):
     solved = []
     place = splitting.place
     monkeypatch.setattr(splitting, "place", lambda *given: solved.append(place(*given)) or solved[-1])
-    wish = PlacementOptions(split="all")
-    plan = compile_graph(two_devices(), CompileOptions(targets=("cpu", "vulkan"), placement=wish)).plan
+    placement = PlacementOptions(split="all")
+    plan = compile_graph(two_devices(), CompileOptions(targets=("cpu", "vulkan"), placement=placement)).plan
     assert plan.splits
     assert any(value.part_of is not None for value in plan.values)
     problem = solved[-1].problem

@@ -296,8 +296,8 @@ def test_a_model_on_two_npus_runs_on_both(configured):
     body, reads = product(DType.I8, DType.I32), [maps(0, 2), maps(2, 1)]
     made = [b.generic([x, w], reads, (16, 16, 32), body, reduced=1, combiner="add") for w in weights]
     graph = b.build(made)
-    wish = PlacementOptions(fallback="error", min_share=0.5)
-    compiled = compile_graph(graph, CompileOptions(targets=("npu:0", "npu:1"), placement=wish))
+    placement = PlacementOptions(fallback="error", min_share=0.5)
+    compiled = compile_graph(graph, CompileOptions(targets=("npu:0", "npu:1"), placement=placement))
     assert [device.name for device in compiled.plan.devices] == ["npu:0", "npu:1"]
     inputs = data(graph)
     for devices in (None, ["npu:1", "npu:0"], {"npu:1": "npu"}):
