@@ -85,7 +85,7 @@ class Capabilities:
     profiling: bool = True
     """Reports the device time of every command."""
     compute_queues: int = 1
-    """Queues for kernels (`Device.record_beside`): their work runs at the same time where there is room."""
+    """Queues for kernels, chosen by affinity (`Device.record`): their work overlaps where there is room."""
     transfer_queue: bool = False
     """Copies on `QueueKind.TRANSFER` run while kernels do; without it they go to the one queue."""
     transfer_bytes: int = 4 << 20
@@ -242,25 +242,28 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def record(
-        self, commands: Sequence[Command], *, profile: bool = False, queue: QueueKind = QueueKind.COMPUTE
+        self,
+        commands: Sequence[Command],
+        *,
+        profile: bool = False,
+        queue: QueueKind = QueueKind.COMPUTE,
+        affinity: int = 0,
     ) -> CommandBuffer:
         """Record commands for any number of later submissions, which go to the queue named here.
 
-        A transfer queue takes copies, fills and barriers alone, and may be unable to profile.
+        ``affinity`` chooses among several compute queues: values that are equal modulo
+        ``capabilities.compute_queues`` mean the same queue, and 0 the first. A device with one compute queue
+        ignores it. A transfer queue takes copies, fills and barriers alone, and may be unable to profile.
         """
 
     @functools.cached_property
-    def turns(self) -> Iterator[int]:
-        """Numbers for `record_beside`, for those who record for one of the device's compute queues to take
-        turns."""
+    def _affinities(self) -> Iterator[int]:
         return itertools.count()
 
-    def record_beside(
-        self, commands: Sequence[Command], turn: int, *, profile: bool = False
-    ) -> CommandBuffer:
-        """Like `record`, for the compute queue of a turn: every ``Capabilities.compute_queues``-th turn has
-        the same."""
-        return self.record(commands, profile=profile)
+    def next_affinity(self) -> int:
+        """The queue affinity for the next user of the device, so that users are spread over its compute
+        queues in rotation."""
+        return next(self._affinities)
 
     @abc.abstractmethod
     def submit(self, batches: Sequence[Submission]) -> None:

@@ -54,9 +54,9 @@ def serve(queue: Queue, run: Callable[[Submission], MansardError | None]) -> Non
     """
     try:
         while True:
-            job = queue.pop(timeout=_IDLE_S)
-            if job is not None:
-                assert isinstance(job.keep, Submission)
-                queue.finish(job, run(job.keep))
+            entry = queue.pop(timeout=_IDLE_S)
+            if entry is not None:
+                assert isinstance(entry.keep, Submission)
+                queue.finish(entry, run(entry.keep))
     except EOFError:  # the queue is closed and empty
         return

@@ -24,7 +24,7 @@ from mansard.errors import (
     OutOfMemoryError,
     WaitTimeoutError,
 )
-from mansard.hal.error_transport import Travelling
+from mansard.hal.error_transport import TransportedError
 
 OK, TIMEOUT, CLOSED, INVALID = 0, 1, 2, 3
 FAILED, DEVICE, UNAVAILABLE, OUT_OF_MEMORY, DEVICE_LOST, EXECUTION, INPUT, WAIT_TIMEOUT = range(16, 24)
@@ -300,7 +300,7 @@ def _decode(text: bytes | None) -> str:
 # ---- statuses ------------------------------------------------------------------------------------
 
 # Exceptions that travel through the core, by token. The core names the tokens whose statuses are gone.
-_travelling: dict[int, Travelling] = {}
+_transported: dict[int, TransportedError] = {}
 _tokens = itertools.count(1)
 _registry_lock = threading.Lock()
 
@@ -309,7 +309,7 @@ def _forget_released() -> None:
     tokens = (ctypes.c_uint64 * 64)()
     while count := core.mn_status_take_released(tokens, len(tokens)):
         for token in tokens[:count]:
-            _travelling.pop(token, None)
+            _transported.pop(token, None)
 
 
 class Status:
@@ -320,17 +320,17 @@ class Status:
 
     @classmethod
     def of(cls, error: MansardError) -> Status:
-        """A status that carries the exception to whoever waits for the point it fails (see `Travelling`)."""
+        """A status that carries the exception to whoever waits for the point (see `TransportedError`)."""
         with _registry_lock:
             _forget_released()
             token = next(_tokens)
-            _travelling[token] = Travelling(error)
+            _transported[token] = TransportedError(error)
         return cls(core.mn_status_create(code_of(error), encode(str(error)), token))
 
     def exception(self) -> MansardError:
         """The exception this status was made from, else one that fits its code."""
-        travelling = _travelling.get(core.mn_status_token(self.handle))
-        error = travelling.exception() if travelling else None
+        transported = _transported.get(core.mn_status_token(self.handle))
+        error = transported.exception() if transported else None
         if error is not None:
             return error
         return exception_of(core.mn_status_code(self.handle), _decode(core.mn_status_message(self.handle)))
@@ -339,8 +339,8 @@ class Status:
         core.mn_status_release(self.handle)
 
 
-def travelling_errors() -> int:
+def transported_errors() -> int:
     """How many exceptions points of the core still refer to; for tests of leaks."""
     with _registry_lock:
         _forget_released()
-        return len(_travelling)
+        return len(_transported)

@@ -40,7 +40,7 @@ class QueueRecord:
 
 
 @dataclass(frozen=True)
-class Entry:
+class QueueEntry:
     """A batch in the form the core takes.
 
     ``work`` is the pointer the executor receives (0 in pull mode), ``keep`` is kept alive until the
@@ -55,7 +55,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Job:
+class ReadyEntry:
     """A batch taken from a queue in pull mode; to be finished exactly once (`Queue.finish`)."""
 
     handle: int
@@ -84,7 +84,7 @@ class Queue:
         options = native.QueueOptionsStruct(label=native.encode(label), mode=native.QUEUE_PULL)
         return cls(native.check_handle(native.core.mn_queue_create(ctypes.byref(options))))
 
-    def submit(self, entries: Sequence[Entry]) -> None:
+    def submit(self, entries: Sequence[QueueEntry]) -> None:
         """Hand over batches in one call, all or none; raises DeviceError when the queue is closed."""
         self._drop_retired()
         tokens = [next(self._tokens) for _ in entries]
@@ -98,7 +98,7 @@ class Queue:
                 self._held.pop(token, None)
             native.check(code)
 
-    def pop(self, timeout: float) -> Job | None:
+    def pop(self, timeout: float) -> ReadyEntry | None:
         """Pull mode: the next ready batch, None after ``timeout`` seconds; EOFError once closed and empty."""
         batch = ctypes.c_void_p()
         code = native.core.mn_queue_pop(self.handle, int(timeout * 1e9), ctypes.byref(batch))
@@ -106,12 +106,12 @@ class Queue:
             raise EOFError("the queue is closed")
         if batch.value is None:
             return None
-        return Job(batch.value, self._held[native.core.mn_batch_token(batch)])
+        return ReadyEntry(batch.value, self._held[native.core.mn_batch_token(batch)])
 
-    def finish(self, job: Job, error: MansardError | None = None) -> None:
+    def finish(self, entry: ReadyEntry, error: MansardError | None = None) -> None:
         """Complete a popped batch: signal its points, or fail them with ``error``."""
         status = native.Status.of(error) if error is not None else None
-        native.core.mn_batch_finish(job.handle, status.handle if status else None)
+        native.core.mn_batch_finish(entry.handle, status.handle if status else None)
 
     def poison(self, error: MansardError) -> None:
         """The device is lost: fail what waits and what will be submitted."""
@@ -183,7 +183,7 @@ def _points(points: Sequence[Point]) -> ctypes.Array[native.PointStruct] | None:
     )
 
 
-def _submission(entry: Entry, token: int) -> native.SubmissionStruct:
+def _submission(entry: QueueEntry, token: int) -> native.SubmissionStruct:
     # ctypes keeps the arrays alive through the struct's fields.
     return native.SubmissionStruct(
         waits=_points(entry.wait),

@@ -40,7 +40,7 @@ from mansard.hal.device import (
     Submission,
 )
 from mansard.hal.faults import Faults, serve
-from mansard.hal.queue import Entry, Queue, QueueRecord, QueueStats
+from mansard.hal.queue import Queue, QueueEntry, QueueRecord, QueueStats
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -192,7 +192,12 @@ class ThreadedDevice(Device):
 
     # Work -------------------------------------------------------------------------------------
     def record(
-        self, commands: Sequence[Command], *, profile: bool = False, queue: QueueKind = QueueKind.COMPUTE
+        self,
+        commands: Sequence[Command],
+        *,
+        profile: bool = False,
+        queue: QueueKind = QueueKind.COMPUTE,
+        affinity: int = 0,
     ) -> CommandBuffer:
         """Check the commands and keep them; raises DeviceError for what cannot be run."""
         for command in commands:
@@ -223,7 +228,7 @@ class ThreadedDevice(Device):
 
     def submit(self, batches: Sequence[Submission]) -> None:
         """Hand over batches to their queues, which order them by their points."""
-        entries: dict[Queue, list[Entry]] = {}
+        entries: dict[Queue, list[QueueEntry]] = {}
         for batch in batches:
             if not isinstance(batch.commands, ThreadedCommandBuffer):
                 raise DeviceError(f"{self.info.id}: a command buffer was recorded by another device")
@@ -232,7 +237,7 @@ class ThreadedDevice(Device):
                     if isinstance(ref.buffer, BindingSlot):
                         _check_range(ref, batch.bindings.get(ref.buffer.index), size, command.label)
             queue = self._queues.get(batch.commands.queue, self._queues[QueueKind.COMPUTE])
-            entries.setdefault(queue, []).append(Entry(0, batch, batch.wait, batch.signal))
+            entries.setdefault(queue, []).append(QueueEntry(0, batch, batch.wait, batch.signal))
         for queue, own in entries.items():
             queue.submit(own)
 

@@ -159,7 +159,7 @@ def alive() -> Counter[str]:
     found = Counter(type(each).__name__ for each in gc.get_objects() if issubclass(type(each), kinds))
     found["descriptors"] = len([*Path("/proc/self/fd").iterdir()])
     found["threads"] = len([*Path("/proc/self/task").iterdir()])
-    found["errors"] = native.travelling_errors()
+    found["errors"] = native.transported_errors()
     return found
 
 

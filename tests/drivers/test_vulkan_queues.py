@@ -105,27 +105,27 @@ def test_a_chain_over_all_compute_queues(device: VulkanDevice) -> None:
     count = device.capabilities.compute_queues
     assert count > 2
     buffers = [device.allocate(4 * N, SHARED) for _ in range(2 * count)]
-    semaphore, turns = Semaphore("chain"), range(2 * count)
+    semaphore, affinities = Semaphore("chain"), range(2 * count)
     batches = []
-    for turn in turns:
+    for affinity in affinities:
         commands = [support.fill_index(device, buffers[0], N, 1, 5)]
-        if turn:
-            commands = [CopyCommand(BufferRef(buffers[turn - 1]), BufferRef(buffers[turn]), 4 * N)]
-        recorded = device.record_beside(commands, turn)
-        batches.append(Submission(recorded, (Point(semaphore, turn),), (Point(semaphore, turn + 1),)))
+        if affinity:
+            commands = [CopyCommand(BufferRef(buffers[affinity - 1]), BufferRef(buffers[affinity]), 4 * N)]
+        recorded = device.record(commands, affinity=affinity)
+        batches.append(Submission(recorded, (Point(semaphore, affinity),), (Point(semaphore, affinity + 1),)))
     recorders = [batch.commands.recorder for batch in batches]
     assert recorders[:count] == recorders[count:]
     assert len(set(recorders)) == count
     device.submit(batches[::-1])
-    assert Point(semaphore, len(turns)).wait(support.TIMEOUT) is None
+    assert Point(semaphore, len(affinities)).wait(support.TIMEOUT) is None
     assert np.array_equal(buffers[-1].view().view(np.uint32), np.arange(N) + 5)
 
 
 def test_work_that_waits_does_not_hold_up_another_queue(device: VulkanDevice) -> None:
     buffer = device.allocate(4 * N, SHARED)
     host, late, early = (Point(Semaphore(name), 1) for name in ("host", "late", "early"))
-    one = device.record_beside([FillCommand(BufferRef(buffer), 2 * N, 1)], 1, profile=True)
-    two = device.record_beside([FillCommand(BufferRef(buffer, 2 * N), 2 * N, 2)], 2, profile=True)
+    one = device.record([FillCommand(BufferRef(buffer), 2 * N, 1)], profile=True, affinity=1)
+    two = device.record([FillCommand(BufferRef(buffer, 2 * N), 2 * N, 2)], profile=True, affinity=2)
     device.submit([Submission(one, (host,), (late,)), Submission(two, (), (early,))])
     early.wait(support.TIMEOUT)
     assert not late.done()

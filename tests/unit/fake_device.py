@@ -34,7 +34,7 @@ from mansard.hal import (
     QueueKind,
     Submission,
 )
-from mansard.hal.queue import Entry, Queue
+from mansard.hal.queue import Queue, QueueEntry
 
 FORMAT = "python"
 Kernel = Callable[..., None]
@@ -187,7 +187,12 @@ class FakeDevice(Device):
         return FakeExecutable(spec)
 
     def record(
-        self, commands: Sequence[Command], *, profile: bool = False, queue: QueueKind = QueueKind.COMPUTE
+        self,
+        commands: Sequence[Command],
+        *,
+        profile: bool = False,
+        queue: QueueKind = QueueKind.COMPUTE,
+        affinity: int = 0,
     ) -> CommandBuffer:
         for command in commands:
             for reference in _references(command):
@@ -209,7 +214,7 @@ class FakeDevice(Device):
         for batch in batches:
             assert isinstance(batch.commands, FakeCommands)
             queue = self.copies if batch.commands.transfers else self.queue
-            queue.submit([Entry(0, batch, batch.wait, batch.signal)])
+            queue.submit([QueueEntry(0, batch, batch.wait, batch.signal)])
 
     def close(self) -> None:
         self.gate.set()

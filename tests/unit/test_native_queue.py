@@ -12,7 +12,7 @@ import pytest
 
 from mansard.errors import CallCancelledError, DeviceError, DeviceLostError, ExecutionError, InputError
 from mansard.hal import Point, Semaphore, native
-from mansard.hal.queue import Entry, Queue
+from mansard.hal.queue import Queue, QueueEntry
 
 
 class Thing:
@@ -25,8 +25,8 @@ def points(count: int) -> list[Point]:
 
 def test_pull_hands_out_ready_batches_in_order() -> None:
     queue, gate, signal = Queue.pulled("pull"), Point(Semaphore(), 1), points(3)
-    queue.submit([Entry(0, "late", [gate], [signal[0]])])
-    queue.submit([Entry(0, "first", [], [signal[1]]), Entry(0, "second", [], [signal[2]])])
+    queue.submit([QueueEntry(0, "late", [gate], [signal[0]])])
+    queue.submit([QueueEntry(0, "first", [], [signal[1]]), QueueEntry(0, "second", [], [signal[2]])])
     jobs = [queue.pop(1), queue.pop(1)]
     assert [job.keep for job in jobs if job] == ["first", "second"]
     assert queue.pop(0) is None
@@ -45,7 +45,7 @@ def test_pull_hands_out_ready_batches_in_order() -> None:
 
 def test_finishing_with_an_error_fails_the_points() -> None:
     queue, (done,) = Queue.pulled("fail"), points(1)
-    queue.submit([Entry(0, None, [], [done])])
+    queue.submit([QueueEntry(0, None, [], [done])])
     job = queue.pop(1)
     assert job is not None
     error = ExecutionError("broken")
@@ -59,7 +59,7 @@ def test_a_batch_keeps_what_it_uses_until_it_is_done() -> None:
     queue, gate = Queue.pulled("keep"), Point(Semaphore(), 1)
     thing = Thing()
     alive = weakref.ref(thing)
-    queue.submit([Entry(0, thing, [gate], [])])
+    queue.submit([QueueEntry(0, thing, [gate], [])])
     del thing
     gc.collect()
     assert alive() is not None
@@ -76,7 +76,7 @@ def test_a_batch_keeps_what_it_uses_until_it_is_done() -> None:
 def test_a_batch_outlives_its_semaphores() -> None:
     queue = Queue.pulled("outlive")
     gate, done = points(2)
-    queue.submit([Entry(0, None, [gate], [done])])
+    queue.submit([QueueEntry(0, None, [gate], [done])])
     gate.semaphore.signal(1)
     del gate, done
     gc.collect()
@@ -89,7 +89,7 @@ def test_a_batch_outlives_its_semaphores() -> None:
 def test_close_waits_for_what_runs_and_fails_what_waits() -> None:
     queue = Queue.pulled("closing")
     gate, running, waiting = points(3)
-    queue.submit([Entry(0, None, [], [running]), Entry(0, None, [gate], [waiting])])
+    queue.submit([QueueEntry(0, None, [], [running]), QueueEntry(0, None, [gate], [waiting])])
     job = queue.pop(1)
     assert job is not None
     assert not queue.close(0.05)
@@ -98,7 +98,7 @@ def test_close_waits_for_what_runs_and_fails_what_waits() -> None:
     ):
         waiting.wait(1)
     with pytest.raises(DeviceError, match="closing is closed"):
-        queue.submit([Entry(0, None)])
+        queue.submit([QueueEntry(0, None)])
     queue.finish(job)
     running.wait(1)
     assert queue.close(1)
@@ -106,7 +106,7 @@ def test_close_waits_for_what_runs_and_fails_what_waits() -> None:
 
 def test_close_runs_what_is_ready() -> None:
     queue, (done,) = Queue.pulled("ready"), points(1)
-    queue.submit([Entry(0, None, [], [done])])
+    queue.submit([QueueEntry(0, None, [], [done])])
     closer = threading.Thread(target=queue.close)
     closer.start()
     time.sleep(0.02)
@@ -121,10 +121,10 @@ def test_close_runs_what_is_ready() -> None:
 def test_poison_fails_everything() -> None:
     queue = Queue.pulled("lost")
     gate, waiting, ready, later = points(4)
-    queue.submit([Entry(0, None, [gate], [waiting]), Entry(0, None, [], [ready])])
+    queue.submit([QueueEntry(0, None, [gate], [waiting]), QueueEntry(0, None, [], [ready])])
     lost = DeviceLostError("gone")
     queue.poison(lost)
-    queue.submit([Entry(0, None, [], [later])])
+    queue.submit([QueueEntry(0, None, [], [later])])
     assert [p.error() for p in (waiting, ready, later)] == [lost] * 3
     assert queue.pop(0) is None
     assert queue.close(1)
@@ -132,7 +132,7 @@ def test_poison_fails_everything() -> None:
 
 def test_stats_and_records() -> None:
     queue, gate = Queue.pulled("stats"), Point(Semaphore(), 1)
-    queue.submit([Entry(0, None), Entry(0, None, [gate])])
+    queue.submit([QueueEntry(0, None), QueueEntry(0, None, [gate])])
     assert (queue.stats().submitted, queue.stats().waiting) == (2, 1)
     job = queue.pop(1)
     assert job is not None
@@ -155,7 +155,8 @@ def test_stats_and_records() -> None:
 def test_a_chain_of_ten_thousand_uses_a_bounded_stack() -> None:
     queue, timeline = Queue.pulled("deep"), Semaphore("deep")
     entries = [
-        Entry(0, None, [Point(timeline, i)], [Point(timeline, i + 1)]) for i in reversed(range(1, 10_001))
+        QueueEntry(0, None, [Point(timeline, i)], [Point(timeline, i + 1)])
+        for i in reversed(range(1, 10_001))
     ]
     queue.submit(entries)
     error = ExecutionError("first of many")
@@ -180,8 +181,8 @@ def test_ready_batches_are_ordered_by_priority_then_by_submission() -> None:
         done[name].priority = priority
     waits = {"early": [gate], "urgent and waiting": [gate]}
     for name in ("idle", "early", "urgent and waiting", "late", "urgent"):
-        queue.submit([Entry(0, name, waits.get(name, ()), [Point(done[name], 1)])])
-    queue.submit([Entry(0, "without a point")])
+        queue.submit([QueueEntry(0, name, waits.get(name, ()), [Point(done[name], 1)])])
+    queue.submit([QueueEntry(0, "without a point")])
     gate.semaphore.signal(1)
     assert taken(queue) == ["urgent and waiting", "urgent", "early", "late", "without a point", "idle"]
     queue.close()
@@ -190,7 +191,7 @@ def test_ready_batches_are_ordered_by_priority_then_by_submission() -> None:
 def test_a_batch_keeps_the_priority_it_was_submitted_with() -> None:
     queue, (a, b) = Queue.pulled("kept"), (Semaphore(), Semaphore())
     a.priority = 1
-    queue.submit([Entry(0, "b", (), [Point(b, 1)]), Entry(0, "a", (), [Point(a, 1)])])
+    queue.submit([QueueEntry(0, "b", (), [Point(b, 1)]), QueueEntry(0, "a", (), [Point(a, 1)])])
     a.priority = -1
     assert taken(queue) == ["a", "b"]
     with pytest.raises(InputError, match="not 2147483648"):
@@ -201,12 +202,12 @@ def test_a_batch_keeps_the_priority_it_was_submitted_with() -> None:
 def test_withdrawing_fails_what_has_not_begun_and_nothing_else() -> None:
     one, two = Queue.pulled("one"), Queue.pulled("two")
     mine, others, gate = Semaphore("mine"), Semaphore("others"), Point(Semaphore("gate"), 1)
-    one.submit([Entry(0, "begun", (), [Point(mine, 1)])])
+    one.submit([QueueEntry(0, "begun", (), [Point(mine, 1)])])
     begun = one.pop(0)
     assert begun is not None
-    one.submit([Entry(0, "ready", (), [Point(mine, 2)]), Entry(0, "other", (), [Point(others, 1)])])
-    two.submit([Entry(0, "waiting", [Point(mine, 1), gate], [Point(mine, 3)])])
-    two.submit([Entry(0, "other", [Point(mine, 1)], [Point(others, 2)])])
+    one.submit([QueueEntry(0, "ready", (), [Point(mine, 2)]), QueueEntry(0, "other", (), [Point(others, 1)])])
+    two.submit([QueueEntry(0, "waiting", [Point(mine, 1), gate], [Point(mine, 3)])])
+    two.submit([QueueEntry(0, "other", [Point(mine, 1)], [Point(others, 2)])])
     error = CallCancelledError("enough")
     mine.withdraw(error)
     assert Point(mine, 2).error() is error
@@ -219,7 +220,7 @@ def test_withdrawing_fails_what_has_not_begun_and_nothing_else() -> None:
     gate.semaphore.signal(1)
     assert Point(mine, 3).error() is error
     assert taken(two) == []
-    one.submit([Entry(0, "later", (), [Point(mine, 4)])])
+    one.submit([QueueEntry(0, "later", (), [Point(mine, 4)])])
     assert taken(one) == ["later"]
     assert (one.stats().failed, two.stats().failed) == (1, 1)
     assert one.close(1)

@@ -195,14 +195,14 @@ def test_an_error_does_not_keep_what_it_was_raised_beside() -> None:
 
 def test_exceptions_are_forgotten_with_their_points() -> None:
     gc.collect()
-    before = native.travelling_errors()
+    before = native.transported_errors()
     semaphores = [Semaphore() for _ in range(50)]
     for semaphore in semaphores:
         semaphore.fail(1, errors.ExecutionError("x"))
-    assert native.travelling_errors() == before + 50
+    assert native.transported_errors() == before + 50
     del semaphores, semaphore
     gc.collect()
-    assert native.travelling_errors() == before
+    assert native.transported_errors() == before
 
 
 def test_wait_wakes_when_signalled() -> None:

@@ -29,7 +29,7 @@ from mansard.hal.device import (
     Submission,
 )
 from mansard.hal.executable import Executable, ExecutableSpec
-from mansard.hal.queue import Entry, Queue, QueueRecord, QueueStats, slot_addresses
+from mansard.hal.queue import Queue, QueueEntry, QueueRecord, QueueStats, slot_addresses
 from mansard.hal.semaphore import Semaphore
 
 
@@ -76,7 +76,12 @@ class CpuDevice(Device):
         return CpuExecutable(spec, self._cpu)
 
     def record(
-        self, commands: Sequence[Command], *, profile: bool = False, queue: QueueKind = QueueKind.COMPUTE
+        self,
+        commands: Sequence[Command],
+        *,
+        profile: bool = False,
+        queue: QueueKind = QueueKind.COMPUTE,
+        affinity: int = 0,
     ) -> CommandBuffer:
         """Record commands for any number of later submissions."""
         return CpuCommandBuffer(commands, profile)
@@ -115,9 +120,9 @@ class CpuDevice(Device):
         self._queue.close()
 
 
-def _entry(batch: Submission) -> Entry:
+def _entry(batch: Submission) -> QueueEntry:
     commands = check_commands(batch.commands)
     commands.check_open()
     bound = commands.check_bindings(batch.bindings)
     slots = slot_addresses(batch.bindings) if bound else ()
-    return Entry(commands.handle, (commands.kept, bound), batch.wait, batch.signal, slots)
+    return QueueEntry(commands.handle, (commands.kept, bound), batch.wait, batch.signal, slots)

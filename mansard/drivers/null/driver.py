@@ -35,7 +35,7 @@ from mansard.hal.device import (
 )
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.faults import Faults, serve
-from mansard.hal.queue import Entry, Queue, QueueRecord, QueueStats
+from mansard.hal.queue import Queue, QueueEntry, QueueRecord, QueueStats
 
 _CAPABILITIES = Capabilities(
     formats=("null",),
@@ -134,14 +134,19 @@ class NullDevice(Device):
         return NullExecutable(spec)
 
     def record(
-        self, commands: Sequence[Command], *, profile: bool = False, queue: QueueKind = QueueKind.COMPUTE
+        self,
+        commands: Sequence[Command],
+        *,
+        profile: bool = False,
+        queue: QueueKind = QueueKind.COMPUTE,
+        affinity: int = 0,
     ) -> CommandBuffer:
         """Remember the commands."""
         return NullCommandBuffer(commands)
 
     def submit(self, batches: Sequence[Submission]) -> None:
         """Hand over batches to the queue, which orders them by their points."""
-        self._queue.submit([Entry(0, batch, batch.wait, batch.signal) for batch in batches])
+        self._queue.submit([QueueEntry(0, batch, batch.wait, batch.signal) for batch in batches])
 
     def stats(self) -> QueueStats:
         """Batches so far, and the time during which one was being served."""

@@ -122,17 +122,17 @@ class VulkanDevice(Device):
         return self._loader.load(spec)
 
     def record(
-        self, commands: Sequence[Command], *, profile: bool = False, queue: QueueKind = QueueKind.COMPUTE
+        self,
+        commands: Sequence[Command],
+        *,
+        profile: bool = False,
+        queue: QueueKind = QueueKind.COMPUTE,
+        affinity: int = 0,
     ) -> CommandBuffer:
         """Record commands for any number of later submissions."""
-        recorder = self._copier if queue is QueueKind.TRANSFER else self._recorder
-        return recorder.record(commands, profile)
-
-    def record_beside(
-        self, commands: Sequence[Command], turn: int, *, profile: bool = False
-    ) -> CommandBuffer:
-        """See `Device.record_beside`."""
-        return self._computing[turn % len(self._computing)].record(commands, profile)
+        if queue is QueueKind.TRANSFER:
+            return self._copier.record(commands, profile)
+        return self._computing[affinity % len(self._computing)].record(commands, profile)
 
     def submit(self, batches: Sequence[Submission]) -> None:
         """Hand over batches and return at once. Nothing is taken when one of them is not valid.

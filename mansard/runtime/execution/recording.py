@@ -104,11 +104,8 @@ class Recorder:
         self._place, self._bytes, self._symbols = place, sizes, symbols
         self._profile = profile
         capabilities = [slot.device.capabilities for slot in slots]
-        # Calls that run at the same time have recordings of their own, which take turns at the queues.
-        self._turns = [
-            next(slot.device.turns) if able.compute_queues > 1 else None
-            for slot, able in zip(slots, capabilities, strict=True)
-        ]
+        # Calls that run at the same time have recordings of their own, spread over the compute queues.
+        self._affinities = [slot.device.next_affinity() for slot in slots]
         self.binds = [able.late_binding and able.unified_memory for able in capabilities]
         """By slot, whether its commands may name memory that is known when they are submitted."""
         # Where throughput is wanted there are kernels of other calls.
@@ -219,10 +216,8 @@ class Recorder:
         device = self._slots[slot].device
         timed = device.capabilities.transfer_profiling or not self._profile
         queue = QueueKind.TRANSFER if lane != COMPUTE and timed else QueueKind.COMPUTE
-        turn = self._turns[slot]
-        if turn is not None and queue is QueueKind.COMPUTE:
-            return device.record_beside(commands, turn, profile=self._profile)
-        return device.record(commands, profile=self._profile, queue=queue)
+        affinity = self._affinities[slot]
+        return device.record(commands, profile=self._profile, queue=queue, affinity=affinity)
 
     def _landing_copy(self, slot: int, copy: CopyPlan) -> LandingCopy:
         size, source, end = self._ends(slot, copy)

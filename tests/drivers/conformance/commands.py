@@ -76,6 +76,28 @@ class CommandTests(Suite):
         np.testing.assert_array_equal(values, data)
 
     @computes
+    def test_work_of_every_queue_affinity_in_the_order_of_its_points(self, bench: Workbench) -> None:
+        count, timeline = 2 * bench.device.capabilities.compute_queues + 1, Semaphore("affinities")
+        buffers = [_zeros(bench, 1000) for _ in range(count + 1)]
+        buffers[0][1][...] = np.arange(1000)
+        recorded = [
+            bench.device.record(
+                [CopyCommand(BufferRef(buffers[n][0]), BufferRef(buffers[n + 1][0]), 4000)], affinity=n
+            )
+            for n in range(count)
+        ]
+        points = [Point(timeline, number) for number in range(count + 1)]
+        bench.device.submit(
+            [Submission(each, (points[n],), (points[n + 1],)) for n, each in enumerate(recorded)]
+        )
+        points[-1].wait(60)
+        np.testing.assert_array_equal(buffers[-1][1], np.arange(1000))
+
+    def test_affinities_are_handed_out_in_rotation(self, bench: Workbench) -> None:
+        first = bench.device.next_affinity()
+        assert [bench.device.next_affinity() - first for _ in range(4)] == [1, 2, 3, 4]
+
+    @computes
     def test_copy_with_offsets(self, bench: Workbench) -> None:
         data = np.arange(1000, dtype=np.int32)
         source, (target, values) = bench.shared(data), _zeros(bench, 1000)
