@@ -81,6 +81,9 @@ class Backend(abc.ABC):
     """Turns kernels into executables for one family of targets. ``name`` is the driver's name."""
 
     name: str
+    late_binding: bool = False
+    """Whether the driver's devices take buffers at submission (`Capabilities.late_binding`): the caller's
+    arrays then need no copy, which predictions of memory take into account without a device."""
 
     @abc.abstractmethod
     def parse_target(self, text: str) -> KernelTarget:

@@ -53,6 +53,7 @@ class DeviceTarget:
     target: str
     executables: tuple[ExecutableRef, ...]
     made_for: tuple[str, ...] = ()
+    late_binding: bool = False
 
 
 @dataclass
@@ -378,7 +379,9 @@ class _Builder:
         graph = self.graph.graph
         values = tuple(self._value_spec(s) for s in self.specs)
         devices = tuple(
-            DevicePlan(t.name, t.driver, t.target, t.executables, tuple(self.closed[i]), t.made_for)
+            DevicePlan(
+                t.name, t.driver, t.target, t.executables, tuple(self.closed[i]), t.made_for, t.late_binding
+            )
             for i, t in enumerate(self.targets)
         )
         arenas = activation_arenas(values, len(devices))

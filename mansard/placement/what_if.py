@@ -133,7 +133,7 @@ def held_stores(plan: Plan, unified: Sequence[bool]) -> list[list[Store]]:
     links = Links(
         names=tuple(device.name for device in plan.devices),
         unified=tuple(unified),
-        late_binding=tuple(device.driver == "cpu" for device in plan.devices),
+        late_binding=tuple(device.late_binding for device in plan.devices),
         reach=((True,) * len(plan.devices),) * len(plan.devices),
         transfer_queue=tuple(not own for own in unified),
     )

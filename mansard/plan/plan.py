@@ -144,6 +144,9 @@ class DevicePlan:
     segments: tuple[Segment, ...]
     made_for: tuple[str, ...] = ()
     """Parts of the names of devices that the target means: on these, the variant is taken before others."""
+    late_binding: bool = False
+    """Whether such devices take buffers at submission (`Capabilities.late_binding`), for predictions without
+    the device; False in a plan made before this was kept."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Plans run against the profiles of other devices: the problem rebuilt, chips as data, the command."""
 
+import contextlib
 import dataclasses
 import json
 
@@ -11,9 +12,13 @@ from typer.testing import CliRunner
 from mansard.artifact.resources import MemoryResources, write_artifact
 from mansard.cli.main import app
 from mansard.compiler import CompileOptions, compile_graph
+from mansard.compiler.plan_builder import DeviceTarget, KernelRef, build_plan
+from mansard.compiler.targets import backend
 from mansard.dims import Dim, representative, symbol
 from mansard.errors import ArtifactError, PlacementError
+from mansard.hal import registry
 from mansard.ir import Constant, GraphBuilder
+from mansard.passes.fusion.fuse import fuse
 from mansard.placement import PlacementOptions
 from mansard.placement import partitioning as splitting
 from mansard.placement.cost import transfer_seconds
@@ -132,6 +137,36 @@ def test_symbolic_sizes_and_memory():
 
 def _run(replayed):
     return replayed.problem, replayed.labels
+
+
+@pytest.mark.parametrize("late_binding", [True, False])
+def test_the_device_entry_tells_whether_arrays_of_the_caller_need_memory(late_binding):
+    b = GraphBuilder("one")
+    fused = fuse(b.build([unary(b, "exp", b.input("x", (8, 8), F32))]))
+    target = DeviceTarget("npu", "npu", "npu", (), late_binding=late_binding)
+    kernels = {d: KernelRef(0, d.name, (), (1, 1, 1)) for d in fused.dispatches}
+    plan = build_plan(fused, dict.fromkeys(fused.dispatches, 0), kernels, [target], {}, (), {})
+    plan = plan_from_json(plan_to_json(plan))
+    (used,) = memory(plan, {})
+    assert used.activations == (0 if late_binding else 2 * 4 * 8 * 8)
+
+
+def test_plans_made_before_late_binding_was_kept_are_read(compiled):
+    model, _ = compiled
+    assert [device.late_binding for device in model.plan.devices] == [True, False]
+    data = json.loads(plan_to_json(model.plan))
+    for device in data["devices"]:
+        del device["late_binding"]
+    plan = plan_from_json(json.dumps(data))
+    assert [device.late_binding for device in plan.devices] == [False, False]
+    assert all(slot.total > 0 for slot in memory(plan, {}))
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", ["cpu", "vulkan"])
+def test_compiler_halves_declare_what_their_devices_do(driver):
+    with contextlib.closing(registry.open_device(driver)) as device:
+        assert backend(driver).late_binding == device.capabilities.late_binding
 
 
 def test_plans_without_decisions_are_refused(compiled):

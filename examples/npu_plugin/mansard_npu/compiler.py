@@ -27,6 +27,7 @@ class NpuBackend(LibraryBackend):
     """Products and convolutions of i8 and bf16 with what is fused to them; everything else is refused."""
 
     name = "npu"
+    late_binding = True
 
     def parse_target(self, text: str) -> KernelTarget:
         """``npu`` alone."""

@@ -42,7 +42,7 @@ class ToyDriver(Driver):
 
 
 class ToyBackend(LibraryBackend):
-    name = "toy"
+    name, late_binding = "toy", True  # as every ThreadedDevice
 
     def parse_target(self, text):
         return KernelTarget("toy", 8, DType.I64, 1, 0)

@@ -3,6 +3,7 @@ refuses."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from pathlib import Path
@@ -28,6 +29,7 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import IndexMap, Linear
 from mansard.placement import PlacementOptions
+from mansard.placement.what_if import memory
 
 ON_NPU = PlacementOptions(fallback="error")
 
@@ -344,6 +346,14 @@ def test_the_profile_is_that_of_the_model():
     (model,) = read_models()
     assert (profile.bandwidth, profile.launch) == (model.bandwidth, model.launch)
     assert profile.rate("i8") == model.rates["i8"]
+
+
+def test_plans_tell_that_it_takes_arrays_of_the_caller():
+    plan = compile_graph(convolution(), CompileOptions(targets=("npu",), placement=ON_NPU)).plan
+    (slot,), (used,) = plan.devices, memory(plan, {}, [True])
+    with contextlib.closing(DRIVER.open(DRIVER.devices()[0])) as device:
+        assert slot.late_binding == device.capabilities.late_binding is True
+    assert used.activations == 0
 
 
 def test_placement_predicts_what_the_model_says():

@@ -19,6 +19,7 @@ class CpuBackend(Backend):
     """x86-64 and AArch64 through LLVM."""
 
     name = "cpu"
+    late_binding = True
 
     def parse_target(self, text: str) -> KernelTarget:
         """``cpu`` (this machine), ``cpu:x86-64-v3``, ``cpu:znver4+avx512fp16`` …"""
