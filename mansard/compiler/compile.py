@@ -284,9 +284,7 @@ def _sketch(placed: Placed, targets: Sequence[CompileTarget]) -> Plan:
 def _device_target(target: CompileTarget, refs: tuple[ExecutableRef, ...]) -> DeviceTarget:
     name = target.kernel.name
     backend = target.backend
-    return DeviceTarget(
-        target.name, target.driver, name, refs, backend.made_for(name), backend.late_binding
-    )
+    return DeviceTarget(target.name, target.driver, name, refs, backend.made_for(name), backend.late_binding)
 
 
 def _info(options: CompileOptions, targets: Sequence[CompileTarget]) -> dict[str, str]:
