@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "models"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import torch
-import zoo
+from support import zoo
 
 import mansard
 

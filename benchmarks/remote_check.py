@@ -23,9 +23,9 @@ import numpy as np
 
 
 def prepare(folder: Path, targets: list[str], names: list[str]) -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "models"))
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
     import torch
-    import zoo
+    from support import zoo
 
     from mansard.compiler import CompileOptions, compile_model
     from mansard.plan.serialise import plan_to_json

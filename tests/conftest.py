@@ -50,6 +50,7 @@ def _prepare_environment() -> None:
 
 
 _prepare_environment()
+pytest.register_assert_rewrite("support")
 
 
 def _in_ci() -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SUITE = "test_*_conformance.py"
+SUITES = "*/test_conformance.py"
 
 
 @dataclass
@@ -79,7 +79,7 @@ def main() -> int:
     options, rest = parser.parse_known_args()
     if not options.quick:
         os.environ["MANSARD_CONFORMANCE"] = "all"
-    suites = sorted(str(path) for path in (ROOT / "tests" / "drivers").glob(SUITE))
+    suites = sorted(str(path) for path in (ROOT / "tests" / "drivers").glob(SUITES))
     collector = Collector()
     code = pytest.main(["-q", "-rfE", "--no-header", *suites, *rest], plugins=[collector])
     rows = list(collector.rows.values())

@@ -7,10 +7,10 @@ import functools
 import numpy as np
 import pytest
 import torch
-import zoo
-from cpus import CPUS
-from emulator import Batch
-from graph_runner import compare
+from support import zoo
+from support.emulation.cpus import CPUS
+from support.emulation.emulator import Batch
+from support.graph_runner import compare
 
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.frontends import import_model

@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import ModuleType
 
 import pytest
-import test_attention
-import test_kernels
-import test_narrow_kernels
-import test_windows
-from cases import Collector, functions
-from cpus import CPUS, Emulated
-from emulator import Batch, CrashError
+from support.emulation.cases import Collector, functions
+from support.emulation.cpus import CPUS, Emulated
+from support.emulation.emulator import Batch, CrashError
+
+from tests.kernels import test_attention, test_windows
+from tests.kernels import test_narrow_types as test_narrow_kernels
+from tests.kernels import test_ops as test_kernels
 
 pytestmark = pytest.mark.emulation
 MODULES = (test_kernels, test_narrow_kernels, test_attention, test_windows)

@@ -9,15 +9,16 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-import vulkan_support as support
-from conformance import Adapter, PairTests, PartnerAdapter
-from test_cpu_conformance import CpuAdapter
-from test_null_conformance import NullAdapter
-from test_vulkan_conformance import VulkanAdapter
+from support import vulkan_support
+from support.conformance import Adapter, PairTests, PartnerAdapter
+
+from tests.drivers.cpu.test_conformance import CpuAdapter
+from tests.drivers.null.test_conformance import NullAdapter
+from tests.drivers.vulkan.test_conformance import VulkanAdapter
 
 ADAPTERS: dict[str, Adapter] = {
     "Cpu": CpuAdapter(),
-    "Vulkan": VulkanAdapter(support.Variation()),
+    "Vulkan": VulkanAdapter(vulkan_support.Variation()),
     "Null": NullAdapter(),
     "Partner": PartnerAdapter(),
 }
@@ -30,7 +31,7 @@ class Pairs(PairTests):
     def used_as_vulkan_demands(self) -> Iterator[None]:
         yield
         if isinstance(self.adapter, VulkanAdapter) or isinstance(self.partner, VulkanAdapter):
-            support.assert_no_validation_messages()
+            vulkan_support.assert_no_validation_messages()
 
 
 WITH_DATA = ("test_what_the_one_wrote_the_other_reads", "test_what_the_host_wrote_both_read")

@@ -4,16 +4,14 @@ import json
 import os
 import subprocess
 import venv
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import zoo
+from support import zoo
+from support.paths import ROOT
 
 import mansard
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture(scope="module")

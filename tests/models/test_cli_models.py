@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.paths import ROOT
 
 torch = pytest.importorskip("torch")
 
@@ -18,7 +19,7 @@ from typer.testing import CliRunner  # noqa: E402  # after the check that torch 
 from mansard.cli.main import app  # noqa: E402
 from mansard.hal import registry  # noqa: E402
 
-NETWORK = Path(__file__).parents[2] / "examples" / "network.py"
+NETWORK = ROOT / "examples" / "network.py"
 SAXPY = """
 #map = affine_map<(d0) -> (d0)>
 func.func @main(%x: tensor<?xf32>, %y: tensor<?xf32>) -> tensor<?xf32> {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import zoo
+from support import zoo
 
 import mansard
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import zoo
-from graph_runner import validate_spirv
+from support import zoo
+from support.graph_runner import validate_spirv
 
 import mansard
 

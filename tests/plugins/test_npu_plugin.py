@@ -7,27 +7,26 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support.paths import ROOT, TESTS
 
 from mansard.compiler.targets import backend
 from mansard.errors import CompileError
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 PLUGIN = ROOT / "examples" / "npu_plugin"
 
 
 def test_the_simulated_npu_as_an_installed_plugin(plugin):
     tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(plugin.sources / "tests")]
-    done = plugin.run(*tests, also=(ROOT / "tests" / "drivers", ROOT / "tests" / "unit"))
+    done = plugin.run(*tests, also=(TESTS,))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
 
 
 TRY_THE_TOY = """
 import numpy as np
-from graphs import F32, unary
+from support.graphs import F32, unary
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
@@ -55,7 +54,7 @@ def test_the_skeleton_is_a_whole_plugin(tmp_path):
     (info / "entry_points.txt").write_text(
         "[mansard.drivers]\ntoy = mansard_toy:DRIVER\n[mansard.targets]\ntoy = mansard_toy:BACKEND\n"
     )
-    paths = [tmp_path, ROOT, ROOT / "tests" / "unit"]
+    paths = [tmp_path, ROOT, TESTS]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     run = [sys.executable, "-c", TRY_THE_TOY]
     done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The simulated NPU in Mansard's conformance suite (tests/drivers of Mansard's repository on the path)."""
+"""The simulated NPU in Mansard's conformance suite (tests/ of Mansard's repository on the path)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 import time
 
 import numpy as np
-from conformance import Adapter, Conformance
 from mansard_npu.driver import DRIVER
 from mansard_npu.library import FORMAT, function
+from support.conformance import Adapter, Conformance
 
 from mansard.hal import Device, EntryPoint, ExecutableSpec
 

@@ -1,0 +1,192 @@
+"""The schedule for matrix units, run by an emulator of kernel IR, against the reference interpreter."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from support.graphs import F32, maps
+from support.kernel_emulator import run
+
+from mansard import dims
+from mansard.codegen.backend import CHOOSES_SUBGROUPS
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules.gpu.gemm import matrix
+from mansard.codegen.schedules.gpu.gemm.matrix_tile import MatrixTile
+from mansard.dims import Dim
+from mansard.drivers.vulkan.compiler import BACKEND
+from mansard.dtypes import DType
+from mansard.ir import GraphBuilder, IndexMap, Linear
+from mansard.ir.interpreter.graph import interpret
+from mansard.ir.scalar import Apply, Arg, Cast, Const
+from mansard.passes.fusion.fuse import fuse
+
+F16, BF16, I8, I32 = DType.F16, DType.BF16, DType.I8, DType.I32
+TARGET = BACKEND.parse_target(
+    "vulkan:1.3+float16+int8+cooperative_matrix+bfloat16_matrix+matrix_16x16x16_f16_f32+matrix_16x16x16_bf16_f32"
+    "+matrix_16x16x32_i8_i32+workgroup=256+shared=49152+subgroup=32"
+)
+RNG = np.random.default_rng(5)
+SMALL = MatrixTile(32, 32, 32, 1, 1)
+
+
+def random(dtype, *shape):
+    return RNG.standard_normal(shape).astype(dtype.numpy)
+
+
+def product(b, x, w, *, transposed=False, out=F32):
+    """x (M, K) times w (K, N) or (N, K), in f32."""
+    (m, k), n = x.type.shape, w.type.shape[0 if transposed else 1]
+    body = Apply("mul", (Cast(Arg(0, x.type.dtype), F32), Cast(Arg(1, w.type.dtype), F32)), F32)
+    second = maps(1, 2) if transposed else maps(2, 1)
+    y = b.generic([x, w], [maps(0, 2), second], (m, n, k), body, reduced=1, combiner="add")
+    if out is F32:
+        return y
+    return b.generic([y], [maps(0, 1)], (m, n), Cast(Arg(0, F32), out))
+
+
+def check(graph, inputs, tile=None, values=None, tolerance=1e-5):
+    """The one dispatch of a graph on the emulator against the interpreter."""
+    (dispatch,) = fuse(graph).dispatches
+    nest = Nest(dispatch)
+    assert matrix.applies(nest, TARGET)
+    made = matrix.schedule(nest, TARGET, "k", tile.parameters() if tile else None)
+    BACKEND.compile_kernel(made.kernel, TARGET)
+    names = {v.name: i for v, i in zip(graph.inputs, inputs, strict=True)}
+    values = values or {}
+    found = [np.zeros(v.type.concrete(values), v.type.dtype.numpy) for v in dispatch.outputs]
+    arrays = [*(names[v.name] for v in dispatch.inputs), *found]
+    params = [dims.evaluate(p, values) for p in made.params]
+    run(made.kernel, arrays, params, tuple(dims.evaluate(g, values) for g in made.grid), 32)
+    for a, b in zip(found, interpret(graph, inputs), strict=True):
+        scale = np.abs(b.astype(np.float64)).max()
+        np.testing.assert_allclose(
+            a.astype(np.float64), b.astype(np.float64), atol=tolerance * scale, rtol=tolerance
+        )
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", [F16, BF16])
+@pytest.mark.parametrize("shape", [(64, 64, 64), (72, 40, 48), (33, 50, 20), (40, 24, 17)])
+def test_matmul(shape, dtype, transposed):
+    m, n, k = shape
+    b = GraphBuilder()
+    x = b.input("x", (m, k), dtype)
+    w = b.input("w", (n, k) if transposed else (k, n), dtype)
+    check(
+        b.build([product(b, x, w, transposed=transposed)]),
+        [random(dtype, *v.type.shape) for v in (x, w)],
+        SMALL,
+    )
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        MatrixTile(64, 64, 32, 2, 2),
+        MatrixTile(32, 64, 64, 1, 2, split=2),
+        MatrixTile(16, 32, 64, 1, 1, split=4, band=2),
+        MatrixTile(48, 32, 32, 1, 1, band=3),
+        None,
+    ],
+)
+def test_tiles(tile):
+    b = GraphBuilder()
+    x, w = b.input("x", (130, 136), F16), b.input("w", (136, 72), F16)
+    check(b.build([product(b, x, w)]), [random(F16, 130, 136), random(F16, 136, 72)], tile)
+
+
+@pytest.mark.parametrize("out", [F16, BF16, F32])
+def test_epilogue_and_narrow_results(out):
+    b = GraphBuilder()
+    x, w, bias = b.input("x", (40, 32), BF16), b.input("w", (48, 32), BF16), b.input("b", (48,), F32)
+    y = product(b, x, w, transposed=True)
+    total = Apply("add", (Arg(0, F32), Arg(1, F32)), F32)
+    positive = Apply("max", (total, Const(0.0, F32)), F32)
+    z = b.generic([y, bias], [maps(0, 1), maps(1)], (40, 48), positive if out is F32 else Cast(positive, out))
+    inputs = [random(BF16, 40, 32), random(BF16, 48, 32), random(F32, 48)]
+    check(b.build([z]), inputs, SMALL, tolerance={F16: 2**-10, BF16: 2**-7, F32: 1e-5}[out])
+
+
+def test_a_map_before_the_product_is_computed_while_staging():
+    b = GraphBuilder()
+    x, w = b.input("x", (40, 32), F32), b.input("w", (32, 48), BF16)
+    left = Cast(Cast(Apply("mul", (Arg(0, F32), Const(0.5, F32)), F32), BF16), F32)
+    body = Apply("mul", (left, Cast(Arg(1, BF16), F32)), F32)
+    y = b.generic([x, w], [maps(0, 2), maps(2, 1)], (40, 48, 32), body, reduced=1, combiner="add")
+    check(b.build([y]), [random(F32, 40, 32), random(BF16, 32, 48)], SMALL)
+
+
+def test_batches_of_dynamic_sizes():
+    s = dims.symbol(Dim("s", 1, 512))
+    b = GraphBuilder()
+    x, w = b.input("x", (3, s, 32), F16), b.input("w", (3, 40, 32), F16)
+    body = Apply("mul", (Cast(Arg(0, F16), F32), Cast(Arg(1, F16), F32)), F32)
+    y = b.generic([x, w], [maps(0, 1, 3), maps(0, 2, 3)], (3, s, 40, 32), body, reduced=1, combiner="add")
+    check(b.build([y]), [random(F16, 3, 37, 32), random(F16, 3, 40, 32)], SMALL, {"s": 37})
+    b = GraphBuilder()
+    x, w = b.input("x", (20, s), F16), b.input("w", (s, 24), F16)
+    y = product(b, x, w)
+    check(b.build([y]), [random(F16, 20, 51), random(F16, 51, 24)], SMALL, {"s": 51})
+
+
+def test_a_padded_convolution_is_a_product():
+    b = GraphBuilder()
+    x, w = b.input("x", (1, 9, 9, 16), F16), b.input("w", (3, 3, 16, 24), F16)
+    taps = IndexMap(
+        (Linear.dim(0), Linear(((1, 1), (4, 1)), -1), Linear(((2, 1), (5, 1)), -1), Linear.dim(6)), fill=0.0
+    )
+    body = Apply("mul", (Cast(Arg(0, F16), F32), Cast(Arg(1, F16), F32)), F32)
+    extents = (1, 9, 9, 24, 3, 3, 16)
+    y = b.generic([x, w], [taps, maps(4, 5, 6, 3)], extents, body, reduced=3, combiner="add")
+    check(b.build([y]), [random(F16, 1, 9, 9, 16), random(F16, 3, 3, 16, 24)], SMALL)
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 64), (40, 33, 50)])
+def test_8_bit_integers(shape):
+    m, n, k = shape
+    b = GraphBuilder()
+    x, w = b.input("x", (m, k), I8), b.input("w", (n, k), I8)
+    body = Apply("mul", (Cast(Arg(0, I8), I32), Cast(Arg(1, I8), I32)), I32)
+    y = b.generic([x, w], [maps(0, 2), maps(1, 2)], (m, n, k), body, reduced=1, combiner="add")
+    z = b.generic([y], [maps(0, 1)], (m, n), Cast(Arg(0, I32), F32))
+    inputs = [RNG.integers(-128, 128, s).astype(np.int8) for s in ((m, k), (n, k))]
+    check(b.build([z]), inputs, MatrixTile(32, 32, 64, 1, 1), tolerance=0)
+
+
+def test_the_kernel_asks_for_its_size_of_subgroups():
+    b = GraphBuilder()
+    x, w = b.input("x", (64, 64), F16), b.input("w", (64, 64), F16)
+    (dispatch,) = fuse(b.build([product(b, x, w)])).dispatches
+    made = matrix.schedule(Nest(dispatch), TARGET, "k")
+    assert made.kernel.subgroup == 32
+    assert "subgroup_size_32" in BACKEND.compile_kernel(made.kernel, TARGET).requires
+
+
+def test_where_subgroups_have_several_sizes_the_kernel_asks_for_one():
+    b = GraphBuilder()
+    x, w = b.input("x", (64, 64), F16), b.input("w", (64, 64), F16)
+    (dispatch,) = fuse(b.build([product(b, x, w)])).dispatches
+    several = dataclasses.replace(TARGET, subgroup=(16, 64))
+    assert not matrix.applies(Nest(dispatch), several)
+    chosen = dataclasses.replace(several, features=several.features | CHOOSES_SUBGROUPS)
+    assert matrix.applies(Nest(dispatch), chosen)
+    made = matrix.schedule(Nest(dispatch), chosen, "k")
+    assert made.kernel.subgroup == 16
+    assert made.kernel.workgroup[0] % 16 == 0
+    assert "subgroup_size_16" in BACKEND.compile_kernel(made.kernel, chosen).requires
+
+
+def test_where_it_does_not_apply():
+    def applies(dtype, target=TARGET, rows=64):
+        b = GraphBuilder()
+        x, w = b.input("x", (rows, 64), dtype), b.input("w", (64, 64), dtype)
+        body = Apply("mul", (Arg(0, dtype), Arg(1, dtype)), dtype)
+        y = b.generic([x, w], [maps(0, 2), maps(2, 1)], (rows, 64, 64), body, reduced=1, combiner="add")
+        (dispatch,) = fuse(b.build([y])).dispatches
+        return matrix.applies(Nest(dispatch), target)
+
+    assert applies(F16) and applies(BF16)
+    assert not applies(F32)
+    assert not applies(F16, rows=4)
+    assert not applies(F16, dataclasses.replace(TARGET, matrices=()))
+    assert not applies(F16, dataclasses.replace(TARGET, subgroup=(32, 64)))

@@ -1,0 +1,129 @@
+"""The dot and prefetch instructions: on this CPU, on targets without the instructions, and as assembly."""
+
+import numpy as np
+import pytest
+from support.kernel_runner import Machine
+
+from mansard.codegen.kernel import KernelBuilder, KType
+from mansard.codegen.kernel.verify import verify
+from mansard.codegen.llvm import module
+from mansard.codegen.llvm import target as cpu_target
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+
+RNG = np.random.default_rng(5)
+BF16, F32, I8, U8, I32 = DType.BF16, DType.F32, DType.I8, DType.U8, DType.I32
+KINDS = [(BF16, BF16), (I8, I8), (U8, I8), (I8, U8), (U8, U8)]
+
+
+def kernel(a, b, lanes, steps=3):
+    """``steps`` dots one after another over two buffers, into a third that holds the first sums."""
+    group, out = (2, F32) if a is BF16 else (4, I32)
+    builder = KernelBuilder("dot", [(a, False), (b, False), (out, True)], 0)
+    x, y, z = builder.bindings
+    total = builder.load(z, builder.idx(0), lanes)
+    width = group * lanes
+    with builder.for_(0, steps * width, width, inits=(total,)) as loop:
+        builder.prefetch(x, builder.add(loop.index, builder.idx(1 << 20)))
+        left, right = (builder.load(m, loop.index, width) for m in (x, y))
+        loop.yield_(builder.dot(left, right, loop.carried[0]))
+    builder.store(z, builder.idx(0), loop.results[0])
+    return builder.build()
+
+
+def values(dtype, size):
+    if dtype is BF16:
+        return RNG.standard_normal(size).astype(BF16.numpy)
+    info = np.iinfo(dtype.numpy)
+    edges = np.array([info.min, info.max], dtype.numpy)
+    return np.where(
+        RNG.random(size) < 0.3,
+        RNG.choice(edges, size),
+        RNG.integers(info.min, info.max, size, dtype=dtype.numpy, endpoint=True),
+    )
+
+
+def host_targets():
+    """This CPU, and the same without the instructions, one group after another."""
+    features = cpu_target.parse("cpu").features
+    found = ["cpu"]
+    for missing in ("avx512bf16", "avx512vnni", "avxvnni", "avx512f", "avx2", "i8mm", "dotprod", "bf16"):
+        if missing in features:
+            found.append(f"{found[-1] if found[-1] != 'cpu' else 'cpu:host'},-{missing}")
+    return found
+
+
+@pytest.mark.parametrize("target", host_targets())
+@pytest.mark.parametrize(("a", "b"), KINDS)
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16, 24])
+def test_dot_sums_products_of_pairs_and_quads(target, a, b, lanes):
+    group, out = (2, np.float32) if a is BF16 else (4, np.int32)
+    size = 3 * group * lanes
+    x, y = values(a, size), values(b, size)
+    first = RNG.integers(-1000, 1000, lanes).astype(out)
+    result = first.copy()
+    Machine(target).run(kernel(a, b, lanes), [x, y, result])
+    wide = np.float64 if a is BF16 else np.int64
+    products = (x.astype(wide) * y.astype(wide)).reshape(3, lanes, group).sum((0, 2)) + first
+    if a is BF16:
+        np.testing.assert_allclose(result, products, rtol=1e-6, atol=1e-4)
+    else:
+        np.testing.assert_array_equal(result, products.astype(np.int32))
+
+
+@pytest.mark.parametrize(
+    ("target", "a", "b", "instruction"),
+    [
+        ("cpu:znver4", BF16, BF16, "vdpbf16ps"),
+        ("cpu:znver4", U8, I8, "vpdpbusd"),
+        ("cpu:znver4", I8, I8, "vpdpbusd"),
+        ("cpu:alderlake", I8, U8, "vpdpbusd"),
+        ("cpu:x86-64-v3", I8, I8, "vpmaddwd"),
+        ("cpu:x86-64-v3", BF16, BF16, "vfmadd"),
+        ("cpu:neoverse-v1", BF16, BF16, "bfdot"),
+        ("cpu:neoverse-v1", U8, I8, "usdot"),
+        ("cpu:cortex-a76", I8, I8, "sdot"),
+        ("cpu:cortex-a76", U8, U8, "udot"),
+        ("cpu:cortex-a76", BF16, BF16, "fmla"),
+    ],
+)
+def test_dot_uses_the_instruction_of_the_target(target, a, b, instruction):
+    parsed = cpu_target.parse(target)
+    text = module.assembly(module.emit([kernel(a, b, parsed.vector_bits // 32)], parsed), parsed)
+    assert instruction in text
+    assert "prf" in text or "prefetch" in text
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c", "lanes", "message"),
+    [
+        (BF16, BF16, I32, (8, 8, 4), "dot takes"),
+        (DType.F16, DType.F16, F32, (8, 8, 4), "dot takes"),
+        (I8, BF16, I32, (16, 8, 4), "dot takes"),
+        (I8, U8, I32, (16, 8, 4), "lanes do not match"),
+        (BF16, BF16, F32, (2, 2, 1), "single lane"),
+    ],
+)
+def test_operands_that_do_not_fit_are_errors(a, b, c, lanes, message):
+    builder = KernelBuilder("bad", [], 0)
+    left, right, total = (
+        builder.const(0, dtype, count) for dtype, count in zip((a, b, c), lanes, strict=True)
+    )
+    builder.dot(left, right, total)
+    with pytest.raises(CodegenError, match=message):
+        verify(builder.build())
+
+
+def test_a_dot_keeps_the_accumulators_type():
+    builder = KernelBuilder("bad", [], 0)
+    a, b, c = (builder.const(0, dtype, n) for dtype, n in ((I8, 16), (I8, 16), (I32, 4)))
+    builder.inst("dot", (a, b, c), KType(F32, 4))
+    with pytest.raises(CodegenError, match="accumulator"):
+        verify(builder.build())
+
+
+def test_there_is_no_dot_for_a_gpu():
+    from mansard.drivers.vulkan.compiler import BACKEND as VULKAN
+
+    with pytest.raises(CodegenError, match="no SPIR-V for instruction"):
+        VULKAN.compile([kernel(BF16, BF16, 4)], VULKAN.parse_target("vulkan"))

@@ -1,0 +1,121 @@
+"""Memory read as words, and the numbers in them, on a Vulkan device."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.kernel_runner import Machine
+
+from mansard.codegen.kernel import KernelBuilder
+from mansard.codegen.kernel.verify import verify
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+
+RNG = np.random.default_rng(3)
+KINDS = (DType.F16, DType.BF16, DType.I8, DType.U8)
+
+
+@pytest.fixture
+def gpu():
+    from mansard.hal import registry
+
+    if not any(i.driver == "vulkan" and i.supported for i in registry.devices()):
+        pytest.skip("no Vulkan 1.3 device")
+    return Machine("vulkan")
+
+
+def unpacking(dtype: DType, memory: DType, words: int, count: int, wide: DType | None = None):
+    """One invocation that unpacks all numbers of ``words`` words, ``count`` at a time."""
+    wide = wide or (DType.F32 if dtype.is_float else DType.I32)
+    b = KernelBuilder("unpack", [(memory, False), (wide, True)], 0, index=DType.I32)
+    held = words * 32 // dtype.bits
+    block = b.load_words(b.bindings[0], b.idx(words * 32 // memory.bits), words)
+    for first in range(0, held, count):
+        numbers = b.unpack(block, dtype, first, count)
+        b.store(b.bindings[1], b.idx(first), b.cast(numbers, wide))
+    return b.build(), held
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("words", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("dtype", KINDS)
+def test_numbers_of_words(gpu, dtype, words, count):
+    kernel, held = unpacking(dtype, dtype, words, count)
+    verify(kernel)
+    bits = RNG.integers(0, 256, 2 * held * dtype.itemsize, np.uint8)
+    data = bits.view(dtype.numpy)
+    out = np.zeros(held, np.float32 if dtype.is_float else np.int32)
+    gpu.run(kernel, [data, out])
+    expected = data[held:].astype(out.dtype)
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("dtype", [DType.I8, DType.U8, DType.I4, DType.U4])
+def test_integers_as_real_numbers(gpu, dtype, count):
+    """Every value at every place of a word."""
+    kernel, held = unpacking(dtype, DType.U8, 4, count, DType.F32)
+    assert not any(getattr(node, "op", "") == "cast" for node in kernel.body.walk())
+    values = 1 << dtype.bits
+    for first in range(0, values, held):
+        numbers = np.arange(first, first + held) % values
+        if dtype.bits == 8:
+            rows = [np.roll(numbers, turn) for turn in range(4)]
+            data = [row.astype(np.uint8) for row in rows]
+        else:
+            rows = [np.roll(numbers, turn) for turn in range(8)]
+            data = [(row[0::2] | row[1::2] << 4).astype(np.uint8) for row in rows]
+        for row, block in zip(rows, data, strict=True):
+            out = np.zeros(held, np.float32)
+            gpu.run(kernel, [np.concatenate([np.zeros_like(block), block]), out])
+            sign = values // 2 if dtype.is_signed else 0
+            np.testing.assert_array_equal(out, (row ^ sign) - sign)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("dtype", [DType.I4, DType.U4])
+def test_nibbles(gpu, dtype):
+    kernel, held = unpacking(dtype, DType.U8, 4, 4)
+    data = RNG.integers(0, 256, held, np.uint8)
+    out = np.zeros(held, np.int32)
+    gpu.run(kernel, [data, out])
+    nibbles = np.stack([data[16:] & 15, data[16:] >> 4], 1).reshape(-1)
+    expected = nibbles.view(np.uint8).astype(ml_dtypes.uint4)
+    if dtype is DType.I4:
+        expected = ((nibbles.astype(np.int8) ^ 8) - 8).astype(np.int32)
+    np.testing.assert_array_equal(out, expected.astype(np.int32))
+
+
+def test_words_are_of_buffers_and_hold_what_is_unpacked():
+    b = KernelBuilder("wrong", [(DType.F16, False), (DType.F32, True)], 0, index=DType.I32)
+    words = b.load_words(b.bindings[0], b.idx(0), 2)
+    b.store(b.bindings[1], b.idx(0), b.unpack(words, DType.F16, 2, 4))
+    with pytest.raises(CodegenError, match="hold no such numbers"):
+        verify(b.build())
+    b = KernelBuilder("wrong", [(DType.F32, True)], 0, index=DType.I32)
+    b.load_words(b.shared(DType.F32, 8), b.idx(0), 2)
+    with pytest.raises(CodegenError, match="not a buffer"):
+        verify(b.build())
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("right", [True, False])
+def test_products_of_four_bytes(gpu, left, right):
+    b = KernelBuilder("dot", [(DType.I32, False)] * 3 + [(DType.I32, True)], 0, index=DType.I32)
+    for i in range(32):
+        x, y, z = (b.load(b.bindings[k], b.idx(i)) for k in range(3))
+        b.store(b.bindings[3], b.idx(i), b.dot_bytes(x, y, z, (left, right)))
+    kernel = b.build()
+    verify(kernel)
+    words = [RNG.integers(-(2**31), 2**31, 32).astype(np.int32) for _ in range(3)]
+    out = np.zeros(32, np.int32)
+    gpu.run(kernel, [*words, out])
+    sides = (
+        w.view(np.int8 if s else np.uint8).reshape(32, 4)
+        for w, s in zip(words[:2], (left, right), strict=True)
+    )
+    a, c = (side.astype(np.int64) for side in sides)
+    expected = ((a * c).sum(1) + words[2]).astype(np.int32)
+    np.testing.assert_array_equal(out, expected)

@@ -1,0 +1,158 @@
+"""Dynamic sizes: one import, checked at several sizes, 1 among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.torch_import import as_module, check
+from torch import nn
+from torch.export import Dim
+
+from mansard.dims import Dim as OurDim
+from mansard.errors import ImportModelError, InputError
+from mansard.frontends import import_model
+
+torch.manual_seed(0)
+randn = torch.randn
+S, T, B, K = (
+    Dim("seq", min=1, max=64),
+    Dim("t", min=1, max=99),
+    Dim("batch", min=1, max=8),
+    Dim("k", min=1, max=8),
+)
+Inputs = Callable[[int], tuple[torch.Tensor, ...]]
+
+
+def vectors(n: int) -> tuple[torch.Tensor, ...]:
+    return (randn(2, n, 4),)
+
+
+CASES: dict[str, tuple[Any, Inputs, tuple[Any, ...]]] = {
+    "linear": (nn.Linear(4, 3), vectors, ({1: S},)),
+    "layer_norm": (nn.LayerNorm(4), vectors, ({1: S},)),
+    "softmax": (lambda a: a.softmax(1), vectors, ({1: S},)),
+    "shared dim": (lambda a, b: a + b, lambda n: (randn(n, 4), randn(n, 1)), ({0: S}, {0: S})),
+    "reshape": (lambda a: a.reshape(2, -1), vectors, ({1: S},)),
+    "heads": (
+        lambda a: a.view(a.shape[0], a.shape[1], 2, 4).transpose(1, 2), lambda n: (randn(2, n, 8),),
+        ({1: S},)),
+    "merged batch": (
+        lambda a: a[:, None].expand(-1, 3, -1, -1).reshape(a.shape[0] * 3, -1), lambda n: (randn(n, 2, 4),),
+        ({0: B},)),
+    "multiples": (
+        nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        lambda n: (randn(1, 3, 8 * n, 8 * n),), ({2: 8 * K, 3: 8 * K},)),
+    "strided convolution": (
+        nn.Conv1d(3, 4, 3, stride=2, padding=1),
+        lambda n: (randn(1, 3, n + 5),),
+        ({2: Dim("l", min=5, max=100)},)),
+    "residual convolution": (
+        lambda a: a + F.conv1d(a, torch.ones(3, 3, 3), padding=1),
+        lambda n: (randn(1, 3, n + 2),), ({2: S},)),
+    "slices": (
+        lambda a: (a[:, 1:], a[:, :-1], a[:, -1:], a[:, ::2]), lambda n: (randn(2, n + 2, 4),),
+        ({1: Dim("l", min=3, max=90)},)),
+    "halves": (
+        lambda a: torch.cat([a[:, a.shape[1] // 2 :], a[:, : a.shape[1] // 2]], 1) * 2,
+        lambda n: (randn(2, 2 * n, 4),), ({1: 2 * K},)),
+    "cat": (
+        lambda a, b: torch.cat([a, b], 1), lambda n: (randn(2, n, 4), randn(2, n + 3, 4)), ({1: S}, {1: T})),
+    "arange": (lambda a: a + torch.arange(a.shape[1])[:, None], vectors, ({1: S},)),
+    "causal mask": (lambda a: (a @ a.mT).tril(), vectors, ({1: S},)),
+    "cumsum": (lambda a: (a.cumsum(1), a.flip(1), a.repeat(1, 2, 1)), vectors, ({1: S},)),
+    "reductions": (
+        lambda a: (a.mean(1), a.var(1), a.argmax(1), a.amax(1)), lambda n: (randn(2, n + 1, 4),),
+        ({1: Dim("l", min=2, max=77)},)),
+    "batch_norm": (nn.BatchNorm2d(3), lambda n: (randn(n, 3, 4, 4),), ({0: B},)),
+    "group_norm": (nn.GroupNorm(2, 4), lambda n: (randn(2, 4, n),), ({2: S},)),
+    "two dims": (lambda a, b: a @ b, lambda n: (randn(n, 4), randn(4, n + 1)), ({0: S}, {1: T})),
+    "embedding": (nn.Embedding(10, 4), lambda n: (torch.randint(0, 10, (2, n)),), ({1: S},)),
+    "interpolate": (
+        lambda a: F.interpolate(a, scale_factor=2, mode="bilinear"), lambda n: (randn(1, 2, n + 1, 5),),
+        ({2: Dim("l", min=2, max=77)},)),
+    "adaptive pool": (nn.AdaptiveAvgPool2d(1), lambda n: (randn(1, 2, n, 5),), ({2: S},)),
+    "a size as an output": (lambda a: (a.sum(), a.shape[1]), vectors, ({1: S},)),
+    "sort": (lambda a: a.sort(1), vectors, ({1: S},)),
+    "topk": (lambda a: a.topk(2, 1), lambda n: (randn(2, n + 2, 4),), ({1: Dim("l", min=3, max=77)},)),
+    "gather": (
+        lambda a, i: a.gather(1, i), lambda n: (randn(2, 9), torch.randint(0, 9, (2, n))),
+        (None, {1: S})),
+    "scatter": (
+        lambda a, i: a.scatter(1, i, 2.0), lambda n: (randn(2, 9), torch.randint(0, 9, (2, n))),
+        (None, {1: S})),
+    "encoder layer": (
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), lambda n: (randn(2, n, 8),), ({1: S},)),
+    "lstm over a batch": (nn.LSTM(4, 6, batch_first=True), lambda n: (randn(n, 3, 4),), ({0: B},)),
+    "windows of four": (
+        lambda a: a.view(2, a.shape[1] // 4, 4, 3).sum(2), lambda n: (randn(2, 4 * n, 3),), ({1: 4 * K},)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_dynamic(name: str) -> None:
+    function, inputs, shapes = CASES[name]
+    module = as_module(function)
+    graph = import_model(module, inputs(6), dynamic_shapes=shapes)
+    stated = {d for spec in shapes if spec for d in spec.values()}
+    assert graph.dims().keys() == {getattr(d, "root", d).__name__ for d in stated}
+    for n in (6, 3, 1, 7):
+        check(graph, module, inputs(n))
+
+
+def test_ranges_and_divisors_are_the_users() -> None:
+    module = as_module(lambda a: a * 2)
+    graph = import_model(module, (randn(2, 32),), dynamic_shapes=({1: 16 * K},))
+    (x,) = graph.inputs
+    assert graph.dims() == {"k": OurDim("k", 1, 8)}
+    assert str(x.type.shape[1]) == "16*k"
+    check(graph, module, (randn(2, 128),))
+    for n in (24, 144):
+        with pytest.raises(InputError):
+            check(graph, as_module(lambda a: a * 2), (randn(2, n),))
+
+
+def test_dims_without_a_name_are_named_by_their_input() -> None:
+    module = as_module(lambda a, b: a + b)
+    dynamic = {0: Dim.AUTO}
+    graph = import_model(module, (randn(5, 4), randn(5, 1)), dynamic_shapes=(dynamic, dynamic))
+    assert list(graph.dims()) == ["a_dim0"]
+    check(graph, module, (randn(9, 4), randn(9, 1)))
+
+
+def test_dims_of_nested_inputs() -> None:
+    class Nested(nn.Module):
+        def forward(self, batch: dict[str, torch.Tensor], pair: tuple[torch.Tensor, torch.Tensor]) -> Any:
+            return batch["x"] + pair[0], pair[1] * 2
+
+    x, y = randn(3, 2), randn(5, 2)
+    shapes = {"batch": {"x": {0: S}}, "pair": ({0: S}, {0: T})}
+    graph = import_model(Nested(), ({"x": x}, (x.clone(), y)), dynamic_shapes=shapes)
+    assert [str(v.type.shape[0]) for v in graph.inputs] == ["seq", "seq", "t"]
+
+
+def test_mansards_own_dims() -> None:
+    seq, wide = OurDim("seq", 2, 48), OurDim("wide", 16, 64, 16)
+    module = as_module(lambda a, b: (a + 1) @ b)
+    graph = import_model(module, (randn(4, 32), randn(32, 4)), dynamic_shapes=({0: seq, 1: wide}, {0: wide}))
+    assert graph.dims() == {"seq": seq, "wide_by_16": OurDim("wide_by_16", 1, 4)}
+    check(graph, module, (randn(2, 16), randn(16, 4)))
+    for shape in ((2, 24), (1, 16), (2, 80)):
+        with pytest.raises(InputError):
+            check(graph, as_module(lambda a, b: (a + 1) @ b), (randn(*shape), randn(shape[1], 4)))
+
+
+def test_inputs_that_are_not_named_are_static() -> None:
+    module = as_module(lambda a, b: a * b)
+    graph = import_model(module, (randn(5, 4), randn(4)), dynamic_shapes={"a": {0: OurDim("n", 1, 9)}})
+    assert [str(v.type) for v in graph.inputs] == ["[n]x4xf32", "4xf32"]
+    with pytest.raises(ImportModelError, match="names 'x'; the inputs are a, b"):
+        import_model(module, (randn(5, 4), randn(4)), dynamic_shapes={"x": {0: OurDim("n", 1, 9)}})
+
+
+def test_example_inputs_that_do_not_fit() -> None:
+    with pytest.raises(ImportModelError, match="example inputs do not fit Linear: missing a required"):
+        import_model(nn.Linear(4, 3))

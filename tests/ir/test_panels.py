@@ -1,0 +1,72 @@
+"""Packed constants: the order of their elements, and the tiles that read them."""
+
+import numpy as np
+import pytest
+from support.graphs import F32, matmul
+
+from mansard.codegen.llvm.target import parse
+from mansard.codegen.schedules.cpu.gemm_tile import Tile, tiles
+from mansard.ir import Constant, GraphBuilder
+from mansard.ir.panels import Panels
+from mansard.passes.fusion.fuse import fuse
+from mansard.passes.fusion.packable import mark_packable
+
+RNG = np.random.default_rng(5)
+
+
+def test_panels_hold_columns_side_by_side_and_end_in_zeros():
+    dense = RNG.standard_normal((5, 7)).astype(np.float32)  # reduced x columns
+    panels = Panels((7, 1), ((5, 7),), width=4)
+    packed = panels.pack(dense)
+    assert packed.shape == panels.shape == (2, 5, 4)
+    np.testing.assert_array_equal(packed[0], dense[:, :4])
+    np.testing.assert_array_equal(packed[1, :, :3], dense[:, 4:])
+    assert not packed[1, :, 3].any()
+
+
+def test_panels_follow_the_loops_not_the_dims():
+    dense = RNG.standard_normal((6, 2, 3, 3)).astype(np.float32)  # filters, channels, window
+    panels = Panels((6, 18), ((3, 3), (3, 1), (2, 9)), width=4)
+    packed = panels.pack(dense)
+    expected = dense.transpose(2, 3, 1, 0).reshape(18, 6)
+    np.testing.assert_array_equal(packed[0], expected[:, :4])
+    np.testing.assert_array_equal(packed[1, :, :2], expected[:, 4:])
+
+
+def test_groups_put_reduced_positions_side_by_side():
+    dense = np.arange(15, dtype=np.int8).reshape(5, 3)
+    packed = Panels((3, 1), ((5, 3),), width=4, group=2).pack(dense)
+    assert packed.shape == (1, 3, 4, 2)
+    np.testing.assert_array_equal(packed[0, 1, 2], [dense[2, 2], dense[3, 2]])
+    np.testing.assert_array_equal(packed[0, 2, 0], [dense[4, 0], 0])
+
+
+def test_only_constants_with_one_reader_may_be_packed():
+    b = GraphBuilder()
+    x = b.input("x", (8, 4), F32)
+    own, shared = (
+        b.constant(n, Constant.of(np.ones((4, 16), np.float32), n), (4, 16), F32) for n in ("own", "shared")
+    )
+    y, *others = (matmul(b, x, w) for w in (own, shared, shared))
+    z = b.input("z", (16, 8), F32)
+    graph = mark_packable(fuse(b.build([y, *others, matmul(b, z, others[0])])))
+    assert {v.name for d in graph.dispatches for v in d.packable} == {"own"}
+
+
+@pytest.mark.parametrize("target", ["cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:x86-64", "cpu:aarch64"])
+@pytest.mark.parametrize("shape", [(49, 960, 160), (1, 1280, 1000), (12544, 32, 16), (128, 384, 1536)])
+def test_tiles_fit_the_registers_and_come_back_from_their_parameters(target, shape):
+    rows, depth, columns = shape
+    kernel_target = parse(target).kernel_target()
+    found = tiles(rows, columns, depth, kernel_target)
+    assert len(set(found)) == len(found)
+    for tile in found:
+        assert tile.rows <= rows
+        assert tile.rows * tile.columns + tile.columns + 1 <= kernel_target.vector_registers
+        assert Tile.of(tile.parameters(), kernel_target) == tile
+
+
+def test_rows_are_divided_without_waste_where_tiles_allow_it():
+    target = parse("cpu:x86-64-v4").kernel_target()
+    assert tiles(49, 960, 160, target)[0].rows == 7
+    assert 128 % tiles(128, 1536, 384, target)[0].rows == 0

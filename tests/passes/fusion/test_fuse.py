@@ -1,0 +1,124 @@
+"""Fusion: what is grouped, what is not, and that no op is lost or reordered."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from support.graphs import A0, A1, F32, binary, layer_norm, maps, matmul, op, random_graphs, softmax, unary
+
+from mansard import dims
+from mansard.dims import Dim
+from mansard.ir import GraphBuilder, Reshape
+from mansard.passes.canonical.lower_attention import lower_attention
+from mansard.passes.fusion.fuse import fuse
+
+
+def names(graph):
+    return [d.name for d in fuse(graph).dispatches]
+
+
+def test_linear_with_bias_activation_and_residual_is_one_dispatch():
+    b = GraphBuilder()
+    x, w, bias = b.input("x", (2, 8, 16), F32), b.input("w", (16, 32), F32), b.input("b", (32,), F32)
+    residual = b.input("r", (2, 8, 32), F32)
+    y = matmul(b, b.reshape(x, (16, 16)), w)
+    y = unary(b, "erf", binary(b, "add", y, bias))
+    y = binary(b, "add", b.reshape(y, (2, 8, 32)), residual)
+    (dispatch,) = fuse(b.build([y])).dispatches
+    assert dispatch.domain == (2, 8, 32)
+    assert len(dispatch.inputs) == 4 and len(dispatch.outputs) == 1
+
+
+def test_softmax_and_layer_norm_are_one_dispatch_each():
+    s = dims.symbol(Dim("s", 1, 512))
+    b = GraphBuilder()
+    x = b.input("x", (4, s, 64), F32)
+    gamma, beta = b.input("g", (64,), F32), b.input("b", (64,), F32)
+    assert names(b.build([softmax(b, x)])) == ["rows"]
+    b = GraphBuilder()
+    x = b.input("x", (4, s, 64), F32)
+    gamma, beta = b.input("g", (64,), F32), b.input("b", (64,), F32)
+    assert names(b.build([layer_norm(b, x, gamma, beta)])) == ["rows"]
+
+
+def test_the_square_of_a_row_is_not_stored_for_its_norm():
+    b = GraphBuilder()
+    x, w, r = b.input("x", (8, 16), F32), b.input("w", (16, 32), F32), b.input("r", (8, 32), F32)
+    y = binary(b, "add", matmul(b, x, w), r)
+    square = b.generic([y], [maps(0, 1)], (8, 32), op("mul", A0, A0))
+    total = b.generic([square], [maps(0, 1)], (8, 32), A0, reduced=1, combiner="add")
+    scale = b.generic([total], [maps(0)], (8,), op("rsqrt", A0))
+    z = b.generic([y, scale], [maps(0, 1), maps(0)], (8, 32), op("mul", A0, A1))
+    first, second = fuse(b.build([z])).dispatches
+    assert [v.name for v in first.outputs] == [y.name] and second.inputs == (y,)
+
+
+def test_attention_is_one_dispatch_where_asked_for():
+    def built(shared):
+        b = GraphBuilder()
+        q, k, v = (b.input(n, (1, 2, 24, 16), F32) for n in "qkv")
+        graph = lower_attention(b.build([b.attention(q, k, v, None, 0.5)]))
+        if not shared:
+            return graph
+        probabilities = next(o for o in graph.ops if "probabilities" in o.outputs[0].name).outputs[0]
+        return replace(graph, outputs=(*graph.outputs, probabilities), output_names=("y", "p"))
+
+    assert len(fuse(built(False)).dispatches) == 3
+    assert [d.name for d in fuse(built(False), attention=lambda _: True).dispatches] == ["attention"]
+    assert len(fuse(built(True), attention=lambda _: True).dispatches) == 3
+
+
+def test_a_matmul_does_not_swallow_heavy_producers():
+    b = GraphBuilder()
+    x, w = b.input("x", (64, 64), F32), b.input("w", (64, 64), F32)
+    graph = b.build([matmul(b, unary(b, "exp", x), w)])
+    assert len(fuse(graph).dispatches) == 2
+
+
+def test_a_value_read_across_points_is_stored():
+    b = GraphBuilder()
+    x = b.input("x", (8, 8), F32)
+    y = unary(b, "exp", x)
+    z = b.generic([y, y], [maps(0, 1), maps(1, 0)], (8, 8), op("add", A0, op("neg", A0)))
+    graph = b.build([z])
+    assert len(fuse(graph).dispatches) == 2
+
+
+def test_joining_may_not_make_a_cycle():
+    # c reads a's group directly and, through the reduction r, something that depends on it.
+    b = GraphBuilder()
+    x, w = b.input("x", (8, 8), F32), b.input("w", (8, 8), F32)
+    a = matmul(b, x, w)
+    r = matmul(b, a, w)
+    c = binary(b, "add", a, r)
+    graph = b.build([c])
+    found = fuse(graph).dispatches
+    assert len(found) == 2
+    assert c in found[1].outputs
+
+
+def test_outputs_get_buffers_of_their_own():
+    b = GraphBuilder()
+    x = b.input("x", (4,), F32)
+    y = unary(b, "neg", x)
+    graph = b.build([x, y, y, b.reshape(y, (2, 2))], output_names=("a", "b", "c", "d"))
+    fused = fuse(graph)
+    bases = [fused.base(v) for v in fused.graph.outputs]
+    assert len(set(bases)) == 4
+    made = {v for d in fused.dispatches for v in d.outputs}
+    assert set(bases) <= made
+
+
+@settings(max_examples=60, deadline=None)
+@given(random_graphs())
+def test_every_op_is_in_one_dispatch_and_producers_come_first(graph):
+    fused = fuse(graph)
+    computed = [o for d in fused.dispatches for o in d.ops if not isinstance(o, Reshape)]
+    wanted = [o for o in fused.graph.ops if not isinstance(o, Reshape)]
+    live = {fused.base(v) for v in fused.graph.live_outs()}
+    assert set(computed) == set(wanted)
+    assert len(computed) == len(set(computed))
+    known = set(fused.graph.inputs) | set(fused.graph.constants)
+    for dispatch in fused.dispatches:
+        assert set(dispatch.inputs) <= known
+        known |= set(dispatch.outputs)
+    assert live <= known

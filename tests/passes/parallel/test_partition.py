@@ -1,0 +1,187 @@
+"""Divided dispatches compute what the whole ones do, whatever the extents of their pieces."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.graphs import F32, maps, matmul, op, random_graphs, unary
+from support.heavy_graphs import GRAPHS, product, weight
+
+from mansard import dims
+from mansard.dims import Dim
+from mansard.dtypes import DType
+from mansard.ir import GraphBuilder
+from mansard.ir.dispatch import is_contraction
+from mansard.ir.interpreter.graph import interpret
+from mansard.ir.ops import Concat, Slice
+from mansard.ir.scalar import Arg, Cast
+from mansard.ir.verify import verify
+from mansard.passes.fusion.fuse import fuse
+from mansard.passes.fusion.packable import mark_packable
+from mansard.passes.parallel.partition import ALIGNMENT, DispatchPartition, axes, partition, take_views
+
+
+def dispatches(graph):
+    return mark_packable(fuse(graph))
+
+
+def heavy(fused):
+    return next(d for d in fused.dispatches if any(map(is_contraction, d.ops)))
+
+
+def in_pieces(fused, dispatch, axis, count):
+    """The divided graph, and extents for its parameters: some, and the most uneven."""
+    most = (axis.extent - axis.unit * (count - 1)) // axis.unit * axis.unit
+    symbols = [Dim(f"part{i}", axis.unit, most, axis.unit) for i in range(count - 1)]
+    first = [dims.symbol(dim) for dim in symbols]
+    last = dims.add(axis.extent, *(dims.mul(extent, -1) for extent in first))
+    made = partition(fused, [DispatchPartition(dispatch, axis, (*first, last))], symbols)
+    verify(made.graph)
+    even = max(axis.unit, axis.extent // count // axis.unit * axis.unit)
+    least = dict.fromkeys([dim.name for dim in symbols], axis.unit)
+    return made, [dict.fromkeys(least, even), least, {**least, "part0": most}]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_pieces_make_the_whole(name, pieces):
+    graph = GRAPHS[name]()
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(v.type.shape).astype(np.float32) for v in graph.inputs]
+    expected = interpret(graph, inputs)
+    fused = dispatches(graph)
+    found = [a for a in axes(fused, heavy(fused)) if a.extent >= pieces * a.unit]
+    assert found
+    for axis in found:
+        made, choices = in_pieces(fused, heavy(fused), axis, pieces)
+        for parameters in choices:
+            results = interpret(made.graph, inputs, parameters=parameters)
+            np.testing.assert_allclose(results[0], expected[0], rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=80, deadline=None)
+@given(random_graphs(), st.data())
+def test_random_graphs_divided_anywhere(graph, data):
+    fused = dispatches(graph)
+    chosen = [
+        (d, found[data.draw(st.integers(0, len(found) - 1))])
+        for d in fused.dispatches
+        for found in [axes(fused, d) or axes(fused, d, light=True)]
+        if found
+    ]
+    symbols = [
+        Dim(f"p{i}", a.unit, (a.extent - a.unit) // a.unit * a.unit, a.unit)
+        for i, (_, a) in enumerate(chosen)
+    ]
+    divisions = [
+        DispatchPartition(d, a, (dims.symbol(s), dims.add(a.extent, dims.mul(dims.symbol(s), -1))))
+        for (d, a), s in zip(chosen, symbols, strict=True)
+    ]
+    made = partition(fused, divisions, symbols)
+    verify(made.graph)
+    parameters = {s.name: s.multiple * data.draw(st.integers(1, s.max // s.multiple)) for s in symbols}
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(v.type.shape).astype(np.float32) for v in graph.inputs]
+    take_views(fuse(made.graph))
+    for a, e in zip(
+        interpret(made.graph, inputs, parameters=parameters), interpret(graph, inputs), strict=True
+    ):
+        np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-4 * max(1.0, np.abs(e).max(initial=0)))
+
+
+@pytest.mark.parametrize(
+    ("name", "axis"), [("product", 0), ("vector", 1), ("batched", 0), ("convolution", 0), ("attention", 0)]
+)
+def test_pieces_along_the_outermost_dim_are_views(name, axis):
+    fused = dispatches(GRAPHS[name]())
+    (chosen,) = (a for a in axes(fused, heavy(fused)) if a.axis == axis)
+    assert chosen.is_view
+    made, _ = in_pieces(fused, heavy(fused), chosen, 2)
+    divided = take_views(fuse(made.graph))
+    assert not any(isinstance(op, (Slice, Concat)) for d in divided.dispatches for op in d.ops)
+    assert len(divided.dispatches) == len(fused.dispatches) + 1
+    ((parts,),) = (list(divided.joins.values()),)
+    assert parts[0][1] == 0
+    offset = dims.to_expr(parts[1][1])
+    assert offset.divisor() % ALIGNMENT == 0
+    assert offset.evaluate({"part0": chosen.unit}) == dims.evaluate(
+        parts[0][0].type.bytes, {"part0": chosen.unit}
+    )
+
+
+def test_other_dims_take_an_op_that_puts_pieces_together():
+    fused = dispatches(product())
+    (columns,) = (a for a in axes(fused, heavy(fused)) if a.axis == 1)
+    assert not columns.is_view
+    made, _ = in_pieces(fused, heavy(fused), columns, 2)
+    divided = take_views(fuse(made.graph))
+    assert not divided.joins
+    assert [d.summary for d in divided.dispatches][-1] == "map"
+
+
+def test_a_piece_reads_what_the_same_piece_of_the_layer_before_has_made():
+    b = GraphBuilder()
+    x = b.input("x", (64, 64), F32)
+    y = matmul(b, x, weight(b, 64, 64, "w0"))
+    graph = b.build([matmul(b, unary(b, "tanh", y), weight(b, 64, 64, "w1"))])
+    fused = dispatches(graph)
+    symbol = Dim("part", 4, 60, 4)
+    first = dims.symbol(symbol)
+    extents = (first, dims.add(64, dims.mul(first, -1)))
+    divisions = [DispatchPartition(d, axes(fused, d)[0], extents) for d in fused.dispatches]
+    divided = take_views(fuse(partition(fused, divisions, [symbol]).graph))
+    one, two, three, four = divided.dispatches
+    assert divided.sources(three.inputs[0]) == one.outputs
+    assert divided.sources(four.inputs[0]) == two.outputs
+    assert set(divided.sources(graph.outputs[0])) == {*three.outputs, *four.outputs}
+
+
+def test_only_constants_read_as_a_whole_are_copied():
+    fused = dispatches(product())
+    for axis, count in ((0, 2), (1, 1)):
+        (chosen,) = (a for a in axes(fused, heavy(fused)) if a.axis == axis)
+        made, _ = in_pieces(fused, heavy(fused), chosen, 2)
+        assert len(made.graph.constants) == count
+
+
+def test_what_cannot_be_divided():
+    b = GraphBuilder()
+    x, w = b.input("x", (64, 64), F32), b.state("cache", (64, 64), F32)
+    of_a_state = b.build([matmul(b, x, w)])
+    b = GraphBuilder()
+    no_product = b.build([unary(b, "exp", b.input("x", (64, 64), F32))])
+    b = GraphBuilder()
+    n = dims.symbol(Dim("n", 1, 512))
+    x, w = b.input("x", (n, 64), F32), b.input("w", (64, 1), F32)
+    unknown = b.build([matmul(b, x, w)])
+    for graph in (of_a_state, no_product, unknown):
+        fused = dispatches(graph)
+        assert all(axes(fused, d) == [] for d in fused.dispatches)
+
+
+def test_what_else_is_read_stays_whole():
+    """The sums are a result of the model by themselves: the epilogue stays out of the pieces."""
+    b = GraphBuilder()
+    x = b.input("x", (64, 16), F32)
+    y = matmul(b, x, weight(b, 16, 64))
+    graph = b.build([y, unary(b, "tanh", y)])
+    fused = dispatches(graph)
+    chosen = axes(fused, heavy(fused))[0]
+    assert chosen.target is y
+    made, choices = in_pieces(fused, heavy(fused), chosen, 2)
+    data = np.random.default_rng(1).standard_normal((64, 16)).astype(np.float32)
+    for a, e in zip(
+        interpret(made.graph, [data], parameters=choices[0]), interpret(graph, [data]), strict=True
+    ):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
+
+
+def test_narrow_rows_take_larger_units():
+    b = GraphBuilder()
+    x, w = b.input("x", (300, 64), DType.I8), b.input("w", (64, 12), DType.I8)
+    body = op("mul", Cast(Arg(0, DType.I8), DType.I32), Cast(Arg(1, DType.I8), DType.I32))
+    y = b.generic([x, w], [maps(0, 2), maps(2, 1)], (300, 12, 64), body, reduced=1, combiner="add")
+    fused = dispatches(b.build([y]))
+    rows = axes(fused, heavy(fused))[0]
+    assert rows.is_view
+    assert (rows.unit * 12 * 4) % ALIGNMENT == 0 and (rows.unit * 64) % ALIGNMENT == 0

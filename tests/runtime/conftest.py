@@ -1,0 +1,22 @@
+"""Devices for the tests of the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.fake_device import FakeDevice
+
+
+@pytest.fixture
+def make() -> Iterator:
+    """Makes fake devices and closes them."""
+    made: list[FakeDevice] = []
+
+    def build(name: str = "cpu", **options) -> FakeDevice:
+        made.append(FakeDevice(name, **options))
+        return made[-1]
+
+    yield build
+    for device in made:
+        device.close()

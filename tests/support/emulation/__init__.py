@@ -1,0 +1,1 @@
+"""Kernels of other CPUs, run under qemu-user."""

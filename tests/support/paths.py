@@ -1,0 +1,6 @@
+"""Folders of the checkout, for tests that read files or start programs."""
+
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent

@@ -1,0 +1,72 @@
+"""Finds batches of a call that touch the same bytes though nothing orders them."""
+
+from __future__ import annotations
+
+from mansard.hal import BindingSlot, BufferRef, CopyCommand, DispatchCommand
+from mansard.runtime.execution.context import Context
+from mansard.runtime.execution.recording import LandingCopy
+from support.fake_device import FakeBuffer, FakeCommands
+
+Batch = tuple[int, int]
+Access = tuple[object, int, int, bool]
+"""An address space, the first byte, the byte behind the last, and whether they are written."""
+
+
+def races(context: Context) -> list[str]:
+    """Pairs of batches that may run at the same time, of which one writes what the other uses."""
+    recorded = {(s, n): batch for s, own in enumerate(context._batches) for n, batch in enumerate(own)}
+    lanes: dict[tuple[int, int], Batch] = {}
+    before: dict[Batch, set[Batch]] = {}
+
+    def behind(batch: Batch) -> set[Batch]:
+        """Every batch that has ended when this one starts."""
+        if batch not in before:
+            before[batch] = set()
+            waits = recorded[batch].wait
+            before[batch] = set(waits).union(*(behind(wait) for wait in waits))
+        return before[batch]
+
+    found = []
+    used = {batch: _accesses(batch[0], each.commands) for batch, each in recorded.items()}
+    for (slot, number), each in recorded.items():  # a timeline's values must rise
+        previous = lanes.get((slot, each.lane))
+        if previous is not None and previous not in behind((slot, number)):
+            found.append(f"lane {each.lane} of slot {slot}: {number} does not wait for {previous[1]}")
+        lanes[slot, each.lane] = (slot, number)
+    batches = list(recorded)
+    for position, one in enumerate(batches):
+        for other in batches[position + 1 :]:
+            if one in behind(other) or other in behind(one):
+                continue
+            found += [
+                f"{one} and {other} at {a[0]} {max(a[1], b[1])}"
+                for a in used[one]
+                for b in used[other]
+                if a[0] == b[0] and a[1] < b[2] and b[1] < a[2] and (a[3] or b[3])
+            ]
+    return found
+
+
+def _accesses(slot: int, commands: object) -> list[Access]:
+    if isinstance(commands, LandingCopy):  # the recording of the last call
+        commands = commands.latest
+    assert isinstance(commands, FakeCommands)
+    found: list[Access] = []
+    for command in commands.commands:
+        if isinstance(command, DispatchCommand):
+            size = 4 * command.params[0]
+            *reads, write = command.bindings
+            found += [_access(slot, ref, size, False) for ref in reads]
+            found.append(_access(slot, write, size, True))
+        elif isinstance(command, CopyCommand):
+            found.append(_access(slot, command.source, command.size, False))
+            found.append(_access(slot, command.target, command.size, True))
+    return found
+
+
+def _access(slot: int, ref: BufferRef, size: int, write: bool) -> Access:
+    if isinstance(ref.buffer, BindingSlot):
+        return (slot, ref.buffer.index), ref.offset, ref.offset + size, write
+    assert isinstance(ref.buffer, FakeBuffer)
+    start = ref.buffer.address + ref.offset
+    return "memory", start, start + size, write

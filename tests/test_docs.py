@@ -1,0 +1,51 @@
+"""The docs keep up with the code: errors, environment variables, commands, links."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+from mansard import errors
+from mansard.cli.main import app
+
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
+# Names in the native core that look like variables: its include guards.
+NOT_VARIABLES = re.compile(r"MANSARD_\w+_H")
+
+
+def variables(text: str) -> set[str]:
+    return {name for name in re.findall(r"\bMANSARD_[A-Z0-9_]+\b", text) if not NOT_VARIABLES.fullmatch(name)}
+
+
+def test_every_error_is_documented() -> None:
+    page = (ROOT / "docs/errors.md").read_text()
+    missing = [name for name in errors.__all__ if f"`{name}`" not in page and f".{name}`" not in page]
+    assert missing == []
+
+
+def test_documented_variables_are_those_in_use() -> None:
+    documented = variables((ROOT / "docs/environment.md").read_text())
+    sources = [
+        *ROOT.glob("mansard/**/*.py"), *ROOT.glob("src/**/*.[ch]"),
+        ROOT / "tools/setup_env.sh", ROOT / "tests/conftest.py", ROOT / "tests/support/vulkan_support.py",
+        ROOT / "tests/runtime/devices/test_request_stress.py",
+    ]  # fmt: skip
+    used = set().union(*(variables(source.read_text()) for source in sources))
+    assert documented == used
+
+
+def test_every_command_is_documented() -> None:
+    page = (ROOT / "docs/cli.md").read_text()
+    names = [command.name for command in app.registered_commands]
+    assert len(names) >= 7
+    assert [name for name in names if f"**`mansard {name}" not in page] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    broken = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert broken == []
