@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
+CONFTEST = Path(__file__).with_name("conftest.py")
 MARKED_SKIP = """
 import pytest
 
