@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "vulkan_queue.h"
+#include "vulkan/queue.h"
 
 #define QUEUES 2
 #define SUBMITTERS 4

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from graphs import F32, binary, maps, unary
+from support.graphs import F32, binary, maps, unary
 from mansard_npu.library import FUNCTIONS
 from mansard_npu.maps import PIECE
 from mansard_npu.products import EXACT, factors_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from graphs import F32, binary, maps, matmul, unary
+from support.graphs import F32, binary, maps, matmul, unary
 from mansard_npu.clock import CARRIED, Clock
 from mansard_npu.compiler import BACKEND
 from mansard_npu.device import NpuDevice

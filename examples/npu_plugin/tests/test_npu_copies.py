@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from graphs import maps
+from support.graphs import maps
 from mansard_npu.driver import DRIVER
 
 from mansard.api import Model
