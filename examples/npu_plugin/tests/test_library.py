@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 import pytest
-from support.graphs import F32, binary, maps, unary
 from mansard_npu.library import FUNCTIONS
 from mansard_npu.maps import PIECE
 from mansard_npu.products import EXACT, factors_of
+from support.graphs import F32, binary, maps, unary
 
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder

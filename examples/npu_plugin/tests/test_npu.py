@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.graphs import F32, binary, maps, matmul, unary
 from mansard_npu.clock import CARRIED, Clock
 from mansard_npu.compiler import BACKEND
 from mansard_npu.device import NpuDevice
 from mansard_npu.driver import DRIVER
 from mansard_npu.model import read_models
+from support.graphs import F32, binary, maps, matmul, unary
 
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources

@@ -7,8 +7,8 @@ import contextlib
 
 import numpy as np
 import pytest
-from support.graphs import maps
 from mansard_npu.driver import DRIVER
+from support.graphs import maps
 
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
