@@ -106,12 +106,12 @@ class Queue:
             raise EOFError("the queue is closed")
         if batch.value is None:
             return None
-        return ReadyEntry(batch.value, self._held[native.core.mn_batch_token(batch)])
+        return ReadyEntry(batch.value, self._held[native.core.mn_submission_token(batch)])
 
     def finish(self, entry: ReadyEntry, error: MansardError | None = None) -> None:
         """Complete a popped batch: signal its points, or fail them with ``error``."""
         status = native.Status.of(error) if error is not None else None
-        native.core.mn_batch_finish(entry.handle, status.handle if status else None)
+        native.core.mn_submission_finish(entry.handle, status.handle if status else None)
 
     def poison(self, error: MansardError) -> None:
         """The device is lost: fail what waits and what will be submitted."""

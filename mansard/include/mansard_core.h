@@ -13,7 +13,7 @@
  *    callback has returned, so chains of any length use a bounded stack.
  *
  * Lock order (outer first; a thread never takes a lock to the left of one it holds)
- *    helpable.lock, queues.lock  ->  queue.lock  ->  completion.lock  ->  timeline.lock
+ *    caller_runs.lock, queues.lock  ->  queue.lock  ->  completion.lock  ->  timeline.lock
  * Timelines and queues never hold two.
  *
  * A process made by fork has none of its parent's threads: there, submitting to a queue made before the
@@ -105,7 +105,7 @@ MN_API const char *mn_timeline_label(const mn_timeline *timeline);
 /* The highest value completed, failed points included. */
 MN_API uint64_t mn_timeline_value(mn_timeline *timeline);
 
-/* The highest value that any batch signals which a queue has taken so far, whether it has run or not. */
+/* The highest value that any submission signals which a queue has taken so far, whether it has run or not. */
 MN_API uint64_t mn_timeline_promised(mn_timeline *timeline);
 
 /* Complete every point up to `value`; no effect when it is not above the current one. */
@@ -115,8 +115,8 @@ MN_API void mn_timeline_signal(mn_timeline *timeline, uint64_t value);
 MN_API void mn_timeline_fail_status(mn_timeline *timeline, uint64_t value, mn_status *status);
 MN_API void mn_timeline_fail(mn_timeline *timeline, uint64_t value, int code, const char *message);
 
-/* How urgent the work is that signals points of the timeline (0 at first): of the batches that are ready, a
- * queue runs the one with the highest priority next, and of equals the one submitted first. Batches take
+/* How urgent the work is that signals points of the timeline (0 at first): of the submissions that are ready, a
+ * queue runs the one with the highest priority next, and of equals the one submitted first. Submissions take
  * over the priority when they are submitted; of several timelines the highest. */
 MN_API void mn_timeline_set_priority(mn_timeline *timeline, int32_t priority);
 
@@ -149,18 +149,18 @@ MN_API bool mn_timeline_cancel(mn_waiter *waiter);
 
 /* ---- queues (queue.c) ------------------------------------------------------------------------- */
 
-/* A queue turns submissions into work that is ready to run. A batch becomes ready when all its waits
- * are complete; a batch that waits does not hold back others. When one of the waits failed, the batch
- * is not run and all its signals fail with the same status. It fails only when *all* its waits are
+/* A queue turns submissions into work that is ready to run. A submission becomes ready when all its waits
+ * are complete; a submission that waits does not hold back others. When one of the waits failed, the
+ * submission is not run and all its signals fail with the same status. It fails only when *all* its waits are
  * complete, so that a completed point always means: nothing that led to it is still running.
  */
 typedef struct mn_queue mn_queue;
-typedef struct mn_batch mn_batch;
+typedef struct mn_submission mn_submission;
 
 typedef enum mn_queue_mode {
-    MN_QUEUE_THREAD = 0, /* `execute` is called on a thread of the queue, one batch at a time */
-    MN_QUEUE_INLINE = 1, /* `execute` is called by whichever thread made the batch ready, or with `depth_ns`
-                            perhaps by one that ends another; it must not block, and batches may overlap */
+    MN_QUEUE_THREAD = 0, /* `execute` is called on a thread of the queue, one submission at a time */
+    MN_QUEUE_INLINE = 1, /* `execute` is called by whichever thread made the submission ready, or with `depth_ns`
+                            perhaps by one that ends another; it must not block, and submissions may overlap */
     MN_QUEUE_PULL = 2,   /* somebody calls mn_queue_pop */
 } mn_queue_mode;
 
@@ -168,31 +168,31 @@ typedef struct mn_queue_options {
     const char *label; /* copied; names the device in messages */
     int mode;          /* mn_queue_mode */
     int bind_cpu;      /* 1 + the CPU the queue's thread is bound to; 0: any */
-    /* Inline mode, for a device with a queue of its own. 0: ready batches are started at once. Else only as many
+    /* Inline mode, for a device with a queue of its own. 0: ready submissions are started at once. Else only as many
      * as keep the device busy for about that long, and two; the others stay here, where they are ordered by
      * urgency and can be withdrawn. */
     uint64_t depth_ns;
-    /* Start the batch's work. Exactly one mn_batch_complete (or mn_batch_finish) must follow, during
+    /* Start the submission's work. Exactly one mn_submission_complete (or mn_submission_finish) must follow, during
      * the call or later, from any thread. Unused in pull mode. */
-    void (*execute)(void *context, mn_batch *batch);
-    /* Optional, instead of `execute` in thread mode: complete the batch and return true, or return false
-     * when the deadline has passed; it is then called again with the same batch, perhaps by another
-     * thread. With it, a thread that waits for a point (mn_timeline_wait) may run a ready batch that
+    void (*execute)(void *context, mn_submission *submission);
+    /* Optional, instead of `execute` in thread mode: complete the submission and return true, or return false
+     * when the deadline has passed; it is then called again with the same submission, perhaps by another
+     * thread. With it, a thread that waits for a point (mn_timeline_wait) may run a ready submission that
      * signals the point, while nothing else of the queue runs. */
-    bool (*execute_until)(void *context, mn_batch *batch, uint64_t deadline_ns);
-    /* Optional. Whether the calling thread is fit to run batches. */
-    bool (*may_help)(void *context);
+    bool (*execute_until)(void *context, mn_submission *submission, uint64_t deadline_ns);
+    /* Optional. Whether the calling thread may run submissions (see execute_until). */
+    bool (*caller_may_run)(void *context);
     /* Optional. Call mn_queue_kick at about `when_ns` (0: no more), for less than it costs to wake the
      * queue's thread. False when it cannot be done. */
     bool (*call_later)(void *context, uint64_t when_ns);
-    /* Optional. Whether the executor itself orders the batch after `point` on the device (a timeline
+    /* Optional. Whether the executor itself orders the submission after `point` on the device (a timeline
      * semaphore of the same API whose signalling work was already submitted). Such points are not
-     * waited for by the core; the executor reads them with mn_batch_native_waits. When one of them
-     * has failed by the time the batch completes, the batch's signals fail with its status.
-     * Called by the submitting thread with no lock held, after the earlier batches of the same
+     * waited for by the core; the executor reads them with mn_submission_native_waits. When one of them
+     * has failed by the time the submission completes, the submission's signals fail with its status.
+     * Called by the submitting thread with no lock held, after the earlier submissions of the same
      * submission were handed to `execute` where they could be. */
     bool (*native_wait)(void *context, const mn_point *point);
-    /* Optional. Called when a batch takes hold of its work and when it is done with it. */
+    /* Optional. Called when a submission takes hold of its work and when it is done with it. */
     void (*retain_work)(void *work);
     void (*release_work)(void *work);
     /* Optional. Called with `context` when the last reference to the queue is gone. */
@@ -200,19 +200,19 @@ typedef struct mn_queue_options {
     void *context;
 } mn_queue_options;
 
-typedef struct mn_submission {
+typedef struct mn_submission_desc {
     const mn_point *waits;
     const mn_point *signals;
     const uint64_t *slots; /* addresses of the binding slots, by index; copied */
     void *work;            /* what to run: opaque to the queue */
-    uint64_t token;        /* the caller's name for the batch; see mn_queue_retired */
+    uint64_t token;        /* the caller's name for the submission; see mn_queue_retired */
     uint32_t wait_count;
     uint32_t signal_count;
     uint32_t slot_count;
     uint32_t reserved;
-} mn_submission;
+} mn_submission_desc;
 
-/* One finished batch; all times on CLOCK_MONOTONIC. A batch that was never run has start = end = 0. */
+/* One finished submission; all times on CLOCK_MONOTONIC. A submission that was never run has start = end = 0. */
 typedef struct mn_record {
     uint64_t token;
     uint64_t submit_ns;
@@ -222,12 +222,12 @@ typedef struct mn_record {
 } mn_record;
 
 typedef struct mn_queue_stats {
-    uint64_t submitted; /* batches */
-    uint64_t completed; /* batches that are done, failed ones included */
+    uint64_t submitted; /* submissions */
+    uint64_t completed; /* submissions that are done, failed ones included */
     uint64_t failed;
-    uint64_t waiting;   /* batches with pending waits */
-    uint64_t running;   /* batches started and not complete */
-    uint64_t busy_ns;   /* time during which at least one batch ran, up to now */
+    uint64_t waiting;   /* submissions with pending waits */
+    uint64_t running;   /* submissions started and not complete */
+    uint64_t busy_ns;   /* time during which at least one submission ran, up to now */
 } mn_queue_stats;
 
 /* NULL on failure (see mn_last_message). Close a queue before releasing the last reference to it: an
@@ -236,53 +236,53 @@ MN_API mn_queue *mn_queue_create(const mn_queue_options *options);
 MN_API mn_queue *mn_queue_retain(mn_queue *queue);
 MN_API void mn_queue_release(mn_queue *queue);
 
-/* Hand over batches; never blocks on a point or on the device. All or nothing: on MN_CLOSED or
- * MN_OUT_OF_MEMORY no batch was taken. In inline mode without `depth_ns` ready batches are executed before it
+/* Hand over submissions; never blocks on a point or on the device. All or nothing: on MN_CLOSED or
+ * MN_OUT_OF_MEMORY no submission was taken. In inline mode without `depth_ns` ready submissions are executed before it
  * returns. */
-MN_API int mn_queue_submit(mn_queue *queue, const mn_submission *submissions, uint32_t count);
+MN_API int mn_queue_submit(mn_queue *queue, const mn_submission_desc *descs, uint32_t count);
 
-/* Pull mode: the next ready batch: the most urgent, of equals the one submitted first. MN_TIMEOUT, or
- * MN_CLOSED when the queue was closed and nothing is left. The batch stays valid until it is completed. */
-MN_API int mn_queue_pop(mn_queue *queue, uint64_t timeout_ns, mn_batch **batch);
+/* Pull mode: the next ready submission: the most urgent, of equals the one submitted first. MN_TIMEOUT, or
+ * MN_CLOSED when the queue was closed and nothing is left. The submission stays valid until it is completed. */
+MN_API int mn_queue_pop(mn_queue *queue, uint64_t timeout_ns, mn_submission **submission);
 
-/* Stop taking batches, fail those that still wait (the message names the queue and the point), run
+/* Stop taking submissions, fail those that still wait (the message names the queue and the point), run
  * those that are ready, and wait up to `timeout_ns` for what runs. MN_TIMEOUT when something still
  * runs; may be called again. Not to be called from `execute` or a continuation. */
 MN_API int mn_queue_close(mn_queue *queue, uint64_t timeout_ns);
 
-/* Let the queue's thread take batches that were left to the threads that wait for them. */
+/* Let the queue's thread take submissions that were left to the threads that wait for them. */
 MN_API void mn_queue_kick(mn_queue *queue);
 
 /* Fail with `status` what waits and what is ready but not started, now and in future submissions: the
- * device is lost. Batches that run must still be completed by the executor. */
+ * device is lost. Submissions that run must still be completed by the executor. */
 MN_API void mn_queue_poison(mn_queue *queue, mn_status *status);
 
-/* Fail with `status` every batch, in whatever queue, that signals a point of `timeline` and has not begun.
- * Batches that are ready fail at once; those that wait fail, as after a failed wait, when all their waits
+/* Fail with `status` every submission, in whatever queue, that signals a point of `timeline` and has not begun.
+ * Submissions that are ready fail at once; those that wait fail, as after a failed wait, when all their waits
  * are complete. What was begun (handed to `execute`, or taken by mn_queue_pop) ends by itself. */
 MN_API void mn_withdraw(mn_timeline *timeline, mn_status *status);
 
 MN_API void mn_queue_get_stats(mn_queue *queue, mn_queue_stats *stats);
 
-/* Tokens of batches completed since the last call, in order of completion, up to `capacity`: the
- * moment to drop what those batches used. Returns how many were written. Token 0 is not reported. */
+/* Tokens of submissions completed since the last call, in order of completion, up to `capacity`: the
+ * moment to drop what those submissions used. Returns how many were written. Token 0 is not reported. */
 MN_API size_t mn_queue_retired(mn_queue *queue, uint64_t *tokens, size_t capacity);
 
-/* The most recent finished batches, oldest first, up to `capacity` (the queue keeps the last 256). */
+/* The most recent finished submissions, oldest first, up to `capacity` (the queue keeps the last 256). */
 MN_API size_t mn_queue_records(mn_queue *queue, mn_record *records, size_t capacity);
 
-/* For executors; valid until the batch is completed. */
-MN_API void *mn_batch_work(const mn_batch *batch);
-MN_API uint64_t mn_batch_token(const mn_batch *batch);
-MN_API const uint64_t *mn_batch_slots(const mn_batch *batch, uint32_t *count);
-MN_API const mn_point *mn_batch_native_waits(const mn_batch *batch, uint32_t *count);
-MN_API const mn_point *mn_batch_signals(const mn_batch *batch, uint32_t *count);
+/* For executors; valid until the submission is completed. */
+MN_API void *mn_submission_work(const mn_submission *submission);
+MN_API uint64_t mn_submission_token(const mn_submission *submission);
+MN_API const uint64_t *mn_submission_slots(const mn_submission *submission, uint32_t *count);
+MN_API const mn_point *mn_submission_native_waits(const mn_submission *submission, uint32_t *count);
+MN_API const mn_point *mn_submission_signals(const mn_submission *submission, uint32_t *count);
 /* Replace the times of the record with the device's own (already on CLOCK_MONOTONIC). */
-MN_API void mn_batch_set_times(mn_batch *batch, uint64_t start_ns, uint64_t end_ns);
+MN_API void mn_submission_set_times(mn_submission *submission, uint64_t start_ns, uint64_t end_ns);
 
-/* The batch is done: signal its points (MN_OK) or fail them. The batch is gone afterwards. */
-MN_API void mn_batch_complete(mn_batch *batch, int code, const char *message);
-MN_API void mn_batch_finish(mn_batch *batch, mn_status *status); /* NULL: success; borrowed */
+/* The submission is done: signal its points (MN_OK) or fail them. The submission is gone afterwards. */
+MN_API void mn_submission_complete(mn_submission *submission, int code, const char *message);
+MN_API void mn_submission_finish(mn_submission *submission, mn_status *status); /* NULL: success; borrowed */
 
 /* ---- completion queues (completion.c) --------------------------------------------------------- */
 
@@ -303,7 +303,7 @@ MN_API int mn_completion_next(mn_completion *completion, uint64_t timeout_ns, ui
 /* Wake every mn_completion_next for good. */
 MN_API void mn_completion_close(mn_completion *completion);
 
-/* ---- CPU command lists (cpu_list.c, cpu_exec.c) ------------------------------------------------- */
+/* ---- CPU command lists (cpu/list.c, cpu/execute.c) ----------------------------------------------- */
 
 /* A CPU kernel: runs the workgroups begin <= i < end of the linear grid (x fastest). It may use 256 KiB
  * of stack. */
@@ -328,7 +328,7 @@ typedef struct mn_cpu_command {
     uint32_t pattern;
 } mn_cpu_command;
 
-/* words[word] = address of the slot + offset, when the batch starts. */
+/* words[word] = address of the slot + offset, when the submission starts. */
 typedef struct mn_cpu_reloc {
     uint32_t word;
     uint32_t slot;
@@ -356,7 +356,7 @@ typedef struct mn_cpu_options {
 
 /* A queue of mode MN_QUEUE_THREAD whose work is mn_cpu_list, with threads of its own. NULL on failure.
  *
- * A list is led by the queue's thread, or by a thread that waits for a point the batch signals
+ * A list is led by the queue's thread, or by a thread that waits for a point the submission signals
  * (mn_timeline_wait) while the queue is idle; `threads` - 1 workers take part. */
 MN_API mn_queue *mn_cpu_queue_create(const char *label, const mn_cpu_options *options);
 

@@ -1,6 +1,6 @@
-/* Large copies by the host, shared by several threads.
+/* Large copies by the host, divided among several threads.
  *
- * One core does not fill the memory's bandwidth, and much less what a GPU fetches meanwhile. So the caller
+ * One core does not saturate the memory's bandwidth, much less while a GPU reads from it too. So the caller
  * and helpers, which sleep between jobs, take pieces of the copies in order. Helpers go from job to job; each
  * caller works on its own.
  *
@@ -19,21 +19,21 @@
 #include "core/thread.h"
 
 #define MAX_HELPERS 15
-/* Helpers pay from here on: waking them takes 30 us and more, in which one thread copies 300 KB. */
+/* Helpers pay off from here on: waking them takes 30 us and more, in which one thread copies 300 KB. */
 #define SHARED_BYTES ((uint64_t)1 << 20)
 /* Beyond what a cache would keep for whoever reads the copy: write past the caches, which saves reading what
  * is about to be overwritten. Many threads that write to memory which is in use are faster without (a Xeon with
  * 8 threads: 66 GB/s instead of 47; with 1: 8 instead of 16). */
 #define STREAMED_BYTES ((uint64_t)4 << 20)
 #define MANY_THREADS 4
-#define LEAST_PIECE ((uint64_t)128 << 10)
+#define MIN_PIECE ((uint64_t)128 << 10)
 /* Where somebody waits for each copy, all threads work on the one that comes next. */
 #define AWAITED_PIECE ((uint64_t)512 << 10)
 /* A huge page: two threads in one would clear it twice when it is new. */
-#define MOST_PIECE ((uint64_t)2 << 20)
+#define MAX_PIECE ((uint64_t)2 << 20)
 
-/* Callers who find more than that copying copy alone. */
-#define MOST_JOBS 8
+/* A caller that meets that many jobs in progress copies alone. */
+#define MAX_JOBS 8
 
 typedef struct job {
     pthread_mutex_t lock; /* held by the caller whose job it is; what follows is the caller's until it is open */
@@ -49,7 +49,7 @@ typedef struct job {
 } job;
 
 static struct {
-    job jobs[MOST_JOBS];
+    job jobs[MAX_JOBS];
     _Atomic uint32_t bell;
     pthread_mutex_t starting;
     uint32_t started;
@@ -94,7 +94,7 @@ static void copy_bytes(char *target, const char *source, uint64_t size, bool str
 
 static void run_piece(job *job, uint32_t piece) {
     uint32_t number = 0;
-    for (uint32_t own; piece >= (own = pieces_of(job, &job->copies[number])); number++) piece -= own;
+    for (uint32_t pieces; piece >= (pieces = pieces_of(job, &job->copies[number])); number++) piece -= pieces;
     const mn_copy *copy = &job->copies[number];
     uint64_t before = lead(job, copy), from = piece * job->piece, until = from + job->piece - before;
     from = from > before ? from - before : 0;
@@ -137,29 +137,29 @@ static bool help_with(job *job) {
     return helped;
 }
 
-static void *help(void *argument) {
+static void *helper_main(void *argument) {
     (void)argument;
     for (;;) {
         uint32_t bell = atomic_load(&helpers.bell);
         bool helped = false;
-        for (int i = 0; i < MOST_JOBS; i++) helped |= help_with(&helpers.jobs[i]);
+        for (int i = 0; i < MAX_JOBS; i++) helped |= help_with(&helpers.jobs[i]);
         if (!helped) mn_futex_wait(&helpers.bell, bell, MN_FOREVER);
     }
     return NULL;
 }
 
 static uint32_t default_threads(void) {
-    enum { SETS = 16, MOST = 8 };
+    enum { SETS = 16, MAX_THREADS = 8 };
     cpu_set_t sets[SETS];
     int cpus = sched_getaffinity(0, sizeof sets, sets) == 0 ? CPU_COUNT_S(sizeof sets, sets) : 1;
-    return cpus < 4 ? 1 : cpus / 2 < MOST ? (uint32_t)cpus / 2 : MOST;
+    return cpus < 4 ? 1 : cpus / 2 < MAX_THREADS ? (uint32_t)cpus / 2 : MAX_THREADS;
 }
 
 /* As many helpers as asked for, or as the system gives. */
 static uint32_t start_helpers(uint32_t wanted) {
     if (wanted > MAX_HELPERS) wanted = MAX_HELPERS;
     pthread_mutex_lock(&helpers.starting);
-    while (helpers.started < wanted && mn_thread_start(NULL, "mn-copy", -1, help, NULL) == 0) helpers.started++;
+    while (helpers.started < wanted && mn_thread_start(NULL, "mn-copy", -1, helper_main, NULL) == 0) helpers.started++;
     uint32_t count = wanted < helpers.started ? wanted : helpers.started;
     pthread_mutex_unlock(&helpers.starting);
     return count;
@@ -177,7 +177,7 @@ static void run_with_helpers(job *job, uint32_t wanted) {
 }
 
 void mn_copy_after_fork(void) {
-    for (int i = 0; i < MOST_JOBS; i++) {
+    for (int i = 0; i < MAX_JOBS; i++) {
         pthread_mutex_init(&helpers.jobs[i].lock, NULL);
         atomic_store(&helpers.jobs[i].open, false);
         atomic_store(&helpers.jobs[i].inside, 0);
@@ -199,19 +199,19 @@ static void copy_alone(const mn_copy *copies, uint32_t count, bool streamed) {
 
 /* A job that is nobody's, now the caller's; NULL when there is none. */
 static job *take_job(void) {
-    for (int i = 0; i < MOST_JOBS; i++)
+    for (int i = 0; i < MAX_JOBS; i++)
         if (pthread_mutex_trylock(&helpers.jobs[i].lock) == 0) return &helpers.jobs[i];
     return NULL;
 }
 
-static void cut(job *job, uint64_t total, uint32_t threads, bool awaited) {
+static void divide_into_pieces(job *job, uint64_t total, uint32_t threads, bool awaited) {
     job->pieces = 0;
-    job->piece = awaited ? AWAITED_PIECE : MOST_PIECE;
-    while (job->piece > LEAST_PIECE && total / job->piece < 4 * (uint64_t)threads) job->piece /= 2;
+    job->piece = awaited ? AWAITED_PIECE : MAX_PIECE;
+    while (job->piece > MIN_PIECE && total / job->piece < 4 * (uint64_t)threads) job->piece /= 2;
     for (uint32_t i = 0; i < job->count; i++) {
-        uint32_t own = pieces_of(job, &job->copies[i]);
-        atomic_init(&job->left[i], own);
-        job->pieces += own;
+        uint32_t pieces = pieces_of(job, &job->copies[i]);
+        atomic_init(&job->left[i], pieces);
+        job->pieces += pieces;
     }
 }
 
@@ -226,7 +226,7 @@ void mn_copy_all(const mn_copy *copies, uint32_t count, uint32_t threads) {
     if (job) {
         job->copies = copies, job->count = count, job->left = left;
         job->streamed = streamed && (threads < MANY_THREADS || !awaited);
-        cut(job, total, threads, awaited);
+        divide_into_pieces(job, total, threads, awaited);
         run_with_helpers(job, threads - 1);
         pthread_mutex_unlock(&job->lock);
     } else {

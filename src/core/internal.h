@@ -14,7 +14,7 @@ int32_t mn_timeline_priority(const mn_timeline *timeline);
 /* Sleep until the point is complete or mn_now() reaches `deadline_ns`, and do nothing for it. */
 void mn_timeline_sleep(mn_timeline *timeline, uint64_t value, uint64_t deadline_ns);
 
-/* A queue has taken a batch that signals the point. */
+/* A queue has taken a submission that signals the point. */
 void mn_timeline_promise(mn_timeline *timeline, uint64_t value);
 
 /* Run `waiter->run` on this thread as soon as no other callback is running on it. */

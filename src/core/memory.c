@@ -56,7 +56,8 @@ int mn_code_map(const void *bytes, uint64_t size, uint64_t *address) {
     uint64_t rounded = round_up(size, page_size());
     char *memory = map_anonymous(rounded, PROT_READ | PROT_WRITE);
     if (memory == MAP_FAILED)
-        return mn_error(MN_OUT_OF_MEMORY, "cannot map %llu bytes for code: %s", (unsigned long long)size, strerror(errno));
+        return mn_error(MN_OUT_OF_MEMORY, "cannot map %llu bytes for code: %s", (unsigned long long)size,
+                        strerror(errno));
     memcpy(memory, bytes, size);
     if (mprotect(memory, rounded, PROT_READ | PROT_EXEC) != 0) {
         int reason = errno;

@@ -1,4 +1,4 @@
-/* How batches end without being run: their device is lost or closed, or their call is given up. */
+/* How submissions end without being run: their device is lost or closed, or their call is withdrawn. */
 #include "core/queue.h"
 
 /* ---- queues that are open --------------------------------------------------------------------- */
@@ -44,31 +44,32 @@ void mn_queues_after_fork(void) {
 
 /* ---- withdrawal ------------------------------------------------------------------------------- */
 
-/* Take the ready batches that signal the timeline off the queue's list, linked by `next` behind `taken`;
+/* Take the ready submissions that signal the timeline off the queue's list, linked by `next` behind `taken`;
  * those that wait will fail when they become ready. Lock held. */
-static mn_batch *take_signalling(mn_queue *queue, const mn_timeline *timeline, mn_status *status, mn_batch *taken) {
-    for (mn_batch *batch = queue->waiting; batch; batch = batch->next)
-        if (mn_batch_leads_to(batch, timeline, UINT64_MAX)) mn_batch_note_failure(batch, status);
-    mn_batch *previous = NULL, *batch = queue->ready;
-    while (batch) {
-        mn_batch *next = batch->next;
-        if (mn_batch_leads_to(batch, timeline, UINT64_MAX)) {
+static mn_submission *take_signalling(mn_queue *queue, const mn_timeline *timeline, mn_status *status,
+                                      mn_submission *taken) {
+    for (mn_submission *submission = queue->waiting; submission; submission = submission->next)
+        if (mn_submission_leads_to(submission, timeline, UINT64_MAX)) mn_submission_note_failure(submission, status);
+    mn_submission *previous = NULL, *submission = queue->ready;
+    while (submission) {
+        mn_submission *next = submission->next;
+        if (mn_submission_leads_to(submission, timeline, UINT64_MAX)) {
             mn_queue_take_ready_after(queue, previous);
-            batch->state = BATCH_WITHDRAWN;
-            batch->next = taken;
-            taken = batch;
+            submission->state = SUBMISSION_WITHDRAWN;
+            submission->next = taken;
+            taken = submission;
         } else {
-            previous = batch;
+            previous = submission;
         }
-        batch = next;
+        submission = next;
     }
     return taken;
 }
 
 void mn_withdraw(mn_timeline *timeline, mn_status *status) {
-    mn_batch *taken = NULL;
+    mn_submission *taken = NULL;
     bool outermost = mn_defer_enter();
-    /* A queue that is being freed has no batches, and leaves the list before it goes. */
+    /* A queue that is being freed has no submissions, and leaves the list before it goes. */
     pthread_mutex_lock(&queues.lock);
     for (mn_queue *queue = queues.first; queue; queue = queue->next_open) {
         pthread_mutex_lock(&queue->lock);
@@ -77,47 +78,47 @@ void mn_withdraw(mn_timeline *timeline, mn_status *status) {
     }
     pthread_mutex_unlock(&queues.lock);
     while (taken) {
-        mn_batch *batch = taken;
-        taken = batch->next;
-        mn_batch_finish(batch, status);
+        mn_submission *submission = taken;
+        taken = submission->next;
+        mn_submission_finish(submission, status);
     }
     mn_defer_leave(outermost);
 }
 
 /* ---- loss and closing ------------------------------------------------------------------------- */
 
-static mn_batch *take_waiting(mn_queue *queue) {
+static mn_submission *take_waiting(mn_queue *queue) {
     pthread_mutex_lock(&queue->lock);
-    mn_batch *batch = queue->waiting;
-    if (batch) {
-        mn_queue_unlink_waiting(queue, batch);
-        batch->state = BATCH_WITHDRAWN;
+    mn_submission *submission = queue->waiting;
+    if (submission) {
+        mn_queue_unlink_waiting(queue, submission);
+        submission->state = SUBMISSION_WITHDRAWN;
     }
     pthread_mutex_unlock(&queue->lock);
-    return batch;
+    return submission;
 }
 
-static mn_batch *take_ready(mn_queue *queue) {
+static mn_submission *take_ready(mn_queue *queue) {
     pthread_mutex_lock(&queue->lock);
-    mn_batch *batch = queue->ready ? mn_queue_take_ready_after(queue, NULL) : NULL;
-    if (batch) batch->state = BATCH_WITHDRAWN;
+    mn_submission *submission = queue->ready ? mn_queue_take_ready_after(queue, NULL) : NULL;
+    if (submission) submission->state = SUBMISSION_WITHDRAWN;
     pthread_mutex_unlock(&queue->lock);
-    return batch;
+    return submission;
 }
 
 static void withdraw_waiting(mn_queue *queue, mn_status *status) {
-    mn_batch *batch;
-    while ((batch = take_waiting(queue))) mn_batch_withdraw(batch, status);
+    mn_submission *submission;
+    while ((submission = take_waiting(queue))) mn_submission_withdraw(submission, status);
 }
 
 void mn_queue_poison(mn_queue *queue, mn_status *status) {
-    mn_batch *batch;
+    mn_submission *submission;
     bool outermost = mn_defer_enter();
     pthread_mutex_lock(&queue->lock);
     if (!queue->poison) queue->poison = mn_status_retain(status);
     pthread_mutex_unlock(&queue->lock);
     withdraw_waiting(queue, status);
-    while ((batch = take_ready(queue))) mn_batch_withdraw(batch, status);
+    while ((submission = take_ready(queue))) mn_submission_withdraw(submission, status);
     mn_defer_leave(outermost);
 }
 
@@ -139,5 +140,5 @@ int mn_queue_close(mn_queue *queue, uint64_t timeout_ns) {
     bool done = live == 0 && !queue->thread_running;
     pthread_mutex_unlock(&queue->lock);
     if (done) return MN_OK;
-    return mn_error(MN_TIMEOUT, "device %s still runs %llu batches", queue->label, (unsigned long long)live);
+    return mn_error(MN_TIMEOUT, "device %s still runs %llu submissions", queue->label, (unsigned long long)live);
 }

@@ -120,13 +120,14 @@ bool mn_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t de
         pthread_cond_wait(cond, lock);
         return true;
     }
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u), .tv_nsec = (long)(deadline_ns % 1000000000u)};
+    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+                             .tv_nsec = (long)(deadline_ns % 1000000000u)};
     return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
 }
 
 /* ---- deferred callbacks ----------------------------------------------------------------------- */
 
-/* A completed point may make a batch ready whose completion completes the next point, and so on. The
+/* A completed point may make a submission ready whose completion completes the next point, and so on. The
  * list turns that recursion into a loop: only the outermost frame of a thread runs callbacks. */
 static _Thread_local struct {
     mn_waiter *head, *tail;

@@ -120,7 +120,8 @@ void mn_float_leave(uint64_t state) {
 /* ---- sleeping --------------------------------------------------------------------------------- */
 
 void mn_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline_ns) {
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u), .tv_nsec = (long)(deadline_ns % 1000000000u)};
+    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+                             .tv_nsec = (long)(deadline_ns % 1000000000u)};
     /* The bitset form takes a time of CLOCK_MONOTONIC, not a duration. */
     syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, seen, deadline_ns == MN_FOREVER ? NULL : &until, NULL,
             FUTEX_BITSET_MATCH_ANY);
@@ -136,7 +137,7 @@ static atomic_uint forks;
 
 static void note_fork(void) {
     atomic_fetch_add(&forks, 1);
-    mn_help_after_fork();
+    mn_caller_runs_after_fork();
     mn_queues_after_fork();
     mn_poll_after_fork();
     mn_copy_after_fork();

@@ -17,7 +17,7 @@ struct mn_timeline {
     atomic_int refs;
     atomic_int priority;          /* of the work that signals it */
     _Atomic uint64_t current;     /* highest signalled value; written under `lock` */
-    _Atomic uint64_t promised;    /* highest value that a batch taken by a queue signals */
+    _Atomic uint64_t promised;    /* highest value that a submission taken by a queue signals */
     atomic_size_t failure_count;  /* written under `lock`, before a later `current` */
     pthread_mutex_t lock;
     pthread_cond_t changed;       /* host waits */
@@ -123,7 +123,8 @@ uint64_t mn_timeline_value(mn_timeline *timeline) {
     if (atomic_load_explicit(&timeline->failure_count, memory_order_acquire) == 0) return value;
     pthread_mutex_lock(&timeline->lock);
     value = atomic_load_explicit(&timeline->current, memory_order_relaxed);
-    uint64_t failed = timeline->failures[atomic_load_explicit(&timeline->failure_count, memory_order_relaxed) - 1].value;
+    size_t count = atomic_load_explicit(&timeline->failure_count, memory_order_relaxed);
+    uint64_t failed = timeline->failures[count - 1].value;
     pthread_mutex_unlock(&timeline->lock);
     return failed > value ? failed : value;
 }
@@ -174,7 +175,7 @@ static void release_waiters(mn_timeline *timeline, uint64_t first, uint64_t last
 
 void mn_timeline_when(mn_timeline *timeline, uint64_t value, mn_waiter *waiter) {
     bool outermost = mn_defer_enter();
-    /* A batch names the point beforehand, and may be looked at or cancelled by another thread meanwhile. */
+    /* A submission names the point beforehand, and may be looked at or cancelled by another thread meanwhile. */
     if (waiter->timeline != timeline) waiter->timeline = timeline;
     pthread_mutex_lock(&timeline->lock);
     if (waiter->value != value) waiter->value = value;
@@ -275,7 +276,7 @@ int mn_timeline_wait(mn_timeline *timeline, uint64_t value, uint64_t timeout_ns,
     mn_state state = mn_timeline_query(timeline, value, status);
     if (state == MN_PENDING && timeout_ns > 0) {
         uint64_t deadline = mn_deadline(timeout_ns);
-        mn_follow(timeline, value, deadline);
+        mn_dependency_walk(timeline, value, deadline);
         state = spin_wait(timeline, value, status);
         if (state == MN_PENDING) state = sleep_wait(timeline, value, deadline, status);
     }

@@ -8,20 +8,20 @@
 typedef struct executor {
     mn_pool *pool;
     mn_queue *queue;
-    mn_batch *running; /* begun and not over; the queue starts no other */
-    /* Debug facility: what to do to a coming batch. */
+    mn_submission *running; /* begun and not over; the queue starts no other */
+    /* Debug facility: what to do to a coming submission. */
     struct {
-        atomic_bool armed; /* read without the lock: batches that nobody waits for with a fault pass by */
+        atomic_bool armed; /* read without the lock: submissions that nobody waits for with a fault pass by */
         pthread_mutex_t lock;
         pthread_cond_t changed;
         uint64_t after;
         mn_status *failure; /* NULL: it hangs */
-        mn_batch *held;
+        mn_submission *held;
     } fault;
 } executor;
 
-/* The failure injected into this batch, with a reference, or NULL; whether it hangs until the deadline. */
-static bool strike(executor *self, mn_batch *batch, uint64_t deadline_ns, mn_status **failure) {
+/* The failure injected into this submission, with a reference, or NULL; whether it hangs until the deadline. */
+static bool strike(executor *self, mn_submission *submission, uint64_t deadline_ns, mn_status **failure) {
     bool in_time = true;
     pthread_mutex_lock(&self->fault.lock);
     if (!self->fault.held && self->fault.armed && self->fault.after-- == 0) {
@@ -30,45 +30,45 @@ static bool strike(executor *self, mn_batch *batch, uint64_t deadline_ns, mn_sta
         if (*failure)
             self->fault.armed = false;
         else
-            self->fault.held = batch;
+            self->fault.held = submission;
     }
-    while (self->fault.held == batch && in_time)
+    while (self->fault.held == submission && in_time)
         in_time = mn_cond_wait_until(&self->fault.changed, &self->fault.lock, deadline_ns);
     pthread_mutex_unlock(&self->fault.lock);
     return !in_time;
 }
 
-/* Run the batch, or go on with it, until it is over (true) or the deadline has passed (false). */
-static bool execute_until(void *context, mn_batch *batch, uint64_t deadline_ns) {
+/* Run the submission, or go on with it, until it is over (true) or the deadline has passed (false). */
+static bool execute_until(void *context, mn_submission *submission, uint64_t deadline_ns) {
     executor *self = context;
-    if (self->running != batch) {
+    if (self->running != submission) {
         mn_status *failure = NULL;
         if (atomic_load_explicit(&self->fault.armed, memory_order_relaxed) &&
-            strike(self, batch, deadline_ns, &failure))
+            strike(self, submission, deadline_ns, &failure))
             return false;
         if (failure) {
-            mn_batch_finish(batch, failure);
+            mn_submission_finish(submission, failure);
             mn_status_release(failure);
             return true;
         }
         uint32_t slot_count;
-        const uint64_t *slots = mn_batch_slots(batch, &slot_count);
-        mn_cpu_list *list = mn_batch_work(batch);
+        const uint64_t *slots = mn_submission_slots(submission, &slot_count);
+        mn_cpu_list *list = mn_submission_work(submission);
         int code = mn_cpu_list_prepare(list, slots, slot_count, mn_pool_threads(self->pool));
         if (code != MN_OK) {
-            mn_batch_complete(batch, code, mn_last_message());
+            mn_submission_complete(submission, code, mn_last_message());
             return true;
         }
-        self->running = batch;
+        self->running = submission;
         mn_pool_begin(self->pool, mn_cpu_list_program(list));
     }
     if (!mn_pool_lead(self->pool, deadline_ns)) return false;
     self->running = NULL;
-    mn_batch_complete(batch, MN_OK, "");
+    mn_submission_complete(submission, MN_OK, "");
     return true;
 }
 
-static bool may_help(void *context) { return !mn_pool_is_bound_here(((executor *)context)->pool); }
+static bool caller_may_run(void *context) { return !mn_pool_is_bound_here(((executor *)context)->pool); }
 
 static bool call_later(void *context, uint64_t when_ns) {
     return mn_pool_set_alarm(((executor *)context)->pool, when_ns);
@@ -101,9 +101,9 @@ mn_queue *mn_cpu_queue_create(const char *label, const mn_cpu_options *options) 
     self->pool = mn_pool_create(&pool);
     mn_queue_options queue = {.label = label, .mode = MN_QUEUE_THREAD, .context = self,
                               .bind_cpu = options->cpus ? options->cpus[0] + 1 : 0, .execute_until = execute_until,
-                              .may_help = may_help, .call_later = call_later, .retain_work = retain_list,
+                              .caller_may_run = caller_may_run, .call_later = call_later, .retain_work = retain_list,
                               .release_work = release_list, .release_context = free_executor};
-    /* Workers reach the queue only through an alarm, which only a batch sets. */
+    /* Workers reach the queue only through an alarm, which only a submission sets. */
     self->queue = self->pool ? mn_queue_create(&queue) : NULL;
     if (self->queue) return self->queue;
     free_executor(self);

@@ -12,10 +12,10 @@
 /* Copies and fills are shared among threads in pieces that outweigh the handing out. */
 #define PIECE_BYTES ((uint64_t)256 << 10)
 
-/* What handing a group to threads that are awake, and waiting for its end, costs: taken to be so at first,
- * and never taken to be more than that. It depends on how far the cores are from each other. */
+/* The cost of handing a group to threads that are awake and waiting for its end: the initial estimate and the
+ * highest one. It depends on how far the cores are from each other. */
 #define HANDOFF_NS 300u
-#define HANDOFF_MOST_NS 1500u
+#define HANDOFF_MAX_NS 1500u
 /* Waking a thread takes it some 10 us to arrive and the one who wakes some 3. */
 #define WAKE_NS 20000u
 /* Pieces are this long where the grid allows it: a taking costs 0.01 to 0.1 us. */
@@ -45,11 +45,11 @@ typedef struct command {
 } command;
 
 /* Commands that may run at once. */
-typedef struct batch_group {
+typedef struct command_group {
     uint32_t first, count, pieces;
     bool alone;
     uint64_t expected_ns;
-} batch_group;
+} command_group;
 
 struct mn_cpu_list {
     mn_program program; /* first: a program is its list */
@@ -65,14 +65,14 @@ struct mn_cpu_list {
     atomic_bool has_run;
     mn_task *tasks;       /* one for each command that is no barrier */
     command *commands;    /* what else is known of it */
-    batch_group *groups;
+    command_group *groups;
     uint64_t *words;
     mn_cpu_reloc *relocs;
     uint64_t *times; /* start and end of each command; NULL without profile */
     size_t time_count;
 };
 
-/* ---- copies and fills: kernels of the core's own ---------------------------------------------- */
+/* ---- copies and fills: built-in kernels ------------------------------------------------------ */
 
 /* table: source, target, bytes */
 static void copy_pieces(const uint64_t *table, const uint32_t grid[3], int64_t begin, int64_t end) {
@@ -120,7 +120,8 @@ static int check_list(const mn_cpu_command *commands, uint32_t command_count, ui
 static void set_command(mn_cpu_list *list, uint32_t index, const mn_cpu_command *from) {
     command *to = &list->commands[index];
     mn_task *task = &list->tasks[index];
-    *to = (command){.expected_ns = UNKNOWN, .op = from->op, .words = from->table, .pattern = from->pattern, .size = from->size};
+    *to = (command){.expected_ns = UNKNOWN, .op = from->op, .words = from->table, .pattern = from->pattern,
+                    .size = from->size};
     if (from->op == MN_CPU_DISPATCH) {
         task->kernel = (mn_kernel)from->kernel;
         task->table = list->words + from->table;
@@ -149,7 +150,7 @@ static void add_commands(mn_cpu_list *list, const mn_cpu_command *commands, uint
 }
 
 static void add_groups(mn_cpu_list *list) {
-    batch_group *group = NULL;
+    command_group *group = NULL;
     for (uint32_t i = 0; i < list->command_count; i++) {
         /* With a profile each command has times of its own. */
         if (!group || list->commands[i].after_barrier || group->count == GROUP_TASKS || list->times) {
@@ -167,7 +168,7 @@ mn_cpu_list *mn_cpu_list_create(const mn_cpu_command *commands, uint32_t command
     if (check_list(commands, command_count, word_count, relocs, reloc_count) != MN_OK) return NULL;
     size_t word_bytes = word_count * sizeof *words, reloc_bytes = reloc_count * sizeof *relocs;
     size_t time_bytes = profile ? 2 * (size_t)command_count * sizeof(uint64_t) : 0;
-    size_t each = sizeof(mn_task) + sizeof(command) + sizeof(batch_group);
+    size_t each = sizeof(mn_task) + sizeof(command) + sizeof(command_group);
     mn_cpu_list *list = calloc(1, sizeof *list + command_count * each + word_bytes + reloc_bytes + time_bytes);
     if (!list) {
         mn_error(MN_OUT_OF_MEMORY, "cannot allocate a list of %u commands", command_count);
@@ -181,7 +182,7 @@ mn_cpu_list *mn_cpu_list_create(const mn_cpu_command *commands, uint32_t command
     /* Every part is a multiple of 8 bytes long, so each is aligned. */
     list->tasks = (mn_task *)(list + 1);
     list->commands = (command *)(list->tasks + command_count);
-    list->groups = (batch_group *)(list->commands + command_count);
+    list->groups = (command_group *)(list->commands + command_count);
     list->words = (uint64_t *)(list->groups + command_count);
     list->relocs = (mn_cpu_reloc *)(list->words + word_count);
     list->times = profile ? (uint64_t *)(list->relocs + reloc_count) : NULL;
@@ -210,15 +211,15 @@ size_t mn_cpu_list_times(mn_cpu_list *list, uint64_t *times, size_t capacity) {
 
 /* Pieces of each thread's share of a command. */
 static uint32_t pieces_for(int64_t workgroups, uint64_t expected_ns, int threads) {
-    int64_t most = (workgroups + threads - 1) / threads;
+    int64_t share = (workgroups + threads - 1) / threads;
     uint64_t pieces = FIRST_PIECES;
     if (expected_ns != UNKNOWN) pieces = expected_ns / ((uint64_t)threads * PIECE_NS);
     if (pieces > MAX_PIECES) pieces = MAX_PIECES;
-    if (pieces > (uint64_t)most) pieces = (uint64_t)most;
+    if (pieces > (uint64_t)share) pieces = (uint64_t)share;
     return pieces ? (uint32_t)pieces : 1;
 }
 
-static void plan_group(mn_cpu_list *list, batch_group *group, int threads) {
+static void plan_group(mn_cpu_list *list, command_group *group, int threads) {
     int64_t workgroups = 0;
     group->pieces = 0;
     group->expected_ns = 0;
@@ -240,7 +241,7 @@ static void plan_group(mn_cpu_list *list, batch_group *group, int threads) {
 static void plan(mn_cpu_list *list, int threads) {
     uint64_t shared_ns = 0;
     for (uint32_t i = 0; i < list->group_count; i++) {
-        batch_group *group = &list->groups[i];
+        command_group *group = &list->groups[i];
         plan_group(list, group, threads);
         if (group->alone) continue;
         shared_ns = group->expected_ns > UNKNOWN - shared_ns ? UNKNOWN : shared_ns + group->expected_ns;
@@ -250,7 +251,7 @@ static void plan(mn_cpu_list *list, int threads) {
 }
 
 /* The lowest value seen, forgetting slowly. */
-static void note_low(uint64_t *kept, uint64_t found) { *kept = found < *kept ? found : *kept + (found - *kept) / 8; }
+static void note_low(uint64_t *lowest, uint64_t ns) { *lowest = ns < *lowest ? ns : *lowest + (ns - *lowest) / 8; }
 
 static void note_times(mn_cpu_list *list) {
     for (uint32_t i = 0; i < list->command_count; i++) {
@@ -261,14 +262,14 @@ static void note_times(mn_cpu_list *list) {
 }
 
 /* A group that was handed out is done: what it took beyond its even share of the work. */
-static void note_handoff(mn_cpu_list *list, const batch_group *group, int threads) {
+static void note_handoff(mn_cpu_list *list, const command_group *group, int threads) {
     uint64_t taken = mn_now() - list->handed_ns, spent = 0;
     for (uint32_t i = group->first; i < group->first + group->count; i++)
         spent += atomic_load_explicit(&list->tasks[i].spent_ns, memory_order_relaxed);
     uint64_t even = spent / (uint64_t)threads;
     /* Of long groups it would tell how evenly their work happened to fall. */
     if (even > 20 * HANDOFF_NS || taken < even) return;
-    note_low(&list->handoff_ns, taken - even < HANDOFF_MOST_NS ? taken - even : HANDOFF_MOST_NS);
+    note_low(&list->handoff_ns, taken - even < HANDOFF_MAX_NS ? taken - even : HANDOFF_MAX_NS);
 }
 
 /* ---- running ---------------------------------------------------------------------------------- */
@@ -290,7 +291,8 @@ static void set_transfers(mn_cpu_list *list) {
         if (command->op == MN_CPU_COPY)
             memcpy(command->transfer, (uint64_t[]){words[0], words[1], command->size}, sizeof command->transfer);
         else if (command->op == MN_CPU_FILL)
-            memcpy(command->transfer, (uint64_t[]){words[0], command->size, command->pattern}, sizeof command->transfer);
+            memcpy(command->transfer, (uint64_t[]){words[0], command->size, command->pattern},
+                   sizeof command->transfer);
     }
 }
 
@@ -312,7 +314,7 @@ static void stamp(mn_cpu_list *list, uint32_t group, int which) {
     if (list->times) list->times[2 * list->commands[list->groups[group].first].number + which] = mn_now();
 }
 
-static void run_alone(mn_cpu_list *list, const batch_group *group) {
+static void run_alone(mn_cpu_list *list, const command_group *group) {
     uint64_t before = list->measure ? mn_now() : 0;
     for (uint32_t i = group->first; i < group->first + group->count; i++) {
         mn_task *task = &list->tasks[i];
@@ -325,7 +327,7 @@ static void run_alone(mn_cpu_list *list, const batch_group *group) {
 }
 
 /* Looking at the clock costs as much as a small kernel: only now and then. */
-static bool is_late(const batch_group *group, uint64_t *unseen_ns, uint64_t deadline_ns) {
+static bool is_late(const command_group *group, uint64_t *unseen_ns, uint64_t deadline_ns) {
     *unseen_ns = group->expected_ns > 50000 - *unseen_ns ? 50000 : *unseen_ns + group->expected_ns;
     if (deadline_ns == MN_FOREVER || *unseen_ns < 50000) return false;
     *unseen_ns = 0;
@@ -346,7 +348,7 @@ static bool next_group(mn_program *program, mn_group *next, uint64_t deadline_ns
         if (list->at) stamp(list, list->at - 1, 1);
         if (list->at == list->group_count) break;
         stamp(list, list->at, 0);
-        const batch_group *group = &list->groups[list->at++];
+        const command_group *group = &list->groups[list->at++];
         if (group->alone && !is_late(group, &unseen_ns, deadline_ns)) {
             run_alone(list, group);
             continue;

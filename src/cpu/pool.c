@@ -159,8 +159,8 @@ static bool count_done(mn_pool *pool, uint32_t count) {
     return count && atomic_fetch_sub_explicit(&pool->left, count, memory_order_acq_rel) == count;
 }
 
-/* Take pieces until none is left; who finishes the last goes on to the next group. The own pieces are counted
- * before looking at other shares, which takes these from their owners' caches. */
+/* Take pieces until none is left; who finishes the last goes on to the next group. The thread's pieces are counted
+ * before it looks at other shares, which takes these from their owners' caches. */
 static void take_part(mn_pool *pool, int number, uint64_t published, uint64_t deadline_ns) {
     bool last = count_done(pool, take_share(pool, number, published));
     uint32_t others = 0;

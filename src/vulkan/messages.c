@@ -1,12 +1,12 @@
-/* What validation layers say about the Vulkan driver's calls, kept until Python asks for it. */
+/* Messages of validation layers about the Vulkan driver's calls, kept until Python reads them. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "mansard_core.h"
+#include "vulkan/bridge.h"
 
-typedef struct vk_message {
+struct vk_message {
     int32_t type;
     const void *next;
     uint32_t flags;
@@ -14,7 +14,7 @@ typedef struct vk_message {
     int32_t id;
     const char *text;
     /* more follows */
-} vk_message;
+};
 
 /* Messages of the validation layer, each ended by a zero byte. Collected here because the layer may
  * speak on any thread, also on one that holds a lock another thread wants under the interpreter lock. */
@@ -39,8 +39,7 @@ static void append_message(const char *name, const char *text) {
     messages.size += (size_t)sprintf(messages.text + messages.size, "%s: %s", name, text) + 1;
 }
 
-/* A PFN_vkDebugUtilsMessengerCallbackEXT. */
-MN_API uint32_t mn_vk_message_callback(uint32_t severity, uint32_t types, const vk_message *message, void *user) {
+uint32_t mn_vk_message_callback(uint32_t severity, uint32_t types, const vk_message *message, void *user) {
     (void)severity, (void)types, (void)user;
     pthread_mutex_lock(&messages.lock);
     append_message(message->id_name ? message->id_name : "", message->text ? message->text : "");
@@ -48,9 +47,7 @@ MN_API uint32_t mn_vk_message_callback(uint32_t severity, uint32_t types, const 
     return 0;
 }
 
-/* Copy the messages to `out` when they fit into `capacity` bytes; returns their size. With `clear` they
- * are forgotten once copied. */
-MN_API size_t mn_vk_messages(char *out, size_t capacity, bool clear) {
+size_t mn_vk_messages(char *out, size_t capacity, bool clear) {
     pthread_mutex_lock(&messages.lock);
     size_t size = messages.size;
     if (size <= capacity && size > 0) {

@@ -1,4 +1,4 @@
-/* Threads that wait for work of a Vulkan queue look at its timeline semaphore themselves. */
+/* Threads that wait for work of a Vulkan queue poll its timeline semaphore themselves. */
 #include "vulkan/queue.h"
 
 /* How long after its submission work is looked for: a thread that waits longer sleeps, and the watcher
@@ -7,9 +7,9 @@
 
 /* The work that leads to the point, if it is worth while to look for its end. Lock held. */
 static const entry *find_work(const mn_vk_queue *queue, const mn_point *point) {
-    const entry *found = mn_vk_find_entry(queue, point, true);
-    if (!found || found->held || queue->loss != VK_SUCCESS || queue->abandoned) return NULL;
-    return mn_now() - found->submitted_ns < LOOK_NS ? found : NULL;
+    const entry *running = mn_vk_find_entry(queue, point, true);
+    if (!running || running->held || queue->loss != VK_SUCCESS || queue->abandoned) return NULL;
+    return mn_now() - running->submitted_ns < LOOK_NS ? running : NULL;
 }
 
 /* One thread looks: it completes what others wait for too. */

@@ -6,85 +6,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "mansard_core.h"
 #include "core/poll.h"
-
-/* ---- the Vulkan declarations used here (Vulkan 1.3; handles of 64-bit platforms) ---------------- */
-
-typedef struct vk_semaphore_submit {
-    int32_t type;
-    const void *next;
-    uint64_t semaphore;
-    uint64_t value;
-    uint64_t stages;
-    uint32_t device_index;
-} vk_semaphore_submit;
-
-typedef struct vk_command_buffer_submit {
-    int32_t type;
-    const void *next;
-    void *command_buffer;
-    uint32_t device_mask;
-} vk_command_buffer_submit;
-
-typedef struct vk_submit2 {
-    int32_t type;
-    const void *next;
-    uint32_t flags;
-    uint32_t wait_count;
-    const vk_semaphore_submit *waits;
-    uint32_t command_buffer_count;
-    const vk_command_buffer_submit *command_buffers;
-    uint32_t signal_count;
-    const vk_semaphore_submit *signals;
-} vk_submit2;
-
-typedef struct vk_semaphore_wait {
-    int32_t type;
-    const void *next;
-    uint32_t flags;
-    uint32_t count;
-    const uint64_t *semaphores;
-    const uint64_t *values;
-} vk_semaphore_wait;
-
-enum {
-    VK_SUCCESS = 0,
-    VK_TIMEOUT = 2,
-    VK_ERROR_OUT_OF_HOST_MEMORY = -1,
-    VK_ERROR_OUT_OF_DEVICE_MEMORY = -2,
-    VK_ERROR_INITIALIZATION_FAILED = -3,
-    VK_ERROR_DEVICE_LOST = -4,
-    VK_ERROR_UNKNOWN = -13,
-    TYPE_SEMAPHORE_WAIT_INFO = 1000207004,
-    TYPE_SUBMIT_INFO_2 = 1000314004,
-    TYPE_SEMAPHORE_SUBMIT_INFO = 1000314005,
-    TYPE_COMMAND_BUFFER_SUBMIT_INFO = 1000314006,
-};
-#define STAGE_ALL_COMMANDS 0x10000u
-
-typedef int32_t (*vk_queue_submit2)(void *queue, uint32_t count, const vk_submit2 *submits, uint64_t fence);
-typedef int32_t (*vk_wait_semaphores)(void *device, const vk_semaphore_wait *info, uint64_t timeout);
-typedef int32_t (*vk_get_counter)(void *device, uint64_t semaphore, uint64_t *value);
-
-/* ---- queues ------------------------------------------------------------------------------------- */
-
-typedef struct mn_vk_options {
-    const char *label;
-    void *device;       /* VkDevice */
-    void *queue;        /* VkQueue, used by this device's mn_vk_queues alone */
-    uint64_t semaphore; /* a timeline VkSemaphore at 0, used by nobody else */
-    uint64_t spin_ns;   /* how long the watcher looks for an end that it did not expect earlier; 0: never */
-    vk_queue_submit2 submit;
-    vk_wait_semaphores wait;
-    vk_get_counter counter;
-    struct mn_vk_queue *sibling; /* another queue of the device, or NULL; it may have the same VkQueue */
-} mn_vk_options;
+#include "vulkan/bridge.h"
 
 /* A submission the device has and has not completed. */
 typedef struct entry {
     struct entry *next;
-    mn_batch *batch;
+    mn_submission *submission;
     uint64_t value;
     uint64_t submitted_ns;
     bool held; /* injected hang: not to be completed before it is let go */
@@ -97,13 +25,13 @@ typedef struct run_time {
 } run_time;
 #define RUN_TIMES 64
 
-typedef struct mn_vk_queue {
+struct mn_vk_queue {
     mn_vk_options vk;
     mn_queue *core;
     pthread_t watcher;
-    struct mn_vk_queue *next;     /* in the ring of the device's queues; guarded by ring_lock */
-    pthread_mutex_t *submit_lock; /* guards the VkQueue: own_submit_lock, or that of the first with it */
-    pthread_mutex_t own_submit_lock;
+    mn_vk_queue *next;            /* in the ring of the device's queues; guarded by ring_lock */
+    pthread_mutex_t *submit_lock; /* guards the VkQueue: local_submit_lock, or that of the first with it */
+    pthread_mutex_t local_submit_lock;
     /* Guards all that follows. Never held while a callback of the core may run. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -120,15 +48,39 @@ typedef struct mn_vk_queue {
     uint64_t inject_after;
     int32_t inject_result;
     bool inject_hold, inject_armed;
-} mn_vk_queue;
+};
 
+/* ring.c: the queues of one device form a ring. */
+
+/* Join the ring of `sibling`, or make one. False when the ring is full. */
+bool mn_vk_ring_enter(mn_vk_queue *queue, mn_vk_queue *sibling);
+void mn_vk_ring_leave(mn_vk_queue *queue);
+/* Whether one of the device's queues runs the submission that signals `point`; `wait` is then a wait for
+ * its end. No lock held. */
+bool mn_vk_ring_find_signal(mn_vk_queue *queue, const mn_point *point, vk_semaphore_submit *wait);
+/* A device that is lost is lost for all of its queues. */
+void mn_vk_ring_spread_loss(mn_vk_queue *queue, int32_t loss);
+
+/* submit.c */
+
+const char *mn_vk_result_name(int32_t result);
+/* The running submission that signals `point`, or with `or_later` one behind it; NULL when there is none.
+ * Lock held. */
+const entry *mn_vk_find_entry(const mn_vk_queue *queue, const mn_point *point, bool or_later);
+/* See mn_queue_options; the context is the mn_vk_queue. */
+bool mn_vk_native_wait(void *context, const mn_point *point);
+void mn_vk_execute(void *context, mn_submission *submission);
+
+/* watcher.c */
+
+/* The body of the watcher's thread; the argument is the mn_vk_queue. */
+void *mn_vk_watch(void *context);
 /* Take the entries up to `value` from the queue, stopping at one that is held. Lock held. */
 entry *mn_vk_take_until(mn_vk_queue *queue, uint64_t value);
 /* Complete what was taken; no lock held. */
 void mn_vk_complete_all(entry *taken, int code, const char *message);
-/* The running submission that signals `point`; NULL when there is none. Lock held. */
-const entry *mn_vk_find_entry(const mn_vk_queue *queue, const mn_point *point, bool or_later);
-/* Let threads that wait look at the queue. */
+
+/* poll.c: let threads that wait poll the queue. */
 void mn_vk_poll_init(mn_vk_queue *queue);
 
 #endif

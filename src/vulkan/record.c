@@ -2,119 +2,11 @@
  *
  * Every command is a header word, `kind | words << 8` with the number of words that follow, and those
  * words. mansard/drivers/vulkan/submission/stream.py writes them; everything in them has been checked there.
- *
- * As in vulkan_bridge.c no Vulkan header is needed.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "mansard_core.h"
-
-/* ---- the Vulkan declarations used here ---------------------------------------------------------- */
-
-typedef struct vk_begin_info {
-    int32_t type;
-    const void *next;
-    uint32_t flags;
-    const void *inheritance;
-} vk_begin_info;
-
-typedef struct vk_memory_barrier2 {
-    int32_t type;
-    const void *next;
-    uint64_t source_stages, source_access, target_stages, target_access;
-} vk_memory_barrier2;
-
-typedef struct vk_dependency_info {
-    int32_t type;
-    const void *next;
-    uint32_t flags;
-    uint32_t memory_count;
-    const vk_memory_barrier2 *memory;
-    uint32_t buffer_count;
-    const void *buffers;
-    uint32_t image_count;
-    const void *images;
-} vk_dependency_info;
-
-typedef struct vk_buffer_copy {
-    uint64_t source, target, size;
-} vk_buffer_copy;
-
-typedef struct vk_label {
-    int32_t type;
-    const void *next;
-    const char *name;
-    float color[4];
-} vk_label;
-
-typedef struct vk_buffer_info {
-    uint64_t buffer, offset, range;
-} vk_buffer_info;
-
-typedef struct vk_write_set {
-    int32_t type;
-    const void *next;
-    uint64_t set;
-    uint32_t binding, element, count;
-    int32_t descriptor_type;
-    const void *images;
-    const vk_buffer_info *buffers;
-    const void *views;
-} vk_write_set;
-
-typedef struct vk_set_allocate_info {
-    int32_t type;
-    const void *next;
-    uint64_t pool;
-    uint32_t count;
-    const uint64_t *layouts;
-} vk_set_allocate_info;
-
-enum {
-    VK_SUCCESS = 0,
-    VK_ERROR_OUT_OF_HOST_MEMORY = -1,
-    VK_ERROR_UNKNOWN = -13,
-    TYPE_SET_ALLOCATE_INFO = 34,
-    TYPE_WRITE_SET = 35,
-    TYPE_BEGIN_INFO = 42,
-    TYPE_LABEL = 1000128002,
-    TYPE_MEMORY_BARRIER_2 = 1000314000,
-    TYPE_DEPENDENCY_INFO = 1000314003,
-    COMPUTE_STAGE = 0x20,
-    COMPUTE_POINT = 1,
-    STORAGE_BUFFER = 7,
-};
-/* Commands as pointers, in the order of `stream.CALLS`. The last five may be NULL. */
-typedef struct mn_vk_calls {
-    int32_t (*begin)(void *, const vk_begin_info *);
-    int32_t (*end)(void *);
-    void (*bind_pipeline)(void *, int32_t, uint64_t);
-    void (*push_constants)(void *, uint64_t, uint32_t, uint32_t, uint32_t, const void *);
-    void (*dispatch)(void *, uint32_t, uint32_t, uint32_t);
-    void (*copy)(void *, uint64_t, uint64_t, uint32_t, const vk_buffer_copy *);
-    void (*fill)(void *, uint64_t, uint64_t, uint64_t, uint32_t);
-    void (*barrier)(void *, const vk_dependency_info *);
-    void (*reset_queries)(void *, uint64_t, uint32_t, uint32_t);
-    void (*timestamp)(void *, uint64_t, uint64_t, uint32_t);
-    int32_t (*allocate_sets)(void *, const vk_set_allocate_info *, uint64_t *);
-    void (*update_sets)(void *, uint32_t, const vk_write_set *, uint32_t, const void *);
-    void (*bind_sets)(void *, int32_t, uint64_t, uint32_t, uint32_t, const uint64_t *, uint32_t, const uint32_t *);
-    void (*push_set)(void *, int32_t, uint64_t, uint32_t, uint32_t, const vk_write_set *);
-    void (*begin_label)(void *, const vk_label *);
-    void (*end_label)(void *);
-} mn_vk_calls;
-
-typedef struct mn_vk_recording {
-    const mn_vk_calls *calls;
-    void *device;         /* VkDevice */
-    void *target;         /* VkCommandBuffer in its initial state */
-    uint64_t queries;     /* VkQueryPool, or 0 */
-    uint64_t query_count; /* how many of its queries the commands write */
-    uint8_t *tables;      /* where argument tables that exceed push constants go */
-    uint64_t tables_address; /* the device's address of `tables` */
-    uint64_t set_pool;    /* VkDescriptorPool for kernels that take descriptors, or 0 */
-} mn_vk_recording;
+#include "vulkan/bridge.h"
 
 typedef struct state {
     const mn_vk_recording *r;
@@ -204,6 +96,9 @@ static void copy(state *s, const uint64_t *w) {
     s->calls->copy(s->r->target, w[0], w[1], 1, &region);
 }
 
+/* buffer, offset, bytes, pattern */
+static void fill(state *s, const uint64_t *w) { s->calls->fill(s->r->target, w[0], w[1], w[2], (uint32_t)w[3]); }
+
 /* stages and accesses before, stages and accesses after */
 static void barrier(state *s, const uint64_t *w) {
     vk_memory_barrier2 memory = {.type = TYPE_MEMORY_BARRIER_2,
@@ -215,31 +110,33 @@ static void barrier(state *s, const uint64_t *w) {
     s->calls->barrier(s->r->target, &info);
 }
 
+/* stage, query */
+static void timestamp(state *s, const uint64_t *w) {
+    s->calls->timestamp(s->r->target, w[0], s->r->queries, (uint32_t)w[1]);
+}
+
 /* the name, ended by a zero byte */
 static void begin_label(state *s, const uint64_t *w) {
     vk_label label = {.type = TYPE_LABEL, .name = (const char *)w};
     s->calls->begin_label(s->r->target, &label);
 }
 
-enum { DISPATCH = 1, DISPATCH_IN_MEMORY, DISPATCH_WITH_SET, COPY, FILL, BARRIER, TIMESTAMP, LABEL, LABEL_END };
-
 static void command(state *s, uint64_t kind, const uint64_t *w, uint64_t count) {
     switch (kind) {
-    case DISPATCH:
-    case DISPATCH_IN_MEMORY: dispatch(s, w, count, kind == DISPATCH_IN_MEMORY); break;
-    case DISPATCH_WITH_SET: dispatch_with_set(s, w, count); break;
-    case COPY: copy(s, w); break;
-    case FILL: s->calls->fill(s->r->target, w[0], w[1], w[2], (uint32_t)w[3]); break; /* buffer, offset, bytes, pattern */
-    case BARRIER: barrier(s, w); break;
-    case TIMESTAMP: s->calls->timestamp(s->r->target, w[0], s->r->queries, (uint32_t)w[1]); break; /* stage, query */
-    case LABEL: begin_label(s, w); break;
-    case LABEL_END: s->calls->end_label(s->r->target); break;
+    case MN_VK_DISPATCH:
+    case MN_VK_DISPATCH_IN_MEMORY: dispatch(s, w, count, kind == MN_VK_DISPATCH_IN_MEMORY); break;
+    case MN_VK_DISPATCH_WITH_SET: dispatch_with_set(s, w, count); break;
+    case MN_VK_COPY: copy(s, w); break;
+    case MN_VK_FILL: fill(s, w); break;
+    case MN_VK_BARRIER: barrier(s, w); break;
+    case MN_VK_TIMESTAMP: timestamp(s, w); break;
+    case MN_VK_LABEL: begin_label(s, w); break;
+    case MN_VK_LABEL_END: s->calls->end_label(s->r->target); break;
     default: s->result = VK_ERROR_UNKNOWN;
     }
 }
 
-/* Record `count` words of commands. Returns a VkResult. */
-MN_API int32_t mn_vk_record(const mn_vk_recording *recording, const uint64_t *words, uint64_t count) {
+int32_t mn_vk_record(const mn_vk_recording *recording, const uint64_t *words, uint64_t count) {
     state s = {.r = recording, .calls = recording->calls};
     vk_begin_info info = {.type = TYPE_BEGIN_INFO};
     s.result = s.calls->begin(recording->target, &info);

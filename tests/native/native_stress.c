@@ -1,8 +1,8 @@
 /* Drives the native core from many threads; meant to be built with a sanitizer.
  *
- * Three queues, one of each mode, get batches that wait on random points of a set of timelines and
- * signal others, with priorities of all kinds; some points are failed, and some batches are withdrawn. Every batch signals a point of its own, which must complete,
- * and must be poisoned exactly if one of the batch's waits was. Meanwhile a completion queue counts
+ * Three queues, one of each mode, get submissions that wait on random points of a set of timelines and
+ * signal others, with priorities of all kinds; some points are failed, and some submissions are withdrawn. Every submission signals a point of its own, which must complete,
+ * and must be poisoned exactly if one of the submission's waits was. Meanwhile a completion queue counts
  * completions, and a CPU queue sums numbers for threads that wait in several ways. At the end a queue is
  * closed with work waiting.
  */
@@ -23,20 +23,20 @@
         }                                                                                 \
     } while (0)
 
-static mn_timeline *own[SUBMITTERS][BATCHES]; /* one timeline per batch */
+static mn_timeline *own[SUBMITTERS][BATCHES]; /* one timeline per submission */
 static mn_timeline *gates[8];                 /* signalled or failed by the host */
 static mn_queue *queues[3];
 static mn_completion *completion;
 
-static void execute(void *context, mn_batch *batch) {
+static void execute(void *context, mn_submission *submission) {
     (void)context;
-    mn_batch_complete(batch, MN_OK, "");
+    mn_submission_complete(submission, MN_OK, "");
 }
 
 static void *pull(void *argument) {
-    mn_batch *batch;
+    mn_submission *submission;
     int code;
-    while ((code = mn_queue_pop(argument, MN_FOREVER, &batch)) == MN_OK) mn_batch_complete(batch, MN_OK, "");
+    while ((code = mn_queue_pop(argument, MN_FOREVER, &submission)) == MN_OK) mn_submission_complete(submission, MN_OK, "");
     CHECK(code == MN_CLOSED);
     return NULL;
 }
@@ -52,9 +52,9 @@ static void *submit(void *argument) {
         if (rand_r(&seed) % 4 == 0) waits[count++] = (mn_point){gates[rand_r(&seed) % 8], 1};
         mn_point signal = {own[me][i], 1};
         mn_timeline_set_priority(own[me][i], (int32_t)(rand_r(&seed) % 5) - 2);
-        mn_submission one = {.waits = waits, .wait_count = count, .signals = &signal, .signal_count = 1,
+        mn_submission_desc one = {.waits = waits, .wait_count = count, .signals = &signal, .signal_count = 1,
                              .token = (uint64_t)i + 1};
-        /* Some points are watched before their batch exists, some after. */
+        /* Some points are watched before their submission exists, some after. */
         if (i % 2) CHECK(mn_completion_add(completion, own[me][i], 1, 1) == MN_OK);
         CHECK(mn_queue_submit(queues[rand_r(&seed) % 3], &one, 1) == MN_OK);
         if (i % 2 == 0) CHECK(mn_completion_add(completion, own[me][i], 1, 1) == MN_OK);
@@ -139,7 +139,7 @@ static void *use_cpu(void *argument) {
     mn_timeline *timeline = mn_timeline_create("sums", 0);
     for (uint64_t round = 1; round <= ROUNDS; round++) {
         mn_point wait = {timeline, round - 1}, signal = {timeline, round};
-        mn_submission one = {.waits = &wait, .wait_count = 1, .signals = &signal, .signal_count = 1, .work = list};
+        mn_submission_desc one = {.waits = &wait, .wait_count = 1, .signals = &signal, .signal_count = 1, .work = list};
         CHECK(mn_queue_submit(job->queue, &one, 1) == MN_OK);
         /* A list must not be submitted again before its last run ended. */
         while (mn_timeline_wait(timeline, round, job->timeout_ns, NULL) == MN_TIMEOUT) {}
@@ -161,7 +161,7 @@ static void *start_and_stop(void *argument) {
         mn_cpu_list *list = summing_list(job.sums);
         mn_timeline *timeline = mn_timeline_create("short", 0);
         mn_point signal = {timeline, 1};
-        mn_submission one = {.signals = &signal, .signal_count = 1, .work = list};
+        mn_submission_desc one = {.signals = &signal, .signal_count = 1, .work = list};
         CHECK(mn_queue_submit(job.queue, &one, 1) == MN_OK);
         if (i % 3 == 0) CHECK(mn_timeline_wait(timeline, 1, MN_FOREVER, NULL) == MN_OK);
         CHECK(mn_queue_close(job.queue, MN_FOREVER) == MN_OK);
@@ -228,7 +228,7 @@ static void close_with_waiting_work(void) {
     mn_queue *queue = make_queue(MN_QUEUE_THREAD);
     for (uint64_t i = 1; i <= 50; i++) {
         mn_point wait = {never, 1}, signal = {result, i};
-        mn_submission one = {.waits = &wait, .wait_count = 1, .signals = &signal, .signal_count = 1};
+        mn_submission_desc one = {.waits = &wait, .wait_count = 1, .signals = &signal, .signal_count = 1};
         CHECK(mn_queue_submit(queue, &one, 1) == MN_OK);
     }
     CHECK(mn_queue_close(queue, MN_FOREVER) == MN_OK);

@@ -1,8 +1,8 @@
-/* Drives two queues of a made-up Vulkan device from many threads; meant to be built with a sanitizer.
+/* Drives the queues of a made-up Vulkan device from many threads; meant to be built with a sanitizer.
  *
  * Each queue of the device is a thread that runs submissions in order, after the semaphores they wait for.
- * A batch that waits for others must find on the device that all of them have run, whichever queue they were
- * on; a few fail at submission, and what waits for them fails too. Some threads wait for every batch they
+ * A submission that waits for others must find on the device that all of them have run, whichever queue they were
+ * on; a few fail at submission, and what waits for them fails too. Some threads wait for every submission they
  * submit, which makes them look at the device, others only at the end. Then chains lead from the CPU to the
  * device and back, several times, and the threads that wait at their ends run parts of them. At last the device
  * is lost.
@@ -14,7 +14,7 @@
 
 #include "vulkan/queue.h"
 
-#define QUEUES 2
+#define QUEUES 5
 #define SUBMITTERS 4
 #define BATCHES 400
 #define CHAINS 60
@@ -27,16 +27,11 @@
         }                                                                                 \
     } while (0)
 
-mn_vk_queue *mn_vk_queue_create(const mn_vk_options *options);
-mn_queue *mn_vk_queue_core(mn_vk_queue *queue);
-void mn_vk_queue_release(mn_vk_queue *queue);
-void mn_vk_queue_inject_failure(mn_vk_queue *queue, uint64_t after, int32_t result);
-
 /* ---- the device --------------------------------------------------------------------------------- */
 
 typedef struct job {
     struct job *next;
-    vk_semaphore_submit waits[4], signal;
+    vk_semaphore_submit waits[QUEUES], signal;
     uint32_t wait_count;
     struct work *work;
 } job;
@@ -52,7 +47,8 @@ static struct {
     pthread_cond_t changed;
     uint64_t counters[QUEUES + 1]; /* by semaphore, from 1 on */
     job *first[QUEUES], *last[QUEUES];
-    bool ending;
+    uint32_t max_waits; /* of one submission */
+    bool ending, paused;
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static int32_t gpu_submit(void *queue, uint32_t count, const vk_submit2 *info, uint64_t fence) {
@@ -64,6 +60,7 @@ static int32_t gpu_submit(void *queue, uint32_t count, const vk_submit2 *info, u
     j->signal = info->signals[0];
     j->work = info->command_buffer_count ? info->command_buffers[0].command_buffer : NULL;
     pthread_mutex_lock(&gpu.lock);
+    if (info->wait_count > gpu.max_waits) gpu.max_waits = info->wait_count;
     *(gpu.first[index] ? &gpu.last[index]->next : &gpu.first[index]) = j;
     gpu.last[index] = j;
     pthread_cond_broadcast(&gpu.changed);
@@ -95,6 +92,7 @@ static int32_t gpu_counter(void *device, uint64_t semaphore, uint64_t *value) {
 }
 
 static bool may_run(const job *j) {
+    if (gpu.paused) return false;
     for (uint32_t i = 0; i < j->wait_count; i++)
         if (gpu.counters[j->waits[i].semaphore] < j->waits[i].value) return false;
     return true;
@@ -150,7 +148,7 @@ static void *submit(void *argument) {
             w->after[w->after_count++] = &works[me][before];
         }
         mn_point signal = {timelines[me][i], 1};
-        mn_submission one = {.waits = waits, .wait_count = (uint32_t)w->after_count, .signals = &signal,
+        mn_submission_desc one = {.waits = waits, .wait_count = (uint32_t)w->after_count, .signals = &signal,
                              .signal_count = 1, .work = w};
         mn_queue *core = mn_vk_queue_core(queues[rand_r(&seed) % QUEUES]);
         CHECK(mn_queue_submit(core, &one, 1) == MN_OK);
@@ -159,7 +157,7 @@ static void *submit(void *argument) {
     return NULL;
 }
 
-/* Every batch is complete; those that ran succeeded, the others failed. Returns how many failed. */
+/* Every submission is complete; those that ran succeeded, the others failed. Returns how many failed. */
 static int check_all(void) {
     int failed = 0;
     for (int s = 0; s < SUBMITTERS; s++)
@@ -189,6 +187,52 @@ static void forget(void) {
         for (int i = 0; i < BATCHES; i++) mn_timeline_release(timelines[s][i]);
 }
 
+/* ---- waits for every queue ---------------------------------------------------------------------- */
+
+static void set_paused(bool paused) {
+    pthread_mutex_lock(&gpu.lock);
+    gpu.paused = paused;
+    pthread_cond_broadcast(&gpu.changed);
+    pthread_mutex_unlock(&gpu.lock);
+}
+
+/* The device orders a submission after running work of all its queues. */
+static void check_waits_for_all(void) {
+    mn_timeline *ends[QUEUES + 1];
+    mn_point waits[QUEUES];
+    work done[QUEUES + 1] = {0};
+    set_paused(true);
+    for (int q = 0; q <= QUEUES; q++) {
+        ends[q] = mn_timeline_create("end", 0);
+        mn_point signal = {ends[q], 1};
+        mn_submission_desc one = {.signals = &signal, .signal_count = 1, .work = &done[q], .waits = waits,
+                                  .wait_count = q < QUEUES ? 0 : QUEUES};
+        CHECK(mn_queue_submit(mn_vk_queue_core(queues[q % QUEUES]), &one, 1) == MN_OK);
+        if (q < QUEUES) waits[q] = (mn_point){ends[q], 1};
+    }
+    CHECK(gpu.max_waits == QUEUES);
+    set_paused(false);
+    wait_for(ends[QUEUES]);
+    for (int q = 0; q <= QUEUES; q++) {
+        CHECK(mn_timeline_query(ends[q], 1, NULL) == MN_REACHED && atomic_load(&done[q].done));
+        mn_timeline_release(ends[q]);
+    }
+}
+
+/* A device takes no more than MN_VK_MAX_QUEUES. */
+static void check_queue_limit(void) {
+    mn_vk_options options = {.label = "one more", .queue = (void *)1, .semaphore = 1, .submit = gpu_submit,
+                             .wait = gpu_wait, .counter = gpu_counter, .sibling = queues[0]};
+    mn_vk_queue *more[MN_VK_MAX_QUEUES - QUEUES];
+    for (int i = 0; i < MN_VK_MAX_QUEUES - QUEUES; i++) CHECK((more[i] = mn_vk_queue_create(&options)));
+    CHECK(!mn_vk_queue_create(&options));
+    CHECK(!strcmp(mn_last_message(), "a Vulkan device has at most 8 queues"));
+    for (int i = 0; i < MN_VK_MAX_QUEUES - QUEUES; i++) {
+        CHECK(mn_queue_close(mn_vk_queue_core(more[i]), MN_FOREVER) == MN_OK);
+        mn_vk_queue_release(more[i]);
+    }
+}
+
 /* ---- chains over the CPU and the device --------------------------------------------------------- */
 
 static mn_queue *cpu;
@@ -206,7 +250,7 @@ static void run_link(const uint64_t *table, const uint32_t grid[3], int64_t begi
 
 static void submit_link(work *chain, mn_timeline *timeline, int i) {
     mn_point wait = {timeline, (uint64_t)i}, signal = {timeline, (uint64_t)i + 1};
-    mn_submission one = {.waits = &wait, .wait_count = i > 0, .signals = &signal, .signal_count = 1, .work = &chain[i]};
+    mn_submission_desc one = {.waits = &wait, .wait_count = i > 0, .signals = &signal, .signal_count = 1, .work = &chain[i]};
     if (i % 2) {
         CHECK(mn_queue_submit(mn_vk_queue_core(queues[i / 2 % QUEUES]), &one, 1) == MN_OK);
         return;
@@ -222,7 +266,7 @@ static void submit_link(work *chain, mn_timeline *timeline, int i) {
 static void *run_chains(void *argument) {
     unsigned seed = 55u + (unsigned)(intptr_t)argument;
     waits_here = true;
-    for (int turn = 0; turn < CHAINS; turn++) {
+    for (int round = 0; round < CHAINS; round++) {
         work chain[LINKS] = {0};
         mn_timeline *timeline = mn_timeline_create("chain", 0);
         bool backwards = rand_r(&seed) % 2;
@@ -254,6 +298,8 @@ int main(void) {
         queues[q] = mn_vk_queue_create(&options);
         CHECK(queues[q]);
     }
+    check_waits_for_all();
+    check_queue_limit();
     run_submitters();
     CHECK(check_all() == 0);
     forget();
@@ -261,11 +307,11 @@ int main(void) {
     for (int i = 0; i < 50 && !atomic_load(&behind_device); i++) check_chains(1);
     CHECK(atomic_load(&behind_device) > 0);
     check_chains(SUBMITTERS);
-    mn_vk_queue_inject_failure(queues[1], 300, VK_ERROR_OUT_OF_DEVICE_MEMORY);
+    mn_vk_queue_inject_failure(queues[1], 600 / QUEUES, VK_ERROR_OUT_OF_DEVICE_MEMORY);
     run_submitters();
     CHECK(check_all() > 0);
     forget();
-    mn_vk_queue_inject_failure(queues[0], 300, VK_ERROR_DEVICE_LOST);
+    mn_vk_queue_inject_failure(queues[0], 600 / QUEUES, VK_ERROR_DEVICE_LOST);
     run_submitters();
     for (int s = 0; s < SUBMITTERS; s++)
         for (int i = 0; i < BATCHES; i++) wait_for(timelines[s][i]); /* a lost device may have run what failed */
