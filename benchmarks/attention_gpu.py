@@ -46,7 +46,8 @@ from mansard.ir.types import Value
 from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.parallel.split_attention import split_attention
-from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import canonical_steps
 from mansard.placement import PlacementOptions
 
 WARM_SECONDS, TIMED_SECONDS = 0.7, 0.25
@@ -204,7 +205,7 @@ def error_of(case: Case, arrays: dict[str, Array], result: Array) -> float:
 def mansard_rows(runner: Runner, case: Case, *, other: bool) -> list[dict[str, Any]]:
     """The default kernels of a case, and those without matrix units where asked for and there are others."""
     target: KernelTarget = runner.target
-    graph = run_passes(graph_of(case), CANONICAL)
+    graph = run_passes(graph_of(case), canonical_steps())
     graph = eliminate_dead(split_attention(graph, 4 * target.compute_units))
     fused = fuse(graph, attention=lambda form: takes_attention(form, target))
     arrays = inputs_of(case)

@@ -53,7 +53,8 @@ from mansard.ir import Graph, GraphBuilder, IndexMap
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.scalar import Apply, Arg, Cast, Scalar
 from mansard.passes.fusion.fuse import fuse
-from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import canonical_steps
 from mansard.placement import PlacementOptions
 
 SHAPES = ("1024x2048", "2048x1024", "1024x3072", "3072x1024", "1024x151936", "16384x16384")
@@ -208,7 +209,7 @@ class Kernels:
 
 def single(graph: Graph) -> Dispatch:
     """The one dispatch that a graph becomes."""
-    (dispatch,) = fuse(run_passes(graph, CANONICAL)).dispatches
+    (dispatch,) = fuse(run_passes(graph, canonical_steps())).dispatches
     return dispatch
 
 

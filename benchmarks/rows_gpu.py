@@ -48,7 +48,8 @@ from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.fusion.packable import mark_packable
 from mansard.passes.parallel.split_reduction import split_reductions
-from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import canonical_steps
 from mansard.placement import PlacementOptions
 
 F32, F16, I64 = DType.F32, DType.F16, DType.I64
@@ -317,7 +318,7 @@ def main() -> None:
     work: list[tuple[Case, list[Timed]]] = []
     for case in cases():
         if options.only in case.name:
-            graph = run_passes(case.graph, (*CANONICAL, split_reductions))
+            graph = run_passes(case.graph, (*canonical_steps(), split_reductions))
             found = mark_packable(fuse(graph)).dispatches
             work.append((case, [bench.kernel(d) for d in found]))
     started = time.perf_counter()

@@ -1,5 +1,14 @@
 """The compiler: a model in, a plan with its executables and weights out."""
 
-from mansard.compiler.compile import CompiledModel, CompileOptions, compile_graph, compile_model
+from mansard.compiler.compile import compile_graph, compile_model, lower_graph, lower_model
+from mansard.compiler.compiled_model import CompiledModel
+from mansard.compiler.options import CompileOptions
 
-__all__ = ["CompileOptions", "CompiledModel", "compile_graph", "compile_model"]
+__all__ = [
+    "CompileOptions",
+    "CompiledModel",
+    "compile_graph",
+    "compile_model",
+    "lower_graph",
+    "lower_model",
+]

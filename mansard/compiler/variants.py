@@ -1,27 +1,22 @@
-"""CPU variants: one model compiled for several CPUs, of which the best present one runs.
+"""Target variants: one model compiled for several CPUs or GPUs of a kind; the best one present runs.
 
 The variants of a target share everything up to the kernels: graph, fusion, placement. Each has kernels
-and a plan of its own; what is equal between them (weights, code of other devices) is kept once.
+and a plan of its own; what is equal between them (weights, code of other devices) is stored once.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
-import numpy.typing as npt
 
 from mansard.compiler.executables import Executables
 from mansard.compiler.targets import CompileTarget
+from mansard.compiler.weights import Load, Weight
 from mansard.ir.panels import Panels
 from mansard.ir.types import Value
 from mansard.plan.plan import ExecutableRef, WeightSpec
-
-Load = Callable[[], npt.NDArray[np.generic]]
-Weight = tuple[WeightSpec, Load]
 
 
 def target_sets(targets: Sequence[CompileTarget]) -> list[list[CompileTarget]]:
@@ -44,16 +39,16 @@ class SharedFiles:
     """Weights as the model has them, by the identity of what loads them (which is held, and need not have a
     hash): copies of a constant are one entry."""
 
-    def add_code(self, variant: int, made: Executables) -> list[tuple[ExecutableRef, ...]]:
+    def add_code(self, variant: int, kernels: Executables) -> list[tuple[ExecutableRef, ...]]:
         """Take over a variant's code; its references, renamed where entries are shared or clash."""
         entry_of = {blob: entry for entry, blob in self.blobs.items()}
         renamed: dict[str, str] = {}
-        for entry, blob in made.blobs.items():
+        for entry, blob in kernels.blobs.items():
             name = entry if variant == 0 else re.sub(r"(/[^/]*)$", rf"/variant{variant}\1", entry)
             renamed[entry] = entry_of.get(blob, name)
             self.blobs[renamed[entry]] = blob
         return [
-            tuple(dataclasses.replace(ref, entry=renamed[ref.entry]) for ref in refs) for refs in made.refs
+            tuple(dataclasses.replace(ref, entry=renamed[ref.entry]) for ref in refs) for refs in kernels.refs
         ]
 
     def add_weights(

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from mansard import dims
 from mansard.dims import DimLike
+from mansard.ir.dispatch import DispatchGraph
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Assert, Attention, Concat, Generic, Op, Pad, Reshape, Scan, Scatter, Slice, Sort
 from mansard.ir.scalar import (
@@ -74,6 +75,18 @@ def print_op(op: Op, locations: bool = False) -> str:
     results = ", ".join(map(typed, op.outputs))
     text = f"{results} = {_right_side(op)}" if op.outputs else _right_side(op)
     return f"{text}  // {op.location}" if locations and op.location.text else text
+
+
+def print_dispatches(graph: DispatchGraph) -> str:
+    """``graph`` as text: each dispatch with its buffers, then its ops."""
+    lines = []
+    for dispatch in graph.dispatches:
+        inputs = ", ".join(map(typed, dispatch.inputs))
+        outputs = ", ".join(map(typed, dispatch.outputs))
+        domain = ", ".join(map(str, dispatch.domain))
+        lines.append(f"dispatch {dispatch.name}[{domain}] ({inputs}) -> ({outputs})")
+        lines.extend(f"  {print_op(op)}" for op in dispatch.ops)
+    return "\n".join(lines)
 
 
 def _right_side(op: Op) -> str:

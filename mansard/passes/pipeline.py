@@ -1,15 +1,16 @@
-"""Passes in order: named, timed, dumped and verified after each."""
+"""The pipeline: every pass of a compilation in order, from the imported Graph to marked dispatches.
+
+`mansard.passes.pass_manager` runs it. A pass that stands here twice is called ``name.2`` the second time;
+those are the names that dumps carry and that ``--stop-after``, ``--skip-pass`` and ``--from`` take.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Union
+from functools import partial
 
-from mansard.errors import VerificationError
-from mansard.ir.graph import Graph
-from mansard.ir.verify import verify
+from mansard.analysis.attention import AttentionForm
 from mansard.passes.canonical.copies import read_through_copies
 from mansard.passes.canonical.cse import eliminate_common
 from mansard.passes.canonical.dce import eliminate_dead
@@ -21,91 +22,150 @@ from mansard.passes.canonical.lower_attention import lower_attention
 from mansard.passes.canonical.lower_views import lower_views
 from mansard.passes.canonical.simplify import simplify
 from mansard.passes.canonical.views import simplify_views
+from mansard.passes.fusion.fuse import fuse
+from mansard.passes.fusion.horizontal_fusion import fuse_horizontally
+from mansard.passes.fusion.in_place import mark_in_place
+from mansard.passes.fusion.packable import mark_packable
+from mansard.passes.layout.channels_last import channels_last
+from mansard.passes.layout.padding import read_padding
 from mansard.passes.layout.permute import permute_producers
 from mansard.passes.layout.split_loops import split_consumers
-
-Pass = Callable[[Graph], Graph]
-Dump = Callable[[str, str], None]
+from mansard.passes.layout.weights import lay_out_weights
+from mansard.passes.parallel.large_constants import split_large_constants
+from mansard.passes.parallel.split_attention import split_attention
+from mansard.passes.parallel.split_reduction import split_reductions
+from mansard.passes.pass_manager import Fixpoint, PassStep, Step, with_unique_names
+from mansard.passes.products.demote import demote_products
+from mansard.passes.products.fold_scales import fold_scales
+from mansard.passes.products.integer_products import demote_integers
+from mansard.passes.products.quantised_products import quantised_products
 
 
 @dataclass(frozen=True)
-class Fixpoint:
-    """Passes repeated until none changes the graph, at most ``rounds`` times."""
+class PipelineSettings:
+    """What the pipeline depends on beside the model. The defaults are those of a CPU."""
 
-    passes: tuple[Pass, ...]
-    rounds: int = 6
+    precision: str = "f32"
+    gpu: bool = False
+    """Whether a GPU is among the targets asked for."""
+    attention_workgroups: int | None = None
+    """Workgroups that an attention should have, where all targets asked for are GPUs."""
+    buffer_limit: tuple[int, str] | None = None
+    """The largest buffer in bytes, and the target it is a limit of; None where no target has one."""
+    fuse_attention: Callable[[AttentionForm], bool] | None = None
+    """Whether every target has a kernel for an attention as a whole."""
 
 
-Step = Union[Pass, Fixpoint]
-
-_CLEAN: tuple[Pass, ...] = (
-    simplify_views,
-    simplify,
-    affine_gathers,
-    read_through_copies,
-    read_through_joins,
-    inline_generated,
-    fold_constants,
-    eliminate_common,
-    eliminate_dead,
+CANONICALISE = Fixpoint(
+    (
+        # Reshapes that do nothing are in the way of every pattern below.
+        simplify_views,
+        # Smaller bodies: indices become plain, conditions constant, operands disappear.
+        simplify,
+        # Plain indices make gathers ordinary reads, through which copies can be seen.
+        affine_gathers,
+        read_through_copies,
+        read_through_joins,
+        # What now depends on constants or indices alone is computed here or in its readers.
+        inline_generated,
+        fold_constants,
+        # Last in a round: the passes above leave equal ops and ops that nothing reads.
+        eliminate_common,
+        eliminate_dead,
+    ),
+    name="canonicalise",
 )
-
-CANONICAL: tuple[Step, ...] = (
-    eliminate_dead,
-    simplify_views,
-    lower_attention,
-    lower_views,
-    Fixpoint(_CLEAN),
-    inline_into_gathers,
-    # Producers first: a transpose written by its producer leaves the loops of its readers whole.
-    permute_producers,
-    split_consumers,
-    Fixpoint(_CLEAN),
-    permute_producers,
-    Fixpoint(_CLEAN),
-)
-"""From an imported graph to one of Generic, Reshape, Scatter, Sort, Scan and Assert without needless
-copies, as fusion wants it."""
+"""Towards the canonical form: index maps instead of copies, constants folded, bodies small."""
 
 
-def run_passes(
-    graph: Graph,
-    passes: Sequence[Step],
-    dump: Dump | None = None,
-    timings: MutableMapping[str, float] | None = None,
-) -> Graph:
-    """Run ``passes`` in order and return the result.
+def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
+    """The steps of a compilation in order. A step whose ``when`` does not hold is passed over."""
+    s = settings or PipelineSettings()
+    bf16 = s.precision == "bf16"
+    attention_workgroups = s.attention_workgroups
+    buffer_limit, limited_target = s.buffer_limit or (0, "")
+    steps: tuple[Step, ...] = (
+        # -- Lowering: Generic, Reshape, Scatter, Sort, Scan and Assert are left of the op set -----
+        # First: constant folding and simplification would make floats of the stored integers.
+        PassStep(quantised_products),
+        # Before anything is lowered, because what nothing reads would be lowered as well.
+        PassStep(eliminate_dead),
+        # Before lower_views: a slice or reshape that does nothing is recognised as an op, not as a Generic.
+        PassStep(simplify_views),
+        # Before canonicalisation, which then sees products and softmax as it sees any others.
+        PassStep(lower_attention, required=True),
+        PassStep(lower_views, required=True),
+        # -- Canonical form ------------------------------------------------------------------------
+        CANONICALISE,
+        # After canonicalisation, which leaves only those maps in memory that something gathers from.
+        PassStep(inline_into_gathers),
+        # Before split_consumers: a transpose written by its producer leaves the loops of its readers whole.
+        PassStep(permute_producers),
+        PassStep(split_consumers),
+        # Split loops and permuted producers leave copies that can now be read through …
+        CANONICALISE,
+        # … which leaves transposes with one reader, for their producers to write …
+        PassStep(permute_producers),
+        # … and the maps of these to be cleaned.
+        CANONICALISE,
+        # -- Products: in the canonical form a product, its scale and its shift stand next to each other
+        # Before channels_last, so that a weight takes its scale before anything permutes it.
+        PassStep(fold_scales),
+        # Before channels_last: a window that reads its padding itself has one layout less to agree with.
+        PassStep(read_padding),
+        # Before folding: zero points leave sums over weights, which are constants.
+        PassStep(demote_integers),
+        PassStep(fold_constants),
+        # Before channels_last, which considers the readers of a value: only real ones may count.
+        PassStep(eliminate_dead),
+        # -- Layout --------------------------------------------------------------------------------
+        # CPUs and GPUs both want images channels-last, so the layout is one for all devices.
+        PassStep(channels_last),
+        # Before lay_out_weights, because the weights of merged products are laid out as one.
+        PassStep(fuse_horizontally),
+        # After horizontal fusion, so that an input shared by several products is rounded once.
+        PassStep(demote_products, when=bf16),
+        PassStep(eliminate_dead, when=bf16),
+        # After every pass that replaces weights: a weight is laid out once, in its final type and shape.
+        PassStep(lay_out_weights),
+        # -- Parallelism: after the layout, which decides what a long line or a row of keys is -----
+        # Where CPUs share the model, an attention stays whole for them.
+        PassStep(
+            partial(split_attention, workgroups=attention_workgroups or 1), attention_workgroups is not None
+        ),
+        # Splitting an attention leaves its masks and sums over whole rows unread.
+        PassStep(eliminate_dead, when=attention_workgroups is not None),
+        # After split_attention, whose softmax would no longer be recognised in pieces.
+        PassStep(split_reductions, when=s.gpu),
+        # Last of all on the Graph: sizes of constants are final.
+        PassStep(
+            partial(split_large_constants, limit=buffer_limit, device=limited_target),
+            when=s.buffer_limit is not None,
+        ),
+        # -- Graph to DispatchGraph ----------------------------------------------------------------
+        PassStep(partial(fuse, attention=s.fuse_attention), required=True),
+        # -- Dispatches: what a kernel may do to its operands depends on who else reads them -------
+        PassStep(mark_packable),
+        PassStep(mark_in_place),
+    )
+    return with_unique_names(steps)
 
-    ``dump`` is called with ``before`` and the input's text, then with a pass's name and the text
-    after it for every pass that changed something; ``timings`` collects seconds by pass name. Every
-    changed graph is verified: a VerificationError names the pass that broke it.
-    """
-    if dump is not None:
-        dump("before", str(graph))
-    for step in passes:
-        if isinstance(step, Fixpoint):
-            for _ in range(step.rounds):
-                before = graph
-                for one in step.passes:
-                    graph = _run(graph, one, dump, timings)
-                if graph is before:
-                    break
-        else:
-            graph = _run(graph, step, dump, timings)
-    return graph
+
+def graph_steps(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The part of a pipeline that takes a Graph to a Graph: all before fusion."""
+    return steps[: _index(steps, "fuse")]
 
 
-def _run(graph: Graph, step: Pass, dump: Dump | None, timings: MutableMapping[str, float] | None) -> Graph:
-    name = getattr(step, "__name__", type(step).__name__)
-    started = time.perf_counter()
-    result = step(graph)
-    if result is not graph:
-        try:
-            verify(result)
-        except VerificationError as error:
-            raise VerificationError(f"after pass {name}: {error}") from error
-    if timings is not None:
-        timings[name] = timings.get(name, 0.0) + time.perf_counter() - started
-    if dump is not None and result is not graph:
-        dump(name, str(result))
-    return result
+def fusion_steps(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The part of a pipeline from fusion on."""
+    return steps[_index(steps, "fuse") :]
+
+
+def canonical_steps() -> tuple[Step, ...]:
+    """The part of the pipeline that brings an imported graph to the canonical form."""
+    steps = pipeline()
+    return steps[: _index(steps, "canonicalise.3") + 1]
+
+
+def _index(steps: tuple[Step, ...], name: str) -> int:
+    return next((i for i, step in enumerate(steps) if step.name == name), len(steps))

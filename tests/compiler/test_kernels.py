@@ -16,7 +16,8 @@ from mansard.errors import ArtifactError
 from mansard.ir import Constant, GraphBuilder
 from mansard.ir.interpreter.graph import interpret
 from mansard.passes.fusion.fuse import fuse
-from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import canonical_steps
 
 
 def layers(count, width=24, names="w"):
@@ -64,7 +65,7 @@ def test_shapes_types_and_ranges_tell_kernels_apart():
         b = GraphBuilder()
         x = b.input("x", shape, F32)
         graph = b.build([unary(b, "exp", x)])
-        keys |= {dispatch_key(d) for d in fuse(run_passes(graph, CANONICAL)).dispatches}
+        keys |= {dispatch_key(d) for d in fuse(run_passes(graph, canonical_steps())).dispatches}
     assert len(keys) == 4
 
 
@@ -136,7 +137,7 @@ def test_an_error_in_a_thread_is_raised(monkeypatch):
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_graphs())
 def test_dispatches_survive_their_data_form(graph):
-    for dispatch in fuse(run_passes(graph, CANONICAL)).dispatches:
+    for dispatch in fuse(run_passes(graph, canonical_steps())).dispatches:
         data = json.loads(json.dumps(dispatch_to_data(dispatch)))
         again = dispatch_from_data(data, "again")
         assert dispatch_key(again) == dispatch_key(dispatch)

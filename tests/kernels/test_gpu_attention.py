@@ -16,7 +16,8 @@ from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
 from mansard.ir.interpreter.graph import interpret
 from mansard.passes.fusion.fuse import fuse
-from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import canonical_steps
 from tests.kernels.test_attention import attention, values
 
 F32, F16, BF16 = DType.F32, DType.F16, DType.BF16
@@ -156,7 +157,7 @@ def test_attention_stays_whole_beside_a_cpu():
 # Matrix units -----------------------------------------------------------------------------------------
 def _dispatches(graph, text):
     target = backend("vulkan").parse_target(text)
-    return fuse(run_passes(graph, CANONICAL), attention=lambda form: takes_attention(form, target))
+    return fuse(run_passes(graph, canonical_steps()), attention=lambda form: takes_attention(form, target))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
 from mansard.passes.fusion.fuse import fuse
-from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import canonical_steps
 from mansard.placement import PlacementOptions
 
 RNG = np.random.default_rng(11)
@@ -70,7 +71,7 @@ def product(rows, n, k, weights, vector=F32, *, transposed=True, constant=False,
 
 
 def nest_of(graph):
-    (dispatch,) = fuse(run_passes(graph, CANONICAL)).dispatches
+    (dispatch,) = fuse(run_passes(graph, canonical_steps())).dispatches
     return Nest(dispatch)
 
 

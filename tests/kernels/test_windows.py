@@ -19,7 +19,8 @@ from mansard.passes.fusion.fuse import fuse
 from mansard.passes.fusion.packable import mark_packable
 from mansard.passes.layout.channels_last import channels_last
 from mansard.passes.layout.padding import read_padding
-from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import canonical_steps
 from mansard.placement import PlacementOptions
 
 RNG = np.random.default_rng(11)
@@ -106,7 +107,7 @@ def test_convolution_of_a_padded_image(device, name):
 @pytest.mark.parametrize("name", sorted(set(CONVOLUTIONS) - {"few channels"}))
 def test_windows_get_their_own_schedule_and_no_padded_copy(name):
     graph, _ = image_graph(**CONVOLUTIONS[name])
-    image = run_passes(graph, (*CANONICAL, read_padding, eliminate_dead, channels_last))
+    image = run_passes(graph, (*canonical_steps(), read_padding, eliminate_dead, channels_last))
     dispatches = mark_packable(fuse(image)).dispatches
     (target,) = resolve_targets(("cpu:x86-64-v4",), PlacementOptions())
     windows = [d for d in dispatches if choose(Nest(d), target.kernel) is cpu_window.schedule]
@@ -167,7 +168,7 @@ def test_layout_passes_keep_the_meaning():
     total = b.generic([y], [maps(0, 1, 2, 3)], (1, 8, 6, 6), A0, reduced=2, combiner="add")
     both = b.concat([y, y], 1)
     for case in (graph, b.build([flat, total, both, y])):
-        image = run_passes(case, (*CANONICAL, read_padding, eliminate_dead, channels_last))
+        image = run_passes(case, (*canonical_steps(), read_padding, eliminate_dead, channels_last))
         assert "else 0.0" in str(image) or case is not graph
         for found, expected in zip(interpret(image, inputs), interpret(case, inputs), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -32,12 +32,13 @@ from mansard.ir import Concat, Constant, Generic, Graph, GraphBuilder, IndexMap,
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Cast, Gather, Index, Scalar
 from mansard.passes.canonical.simplify import simplify
-from mansard.passes.pipeline import CANONICAL, Fixpoint, run_passes
+from mansard.passes.pass_manager import Fixpoint, run_passes
+from mansard.passes.pipeline import canonical_steps
 
 
 def check(graph: Graph, inputs, atol=1e-5) -> Graph:
     """Canonicalise ``graph``, compare both under the interpreter, and return the new one."""
-    after = run_passes(graph, CANONICAL)
+    after = run_passes(graph, canonical_steps())
     for old, new in zip(interpret(graph, inputs), interpret(after, inputs), strict=True):
         assert old.dtype == new.dtype
         np.testing.assert_allclose(new, old, rtol=1e-4, atol=atol)
@@ -183,7 +184,7 @@ def test_random_graphs_keep_their_meaning(data):
     graph = maker.build()
     after = check(graph, maker.arrays, atol=1e-3)
     assert not any(isinstance(op, (Slice, Pad, Concat)) for op in after.ops)
-    assert run_passes(after, CANONICAL) is after, "the canonical form is not stable"
+    assert run_passes(after, canonical_steps()) is after, "the canonical form is not stable"
 
 
 # Services -----------------------------------------------------------------------------------
@@ -240,7 +241,7 @@ def test_time_grows_with_the_number_of_ops():
     def seconds(layers: int) -> float:
         graph, _ = model(layers, 3)
         started = time.process_time()
-        run_passes(graph, CANONICAL)
+        run_passes(graph, canonical_steps())
         return time.process_time() - started
 
     small = min(seconds(4) for _ in range(2))
@@ -250,7 +251,7 @@ def test_time_grows_with_the_number_of_ops():
 def test_dump_and_timings():
     graph, _ = model(1, 3)
     texts, timings = {}, {}
-    run_passes(graph, CANONICAL, dump=texts.setdefault, timings=timings)
+    run_passes(graph, canonical_steps(), dump=texts.setdefault, timings=timings)
     assert texts["before"] == str(graph)
     assert "attention %" in texts["before"]
     assert "attention %" not in texts["lower_attention"]
@@ -281,6 +282,6 @@ def test_fixpoint_stops_when_nothing_changes():
 
 def test_result_is_the_same_every_time():
     def text() -> str:
-        return str(run_passes(model(2, 3)[0], CANONICAL))
+        return str(run_passes(model(2, 3)[0], canonical_steps()))
 
     assert text() == text()

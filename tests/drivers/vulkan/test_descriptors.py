@@ -15,8 +15,7 @@ from support.graphs import A0, F32, binary, layer_norm, maps, matmul, op, softma
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
 from mansard.codegen.kernel import KernelBuilder
-from mansard.compiler import CompileOptions, compile_graph
-from mansard.compiler.compile import CompiledModel
+from mansard.compiler import CompiledModel, CompileOptions, compile_graph
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.drivers.vulkan.instance.device_plan import make_plan

@@ -14,7 +14,7 @@ import torch.ao.quantization.fx._decomposed  # defines the ops
 import torch.nn.functional as F
 from support.torch_import import check, import_and_check
 
-from mansard.compiler.compile import CompileOptions, compile_graph
+from mansard.compiler import CompileOptions, compile_graph
 from mansard.dtypes import DType
 from mansard.frontends import import_model
 from mansard.ir.interpreter.graph import interpret

@@ -14,7 +14,8 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Const, walk
 from mansard.ir.verify import verify
 from mansard.passes.canonical.lower_attention import lower_attention
-from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import canonical_steps
 
 ROWS, LENGTH = 5, 7
 
@@ -44,7 +45,7 @@ def check(graph, inputs, rtol=1e-5, atol=1e-6):
     assert all(isinstance(op, (Generic, Reshape)) for op in lowered.ops)
     assert lowered.outputs == graph.outputs
     (expected,) = interpret(graph, inputs)
-    for after in (lowered, run_passes(graph, CANONICAL)):
+    for after in (lowered, run_passes(graph, canonical_steps())):
         (got,) = interpret(after, inputs)
         assert got.dtype == expected.dtype
         np.testing.assert_allclose(got.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=atol)

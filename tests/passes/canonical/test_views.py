@@ -35,7 +35,8 @@ from mansard.passes.canonical.simplify import simplify
 from mansard.passes.canonical.views import simplify_views
 from mansard.passes.layout.permute import permute_producers
 from mansard.passes.layout.split_loops import split_consumers
-from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import canonical_steps
 
 
 def apply(graph: Graph, *passes) -> Graph:
@@ -494,7 +495,7 @@ def test_no_copy_is_left_in_an_attention_block():
         heads.append(transpose(b, b.reshape(y, (2, 6, 4, 4)), (0, 2, 1, 3)))
     out = b.attention(*heads, None, 0.5)
     out = b.reshape(transpose(b, out, (0, 2, 1, 3)), (2, 6, 16))
-    after = apply(b.build([out]), lambda g: run_passes(g, CANONICAL))
+    after = apply(b.build([out]), lambda g: run_passes(g, canonical_steps()))
     bodies = [op for op in after.ops if isinstance(op, Generic)]
     # Three projections; scores, scale, max, exp, sum, division and the weighted sum.
     assert len(bodies) == 10

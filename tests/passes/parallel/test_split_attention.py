@@ -13,7 +13,8 @@ from mansard.ir.verify import verify
 from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.parallel.split_attention import split_attention
-from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import canonical_steps
 
 
 def build(rows, length, *, heads=4, key_heads=2, mask=None, causal=False, dtype=F32):
@@ -22,7 +23,7 @@ def build(rows, length, *, heads=4, key_heads=2, mask=None, causal=False, dtype=
     k = b.input("k", (1, key_heads, length, 8), dtype)
     v = b.input("v", (1, key_heads, length, 6), dtype)
     m = b.input("m", (1, 1, rows, length), mask) if mask else None
-    return run_passes(b.build([b.attention(q, k, v, m, 0.3, causal)]), CANONICAL)
+    return run_passes(b.build([b.attention(q, k, v, m, 0.3, causal)]), canonical_steps())
 
 
 def split(graph, workgroups=64):
@@ -76,5 +77,5 @@ def test_keys_joined_from_parts_are_read_where_they_lie():
     keys = [b.input(f"k{n}", (1, 2, n, 8), F32) for n in (1023, 1)]
     values = [b.input(f"v{n}", (1, 2, n, 8), F32) for n in (1023, 1)]
     out = b.attention(q, b.concat(keys, 2), b.concat(values, 2), None, 0.3)
-    graph = run_passes(b.build([out]), CANONICAL)
+    graph = run_passes(b.build([out]), canonical_steps())
     assert split_attention(graph, 64) is graph

@@ -20,8 +20,7 @@ import numpy as np
 import pytest
 
 from mansard.api import Explanation
-from mansard.compiler import CompileOptions, compile_graph
-from mansard.compiler.compile import CompiledModel
+from mansard.compiler import CompiledModel, CompileOptions, compile_graph
 from mansard.ir import Graph
 from mansard.ir.interpreter.graph import interpret
 from mansard.placement import PlacementOptions

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mansard import dims
-from mansard.compiler.compile import CompiledModel
+from mansard.compiler import CompiledModel
 from mansard.plan.plan import DispatchStep, Plan
 from mansard.runtime.memory.tensors import Signature
 from support.emulation import elf

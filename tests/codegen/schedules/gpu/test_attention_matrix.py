@@ -17,7 +17,8 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.parallel.split_attention import split_attention
-from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import canonical_steps
 
 F16, BF16, F32 = DType.F16, DType.BF16, DType.F32
 PORTABLE = (
@@ -51,7 +52,7 @@ def check(
         arrays.append(array > 0 if value.type.dtype is DType.BOOL else array.astype(value.type.dtype.numpy))
     if empty:
         arrays[3][:, :, 1] = False
-    canonical = run_passes(graph, CANONICAL)
+    canonical = run_passes(graph, canonical_steps())
     if parts:
         canonical = eliminate_dead(split_attention(canonical, parts))
     dispatch, *others = fuse(canonical, attention=lambda form: takes_attention(form, target)).dispatches
@@ -121,6 +122,6 @@ def test_without_a_shape_for_the_type_rows_are_taken_otherwise(features):
     target = BACKEND.parse_target("vulkan:1.3+cooperative_matrix+bfloat16_matrix" + features + "+subgroup=32")
     b = GraphBuilder()
     q, k, v = (b.input(n, (1, 1, 64, 32), F16) for n in "qkv")
-    graph = run_passes(b.build([b.attention(q, k, v, None, 0.2)]), CANONICAL)
+    graph = run_passes(b.build([b.attention(q, k, v, None, 0.2)]), canonical_steps())
     (dispatch,) = fuse(graph, attention=lambda form: takes_attention(form, target)).dispatches
     assert all("matrix" not in c.to_dict() for c in candidates(dispatch, target))

@@ -1,0 +1,71 @@
+"""The plan of a compiled model, with those of its variants."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import mansard
+from mansard.compiler.compiled_model import CompiledModel
+from mansard.compiler.executables import Executables
+from mansard.compiler.options import CompileOptions
+from mansard.compiler.place import PlacedGraph, device_target
+from mansard.compiler.plan_builder import build_plan
+from mansard.compiler.sources import sources_to_bytes
+from mansard.compiler.targets import CompileTarget
+from mansard.compiler.variants import SharedFiles
+from mansard.compiler.weights import collect_weights
+from mansard.plan.plan import Plan
+
+
+def build_model(
+    placed: PlacedGraph,
+    variants: Sequence[tuple[Sequence[CompileTarget], Executables]],
+    options: CompileOptions,
+    timings: Mapping[str, float],
+) -> CompiledModel:
+    """The compiled model of placed dispatches: ``variants`` are its targets and kernels, the best first."""
+    files = SharedFiles()
+    first, *others = (
+        _variant_plan(placed, targets, kernels, files, number, options)
+        for number, (targets, kernels) in enumerate(variants)
+    )
+    plan = dataclasses.replace(first, variants=tuple(others), prediction=placed.prediction)
+    # A search replaces the kernels of one plan; those of a model with variants stay as they are.
+    best = variants[0][1]
+    sources = None if plan.variants else sources_to_bytes(best.sources)
+    return CompiledModel(plan, files.blobs, tuple(files.weights.values()), timings, best.cache, sources)
+
+
+def _variant_plan(
+    placed: PlacedGraph,
+    targets: Sequence[CompileTarget],
+    kernels: Executables,
+    files: SharedFiles,
+    number: int,
+    options: CompileOptions,
+) -> Plan:
+    refs = files.add_code(number, kernels)
+    weights = files.add_weights(collect_weights(placed.graph, kernels.packed), kernels.packed)
+    # What holds for all variants is told once, by the first plan.
+    plan = build_plan(
+        placed.graph,
+        placed.device_of,
+        kernels.kernels,
+        [device_target(target, refs[i]) for i, target in enumerate(targets)],
+        weights,
+        placed.decisions if number == 0 else (),
+        _info(options, placed.targets) if number == 0 else {},
+    )
+    return dataclasses.replace(plan, splits=placed.splits)
+
+
+def _info(options: CompileOptions, targets: Sequence[CompileTarget]) -> dict[str, str]:
+    """What the plan says about its compilation."""
+    measured = [f"{t.name} {t.slot.profile.measured}" for t in targets if t.slot.profile.measured]
+    return {
+        **({"calibrated": ", ".join(measured)} if measured else {}),
+        "compiler": f"mansard {mansard.__version__}",
+        "objective": options.placement.objective,
+        "precision": options.precision,
+    }

@@ -1,0 +1,43 @@
+"""The pipeline for a set of targets: what of the targets the passes depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mansard.analysis.attention import AttentionForm
+from mansard.codegen.schedules.choose import takes_attention
+from mansard.compiler.targets import CompileTarget
+from mansard.passes.pass_manager import Step
+from mansard.passes.pipeline import PipelineSettings, pipeline
+from mansard.passes.products.demote import check_precision
+
+_WORKGROUPS_PER_UNIT = 4
+"""Workgroups for each compute unit that an attention should have, to hide memory latency."""
+
+
+def target_pipeline(targets: Sequence[CompileTarget], precision: str) -> tuple[Step, ...]:
+    """The passes of a compilation for ``targets``. Raises CompileError for an unknown precision."""
+    requested = [t for t in targets if not t.slot.fallback]
+    gpus = [t for t in requested if t.kernel.is_gpu]
+    only_gpus = bool(gpus) and len(gpus) == len(requested)
+    limits = [(t.largest_buffer, t.name) for t in targets if t.largest_buffer is not None]
+    return pipeline(
+        PipelineSettings(
+            precision=check_precision(precision),
+            gpu=bool(gpus),
+            attention_workgroups=_attention_workgroups(gpus) if only_gpus else None,
+            buffer_limit=min(limits, default=None),
+            fuse_attention=lambda form: _takes_attention(form, targets),
+        )
+    )
+
+
+def _attention_workgroups(gpus: Sequence[CompileTarget]) -> int:
+    return _WORKGROUPS_PER_UNIT * max(t.kernel.compute_units for t in gpus)
+
+
+def _takes_attention(form: AttentionForm, targets: Sequence[CompileTarget]) -> bool:
+    """Whether an attention becomes one dispatch: every target has a kernel for it, or every requested one
+    where it is a part of a split attention, which CPUs have no kernel for."""
+    needed = [t for t in targets if form.partial is None or not t.slot.fallback]
+    return all(takes_attention(form, t.kernel) for t in needed)

@@ -1,0 +1,45 @@
+"""The constants of a compiled model: which dispatches read, in the form in which kernels read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.errors import CompileError
+from mansard.ir.dispatch import DispatchGraph
+from mansard.ir.panels import Panels
+from mansard.ir.types import Value
+from mansard.plan.plan import WeightSpec
+
+Load = Callable[[], npt.NDArray[np.generic]]
+Weight = tuple[WeightSpec, Load]
+
+
+def collect_weights(graph: DispatchGraph, packed: Mapping[Value, Panels]) -> dict[Value, Weight]:
+    """Constants that dispatches read, each under a unique entry name; those in ``packed`` in that layout."""
+    read = dict.fromkeys(graph.whole(v) for d in graph.dispatches for v in d.inputs)
+    weights: dict[Value, Weight] = {}
+    for value in read:
+        if value not in graph.graph.constants:
+            continue
+        constant = graph.graph.constants[value]
+        shape, load = _static_shape(value), constant.load
+        if value in packed:
+            shape, load = packed[value].shape, _packing(packed[value], load)
+        weights[value] = (WeightSpec(value.name, value.type.dtype, shape, constant.key), load)
+    return weights
+
+
+def _static_shape(value: Value) -> tuple[int, ...]:
+    shape = []
+    for extent in value.type.shape:
+        if not isinstance(extent, int):
+            raise CompileError(f"constant {value.name!r} has a symbolic dim {extent}")
+        shape.append(extent)
+    return tuple(shape)
+
+
+def _packing(panels: Panels, load: Load) -> Load:
+    return lambda: panels.pack(load())
