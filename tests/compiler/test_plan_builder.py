@@ -7,31 +7,18 @@ two values whose lifetimes allow one memory are never alive together.
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.built_plans import plan_of
 from support.graphs import F32, binary, matmul, random_graphs, unary
 
 from mansard import dims
 from mansard.compiler.activations import activation_arenas, describe
-from mansard.compiler.plan_builder import DeviceTarget, KernelRef, build_plan
 from mansard.dims import Dim
 from mansard.ir import GraphBuilder
 from mansard.passes.fusion.fuse import fuse
 from mansard.plan.arena import ALIGNMENT
-from mansard.plan.plan import BarrierStep, DispatchStep, TransferStep, ValueSpec, WeightSpec
+from mansard.plan.plan import BarrierStep, DispatchStep, TransferStep, ValueSpec
 
 N = dims.symbol(Dim("n", 1, 64))
-
-
-def plan_of(fused, labels, devices=2):
-    targets = [DeviceTarget(f"d{i}", f"d{i}", f"d{i}", ()) for i in range(devices)]
-    kernels = {d: KernelRef(0, d.name, (), (1, 1, 1)) for d in fused.dispatches}
-    constants = {
-        v: WeightSpec(v.name, v.type.dtype, v.type.shape)
-        for d in fused.dispatches
-        for v in d.inputs
-        if v in fused.graph.constants
-    }
-    device_of = dict(zip(fused.dispatches, labels, strict=True))
-    return build_plan(fused, device_of, kernels, targets, constants, (), {})
 
 
 def segments(plan):

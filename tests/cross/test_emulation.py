@@ -9,12 +9,10 @@ from support.emulation.cases import Collector, functions
 from support.emulation.cpus import CPUS, Emulated
 from support.emulation.emulator import Batch, CrashError
 
-from tests.kernels import test_attention, test_windows
-from tests.kernels import test_narrow_types as test_narrow_kernels
-from tests.kernels import test_ops as test_kernels
+from tests.kernels import test_attention, test_narrow_types, test_ops, test_windows
 
 pytestmark = pytest.mark.emulation
-MODULES = (test_kernels, test_narrow_kernels, test_attention, test_windows)
+MODULES = (test_ops, test_narrow_types, test_attention, test_windows)
 LOOK_INSIDE = {"test_rows_without_any_key_give_zeros"}
 """Tests that look at the outputs of a call themselves: these are not there yet when cases are collected."""
 CASES = [(m, name) for m in MODULES for name in functions(m) if name not in LOOK_INSIDE]

@@ -10,11 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 from support import vulkan_support
+from support.adapters import CpuAdapter, NullAdapter, VulkanAdapter
 from support.conformance import Adapter, PairTests, PartnerAdapter
-
-from tests.drivers.cpu.test_conformance import CpuAdapter
-from tests.drivers.null.test_conformance import NullAdapter
-from tests.drivers.vulkan.test_conformance import VulkanAdapter
 
 ADAPTERS: dict[str, Adapter] = {
     "Cpu": CpuAdapter(),

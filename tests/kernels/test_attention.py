@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.graph_runner import compare, compiled, outputs
+from support.graphs import attention, values
 
 from mansard import dims
 from mansard.dims import Dim
@@ -12,26 +13,6 @@ from mansard.ir import GraphBuilder
 from mansard.ir.interpreter.graph import interpret
 
 F32 = DType.F32
-RNG = np.random.default_rng(11)
-
-
-def attention(heads, keys, shape, *, dtype=F32, mask=None, causal=False):
-    """A graph of one attention; ``shape`` is (batch, rows, length, depth, columns)."""
-    batch, rows, length, depth, columns = shape
-    b = GraphBuilder()
-    q = b.input("q", (batch, heads, rows, depth), dtype)
-    k = b.input("k", (batch, keys, length, depth), dtype)
-    v = b.input("v", (batch, keys, length, columns), dtype)
-    m = b.input("m", *mask) if mask is not None else None
-    return b.build([b.attention(q, k, v, m, 0.3, causal)])
-
-
-def values(graph, **sizes):
-    out = []
-    for value in graph.inputs:
-        array = RNG.standard_normal(value.type.concrete(sizes)).astype(np.float32)
-        out.append(array > 0.5 if value.type.dtype is DType.BOOL else array.astype(value.type.dtype.numpy))
-    return out
 
 
 def check(graph, inputs, tolerance=1e-5, device="cpu"):

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.graph_runner import compare, compiled, outputs
+from support.graphs import attention, values
 
 from mansard import dims
 from mansard.codegen.schedules import schedule
@@ -18,7 +19,6 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.pass_manager import run_passes
 from mansard.passes.pipeline import canonical_steps
-from tests.kernels.test_attention import attention, values
 
 F32, F16, BF16 = DType.F32, DType.F16, DType.BF16
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from support.placements import CHIP
 
 from mansard.errors import PlacementError
 from mansard.placement.cost import Work, load_seconds, seconds
@@ -11,7 +12,6 @@ from mansard.placement.search.choose import choose
 from mansard.placement.simulate import simulate
 from mansard.targets.profile import DeviceProfile, LinkProfile
 from mansard.targets.socs import parse_soc
-from tests.placement.test_what_if import CHIP
 
 GPU = DeviceProfile(
     "gpu", 1e12, 4e12, 1 << 20, {"f32": 1e12}, 1e-6, LinkProfile(1e9, 0), True,

@@ -6,6 +6,7 @@ import json
 import pytest
 from support.graphs import A0, A1, F32, maps, op, unary
 from support.heavy_graphs import GRAPHS
+from support.placements import CHIP
 
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.errors import PlacementError
@@ -18,7 +19,6 @@ from mansard.plan.serialise import plan_from_json, plan_to_json
 from mansard.targets.profile import KINDS, DeviceProfile, LinkProfile
 from mansard.targets.socs import parse_soc
 from mansard.tuning import mixed
-from tests.placement.test_what_if import CHIP
 
 
 def profile(**figures):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from support.built_plans import plan_of
 from support.graphs import F32, matmul, softmax
+from support.placements import chain, device, profile, random_problem
 
 from mansard.ir import Graph, GraphBuilder, Location
 from mansard.ir.dispatch import DispatchGraph
@@ -17,9 +19,6 @@ from mansard.placement.problem import HOST, DataEdge, PlacementProblem, reordere
 from mansard.placement.search.choose import choose
 from mansard.placement.simulate import simulate
 from mansard.plan.plan import DispatchStep
-from tests.compiler.test_plan_builder import plan_of
-from tests.placement.search.test_choose import profile, random_problem
-from tests.placement.test_place import chain, device
 
 
 def alternating(steps: int) -> PlacementProblem:

@@ -7,31 +7,17 @@ import warnings
 import numpy as np
 import pytest
 from support.graphs import F32, binary, matmul, unary
+from support.placements import chain, device
 
 from mansard.dtypes import DType
 from mansard.errors import PlacementError
 from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.passes.fusion.fuse import fuse
-from mansard.placement import DeviceSlot, PlacementOptions, place, work_of
+from mansard.placement import PlacementOptions, place, work_of
 from mansard.placement.cost import seconds
 from mansard.placement.problem import merge_overlapping
 from mansard.targets.profile import DeviceProfile, LinkProfile, default_profile
-
-
-def device(name, rate=1e9, *, launch=0.0, handoff=0.0, refuses=lambda d: None, fallback=False, unified=True):
-    link = LinkProfile(1e9, handoff)
-    profile = DeviceProfile(name, 1e12, 1e12, 0, {"f32": rate}, launch, link, unified)
-    return DeviceSlot(name, profile, refuses, fallback)
-
-
-def chain(length=6, size=64):
-    """Matmuls one after another: each a dispatch of 2 * size**3 operations."""
-    b = GraphBuilder()
-    x, w = b.input("x", (size, size), F32), b.input("w", (size, size), F32)
-    for _ in range(length):
-        x = unary(b, "exp", matmul(b, x, w))
-    return fuse(b.build([x]))
 
 
 def devices_of(result, graph):

@@ -3,11 +3,11 @@
 import dataclasses
 
 import pytest
+from support.placements import profile
 
 from mansard.placement.problem import HOST, DataEdge, PlacementProblem
 from mansard.placement.simulate import simulate
 from mansard.targets.profile import LinkProfile
-from tests.placement.search.test_choose import profile
 
 IN = LinkProfile(10.0, 0.25, 0.5, ((10.0, 2.0), (30.0, 3.0)))
 OUT = LinkProfile(5.0, 0.125, 0.25, ((10.0, 4.0),))

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from support.graphs import F32, matmul, unary
+from support.placements import CHIP
 from typer.testing import CliRunner
 
 from mansard.artifact.resources import MemoryResources, write_artifact
@@ -29,31 +30,6 @@ from mansard.plan.dataflow import dataflow, dispatch_parents
 from mansard.plan.serialise import plan_from_json, plan_to_json
 from mansard.targets.profile import DeviceProfile, LinkProfile
 from mansard.targets.socs import load_soc, parse_soc, shipped_socs
-
-CHIP = """
-name = "Test chip"
-[cpu]
-bandwidth = 1e9
-cache_bandwidth = 1e9
-cache_bytes = 0
-launch = 1e-3
-handoff = 2e-3
-link = 1e9
-rates = { f32 = 1e15 }
-memory = 1000000
-[vulkan]
-unified = false
-bandwidth = 2e9
-cache_bandwidth = 2e9
-cache_bytes = 0
-launch = 0
-handoff = 5e-3
-link = 1e6
-rates = { f32 = 1e15 }
-efficiency = { bandwidth = 0.5 }
-memory = 100
-links = { cpu = { link = 2e6, handoff = 1e-3 }, host = { link = 4e6, handoff = 0 } }
-"""
 
 
 def two_devices(size=32, rows=None, length=4):

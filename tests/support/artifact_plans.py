@@ -91,3 +91,26 @@ def weight_array(spec: WeightSpec) -> np.ndarray:
     """Deterministic contents of a weight."""
     count = int(np.prod(spec.shape))
     return (np.arange(count) % 7 - 3).astype(spec.dtype.numpy).reshape(spec.shape)
+
+
+def step(label: str, *values: int) -> DispatchStep:
+    return DispatchStep(0, "k", tuple(map(BindingSpec, values)), (), (1, 1, 1), label)
+
+
+def diamond() -> Plan:
+    """x -> a -> (b on the CPU, c on the GPU) -> d on the CPU -> y; then e updates the state that d read."""
+    kinds = ["input", "transient", "transient", "transient", "transient", "transient", "output", "state"]
+    slots = [0, 0, 0, 1, 1, 0, 0, 0]
+    values = tuple(ValueSpec(n, f"v{n}", k, s, 8) for n, (k, s) in enumerate(zip(kinds, slots, strict=True)))
+    cpu = (
+        Segment((), (step("a", 0, 1),)),
+        Segment(((0, 0),), (step("b", 1, 2),)),
+        Segment(
+            ((0, 1), (1, 0)),
+            (TransferStep(4, 5, 8, "transfer v4"), step("d", 2, 5, 7, 6), step("e", 7, 6, 7)),
+        ),
+    )
+    gpu = (Segment(((0, 0),), (TransferStep(1, 3, 8, "transfer v1"), step("c", 3, 4))),)
+    devices = (DevicePlan("cpu", "cpu", "cpu", (), cpu), DevicePlan("gpu", "vulkan", "v", (), gpu))
+    spec = TensorSpec("x", DType.F32, (2,), 0)
+    return Plan("m", (), (spec,), (TensorSpec("y", DType.F32, (2,), 6),), values, (), devices)

@@ -5,8 +5,19 @@ from __future__ import annotations
 import functools
 import platform
 
+import numpy as np
+
 from mansard.codegen.llvm.link import link
-from mansard.hal import EntryPoint, ExecutableSpec
+from mansard.drivers.cpu.device import CpuDevice
+from mansard.hal import (
+    BarrierCommand,
+    Buffer,
+    BufferRef,
+    Command,
+    DispatchCommand,
+    EntryPoint,
+    ExecutableSpec,
+)
 
 CHUNK = 16
 """Elements one workgroup works on."""
@@ -171,3 +182,13 @@ def groups(name: str, count: int) -> tuple[int, int, int]:
     """The grid for ``count`` elements (workgroups, for ``spin`` and ``where``)."""
     per_group = CHUNK if name in ("fill_index", "add") else 1
     return (-(-count // per_group), 1, 1)
+
+
+def chain(device: CpuDevice, length: int, size: int = 1000) -> tuple[list[Command], Buffer]:
+    """Commands that add 1 to every element of a buffer ``length`` times, one after another."""
+    total, one = device.allocate(4 * size), device.allocate(4 * size)
+    one.view().view(np.float32)[:] = 1
+    add = device.load(spec("add"))
+    grid = (-(-size // CHUNK), 1, 1)
+    refs = (BufferRef(total), BufferRef(one), BufferRef(total))
+    return [DispatchCommand(add, "add", refs, (size,), grid), BarrierCommand()] * length, total

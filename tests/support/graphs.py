@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import strategies as st
 
 from mansard.dtypes import DType
@@ -119,3 +120,25 @@ def _weight(rows: int, columns: int):
     import numpy as np
 
     return ((np.arange(rows * columns).reshape(rows, columns) * 7) % 11 - 5).astype(np.float32) / 4
+
+
+RNG = np.random.default_rng(11)
+
+
+def attention(heads, keys, shape, *, dtype=F32, mask=None, causal=False):
+    """A graph of one attention; ``shape`` is (batch, rows, length, depth, columns)."""
+    batch, rows, length, depth, columns = shape
+    b = GraphBuilder()
+    q = b.input("q", (batch, heads, rows, depth), dtype)
+    k = b.input("k", (batch, keys, length, depth), dtype)
+    v = b.input("v", (batch, keys, length, columns), dtype)
+    m = b.input("m", *mask) if mask is not None else None
+    return b.build([b.attention(q, k, v, m, 0.3, causal)])
+
+
+def values(graph, **sizes):
+    out = []
+    for value in graph.inputs:
+        array = RNG.standard_normal(value.type.concrete(sizes)).astype(np.float32)
+        out.append(array > 0.5 if value.type.dtype is DType.BOOL else array.astype(value.type.dtype.numpy))
+    return out

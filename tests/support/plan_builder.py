@@ -11,6 +11,7 @@ from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
 from mansard.dims import Dim, DimLike
 from mansard.dtypes import DType
+from mansard.plan.layout import Links
 from mansard.plan.plan import (
     AssertSpec,
     BarrierStep,
@@ -152,3 +153,18 @@ def there_and_back() -> PlanBuilder:
         0, b.move(u, u_back), b.step("scale", u_back, v, params=(3,)), b.step("add", v, t, y), wait=[(1, 0)]
     )
     return b
+
+
+CPU, GPU, CARD, CARD_BOUND_LATE = (True, True), (True, False), (False, False), (False, True)
+"""Kinds of devices: whether they share the host's memory, and take buffers at submission."""
+
+
+def links(*kinds, transfer_queue=True):
+    count = len(kinds)
+    return Links(
+        names=tuple(f"d{i}" for i in range(count)),
+        unified=tuple(unified for unified, _ in kinds),
+        late_binding=tuple(late for _, late in kinds),
+        reach=((True,) * count,) * count,
+        transfer_queue=(transfer_queue,) * count,
+    )

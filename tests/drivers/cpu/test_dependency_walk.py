@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 from support.conformance.adapter import WAIT
+from support.cpu_kernels import chain
 
 from mansard.drivers.cpu.device import CpuDevice
 from mansard.drivers.cpu.driver import DRIVER
 from mansard.errors import DeviceError, WaitTimeoutError
 from mansard.hal import Point, Semaphore, Submission
-from tests.drivers.cpu.test_threads import chain
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from support import cpu_kernels
 from support.conformance.adapter import WAIT
+from support.cpu_kernels import chain
 from support.paths import TESTS
 
 import mansard
@@ -24,9 +25,7 @@ from mansard.errors import DeviceError, DeviceUnavailableError, InputError, Wait
 from mansard.hal import (
     BarrierCommand,
     BindingSlot,
-    Buffer,
     BufferRef,
-    Command,
     DispatchCommand,
     EntryPoint,
     Executable,
@@ -54,16 +53,6 @@ def tasks() -> dict[int, str]:
         except FileNotFoundError:
             continue
     return found
-
-
-def chain(device: CpuDevice, length: int, size: int = 1000) -> tuple[list[Command], Buffer]:
-    """Commands that add 1 to every element of a buffer ``length`` times, one after another."""
-    total, one = device.allocate(4 * size), device.allocate(4 * size)
-    one.view().view(np.float32)[:] = 1
-    add = device.load(cpu_kernels.spec("add"))
-    grid = (-(-size // cpu_kernels.CHUNK), 1, 1)
-    refs = (BufferRef(total), BufferRef(one), BufferRef(total))
-    return [DispatchCommand(add, "add", refs, (size,), grid), BarrierCommand()] * length, total
 
 
 def test_every_number_of_threads_computes_the_same(cpu: CpuDevice) -> None:

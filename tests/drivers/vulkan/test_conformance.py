@@ -6,62 +6,11 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from support import vulkan_kernels as kernels
 from support import vulkan_support
-from support.conformance import Adapter, Conformance, KernelTests
-
-from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.device import VulkanDevice
-from mansard.errors import DeviceLostError, MansardError
-from mansard.hal import Device, ExecutableSpec, Submission
+from support.adapters import VulkanAdapter
+from support.conformance import Conformance, KernelTests
 
 pytestmark = pytest.mark.vulkan
-ENTRIES = {entry.name: entry for entry in (kernels.FILL_INDEX, kernels.ADD, kernels.SPIN, kernels.WIDE)}
-
-
-class VulkanAdapter(Adapter):
-    def __init__(self, variation: vulkan_support.Variation) -> None:
-        self._variation = variation
-        self.variation = variation.name
-
-    def title(self) -> str:
-        info = vulkan_support.validating_driver().devices()[self._variation.index]
-        return f"{info.id}: {info.name} ({info.driver_version})"
-
-    @property
-    def spin_steps(self) -> int:  # type: ignore[override]
-        """Many steps on a GPU, which runs all workgroups at once; few on a processor."""
-        return 60_000 if vulkan_support.usable_device().kind == "software" else 4_000_000
-
-    def open(self) -> Device:
-        vulkan_support.usable_device()
-        return self._variation.open()
-
-    def spec(self, name: str) -> ExecutableSpec:
-        return kernels.spec(ENTRIES[name])
-
-    def grid(self, name: str, count: int) -> tuple[int, int, int]:
-        return kernels.groups(count)
-
-    def fail_next(self, device: Device) -> bool:
-        assert isinstance(device, VulkanDevice)
-        device.inject(result=vk.VK_ERROR_UNKNOWN)
-        return True
-
-    def hang_next(self, device: Device) -> bool:
-        assert isinstance(device, VulkanDevice)
-        device.inject(hang=True)
-        return True
-
-    def let_go(self, device: Device) -> None:
-        assert isinstance(device, VulkanDevice)
-        device.let_go()
-
-    def lose(self, device: Device) -> type[MansardError]:
-        assert isinstance(device, VulkanDevice)
-        device.inject(result=vk.VK_ERROR_DEVICE_LOST)
-        device.submit([Submission(device.record([]))])
-        return DeviceLostError
 
 
 class VulkanKernels(KernelTests):

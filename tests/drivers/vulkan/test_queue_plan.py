@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from support.vulkan_snapshots import COMPUTE, DISCRETE, GRAPHICS, INTEGRATED, LAVAPIPE, TRANSFER
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.queues import QueuePlan, QueueSlot, can_time, plan_queues
 from mansard.drivers.vulkan.instance.snapshot import QueueFamily, Snapshot
-from tests.drivers.vulkan.test_device_plan import COMPUTE, DISCRETE, GRAPHICS, INTEGRATED, LAVAPIPE, TRANSFER
 
 ALL = GRAPHICS | COMPUTE | TRANSFER
 SPARSE = vk.VK_QUEUE_SPARSE_BINDING_BIT

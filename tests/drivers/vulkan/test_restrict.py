@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from support.vulkan_snapshots import DISCRETE, GIB
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.driver import VulkanDriver
@@ -30,7 +31,6 @@ from mansard.drivers.vulkan.instance.snapshot import (
     feature_names,
 )
 from mansard.errors import InputError
-from tests.drivers.vulkan.test_device_plan import DISCRETE, GIB
 
 PROFILES = sorted(limit_profiles())
 KNOWN = {*UNNAMED_FEATURES, *(part for parts in NAMED_FEATURES.values() for part in parts)}

@@ -4,6 +4,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
+from support.vulkan_snapshots import DISCRETE, GIB, INTEGRATED, LIMITS
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.device_plan import can_be_sparse, make_plan
@@ -11,7 +12,6 @@ from mansard.drivers.vulkan.instance.queues import QueueSlot, plan_queues, with_
 from mansard.drivers.vulkan.instance.snapshot import QueueFamily
 from mansard.drivers.vulkan.memory.sparse import SparseBinder
 from mansard.errors import DeviceError, OutOfMemoryError
-from tests.drivers.vulkan.test_device_plan import DISCRETE, GIB, INTEGRATED, LIMITS
 
 SPARSE_QUEUE = vk.VK_QUEUE_SPARSE_BINDING_BIT
 FAMILIES = tuple(QueueFamily(f.flags | SPARSE_QUEUE, f.count, 64) for f in DISCRETE.queue_families)

@@ -7,6 +7,15 @@ import time
 
 import numpy as np
 import pytest
+from support.placements import (
+    LATER,
+    UNLIMITED,
+    best_allowed,
+    best_of_all,
+    constrained,
+    profile,
+    random_problem,
+)
 
 from mansard.errors import PlacementError
 from mansard.placement.problem import HOST, DataEdge, PlacementProblem, ResidentConstant
@@ -16,89 +25,6 @@ from mansard.placement.search.loads import Loads, load_weights
 from mansard.placement.search.local import cost_of
 from mansard.placement.search.milp import solve
 from mansard.placement.simulate import simulate
-from mansard.targets.profile import LinkProfile
-from tests.placement.search.test_choose import best_of_all, profile, random_problem
-
-UNLIMITED = 1 << 30
-
-
-LATER = 60.0
-
-
-def constrained(seed):
-    """A random problem with, by chance: an input that several read, outputs in the middle, own links, shared
-    cores, a state, constants that several read under limits, least shares, delays of the caller."""
-    rng = np.random.default_rng(seed + 1000)
-    devices = int(rng.integers(2, 4))
-    count = int(rng.integers(4, 7 if devices == 3 else 9))
-    problem = random_problem(seed, count, devices)
-
-    def some(most):
-        return tuple(sorted({int(n) for n in rng.integers(0, count, most)}))
-
-    edges = [
-        dataclasses.replace(edge, consumers=(*edge.consumers, HOST))
-        if edge.producer != HOST and HOST not in edge.consumers and rng.uniform() < 0.2
-        else edge
-        for edge in problem.edges
-    ]
-    if rng.uniform() < 0.5:
-        edges.append(DataEdge(HOST, some(3), float(rng.uniform(0, 0.5))))
-    profiles = tuple(
-        dataclasses.replace(
-            own,
-            links={
-                f"d{other}": LinkProfile(float(rng.uniform(0.5, 2)), float(rng.uniform(0, 0.3)))
-                for other in range(devices)
-                if rng.uniform() < 0.5
-            },
-        )
-        for own in problem.profiles
-    )
-    if rng.uniform() < 0.3:  # two devices on the same cores
-        profiles = tuple(
-            dataclasses.replace(own, cores="host" if number < 2 else "")
-            for number, own in enumerate(profiles)
-        )
-    if rng.uniform() < 0.5:
-        profiles = tuple(delayed(own, rng) for own in profiles)
-    more = {}
-    group = some(3)
-    if rng.uniform() < 0.4 and len(group) > 1:
-        more["colocated"] = (group,)
-    if rng.uniform() < 0.4:
-        more["constants"] = tuple(
-            ResidentConstant(int(rng.integers(1, 20)), some(int(rng.integers(1, 3)))) for _ in range(5)
-        )
-        more["limits"] = tuple(int(rng.integers(5, 50)) if rng.uniform() < 0.6 else None for _ in profiles)
-    if rng.uniform() < 0.3:
-        more["min_dispatches"] = tuple(int(rng.integers(0, 3)) for _ in profiles)
-    return dataclasses.replace(problem, edges=tuple(edges), profiles=profiles, **more)
-
-
-def delayed(own, rng):
-    """The profile with what copies take beside their bytes, and delays and copies of the caller's side."""
-    points = ((0.1, float(rng.uniform(0, 0.1))), (0.5, float(rng.uniform(0.1, 0.3))))
-
-    def slower(link):
-        beside = {
-            "copy_seconds": float(rng.uniform(0, 0.1)),
-            "host_copies": points if rng.uniform() < 0.6 else (),
-        }
-        return dataclasses.replace(link, **beside)
-
-    links = {name: slower(link) for name, link in own.links.items()}
-    if rng.uniform() < 0.6:
-        links["host"] = slower(LinkProfile(float(rng.uniform(0.5, 2)), float(rng.uniform(0, 0.3))))
-    start = float(rng.uniform(0, 0.5)) if rng.uniform() < 0.7 else 0.0
-    return dataclasses.replace(own, link=slower(own.link), links=links, start=start)
-
-
-def best_allowed(problem, objective):
-    try:
-        return best_of_all(problem, objective, problem.is_feasible)
-    except ValueError:  # none is allowed
-        return None
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])

@@ -4,13 +4,12 @@ import itertools
 import math
 
 import pytest
+from support.placements import LATER, UNLIMITED, best_allowed, constrained, profile
 
 from mansard.placement.problem import HOST, DataEdge, PlacementProblem
 from mansard.placement.search.beam import Frontier
 from mansard.placement.search.branching import Case, divided
 from mansard.placement.search.choose import choose
-from tests.placement.search.test_beam import LATER, UNLIMITED, best_allowed, constrained
-from tests.placement.search.test_choose import profile
 
 
 def all_cases(problem, most=20):

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from support.placements import best_of_all, profile, random_problem
 
 from mansard.errors import PlacementError
 from mansard.placement.problem import HOST, DataEdge, PlacementProblem, ResidentConstant
@@ -12,38 +13,6 @@ from mansard.placement.search.choose import choose, load_bound, path_bound
 from mansard.placement.search.local import stages
 from mansard.placement.search.milp import solve
 from mansard.placement.simulate import simulate
-from mansard.targets.profile import DeviceProfile, LinkProfile
-
-
-def profile(name, handoff, link, unified):
-    return DeviceProfile(name, 1e9, 1e9, 0, {"f32": 1e9}, 0.0, LinkProfile(link, handoff), unified)
-
-
-def random_problem(seed, count=7, devices=2):
-    """A random DAG; every dispatch reads one or two earlier ones or the input, the last gives the output."""
-    rng = np.random.default_rng(seed)
-    profiles = tuple(
-        profile(f"d{i}", float(rng.uniform(0, 0.3)), 1.0, bool(rng.integers(2))) for i in range(devices)
-    )
-    readers = {}
-    for n in range(count):
-        for source in {int(s) for s in rng.integers(max(-1, n - 3), n, 2)} if n else {HOST}:
-            readers.setdefault(source, []).append(n)
-    edges = [DataEdge(s, tuple(r), float(rng.uniform(0, 0.5))) for s, r in readers.items()]
-    edges += [DataEdge(n, (HOST,), 0.1) for n in range(count) if n not in readers]
-    times = tuple(tuple(float(t) for t in rng.uniform(0.1, 1.0, devices)) for _ in range(count))
-    allowed = tuple(
-        tuple(range(devices)) if rng.uniform() < 0.8 else (int(rng.integers(devices)),) for _ in range(count)
-    )
-    return PlacementProblem(times, allowed, tuple(edges), profiles)
-
-
-def best_of_all(problem, objective, accept=lambda labels: True):
-    def cost(labels):
-        predicted = simulate(problem, labels)
-        return predicted.seconds if objective == "latency" else max(problem.queue_loads(predicted.load))
-
-    return min(cost(list(labels)) for labels in itertools.product(*problem.allowed) if accept(labels))
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])

@@ -5,47 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.artifact_plans import two_device_plan
+from support.artifact_plans import diamond, two_device_plan
 from support.fake_device import gpu_options
 from support.plan_builder import X, bound, there_and_back
 
-from mansard.dtypes import DType
 from mansard.hal import ProfileRow
 from mansard.plan.dataflow import Node, dataflow, dispatch_parents, longest_path
-from mansard.plan.plan import (
-    BindingSpec,
-    DevicePlan,
-    DispatchStep,
-    Plan,
-    Segment,
-    TensorSpec,
-    TransferStep,
-    ValueSpec,
-)
 from mansard.runtime.profiling.profile import Copies, DeviceProfile, Profile
-
-
-def step(label: str, *values: int) -> DispatchStep:
-    return DispatchStep(0, "k", tuple(map(BindingSpec, values)), (), (1, 1, 1), label)
-
-
-def diamond() -> Plan:
-    """x -> a -> (b on the CPU, c on the GPU) -> d on the CPU -> y; then e updates the state that d read."""
-    kinds = ["input", "transient", "transient", "transient", "transient", "transient", "output", "state"]
-    slots = [0, 0, 0, 1, 1, 0, 0, 0]
-    values = tuple(ValueSpec(n, f"v{n}", k, s, 8) for n, (k, s) in enumerate(zip(kinds, slots, strict=True)))
-    cpu = (
-        Segment((), (step("a", 0, 1),)),
-        Segment(((0, 0),), (step("b", 1, 2),)),
-        Segment(
-            ((0, 1), (1, 0)),
-            (TransferStep(4, 5, 8, "transfer v4"), step("d", 2, 5, 7, 6), step("e", 7, 6, 7)),
-        ),
-    )
-    gpu = (Segment(((0, 0),), (TransferStep(1, 3, 8, "transfer v1"), step("c", 3, 4))),)
-    devices = (DevicePlan("cpu", "cpu", "cpu", (), cpu), DevicePlan("gpu", "vulkan", "v", (), gpu))
-    spec = TensorSpec("x", DType.F32, (2,), 0)
-    return Plan("m", (), (spec,), (TensorSpec("y", DType.F32, (2,), 6),), values, (), devices)
 
 
 def profile(rows: dict[str, list[tuple[str, int, int]]], latency_us: float) -> Profile:

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from support.artifact_plans import diamond
 from support.fake_device import gpu_options
 from support.plan_builder import PlanBuilder, X, bound, scaled, there_and_back
 
@@ -19,7 +20,6 @@ from mansard.plan.dataflow import dataflow, expected_times
 from mansard.runtime.execution.lockstep import in_lockstep, one_order
 from mansard.runtime.execution.recording import RecordedBatch
 from mansard.runtime.profiling.profile import DeviceProfile, Profile
-from tests.runtime.calls.test_profile import diamond
 
 
 class NoCommands(CommandBuffer):

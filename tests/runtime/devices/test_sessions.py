@@ -8,21 +8,30 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support import cpu_kernels, vulkan_kernels
+from support import vulkan_kernels
+from support.device_plans import (
+    BYTES,
+    CPU_GROUP,
+    CPU_SPEC,
+    IO,
+    SIZES,
+    N,
+    add,
+    cpu_model,
+    reference,
+    value,
+)
 
-from mansard import dims
 from mansard.api import Model, load
 from mansard.artifact.resources import MemoryResources
-from mansard.dims import Dim
 from mansard.dtypes import DType
-from mansard.hal import Device, ExecutableSpec
+from mansard.hal import ExecutableSpec
 from mansard.hal.registry import devices
 from mansard.plan.plan import (
     BarrierStep,
     BindingSpec,
     DevicePlan,
     DispatchStep,
-    ExecutableRef,
     Plan,
     Segment,
     TensorSpec,
@@ -30,39 +39,6 @@ from mansard.plan.plan import (
     ValueSpec,
     WeightSpec,
 )
-
-N = Dim("n", 1, 1 << 20)
-COUNT = dims.symbol(N)
-BYTES = dims.mul(COUNT, 4)
-SIZES = (1, 5, 1000, 70_001)
-
-
-def reference(spec: ExecutableSpec, entry: str) -> ExecutableRef:
-    rows = tuple((e.name, e.bindings, e.params, e.workgroup, e.offset) for e in spec.entries)
-    return ExecutableRef(entry, spec.format, spec.target, spec.requires, rows)
-
-
-def value(number: int, kind: str, device: int) -> ValueSpec:
-    return ValueSpec(number, f"v{number}", kind, device, BYTES, last=100)
-
-
-def add(a: int, b: int, out: int, group: int) -> DispatchStep:
-    bindings = (BindingSpec(a), BindingSpec(b), BindingSpec(out))
-    return DispatchStep(0, "add", bindings, (COUNT,), (dims.ceildiv(COUNT, group), 1, 1), f"add {out}")
-
-
-CPU_SPEC = cpu_kernels.spec("add")
-CPU_GROUP = cpu_kernels.CHUNK
-IO = ((TensorSpec("x", DType.F32, (COUNT,), 0),), (TensorSpec("y", DType.F32, (COUNT,), 2),))
-
-
-def cpu_model(devices: dict[str, Device] | None = None) -> Model:
-    """y = 3x on the CPU."""
-    steps = (add(0, 0, 1, CPU_GROUP), BarrierStep(), add(1, 0, 2, CPU_GROUP))
-    values = (value(0, "input", 0), value(1, "transient", 0), value(2, "output", 0))
-    slot = DevicePlan("cpu", "cpu", CPU_SPEC.target, (reference(CPU_SPEC, "k0"),), (Segment((), steps),))
-    resources = MemoryResources({"k0": bytes(CPU_SPEC.code)}, [])
-    return Model(Plan("triple", (N,), *IO, values, (), (slot,)), resources, devices)
 
 
 def test_the_cpu_alone(tmp_path):

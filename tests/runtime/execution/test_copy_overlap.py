@@ -1,10 +1,9 @@
 """Copies between devices that no kernel of their call could run beside."""
 
-from support.plan_builder import PlanBuilder
+from support.plan_builder import CARD, CPU, PlanBuilder, links
 
 from mansard.plan.layout import lay_out
 from mansard.runtime.execution.copy_overlap import lonely_copies
-from tests.runtime.execution.test_submission import CARD, CPU, links
 
 
 def lonely(plan, *kinds):

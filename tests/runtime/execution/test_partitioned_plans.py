@@ -2,139 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fake_device import FORMAT, KERNELS, FakeDevice
-from support.graphs import F32, binary, matmul, unary
+from support.built_plans import KINDS, SIDE, UNIT, chain, planned
 
 from mansard import dims
-from mansard.api import Model
-from mansard.artifact.resources import MemoryResources
-from mansard.compiler.plan_builder import DeviceTarget, KernelRef, build_plan
 from mansard.dims import Dim
 from mansard.errors import ArtifactError
-from mansard.ir import Constant, Graph, GraphBuilder
-from mansard.ir.interpreter.graph import interpret, run_op
-from mansard.passes.fusion.fuse import fuse
-from mansard.passes.parallel.partition import DispatchPartition, axes, partition, take_views
+from mansard.ir.interpreter.graph import interpret
 from mansard.plan.check import check_plan
-from mansard.plan.plan import ExecutableRef, SplitPiece, SplitSpec, WeightSpec
-from mansard.plan.serialise import plan_from_json, plan_to_json
-
-SIDE, UNIT = 64, 4
-KINDS = {
-    "cpu": {},
-    "unified": {"late_binding": False},
-    "discrete": {"unified": False, "late_binding": False, "import_host": False},
-    "discrete, copies apart": {
-        "unified": False, "late_binding": False, "import_host": False,
-        "transfer_queue": True, "transfer_bytes": 1,
-    },
-    "discrete, imports": {
-        "unified": False, "late_binding": False, "transfer_queue": True, "transfer_bytes": 1,
-    },
-}  # fmt: skip
-
-
-def chain(kinds):
-    """Products one after another: ``rows`` x W, ``exchange`` W x, ``both`` of the last two results; maps
-    and sums between them."""
-    b = GraphBuilder()
-    x = b.input("x", (SIDE, SIDE), F32)
-    before = x
-    for number, kind in enumerate(kinds):
-        data = np.random.default_rng(number).standard_normal((SIDE, SIDE)) / 8
-        w = b.constant(f"w{number}", Constant.of(data.astype(np.float32)), (SIDE, SIDE), F32)
-        factors = {"rows": (x, w), "exchange": (w, x), "both": (x, before)}.get(kind)
-        if factors is not None:
-            before, x = x, matmul(b, *factors)
-        elif kind == "map":
-            before, x = x, unary(b, "tanh", x)
-        else:
-            before, x = x, binary(b, "add", x, before)
-    return b.build([x])
-
-
-@dataclasses.dataclass
-class Made:
-    """A plan with what it needs to run, and what it computes."""
-
-    graph: Graph
-    plan: object
-    resources: MemoryResources
-
-    @contextlib.contextmanager
-    def model(self, kinds) -> Iterator[Model]:
-        names = [device.name for device in self.plan.devices]
-        opened = {n: FakeDevice(n, **KINDS[k]) for n, k in zip(names, kinds, strict=True)}
-        try:
-            with Model(self.plan, self.resources, opened) as model:
-                yield model
-        finally:
-            for device in opened.values():
-                device.close()
-
-
-def planned(graph, slots, initial, choose, along="rows") -> Made:
-    """Every product divided over all slots with these extents; ``choose`` gives other dispatches a slot."""
-    fused = fuse(graph)
-    symbols = [Dim(f"part{i}", UNIT, SIDE - UNIT * (slots - 1), UNIT) for i in range(slots - 1)]
-    first = [dims.symbol(dim) for dim in symbols]
-    sizes = (*first, dims.add(SIDE, *(dims.mul(size, -1) for size in first)))
-    chosen = {d: found for d in fused.dispatches if (found := axes(fused, d))}
-    divisions = [
-        DispatchPartition(d, found[0 if along == "rows" else -1], sizes) for d, found in chosen.items()
-    ]
-    made = partition(fused, divisions, symbols)
-    divided = take_views(fuse(made.graph))
-    maker = {v: d for d in divided.dispatches for v in d.outputs}
-    pieces = [[maker[divided.base(v)] for v in results] for results in made.pieces]
-    device_of = {piece: slot for own in pieces for slot, piece in enumerate(own)}
-    device_of |= {d: choose() for d in divided.dispatches if d not in device_of}
-    symbols_of = tuple(dims.symbol(dim) for dim in symbols)
-    kernels, entries = {}, []
-    for number, dispatch in enumerate(divided.dispatches):
-        name = f"split{number}"
-        KERNELS[name] = interpreted(dispatch, [dim.name for dim in symbols])
-        kernels[dispatch] = KernelRef(0, name, symbols_of, (1, 1, 1))
-        entries.append((name, len(dispatch.inputs) + len(dispatch.outputs), len(symbols), (1, 1, 1), 0))
-    code = (ExecutableRef("code", FORMAT, "fake", (), tuple(entries)),)
-    targets = [DeviceTarget(f"d{i}", f"d{i}", "fake", code) for i in range(slots)]
-    read = {divided.whole(v) for d in divided.dispatches for v in d.inputs}
-    weights = {v: c for v, c in made.graph.constants.items() if v in read}
-    specs = {v: WeightSpec(v.name, v.type.dtype, v.type.shape) for v in weights}
-    plan = build_plan(divided, device_of, kernels, targets, specs, (), {})
-    labels = tuple(tuple(SplitPiece(i, piece.name) for i, piece in enumerate(own)) for own in pieces)
-    plan = dataclasses.replace(plan, splits=(SplitSpec("rows", SIDE, sizes, initial, labels),))
-    plan = plan_from_json(plan_to_json(plan))
-    resources = MemoryResources({"code": b""}, [(specs[v], c.load) for v, c in weights.items()])
-    return Made(graph, plan, resources)
-
-
-def interpreted(dispatch, names):
-    """A kernel that runs a dispatch's ops by the reference interpreter."""
-
-    def run(buffers, params):
-        sizes = dict(zip(names, params, strict=True))
-        shapes = {v: v.type.concrete(sizes) for v in (*dispatch.inputs, *dispatch.outputs)}
-        views = {
-            v: memory[: 4 * int(np.prod(shapes[v]))].view(np.float32).reshape(shapes[v])
-            for v, memory in zip((*dispatch.inputs, *dispatch.outputs), buffers, strict=True)
-        }
-        values = {v: views[v] for v in dispatch.inputs}
-        for op in dispatch.ops:
-            values.update(zip(op.outputs, run_op(op, [values[v] for v in op.inputs], sizes), strict=True))
-        for value in dispatch.outputs:
-            views[value][...] = values[value]
-
-    return run
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,32 +6,18 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.built_plans import plan_of
 from support.graphs import F32, matmul
-from support.plan_builder import PlanBuilder
+from support.plan_builder import CARD, CARD_BOUND_LATE, CPU, GPU, PlanBuilder, links
 
 from mansard import dims
 from mansard.ir import GraphBuilder
 from mansard.passes.fusion.fuse import fuse
 from mansard.plan.arena import Lease, plan_arena
-from mansard.plan.layout import CopyPlan, Links, lay_out
+from mansard.plan.layout import CopyPlan, lay_out
 from mansard.plan.plan import DispatchStep
 from mansard.plan.segments import Segments
 from mansard.runtime.execution.submission import COMPUTE, FETCH, SEND, make_batches
-from tests.compiler.test_plan_builder import plan_of
-
-CPU, GPU, CARD, CARD_BOUND_LATE = (True, True), (True, False), (False, False), (False, True)
-"""Kinds of devices: whether they share the host's memory, and take buffers at submission."""
-
-
-def links(*kinds, transfer_queue=True):
-    count = len(kinds)
-    return Links(
-        names=tuple(f"d{i}" for i in range(count)),
-        unified=tuple(unified for unified, _ in kinds),
-        late_binding=tuple(late for _, late in kinds),
-        reach=((True,) * count,) * count,
-        transfer_queue=(transfer_queue,) * count,
-    )
 
 
 @st.composite

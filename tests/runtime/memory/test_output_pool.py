@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.built_plans import SIDE, chain, planned
 from support.fake_device import gpu_options
 from support.plan_builder import PlanBuilder, bound
 
@@ -17,7 +18,6 @@ from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.ir.interpreter.graph import interpret
 from mansard.runtime.memory import output_pool as module
 from mansard.runtime.memory.output_pool import Landings
-from tests.runtime.execution.test_partitioned_plans import SIDE, chain, planned
 
 COUNT = 1 << 18
 BYTES = 4 * COUNT
