@@ -3,6 +3,7 @@
 MansardError
 ├── CompileError                 a model could not be turned into an artifact
 │   ├── ImportModelError         the frontend could not read the model
+│   │   └── GraphSyntaxError     a text is no graph (names line, column and what was expected)
 │   ├── UnsupportedOpError       an op has no lowering (names op, place, what is supported)
 │   ├── VerificationError        an IR broke its own rules (a Mansard defect or bad hand-written IR)
 │   ├── PlacementError           no device may run a dispatch, or fallback="error" refused one
@@ -34,6 +35,7 @@ __all__ = [
     "DeviceLostError",
     "DeviceUnavailableError",
     "ExecutionError",
+    "GraphSyntaxError",
     "ImportModelError",
     "InputError",
     "MansardError",
@@ -58,6 +60,14 @@ class CompileError(MansardError):
 
 class ImportModelError(CompileError):
     """A frontend could not read the model it was given."""
+
+
+class GraphSyntaxError(ImportModelError):
+    """A text is no graph. ``line`` and ``column`` count from 1; ``expected`` says what may stand there."""
+
+    def __init__(self, line: int, column: int, expected: str, actual: str) -> None:
+        self.line, self.column, self.expected = line, column, expected
+        super().__init__(f"line {line}, column {column}: expected {expected}, not {actual}")
 
 
 class UnsupportedOpError(CompileError):

@@ -134,7 +134,7 @@ class Linear:
     def __str__(self) -> str:
         parts = [f"d{d}" if dims.is_one(c) else f"({c})*d{d}" for d, c in self.terms]
         if self.offset != 0 or not parts:
-            parts.append(str(self.offset))
+            parts.append(str(self.offset) if isinstance(self.offset, int) else f"({self.offset})")
         return " + ".join(parts)
 
 

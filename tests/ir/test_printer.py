@@ -58,7 +58,7 @@ def test_bodies():
         body_text(call("mul", call("sub", arg(0), arg(0)), arg(0)))
         == "(%x[d0, d1] - %x[d0, d1]) * %x[d0, d1]"
     )
-    assert body_text(Cast(call("lt", index(0, 1), DimValue(5)), F32)) == "f32((d0 + 1) < 5)"
+    assert body_text(Cast(call("lt", index(0, 1), DimValue(5)), F32)) == "f32((d0 + 1) < dim(5))"
     assert body_text(Bitcast(arg(0), DType.I32)) == "bitcast_i32(%x[d0, d1])"
     assert body_text(Gather(0, (arg(1, I64), index(1)), F32)) == "%x{%n[(2)*d0 + 1, d1], d1}"
     assert (

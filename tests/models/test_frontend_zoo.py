@@ -11,10 +11,17 @@ from mansard.frontends import import_model
 from mansard.ir.graph import Graph
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Attention
+from mansard.ir.parser import parse_graph
+from mansard.ir.printer import print_graph
+from mansard.passes.pipeline import CANONICAL, run_passes
 
 
 def imported(model: zoo.ZooModel) -> Graph:
-    return import_model(model.module, model.args, dynamic_shapes=model.dynamic_shapes)
+    graph = import_model(model.module, model.args, dynamic_shapes=model.dynamic_shapes)
+    for g in (graph, run_passes(graph, CANONICAL)):
+        text = print_graph(g, locations=True)
+        assert print_graph(parse_graph(text), locations=True) == text
+    return graph
 
 
 def compare(graph: Graph, model: zoo.ZooModel, args: tuple[torch.Tensor, ...], tolerance: float) -> None:
