@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 import pytest
-from graphs import random_graphs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ir_graphs import BOOL, F32, I64, arg, call, const, elementwise, index, plain, random
+from support.graphs import random_graphs
+from support.ir_graphs import BOOL, F32, I64, arg, call, const, elementwise, index, plain, random
 
 from mansard import dims
 from mansard.dims import Dim
