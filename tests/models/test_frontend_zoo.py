@@ -13,12 +13,13 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Attention
 from mansard.ir.parser import parse_graph
 from mansard.ir.printer import print_graph
-from mansard.passes.pipeline import CANONICAL, run_passes
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import pipeline
 
 
 def imported(model: zoo.ZooModel) -> Graph:
     graph = import_model(model.module, model.args, dynamic_shapes=model.dynamic_shapes)
-    for g in (graph, run_passes(graph, CANONICAL)):
+    for g in (graph, run_passes(graph, pipeline()[:6])):
         text = print_graph(g, locations=True)
         assert print_graph(parse_graph(text), locations=True) == text
     return graph
