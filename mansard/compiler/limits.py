@@ -46,9 +46,9 @@ def _lines(op: Scan | Sort, target: KernelTarget) -> int:
         return (lines // MAX_GRID + 1) * (comparing + 2 * (size // _WORKGROUP + 1))
     if isinstance(op, Scan) and scan.applies(op):
         # Blocks, and in each the subgroups before one's own.
-        blocks = length // (scan.OWN * _WORKGROUP) + 1
+        blocks = length // (scan.ELEMENTS_PER_LANE * _WORKGROUP) + 1
         return (lines // MAX_GRID + 1) * (
-            blocks + length // (scan.OWN * target.subgroup[0]) + target.subgroup[1]
+            blocks + length // (scan.ELEMENTS_PER_LANE * target.subgroup[0]) + target.subgroup[1]
         )
     return (lines * length // (MAX_GRID * _LANES) + 1) * length
 

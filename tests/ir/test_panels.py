@@ -5,7 +5,7 @@ import pytest
 from support.graphs import F32, matmul
 
 from mansard.codegen.llvm.target import parse
-from mansard.codegen.schedules.cpu.gemm_tile import Tile, tiles
+from mansard.codegen.schedules.cpu.gemm_tile import RegisterTile, tiles
 from mansard.ir import Constant, GraphBuilder
 from mansard.ir.panels import Panels
 from mansard.passes.fusion.fuse import fuse
@@ -63,7 +63,7 @@ def test_tiles_fit_the_registers_and_come_back_from_their_parameters(target, sha
     for tile in found:
         assert tile.rows <= rows
         assert tile.rows * tile.columns + tile.columns + 1 <= kernel_target.vector_registers
-        assert Tile.of(tile.parameters(), kernel_target) == tile
+        assert RegisterTile.of(tile.parameters(), kernel_target) == tile
 
 
 def test_rows_are_divided_without_waste_where_tiles_allow_it():

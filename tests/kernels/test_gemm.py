@@ -7,7 +7,7 @@ from support.graphs import A0, A1, F32, binary, maps, matmul, op, unary
 
 from mansard import dims
 from mansard.codegen.schedules.cpu import gemm
-from mansard.codegen.schedules.cpu.gemm_tile import Tile
+from mansard.codegen.schedules.cpu.gemm_tile import RegisterTile
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.dims import Dim
 from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
@@ -130,7 +130,12 @@ def test_every_tile_gives_the_same():
     for m, k, n in shapes:
         graph, inputs = linear(m, k, n)
         expected = interpret(graph, inputs)
-        for tile in (Tile(4, 2, 16, 3), Tile(5, 1, 8, 1), Tile(2, 3, 8, 2), Tile(7, 6, 4, 1)):
+        for tile in (
+            RegisterTile(4, 2, 16, 3),
+            RegisterTile(5, 1, 8, 1),
+            RegisterTile(2, 3, 8, 2),
+            RegisterTile(7, 6, 4, 1),
+        ):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(gemm, "choose", lambda *_, tile=tile: tile)
                 made = compile_graph(graph, CompileOptions(targets=("cpu",), cache=False))

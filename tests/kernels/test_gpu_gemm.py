@@ -14,7 +14,7 @@ from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules import Parameters
 from mansard.codegen.schedules.gpu.gemm import tiled
 from mansard.codegen.schedules.gpu.gemm.product import analyse
-from mansard.codegen.schedules.gpu.gemm.tiles import Tile, tiles
+from mansard.codegen.schedules.gpu.gemm.tiles import GemmTile, tiles
 from mansard.dims import Dim
 from mansard.drivers.cpu.compiler import BACKEND as CPU
 from mansard.drivers.vulkan.compiler import BACKEND
@@ -72,7 +72,7 @@ def test_matmul_with_epilogue(device, shape, transposed, target):
 @pytest.mark.parametrize("sizes", [(64, 64, 8, 8), (32, 64, 4, 8), (64, 32, 8, 4), (16, 32, 4, 4)])
 @pytest.mark.parametrize(("depth", "split"), [(8, 1), (16, 2), (8, 4)])
 def test_every_kind_of_tile(device, monkeypatch, sizes, depth, split):
-    tile = Tile(*sizes[:2], depth, *sizes[2:], split)
+    tile = GemmTile(*sizes[:2], depth, *sizes[2:], split)
     monkeypatch.setattr(tiled, "tiles", lambda nest, product, target: [tile])
     for shape in ((70, 52, 150), (64, 64, 128)):
         graph, inputs = linear(*shape)
@@ -216,7 +216,7 @@ def test_tiles_respect_the_target():
             assert tile.invocations <= target.workgroup_invocations
             assert tile.shared_vectors(product) * 16 <= target.shared_memory_bytes
         offered = tiled.candidates(nest, target)
-        assert offered[0] == found[0].parameters() and Tile.of(offered[0]) == found[0]
+        assert offered[0] == found[0].parameters() and GemmTile.of(offered[0]) == found[0]
         for parameters in offered[:3]:
             kernel = tiled.schedule(nest, target, "k", parameters).kernel
             assert BACKEND.compile_kernel(kernel, target).format == "spirv"
@@ -233,11 +233,21 @@ def test_no_product_of_matrices_is_refused():
         tiled.schedule(nest, target, "k")
 
 
-@pytest.mark.parametrize("wrong", [{"rows": 48}, {"down": 2}, {"across": 128}, {"depth": 2}, {"split": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"rows": 48}, {"thread_rows": 2}, {"thread_columns": 128}, {"depth": 2}, {"split": 0}]
+)
 def test_tiles_that_cannot_be_divided_are_refused(wrong):
-    sizes = {"rows": 64, "columns": 64, "depth": 8, "down": 8, "across": 4, "split": 1, **wrong}
+    sizes = {
+        "rows": 64,
+        "columns": 64,
+        "depth": 8,
+        "thread_rows": 8,
+        "thread_columns": 4,
+        "split": 1,
+        **wrong,
+    }
     with pytest.raises(CodegenError, match="powers of two"):
-        Tile.of(Parameters.from_mapping(sizes))
+        GemmTile.of(Parameters.from_mapping(sizes))
 
 
 def test_memories_of_vectors_are_accessed_in_whole_vectors():

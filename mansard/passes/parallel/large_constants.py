@@ -200,18 +200,18 @@ class _Split:
                 return node
             dim = self.parts[op.inputs[node.operand]].dim
             at = node.indices[dim]
-            value: Scalar | None = None
+            chosen: Scalar | None = None
             for number in reversed(range(len(self.starts))):
                 start = self.starts[number]
                 indices = (*node.indices[:dim], _plus(at, -start) if start else at, *node.indices[dim + 1 :])
                 read = Gather(places[node.operand][number], indices, node.dtype)
-                if value is None:
-                    value = read
+                if chosen is None:
+                    chosen = read
                     continue
                 inside = Apply("lt", (at, Const(self.starts[number + 1], DType.I64)), DType.BOOL)
-                value = Apply("select", (inside, read, value), node.dtype)
-            assert value is not None
-            return value
+                chosen = Apply("select", (inside, read, chosen), node.dtype)
+            assert chosen is not None
+            return chosen
 
         return replace(op, inputs=tuple(inputs), maps=tuple(maps), body=rewrite(op.body, choose))
 

@@ -27,8 +27,8 @@ Group = list[int]
 def attention_form(dispatch: Dispatch) -> AttentionForm | None:
     """The attention a dispatch holds, or None."""
     producers = {v: op for op in dispatch.ops for v in op.outputs}
-    found = (find_attention(op, producers) for op in reversed(dispatch.ops) if isinstance(op, Generic))
-    return next((form for form in found if form is not None), None)
+    forms = (find_attention(op, producers) for op in reversed(dispatch.ops) if isinstance(op, Generic))
+    return next((form for form in forms if form is not None), None)
 
 
 class AttentionNest(Nest):
@@ -92,7 +92,7 @@ class AttentionNest(Nest):
 
 
 @dataclass(frozen=True)
-class Loops:
+class AttentionLoops:
     """The loop groups by role.
 
     ``lane`` is the longest loop of query rows (None: a single row), ``rows`` all loops of query rows,
@@ -105,7 +105,7 @@ class Loops:
     column: Group | None
 
 
-def classify(nest: AttentionNest) -> Loops:
+def classify(nest: AttentionNest) -> AttentionLoops:
     """Sort the domain's loops by what is read along them."""
     positions = [p for root in nest.roots for p in nest.positions(root)]
     groups = nest.collapsed(range(nest.domain), positions)
@@ -121,7 +121,7 @@ def classify(nest: AttentionNest) -> Loops:
     rows = [g for g in groups if scored & set(g) and not shared & set(g)]
     heads = [g for g in groups if scored & set(g) and shared & set(g)]
     lane = max(rows, key=lambda g: estimate(nest.total(g)), default=None)
-    return Loops(lane, rows, heads, columns[0] if columns else None)
+    return AttentionLoops(lane, rows, heads, columns[0] if columns else None)
 
 
 FEW_ROWS = 16
@@ -129,18 +129,18 @@ FEW_ROWS = 16
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkDistribution:
     """How a GPU deals out the loops: ``rows`` are walked in tiles, ``rest`` are one workgroup each."""
 
     rows: list[Group]
     rest: list[Group]
 
 
-def deal(nest: AttentionNest, loops: Loops) -> Work:
+def distribute(nest: AttentionNest, loops: AttentionLoops) -> WorkDistribution:
     """Tiles run along the longest loop of rows, or along all of them where that one is short."""
     if loops.lane is None or dims.bounds(nest.total(loops.lane))[1] <= FEW_ROWS:
-        return Work(loops.rows, loops.heads)
-    return Work([loops.lane], [*loops.heads, *(g for g in loops.rows if g is not loops.lane)])
+        return WorkDistribution(loops.rows, loops.heads)
+    return WorkDistribution([loops.lane], [*loops.heads, *(g for g in loops.rows if g is not loops.lane)])
 
 
 def is_plain_f32(nest: AttentionNest, root: Root, factor: Scalar) -> bool:
@@ -162,10 +162,10 @@ def key_bounds(nest: AttentionNest) -> list[Linear]:
     producer = nest.producers[nest.form.masked]
     if not isinstance(producer, Generic) or producer is nest.form.scores:
         return []
-    found: list[Linear] = []
+    bounds: list[Linear] = []
     for condition, op, index in _hiding(nest, producer, producer.body, nest.masked_index()):
-        found.extend(_ends(nest, op, condition, index))
-    return found
+        bounds.extend(_ends(nest, op, condition, index))
+    return bounds
 
 
 def _hiding(
@@ -177,7 +177,7 @@ def _hiding(
         if isinstance(otherwise, Const) and float(otherwise.value) == float("-inf"):
             return [(condition, op, index), *_hiding(nest, op, node.args[1], index)]
     elif isinstance(node, Apply) and node.op == "add":
-        return [found for arg in node.args for found in _hiding(nest, op, arg, index)]
+        return [hidden for arg in node.args for hidden in _hiding(nest, op, arg, index)]
     elif isinstance(node, Arg):
         inner = _producer(nest, op, node, index)
         return _hiding(nest, inner[0], inner[0].body, inner[1]) if inner is not None else []
@@ -223,16 +223,16 @@ def without_ends(nest: AttentionNest) -> dict[Generic, Generic]:
     producer = nest.producers[nest.form.masked]
     if not isinstance(producer, Generic) or producer is nest.form.scores:
         return {}
-    found: dict[Generic, Generic] = {}
+    rewritten: dict[Generic, Generic] = {}
     stack = [(producer, nest.masked_index())]
     while stack:
         op, index = stack.pop()
         body = _unhidden(nest, op, op.body, index)
         if body is not op.body:
-            found[op] = dataclasses.replace(op, body=body)
+            rewritten[op] = dataclasses.replace(op, body=body)
         args = (node for node in walk(op.body) if isinstance(node, Arg))
         stack.extend(inner for arg in args if (inner := _producer(nest, op, arg, index)) is not None)
-    return found
+    return rewritten
 
 
 def _unhidden(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> Scalar:
@@ -319,7 +319,7 @@ def tile_end(
 def each_part(
     frame: Frame, nest: AttentionNest, end: KValue, block: int, emit: Callable[[KValue, KValue], None]
 ) -> None:
-    """``emit(first, count)`` for blocks of keys up to ``end``, none of them across parts."""
+    """``emit(first, count)`` for blocks of keys up to ``end``, none of which spans two parts."""
 
     def step(first: KValue, count: KValue, _: Sequence[KValue]) -> Sequence[KValue]:
         emit(first, count)

@@ -2,10 +2,10 @@
 
 Two forms:
 
-* *across*: vectors run along a parallel dim that operands read contiguously (or not at all); other
-  operands are broadcast. Matmul with (K, N) weights, 1x1 and depthwise convolution on NCHW.
-* *dot*: vectors run along the innermost reduced dim; each accumulator is one output, summed across
-  lanes at the end. Matmul with (N, K) weights, matrix-vector products, attention scores.
+* *outer* (outer products): vectors run along a parallel dim that operands read contiguously (or not at
+  all); other operands are broadcast. Matmul with (K, N) weights, 1x1 and depthwise convolution on NCHW.
+* *dot* (inner products): vectors run along the innermost reduced dim; each accumulator is one output,
+  whose lanes are summed at the end. Matmul with (N, K) weights, matrix-vector products, attention scores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Group = list[int]
 class Shape:
     """How the loops of a contraction are used."""
 
-    form: str  # across, dot
+    form: str  # outer, dot
     column: Group | None
     row: Group | None
     rest: list[Group]
@@ -54,13 +54,13 @@ def analyse(nest: Nest, root: Root) -> Shape:
         return all(stride(read, group) in (0, 1) for read in reads)
 
     store = dict(nest.store_address(next(r for r in nest.roots if r.stores)).terms)
-    across = [g for g in outer if contiguous(g) and store.get(g[-1], 0) == 1]
+    columns = [g for g in outer if contiguous(g) and store.get(g[-1], 0) == 1]
     dot = bool(reduced) and contiguous(reduced[-1]) and sum(stride(r, reduced[-1]) == 1 for r in reads) >= 2
-    good_across = bool(across) and estimate(nest.total(across[-1])) >= 4
-    if good_across or not dot or estimate(nest.total(reduced[-1])) < 8:
-        column = across[-1] if across else (outer[-1] if outer else None)
+    vectorizes = bool(columns) and estimate(nest.total(columns[-1])) >= 4
+    if vectorizes or not dot or estimate(nest.total(reduced[-1])) < 8:
+        column = columns[-1] if columns else (outer[-1] if outer else None)
         row = _row(nest, [g for g in outer if g is not column], reads, column)
-        form = "across"
+        form = "outer"
     else:
         ranked = sorted(outer, key=lambda g: (-_reuse(reads, g), -estimate(nest.total(g))))
         column = ranked[0] if ranked else None
@@ -99,15 +99,15 @@ def _row(
     return best
 
 
-def fit_tile(total: int, most: int) -> int:
+def fit_tile(total: int, limit: int) -> int:
     """The tile size up to ``most`` that wastes least of ``total``, larger first."""
-    if total <= most:
+    if total <= limit:
         return max(1, total)
-    return min(range(most, max(1, most // 2) - 1, -1), key=lambda t: (-total % t) / total)
+    return min(range(limit, max(1, limit // 2) - 1, -1), key=lambda t: (-total % t) / total)
 
 
 def is_tiled(nest: Nest) -> bool:
-    """Whether a nest is best run as tiles of outputs: a contraction, or a reduction across the memory's
+    """Whether a nest is best run as tiles of outputs: a contraction, or a reduction strided in the memory's
     order."""
     if not applies(nest):
         return False

@@ -15,7 +15,7 @@ _BYTES = frozenset({DType.I8, DType.U8})
 
 
 @dataclass(frozen=True)
-class Factor:
+class DotFactor:
     """One side of a narrow product: a buffer of bf16 or 8-bit integers and the address read."""
 
     value: Value
@@ -23,11 +23,11 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class NarrowProduct:
+class LowPrecisionProduct:
     """A body ``wide(left) * wide(right)`` that is summed: bf16 in f32, or 8-bit integers in i32."""
 
-    left: Factor
-    right: Factor
+    left: DotFactor
+    right: DotFactor
 
     @property
     def group(self) -> int:
@@ -35,7 +35,7 @@ class NarrowProduct:
         return 2 if self.left.value.type.dtype is DType.BF16 else 4
 
 
-def narrow_product(nest: Nest, root: Root) -> NarrowProduct | None:
+def low_precision_product(nest: Nest, root: Root) -> LowPrecisionProduct | None:
     """The factors of a reduction that the kernel IR's ``dot`` computes, or None."""
     body = root.op.body
     if root.op.combiner != "add" or not isinstance(body, Apply) or body.op != "mul":
@@ -45,14 +45,14 @@ def narrow_product(nest: Nest, root: Root) -> NarrowProduct | None:
         return None
     kinds = {left.value.type.dtype, right.value.type.dtype}
     if body.dtype is DType.F32 and kinds == {DType.BF16}:
-        return NarrowProduct(left, right)
+        return LowPrecisionProduct(left, right)
     if body.dtype is DType.I32 and kinds <= _BYTES:
-        return NarrowProduct(left, right)
+        return LowPrecisionProduct(left, right)
     return None
 
 
-def _factor(nest: Nest, root: Root, node: Scalar, wide: DType) -> Factor | None:
-    if not isinstance(node, Cast) or node.dtype is not wide or not isinstance(node.arg, Arg):
+def _factor(nest: Nest, root: Root, node: Scalar, accumulator: DType) -> DotFactor | None:
+    if not isinstance(node, Cast) or node.dtype is not accumulator or not isinstance(node.arg, Arg):
         return None
     op, operand = root.op, node.arg.index
     index_map = op.maps[operand]
@@ -61,10 +61,10 @@ def _factor(nest: Nest, root: Root, node: Scalar, wide: DType) -> Factor | None:
     value, where = nest.locate(op.inputs[operand], nest.operand_index(op, operand, root.index))
     if not isinstance(where, Linear) or value.type.dtype is not node.arg.dtype:
         return None
-    return Factor(value, where)
+    return DotFactor(value, where)
 
 
-def load_raw(ev: Evaluator, factor: Factor, lanes: int) -> KValue:
+def load_raw(ev: Evaluator, factor: DotFactor, lanes: int) -> KValue:
     """``lanes`` consecutive elements as they are stored, from the factor's address at the bound loops."""
     base, _ = ev.linear(factor.address)
     return ev.b.load(ev.b.bindings[ev.binding_of[factor.value]], base, lanes)

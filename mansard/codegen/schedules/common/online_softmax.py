@@ -18,10 +18,10 @@ def larger(b: KernelBuilder, top: KValue, value: KValue) -> KValue:
     return b.select(b.compare("gt", top, value), top, value)
 
 
-def reciprocal(b: KernelBuilder, total: KValue, least: float | None) -> KValue:
+def reciprocal(b: KernelBuilder, total: KValue, floor: float | None) -> KValue:
     """One over a row's sum, which is not taken below ``least``."""
-    if least is not None:
-        total = larger(b, b.const(least, DType.F32), total)
+    if floor is not None:
+        total = larger(b, b.const(floor, DType.F32), total)
     return b.binary("div", b.const(1.0, DType.F32), total)
 
 

@@ -91,16 +91,16 @@ class ArgSearch:
             value = b.reduce(self.combiner, best)
             top = value if top is None else b.binary(self.combiner, top, value)
         assert top is not None
-        found: KValue | None = None
+        first_place: KValue | None = None
         for best, place in parts:
             same = b.compare("eq", best, b.splat(top, best.type.lanes))
             if self.dtype.is_float:
                 both = b.binary("and", b.compare("ne", best, best), b.compare("ne", top, top))
                 same = b.binary("or", same, both)
             first = b.reduce("min", b.select(same, place, b.const(2**62, DType.I64)))
-            found = first if found is None else b.binary("min", found, first)
-        assert found is not None
-        return top, found
+            first_place = first if first_place is None else b.binary("min", first_place, first)
+        assert first_place is not None
+        return top, first_place
 
 
 def arg_reduce(frame: Frame, root: Root, groups: Sequence[Sequence[int]], lanes: int = 1) -> KValue:

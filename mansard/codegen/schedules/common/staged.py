@@ -23,22 +23,22 @@ class StagedEvaluator(Evaluator):
 
     def load(self, value: Value, address: Linear) -> KValue:
         """As `Evaluator.load`, from what is staged first."""
-        found = self.staged.get((value, address))
-        return found if found is not None else super().load(value, address)
+        staged = self.staged.get((value, address))
+        return staged if staged is not None else super().load(value, address)
 
     def turned(
-        self, read: Read, along: Sequence[int], at: KValue, across: Sequence[int], first: KValue, lanes: int
+        self, read: Read, along: Sequence[int], at: KValue, walked: Sequence[int], first: KValue, lanes: int
     ) -> list[KValue]:
         """A read that is contiguous along one loop, as vectors along another: a square in registers.
 
-        Element ``k`` is the vector along the loop ``across`` from ``first`` on, for the loop ``along``
+        Element ``k`` is the vector along the loop ``walked`` from ``first`` on, for the loop ``along``
         at ``at + k``.
         """
         assert read.address is not None
         rows = []
         for i in range(lanes):
             with self.scope():
-                self.bind(across, self.b.add(first, self.b.idx(i)))
+                self.bind(walked, self.b.add(first, self.b.idx(i)))
                 self.bind(along, at)
                 self.vector = (along[-1], lanes)
                 rows.append(self.load(read.value, read.address))

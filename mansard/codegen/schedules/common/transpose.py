@@ -19,8 +19,8 @@ def transpose(b: KernelBuilder, rows: Sequence[KValue]) -> list[KValue]:
         return list(rows)
     if rows[0].type.dtype is DType.BOOL:
         # One bit a lane does not shuffle.
-        wide = transpose(b, [b.cast(r, DType.I32) for r in rows])
-        return [b.cast(w, DType.BOOL) for w in wide]
+        widened = transpose(b, [b.cast(r, DType.I32) for r in rows])
+        return [b.cast(w, DType.BOOL) for w in widened]
     current = list(rows)
     step = 1
     while step < count:

@@ -18,7 +18,7 @@ TAPS = 16
 
 
 @dataclass(frozen=True)
-class Axis:
+class WindowAxis:
     """One coordinate ``stride * outer + dilation * tap + offset`` of a window, over two loops.
 
     Reads where it is not in ``0 … extent - 1`` contribute nothing, when ``guarded``.
@@ -34,22 +34,22 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Window:
+class SlidingWindow:
     """The axes of a window, outermost first; the last runs along the rows of a register tile."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[WindowAxis, ...]
 
 
-def find_window(nest: Nest, root: Root) -> Window | None:
+def find_window(nest: Nest, root: Root) -> SlidingWindow | None:
     """The window of a reduction over one operand, when all of it can be scheduled; else None.
 
     Wanted: coordinates of one sliding and one tap loop with static steps, a static row and static taps
     along it, and padding that adds nothing to the result.
     """
     op = root.op
-    found: Window | None = None
+    window: SlidingWindow | None = None
     for node in _arguments(root):
-        axes: list[Axis] = []
+        axes: list[WindowAxis] = []
         guards = {at for at, _ in nest.guards(op, node.index, root.index)}
         places = zip(
             nest.operand_index(op, node.index, root.index), op.inputs[node.index].type.shape, strict=True
@@ -62,17 +62,17 @@ def find_window(nest: Nest, root: Root) -> Window | None:
                 return None
         if not axes:
             continue
-        if found is not None or (guards and not _adds_nothing(root, node)):
+        if window is not None or (guards and not _adds_nothing(root, node)):
             return None
-        found = Window(tuple(axes))
-    if found is None:
+        window = SlidingWindow(tuple(axes))
+    if window is None:
         return None
-    row = found.axes[-1]
+    row = window.axes[-1]
     static = isinstance(nest.extents[row.outer], int) and isinstance(nest.extents[row.tap], int)
     static = static and isinstance(row.extent, int) and isinstance(row.offset, int)
     if not static or nest.extents[row.tap] > TAPS:  # type: ignore[operator]
         return None
-    return found
+    return window
 
 
 def _arguments(root: Root) -> list[Arg]:
@@ -101,7 +101,7 @@ def _mixes(nest: Nest, root: Root, at: Linear) -> bool:
     return bool(walked & set(root.inner)) and not walked <= set(root.inner)
 
 
-def _axis(nest: Nest, root: Root, at: Linear, extent: DimLike, guarded: bool) -> Axis | None:
+def _axis(nest: Nest, root: Root, at: Linear, extent: DimLike, guarded: bool) -> WindowAxis | None:
     walked = _walked(nest, at)
     outer = [(loop, c) for loop, c in walked if loop not in root.inner]
     taps = [(loop, c) for loop, c in walked if loop in root.inner]
@@ -110,11 +110,11 @@ def _axis(nest: Nest, root: Root, at: Linear, extent: DimLike, guarded: bool) ->
     (loop, stride), (tap, dilation) = outer[0], taps[0]
     if not isinstance(stride, int) or not isinstance(dilation, int) or stride < 1 or dilation < 1:
         return None
-    return Axis(loop, tap, stride, dilation, at.offset, extent, guarded)
+    return WindowAxis(loop, tap, stride, dilation, at.offset, extent, guarded)
 
 
 @dataclass(frozen=True)
-class Segment:
+class TapRange:
     """``repeat`` tiles of ``count`` points from ``start`` on; ``inside[tap]`` are the points of a tile at
     which a tap reads inside the operand."""
 
@@ -124,9 +124,9 @@ class Segment:
     inside: tuple[tuple[int, ...], ...]
 
 
-def segments(axis: Axis, length: int, taps: int, count: int) -> list[Segment]:
+def tap_ranges(axis: WindowAxis, length: int, taps: int, count: int) -> list[TapRange]:
     """Cut a row of ``length`` points into tiles of at most ``count`` with the same taps inside."""
-    found: list[Segment] = []
+    ranges: list[TapRange] = []
     extent = axis.extent
     for start in range(0, length, count):
         points = range(min(count, length - start))
@@ -139,9 +139,9 @@ def segments(axis: Axis, length: int, taps: int, count: int) -> list[Segment]:
             )
             for tap in range(taps)
         )
-        last = found[-1] if found else None
+        last = ranges[-1] if ranges else None
         if last is not None and last.count == len(points) and last.inside == inside:
-            found[-1] = Segment(last.start, last.count, last.repeat + 1, inside)
+            ranges[-1] = TapRange(last.start, last.count, last.repeat + 1, inside)
         else:
-            found.append(Segment(start, len(points), 1, inside))
-    return found
+            ranges.append(TapRange(start, len(points), 1, inside))
+    return ranges

@@ -6,7 +6,7 @@ when a block raises the maximum of a row, what was summed before is scaled down.
 
 Two forms, by the number of query rows:
 
-* *across rows* (`_AcrossRows`): vectors run along query rows. Keys, values and softmax statistics are
+* *row vectors* (`_RowVectors`): vectors run along query rows. Keys, values and softmax statistics are
   then single elements or whole vectors, and nothing is ever summed over lanes. Queries are transposed
   into scratch once for each task, results back out of it.
 * *along keys* (`mansard.codegen.schedules.cpu.attention_rows`): for a row or a few, as in decoding.
@@ -24,8 +24,8 @@ from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.loop_nest import Read
 from mansard.codegen.math.exponential import exp_below_zero
 from mansard.codegen.schedules.common.attention_nest import (
+    AttentionLoops,
     AttentionNest,
-    Loops,
     classify,
     each_part,
     is_plain_f32,
@@ -46,8 +46,8 @@ SCRATCH = 192 * 1024
 
 
 @dataclass(frozen=True)
-class AttentionTile:
-    """Schedule parameters of the form across rows: vectors of rows, keys and result columns of a register
+class RowAttentionTile:
+    """Schedule parameters of the row-vector form: vectors of rows, keys and result columns of a register
     tile, and keys of a block."""
 
     vectors: int
@@ -69,10 +69,10 @@ def schedule(dispatch: Dispatch, form: AttentionForm, target: KernelTarget, name
     frame.ev = ev = StagedEvaluator(frame)
     loops = classify(nest)
     lanes = target.lanes(DType.F32)
-    least, most = dims.bounds(nest.total(loops.lane)) if loops.lane is not None else (1, 1)
+    lower, upper = dims.bounds(nest.total(loops.lane)) if loops.lane is not None else (1, 1)
     b = frame.b
     tile = default_tile(nest, loops, target)
-    if loops.lane is None or most < lanes or tile is None:
+    if loops.lane is None or upper < lanes or tile is None:
         few = AlongKeys(frame, nest, loops, loops.rows)
         if loops.heads:
             frame.bind_flat(loops.heads, b.workgroup_id(1))
@@ -81,28 +81,28 @@ def schedule(dispatch: Dispatch, form: AttentionForm, target: KernelTarget, name
     rest = [*loops.heads, *(g for g in loops.rows if g is not loops.lane)]
     if rest:
         frame.bind_flat(rest, b.workgroup_id(1))
-    across = _AcrossRows(frame, nest, ev, loops, tile)
-    if least >= lanes:
-        across.run(b.workgroup_id(0))
+    row_vectors = _RowVectors(frame, nest, ev, loops, tile)
+    if lower >= lanes:
+        row_vectors.run(b.workgroup_id(0))
     else:
         rows = frame.ev.dim(nest.total(loops.lane))
         enough = b.compare("ge", rows, b.idx(lanes))
         with b.if_(enough), frame.ev.scope():
-            across.run(b.workgroup_id(0))
+            row_vectors.run(b.workgroup_id(0))
         few = AlongKeys(frame, nest, loops, [loops.lane])
         with b.if_(b.unary("not", enough)), b.for_(b.idx(0), rows, b.idx(few.rows)) as loop, frame.ev.scope():
             few.chunk(loop.index)
-    return frame.finish((across.tiles, nest.total([d for g in rest for d in g]), 1))
+    return frame.finish((row_vectors.tiles, nest.total([d for g in rest for d in g]), 1))
 
 
-def default_tile(nest: AttentionNest, loops: Loops, target: KernelTarget) -> AttentionTile | None:
+def default_tile(nest: AttentionNest, loops: AttentionLoops, target: KernelTarget) -> RowAttentionTile | None:
     """A register tile that fills the vector registers; None where rows are so deep that none fits the
     scratch memory."""
     lanes = target.lanes(DType.F32)
-    most, accumulators = (4, 24) if target.vector_registers >= 32 else (2, 12)
+    max_keys, accumulators = (4, 24) if target.vector_registers >= 32 else (2, 12)
     rows = nest.total(loops.lane) if loops.lane is not None else 1
     _, columns = nest.depth_and_columns()
-    choices = list(range(most, 0, -1))
+    choices = list(range(max_keys, 0, -1))
     if isinstance(rows, int):
         needed = -(-rows // lanes)
         choices.sort(key=lambda v: (-(-needed // v) * v, -v))
@@ -110,17 +110,22 @@ def default_tile(nest: AttentionNest, loops: Loops, target: KernelTarget) -> Att
         keys = min(8, accumulators // vectors)
         tile_columns = max(c for c in range(1, keys + 1) if columns % c == 0)
         for block in (128, 64, 32):
-            tile = AttentionTile(vectors, keys, tile_columns, -(-block // keys) * keys)
+            tile = RowAttentionTile(vectors, keys, tile_columns, -(-block // keys) * keys)
             if tile.scratch(nest, lanes) <= SCRATCH:
                 return tile
     return None
 
 
-class _AcrossRows:
+class _RowVectors:
     """Vectors along query rows; scratch holds (depth, rows), (keys, rows) and (columns, rows) matrices."""
 
     def __init__(
-        self, frame: Frame, nest: AttentionNest, ev: StagedEvaluator, loops: Loops, tile: AttentionTile
+        self,
+        frame: Frame,
+        nest: AttentionNest,
+        ev: StagedEvaluator,
+        loops: AttentionLoops,
+        tile: RowAttentionTile,
     ) -> None:
         assert loops.lane is not None
         self.frame, self.ev, self.loops, self.tile, self.lane = frame, ev, loops, tile, loops.lane
@@ -146,8 +151,8 @@ class _AcrossRows:
     def _is_turned(self, read: Read) -> bool:
         """Whether a read lies along the keys, so that vectors of rows are best had by transposing."""
         terms = dict(read.address.terms) if read.address is not None else {}
-        across = terms.get(self.lane[-1], 0)
-        return dims.is_one(terms.get(self.nest.key_loop, 0)) and across not in (0, 1)
+        lane_stride = terms.get(self.lane[-1], 0)
+        return dims.is_one(terms.get(self.nest.key_loop, 0)) and lane_stride not in (0, 1)
 
     # The task -------------------------------------------------------------------------------
     def run(self, tile: KValue) -> None:
@@ -271,9 +276,9 @@ class _AcrossRows:
         inits = [b.const(LOWEST, DType.F32, self.lanes) for _ in vectors]
         last = b.sub(count, b.idx(1))
         with b.for_(b.idx(0), count, b.idx(tile.keys), inits=inits) as loop, ev.scope():
-            own = [b.add(loop.index, b.idx(i)) for i in range(tile.keys)]
+            key_index = [b.add(loop.index, b.idx(i)) for i in range(tile.keys)]
             # Beyond the last key of the block its score is computed again, and not used.
-            near = [self.frame.minimum(k, last) for k in own]
+            near = [self.frame.minimum(k, last) for k in key_index]
 
             def key(i: int, d: KValue) -> KValue:
                 if not self.plain_keys:
@@ -298,7 +303,7 @@ class _AcrossRows:
                     if not self.turned:
                         score = self._masked(b.add(first, near[i]), self.places[v], score)
                         tops[v] = larger(b, tops[v], score)
-                    self._row_store(self.scores, own[i], v, score)
+                    self._row_store(self.scores, key_index[i], v, score)
             loop.yield_(*tops)
         return loop.results
 

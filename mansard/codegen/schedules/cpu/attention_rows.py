@@ -12,9 +12,9 @@ from mansard import dims
 from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.math.exponential import exp_below_zero
 from mansard.codegen.schedules.common.attention_nest import (
+    AttentionLoops,
     AttentionNest,
     Group,
-    Loops,
     each_part,
     key_bounds,
     last_end,
@@ -26,7 +26,7 @@ from mansard.dtypes import DType
 
 BLOCK = 256
 """Keys whose scores are held in scratch."""
-MOST_ROWS = 4
+MAX_ROWS = 4
 ACCUMULATORS = 16
 """Vector accumulators of a product: enough to hide the latency of a multiply-add, and no more than half
 of 32 vector registers."""
@@ -35,19 +35,21 @@ of 32 vector registers."""
 class AlongKeys:
     """Chunks of up to ``rows`` query rows over all of their keys. ``groups`` are the loops of the rows."""
 
-    def __init__(self, frame: Frame, nest: AttentionNest, loops: Loops, groups: Sequence[Group]) -> None:
+    def __init__(
+        self, frame: Frame, nest: AttentionNest, loops: AttentionLoops, groups: Sequence[Group]
+    ) -> None:
         self.frame, self.nest, self.loops, self.groups = frame, nest, loops, list(groups)
         self.b, self.ev, self.form = frame.b, frame.ev, nest.form
         self.extent = nest.total([d for g in groups for d in g])
-        self.rows = min(MOST_ROWS, dims.bounds(self.extent)[1])
+        self.rows = min(MAX_ROWS, dims.bounds(self.extent)[1])
         self.chunks = dims.ceildiv(self.extent, self.rows)
         self.depth, self.columns = nest.depth_and_columns()
         self.lanes = frame.target.lanes(DType.F32)
-        self.across_depth = min(self.lanes, self.depth & -self.depth)
-        self.across_columns = min(self.lanes, self.columns & -self.columns)
+        self.depth_lanes = min(self.lanes, self.depth & -self.depth)
+        self.column_lanes = min(self.lanes, self.columns & -self.columns)
         # Keys of a register tile: their sums leave as one vector.
-        most = self.across_depth if self.across_depth > 1 else 8
-        self.keys = min(8, most, power_of_two_below(ACCUMULATORS // self.rows))
+        max_keys = self.depth_lanes if self.depth_lanes > 1 else 8
+        self.keys = min(8, max_keys, power_of_two_below(ACCUMULATORS // self.rows))
         self.stride = BLOCK + self.keys
         b = self.b
         self.queries = b.shared(DType.F32, self.rows * self.depth)
@@ -66,8 +68,8 @@ class AlongKeys:
                 self._store_queries(r)
             b.store(self.tops, b.idx(r), b.const(LOWEST, DType.F32))
             b.store(self.totals, b.idx(r), b.const(0.0, DType.F32))
-        zero = b.const(0.0, DType.F32, self.across_columns)
-        with b.for_(0, self.rows * self.columns, self.across_columns) as loop:
+        zero = b.const(0.0, DType.F32, self.column_lanes)
+        with b.for_(0, self.rows * self.columns, self.column_lanes) as loop:
             b.store(self.results, loop.index, zero)
         keys = self._last_key()
         each_part(self.frame, self.nest, keys, BLOCK, self._block)
@@ -96,7 +98,7 @@ class AlongKeys:
         return keys
 
     def _store_queries(self, r: int) -> None:
-        b, ev, lanes = self.b, self.ev, self.across_depth
+        b, ev, lanes = self.b, self.ev, self.depth_lanes
         with b.for_(0, self.depth, lanes) as loop, ev.scope():
             self._bind_vector([self.nest.depth_loop], loop.index, lanes)
             query = b.splat(ev.part(self.nest.scores, self.form.query), lanes)
@@ -113,7 +115,7 @@ class AlongKeys:
         self._accumulate(first, count, scales)
 
     def _scores(self, first: KValue, count: KValue) -> None:
-        b, ev, lanes, keys = self.b, self.ev, self.across_depth, self.keys
+        b, ev, lanes, keys = self.b, self.ev, self.depth_lanes, self.keys
         zero = b.const(0.0, DType.F32, lanes)
         last = b.add(first, b.sub(count, b.idx(1)))
         with b.for_(b.idx(0), count, b.idx(keys)) as loop, ev.scope():
@@ -183,9 +185,9 @@ class AlongKeys:
         return scale
 
     def _accumulate(self, first: KValue, count: KValue, scales: Sequence[KValue]) -> None:
-        b, ev, lanes, rows = self.b, self.ev, self.across_columns, range(self.rows)
-        most = max(1, ACCUMULATORS // self.rows)
-        vectors = max(v for v in range(1, most + 1) if (self.columns // lanes) % v == 0)
+        b, ev, lanes, rows = self.b, self.ev, self.column_lanes, range(self.rows)
+        max_vectors = max(1, ACCUMULATORS // self.rows)
+        vectors = max(v for v in range(1, max_vectors + 1) if (self.columns // lanes) % v == 0)
         with b.for_(0, self.columns, vectors * lanes) as loop, ev.scope():
             places = [b.add(loop.index, b.idx(v * lanes)) for v in range(vectors)]
             inits = [
@@ -212,7 +214,7 @@ class AlongKeys:
                     b.store(self.results, b.add(b.idx(r * self.columns), place), total)
 
     def _finish(self, r: int) -> None:
-        b, ev, lanes = self.b, self.ev, self.across_columns
+        b, ev, lanes = self.b, self.ev, self.column_lanes
         share = reciprocal(b, b.load(self.totals, b.idx(r)), self.form.divisor)
         with b.for_(0, self.columns, lanes) as loop, ev.scope():
             if self.loops.column is not None:

@@ -1,4 +1,4 @@
-"""CPU schedule of contractions in the *across* form: a register tile of accumulators, looped over the
+"""CPU schedule of contractions in the *outer* form: a register tile of accumulators, looped over the
 reduced dims, vectors along a parallel dim (`mansard.codegen.schedules.common.contraction`).
 
 Ragged edges are handled by clamping the tile's coordinates: a clamped row computes an edge element
@@ -26,7 +26,7 @@ from mansard.dtypes import DType
 
 
 @dataclass(frozen=True)
-class Tile:
+class OuterTile:
     """Schedule parameters: rows, and columns counted in vectors, of one register tile."""
 
     rows: int
@@ -34,7 +34,7 @@ class Tile:
     lanes: int
 
 
-def default_tile(nest: Nest, shape: Shape, target: KernelTarget) -> Tile:
+def default_tile(nest: Nest, shape: Shape, target: KernelTarget) -> OuterTile:
     """Register tile that fits the vector registers."""
     registers = target.vector_registers
     rows_total = estimate(nest.total(shape.row), 64) if shape.row else 1
@@ -43,7 +43,7 @@ def default_tile(nest: Nest, shape: Shape, target: KernelTarget) -> Tile:
     vectors = -(-columns_total // lanes)
     columns = fit_tile(vectors, 3 if registers == 32 else 2)
     rows = fit_tile(rows_total, (8 if columns > 1 else 12) if registers == 32 else 4)
-    return Tile(rows, columns, lanes)
+    return OuterTile(rows, columns, lanes)
 
 
 _TILE_SIZES = (1, 2, 3, 4, 6, 8, 12, 14)
@@ -104,7 +104,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
 
 
 class _Contraction:
-    def __init__(self, frame: Frame, root: Root, shape: Shape, tile: Tile) -> None:
+    def __init__(self, frame: Frame, root: Root, shape: Shape, tile: OuterTile) -> None:
         self.frame, self.root, self.shape, self.tile = frame, root, shape, tile
         self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
 
@@ -121,7 +121,7 @@ class _Contraction:
         rows_inside = estimate(row_tiles) < estimate(column_tiles)
         row_axis, self.column_axis = (0, 1) if rows_inside else (1, 0)
         rows = self._coordinates(shape.row, b.workgroup_id(row_axis), tile.rows)
-        self._across(rows, extent, width)
+        self._outer(rows, extent, width)
         inner, outer = (row_tiles, column_tiles) if rows_inside else (column_tiles, row_tiles)
         return self.frame.finish((inner, outer, rest))
 
@@ -129,7 +129,7 @@ class _Contraction:
         """The coordinates of a tile along one loop."""
         return self.frame.clamped(self.nest.total(group), tile, count) if group else [self.b.idx(0)]
 
-    def _across(self, rows: list[KValue], extent: DimLike, width: int) -> None:
+    def _outer(self, rows: list[KValue], extent: DimLike, width: int) -> None:
         b, tile = self.b, self.tile
         if self.shape.column is None:
             self._tile(rows, [b.idx(0)], 1)

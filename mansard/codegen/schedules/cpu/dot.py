@@ -22,7 +22,7 @@ from mansard.dtypes import DType
 
 
 @dataclass(frozen=True)
-class Tile:
+class DotTile:
     """Schedule parameters: output rows and columns of one register tile, and lanes of a sum."""
 
     rows: int
@@ -30,7 +30,7 @@ class Tile:
     lanes: int
 
 
-def default_tile(nest: Nest, shape: Shape, target: KernelTarget) -> Tile:
+def default_tile(nest: Nest, shape: Shape, target: KernelTarget) -> DotTile:
     """Register tile that fits the vector registers (32 with AVX-512 or AArch64, else 16)."""
     registers = target.vector_registers
     rows_total = estimate(nest.total(shape.row), 64) if shape.row else 1
@@ -38,7 +38,7 @@ def default_tile(nest: Nest, shape: Shape, target: KernelTarget) -> Tile:
     lanes = choose_lanes(nest.total(shape.reduced[-1]), target.lanes(DType.F32))
     rows = fit_tile(rows_total, 4 if registers == 32 else 2)
     columns = fit_tile(columns_total, 4 if rows > 1 else 8)
-    return Tile(rows, columns, lanes)
+    return DotTile(rows, columns, lanes)
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
@@ -53,7 +53,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
 
 
 class _Dot:
-    def __init__(self, frame: Frame, root: Root, shape: Shape, tile: Tile) -> None:
+    def __init__(self, frame: Frame, root: Root, shape: Shape, tile: DotTile) -> None:
         self.frame, self.root, self.shape, self.tile = frame, root, shape, tile
         self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
 

@@ -30,7 +30,7 @@ from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.common.contraction import Shape
 from mansard.codegen.schedules.common.parameters import Parameters
-from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, Tile, tiles
+from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile, tiles
 from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -65,7 +65,7 @@ class PackedEvaluator(Evaluator):
 
 
 def find(nest: Nest, root: Root, shape: Shape) -> Weights | None:
-    """The float weights of a contraction in the across form, where this schedule applies; else None."""
+    """The float weights of a contraction in the outer form, where this schedule applies; else None."""
     body = root.op.body
     if root.op.combiner != "add" or body.dtype is not DType.F32 or shape.column is None:
         return None
@@ -83,10 +83,10 @@ def candidates(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget)
 
 def choose(
     nest: Nest, shape: Shape, weights: Weights, target: KernelTarget, parameters: Parameters | None = None
-) -> Tile:
+) -> RegisterTile:
     """The tile ``parameters`` name, or the one of least cost."""
     if parameters:
-        return Tile.of(parameters, target)
+        return RegisterTile.of(parameters, target)
     return tiles(*_sizes(nest, shape, weights), target)[0]
 
 
@@ -96,9 +96,10 @@ def _sizes(nest: Nest, shape: Shape, weights: Weights) -> tuple[int, int, int]:
 
 
 def schedule(
-    nest: Nest, target: KernelTarget, name: str, shape: Shape, weights: Weights, tile: Tile
+    nest: Nest, target: KernelTarget, name: str, shape: Shape, weights: Weights, tile: RegisterTile
 ) -> Scheduled:
-    """The kernel of a contraction whose weights can be packed; a workgroup computes `Tile.block` tiles."""
+    """The kernel of a contraction whose weights can be packed; a workgroup computes `RegisterTile.block`
+    tiles."""
     (root,) = (r for r in nest.roots if r.reduces)
     return Gemm(Frame(nest, target, name), root, shape, weights, tile).run()
 
@@ -115,7 +116,7 @@ class Ahead:
 class Gemm:
     """The kernel of a product with packed weights under construction."""
 
-    def __init__(self, frame: Frame, root: Root, shape: Shape, weights: Weights, tile: Tile) -> None:
+    def __init__(self, frame: Frame, root: Root, shape: Shape, weights: Weights, tile: RegisterTile) -> None:
         assert shape.column is not None
         self.frame, self.root, self.shape, self.weights, self.tile = frame, root, shape, weights, tile
         self.b, self.nest, self.column = frame.b, frame.nest, shape.column

@@ -13,19 +13,24 @@ from mansard.codegen.kernel import KValue
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.common.contraction import Shape
-from mansard.codegen.schedules.common.dot_products import Factor, NarrowProduct, load_raw, narrow_product
+from mansard.codegen.schedules.common.dot_products import (
+    DotFactor,
+    LowPrecisionProduct,
+    load_raw,
+    low_precision_product,
+)
 from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.cpu.gemm import Gemm
-from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, Tile, tiles
+from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile, tiles
 from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
 
-LEAST_ROWS = 8
+MIN_ROWS = 8
 """Rows of a tile that hide reading its weights from the second-level cache behind the arithmetic."""
 
 
 def find(nest: Nest, root: Root, shape: Shape) -> Weights | None:
-    """The narrow weights of a contraction in the across form, where this schedule applies; else None."""
-    product = narrow_product(nest, root)
+    """The narrow weights of a contraction in the outer form, where this schedule applies; else None."""
+    product = low_precision_product(nest, root)
     if product is None or shape.column is None or not shape.reduced:
         return None
     weights = find_weights(nest, root, shape.column, shape.reduced, WIDTH, product.group)
@@ -38,7 +43,7 @@ def find(nest: Nest, root: Root, shape: Shape) -> Weights | None:
     return None if shape.column[-1] in dict(other.address.terms) else weights
 
 
-def _other(product: NarrowProduct, weights: Weights) -> Factor:
+def _other(product: LowPrecisionProduct, weights: Weights) -> DotFactor:
     """The factor that is not the weights."""
     return product.right if product.left.value is weights.value else product.left
 
@@ -48,12 +53,12 @@ def candidates(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget)
     return [tile.parameters() for tile in _tiles(nest, shape, weights, target)]
 
 
-def _tiles(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) -> list[Tile]:
+def _tiles(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) -> list[RegisterTile]:
     rows = estimate(nest.total(shape.row)) if shape.row else 1
     panels = weights.panels
-    found = tiles(rows, panels.columns[0], panels.depth // panels.group, target)
+    candidates = tiles(rows, panels.columns[0], panels.depth // panels.group, target)
     # A vector of weights comes from the second-level cache: it should serve many rows.
-    return sorted(found, key=lambda tile: tile.rows < min(rows, LEAST_ROWS))
+    return sorted(candidates, key=lambda tile: tile.rows < min(rows, MIN_ROWS))
 
 
 def schedule(
@@ -66,14 +71,14 @@ def schedule(
 ) -> Scheduled:
     """The kernel of a contraction that `find` takes; ``parameters`` are one of `candidates`."""
     (root,) = (r for r in nest.roots if r.reduces)
-    tile = Tile.of(parameters, target) if parameters else _tiles(nest, shape, weights, target)[0]
-    return _NarrowGemm(Frame(nest, target, name), root, shape, weights, tile).run()
+    tile = RegisterTile.of(parameters, target) if parameters else _tiles(nest, shape, weights, target)[0]
+    return _DotGemm(Frame(nest, target, name), root, shape, weights, tile).run()
 
 
-class _NarrowGemm(Gemm):
-    def __init__(self, frame: Frame, root: Root, shape: Shape, weights: Weights, tile: Tile) -> None:
+class _DotGemm(Gemm):
+    def __init__(self, frame: Frame, root: Root, shape: Shape, weights: Weights, tile: RegisterTile) -> None:
         super().__init__(frame, root, shape, weights, tile)
-        product = narrow_product(frame.nest, root)
+        product = low_precision_product(frame.nest, root)
         assert product is not None
         self.other = _other(product, weights)
         self.word = product.group

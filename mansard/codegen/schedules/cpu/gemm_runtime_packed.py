@@ -22,16 +22,16 @@ from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, po
 from mansard.codegen.schedules.common.contraction import Shape
 from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.cpu.gemm import Ahead, Gemm
-from mansard.codegen.schedules.cpu.gemm_tile import Tile, tiles
+from mansard.codegen.schedules.cpu.gemm_tile import RegisterTile, tiles
 from mansard.codegen.schedules.cpu.packed_weights import Weights
 from mansard.dtypes import DType
 from mansard.ir.panels import Panels
 
 SCRATCH_BYTES = 192 << 10
 """Most that a workgroup packs: less than a stack may hold, and than a second-level cache."""
-LEAST_ROWS = 32
+MIN_ROWS = 32
 """Fewer rows than this do not pay for packing the columns they are multiplied with."""
-LEAST_WORKGROUPS = 32
+MIN_WORKGROUPS = 32
 """Workgroups that eight cores can share evenly."""
 
 
@@ -44,7 +44,7 @@ class Dense:
 
 
 def find(nest: Nest, root: Root, shape: Shape) -> Dense | None:
-    """The operand of a contraction in the across form that lies along the columns; None if none can be
+    """The operand of a contraction in the outer form that lies along the columns; None if none can be
     packed by this schedule."""
     body = root.op.body
     if root.op.combiner != "add" or body.dtype is not DType.F32 or shape.column is None or shape.row is None:
@@ -54,7 +54,7 @@ def find(nest: Nest, root: Root, shape: Shape) -> Dense | None:
     along = [read for read, terms in reads if column in terms and row not in terms]
     extents = [nest.total(group) for group in (*shape.reduced, shape.column)]
     sizes = [extent for extent in extents if isinstance(extent, int)]
-    if len(along) != 1 or len(sizes) != len(extents) or estimate(nest.total(shape.row)) < LEAST_ROWS:
+    if len(along) != 1 or len(sizes) != len(extents) or estimate(nest.total(shape.row)) < MIN_ROWS:
         return None
     (read,) = along
     *reduced, columns = sizes
@@ -72,18 +72,18 @@ def candidates(nest: Nest, shape: Shape, dense: Dense, target: KernelTarget) -> 
     return [tile.parameters() for tile in _tiles(nest, shape, dense, target)]
 
 
-def _tiles(nest: Nest, shape: Shape, dense: Dense, target: KernelTarget) -> list[Tile]:
+def _tiles(nest: Nest, shape: Shape, dense: Dense, target: KernelTarget) -> list[RegisterTile]:
     assert shape.row is not None
     rows, panels = estimate(nest.total(shape.row)), dense.panels
-    found = tiles(rows, panels.columns[0], panels.depth, target)
-    fitting = [t for t in found if t.columns * t.lanes * panels.depth * 4 <= SCRATCH_BYTES]
+    candidates = tiles(rows, panels.columns[0], panels.depth, target)
+    fitting = [t for t in candidates if t.columns * t.lanes * panels.depth * 4 <= SCRATCH_BYTES]
     return [replace(t, block=_block(t, rows, panels.columns[0])) for t in fitting]
 
 
-def _block(tile: Tile, rows: int, columns: int) -> int:
+def _block(tile: RegisterTile, rows: int, columns: int) -> int:
     """Row tiles of a workgroup: as many as leave enough workgroups to share among cores."""
-    blocks = LEAST_WORKGROUPS * tile.columns * tile.lanes // columns
-    return -(-rows // (tile.rows * max(1, min(blocks, rows // LEAST_ROWS))))
+    blocks = MIN_WORKGROUPS * tile.columns * tile.lanes // columns
+    return -(-rows // (tile.rows * max(1, min(blocks, rows // MIN_ROWS))))
 
 
 def schedule(
@@ -96,12 +96,12 @@ def schedule(
 ) -> Scheduled:
     """The kernel of a contraction that `find` takes; ``parameters`` are one of `candidates`."""
     (root,) = (r for r in nest.roots if r.reduces)
-    tile = Tile.of(parameters, target) if parameters else _tiles(nest, shape, dense, target)[0]
+    tile = RegisterTile.of(parameters, target) if parameters else _tiles(nest, shape, dense, target)[0]
     return _DenseGemm(Frame(nest, target, name), root, shape, dense, tile).run()
 
 
 class _DenseGemm(Gemm):
-    def __init__(self, frame: Frame, root: Root, shape: Shape, dense: Dense, tile: Tile) -> None:
+    def __init__(self, frame: Frame, root: Root, shape: Shape, dense: Dense, tile: RegisterTile) -> None:
         panels = replace(dense.panels, width=tile.lanes)
         position = frame.nest.dispatch.inputs.index(dense.read.value)
         super().__init__(frame, root, shape, Weights(dense.read.value, position, panels), tile)

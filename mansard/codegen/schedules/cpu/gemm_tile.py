@@ -14,7 +14,7 @@ WIDTH = 16
 WORKGROUP_CYCLES = 2000
 """Least work of a workgroup, against some 50 cycles to begin one."""
 
-MOST_STREAMS = 8
+MAX_STREAMS = 8
 """Rows that a first-level cache of eight or more ways holds lines of, also where they map to one set."""
 
 PANEL_RATES = ((24 << 10, 64.0), (640 << 10, 24.0), (math.inf, 8.0))
@@ -23,7 +23,7 @@ cache."""
 
 
 @dataclass(frozen=True)
-class Tile:
+class RegisterTile:
     """Schedule parameters of a packed product.
 
     A tile is ``rows`` by ``columns`` vectors of ``lanes``. Tiles follow each other down the rows, then
@@ -36,9 +36,9 @@ class Tile:
     block: int = 1
 
     @staticmethod
-    def of(parameters: Parameters, target: KernelTarget) -> Tile:
+    def of(parameters: Parameters, target: KernelTarget) -> RegisterTile:
         """The opposite of `parameters`."""
-        return Tile(parameters["rows"], parameters["columns"], _lanes(target), parameters["block"])
+        return RegisterTile(parameters["rows"], parameters["columns"], _lanes(target), parameters["block"])
 
     def parameters(self) -> Parameters:
         """What a search may choose; the lanes are the target's."""
@@ -61,11 +61,11 @@ def tile_cycles(rows: int, columns: int, depth: int, lanes: int) -> float:
     rate = next(rate for size, rate in PANEL_RATES if row_bytes * depth <= size)
     waits = 0.0 if chains >= 12 else 0.5
     step = max(chains / 2 + waits, 4.6, 0.6 * (rows + columns), row_bytes / rate)
-    streams = 1 + 0.015 * max(0, rows - MOST_STREAMS)
+    streams = 1 + 0.015 * max(0, rows - MAX_STREAMS)
     return streams * depth * step + 2 * chains + 30
 
 
-def tiles(rows: int, columns: int, depth: int, target: KernelTarget) -> list[Tile]:
+def tiles(rows: int, columns: int, depth: int, target: KernelTarget) -> list[RegisterTile]:
     """Tiles for a product of ``rows`` x ``depth`` by ``depth`` x ``columns``, the cheapest first."""
     lanes = _lanes(target)
     vectors = -(-columns // lanes)
@@ -75,11 +75,11 @@ def tiles(rows: int, columns: int, depth: int, target: KernelTarget) -> list[Til
             # Accumulators, a vector of weights per column, one broadcast.
             if r * c + c + 1 <= target.vector_registers:
                 full, tail = divmod(vectors, c)
-                across = full * tile_cycles(r, c, depth, lanes)
-                across += tile_cycles(r, tail, depth, lanes) if tail else 0.0
-                costs[r, c] = -(-rows // r) * across
-    found = []
+                row_cycles = full * tile_cycles(r, c, depth, lanes)
+                row_cycles += tile_cycles(r, tail, depth, lanes) if tail else 0.0
+                costs[r, c] = -(-rows // r) * row_cycles
+    candidates = []
     for r, c in sorted(costs, key=lambda size: costs[size]):
         block = min(-(-rows // r), int(WORKGROUP_CYCLES / tile_cycles(r, c, depth, lanes)))
-        found.append(Tile(r, c, lanes, max(1, block)))
-    return found
+        candidates.append(RegisterTile(r, c, lanes, max(1, block)))
+    return candidates

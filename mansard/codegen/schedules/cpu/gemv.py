@@ -27,21 +27,21 @@ from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape
-from mansard.codegen.schedules.common.dot_products import NarrowProduct, load_raw, narrow_product
+from mansard.codegen.schedules.common.dot_products import LowPrecisionProduct, load_raw, low_precision_product
 from mansard.dtypes import DType
 
-MOST_ROWS = 4
+MAX_ROWS = 4
 """Rows that share each weight read: with more the work is no longer bound by memory."""
 PIECE_BYTES = 128 * 1024
 """Weights of one task: some microseconds of reading, so that the cores end together."""
-LEAST_TASKS = 16
+MIN_TASKS = 16
 PREFETCH_BYTES = 4096
 """How far ahead of the loads the stream is prefetched: some 100 ns at 40 GB/s a core."""
 LINE = 64
 
 
 @dataclass(frozen=True)
-class Plan:
+class GemvParameters:
     """Schedule parameters: outputs of a task, and how the reduced dim is walked."""
 
     piece: int
@@ -55,37 +55,39 @@ def applies(nest: Nest, shape: Shape) -> bool:
     if shape.form != "dot" or shape.column is None or len(shape.reduced) != 1:
         return False
     rows = nest.total(shape.row) if shape.row else 1
-    return isinstance(rows, int) and rows <= MOST_ROWS
+    return isinstance(rows, int) and rows <= MAX_ROWS
 
 
-def default_plan(nest: Nest, root: Root, shape: Shape, target: KernelTarget) -> Plan:
+def default_parameters(nest: Nest, root: Root, shape: Shape, target: KernelTarget) -> GemvParameters:
     """Vectors as wide as the registers, four in flight for each row where the reduced dim allows it."""
     assert shape.column is not None
-    narrow = narrow_product(nest, root)
+    low_precision = low_precision_product(nest, root)
     extent = nest.total(shape.reduced[-1])
-    widest = target.lanes(DType.F32) * (narrow.group if narrow else 1)
+    widest = target.lanes(DType.F32) * (low_precision.group if low_precision else 1)
     lanes = choose_lanes(extent, widest)
-    if narrow and lanes < 2 * narrow.group:
+    if low_precision and lanes < 2 * low_precision.group:
         lanes = 1
     unroll = next((u for u in (4, 2) if lanes > 1 and divides(extent, u * lanes)), 1)
     columns, depth = nest.total(shape.column), estimate(extent)
     others = estimate(nest.total([loop for g in shape.rest for loop in g]))
     size = max(r.value.type.dtype.itemsize for r in nest.reads(root) if r.address is not None)
     vector = target.lanes(DType.F32)
-    fair = -(-estimate(columns) * others // LEAST_TASKS)
+    fair = -(-estimate(columns) * others // MIN_TASKS)
     wanted = max(1, min(PIECE_BYTES // (depth * size), fair))
-    return Plan(-(-wanted // vector) * vector, lanes, unroll)
+    return GemvParameters(-(-wanted // vector) * vector, lanes, unroll)
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str, shape: Shape) -> Scheduled:
     """The kernel of a contraction to which `applies`; a workgroup computes a piece of the columns."""
     (root,) = (r for r in nest.roots if r.reduces)
-    return _Stream(Frame(nest, target, name), root, shape, default_plan(nest, root, shape, target)).run()
+    return _Stream(
+        Frame(nest, target, name), root, shape, default_parameters(nest, root, shape, target)
+    ).run()
 
 
 class _Stream:
-    def __init__(self, frame: Frame, root: Root, shape: Shape, plan: Plan) -> None:
-        self.frame, self.root, self.shape, self.plan = frame, root, shape, plan
+    def __init__(self, frame: Frame, root: Root, shape: Shape, parameters: GemvParameters) -> None:
+        self.frame, self.root, self.shape, self.parameters = frame, root, shape, parameters
         self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
         assert shape.column is not None
         self.column: Group = shape.column
@@ -93,11 +95,11 @@ class _Stream:
         assert isinstance(rows, int)
         self.rows = rows
         self.sum = register_dtype(root.op.body.dtype)
-        narrow = narrow_product(self.nest, root)
-        self.narrow: NarrowProduct | None = narrow if plan.lanes > 1 else None
+        low_precision = low_precision_product(self.nest, root)
+        self.low_precision: LowPrecisionProduct | None = low_precision if parameters.lanes > 1 else None
 
     def run(self) -> Scheduled:
-        b, shape, piece = self.b, self.shape, self.plan.piece
+        b, shape, piece = self.b, self.shape, self.parameters.piece
         if shape.rest:
             self.frame.bind_flat(shape.rest, b.workgroup_id(1))
         extent = self.nest.total(self.column)
@@ -134,16 +136,16 @@ class _Stream:
 
     def _totals(self) -> list[KValue]:
         """The sums of every row for the bound column."""
-        b, ev, plan = self.b, self.ev, self.plan
+        b, ev, parameters = self.b, self.ev, self.parameters
         (inner,) = self.shape.reduced
         combiner = self.root.op.combiner
         assert combiner is not None
         size = ev.dim(self.nest.total(inner))
-        step = plan.lanes * plan.unroll
+        step = parameters.lanes * parameters.unroll
         exact = divides(self.nest.total(inner), step)
         middle = size if exact else b.sub(size, b.binary("rem", size, b.idx(step)))
-        lanes = plan.lanes // (self.narrow.group if self.narrow else 1)
-        cells = [(row, part) for row in range(self.rows) for part in range(plan.unroll)]
+        lanes = parameters.lanes // (self.low_precision.group if self.low_precision else 1)
+        cells = [(row, part) for row in range(self.rows) for part in range(parameters.unroll)]
         inits = [reduce.start(b, self.root, lanes) for _ in cells]
         with b.for_(b.idx(0), middle, b.idx(step), inits=inits) as loop, ev.scope():
             self._prefetch(inner, loop.index)
@@ -154,7 +156,7 @@ class _Stream:
             loop.yield_(*parts)
         totals = []
         for row in range(self.rows):
-            parts = list(loop.results[row * plan.unroll : (row + 1) * plan.unroll])
+            parts = list(loop.results[row * parameters.unroll : (row + 1) * parameters.unroll])
             while len(parts) > 1:
                 parts = [b.binary(combiner, x, y) for x, y in zip(parts[::2], parts[1::2], strict=True)]
             totals.append(b.reduce(combiner, parts[0]))
@@ -173,20 +175,22 @@ class _Stream:
 
     def _step(self, row: int, inner: Group, at: KValue, part: int, total: KValue) -> KValue:
         """One vector of the reduced dim folded into an accumulator."""
-        ev, lanes = self.ev, self.plan.lanes
+        ev, lanes = self.ev, self.parameters.lanes
         self._bind_row(row)
         ev.bind(inner, at, part * lanes)
-        if self.narrow is not None:
+        if self.low_precision is not None:
             ev.vector = None
-            left, right = (load_raw(ev, f, lanes) for f in (self.narrow.left, self.narrow.right))
+            left, right = (
+                load_raw(ev, f, lanes) for f in (self.low_precision.left, self.low_precision.right)
+            )
             return self.b.dot(left, right, total)
         ev.vector = (inner[-1], lanes) if lanes > 1 else None
         return reduce.combine(ev, self.root, total)
 
     def _prefetch(self, inner: Group, at: KValue) -> None:
         """Ask for the lines that the stream reaches some vectors later."""
-        ev, b, plan = self.ev, self.b, self.plan
-        if plan.lanes == 1:
+        ev, b, parameters = self.ev, self.b, self.parameters
+        if parameters.lanes == 1:
             return
         self._bind_row(0)
         ev.bind(inner, at)
@@ -198,5 +202,5 @@ class _Stream:
             size = read.value.type.dtype.itemsize
             base, _ = ev.linear(read.address)
             memory = b.bindings[ev.binding_of[read.value]]
-            for start in range(0, plan.lanes * plan.unroll * size, LINE):
+            for start in range(0, parameters.lanes * parameters.unroll * size, LINE):
                 b.prefetch(memory, b.add(base, b.idx((start + PREFETCH_BYTES) // size)))

@@ -8,7 +8,7 @@ from mansard.codegen.loop_nest import Nest
 from mansard.codegen.loop_partition import segments
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.cpu import transpose
-from mansard.codegen.schedules.cpu.transpose import LEAST, crossing, square
+from mansard.codegen.schedules.cpu.transpose import MIN_SIDE, crossing, square
 from mansard.dtypes import DType
 
 BLOCK = 8192
@@ -30,7 +30,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
         emit()
         return frame.finish((1, 1, 1))
     crossed = crossing(nest, groups)
-    if crossed is not None and (side := square(nest, crossed[0], groups[-1], target)) >= LEAST:
+    if crossed is not None and (side := square(nest, crossed[0], groups[-1], target)) >= MIN_SIDE:
         return transpose.schedule(frame, groups, *crossed, side)
     *outer, inner = groups
     extent = nest.total(inner)
@@ -50,11 +50,17 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
             frame.vector_loop(inner, lower, upper, lanes, divides(extent, lanes), overlap, emit)
         for part in parts if len(parts) > 1 else ():
             width = part.upper - part.lower
-            own = choose_lanes(width, lanes)
+            map_lanes = choose_lanes(width, lanes)
             with ev.scope():
                 ev.special = part.ops
                 frame.vector_loop(
-                    inner, b.idx(part.lower), b.idx(part.upper), own, width % own == 0, width >= own, emit
+                    inner,
+                    b.idx(part.lower),
+                    b.idx(part.upper),
+                    map_lanes,
+                    width % map_lanes == 0,
+                    width >= map_lanes,
+                    emit,
                 )
         ev.special = {}
 

@@ -38,8 +38,8 @@ def find_weights(
             continue
         steps = {d: c for d, c in mine[0].terms if not dims.is_one(nest.extents[d])}
         loops = [_loop(nest, g, steps) for g in (*reduced, column)]
-        own = {d for g in (*reduced, column) for d in g}
-        if not set(steps) <= own or any(loop is None or loop[1] == 0 for loop in loops):
+        loop_dims = {d for g in (*reduced, column) for d in g}
+        if not set(steps) <= loop_dims or any(loop is None or loop[1] == 0 for loop in loops):
             continue
         *inner, outer = [loop for loop in loops if loop is not None]
         size = value.type.elements

@@ -32,8 +32,8 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     rows = nest.total(range(nest.domain))
     inner = max(estimate(nest.total(root.inner)) for root in nest.roots)
     rows_per_task = max(1, WORK // (inner * len(nest.roots)))
-    if groups and lies_across(nest, groups[-1]) and dims.bounds(nest.total(groups[-1]))[0] >= frame.lanes:
-        return _across(frame, groups, max(1, rows_per_task // frame.lanes))
+    if groups and is_strided(nest, groups[-1]) and dims.bounds(nest.total(groups[-1]))[0] >= frame.lanes:
+        return _strided(frame, groups, max(1, rows_per_task // frame.lanes))
 
     def row() -> None:
         for root in nest.roots:
@@ -53,7 +53,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     return frame.finish((dims.ceildiv(rows, rows_per_task), 1, 1))
 
 
-def lies_across(nest: Nest, group: Sequence[int]) -> bool:
+def is_strided(nest: Nest, group: Sequence[int]) -> bool:
     """Whether every operand is contiguous (or constant) along a domain loop, and some row is not along its
     own innermost loop."""
     strided = False
@@ -70,7 +70,7 @@ def lies_across(nest: Nest, group: Sequence[int]) -> bool:
     return strided
 
 
-def _across(frame: Frame, groups: Sequence[Sequence[int]], vectors: int) -> Scheduled:
+def _strided(frame: Frame, groups: Sequence[Sequence[int]], vectors: int) -> Scheduled:
     """Vectors of rows, ``vectors`` to a task; the last one of a line is moved back inside it."""
     b, ev, nest, lanes = frame.b, frame.ev, frame.nest, frame.lanes
     *outer, lane = groups
@@ -89,7 +89,7 @@ def _across(frame: Frame, groups: Sequence[Sequence[int]], vectors: int) -> Sche
         for root in nest.roots:
             inner = nest.collapsed(root.inner, nest.positions(root))
             if root.reduces:
-                result = _reduce_across(frame, root, inner)
+                result = _reduce_strided(frame, root, inner)
                 ev.reduced[root.op] = result
                 if root.stores:
                     ev.store(root.op.output, nest.store_address(root), result)
@@ -104,7 +104,7 @@ def _across(frame: Frame, groups: Sequence[Sequence[int]], vectors: int) -> Sche
     return frame.finish((tasks, nest.total([d for g in outer for d in g]), 1))
 
 
-def _reduce_across(frame: Frame, root: Root, inner: Sequence[Sequence[int]]) -> KValue:
+def _reduce_strided(frame: Frame, root: Root, inner: Sequence[Sequence[int]]) -> KValue:
     if root.op.combiner in reduce.ARG:
         return reduce.arg_reduce(frame, root, inner, frame.lanes)
     start = reduce.start(frame.b, root, frame.lanes)

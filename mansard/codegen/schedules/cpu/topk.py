@@ -19,7 +19,7 @@ from mansard.dtypes import DType
 from mansard.ir.ops import Sort
 from mansard.ir.types import Value
 
-MOST_KEPT = 2048
+MAX_KEPT = 2048
 """They lie on a core's stack with their places: 12 to 16 bytes each."""
 _MOVE = 48
 """How many pairs of elements are compared in the time in which one of those kept moves on: an insertion takes
@@ -32,11 +32,11 @@ def applies(op: Sort) -> bool:
     kept, length = op.outputs[0].type.shape[op.axis], shape[op.axis]
     if not isinstance(kept, int) or not dims.is_one(dims.product(shape[op.axis + 1 :])):
         return False
-    if not 0 < kept <= min(MOST_KEPT, dims.bounds(length)[0]) or op.inputs[0].type.dtype is DType.BOOL:
+    if not 0 < kept <= min(MAX_KEPT, dims.bounds(length)[0]) or op.inputs[0].type.dtype is DType.BOOL:
         return False
-    most = dims.representative(length)
-    moves = kept * kept * (1 + math.log(most / kept))
-    return 4 * kept <= most and _MOVE * moves <= most * most
+    elements = dims.representative(length)
+    moves = kept * kept * (1 + math.log(elements / kept))
+    return 4 * kept <= elements and _MOVE * moves <= elements * elements
 
 
 def precedes(b: KernelBuilder, x: KValue, y: KValue, descending: bool) -> KValue:
@@ -65,15 +65,15 @@ def schedule(lines: Lines, op: Sort, base: Callable[[Value], Value]) -> Schedule
         """Put an element that belongs among the first ``filled + 1`` in its place, and move on the rest."""
         no = b.const(False, DType.BOOL)
         with b.for_(b.idx(0), b.add(filled, b.idx(1)), inits=[value, place, no]) as loop:
-            mine, at, found = loop.carried
+            mine, at, inserted = loop.carried
             here, its = b.load(best, loop.index), b.load(places, loop.index)
             better = b.binary(
                 "or", precedes(b, mine, here, op.descending), b.compare("ge", loop.index, filled)
             )
-            found = b.binary("or", found, better)
-            b.store(best, loop.index, b.select(found, mine, here))
-            b.store(places, loop.index, b.select(found, at, its))
-            loop.yield_(b.select(found, here, mine), b.select(found, its, at), found)
+            inserted = b.binary("or", inserted, better)
+            b.store(best, loop.index, b.select(inserted, mine, here))
+            b.store(places, loop.index, b.select(inserted, at, its))
+            loop.yield_(b.select(inserted, here, mine), b.select(inserted, its, at), inserted)
 
     def line(number: KValue) -> None:
         size = lines.dim(length)

@@ -1,4 +1,5 @@
-"""CPU schedule of elementwise dispatches that read across what they write: transposes and their kin.
+"""CPU schedule of elementwise dispatches that read along another dim than they write: transposes and the
+like.
 
 A task is a block of two loops, the one the result is contiguous along and the one a read is contiguous
 along. Inside, squares are turned in registers, so that memory is read and written by whole vectors.
@@ -21,14 +22,14 @@ Group = Sequence[int]
 ROWS, COLUMNS = 64, 128
 """Elements of a block along the loop that is read contiguously, and along the one that is written so:
 whole cache lines on both sides, within a first-level cache and few pages."""
-LEAST = 4
+MIN_SIDE = 4
 """The smallest square worth turning."""
 
 
 def crossing(nest: Nest, groups: Sequence[Group]) -> tuple[Group, list[Read]] | None:
     """The loop to cross with the innermost one, and the reads that are contiguous along it."""
     inner = groups[-1]
-    found: dict[int, list[Read]] = {}
+    reads_by_group: dict[int, list[Read]] = {}
     for read in (r for root in nest.roots for r in nest.reads(root)):
         if read.address is None or read.guards:
             continue
@@ -36,19 +37,19 @@ def crossing(nest: Nest, groups: Sequence[Group]) -> tuple[Group, list[Read]] | 
         if terms.get(inner[-1], 0) in (0, 1):
             continue
         for i, group in enumerate(groups[:-1]):
-            if terms.get(group[-1], 0) == 1 and read not in found.setdefault(i, []):
-                found[i].append(read)
-    found = {i: reads for i, reads in found.items() if reads}
-    if not found:
+            if terms.get(group[-1], 0) == 1 and read not in reads_by_group.setdefault(i, []):
+                reads_by_group[i].append(read)
+    reads_by_group = {i: reads for i, reads in reads_by_group.items() if reads}
+    if not reads_by_group:
         return None
-    best = max(found, key=lambda i: len(found[i]))
-    return groups[best], found[best]
+    best = max(reads_by_group, key=lambda i: len(reads_by_group[i]))
+    return groups[best], reads_by_group[best]
 
 
 def square(nest: Nest, group: Group, inner: Group, target: KernelTarget) -> int:
     """Rows of a square: as many as a vector has lanes, or as either loop surely has."""
-    least = min(dims.bounds(nest.total(g))[0] for g in (group, inner))
-    return power_of_two_below(min(target.lanes(DType.F32), least))
+    shortest = min(dims.bounds(nest.total(g))[0] for g in (group, inner))
+    return power_of_two_below(min(target.lanes(DType.F32), shortest))
 
 
 def schedule(
@@ -74,8 +75,12 @@ def schedule(
             return place
         return frame.minimum(place, ev.dim(dims.add(extent, -lanes)))
 
-    with b.for_(*blocks(1), b.idx(lanes)) as down, b.for_(*blocks(0), b.idx(lanes)) as across, ev.scope():
-        row, column = inside(down.index, extents[1]), inside(across.index, extents[0])
+    with (
+        b.for_(*blocks(1), b.idx(lanes)) as row_loop,
+        b.for_(*blocks(0), b.idx(lanes)) as column_loop,
+        ev.scope(),
+    ):
+        row, column = inside(row_loop.index, extents[1]), inside(column_loop.index, extents[0])
         turned = [ev.turned(read, group, row, inner, column, lanes) for read in reads]
         for k in range(lanes):
             with ev.scope():

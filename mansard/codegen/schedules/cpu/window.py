@@ -31,7 +31,14 @@ from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes
 from mansard.codegen.schedules.common.contraction import Group
 from mansard.codegen.schedules.common.contraction import applies as contraction_applies
 from mansard.codegen.schedules.common.parameters import Parameters
-from mansard.codegen.schedules.common.window import SEGMENTS, Axis, Segment, Window, find_window, segments
+from mansard.codegen.schedules.common.window import (
+    SEGMENTS,
+    SlidingWindow,
+    TapRange,
+    WindowAxis,
+    find_window,
+    tap_ranges,
+)
 from mansard.codegen.schedules.cpu.gemm import PackedEvaluator
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH
 from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
@@ -46,10 +53,10 @@ handful of cores balance."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class WindowLoops:
     """The loops of a window schedule: ``reduced`` are the taps, then the loops of ``inner``."""
 
-    window: Window
+    window: SlidingWindow
     column: Group
     rest: list[Group]
     reduced: list[Group]
@@ -61,12 +68,12 @@ class Plan:
     then moved back to end with the columns, since nothing may be read past them."""
 
     @property
-    def row(self) -> Axis:
+    def row(self) -> WindowAxis:
         """The axis along which a register tile lies."""
         return self.window.axes[-1]
 
 
-def analyse(nest: Nest, target: KernelTarget) -> Plan | None:
+def analyse(nest: Nest, target: KernelTarget) -> WindowLoops | None:
     """How to schedule a nest as a window; None where it is none, or not along channels."""
     if target.is_gpu or not contraction_applies(nest):
         return None
@@ -94,14 +101,14 @@ def analyse(nest: Nest, target: KernelTarget) -> Plan | None:
     if any(step not in (0, 1) and value is not packed for value, step in reads):
         return None
     rest = [g for g in outer if g not in (row, column)]
-    plan = Plan(window, column, rest, reduced, inner, lanes, weights, walking)
-    length, count = nest.extents[plan.row.outer], nest.extents[plan.row.tap]
+    loops = WindowLoops(window, column, rest, reduced, inner, lanes, weights, walking)
+    length, count = nest.extents[loops.row.outer], nest.extents[loops.row.tap]
     assert isinstance(length, int) and isinstance(count, int)
-    tile = default(nest, plan, target)
-    return plan if len(segments(plan.row, length, count, tile["rows"])) <= SEGMENTS else None
+    tile = default(nest, loops, target)
+    return loops if len(tap_ranges(loops.row, length, count, tile["rows"])) <= SEGMENTS else None
 
 
-def _column(nest: Nest, window: Window, outer: Sequence[Group]) -> Group | None:
+def _column(nest: Nest, window: SlidingWindow, outer: Sequence[Group]) -> Group | None:
     """The innermost loop, when results lie along it and the window does not slide along it."""
     store = dict(nest.store_address(next(r for r in nest.roots if r.stores)).terms)
     sliding = {axis.outer for axis in window.axes}
@@ -110,67 +117,67 @@ def _column(nest: Nest, window: Window, outer: Sequence[Group]) -> Group | None:
     return outer[-1]
 
 
-def default(nest: Nest, plan: Plan, target: KernelTarget) -> Parameters:
+def default(nest: Nest, loops: WindowLoops, target: KernelTarget) -> Parameters:
     """Rows and columns of the register tile: as many accumulators as fit, over a row cut evenly."""
-    return candidates_of(nest, plan, target)[0]
+    return candidates_of(nest, loops, target)[0]
 
 
-def candidates_of(nest: Nest, plan: Plan, target: KernelTarget) -> list[Parameters]:
+def candidates_of(nest: Nest, loops: WindowLoops, target: KernelTarget) -> list[Parameters]:
     """Register tiles to try, by predicted cost."""
-    extent, length = nest.total(plan.column), nest.extents[plan.row.outer]
+    extent, length = nest.total(loops.column), nest.extents[loops.row.outer]
     assert isinstance(extent, int) and isinstance(length, int)
-    vectors = -(-extent // plan.lanes)
-    taps = estimate(nest.extents[plan.row.tap]) if unrolls(nest, plan) else 1
+    vectors = -(-extent // loops.lanes)
+    taps = estimate(nest.extents[loops.row.tap]) if unrolls(nest, loops) else 1
     room = target.vector_registers
-    found: dict[tuple[int, int], float] = {}
+    costs: dict[tuple[int, int], float] = {}
     for columns in range(1, min(vectors, 4) + 1):
         # Beside the accumulators: a vector of weights per tap held and column, and what is multiplied.
-        most = max(1, (room - 1 - columns * taps) // columns)
-        pieces = -(-length // most)
+        max_rows = max(1, (room - 1 - columns * taps) // columns)
+        pieces = -(-length // max_rows)
         for cut in range(pieces, pieces + 3):
             rows = -(-length // cut)
-            if 1 <= rows <= most:
-                found[rows, columns] = _cost(rows, columns, taps, plan, length, vectors)
-    ranked = sorted(found, key=lambda t: found[t])
+            if 1 <= rows <= max_rows:
+                costs[rows, columns] = _cost(rows, columns, taps, loops, length, vectors)
+    ranked = sorted(costs, key=lambda t: costs[t])
     return [Parameters.of(rows=rows, columns=columns) for rows, columns in ranked[:8]]
 
 
-def unrolls(nest: Nest, plan: Plan) -> bool:
+def unrolls(nest: Nest, loops: WindowLoops) -> bool:
     """Whether the taps along the row and all loops inside them are unrolled together."""
-    return all(estimate(nest.total(g)) <= UNROLLED for g in plan.inner)
+    return all(estimate(nest.total(g)) <= UNROLLED for g in loops.inner)
 
 
-def _cost(rows: int, columns: int, taps: int, plan: Plan, length: int, vectors: int) -> float:
+def _cost(rows: int, columns: int, taps: int, loops: WindowLoops, length: int, vectors: int) -> float:
     """Cycles for the taps of a row: two multiply-adds and two loads at a time, four cycles latency."""
-    positions = plan.row.stride * (rows - 1) + plan.row.dilation * (taps - 1) + 1
-    reads = min(positions, rows * taps) * (columns if plan.walking else 1)
+    positions = loops.row.stride * (rows - 1) + loops.row.dilation * (taps - 1) + 1
+    reads = min(positions, rows * taps) * (columns if loops.walking else 1)
     step = max(rows * columns * taps / 2, (reads + columns * taps) / 2, 4.0 * taps) + 1.0
     return step * -(-length // rows) * -(-vectors // columns)
 
 
 def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
     """Register tiles worth trying, the default first."""
-    plan = analyse(nest, target)
-    assert plan is not None
-    return candidates_of(nest, plan, target)
+    loops = analyse(nest, target)
+    assert loops is not None
+    return candidates_of(nest, loops, target)
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
     """One task computes rows of the image over a block of column tiles."""
-    plan = analyse(nest, target)
-    assert plan is not None
+    loops = analyse(nest, target)
+    assert loops is not None
     frame = Frame(nest, target, name)
     (root,) = (r for r in nest.roots if r.reduces)
-    return _Windows(frame, root, plan, parameters or default(nest, plan, target)).run()
+    return _Windows(frame, root, loops, parameters or default(nest, loops, target)).run()
 
 
 @dataclass(frozen=True)
-class _Tile:
+class _WindowTile:
     """A register tile: points of the row from ``start`` on by vectors of columns from ``first`` on (the
     vector numbered ``vector``); ``last`` ends with the columns."""
 
     start: KValue
-    segment: Segment
+    taps_in_range: TapRange
     vector: KValue
     first: KValue
     cells: Sequence[tuple[int, int]]
@@ -178,26 +185,26 @@ class _Tile:
 
 
 class _Windows:
-    def __init__(self, frame: Frame, root: Root, plan: Plan, tile: Parameters) -> None:
-        self.frame, self.root, self.plan = frame, root, plan
+    def __init__(self, frame: Frame, root: Root, loops: WindowLoops, tile: Parameters) -> None:
+        self.frame, self.root, self.loops = frame, root, loops
         self.b, self.nest = frame.b, frame.nest
         frame.ev = self.ev = PackedEvaluator(frame.nest, frame.b, frame.params)
         self.ev.places = {}
         self.rows, self.columns = tile["rows"], tile["columns"]
-        extent = self.nest.total(plan.column)
+        extent = self.nest.total(loops.column)
         assert isinstance(extent, int)
         self.extent = extent
-        self.vectors = -(-extent // plan.lanes)
-        self.reduced, self.weights = plan.reduced, plan.weights
-        self.unrolls = unrolls(frame.nest, plan)
+        self.vectors = -(-extent // loops.lanes)
+        self.reduced, self.weights = loops.reduced, loops.weights
+        self.unrolls = unrolls(frame.nest, loops)
 
     def run(self) -> Scheduled:
-        b, plan = self.b, self.plan
-        rest = self.nest.total([loop for g in plan.rest for loop in g])
+        b, loops = self.b, self.loops
+        rest = self.nest.total([loop for g in loops.rest for loop in g])
         tiles = -(-self.vectors // self.columns)
         block = self._block(tiles)
-        if plan.rest:
-            self.frame.bind_flat(plan.rest, b.workgroup_id(0))
+        if loops.rest:
+            self.frame.bind_flat(loops.rest, b.workgroup_id(0))
         first = b.mul(b.workgroup_id(1), b.idx(block))
         end = b.add(first, b.idx(block))
         self._along_columns(first, end)
@@ -209,7 +216,7 @@ class _Windows:
         """The column tiles of a task, each along the whole row of the image."""
         b = self.b
         full, tail = divmod(self.vectors, self.columns)
-        if self.extent % self.plan.lanes and not tail:
+        if self.extent % self.loops.lanes and not tail:
             full, tail = full - 1, self.columns  # the last vector is partial
         if full:
             with b.for_(first, self.frame.minimum(end, b.idx(full))) as loop, self.ev.scope():
@@ -220,49 +227,49 @@ class _Windows:
 
     def _along_row(self, vector: KValue, count: int, last: bool = False) -> None:
         """All tiles of an image row for ``count`` vectors of columns, from the vector numbered ``vector``."""
-        axis, nest, b = self.plan.row, self.nest, self.b
+        axis, nest, b = self.loops.row, self.nest, self.b
         length, taps = nest.extents[axis.outer], nest.extents[axis.tap]
         assert isinstance(length, int) and isinstance(taps, int)
-        for segment in segments(axis, length, taps, self.rows):
-            if segment.repeat == 1:
+        for taps_in_range in tap_ranges(axis, length, taps, self.rows):
+            if taps_in_range.repeat == 1:
                 with self.ev.scope():
-                    self._tile(b.idx(segment.start), segment, vector, count, last)
+                    self._tile(b.idx(taps_in_range.start), taps_in_range, vector, count, last)
                 continue
-            step = b.idx(segment.count)
-            end = b.idx(segment.start + segment.repeat * segment.count)
-            with b.for_(b.idx(segment.start), end, step) as loop, self.ev.scope():
-                self._tile(loop.index, segment, vector, count, last)
+            step = b.idx(taps_in_range.count)
+            end = b.idx(taps_in_range.start + taps_in_range.repeat * taps_in_range.count)
+            with b.for_(b.idx(taps_in_range.start), end, step) as loop, self.ev.scope():
+                self._tile(loop.index, taps_in_range, vector, count, last)
 
     def _block(self, tiles: int) -> int:
         """Column tiles of one task."""
         taps = 1
         for group in self.reduced:
             taps *= estimate(self.nest.total(group))
-        length = estimate(self.nest.extents[self.plan.row.outer])
+        length = estimate(self.nest.extents[self.loops.row.outer])
         return max(1, min(tiles, WORK // max(1, taps * length * self.columns)))
 
-    def _tile(self, start: KValue, segment: Segment, vector: KValue, count: int, last: bool) -> None:
-        b, lanes = self.b, self.plan.lanes
-        cells = [(p, v) for p in range(segment.count) for v in range(count)]
+    def _tile(self, start: KValue, taps_in_range: TapRange, vector: KValue, count: int, last: bool) -> None:
+        b, lanes = self.b, self.loops.lanes
+        cells = [(p, v) for p in range(taps_in_range.count) for v in range(count)]
         first = b.mul(vector, b.idx(lanes))
-        sums = self._taps(0, start, segment, vector, first, cells, last)
+        sums = self._taps(0, start, taps_in_range, vector, first, cells, last)
         rest = self.extent - (self.vectors - 1) * lanes
         for (p, v), total in zip(cells, sums, strict=True):
-            kept = rest if last and v == count - 1 and not self.plan.walking else lanes
+            kept = rest if last and v == count - 1 and not self.loops.walking else lanes
             self._store(start, p, first, self._shift(v, count, last), total, kept)
 
     def _shift(self, number: int, count: int, last: bool) -> int:
         """Where a vector of a tile starts, from the tile's first column."""
-        lanes = self.plan.lanes
+        lanes = self.loops.lanes
         back = self.vectors * lanes - self.extent
-        return number * lanes - (back if last and number == count - 1 and self.plan.walking else 0)
+        return number * lanes - (back if last and number == count - 1 and self.loops.walking else 0)
 
     # Accumulating -----------------------------------------------------------------------------
     def _taps(
         self,
         level: int,
         start: KValue,
-        segment: Segment,
+        taps_in_range: TapRange,
         vector: KValue,
         first: KValue,
         cells: Sequence[tuple[int, int]],
@@ -270,19 +277,21 @@ class _Windows:
         carried: Sequence[KValue] | None = None,
     ) -> Sequence[KValue]:
         """Loops over the taps across rows, clipped to the image; then the unrolled taps along the row."""
-        b, axes = self.b, self.plan.window.axes
+        b, axes = self.b, self.loops.window.axes
         if carried is None:
-            carried = [reduce.start(b, self.root, self.plan.lanes) for _ in cells]
+            carried = [reduce.start(b, self.root, self.loops.lanes) for _ in cells]
         if level == len(axes) - 1:
-            tile = _Tile(start, segment, vector, first, cells, last)
+            tile = _WindowTile(start, taps_in_range, vector, first, cells, last)
             return self._unrolled(tile, carried) if self.unrolls else self._tap_by_tap(tile, carried)
         lower, upper = self._clip(axes[level])
         with b.for_(lower, upper, inits=carried) as loop, self.ev.scope():
             self.ev.bind([axes[level].tap], loop.index)
-            loop.yield_(*self._taps(level + 1, start, segment, vector, first, cells, last, loop.carried))
+            loop.yield_(
+                *self._taps(level + 1, start, taps_in_range, vector, first, cells, last, loop.carried)
+            )
         return loop.results
 
-    def _clip(self, axis: Axis) -> tuple[KValue, KValue]:
+    def _clip(self, axis: WindowAxis) -> tuple[KValue, KValue]:
         """The taps of an axis that read inside the image."""
         b = self.b
         taps = self.ev.dim(self.nest.extents[axis.tap])
@@ -297,44 +306,44 @@ class _Windows:
         lower = b.binary("min", b.binary("div", before, step), taps)
         return lower, b.binary("min", b.binary("div", after, step), taps)
 
-    def _tap_by_tap(self, tile: _Tile, carried: Sequence[KValue]) -> Sequence[KValue]:
+    def _tap_by_tap(self, tile: _WindowTile, carried: Sequence[KValue]) -> Sequence[KValue]:
         """One tap after the other, the loops inside it innermost."""
-        for tap, inside in enumerate(tile.segment.inside):
+        for tap, inside in enumerate(tile.taps_in_range.inside):
             if not inside:
                 continue
             points = [(i, p, v, tap) for i, (p, v) in enumerate(tile.cells) if p in inside]
             with self.ev.scope():
-                carried = self._loops(self.plan.inner, carried, partial(self._accumulate, tile, points))
+                carried = self._loops(self.loops.inner, carried, partial(self._accumulate, tile, points))
         return carried
 
-    def _unrolled(self, tile: _Tile, carried: Sequence[KValue]) -> Sequence[KValue]:
+    def _unrolled(self, tile: _WindowTile, carried: Sequence[KValue]) -> Sequence[KValue]:
         """All taps at once, in the order of what they read: an element is read once and used by every tap
         that reaches it, and needs a register only meanwhile."""
-        row = self.plan.row
+        row = self.loops.row
         points = [
             (i, p, v, tap)
-            for tap, inside in enumerate(tile.segment.inside)
+            for tap, inside in enumerate(tile.taps_in_range.inside)
             for i, (p, v) in enumerate(tile.cells)
             if p in inside
         ]
         points.sort(key=lambda c: (row.stride * c[1] + row.dilation * c[3], c[3], c[2]))
-        for values in product(*(range(estimate(self.nest.total(g))) for g in self.plan.inner)):
+        for values in product(*(range(estimate(self.nest.total(g))) for g in self.loops.inner)):
             with self.ev.scope():
-                for group, value in zip(self.plan.inner, values, strict=True):
+                for group, value in zip(self.loops.inner, values, strict=True):
                     self.ev.bind(group, self.b.idx(value))
                 carried = self._accumulate(tile, points, carried)
         return carried
 
     def _accumulate(
-        self, tile: _Tile, points: Sequence[tuple[int, int, int, int]], carried: Sequence[KValue]
+        self, tile: _WindowTile, points: Sequence[tuple[int, int, int, int]], carried: Sequence[KValue]
     ) -> Sequence[KValue]:
         """One multiply-add for each (accumulator, point of the row, vector, tap)."""
         out = list(carried)
         self.ev.inside = True
         for i, p, v, tap in points:
             shift = self._shift(v, 1 + tile.cells[-1][1], tile.last)
-            self._bind(tile.start, p, tile.first, shift, self.plan.lanes)
-            self.ev.bind([self.plan.row.tap], self.b.idx(tap))
+            self._bind(tile.start, p, tile.first, shift, self.loops.lanes)
+            self.ev.bind([self.loops.row.tap], self.b.idx(tap))
             if self.weights is not None:
                 self.ev.places = {self.weights.value: self._weight(tile.vector, v, shift)}
             out[i] = reduce.combine(self.ev, self.root, out[i])
@@ -356,9 +365,9 @@ class _Windows:
     def _weight(self, vector: KValue, number: int, shift: int) -> KValue:
         """Where the weights of a vector of columns lie among the panels, at the bound reduced loops."""
         assert self.weights is not None
-        b, panels, lanes = self.b, self.weights.panels, self.plan.lanes
+        b, panels, lanes = self.b, self.weights.panels, self.loops.lanes
         known = 0
-        if self.plan.walking:
+        if self.loops.walking:
             place, known = b.mul(vector, b.idx(lanes)), shift
         else:
             per_panel = b.idx(panels.width // lanes)
@@ -385,6 +394,6 @@ class _Windows:
                 self.frame.store_results(self.root, piece)
 
     def _bind(self, start: KValue, point: int, first: KValue, shift: int, lanes: int) -> None:
-        self.ev.bind([self.plan.row.outer], start, point)
-        self.ev.bind(self.plan.column, first, shift)
-        self.ev.vector = (self.plan.column[-1], lanes) if lanes > 1 else None
+        self.ev.bind([self.loops.row.outer], start, point)
+        self.ev.bind(self.loops.column, first, shift)
+        self.ev.vector = (self.loops.column[-1], lanes) if lanes > 1 else None

@@ -15,8 +15,7 @@ from mansard.codegen.schedules.gpu.elementwise import map as maps
 from mansard.codegen.schedules.gpu.elementwise import transpose
 from mansard.codegen.schedules.gpu.gemm import general, matrix, tiled
 from mansard.codegen.schedules.gpu.gemv import gemv
-from mansard.codegen.schedules.gpu.reduction import rows
-from mansard.codegen.schedules.gpu.reduction import strided as across
+from mansard.codegen.schedules.gpu.reduction import rows, strided
 from mansard.ir.dispatch import is_contraction
 
 TUNABLE: Mapping[NestSchedule, Tunable] = {
@@ -34,8 +33,8 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
     reductions = [r for r in nest.roots if r.reduces]
     packed = any(v.type.dtype.bits < 8 for v in nest.inputs)
     if not reductions:
-        turns = not packed and transpose.applies(nest, target)
-        return transpose.schedule if turns else maps.schedule
+        transposes = not packed and transpose.applies(nest, target)
+        return transpose.schedule if transposes else maps.schedule
     if not packed and window.applies(nest, target):
         return window.schedule
     if gemv.applies(nest):
@@ -48,9 +47,9 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
     if contracts and not _dot_like(nest):
         return general.schedule_contraction
     longest = max(reductions, key=lambda r: estimate(nest.total(r.inner)))
-    if across.lies_across(nest, longest):
-        return across.schedule
-    return rows.schedule if rows.is_shared(nest, target) else across.schedule
+    if strided.is_strided(nest, longest):
+        return strided.schedule
+    return rows.schedule if rows.is_shared(nest, target) else strided.schedule
 
 
 def _dot_like(nest: Nest) -> bool:

@@ -11,7 +11,7 @@ from mansard import dims
 from mansard.codegen.backend import CHOOSES_SUBGROUPS
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.gpu.gemm import matrix
-from mansard.codegen.schedules.gpu.gemm.matrix_tile import MatrixTile
+from mansard.codegen.schedules.gpu.gemm.matrix_tile import GemmMatrixTile
 from mansard.dims import Dim
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
@@ -26,7 +26,7 @@ TARGET = BACKEND.parse_target(
     "+matrix_16x16x32_i8_i32+workgroup=256+shared=49152+subgroup=32"
 )
 RNG = np.random.default_rng(5)
-SMALL = MatrixTile(32, 32, 32, 1, 1)
+SMALL = GemmMatrixTile(32, 32, 32, 1, 1)
 
 
 def random(dtype, *shape):
@@ -82,10 +82,10 @@ def test_matmul(shape, dtype, transposed):
 @pytest.mark.parametrize(
     "tile",
     [
-        MatrixTile(64, 64, 32, 2, 2),
-        MatrixTile(32, 64, 64, 1, 2, split=2),
-        MatrixTile(16, 32, 64, 1, 1, split=4, band=2),
-        MatrixTile(48, 32, 32, 1, 1, band=3),
+        GemmMatrixTile(64, 64, 32, 2, 2),
+        GemmMatrixTile(32, 64, 64, 1, 2, split=2),
+        GemmMatrixTile(16, 32, 64, 1, 1, split=4, band=2),
+        GemmMatrixTile(48, 32, 32, 1, 1, band=3),
         None,
     ],
 )
@@ -150,7 +150,7 @@ def test_8_bit_integers(shape):
     y = b.generic([x, w], [maps(0, 2), maps(1, 2)], (m, n, k), body, reduced=1, combiner="add")
     z = b.generic([y], [maps(0, 1)], (m, n), Cast(Arg(0, I32), F32))
     inputs = [RNG.integers(-128, 128, s).astype(np.int8) for s in ((m, k), (n, k))]
-    check(b.build([z]), inputs, MatrixTile(32, 32, 64, 1, 1), tolerance=0)
+    check(b.build([z]), inputs, GemmMatrixTile(32, 32, 64, 1, 1), tolerance=0)
 
 
 def test_the_kernel_asks_for_its_size_of_subgroups():

@@ -20,7 +20,12 @@ from collections.abc import Sequence
 from mansard import dims
 from mansard.analysis.attention import AttentionForm
 from mansard.codegen.backend import KernelTarget
-from mansard.codegen.schedules.common.attention_nest import AttentionNest, Loops, classify, deal
+from mansard.codegen.schedules.common.attention_nest import (
+    AttentionLoops,
+    AttentionNest,
+    classify,
+    distribute,
+)
 from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, estimate, power_of_two_below
 from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.gpu.attention import matrix as attention_matrix
@@ -50,7 +55,7 @@ def schedule(
         known = {attention_units.parameters_of(t): t for t in reversed(tiles)}
         chosen = known.get(parameters, tiles[0]) if parameters else tiles[0]
         return attention_matrix.schedule(nest, target, name, chosen)
-    work = deal(nest, loops)
+    work = distribute(nest, loops)
     tile = default_tile(nest, loops, target) if not parameters else tile_of(parameters)
     assert tile is not None
     frame = Frame(nest, target, name, tile.threads)
@@ -75,16 +80,16 @@ def candidates(dispatch: Dispatch, form: AttentionForm, target: KernelTarget) ->
     default = default_tile(nest, loops, target)
     if default is None:
         return (Parameters(),)
-    work = deal(nest, loops)
-    most = 2 * estimate(nest.total([d for g in work.rows for d in g]))
+    work = distribute(nest, loops)
+    max_rows = 2 * estimate(nest.total([d for g in work.rows for d in g]))
     units = [attention_units.parameters_of(t) for t in attention_units.tiles_for(nest, target)]
-    found = [default]
-    sizes = [r for r in _ROWS if r < most or r == _ROWS[-1]]
+    tiles = [default]
+    sizes = [r for r in _ROWS if r < max_rows or r == _ROWS[-1]]
     for rows, keys, threads in itertools.product(sizes, _KEYS, (64, 128, 256)):
         tile = make_tile(nest, target, rows, keys, threads)
-        if tile is not None and tile not in found:
-            found.append(tile)
-    return [*dict.fromkeys(units), *(parameters_of(tile) for tile in found)]
+        if tile is not None and tile not in tiles:
+            tiles.append(tile)
+    return [*dict.fromkeys(units), *(parameters_of(tile) for tile in tiles)]
 
 
 def applies(form: AttentionForm, target: KernelTarget) -> bool:
@@ -92,9 +97,9 @@ def applies(form: AttentionForm, target: KernelTarget) -> bool:
     return _make_tile(form.depth, form.columns, target, _ROWS[-1], _KEYS[-1], _THREADS) is not None
 
 
-def default_tile(nest: AttentionNest, loops: Loops, target: KernelTarget) -> AttentionTile | None:
+def default_tile(nest: AttentionNest, loops: AttentionLoops, target: KernelTarget) -> AttentionTile | None:
     """The most rows with which every core still has a workgroup; None where no tile fits the memory."""
-    work = deal(nest, loops)
+    work = distribute(nest, loops)
     rows = estimate(nest.total([d for g in work.rows for d in g]))
     heads = estimate(nest.total([d for g in work.rest for d in g]))
     fitting = [r for r in _ROWS if r < 2 * rows or r == _ROWS[-1]]
@@ -122,10 +127,10 @@ def _make_tile(
 ) -> AttentionTile | None:
     """A tile of a size with its invocations spread; None where it does not fit the target."""
     threads = power_of_two_below(min(threads, target.workgroup_invocations))
-    least, most = target.subgroup
-    wanted = least if least == most and least & (least - 1) == 0 else 8
+    smallest, largest = target.subgroup
+    preferred = smallest if smallest == largest and smallest & (smallest - 1) == 0 else 8
     # Four rows to an invocation: each element of a key then serves four products.
-    along = min(keys, threads, max(wanted, 4 * threads // rows))
+    along = min(keys, threads, max(preferred, 4 * threads // rows))
     threads = min(threads, along * rows)
     tile = AttentionTile(rows, keys, threads, along)
     return tile if tile.shared_bytes(depth, columns) <= target.shared_memory_bytes else None

@@ -1,4 +1,5 @@
-"""What attention on matrix units does across the invocations of a subgroup: rows reduced, sums as factors.
+"""What attention on matrix units exchanges between the invocations of a subgroup: rows reduced, sums as
+factors.
 
 Devices with VK_NV_cooperative_matrix2 do both in registers. On others matrices go through workgroup
 memory, where invocations know which element is which.
@@ -14,7 +15,7 @@ from mansard.codegen.schedules.common.online_softmax import larger
 from mansard.dtypes import DType
 
 IN_REGISTERS = frozenset({"matrix_reductions", "matrix_conversions"})
-_WIDE = 4
+_VECTOR = 4
 """Elements of f32, or words, of a vector in workgroup memory."""
 _UPPER, _LOWER = -(1 << 16), (1 << 16) - 1
 
@@ -24,7 +25,7 @@ def scratch_vectors(shape: MatrixShape, keys: int, subgroups: int, target: Kerne
     if target.features >= IN_REGISTERS:
         return 0, 0
     cells = subgroups * shape.m
-    return cells * shape.n // _WIDE, cells * keys // (2 * _WIDE)
+    return cells * shape.n // _VECTOR, cells * keys // (2 * _VECTOR)
 
 
 def can_exchange(shape: MatrixShape, target: KernelTarget) -> bool:
@@ -33,7 +34,7 @@ def can_exchange(shape: MatrixShape, target: KernelTarget) -> bool:
     if target.features >= IN_REGISTERS:
         return True
     halves = any((s.m, s.n, s.accumulator) == (shape.m, shape.n, DType.F16) for s in target.matrices)
-    return shape.n % (2 * _WIDE) == 0 and (shape.operand is DType.BF16 or halves)
+    return shape.n % (2 * _VECTOR) == 0 and (shape.operand is DType.BF16 or halves)
 
 
 class Exchange:
@@ -49,8 +50,8 @@ class Exchange:
             return
         self.size = target.subgroup[0]
         sums, factors = scratch_vectors(shape, keys, subgroups, target)
-        self.sums = b.shared(DType.F32, sums, _WIDE)
-        self.factors = b.shared(DType.I32, factors, _WIDE)
+        self.sums = b.shared(DType.F32, sums, _VECTOR)
+        self.factors = b.shared(DType.I32, factors, _VECTOR)
         self.lane, number = b.subgroup_place("subgroup_lane"), b.subgroup_place("subgroup_id")
         self.first_sum = b.mul(number, b.idx(sums // subgroups))
         self.first_factor = b.mul(number, b.idx(factors // subgroups))
@@ -60,7 +61,7 @@ class Exchange:
         b, shape = self.b, self.shape
         if self.in_registers:
             return matrix.reduce_rows(b, combiner, value)
-        vectors = shape.n // _WIDE
+        vectors = shape.n // _VECTOR
         matrix.store(b, self.sums, self.first_sum, b.idx(vectors), value)
         b.barrier("subgroup")
         with b.for_(self.lane, shape.m, self.size) as loop:
@@ -68,14 +69,14 @@ class Exchange:
             total: KValue | None = None
             for v in range(vectors):
                 vector = b.load(self.sums, b.add(line, b.idx(v)))
-                for element in (b.extract(vector, i) for i in range(_WIDE)):
+                for element in (b.extract(vector, i) for i in range(_VECTOR)):
                     if total is None:
                         total = element
                     else:
                         total = larger(b, total, element) if combiner == "max" else b.add(total, element)
             assert total is not None
             for v in range(vectors):
-                b.store(self.sums, b.add(line, b.idx(v)), b.splat(total, _WIDE))
+                b.store(self.sums, b.add(line, b.idx(v)), b.splat(total, _VECTOR))
         b.barrier("subgroup")
         result = matrix.load(b, value.type, self.sums, self.first_sum, b.idx(vectors))
         b.barrier("subgroup")
@@ -86,8 +87,8 @@ class Exchange:
         b, shape = self.b, self.shape
         if self.in_registers:
             return [matrix.as_factor(b, v, "a", shape.operand) for v in values]
-        stride = b.idx(self.keys // (2 * _WIDE))
-        places = [b.add(self.first_factor, b.idx(n * shape.n // (2 * _WIDE))) for n in range(len(values))]
+        stride = b.idx(self.keys // (2 * _VECTOR))
+        places = [b.add(self.first_factor, b.idx(n * shape.n // (2 * _VECTOR))) for n in range(len(values))]
         for value, place in zip(values, places, strict=True):
             if shape.operand is DType.F16:
                 halves = b.inst("cast", (value,), matrix.c_type(DType.F16, shape.m, shape.n))
@@ -95,20 +96,20 @@ class Exchange:
             else:
                 self._store_bf16(value, place)
         b.barrier("subgroup")
-        found = [matrix.load(b, self.left, self.factors, place, stride) for place in places]
+        factors = [matrix.load(b, self.left, self.factors, place, stride) for place in places]
         b.barrier("subgroup")
-        return found
+        return factors
 
     def _store_bf16(self, value: KValue, place: KValue) -> None:
         """Eight elements at a time are rounded and put together as words."""
         b, shape = self.b, self.shape
-        vectors, pieces = shape.n // _WIDE, shape.n // (2 * _WIDE)
+        vectors, pieces = shape.n // _VECTOR, shape.n // (2 * _VECTOR)
         matrix.store(b, self.sums, self.first_sum, b.idx(vectors), value)
         b.barrier("subgroup")
         with b.for_(self.lane, shape.m * pieces, self.size) as loop:
             row, piece = (b.binary(op, loop.index, b.idx(pieces)) for op in ("div", "rem"))
             start = b.add(self.first_sum, b.mul(loop.index, b.idx(2)))
-            words = b.const(0, DType.I32, _WIDE)
+            words = b.const(0, DType.I32, _VECTOR)
             for half in range(2):
                 vector = b.load(self.sums, b.add(start, b.idx(half)))
                 bits = b.bitcast(b.cast(b.cast(vector, DType.BF16), DType.F32), DType.I32)
@@ -117,6 +118,6 @@ class Exchange:
                     low = b.binary("and", low, b.const(_LOWER, DType.I32))
                     high = b.binary("and", b.extract(bits, 2 * pair + 1), b.const(_UPPER, DType.I32))
                     words = b.insert(words, b.binary("or", low, high), 2 * half + pair)
-            line = b.mul(row, b.idx(self.keys // (2 * _WIDE)))
+            line = b.mul(row, b.idx(self.keys // (2 * _VECTOR)))
             b.store(self.factors, b.add(b.add(place, line), piece), words)
         b.barrier("subgroup")

@@ -2,7 +2,7 @@
 
 Dao, "FlashAttention-2" (2023), with cooperative matrices. Keys and values of a block lie in workgroup
 memory as they lie in buffers; every subgroup multiplies its rows with all of them. Scores never leave the
-registers: a row is reduced across its matrices element by element first, then once across invocations,
+registers: a row is reduced over its matrices element by element first, then once over invocations,
 and exponentials become factors of the second product where they are. The next keys and values are on
 their way from the buffers meanwhile.
 
@@ -19,11 +19,11 @@ from mansard import dims
 from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue, matrix
 from mansard.codegen.schedules.common.attention_nest import (
+    AttentionLoops,
     AttentionNest,
     Group,
-    Loops,
     classify,
-    deal,
+    distribute,
     key_bounds,
     last_end,
     needs_place,
@@ -33,7 +33,12 @@ from mansard.codegen.schedules.common.attention_nest import (
 from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides
 from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
 from mansard.codegen.schedules.gpu.attention.exchange import Exchange
-from mansard.codegen.schedules.gpu.attention.matrix_tiles import PIECE, MatrixTile, Operand, operands
+from mansard.codegen.schedules.gpu.attention.matrix_tiles import (
+    PIECE,
+    AttentionMatrixTile,
+    AttentionOperand,
+    operands,
+)
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.ops import Generic, Reshape
@@ -63,10 +68,10 @@ def scale_of_scores(nest: AttentionNest, special: Mapping[Generic, Generic]) -> 
     return factor if factor > 0 else None
 
 
-def schedule(nest: AttentionNest, target: KernelTarget, name: str, tile: MatrixTile) -> Scheduled:
+def schedule(nest: AttentionNest, target: KernelTarget, name: str, tile: AttentionMatrixTile) -> Scheduled:
     """One workgroup takes tiles of query rows of one head, each over all of its keys."""
     loops = classify(nest)
-    work = deal(nest, loops)
+    work = distribute(nest, loops)
     frame = Frame(nest, target, name, tile.threads)
     b, ev = frame.b, frame.ev
     tiles = dims.ceildiv(nest.total([d for g in work.rows for d in g]), tile.rows)
@@ -86,13 +91,18 @@ def schedule(nest: AttentionNest, target: KernelTarget, name: str, tile: MatrixT
 
 class _MatrixFlash:
     def __init__(
-        self, frame: Frame, nest: AttentionNest, loops: Loops, groups: Sequence[Group], tile: MatrixTile
+        self,
+        frame: Frame,
+        nest: AttentionNest,
+        loops: AttentionLoops,
+        groups: Sequence[Group],
+        tile: AttentionMatrixTile,
     ) -> None:
         self.frame, self.nest, self.loops, self.groups, self.tile = frame, nest, loops, list(groups), tile
         self.b, self.ev, self.form = frame.b, frame.ev, nest.form
-        found = operands(nest, loops)
-        assert found is not None
-        self.query, self.key, self.value = found
+        operand_triple = operands(nest, loops)
+        assert operand_triple is not None
+        self.query, self.key, self.value = operand_triple
         self.dtype = self.query.value.type.dtype
         self.extent: DimLike = nest.total([d for g in groups for d in g])
         self.length = nest.extents[nest.key_loop]
@@ -108,7 +118,7 @@ class _MatrixFlash:
         self.values_at = tile.keys * self.key_stride
         self.memory = b.shared(DType.I32, tile.shared_pieces(self.depth, self.columns), 4)
         self.id = b.local_id(0)
-        self.own = b.mul(b.subgroup_place("subgroup_id"), b.idx(shape.m))  # the subgroup's first row
+        self.subgroup_row = b.mul(b.subgroup_place("subgroup_id"), b.idx(shape.m))  # the subgroup's first row
         self.seen = without_ends(nest)
         self.scaled = scale_of_scores(nest, self.seen)
         self.places = self._places()
@@ -158,13 +168,13 @@ class _MatrixFlash:
         inside = divides(self.extent, self.tile.rows)
         self._put(0, stride, self._read(self.query, self.first, inside, rows=self.tile.rows))
         b.barrier()
-        base = b.mul(self.own, b.idx(stride))
-        found = [
+        base = b.mul(self.subgroup_row, b.idx(stride))
+        matrices_loaded = [
             matrix.load(b, self.left, self.memory, b.add(base, b.idx(d // PIECE)), b.idx(stride))
             for d in range(0, self.depth, shape.k)
         ]
         b.barrier()
-        return found
+        return matrices_loaded
 
     def _ends(self) -> tuple[KValue, KValue]:
         """The end of the keys of any row, and that of the whole blocks which all rows see."""
@@ -194,7 +204,7 @@ class _MatrixFlash:
         return self._read(self.key, following, self.exact)
 
     def _read(
-        self, operand: Operand, first: KValue, inside: bool, rows: int = 0
+        self, operand: AttentionOperand, first: KValue, inside: bool, rows: int = 0
     ) -> list[tuple[KValue, KValue, KValue]]:
         """An invocation's pieces of some lines of an operand, with their lines and places in these: of query
         rows, or of the keys of a block. Unless all are ``inside``, lines beyond the last are the last again,
@@ -230,7 +240,7 @@ class _MatrixFlash:
             out.append((b.add(line, b.idx(shift)) if inside else b.sub(place, first), piece, words))
         return out
 
-    def _inside(self, operand: Operand) -> KValue | None:
+    def _inside(self, operand: AttentionOperand) -> KValue | None:
         """Whether an operand is there at the bound loops; None: surely."""
         b, ev = self.b, self.ev
         there: KValue | None = None
@@ -316,7 +326,7 @@ class _MatrixFlash:
 
         def emit(elements: Sequence[KValue]) -> KValue:
             score, number = elements[0], b.cast(elements[1], b.index)
-            row = b.add(b.add(self.first, self.own), b.binary("div", number, b.idx(shape.n)))
+            row = b.add(b.add(self.first, self.subgroup_row), b.binary("div", number, b.idx(shape.n)))
             key = b.add(start, b.binary("rem", number, b.idx(shape.n)))
             if not divides(self.extent, self.tile.rows):
                 row = self.frame.minimum(row, ev.dim(dims.add(self.extent, -1)))
@@ -398,7 +408,7 @@ class _MatrixFlash:
         width = self.columns // 4
         stride = width + 1
         for c, result in enumerate(results):
-            place = b.add(b.mul(self.own, b.idx(stride)), b.idx(c * shape.n // 4))
+            place = b.add(b.mul(self.subgroup_row, b.idx(stride)), b.idx(c * shape.n // 4))
             matrix.store(b, self.memory, place, b.idx(stride), result)
         b.barrier()
         with b.for_(self.id, self.tile.rows * width, self.tile.threads) as loop, ev.scope():
@@ -419,15 +429,15 @@ class _MatrixFlash:
         stride = shape.n // 4
         for root in self.nest.statistics:
             value = top if root.op is top_op else total
-            matrix.store(b, self.memory, b.mul(self.own, b.idx(stride)), b.idx(stride), value)
+            matrix.store(b, self.memory, b.mul(self.subgroup_row, b.idx(stride)), b.idx(stride), value)
             b.barrier()
             with b.for_(self.id, self.tile.rows, self.tile.threads) as loop, ev.scope():
                 row = b.add(self.first, loop.index)
                 words = b.load(self.memory, b.mul(loop.index, b.idx(stride)))
                 with b.if_(b.compare("lt", row, ev.dim(self.extent))), ev.scope():
                     self._bind_row(row)
-                    found = b.extract(b.bitcast(words, DType.F32), 0)
-                    ev.store(root.op.output, self.nest.store_address(root), found)
+                    statistic = b.extract(b.bitcast(words, DType.F32), 0)
+                    ev.store(root.op.output, self.nest.store_address(root), statistic)
             b.barrier()
 
 

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from mansard import dims
 from mansard.codegen.backend import KernelTarget, MatrixShape
 from mansard.codegen.loop_nest import Guard, Root
-from mansard.codegen.schedules.common.attention_nest import AttentionNest, Group, Loops, classify, deal
+from mansard.codegen.schedules.common.attention_nest import (
+    AttentionLoops,
+    AttentionNest,
+    Group,
+    classify,
+    distribute,
+)
 from mansard.codegen.schedules.common.base import estimate
 from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.gpu.attention.exchange import can_exchange, scratch_vectors
@@ -17,20 +23,20 @@ from mansard.ir.types import Linear, Value
 
 FEW_ROWS = 32
 """With fewer rows to a head most of a matrix is empty, and reading keys is what takes time."""
-LEAST_KEYS = 64
+MIN_KEYS = 64
 """Keys with which few rows are still worth a matrix."""
 _BLOCKS = ((64, 4), (64, 8), (128, 4), (128, 8), (32, 4), (32, 2), (64, 2), (32, 1))
 """Keys of a block with subgroups of a workgroup, for many rows, the default first."""
-MOST_ELEMENTS = 128
+MAX_ELEMENTS = 128
 """Elements of a key or of a value: more results than these fit no registers."""
-MOST_PIECES = 16
+MAX_PIECES = 16
 """Pieces of keys or values that an invocation holds while they are on their way."""
 PIECE = 8
 """Elements of 16 bits that a read takes."""
 
 
 @dataclass(frozen=True)
-class MatrixTile:
+class AttentionMatrixTile:
     """Rows and keys of a block are multiples of the shape's; ``threads`` are whole subgroups, each with as
     many rows as the shape."""
 
@@ -56,7 +62,7 @@ class MatrixTile:
 
 
 @dataclass(frozen=True)
-class Operand:
+class AttentionOperand:
     """A factor as it lies in a buffer: contiguous along ``group``, each row at a multiple of 16 bytes. Rows
     outside the ``guards`` are not there, and count as zeros."""
 
@@ -66,24 +72,24 @@ class Operand:
     guards: tuple[Guard, ...]
 
 
-def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[MatrixTile]:
+def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[AttentionMatrixTile]:
     """All tiles there are to choose from, the default first; none where the target has no matrix units for
     an attention, or it does not lie so that they could read it."""
     target = target.with_one_subgroup_size()
-    least, most = target.subgroup
+    smallest, largest = target.subgroup
     loops = classify(nest)
     depth, columns = nest.depth_and_columns()
-    found = operands(nest, loops)
-    if least != most or found is None:
+    operand_triple = operands(nest, loops)
+    if smallest != largest or operand_triple is None:
         return []
-    work = deal(nest, loops)
+    work = distribute(nest, loops)
     rows = estimate(nest.total([d for g in work.rows for d in g]))
     length = nest.extents[nest.key_loop]
-    if len(nest.parts()) > 1 or (rows < FEW_ROWS and dims.bounds(length)[1] < LEAST_KEYS):
+    if len(nest.parts()) > 1 or (rows < FEW_ROWS and dims.bounds(length)[1] < MIN_KEYS):
         return []
-    dtype = found[0].value.type.dtype
+    dtype = operand_triple[0].value.type.dtype
     shapes = [s for s in target.matrices if s.operand is dtype and s.accumulator is DType.F32 and s.n == s.k]
-    if max(depth, columns) > MOST_ELEMENTS:
+    if max(depth, columns) > MAX_ELEMENTS:
         return []
     tiles = []
     for shape in shapes:
@@ -91,12 +97,12 @@ def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[MatrixTile]:
             continue
         few = [(keys, -(-rows // shape.m)) for keys in (32, 64)]  # every subgroup has its rows
         for keys, subgroups in few if rows < FEW_ROWS else _BLOCKS:
-            tile = MatrixTile(shape, keys, subgroups * least, subgroups)
+            tile = AttentionMatrixTile(shape, keys, subgroups * smallest, subgroups)
             used = tile.shared_bytes(depth, columns) + 16 * sum(
                 scratch_vectors(shape, keys, subgroups, target)
             )
             pieces = keys * max(depth, columns) // PIECE // tile.threads
-            fits = used <= target.shared_memory_bytes and keys % shape.n == 0 and pieces <= MOST_PIECES
+            fits = used <= target.shared_memory_bytes and keys % shape.n == 0 and pieces <= MAX_PIECES
             if fits and tile.threads <= target.workgroup_invocations:
                 tiles.append(tile)
     heads = estimate(nest.total([d for g in work.rest for d in g]))
@@ -105,12 +111,14 @@ def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[MatrixTile]:
     return [*busy, *sorted((t for t in tiles if t not in busy), key=lambda t: t.rows)]
 
 
-def parameters_of(tile: MatrixTile) -> Parameters:
+def parameters_of(tile: AttentionMatrixTile) -> Parameters:
     """A tile as the tuner knows it."""
     return Parameters.of(matrix=tile.shape.m, keys=tile.keys, threads=tile.threads)
 
 
-def operands(nest: AttentionNest, loops: Loops) -> tuple[Operand, Operand, Operand] | None:
+def operands(
+    nest: AttentionNest, loops: AttentionLoops
+) -> tuple[AttentionOperand, AttentionOperand, AttentionOperand] | None:
     """Query, key and value, if matrices can be read from where they lie: 16-bit floats of one type."""
     form, column = nest.form, loops.column
     if column is None:
@@ -120,14 +128,14 @@ def operands(nest: AttentionNest, loops: Loops) -> tuple[Operand, Operand, Opera
         (nest.scores, form.key, [nest.depth_loop]),
         (nest.weighted, form.value, column),
     )
-    found = [_operand(nest, *side) for side in sides]
-    query, key, value = found
+    operand_triple = [_operand(nest, *side) for side in sides]
+    query, key, value = operand_triple
     if query is None or key is None or value is None:
         return None
     return (query, key, value) if len({o.value.type.dtype for o in (query, key, value)}) == 1 else None
 
 
-def _operand(nest: AttentionNest, root: Root, factor: Scalar, group: Group) -> Operand | None:
+def _operand(nest: AttentionNest, root: Root, factor: Scalar, group: Group) -> AttentionOperand | None:
     if not isinstance(factor, Cast) or not isinstance(factor.arg, Arg):
         return None
     op, operand = root.op, factor.arg.index
@@ -141,4 +149,4 @@ def _operand(nest: AttentionNest, root: Root, factor: Scalar, group: Group) -> O
     apart = [c for loop, c in terms.items() if loop not in group]
     if terms.get(group[-1]) != 1 or any(dims.exact_div(c, PIECE) is None for c in (*apart, address.offset)):
         return None
-    return Operand(value, address, group, guards)
+    return AttentionOperand(value, address, group, guards)

@@ -9,16 +9,16 @@ from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.loop_nest import Root
 from mansard.codegen.math.exponential import exp_below_zero
 from mansard.codegen.schedules.common.attention_nest import (
+    AttentionLoops,
     AttentionNest,
     Group,
-    Loops,
     fold_parts,
     key_bounds,
     last_end,
 )
 from mansard.codegen.schedules.common.base import Frame, divides
 from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
-from mansard.codegen.schedules.gpu.attention.work_split import WIDE, AttentionTile
+from mansard.codegen.schedules.gpu.attention.work_split import VECTOR, AttentionTile
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.scalar import Scalar
@@ -31,21 +31,26 @@ class FlashTile:
     """Emits the work of a tile. ``groups`` are the loops along which the tile's rows run."""
 
     def __init__(
-        self, frame: Frame, nest: AttentionNest, loops: Loops, groups: Sequence[Group], tile: AttentionTile
+        self,
+        frame: Frame,
+        nest: AttentionNest,
+        loops: AttentionLoops,
+        groups: Sequence[Group],
+        tile: AttentionTile,
     ) -> None:
         self.frame, self.nest, self.loops, self.groups, self.tile = frame, nest, loops, list(groups), tile
         self.b, self.ev, self.form = frame.b, frame.ev, nest.form
         self.extent: DimLike = nest.total([d for g in groups for d in g])
         self.depth, self.columns = nest.depth_and_columns()
-        self.deep, self.wide = -(-self.depth // WIDE), -(-self.columns // WIDE)
+        self.depth_vectors, self.column_vectors = -(-self.depth // VECTOR), -(-self.columns // VECTOR)
         b = self.b
         sizes = tile.shared_vectors(self.depth, self.columns)
         self.queries, self.keys, self.values, self.powers, self.partial = (
-            b.shared(DType.F32, size, WIDE) for size in sizes
+            b.shared(DType.F32, size, VECTOR) for size in sizes
         )
-        self.scales = b.shared(DType.F32, tile.rows // WIDE, WIDE)
+        self.scales = b.shared(DType.F32, tile.rows // VECTOR, VECTOR)
         self.totals = b.shared(DType.F32, tile.rows)
-        self.power_stride = tile.rows // WIDE + 1  # one vector more, for the sake of the banks
+        self.power_stride = tile.rows // VECTOR + 1  # one vector more, for the sake of the banks
         self.quads, self.split = tile.quads(self.columns), tile.split(self.columns)
         self.sums = tile.sums(self.columns, self.quads)
         self.whole = divides(nest.extents[nest.key_loop], tile.keys) and len(nest.parts()) < 2
@@ -54,18 +59,18 @@ class FlashTile:
     def _spread(self) -> None:
         """The places of an invocation in both arrangements."""
         b, tile = self.b, self.tile
-        least, most = self.frame.target.subgroup
+        smallest, largest = self.frame.target.subgroup
         features = self.frame.target.features
-        known = least == most and tile.along % least == 0 and "subgroup_arithmetic" in features
+        known = smallest == largest and tile.along % smallest == 0 and "subgroup_arithmetic" in features
         # Subgroups of a known size add up by themselves what their invocations have.
-        self.subgroup = least if known and least > 1 else 1
+        self.subgroup = smallest if known and smallest > 1 else 1
         self.id = b.local_id(0)
         place = self.id
         if self.subgroup > 1:
-            place = b.mul(b.subgroup_place("subgroup_id"), b.idx(least))
+            place = b.mul(b.subgroup_place("subgroup_id"), b.idx(smallest))
             place = b.add(place, b.subgroup_place("subgroup_lane"))
         self.along = b.binary("rem", place, b.idx(tile.along))
-        self.first_own = b.mul(b.binary("div", place, b.idx(tile.along)), b.idx(tile.own_rows))
+        self.first_row = b.mul(b.binary("div", place, b.idx(tile.along)), b.idx(tile.invocation_rows))
         item, self.part = self.id, b.idx(0)
         if self.split > 1:
             part, item = (b.binary(op, self.id, b.idx(self.sums)) for op in ("div", "rem"))
@@ -78,8 +83,8 @@ class FlashTile:
             if self.split == 1 and self.sums % tile.threads:
                 inside = b.compare("lt", here, b.idx(self.sums))
                 here = self.frame.minimum(here, b.idx(self.sums - 1))
-            quad = b.mul(b.binary("div", here, b.idx(self.wide)), b.idx(self.quads))
-            self.items.append((quad, b.binary("rem", here, b.idx(self.wide)), inside))
+            quad = b.mul(b.binary("div", here, b.idx(self.column_vectors)), b.idx(self.quads))
+            self.items.append((quad, b.binary("rem", here, b.idx(self.column_vectors)), inside))
 
     # The tile -------------------------------------------------------------------------------
     def run(self, first: KValue) -> None:
@@ -89,20 +94,24 @@ class FlashTile:
         b.barrier()  # the rows before have been stored
         reads = self._reads(
             tile.rows,
-            self.deep,
+            self.depth_vectors,
             self.depth,
             self.nest.scores,
             self.form.query,
             [self.nest.depth_loop],
             self._bind_row,
         )
-        self._fill(self.queries, self.deep, reads)
+        self._fill(self.queries, self.depth_vectors, reads)
         lowest, zero = b.const(LOWEST, DType.F32), b.const(0.0, DType.F32)
-        own = tile.own_rows
-        pieces = len(self.items) * self.quads * WIDE
-        inits = [lowest] * own + [zero] * own + [b.const(0.0, DType.F32, WIDE)] * pieces
+        invocation_rows = tile.invocation_rows
+        pieces = len(self.items) * self.quads * VECTOR
+        inits = (
+            [lowest] * invocation_rows + [zero] * invocation_rows + [b.const(0.0, DType.F32, VECTOR)] * pieces
+        )
         ends = fold_parts(self.frame, self.nest, self._last_key(), tile.keys, inits, self._block)
-        self._finish(ends[:own], ends[own : 2 * own], ends[2 * own :])
+        self._finish(
+            ends[:invocation_rows], ends[invocation_rows : 2 * invocation_rows], ends[2 * invocation_rows :]
+        )
 
     def _bind_row(self, row: KValue) -> None:
         """Bind the tile's row number ``row``, the last there is in place of those beyond."""
@@ -154,7 +163,7 @@ class FlashTile:
                 counts = bind(line)
                 value = self._vector(root, factor, group, extent, vector)
             if counts is not None:
-                value = b.select(b.splat(counts, WIDE), value, b.const(0.0, DType.F32, WIDE))
+                value = b.select(b.splat(counts, VECTOR), value, b.const(0.0, DType.F32, VECTOR))
             return line, vector, value
 
         return [lambda n=n: read(n) for n in range(-(-size // threads))]  # type: ignore[misc]
@@ -162,13 +171,13 @@ class FlashTile:
     def _vector(self, root: Root, factor: Scalar, group: Group | None, extent: int, vector: KValue) -> KValue:
         """Four elements along a group of loops, zeros beyond its extent."""
         b, ev = self.b, self.ev
-        start = b.mul(vector, b.idx(WIDE))
-        if group is not None and extent % WIDE == 0:
+        start = b.mul(vector, b.idx(VECTOR))
+        if group is not None and extent % VECTOR == 0:
             ev.bind(group, start)
-            ev.vector, ev.multiple = (group[-1], WIDE), WIDE
-            return b.splat(ev.part(root, factor), WIDE)
-        whole, zero = b.const(0.0, DType.F32, WIDE), b.const(0.0, DType.F32)
-        for lane in range(min(WIDE, extent)):
+            ev.vector, ev.multiple = (group[-1], VECTOR), VECTOR
+            return b.splat(ev.part(root, factor), VECTOR)
+        whole, zero = b.const(0.0, DType.F32, VECTOR), b.const(0.0, DType.F32)
+        for lane in range(min(VECTOR, extent)):
             place = b.add(start, b.idx(lane))
             with ev.scope():
                 if group is not None:
@@ -191,12 +200,14 @@ class FlashTile:
 
     # A block of keys ------------------------------------------------------------------------
     def _block(self, first: KValue, count: KValue, carried: Sequence[KValue]) -> Sequence[KValue]:
-        b, own = self.b, self.tile.own_rows
+        b, invocation_rows = self.b, self.tile.invocation_rows
         self._stage(first, count)
         b.barrier()
-        tops, totals = self._softmax(first, count, carried[:own], carried[own : 2 * own])
+        tops, totals = self._softmax(
+            first, count, carried[:invocation_rows], carried[invocation_rows : 2 * invocation_rows]
+        )
         b.barrier()
-        return [*tops, *totals, *self._accumulate(carried[2 * own :])]
+        return [*tops, *totals, *self._accumulate(carried[2 * invocation_rows :])]
 
     def _stage(self, first: KValue, count: KValue) -> None:
         """Keys and values of the block; the first reads are on their way before the last block is done."""
@@ -208,12 +219,20 @@ class FlashTile:
             return None if self.whole else b.compare("lt", line, count)
 
         keys = self._reads(
-            tile.keys, self.deep, self.depth, nest.scores, self.form.key, [nest.depth_loop], bind
+            tile.keys, self.depth_vectors, self.depth, nest.scores, self.form.key, [nest.depth_loop], bind
         )
         values = self._reads(
-            tile.keys, self.wide, self.columns, nest.weighted, self.form.value, self.loops.column, bind
+            tile.keys,
+            self.column_vectors,
+            self.columns,
+            nest.weighted,
+            self.form.value,
+            self.loops.column,
+            bind,
         )
-        todo = [(self.keys, self.deep + 1, r) for r in keys] + [(self.values, self.wide, r) for r in values]
+        todo = [(self.keys, self.depth_vectors + 1, r) for r in keys] + [
+            (self.values, self.column_vectors, r) for r in values
+        ]
         for start in range(0, len(todo), IN_FLIGHT):
             ready = [(memory, stride, read()) for memory, stride, read in todo[start : start + IN_FLIGHT]]
             if start == 0:
@@ -226,7 +245,7 @@ class FlashTile:
         """The block's exponentials into workgroup memory, with the scales of older sums; new maxima and
         sums of the invocation's rows."""
         b, tile = self.b, self.tile
-        rows = range(tile.own_rows)
+        rows = range(tile.invocation_rows)
         scores = self._masked(first, count, self._scores())
         tops: list[KValue] = []
         for r in rows:
@@ -245,7 +264,7 @@ class FlashTile:
             for power in row:
                 total = b.add(total, power)
             sums.append(total)
-        for k in range(tile.own_keys):
+        for k in range(tile.invocation_keys):
             key = b.add(self.along, b.idx(k * tile.along))
             self._store_rows(self.powers, b.mul(key, b.idx(self.power_stride)), [powers[r][k] for r in rows])
         with b.if_(b.compare("eq", self.along, b.idx(0))):
@@ -255,42 +274,48 @@ class FlashTile:
     def _store_rows(self, memory: Shared, base: KValue, values: Sequence[KValue]) -> None:
         """One value for each of the invocation's rows into a line of vectors of rows."""
         b = self.b
-        if len(values) % WIDE == 0:
-            quad = b.add(base, b.binary("div", self.first_own, b.idx(WIDE)))
-            for i in range(0, len(values), WIDE):
-                whole = b.const(0.0, DType.F32, WIDE)
-                for lane in range(WIDE):
+        if len(values) % VECTOR == 0:
+            quad = b.add(base, b.binary("div", self.first_row, b.idx(VECTOR)))
+            for i in range(0, len(values), VECTOR):
+                whole = b.const(0.0, DType.F32, VECTOR)
+                for lane in range(VECTOR):
                     whole = b.insert(whole, values[i + lane], lane)
-                b.store(memory, b.add(quad, b.idx(i // WIDE)), whole)
+                b.store(memory, b.add(quad, b.idx(i // VECTOR)), whole)
             return
         for r, value in enumerate(values):
-            row = b.add(self.first_own, b.idx(r))
-            quad, lane_of = b.binary("div", row, b.idx(WIDE)), b.binary("rem", row, b.idx(WIDE))
+            row = b.add(self.first_row, b.idx(r))
+            quad, lane_of = b.binary("div", row, b.idx(VECTOR)), b.binary("rem", row, b.idx(VECTOR))
             b.store_lane(memory, b.add(base, quad), lane_of, value)
 
     def _scores(self) -> list[list[KValue]]:
         """Scores of the invocation's rows and keys, without maps on them."""
         b, tile = self.b, self.tile
-        rows, keys = range(tile.own_rows), range(tile.own_keys)
-        lines = [b.mul(b.add(self.first_own, b.idx(r)), b.idx(self.deep)) for r in rows]
-        places = [b.mul(b.add(self.along, b.idx(k * tile.along)), b.idx(self.deep + 1)) for k in keys]
-        unroll = next(u for u in (4, 2, 1) if self.deep % u == 0)
+        rows, keys = range(tile.invocation_rows), range(tile.invocation_keys)
+        lines = [b.mul(b.add(self.first_row, b.idx(r)), b.idx(self.depth_vectors)) for r in rows]
+        places = [
+            b.mul(b.add(self.along, b.idx(k * tile.along)), b.idx(self.depth_vectors + 1)) for k in keys
+        ]
+        unroll = next(u for u in (4, 2, 1) if self.depth_vectors % u == 0)
         zero = b.const(0.0, DType.F32)
-        with b.for_(0, self.deep, unroll, inits=[zero] * (tile.own_rows * tile.own_keys)) as loop:
+        with b.for_(
+            0, self.depth_vectors, unroll, inits=[zero] * (tile.invocation_rows * tile.invocation_keys)
+        ) as loop:
             sums = list(loop.carried)
             for u in range(unroll):
                 at = b.add(loop.index, b.idx(u))
                 queries = [b.load(self.queries, b.add(line, at)) for line in lines]
                 vectors = [b.load(self.keys, b.add(place, at)) for place in places]
-                for lane in range(WIDE):
+                for lane in range(VECTOR):
                     left = [b.extract(q, lane) for q in queries]
                     for k, key in enumerate(vectors):
                         right = b.extract(key, lane)
                         for r in rows:
-                            sums[r * tile.own_keys + k] = b.fma(left[r], right, sums[r * tile.own_keys + k])
+                            sums[r * tile.invocation_keys + k] = b.fma(
+                                left[r], right, sums[r * tile.invocation_keys + k]
+                            )
             loop.yield_(*sums)
-        found = list(loop.results)
-        return [found[r * tile.own_keys : (r + 1) * tile.own_keys] for r in rows]
+        scores = list(loop.results)
+        return [scores[r * tile.invocation_keys : (r + 1) * tile.invocation_keys] for r in rows]
 
     def _masked(self, first: KValue, count: KValue, scores: Sequence[Sequence[KValue]]) -> list[list[KValue]]:
         """The maps between scores and softmax; keys beyond the block's last are hidden."""
@@ -300,7 +325,7 @@ class FlashTile:
         for r, row in enumerate(scores):
             line: list[KValue] = []
             with ev.scope():
-                self._bind_row(b.add(self.first_own, b.idx(r)))
+                self._bind_row(b.add(self.first_row, b.idx(r)))
                 for k, score in enumerate(row):
                     key = b.add(self.along, b.idx(k * tile.along))
                     near = key if self.whole else self.frame.minimum(key, b.sub(count, b.idx(1)))
@@ -318,25 +343,25 @@ class FlashTile:
         """For each of the invocation's rows, the values of all invocations that stand along its keys."""
         b, tile = self.b, self.tile
         join = (lambda x, y: larger(b, x, y)) if combiner == "max" else b.add
-        found = list(values)
+        partials = list(values)
         if self.subgroup > 1:
-            found = [b.subgroup_reduce(combiner, v, loses_nan=True) for v in found]
+            partials = [b.subgroup_reduce(combiner, v, loses_nan=True) for v in partials]
         count = tile.along // self.subgroup
         if count == 1:
-            return found
-        stride = max(1, tile.along // WIDE)
+            return partials
+        stride = max(1, tile.along // VECTOR)
         number = b.binary("div", self.along, b.idx(self.subgroup))
-        quad, lane = b.binary("div", number, b.idx(WIDE)), b.binary("rem", number, b.idx(WIDE))
-        lines = [b.mul(b.add(self.first_own, b.idx(r)), b.idx(stride)) for r in range(len(found))]
-        for line, value in zip(lines, found, strict=True):
+        quad, lane = b.binary("div", number, b.idx(VECTOR)), b.binary("rem", number, b.idx(VECTOR))
+        lines = [b.mul(b.add(self.first_row, b.idx(r)), b.idx(stride)) for r in range(len(partials))]
+        for line, value in zip(lines, partials, strict=True):
             b.store_lane(self.partial, b.add(line, quad), lane, value)
         b.barrier()
         out: list[KValue] = []
         for line in lines:
             total: KValue | None = None
-            for i in range(0, count, WIDE):
-                vector = b.load(self.partial, b.add(line, b.idx(i // WIDE)))
-                for k in range(min(WIDE, count - i)):
+            for i in range(0, count, VECTOR):
+                vector = b.load(self.partial, b.add(line, b.idx(i // VECTOR)))
+                for k in range(min(VECTOR, count - i)):
                     value = b.extract(vector, k)
                     total = value if total is None else join(total, value)
             assert total is not None
@@ -350,51 +375,51 @@ class FlashTile:
         for i, (quad, _, _) in enumerate(self.items):
             for q in range(self.quads):
                 scale = b.load(self.scales, b.add(quad, b.idx(q)))
-                for r in range(WIDE):
-                    old = before[(i * self.quads + q) * WIDE + r]
-                    inits.append(b.mul(old, b.splat(b.extract(scale, r), WIDE)))
-        own = tile.keys // self.split
-        unroll = next(u for u in (4, 2, 1) if own % u == 0)
+                for r in range(VECTOR):
+                    old = before[(i * self.quads + q) * VECTOR + r]
+                    inits.append(b.mul(old, b.splat(b.extract(scale, r), VECTOR)))
+        keys_per_part = tile.keys // self.split
+        unroll = next(u for u in (4, 2, 1) if keys_per_part % u == 0)
         with b.for_(self.part, tile.keys, self.split * unroll, inits=inits) as loop:
             sums = list(loop.carried)
             for u in range(unroll):
                 key = b.add(loop.index, b.idx(u * self.split))
-                line, place = b.mul(key, b.idx(self.power_stride)), b.mul(key, b.idx(self.wide))
+                line, place = b.mul(key, b.idx(self.power_stride)), b.mul(key, b.idx(self.column_vectors))
                 for i, (quad, vector, _) in enumerate(self.items):
                     value = b.load(self.values, b.add(place, vector))
                     for q in range(self.quads):
                         powers = b.load(self.powers, b.add(line, b.add(quad, b.idx(q))))
-                        for r in range(WIDE):
-                            at = (i * self.quads + q) * WIDE + r
-                            sums[at] = b.fma(b.splat(b.extract(powers, r), WIDE), value, sums[at])
+                        for r in range(VECTOR):
+                            at = (i * self.quads + q) * VECTOR + r
+                            sums[at] = b.fma(b.splat(b.extract(powers, r), VECTOR), value, sums[at])
             loop.yield_(*sums)
         return loop.results
 
     # The result -----------------------------------------------------------------------------
     def _finish(self, tops: Sequence[KValue], totals: Sequence[KValue], sums: Sequence[KValue]) -> None:
         b, tile = self.b, self.tile
-        found = self._combine("add", totals)
-        self._store_statistics(tops, found)
+        row_totals = self._combine("add", totals)
+        self._store_statistics(tops, row_totals)
         with b.if_(b.compare("eq", self.along, b.idx(0))):
-            for r, total in enumerate(found):
-                b.store(self.totals, b.add(self.first_own, b.idx(r)), total)
+            for r, total in enumerate(row_totals):
+                b.store(self.totals, b.add(self.first_row, b.idx(r)), total)
         if self.split == 1:
             b.barrier()
             for i, (quad, vector, inside) in enumerate(self.items):
-                for q in range(self.quads * WIDE):
-                    row = b.add(b.mul(quad, b.idx(WIDE)), b.idx(q))
-                    self._store(row, vector, sums[i * self.quads * WIDE + q], inside)
+                for q in range(self.quads * VECTOR):
+                    row = b.add(b.mul(quad, b.idx(VECTOR)), b.idx(q))
+                    self._store(row, vector, sums[i * self.quads * VECTOR + q], inside)
             return
         ((quad, vector, _),) = self.items
         # Keys were last read before a barrier that everybody has passed; their place is free.
         with b.if_(self.takes_part):
             for q, value in enumerate(sums):
                 row = b.add(
-                    b.mul(b.add(b.mul(self.part, b.idx(tile.rows // WIDE)), quad), b.idx(WIDE)), b.idx(q)
+                    b.mul(b.add(b.mul(self.part, b.idx(tile.rows // VECTOR)), quad), b.idx(VECTOR)), b.idx(q)
                 )
-                b.store(self.keys, b.add(b.mul(row, b.idx(self.wide)), vector), value)
+                b.store(self.keys, b.add(b.mul(row, b.idx(self.column_vectors)), vector), value)
         b.barrier()
-        size = tile.rows * self.wide
+        size = tile.rows * self.column_vectors
         for number in range(-(-size // tile.threads)):
             element = b.add(self.id, b.idx(number * tile.threads))
             inside = b.compare("lt", element, b.idx(size)) if size % tile.threads else None
@@ -403,7 +428,7 @@ class FlashTile:
             value = b.load(self.keys, element)
             for part in range(1, self.split):
                 value = b.add(value, b.load(self.keys, b.add(element, b.idx(part * size))))
-            row, vector = (b.binary(op, element, b.idx(self.wide)) for op in ("div", "rem"))
+            row, vector = (b.binary(op, element, b.idx(self.column_vectors)) for op in ("div", "rem"))
             self._store(row, vector, value, inside)
 
     def _store_statistics(self, tops: Sequence[KValue], totals: Sequence[KValue]) -> None:
@@ -412,8 +437,8 @@ class FlashTile:
         if form.partial is None:
             return
         (top_op, _), _ = form.partial
-        for r in range(self.tile.own_rows):
-            row = b.add(self.first_own, b.idx(r))
+        for r in range(self.tile.invocation_rows):
+            row = b.add(self.first_row, b.idx(r))
             inside = b.compare("lt", b.add(self.first, row), ev.dim(self.extent))
             with b.if_(b.binary("and", inside, b.compare("eq", self.along, b.idx(0)))), ev.scope():
                 self._bind_row(row)
@@ -429,16 +454,16 @@ class FlashTile:
             inside = there if inside is None else b.binary("and", inside, there)
         if self.form.partial is None:
             share = reciprocal(b, b.load(self.totals, row), self.form.divisor)
-            value = b.mul(value, b.splat(share, WIDE))
-        start = b.mul(vector, b.idx(WIDE))
+            value = b.mul(value, b.splat(share, VECTOR))
+        start = b.mul(vector, b.idx(VECTOR))
         with b.if_(inside if inside is not None else b.const(True, DType.BOOL)), ev.scope():
             self._bind_row(row)
-            if column is not None and self.columns % WIDE == 0:
+            if column is not None and self.columns % VECTOR == 0:
                 ev.bind(column, start)
-                ev.vector, ev.multiple = (column[-1], WIDE), WIDE
+                ev.vector, ev.multiple = (column[-1], VECTOR), VECTOR
                 store_results(self.frame, self.nest, value)
                 return
-            for lane in range(min(WIDE, self.columns)):
+            for lane in range(min(VECTOR, self.columns)):
                 place = b.add(start, b.idx(lane))
                 with b.if_(b.compare("lt", place, b.idx(self.columns))), ev.scope():
                     if column is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mansard.codegen.schedules.common.base import power_of_two_below
 
-WIDE = 4
+VECTOR = 4
 """Elements of a vector in workgroup memory: the widest access there is."""
 
 
@@ -21,12 +21,12 @@ class AttentionTile:
     along: int
 
     @property
-    def own_rows(self) -> int:
+    def invocation_rows(self) -> int:
         """Rows whose scores an invocation computes."""
         return self.rows * self.along // self.threads
 
     @property
-    def own_keys(self) -> int:
+    def invocation_keys(self) -> int:
         """Keys of a block for which an invocation computes scores."""
         return self.keys // self.along
 
@@ -34,13 +34,13 @@ class AttentionTile:
         """Quads of rows of which an invocation sums the columns: more where there would be more
         sums than invocations."""
         quads = 1
-        while quads < min(2, self.rows // WIDE) and self.sums(columns, quads) > self.threads:
+        while quads < min(2, self.rows // VECTOR) and self.sums(columns, quads) > self.threads:
             quads *= 2
         return quads
 
     def sums(self, columns: int, quads: int) -> int:
         """Pieces of a result: ``quads`` of rows times a vector of columns each."""
-        return self.rows // WIDE // quads * -(-columns // WIDE)
+        return self.rows // VECTOR // quads * -(-columns // VECTOR)
 
     def split(self, columns: int) -> int:
         """Parts of a block's keys that different invocations sum up."""
@@ -48,17 +48,17 @@ class AttentionTile:
 
     def shared_vectors(self, depth: int, columns: int) -> tuple[int, int, int, int, int]:
         """Vectors that queries, keys, values, exponentials and partial reductions take."""
-        deep, wide = -(-depth // WIDE), -(-columns // WIDE)
+        depth_vectors, column_vectors = -(-depth // VECTOR), -(-columns // VECTOR)
         split = self.split(columns)
-        partial = split * self.rows * wide if split > 1 else 0
+        partial = split * self.rows * column_vectors if split > 1 else 0
         return (
-            self.rows * deep,
-            max(self.keys * (deep + 1), partial),
-            self.keys * wide,
-            self.keys * (self.rows // WIDE + 1),
-            self.rows * max(1, self.along // WIDE),
+            self.rows * depth_vectors,
+            max(self.keys * (depth_vectors + 1), partial),
+            self.keys * column_vectors,
+            self.keys * (self.rows // VECTOR + 1),
+            self.rows * max(1, self.along // VECTOR),
         )
 
     def shared_bytes(self, depth: int, columns: int) -> int:
         """Bytes of workgroup memory."""
-        return 16 * (sum(self.shared_vectors(depth, columns)) + self.rows // WIDE) + 4 * self.rows
+        return 16 * (sum(self.shared_vectors(depth, columns)) + self.rows // VECTOR) + 4 * self.rows

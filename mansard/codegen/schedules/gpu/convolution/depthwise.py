@@ -34,7 +34,7 @@ from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
 from mansard.dims import DimLike
 from mansard.errors import CodegenError
 
-MOST_TAPS = 81
+MAX_TAPS = 81
 """Taps that are unrolled: a 9 x 9 window."""
 LANES, POINTS, WIDTHS = (4, 2, 1), (1, 2, 4), (64, 128, 256)
 MANY = 16
@@ -42,7 +42,7 @@ MANY = 16
 
 
 @dataclass(frozen=True)
-class Plan:
+class DepthwiseLoops:
     """The loops of a window: ``column`` is contiguous in the result, ``row`` slides, if another loop does."""
 
     root: Root
@@ -54,14 +54,14 @@ class Plan:
     """Lanes that vectors along the column may have."""
 
 
-def analyse(nest: Nest, target: KernelTarget) -> Plan | None:
+def analyse(nest: Nest, target: KernelTarget) -> DepthwiseLoops | None:
     """The plan of a nest that only reduces over the taps of a small window; else None."""
     if not has_one_reduction(nest):
         return None
     (root,) = (r for r in nest.roots if r.reduces)
     taps = nest.total(root.inner)
     window = find_window(nest, root)
-    if window is None or not isinstance(taps, int) or taps > MOST_TAPS:
+    if window is None or not isinstance(taps, int) or taps > MAX_TAPS:
         return None
     walked = {loop for loop in root.inner if not dims.is_one(nest.extents[loop])}
     if not walked <= {axis.tap for axis in window.axes}:
@@ -75,7 +75,7 @@ def analyse(nest: Nest, target: KernelTarget) -> Plan | None:
     row = rows[-1] if rows else None
     rest = tuple(g for g in groups[:-1] if g is not row)
     reduced = tuple(nest.collapsed(root.inner, nest.positions(root)))
-    return Plan(root, column, row, rest, reduced, _wide(nest, root, column))
+    return DepthwiseLoops(root, column, row, rest, reduced, _wide(nest, root, column))
 
 
 def _wide(nest: Nest, root: Root, column: Group) -> int:
@@ -99,11 +99,11 @@ def applies(nest: Nest, target: KernelTarget) -> bool:
 
 def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
     """Vectors, points and workgroups to try; the default first."""
-    plan = _plan(nest, target)
-    first = _default(nest, plan, target)
-    extent = dims.bounds(nest.total(plan.row))[0] if plan.row else 1
+    loops = _loops(nest, target)
+    first = _default(nest, loops, target)
+    extent = dims.bounds(nest.total(loops.row))[0] if loops.row else 1
     tried = itertools.product(
-        [w for w in LANES if w <= plan.wide], [p for p in POINTS if p <= extent], WIDTHS
+        [w for w in LANES if w <= loops.wide], [p for p in POINTS if p <= extent], WIDTHS
     )
     others = [
         _parameters(lanes, points, width)
@@ -117,36 +117,36 @@ def _parameters(lanes: int, points: int, width: int) -> Parameters:
     return Parameters.of(lanes=lanes, points=points, width=width)
 
 
-def _default(nest: Nest, plan: Plan, target: KernelTarget) -> Parameters:
+def _default(nest: Nest, loops: DepthwiseLoops, target: KernelTarget) -> Parameters:
     """Few outputs to an invocation: it takes many invocations to hide the memory's latency, and vectors of
     two already read whole lines (measured on an H200; more only where there are many outputs)."""
     outputs, resident = estimate(nest.total(range(nest.domain))), target.resident_invocations
     lanes = 4 if outputs >= MANY * resident else 2 if outputs >= resident // 2 else 1
-    lanes = next(w for w in LANES if w <= min(lanes, plan.wide))
-    extent = dims.bounds(nest.total(plan.row))[0] if plan.row else 1
+    lanes = next(w for w in LANES if w <= min(lanes, loops.wide))
+    extent = dims.bounds(nest.total(loops.row))[0] if loops.row else 1
     points = 2 if extent >= 2 and outputs // lanes >= 2 * resident else 1
     return _parameters(lanes, points, min(WIDTHS[-1], target.workgroup_invocations))
 
 
-def _plan(nest: Nest, target: KernelTarget) -> Plan:
-    plan = analyse(nest, target)
-    if plan is None:
+def _loops(nest: Nest, target: KernelTarget) -> DepthwiseLoops:
+    loops = analyse(nest, target)
+    if loops is None:
         raise CodegenError(f"dispatch {nest.dispatch.name} is no small window")
-    return plan
+    return loops
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
     """The kernel of a small window."""
-    plan = _plan(nest, target)
-    chosen = parameters or _default(nest, plan, target)
-    return _Window(nest, target, name, plan, chosen).run()
+    loops = _loops(nest, target)
+    chosen = parameters or _default(nest, loops, target)
+    return _Window(nest, target, name, loops, chosen).run()
 
 
 class _Window:
     def __init__(
-        self, nest: Nest, target: KernelTarget, name: str, plan: Plan, parameters: Parameters
+        self, nest: Nest, target: KernelTarget, name: str, loops: DepthwiseLoops, parameters: Parameters
     ) -> None:
-        self.nest, self.plan = nest, plan
+        self.nest, self.loops = nest, loops
         self.lanes, self.points, self.width = (parameters[n] for n in ("lanes", "points", "width"))
         self.frame = Frame(nest, target, name, self.width)
         self.b, self.ev = self.frame.b, self.frame.ev
@@ -154,24 +154,24 @@ class _Window:
 
     def _find_weights(self) -> Weights | None:
         """Constant weights, packed as taps of all columns: neighbours read neighbours."""
-        columns = self.nest.total(self.plan.column)
+        columns = self.nest.total(self.loops.column)
         if not isinstance(columns, int):
             return None
-        return find_weights(self.nest, self.plan.root, self.plan.column, self.plan.reduced, columns)
+        return find_weights(self.nest, self.loops.root, self.loops.column, self.loops.reduced, columns)
 
     def run(self) -> Scheduled:
-        b, ev, nest, plan = self.b, self.ev, self.nest, self.plan
-        row = nest.total(plan.row) if plan.row else 1
+        b, ev, nest, loops = self.b, self.ev, self.nest, self.loops
+        row = nest.total(loops.row) if loops.row else 1
         blocks = dims.ceildiv(row, self.points)
-        vectors = dims.floordiv(nest.total(plan.column), self.lanes)
-        rest = [nest.total(g) for g in plan.rest]
+        vectors = dims.floordiv(nest.total(loops.column), self.lanes)
+        rest = [nest.total(g) for g in loops.rest]
         counts: list[DimLike] = [*rest, blocks, vectors]
         total = dims.product(counts)
         workgroups = dims.minimum(dims.ceildiv(total, self.width), MAX_GRID)
         first = b.add(b.mul(b.workgroup_id(0), b.idx(self.width)), b.local_id(0))
         with b.for_(first, ev.dim(total), ev.dim(dims.mul(workgroups, self.width))) as loop, ev.scope():
             *outer, block, vector = self.frame.decode(loop.index, counts)
-            for group, value in zip(plan.rest, outer, strict=True):
+            for group, value in zip(loops.rest, outer, strict=True):
                 ev.bind(group, value)
             start = b.mul(block, b.idx(self.points))
             if not divides(row, self.points):
@@ -182,34 +182,34 @@ class _Window:
         return replace(self.frame.finish((workgroups, 1, 1)), packed=packed)
 
     def _outputs(self, start: KValue, column: KValue) -> None:
-        ev, plan = self.ev, self.plan
-        ev.bind(plan.column, column)
+        ev, loops = self.ev, self.loops
+        ev.bind(loops.column, column)
         if self.lanes > 1:
-            ev.vector, ev.multiple = (plan.column[-1], self.lanes), self.lanes
-        totals = [reduce.start(self.b, plan.root, self.lanes) for _ in range(self.points)]
-        extents = [estimate(self.nest.total(g)) for g in plan.reduced]
+            ev.vector, ev.multiple = (loops.column[-1], self.lanes), self.lanes
+        totals = [reduce.start(self.b, loops.root, self.lanes) for _ in range(self.points)]
+        extents = [estimate(self.nest.total(g)) for g in loops.reduced]
         for number, taps in enumerate(itertools.product(*(range(e) for e in extents))):
-            for group, tap in zip(plan.reduced, taps, strict=True):
+            for group, tap in zip(loops.reduced, taps, strict=True):
                 ev.bind(group, self.b.idx(tap))
             self._serve_weights(number, column)
             for point in range(self.points):
                 self._slide(start, point)
-                totals[point] = reduce.combine(ev, plan.root, totals[point])
+                totals[point] = reduce.combine(ev, loops.root, totals[point])
         for point, total in enumerate(totals):
             with ev.scope():
                 self._slide(start, point)
-                self.frame.store_results(plan.root, total)
+                self.frame.store_results(loops.root, total)
 
     def _slide(self, start: KValue, point: int) -> None:
-        if self.plan.row:
-            self.ev.bind(self.plan.row, start, point)
+        if self.loops.row:
+            self.ev.bind(self.loops.row, start, point)
 
     def _serve_weights(self, tap: int, column: KValue) -> None:
         """Let the evaluator find this tap's packed weights."""
         if self.weights is None:
             return
         b, ev, value, panels = self.b, self.ev, self.weights.value, self.weights.panels
-        (address,) = {r.address for r in self.nest.reads(self.plan.root) if r.value is value}
+        (address,) = {r.address for r in self.nest.reads(self.loops.root) if r.value is value}
         assert address is not None
         place = b.add(b.idx(tap * panels.width), column)
         memory = b.bindings[ev.binding_of[value]]

@@ -29,11 +29,11 @@ LANES = (4, 2)
 def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
     """Lanes, vectors and workgroups to try; the default first."""
     first = _default(nest, target)
-    wide = [w for w in (*LANES, 1) if w == 1 or w <= _widest(nest)]
+    lane_choices = [w for w in (*LANES, 1) if w == 1 or w <= _max_lanes(nest)]
     widths = [w for w in (64, 128, 256) if w <= target.workgroup_invocations]
     tried = [
         Parameters.of(lanes=lanes, vectors=vectors, width=width)
-        for lanes, vectors, width in itertools.product(wide, (1, 2, 4), widths)
+        for lanes, vectors, width in itertools.product(lane_choices, (1, 2, 4), widths)
     ]
     return [first, *(p for p in tried if p != first)]
 
@@ -47,7 +47,7 @@ def _loops(nest: Nest) -> list[Group]:
     return nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
 
 
-def _widest(nest: Nest) -> int:
+def _max_lanes(nest: Nest) -> int:
     """Most elements of a vector: only where every read is side by side there, or does not move."""
     groups = _loops(nest)
     if not groups:
@@ -67,8 +67,8 @@ def _default(nest: Nest, target: KernelTarget) -> Parameters:
     nothing."""
     width = min(WORKGROUP, target.workgroup_invocations)
     elements = estimate(nest.total(range(nest.domain)))
-    least = min(width * target.compute_units, target.resident_invocations)
-    lanes = max(w for w in (*LANES, 1) if w == 1 or (w <= _widest(nest) and w * least <= elements))
+    needed = min(width * target.compute_units, target.resident_invocations)
+    lanes = max(w for w in (*LANES, 1) if w == 1 or (w <= _max_lanes(nest) and w * needed <= elements))
     return Parameters.of(lanes=lanes, vectors=1, width=width)
 
 
@@ -138,15 +138,15 @@ class _Map:
         take it that stores change what later loads read."""
         b, ev, nest = self.b, self.ev, self.nest
         rows = nest.total([loop for g in self.groups[:-1] for loop in g])
-        found: list[tuple[KValue, KValue, list[KValue]]] = []
+        computed: list[tuple[KValue, KValue, list[KValue]]] = []
         for k in range(self.vectors):
             place = b.add(item, b.idx(k * self.width))
             inside = b.compare("lt", place, ev.dim(count))
             place = self.frame.minimum(place, ev.dim(dims.add(count, -1)))
             with ev.scope():
                 self._bind(place, rows, vectors)
-                found.append((place, inside, [ev.root(root) for root in nest.roots]))
-        for k, (place, inside, data) in enumerate(found):
+                computed.append((place, inside, [ev.root(root) for root in nest.roots]))
+        for k, (place, inside, data) in enumerate(computed):
             condition = inside if k else b.const(True, DType.BOOL)
             with b.if_(condition), ev.scope():
                 self._bind(place, rows, vectors)

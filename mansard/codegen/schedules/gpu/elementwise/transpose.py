@@ -1,4 +1,5 @@
-"""GPU schedule of elementwise dispatches that read across what they write: transposes and their kin.
+"""GPU schedule of elementwise dispatches that read along another dim than they write: transposes and the
+like.
 
 A workgroup takes a square of two loops, the one the result is contiguous along and the one some reads are
 contiguous along. It reads the square line by line into shared memory, and from there across it, so that
@@ -20,14 +21,14 @@ from mansard.codegen.schedules.cpu.transpose import crossing
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
-ACROSS = 32
+TILE_LANES = 32
 """Invocations along a square's side: a line of memory for four-byte elements, and a subgroup or a few."""
 WORKGROUP = 256
-LEAST = 16
+MIN_SIDE = 16
 """Shorter loops leave too much of a square empty; caches serve them as well."""
 
 
-def _found(nest: Nest) -> tuple[list[Group], Group, list[Read]] | None:
+def _transposed_reads(nest: Nest) -> tuple[list[Group], Group, list[Read]] | None:
     groups = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
     crossed = crossing(nest, groups) if len(groups) > 1 else None
     if crossed is None:
@@ -42,19 +43,19 @@ def _room(reads: Sequence[Read], side: int) -> int:
 
 def applies(nest: Nest, target: KernelTarget) -> bool:
     """Whether reads cross the result's order over loops long enough, and their squares fit shared memory."""
-    found = _found(nest)
-    if found is None or any(r.reduces for r in nest.roots):
+    transposed = _transposed_reads(nest)
+    if transposed is None or any(r.reduces for r in nest.roots):
         return False
-    groups, group, reads = found
-    long = min(estimate(nest.total(group)), estimate(nest.total(groups[-1]))) >= LEAST
-    return long and _room(reads, ACROSS) <= target.shared_memory_bytes
+    groups, group, reads = transposed
+    long = min(estimate(nest.total(group)), estimate(nest.total(groups[-1]))) >= MIN_SIDE
+    return long and _room(reads, TILE_LANES) <= target.shared_memory_bytes
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     """Squares through shared memory."""
-    found = _found(nest)
-    assert found is not None
-    return _Squares(nest, target, name, *found).run()
+    transposed = _transposed_reads(nest)
+    assert transposed is not None
+    return _Squares(nest, target, name, *transposed).run()
 
 
 class _Squares:
@@ -70,19 +71,19 @@ class _Squares:
         self.nest, self.group, self.inner, self.reads = nest, group, groups[-1], reads
         self.outer = [g for g in groups[:-1] if list(g) != list(group)]
         width = min(WORKGROUP, target.workgroup_invocations)
-        self.lines = max(1, width // ACROSS)
-        self.wide = self._wide(target)
-        self.side = ACROSS * self.wide
-        self.frame = Frame(nest, target, name, ACROSS * self.lines)
+        self.lines = max(1, width // TILE_LANES)
+        self.vector_width = self._vector_width(target)
+        self.side = TILE_LANES * self.vector_width
+        self.frame = Frame(nest, target, name, TILE_LANES * self.lines)
         b = self.b = self.frame.b
         self.ev = self.frame.ev
         self.tiles = [
             b.shared(register_dtype(r.value.type.dtype), self.side * (self.side + 1)) for r in reads
         ]
-        self.across = b.mul(b.binary("rem", b.local_id(0), b.idx(ACROSS)), b.idx(self.wide))
-        self.down = b.binary("div", b.local_id(0), b.idx(ACROSS))
+        self.tile_column = b.mul(b.binary("rem", b.local_id(0), b.idx(TILE_LANES)), b.idx(self.vector_width))
+        self.tile_row = b.binary("div", b.local_id(0), b.idx(TILE_LANES))
 
-    def _wide(self, target: KernelTarget) -> int:
+    def _vector_width(self, target: KernelTarget) -> int:
         """Elements that an invocation moves at once: two, where all that is read and written takes two bytes
         and lies side by side."""
         nest, pair = self.nest, [self.inner, self.group]
@@ -92,7 +93,7 @@ class _Squares:
         stores = all(dict(nest.store_address(r).terms).get(self.inner[-1], 0) == 1 for r in nest.roots)
         if others or not plain or not stores or any(v.type.dtype.itemsize != 2 for v in values):
             return 1
-        fits = _room(self.reads, 2 * ACROSS) <= target.shared_memory_bytes
+        fits = _room(self.reads, 2 * TILE_LANES) <= target.shared_memory_bytes
         return 2 if fits and all(divides(nest.total(g), 2) for g in pair) else 1
 
     def run(self) -> Scheduled:
@@ -124,15 +125,17 @@ class _Squares:
         return self.frame.minimum(place, self.ev.dim(dims.add(extent, -count))), inside
 
     def _vector(self, group: Group) -> None:
-        if self.wide > 1:
-            self.ev.vector, self.ev.multiple = (group[-1], self.wide), self.wide
+        if self.vector_width > 1:
+            self.ev.vector, self.ev.multiple = (group[-1], self.vector_width), self.vector_width
 
     def _fill(self, first_along: KValue, first_crossed: KValue) -> None:
         """Lines of the loop that the reads are contiguous along; past its end, the last elements again."""
         b, ev, nest = self.b, self.ev, self.nest
-        crossed, _ = self._clamped(b.add(first_crossed, self.across), nest.total(self.group), self.wide)
+        crossed, _ = self._clamped(
+            b.add(first_crossed, self.tile_column), nest.total(self.group), self.vector_width
+        )
         for line in range(0, self.side, self.lines):
-            row = b.add(self.down, b.idx(line))
+            row = b.add(self.tile_row, b.idx(line))
             along, _ = self._clamped(b.add(first_along, row), nest.total(self.inner), 1)
             with ev.scope():
                 ev.bind(self.group, crossed)
@@ -141,16 +144,18 @@ class _Squares:
                 for read, tile in zip(self.reads, self.tiles, strict=True):
                     assert read.address is not None
                     data = ev.load(read.value, read.address)
-                    spot = b.add(b.mul(row, b.idx(self.side + 1)), self.across)
-                    for k in range(self.wide):
+                    spot = b.add(b.mul(row, b.idx(self.side + 1)), self.tile_column)
+                    for k in range(self.vector_width):
                         b.store(tile, b.add(spot, b.idx(k)), b.extract(data, k))
 
     def _drain(self, first_along: KValue, first_crossed: KValue) -> None:
         """Lines of the loop that the result is contiguous along."""
         b, ev, nest = self.b, self.ev, self.nest
-        along, inside = self._clamped(b.add(first_along, self.across), nest.total(self.inner), self.wide)
+        along, inside = self._clamped(
+            b.add(first_along, self.tile_column), nest.total(self.inner), self.vector_width
+        )
         for line in range(0, self.side, self.lines):
-            column = b.add(self.down, b.idx(line))
+            column = b.add(self.tile_row, b.idx(line))
             crossed, below = self._clamped(b.add(first_crossed, column), nest.total(self.group), 1)
             turned = [self._turned(tile, column) for tile in self.tiles]
             condition = b.const(True, DType.BOOL)
@@ -169,11 +174,11 @@ class _Squares:
     def _turned(self, tile: Shared, column: KValue) -> KValue:
         """This invocation's elements of a line across what was stored."""
         b = self.b
-        found = [
-            b.load(tile, b.add(b.mul(b.add(self.across, b.idx(k)), b.idx(self.side + 1)), column))
-            for k in range(self.wide)
+        elements = [
+            b.load(tile, b.add(b.mul(b.add(self.tile_column, b.idx(k)), b.idx(self.side + 1)), column))
+            for k in range(self.vector_width)
         ]
-        vector = b.splat(found[0], self.wide)
-        for k, one in enumerate(found[1:], 1):
+        vector = b.splat(elements[0], self.vector_width)
+        for k, one in enumerate(elements[1:], 1):
             vector = b.insert(vector, one, k)
         return vector

@@ -13,7 +13,7 @@ from mansard.ir.types import Value
 WORD_BITS = 32
 
 
-class WideReads:
+class VectorLoads:
     """Reads of ``chunk`` elements along one loop, each made once and unpacked where a body asks for it.
 
     ``reads`` pairs a read with how many elements one aligned load of it may take; those of which that is
@@ -25,7 +25,9 @@ class WideReads:
     ) -> None:
         self.ev, self.group, self.chunk = ev, group, chunk
         self.reads = [
-            (r, wide) for r, wide in reads if wide > 1 and wide * r.value.type.dtype.bits >= WORD_BITS
+            (r, elements)
+            for r, elements in reads
+            if elements > 1 and elements * r.value.type.dtype.bits >= WORD_BITS
         ]
         self._words: dict[object, list[KValue]] = {}
 
@@ -37,15 +39,15 @@ class WideReads:
         """Load the chunk at ``start`` of every read, at the other loops as they are bound."""
         self.ev.bind(self.group, start)
         self.ev.vector = None
-        for read, wide in self.reads:
-            self._fetch(read, wide)
+        for read, elements in self.reads:
+            self._fetch(read, elements)
 
     def words(self, value: Value, start: KValue) -> list[KValue] | None:
         """The chunk of an operand at ``start`` as single words; None where it is not read wide."""
         self.fetch(start)
-        for read, wide in self.reads:
+        for read, elements in self.reads:
             if read.value is value:
-                blocks = self._fetch(read, wide)
+                blocks = self._fetch(read, elements)
                 return [self.ev.b.extract(block, i) for block in blocks for i in range(block.type.lanes)]
         return None
 
@@ -54,15 +56,15 @@ class WideReads:
         evaluator find there what is read wide."""
         ev = self.ev
         self.fetch(start)
-        found = [(read, wide, self._fetch(read, wide)) for read, wide in self.reads]
+        loaded = [(read, elements, self._fetch(read, elements)) for read, elements in self.reads]
         ev.bind(self.group, start, first)
         ev.vector = (self.group[-1], lanes) if lanes > 1 else None
-        for read, wide, words in found:
+        for read, elements, words in loaded:
             assert read.address is not None
-            numbers = self._numbers(read.value.type.dtype, words, wide, first, lanes)
+            numbers = self._numbers(read.value.type.dtype, words, elements, first, lanes)
             ev.provide(read.value, read.address, numbers)
 
-    def _fetch(self, read: Read, wide: int) -> list[KValue]:
+    def _fetch(self, read: Read, elements: int) -> list[KValue]:
         address = read.address
         assert address is not None
         key = (read.value, self.ev.place(address))
@@ -70,7 +72,7 @@ class WideReads:
             b, dtype = self.ev.b, read.value.type.dtype
             base, _ = self.ev.linear(address)
             memory = b.bindings[self.ev.binding_of[read.value]]
-            count = min(wide, self.chunk)
+            count = min(elements, self.chunk)
             words = count * dtype.bits // WORD_BITS
             places = [b.add(base, b.idx(at)) for at in range(0, self.chunk, count)]
             if dtype.bits < 8:  # the buffer's elements are bytes
@@ -78,8 +80,10 @@ class WideReads:
             self._words[key] = [b.load_words(memory, at, words) for at in places]
         return self._words[key]
 
-    def _numbers(self, dtype: DType, words: Sequence[KValue], wide: int, first: int, lanes: int) -> KValue:
-        b, count = self.ev.b, min(wide, self.chunk)
+    def _numbers(
+        self, dtype: DType, words: Sequence[KValue], elements: int, first: int, lanes: int
+    ) -> KValue:
+        b, count = self.ev.b, min(elements, self.chunk)
         block, at = words[first // count], first % count
         if dtype.bits < WORD_BITS:
             return b.unpack(block, dtype, at, lanes)

@@ -40,19 +40,21 @@ class _Contraction:
         self.columns = nest.total(self.shape.column) if self.shape.column else 1
         self.rows = nest.total(self.shape.row) if self.shape.row else 1
         width = min(WORKGROUP, target.workgroup_invocations)
-        self.across = min(width, 16 if estimate(self.rows) > 1 else width)
-        self.down = width // self.across
+        self.thread_columns = min(width, 16 if estimate(self.rows) > 1 else width)
+        self.thread_rows = width // self.thread_columns
         # Few outputs: smaller tiles, so that there are invocations enough to hide the memory's latency.
         outputs = estimate(nest.total(range(nest.domain)))
-        most = max(1, min(8, outputs // target.resident_invocations))
-        self.tile_columns = 1 if estimate(self.columns) <= self.across or most < 2 else 2
-        self.tile_rows = min(4, most // self.tile_columns) if estimate(self.rows) >= 4 * self.down else 1
+        max_outputs = max(1, min(8, outputs // target.resident_invocations))
+        self.tile_columns = 1 if estimate(self.columns) <= self.thread_columns or max_outputs < 2 else 2
+        self.tile_rows = (
+            min(4, max_outputs // self.tile_columns) if estimate(self.rows) >= 4 * self.thread_rows else 1
+        )
         self.frame = Frame(nest, target, name, width)
         self.b, self.ev = self.frame.b, self.frame.ev
 
     def run(self) -> Scheduled:
         b, ev, shape = self.b, self.ev, self.shape
-        block_columns, block_rows = self.across * self.tile_columns, self.down * self.tile_rows
+        block_columns, block_rows = self.thread_columns * self.tile_columns, self.thread_rows * self.tile_rows
         counts: tuple[DimLike, DimLike, DimLike] = (
             self.nest.total([loop for g in shape.rest for loop in g]),
             dims.ceildiv(self.rows, block_rows),
@@ -61,16 +63,18 @@ class _Contraction:
         total = dims.product(counts)
         workgroups = dims.minimum(total, MAX_GRID)
         lane = b.local_id(0)
-        lane_column = b.binary("rem", lane, b.idx(self.across))
-        lane_row = b.binary("div", lane, b.idx(self.across))
+        lane_column = b.binary("rem", lane, b.idx(self.thread_columns))
+        lane_row = b.binary("div", lane, b.idx(self.thread_columns))
         with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
             rest, block_row, block_column = self.frame.decode(loop.index, counts)
             if shape.rest:
                 self.frame.bind_flat(shape.rest, rest)
             first_column = b.add(b.mul(block_column, b.idx(block_columns)), lane_column)
             first_row = b.add(b.mul(block_row, b.idx(block_rows)), lane_row)
-            columns = self._spread(shape.column, self.columns, first_column, self.across, self.tile_columns)
-            rows = self._spread(shape.row, self.rows, first_row, self.down, self.tile_rows)
+            columns = self._spread(
+                shape.column, self.columns, first_column, self.thread_columns, self.tile_columns
+            )
+            rows = self._spread(shape.row, self.rows, first_row, self.thread_rows, self.tile_rows)
             self._tile([(row, column) for row in rows for column in columns])
         return self.frame.finish((workgroups, 1, 1))
 

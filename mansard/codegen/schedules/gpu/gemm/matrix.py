@@ -28,9 +28,9 @@ from mansard.codegen.kernel import matrix as matrices
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.common.parameters import Parameters
-from mansard.codegen.schedules.gpu.gemm.matrix_cost import Problem, cost
-from mansard.codegen.schedules.gpu.gemm.matrix_staging import WORDS, MatrixStager, Operand, operand
-from mansard.codegen.schedules.gpu.gemm.matrix_tile import MatrixTile, shape_for, tiles
+from mansard.codegen.schedules.gpu.gemm.matrix_cost import MatrixGemmShape, cost
+from mansard.codegen.schedules.gpu.gemm.matrix_staging import WORDS, MatrixStager, StagedOperand, operand
+from mansard.codegen.schedules.gpu.gemm.matrix_tile import GemmMatrixTile, shape_for, tiles
 from mansard.codegen.schedules.gpu.gemm.product import LANES, Factor, Product, analyse
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -38,34 +38,34 @@ from mansard.errors import CodegenError
 
 CANDIDATES = 16
 """Tiles offered to a search."""
-LEAST = 8
+MIN_EXTENT = 8
 """Rows, columns and depth from which on matrix units pay: fewer would leave most of a matrix unused."""
 
 
-class _Problem:
+class _GemmShape:
     """What a nest is to this schedule."""
 
     def __init__(
-        self, nest: Nest, product: Product, left: Operand, right: Operand, shape: MatrixShape
+        self, nest: Nest, product: Product, left: StagedOperand, right: StagedOperand, shape: MatrixShape
     ) -> None:
         self.nest, self.product, self.left, self.right, self.shape = nest, product, left, right, shape
 
-    def tiles(self, target: KernelTarget) -> list[MatrixTile]:
+    def tiles(self, target: KernelTarget) -> list[GemmMatrixTile]:
         """Every tile the target can hold, the cheapest by the model first."""
         product = self.product
-        sizes = Problem(
+        sizes = MatrixGemmShape(
             estimate(self.nest.total([loop for group in product.batch for loop in group])),
             *(estimate(extent) for extent in (product.left.extent, product.right.extent, product.depth)),
         )
-        found = tiles(self.left, self.right, self.shape, target)
-        return sorted(found, key=lambda t: cost(t, sizes, self.left, self.right, self.shape, target))
+        candidates = tiles(self.left, self.right, self.shape, target)
+        return sorted(candidates, key=lambda t: cost(t, sizes, self.left, self.right, self.shape, target))
 
 
 def applies(nest: Nest, target: KernelTarget) -> bool:
     """Whether the nest is a product of numbers that the target has matrices of, and room for them."""
     target = target.with_one_subgroup_size()
-    problem = _problem(nest, target)
-    return problem is not None and bool(problem.tiles(target))
+    gemm = _gemm(nest, target)
+    return gemm is not None and bool(gemm.tiles(target))
 
 
 def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
@@ -77,60 +77,60 @@ def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
     """The kernel of a product for the tile ``parameters`` name, or the cheapest by the model."""
     target = target.with_one_subgroup_size()
-    problem = _required(nest, target)
-    tile = MatrixTile.of(parameters) if parameters else problem.tiles(target)[0]
+    gemm = _required(nest, target)
+    tile = GemmMatrixTile.of(parameters) if parameters else gemm.tiles(target)[0]
     invocations = tile.subgroups * target.subgroup[0]
-    return _MatrixProduct(Frame(nest, target, name, invocations), problem, tile).run()
+    return _MatrixProduct(Frame(nest, target, name, invocations), gemm, tile).run()
 
 
-def _problem(nest: Nest, target: KernelTarget) -> _Problem | None:
-    least, most = target.subgroup
-    if not target.matrices or least != most:
+def _gemm(nest: Nest, target: KernelTarget) -> _GemmShape | None:
+    smallest, largest = target.subgroup
+    if not target.matrices or smallest != largest:
         return None
     product = analyse(nest)
     if product is None:
         return None
     sizes = (product.left.extent, product.right.extent, product.depth)
-    if min(estimate(size) for size in sizes) < LEAST:
+    if min(estimate(size) for size in sizes) < MIN_EXTENT:
         return None
     left, right = (operand(nest, product.root, f) for f in (product.left, product.right))
     if left is None or right is None or left.dtype is not right.dtype:
         return None
     shape = shape_for(left.dtype, target)
-    return _Problem(nest, product, left, right, shape) if shape is not None else None
+    return _GemmShape(nest, product, left, right, shape) if shape is not None else None
 
 
-def _required(nest: Nest, target: KernelTarget) -> _Problem:
-    problem = _problem(nest, target)
-    if problem is None:
+def _required(nest: Nest, target: KernelTarget) -> _GemmShape:
+    gemm = _gemm(nest, target)
+    if gemm is None:
         raise CodegenError(f"dispatch {nest.dispatch.name} is no product for matrix units of {target.name}")
-    return problem
+    return gemm
 
 
 class _MatrixProduct:
-    def __init__(self, frame: Frame, problem: _Problem, tile: MatrixTile) -> None:
-        self.frame, self.product, self.tile, self.shape = frame, problem.product, tile, problem.shape
+    def __init__(self, frame: Frame, gemm: _GemmShape, tile: GemmMatrixTile) -> None:
+        self.frame, self.product, self.tile, self.shape = frame, gemm.product, tile, gemm.shape
         self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
-        b, product = self.b, problem.product
+        b, product = self.b, gemm.product
         self.size = frame.target.subgroup[0]
         self.threads = tile.subgroups * self.size
         b.subgroup = self.size
         self.local = b.local_id(0)
         self.subgroup, self.lane = b.subgroup_place("subgroup_id"), b.subgroup_place("subgroup_lane")
-        self.group, place = self._split(self.subgroup, tile.down * tile.across)
-        self.down, self.across = self._split(place, tile.across)
+        self.group, place = self._split(self.subgroup, tile.subgroup_rows * tile.subgroup_columns)
+        self.subgroup_row, self.subgroup_column = self._split(place, tile.subgroup_columns)
         self.left, self.right = (
             MatrixStager(frame, product.root, operand, product.depth, side, tile.depth, self.threads)
-            for operand, side in ((problem.left, tile.rows), (problem.right, tile.columns))
+            for operand, side in ((gemm.left, tile.rows), (gemm.right, tile.columns))
         )
-        vectors = tile.shared_vectors(problem.left, problem.right, problem.shape)
+        vectors = tile.shared_vectors(gemm.left, gemm.right, gemm.shape)
         self.memory: Shared = b.shared(DType.I32, vectors, WORDS)
-        self.left_vectors = problem.left.vectors(tile.rows, tile.depth)
+        self.left_vectors = gemm.left.vectors(tile.rows, tile.depth)
         self.steps = dims.ceildiv(product.depth, tile.depth)
         self.exact = divides(product.depth, tile.depth)
-        self.high, self.wide = (
-            tile.rows // tile.down // self.shape.m,
-            tile.columns // tile.across // self.shape.n,
+        self.row_matrices, self.column_matrices = (
+            tile.rows // tile.subgroup_rows // self.shape.m,
+            tile.columns // tile.subgroup_columns // self.shape.n,
         )
 
     def _split(self, value: KValue, size: int) -> tuple[KValue, KValue]:
@@ -143,10 +143,10 @@ class _MatrixProduct:
     def run(self) -> Scheduled:
         """The finished kernel."""
         b, ev, product, tile = self.b, self.ev, self.product, self.tile
-        batches = self.nest.total([loop for group in product.batch for loop in group])
+        batch = self.nest.total([loop for group in product.batch for loop in group])
         rows = dims.ceildiv(product.left.extent, tile.rows)
         columns = dims.ceildiv(product.right.extent, tile.columns)
-        total = dims.product((batches, rows, columns))
+        total = dims.product((batch, rows, columns))
         if dims.bounds(total)[1] <= MAX_GRID:
             with ev.scope():
                 self._block(b.workgroup_id(0), rows, columns)
@@ -170,7 +170,8 @@ class _MatrixProduct:
         self._store(self._accumulate(), first_row, first_column)
 
     def _banded(self, number: KValue, rows: DimLike, columns: DimLike) -> tuple[KValue, KValue]:
-        """Row and column of a tile: down a band of row tiles, then across, so that what runs at a time
+        """Row and column of a tile: down a band of row tiles, then to the next column, so that what runs at
+        a time
         shares rows and columns in the cache."""
         b, ev, band = self.b, self.ev, self.tile.band
         if dims.bounds(rows)[1] <= band:
@@ -190,8 +191,8 @@ class _MatrixProduct:
         """This subgroup's results, matrices row by row."""
         b = self.b
         zero = matrices.fill(b, matrices.c_type(self.shape.accumulator, self.shape.m, self.shape.n))
-        carried = [*self._load(b.idx(0)), *[zero] * (self.high * self.wide)]
-        count = len(carried) - self.high * self.wide
+        carried = [*self._load(b.idx(0)), *[zero] * (self.row_matrices * self.column_matrices)]
+        count = len(carried) - self.row_matrices * self.column_matrices
         if not dims.is_one(self.steps):
             before = self.ev.dim(dims.add(self.steps, -1))
             with b.for_(b.idx(0), before, inits=carried) as loop, self.ev.scope():
@@ -208,19 +209,19 @@ class _MatrixProduct:
         return self._multiply(carried[count:], iter(()))
 
     def _load(self, step: KValue) -> list[KValue]:
-        found: list[KValue] = []
-        for _ in self._loads(step, found):
+        loaded: list[KValue] = []
+        for _ in self._loads(step, loaded):
             pass
-        return found
+        return loaded
 
-    def _loads(self, step: KValue, found: list[KValue]) -> Iterator[None]:
+    def _loads(self, step: KValue, loaded: list[KValue]) -> Iterator[None]:
         """Read both factors' tiles of a step, a share of them for each matrix depth of the products that
         they are spread over: memory and matrix units are then busy at the same time."""
         places = [(stager, place) for stager in (self.left, self.right) for place in stager.places]
         shares = self.tile.depth // self.tile.split // self.shape.k
         for share in range(shares):
             for stager, place in places[share * len(places) // shares : (share + 1) * len(places) // shares]:
-                found.append(stager.load(place, step, self.exact))
+                loaded.append(stager.load(place, step, self.exact))
             yield
 
     def _write(self, values: Sequence[KValue]) -> None:
@@ -231,19 +232,25 @@ class _MatrixProduct:
     def _multiply(self, results: Sequence[KValue], loads: Iterator[None]) -> list[KValue]:
         """The results with one step of the depth added; ``loads`` are advanced meanwhile."""
         b, tile, shape = self.b, self.tile, self.shape
-        own = tile.depth // tile.split
-        depth = b.mul(self.group, b.idx(own)) if tile.split > 1 else b.idx(0)
-        left = self._origin(self.left, b.idx(0), b.mul(self.down, b.idx(self.high * shape.m)), depth)
+        group_depth = tile.depth // tile.split
+        depth = b.mul(self.group, b.idx(group_depth)) if tile.split > 1 else b.idx(0)
+        left = self._origin(
+            self.left, b.idx(0), b.mul(self.subgroup_row, b.idx(self.row_matrices * shape.m)), depth
+        )
         second = b.idx(self.left_vectors)
-        right = self._origin(self.right, second, b.mul(self.across, b.idx(self.wide * shape.n)), depth)
+        right = self._origin(
+            self.right, second, b.mul(self.subgroup_column, b.idx(self.column_matrices * shape.n)), depth
+        )
         sums = list(results)
-        for step in range(0, own, shape.k):
+        for step in range(0, group_depth, shape.k):
             next(loads, None)
-            rows = [self._matrix(self.left, left, i * shape.m, step) for i in range(self.high)]
-            columns = [self._matrix(self.right, right, j * shape.n, step) for j in range(self.wide)]
+            rows = [self._matrix(self.left, left, i * shape.m, step) for i in range(self.row_matrices)]
+            columns = [
+                self._matrix(self.right, right, j * shape.n, step) for j in range(self.column_matrices)
+            ]
             for j, column in enumerate(columns):
                 for i, row in enumerate(rows):
-                    at = i * self.wide + j
+                    at = i * self.column_matrices + j
                     sums[at] = matrices.multiply(b, row, column, sums[at])
         return sums
 
@@ -273,35 +280,35 @@ class _MatrixProduct:
         b, tile, shape = self.b, self.tile, self.shape
         line = tile.result_line()
         strip = shape.m * line
-        own = b.mul(self.subgroup, b.idx(strip))
+        strip_start = b.mul(self.subgroup, b.idx(strip))
         scope = "workgroup" if tile.split > 1 else "subgroup"
         b.barrier()  # the last tiles have been read by everyone
-        width = self.wide * shape.n
-        row_start = b.add(first_row, b.mul(self.down, b.idx(self.high * shape.m)))
-        column_start = b.add(first_column, b.mul(self.across, b.idx(width)))
-        for i in range(self.high):
+        width = self.column_matrices * shape.n
+        row_start = b.add(first_row, b.mul(self.subgroup_row, b.idx(self.row_matrices * shape.m)))
+        column_start = b.add(first_column, b.mul(self.subgroup_column, b.idx(width)))
+        for i in range(self.row_matrices):
             if i:
                 b.barrier(scope)
-            for j in range(self.wide):
-                at = b.add(own, b.idx(j * shape.n // LANES))
-                matrices.store(b, self.memory, at, b.idx(line), results[i * self.wide + j])
+            for j in range(self.column_matrices):
+                at = b.add(strip_start, b.idx(j * shape.n // LANES))
+                matrices.store(b, self.memory, at, b.idx(line), results[i * self.column_matrices + j])
             b.barrier(scope)
             row = b.add(row_start, b.idx(i * shape.m))
             self._finish_strip(row, column_start, width // LANES, line)
 
-    def _finish_strip(self, first_row: KValue, first_column: KValue, across: int, line: int) -> None:
+    def _finish_strip(self, first_row: KValue, first_column: KValue, row_vectors: int, line: int) -> None:
         """Epilogue and stores of a strip, spread over the subgroups that have a part of its sums."""
         b, tile = self.b, self.tile
-        whole, together = self.shape.m * across, self.size * tile.split
+        whole, per_turn = self.shape.m * row_vectors, self.size * tile.split
         place = b.add(b.mul(self.group, b.idx(self.size)), self.lane) if tile.split > 1 else self.lane
-        strips = tile.down * tile.across
+        strips = tile.subgroup_rows * tile.subgroup_columns
         _, first_strip = self._split(self.subgroup, strips)
         start = b.mul(first_strip, b.idx(self.shape.m * line))
-        for turn in range(-(-whole // together)):
-            at = b.add(place, b.idx(turn * together))
-            partial = (turn + 1) * together > whole
+        for turn in range(-(-whole // per_turn)):
+            at = b.add(place, b.idx(turn * per_turn))
+            partial = (turn + 1) * per_turn > whole
             with b.if_(b.compare("lt", at, b.idx(whole))) if partial else nullcontext():
-                row, vector = self._split(at, across)
+                row, vector = self._split(at, row_vectors)
                 where = b.add(start, b.add(b.mul(row, b.idx(line)), vector))
                 total = self._sum(where, strips * self.shape.m * line)
                 self._finish(b.add(first_row, row), b.add(first_column, b.mul(vector, b.idx(LANES))), total)

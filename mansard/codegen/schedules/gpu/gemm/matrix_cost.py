@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mansard.codegen.backend import KernelTarget, MatrixShape
-from mansard.codegen.schedules.gpu.gemm.matrix_staging import Operand
-from mansard.codegen.schedules.gpu.gemm.matrix_tile import MatrixTile
+from mansard.codegen.schedules.gpu.gemm.matrix_staging import StagedOperand
+from mansard.codegen.schedules.gpu.gemm.matrix_tile import GemmMatrixTile
 
 LINE = 128
 """Bytes that a core moves a clock, to and from shared memory or out of its cache."""
-REGISTERS, MOST_REGISTERS = 65536, 255
+REGISTERS, MAX_REGISTERS = 65536, 255
 """32-bit registers of a core, and the most an invocation has."""
 INVOCATIONS = 2048
 """Invocations a core holds."""
@@ -37,7 +37,7 @@ SPILL = 0.76 / 64
 
 
 @dataclass(frozen=True)
-class Problem:
+class MatrixGemmShape:
     """Sizes of a product."""
 
     batch: int
@@ -47,46 +47,57 @@ class Problem:
 
 
 def cost(
-    tile: MatrixTile,
-    problem: Problem,
-    left: Operand,
-    right: Operand,
+    tile: GemmMatrixTile,
+    gemm: MatrixGemmShape,
+    left: StagedOperand,
+    right: StagedOperand,
     shape: MatrixShape,
     target: KernelTarget,
 ) -> float:
     """Clocks the product takes."""
     size, bits = target.subgroup[0], left.dtype.bits
-    blocks = problem.batch * -(-problem.rows // tile.rows) * -(-problem.columns // tile.columns)
-    steps = -(-problem.depth // tile.depth)
-    own_rows, own_columns = tile.rows // tile.down, tile.columns // tile.across
+    blocks = gemm.batch * -(-gemm.rows // tile.rows) * -(-gemm.columns // tile.columns)
+    steps = -(-gemm.depth // tile.depth)
+    subgroup_rows, subgroup_columns = tile.rows // tile.subgroup_rows, tile.columns // tile.subgroup_columns
     products = tile.rows * tile.columns * tile.depth * bits / (16 * 1024)
     moved = (tile.rows + tile.columns) * tile.depth * bits // 8
-    read = tile.down * tile.across * (own_rows + own_columns) * tile.depth * bits // 8
+    read = (
+        tile.subgroup_rows
+        * tile.subgroup_columns
+        * (subgroup_rows + subgroup_columns)
+        * tile.depth
+        * bits
+        // 8
+    )
     lines = _lines(left, tile.rows, tile.depth) + _lines(right, tile.columns, tile.depth)
     path = FETCH * lines + (moved + read) / LINE
     threads = tile.subgroups * size
-    registers = own_rows * own_columns // size + moved // 4 // threads + (own_rows + own_columns) // 2
+    registers = (
+        subgroup_rows * subgroup_columns // size
+        + moved // 4 // threads
+        + (subgroup_rows + subgroup_columns) // 2
+    )
     resident = max(1, min(
-        16, INVOCATIONS // threads, REGISTERS // (threads * min(MOST_REGISTERS, registers)),
+        16, INVOCATIONS // threads, REGISTERS // (threads * min(MAX_REGISTERS, registers)),
         SHARED // (tile.shared_vectors(left, right, shape) * 16),
     ))  # fmt: skip
-    spilled = 1 + SPILL * max(0, registers - MOST_REGISTERS)
+    spilled = 1 + SPILL * max(0, registers - MAX_REGISTERS)
     alone = products / min(1.0, tile.subgroups / 4)
     waits = LATENCY + LATENCY_VECTOR * moved / 16 / threads + EXPOSED * (alone + path)
 
-    def wave(together: int) -> float:
+    def wave(concurrent: int) -> float:
         """All steps of as many workgroups as run on one core."""
-        work = products * together / min(1.0, tile.subgroups * together / 4)
-        order = OVERLAP if together > 1 else OVERLAP_ALONE
-        busy: float = (work**order + (path * together) ** order) ** (1 / order)
-        return steps * max(busy, waits) * spilled + START + PER_RESULT * own_rows * own_columns
+        work = products * concurrent / min(1.0, tile.subgroups * concurrent / 4)
+        order = OVERLAP if concurrent > 1 else OVERLAP_ALONE
+        busy: float = (work**order + (path * concurrent) ** order) ** (1 / order)
+        return steps * max(busy, waits) * spilled + START + PER_RESULT * subgroup_rows * subgroup_columns
 
     full, rest = divmod(blocks, target.compute_units * resident)
     return full * wave(resident) + (wave(-(-rest // target.compute_units)) if rest else 0.0)
 
 
-def _lines(operand: Operand, side: int, depth: int) -> float:
+def _lines(operand: StagedOperand, side: int, depth: int) -> float:
     """Lines that a tile of a factor touches; one read in pieces touches them as often as it has pieces."""
-    along, across = (depth, side) if operand.along == "depth" else (side, depth)
+    along, lines = (depth, side) if operand.along == "depth" else (side, depth)
     per_line = -(-along * operand.dtype.bits // (8 * LINE))
-    return across * per_line * operand.per_vector / operand.lanes
+    return lines * per_line * operand.per_vector / operand.lanes

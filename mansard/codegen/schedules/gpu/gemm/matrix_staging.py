@@ -25,7 +25,7 @@ from mansard.ir.scalar import Arg, Cast, Scalar
 from mansard.ir.types import Linear, Value
 
 VECTOR_BITS = 128
-"""The widest access of a GPU."""
+"""Bits of the largest memory access of an invocation."""
 PAD = 1
 """Vectors between the lines of a tile: the lines that matrix units read together then lie in other banks."""
 WORDS = 4
@@ -35,7 +35,7 @@ OPERANDS = {DType.F32: (DType.F16, DType.BF16), DType.I32: (DType.I8,)}
 
 
 @dataclass(frozen=True)
-class Operand:
+class StagedOperand:
     """A factor with the type it has in shared memory.
 
     ``value`` and ``address`` are where whole vectors of it can be read as they are; None: it is computed,
@@ -65,33 +65,34 @@ class Operand:
         return (side if self.along == "depth" else depth) * self.line(side, depth)
 
 
-def operand(nest: Nest, root: Root, factor: Factor) -> Operand | None:
+def operand(nest: Nest, root: Root, factor: Factor) -> StagedOperand | None:
     """The factor as an operand of matrix units; None where its type is none of theirs."""
-    dtype = _narrow(nest, root.op, factor.part, register_dtype(root.op.body.dtype))
+    dtype = _operand_type(nest, root.op, factor.part, register_dtype(root.op.body.dtype))
     if dtype is None:
         return None
-    found = _plain_read(nest, root, factor.part)
-    if found is not None and found[0].type.dtype is dtype:
-        value, address, guards = found
+    read = _plain_read(nest, root, factor.part)
+    if read is not None and read[0].type.dtype is dtype:
+        value, address, guards = read
         per = VECTOR_BITS // dtype.bits
         for along, group in (("depth", factor.depth[-1]), ("side", factor.groups[-1])):
             varies = any(loop == group[-1] for at, _ in guards for loop, _ in at.terms)
             whole = _whole_vectors(nest, address, group[-1], per) and divides(nest.total(group), per)
             if whole and not varies:
-                return Operand(factor, dtype, along, per, value, address, guards)
-    return Operand(factor, dtype, factor.along, factor.lanes)
+                return StagedOperand(factor, dtype, along, per, value, address, guards)
+    return StagedOperand(factor, dtype, factor.along, factor.lanes)
 
 
-def _narrow(nest: Nest, op: Generic, node: Scalar, wide: DType) -> DType | None:
-    """Which type of factors of products in ``wide`` holds every value of a scalar exactly, if one does."""
-    if node.dtype in OPERANDS.get(wide, ()):
+def _operand_type(nest: Nest, op: Generic, node: Scalar, accumulator: DType) -> DType | None:
+    """Which type of factors of products accumulated in ``accumulator`` holds every value of a scalar
+    exactly, if one does."""
+    if node.dtype in OPERANDS.get(accumulator, ()):
         return node.dtype
-    if isinstance(node, Cast) and node.dtype is wide:
-        return _narrow(nest, op, node.arg, wide)
+    if isinstance(node, Cast) and node.dtype is accumulator:
+        return _operand_type(nest, op, node.arg, accumulator)
     if isinstance(node, Arg):
         producer = nest.producers.get(op.inputs[node.index])
         if isinstance(producer, Generic) and producer.combiner is None:
-            return _narrow(nest, producer, producer.body, wide)
+            return _operand_type(nest, producer, producer.body, accumulator)
     return None
 
 
@@ -120,7 +121,7 @@ def _whole_vectors(nest: Nest, address: Linear, loop: int, per: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class MatrixTileAddress:
     """A vector of a tile that an invocation moves.
 
     ``at`` is where it goes in the tile, in vectors; ``sides`` are the loops of the side and ``depths`` the
@@ -144,7 +145,7 @@ class MatrixStager:
         self,
         frame: Frame,
         root: Root,
-        operand: Operand,
+        operand: StagedOperand,
         total_depth: DimLike,
         side: int,
         depth: int,
@@ -152,7 +153,7 @@ class MatrixStager:
     ) -> None:
         self.frame, self.root, self.operand, self.total_depth = frame, root, operand, total_depth
         self.side, self.depth, self.threads = side, depth, threads
-        self.places: list[Place] = []
+        self.places: list[MatrixTileAddress] = []
         self.line = operand.line(side, depth)
 
     def start(self, first: KValue, thread: KValue) -> None:
@@ -180,9 +181,9 @@ class MatrixStager:
         whole = self.threads % fast == 0 and divides(operand.factor.extent, self.side)
         if operand.address is None or operand.guards or not whole or len(operand.factor.depth) != 1:
             return None
-        across = operand.factor.groups if operand.along == "depth" else operand.factor.depth
-        step = dict(operand.address.terms).get(across[-1][-1], 0)
-        return step * (self.threads // fast) if len(across) == 1 and isinstance(step, int) else None
+        walked = operand.factor.groups if operand.along == "depth" else operand.factor.depth
+        step = dict(operand.address.terms).get(walked[-1][-1], 0)
+        return step * (self.threads // fast) if len(walked) == 1 and isinstance(step, int) else None
 
     def _split(self, number: KValue, fast: int) -> tuple[KValue, KValue]:
         b = self.frame.b
@@ -191,7 +192,7 @@ class MatrixStager:
         shift = b.idx(fast.bit_length() - 1)
         return b.binary("shr", number, shift), b.binary("and", number, b.idx(fast - 1))
 
-    def _place(self, first: KValue, line: KValue, vector: KValue, inside: KValue | None) -> Place:
+    def _place(self, first: KValue, line: KValue, vector: KValue, inside: KValue | None) -> MatrixTileAddress:
         b, operand = self.frame.b, self.operand
         along_side = operand.along == "side"
         start = b.mul(vector, b.idx(operand.per_vector))
@@ -205,7 +206,7 @@ class MatrixStager:
         base = None
         if operand.address is not None and len(operand.factor.depth) == 1 and not operand.guards:
             base = self._address(sides[0], depths[0])
-        return Place(at, sides, depths, inside, base)
+        return MatrixTileAddress(at, sides, depths, inside, base)
 
     def _coordinates(self, at: KValue, lanes: int) -> Sequence[KValue]:
         """The loops of the side at a row or column, the last one (or the last vector) beyond the end."""
@@ -239,7 +240,7 @@ class MatrixStager:
             return ev.linear(operand.address)[0], inside
 
     # Loading ----------------------------------------------------------------------------------
-    def load(self, place: Place, step: KValue, exact: bool) -> KValue:
+    def load(self, place: MatrixTileAddress, step: KValue, exact: bool) -> KValue:
         """A place's vector in tile ``step`` of the depth, zero beyond the depth unless ``exact``."""
         b = self.frame.b
         start = b.mul(step, b.idx(self.depth))
@@ -247,7 +248,7 @@ class MatrixStager:
             return self._computed(place, start, exact)
         return self._moved(place, step, start, exact)
 
-    def _moved(self, place: Place, step: KValue, start: KValue, exact: bool) -> KValue:
+    def _moved(self, place: MatrixTileAddress, step: KValue, start: KValue, exact: bool) -> KValue:
         b, ev, operand = self.frame.b, self.frame.ev, self.operand
         assert operand.value is not None and operand.address is not None
         depth, inside = b.add(start, place.depths[0]), None
@@ -269,7 +270,7 @@ class MatrixStager:
         words = b.load_words(b.bindings[ev.binding_of[operand.value]], address, WORDS)
         return words if inside is None else b.select(inside, words, b.const(0, DType.I32, WORDS))
 
-    def _computed(self, place: Place, start: KValue, exact: bool) -> KValue:
+    def _computed(self, place: MatrixTileAddress, start: KValue, exact: bool) -> KValue:
         frame, b, ev, operand = self.frame, self.frame.b, self.frame.ev, self.operand
         factor, lanes = operand.factor, operand.lanes
         vectors_of_depth = lanes if operand.along == "depth" else 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mansard.codegen.backend import KernelTarget, MatrixShape
 from mansard.codegen.schedules.common.parameters import Parameters
-from mansard.codegen.schedules.gpu.gemm.matrix_staging import VECTOR_BITS, Operand
+from mansard.codegen.schedules.gpu.gemm.matrix_staging import VECTOR_BITS, StagedOperand
 from mansard.dtypes import DType
 
 RESULT_PAD = 1
@@ -14,8 +14,8 @@ RESULT_PAD = 1
 
 
 @dataclass(frozen=True)
-class MatrixTile:
-    """``rows`` x ``columns`` results of a workgroup of ``down`` x ``across`` subgroups.
+class GemmMatrixTile:
+    """``rows`` x ``columns`` results of a workgroup of ``subgroup_rows`` x ``subgroup_columns`` subgroups.
 
     The depth is walked in steps of ``depth``. ``split`` subgroups each take a part of every step for the same
     results, and add up what they found at the end. Tiles are walked in bands of ``band`` row tiles.
@@ -24,30 +24,32 @@ class MatrixTile:
     rows: int
     columns: int
     depth: int
-    down: int
-    across: int
+    subgroup_rows: int
+    subgroup_columns: int
     split: int = 1
     band: int = 8
 
     @property
     def subgroups(self) -> int:
         """Subgroups of a workgroup."""
-        return self.down * self.across * self.split
+        return self.subgroup_rows * self.subgroup_columns * self.split
 
-    def stage_vectors(self, left: Operand, right: Operand) -> int:
+    def stage_vectors(self, left: StagedOperand, right: StagedOperand) -> int:
         """Vectors of shared memory for one step of both factors."""
         return left.vectors(self.rows, self.depth) + right.vectors(self.columns, self.depth)
 
     def result_line(self) -> int:
         """Vectors from one row of a subgroup's results to the next in shared memory."""
-        return self.columns // self.across * 32 // VECTOR_BITS + RESULT_PAD
+        return self.columns // self.subgroup_columns * 32 // VECTOR_BITS + RESULT_PAD
 
-    def shared_vectors(self, left: Operand, right: Operand, shape: MatrixShape) -> int:
+    def shared_vectors(self, left: StagedOperand, right: StagedOperand, shape: MatrixShape) -> int:
         """Vectors of shared memory of a workgroup: staged steps, or a strip of each subgroup's results."""
         strips = self.subgroups * shape.m * self.result_line()
         return max(self.stage_vectors(left, right), strips)
 
-    def fits(self, left: Operand, right: Operand, shape: MatrixShape, target: KernelTarget) -> bool:
+    def fits(
+        self, left: StagedOperand, right: StagedOperand, shape: MatrixShape, target: KernelTarget
+    ) -> bool:
         """Whether the target's workgroups and their memory are large enough."""
         shared = self.shared_vectors(left, right, shape) * VECTOR_BITS // 8
         invocations = self.subgroups * target.subgroup[0]
@@ -58,12 +60,12 @@ class MatrixTile:
         return Parameters.of(**{name: getattr(self, name) for name in _NAMES})
 
     @classmethod
-    def of(cls, parameters: Parameters) -> MatrixTile:
+    def of(cls, parameters: Parameters) -> GemmMatrixTile:
         """The opposite of `parameters`."""
         return cls(*(parameters[name] for name in _NAMES))
 
 
-_NAMES = ("rows", "columns", "depth", "down", "across", "split", "band")
+_NAMES = ("rows", "columns", "depth", "subgroup_rows", "subgroup_columns", "split", "band")
 
 _BLOCKS = (
     (128, 128, 2, 2), (128, 64, 2, 1), (64, 128, 1, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2),
@@ -71,7 +73,7 @@ _BLOCKS = (
     (16, 64, 1, 1), (64, 16, 1, 1), (16, 32, 1, 1), (32, 16, 1, 1), (16, 16, 1, 1), (128, 256, 2, 4),
     (256, 128, 4, 2),
 )  # fmt: skip
-"""Rows and columns of a workgroup's tile, then subgroups down and across it."""
+"""Rows and columns of a workgroup's tile, then subgroups along its rows and columns."""
 
 
 def shape_for(operand: DType, target: KernelTarget) -> MatrixShape | None:
@@ -81,15 +83,17 @@ def shape_for(operand: DType, target: KernelTarget) -> MatrixShape | None:
     return max(shapes, key=lambda s: s.m * s.n * s.k) if shapes else None
 
 
-def tiles(left: Operand, right: Operand, shape: MatrixShape, target: KernelTarget) -> list[MatrixTile]:
+def tiles(
+    left: StagedOperand, right: StagedOperand, shape: MatrixShape, target: KernelTarget
+) -> list[GemmMatrixTile]:
     """Every tile the target can hold."""
-    found = []
-    for rows, columns, down, across in _BLOCKS:
-        if rows % (down * shape.m) or columns % (across * shape.n):
+    candidates = []
+    for rows, columns, subgroup_rows, subgroup_columns in _BLOCKS:
+        if rows % (subgroup_rows * shape.m) or columns % (subgroup_columns * shape.n):
             continue
         for depth in (32, 64, 128, 256):
             for split in (1, 2, 4, 8):
-                tile = MatrixTile(rows, columns, depth, down, across, split)
+                tile = GemmMatrixTile(rows, columns, depth, subgroup_rows, subgroup_columns, split)
                 if depth % (split * shape.k) == 0 and tile.fits(left, right, shape, target):
-                    found.append(tile)
-    return found
+                    candidates.append(tile)
+    return candidates

@@ -69,10 +69,10 @@ def analyse(nest: Nest) -> Product | None:
         return None
     if register_dtype(body.dtype) not in (DType.F32, DType.I32):
         return None
-    found = [nest.part_reads(root, arg) for arg in body.args]
-    if any(read.address is None for reads, _ in found for read in reads):
+    factors = [nest.part_reads(root, arg) for arg in body.args]
+    if any(read.address is None for reads, _ in factors for read in reads):
         return None
-    positions = [_positions(reads, uses) for reads, uses in found]
+    positions = [_positions(reads, uses) for reads, uses in factors]
     walked = [{loop for p in group for loop, _ in p.terms} for group in positions]
     domain = [loop for loop in range(nest.domain) if not dims.is_one(nest.extents[loop])]
     sides = [[loop for loop in domain if loop in walked[i] - walked[1 - i]] for i in range(2)]
@@ -86,8 +86,8 @@ def analyse(nest: Nest) -> Product | None:
     both = [*after, *positions[0], *positions[1]]
     return Product(
         root,
-        _factor(nest, root, body.args[first], sides[first], found[first][0], positions[first]),
-        _factor(nest, root, body.args[second], sides[second], found[second][0], positions[second]),
+        _factor(nest, root, body.args[first], sides[first], factors[first][0], positions[first]),
+        _factor(nest, root, body.args[second], sides[second], factors[second][0], positions[second]),
         nest.collapsed([loop for loop in domain if loop not in (*sides[0], *sides[1])], both),
         nest.collapsed(sides[first], after),
         nest.collapsed(sides[second], after),

@@ -24,7 +24,7 @@ others in a bank."""
 
 
 @dataclass(frozen=True)
-class Place:
+class TileAddress:
     """A vector of a tile that an invocation moves: where it is along the side and along the depth."""
 
     side: KValue
@@ -51,7 +51,7 @@ class Stager:
     ) -> None:
         self.frame, self.root, self.factor, self.total_depth = frame, root, factor, total_depth
         self.side, self.depth, self.thread, self.threads = side, depth, thread, threads
-        self.places: list[Place] = []
+        self.places: list[TileAddress] = []
 
     @property
     def stride(self) -> int:
@@ -76,7 +76,7 @@ class Stager:
                 last = dims.add(factor.extent, -lanes if along_side else -1)
                 at = frame.minimum(at, frame.ev.dim(last))
             totals = [frame.nest.total(group) for group in factor.groups]
-            self.places.append(Place(side, depth, frame.decode(at, totals), inside))
+            self.places.append(TileAddress(side, depth, frame.decode(at, totals), inside))
 
     def _spread(self, fast: int, slow: int) -> list[tuple[KValue, KValue, KValue | None]]:
         """The places of this invocation in a grid of powers of two: neighbours by neighbours along fast."""
@@ -101,12 +101,12 @@ class Stager:
         ``base`` is a multiple of the tile's depth and the same for all of a group.
         """
         b, ev, factor = self.frame.b, self.frame.ev, self.factor
-        together = self._clamped(base, exact, self.depth) if self._even else None
+        vector_place = self._clamped(base, exact, self.depth) if self._even else None
         alone = factor.lanes if factor.along == "depth" else 1
         out = []
         for place in self.places:
-            if together is not None:
-                (*outer, last), inside = together
+            if vector_place is not None:
+                (*outer, last), inside = vector_place
                 depths = [*outer, b.add(last, place.depth)]
             else:
                 depths, inside = self._clamped(b.add(base, place.depth), exact, alone)
@@ -148,7 +148,7 @@ class Stager:
             with b.if_(place.inside):
                 self._store(place, value, memory, origin)
 
-    def _store(self, place: Place, value: KValue, memory: Shared, origin: KValue) -> None:
+    def _store(self, place: TileAddress, value: KValue, memory: Shared, origin: KValue) -> None:
         b, factor = self.frame.b, self.factor
         vector = b.binary("shr", place.side, b.idx(2))
         at = b.add(b.add(b.mul(place.depth, b.idx(self.stride)), vector), origin)

@@ -1,6 +1,7 @@
 """Matrix products through shared memory, without matrix units: f32 (and what is computed in it), i32.
 
-A workgroup computes ``rows x columns`` results, an invocation ``down x across`` of them in registers::
+A workgroup computes ``rows x columns`` results, an invocation ``thread_rows x thread_columns`` of them in
+registers::
 
     read the first tiles of both factors into registers
     for each tile of the depth:
@@ -29,19 +30,19 @@ from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, di
 from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.gpu.gemm.product import LANES, Product, analyse
 from mansard.codegen.schedules.gpu.gemm.staging import Stager
-from mansard.codegen.schedules.gpu.gemm.tiles import Tile, tiles
+from mansard.codegen.schedules.gpu.gemm.tiles import GemmTile, tiles
 from mansard.codegen.schedules.gpu.gemm.tiles import candidates as tile_candidates
 from mansard.dims import DimLike
 from mansard.errors import CodegenError
 
-LEAST = 4
+MIN_EXTENT = 4
 """Rows and columns from which on a tile pays: fewer would leave most of it unused."""
 
 
 def applies(nest: Nest, target: KernelTarget) -> bool:
     """Whether the nest is a product of two matrices for which the target has room."""
     product = analyse(nest)
-    if product is None or min(estimate(product.left.extent), estimate(product.right.extent)) < LEAST:
+    if product is None or min(estimate(product.left.extent), estimate(product.right.extent)) < MIN_EXTENT:
         return False
     return bool(tiles(nest, product, target))
 
@@ -54,7 +55,7 @@ def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
     """The kernel of a product for the tile ``parameters`` name, or the cheapest by the model."""
     product = _product(nest)
-    tile = Tile.of(parameters) if parameters else tiles(nest, product, target)[0]
+    tile = GemmTile.of(parameters) if parameters else tiles(nest, product, target)[0]
     return _Tiled(Frame(nest, target, name, tile.invocations), product, tile).run()
 
 
@@ -66,7 +67,7 @@ def _product(nest: Nest) -> Product:
 
 
 class _Tiled:
-    def __init__(self, frame: Frame, product: Product, tile: Tile) -> None:
+    def __init__(self, frame: Frame, product: Product, tile: GemmTile) -> None:
         self.frame, self.product, self.tile = frame, product, tile
         self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
         b = self.b
@@ -74,9 +75,9 @@ class _Tiled:
         self.local = local
         self.group = self._shifted(local, tile.threads)
         thread = b.binary("and", local, b.idx(tile.threads - 1)) if tile.split > 1 else local
-        wide = tile.columns // tile.across
-        self.thread_row = self._shifted(thread, wide)
-        self.thread_column = b.binary("and", thread, b.idx(wide - 1))
+        thread_grid_columns = tile.columns // tile.thread_columns
+        self.thread_row = self._shifted(thread, thread_grid_columns)
+        self.thread_column = b.binary("and", thread, b.idx(thread_grid_columns - 1))
         self.left = Stager(
             frame, product.root, product.left, product.depth, tile.rows, tile.depth, thread, tile.threads
         )
@@ -131,7 +132,7 @@ class _Tiled:
     def _accumulate(self) -> Sequence[KValue]:
         """The sums over the depth that this invocation's group takes, row by row in vectors."""
         b = self.b
-        zeros = [self.zero] * (self.tile.down * self.tile.across // LANES)
+        zeros = [self.zero] * (self.tile.thread_rows * self.tile.thread_columns // LANES)
         first = self._load(b.idx(0))
         if dims.is_one(self.steps):
             return self._step(first, zeros, b.idx(0), None)
@@ -176,14 +177,19 @@ class _Tiled:
     def _multiply(self, results: Sequence[KValue], origin: KValue) -> list[KValue]:
         """The results with one tile of the depth added."""
         b, tile = self.b, self.tile
-        high, wide = tile.rows // tile.down, tile.columns // tile.across
+        thread_grid_rows, thread_grid_columns = (
+            tile.rows // tile.thread_rows,
+            tile.columns // tile.thread_columns,
+        )
         left = b.add(origin, self.thread_row)
         right = b.add(self._right(origin), self.thread_column)
         sums = list(results)
         for depth in range(tile.depth):
-            rows = self._vectors(left, depth * self.left.stride, tile.down, high)
-            columns = self._vectors(right, depth * self.right.stride, tile.across, wide)
-            for i in range(tile.down):
+            rows = self._vectors(left, depth * self.left.stride, tile.thread_rows, thread_grid_rows)
+            columns = self._vectors(
+                right, depth * self.right.stride, tile.thread_columns, thread_grid_columns
+            )
+            for i in range(tile.thread_rows):
                 row = b.splat(b.extract(rows[i // LANES], i % LANES), LANES)
                 for j, column in enumerate(columns):
                     at = i * len(columns) + j
@@ -203,14 +209,19 @@ class _Tiled:
     def _store_own(self, results: Sequence[KValue], first_row: KValue, first_column: KValue) -> None:
         """Store what this invocation has in registers."""
         b, tile = self.b, self.tile
-        high, wide = tile.rows // tile.down, tile.columns // tile.across
-        pieces = tile.across // LANES
+        thread_grid_rows, thread_grid_columns = (
+            tile.rows // tile.thread_rows,
+            tile.columns // tile.thread_columns,
+        )
+        pieces = tile.thread_columns // LANES
         columns = [
-            b.add(first_column, b.mul(b.add(self.thread_column, b.idx(j * wide)), b.idx(LANES)))
+            b.add(
+                first_column, b.mul(b.add(self.thread_column, b.idx(j * thread_grid_columns)), b.idx(LANES))
+            )
             for j in range(pieces)
         ]
-        for i in range(tile.down):
-            quad = b.add(self.thread_row, b.idx(i // LANES * high))
+        for i in range(tile.thread_rows):
+            quad = b.add(self.thread_row, b.idx(i // LANES * thread_grid_rows))
             row = b.add(first_row, b.add(b.mul(quad, b.idx(LANES)), b.idx(i % LANES)))
             with self._inside(row, self.product.left.extent, tile.rows):
                 for j, column in enumerate(columns):
@@ -219,17 +230,20 @@ class _Tiled:
     def _store_sums(self, results: Sequence[KValue], first_row: KValue, first_column: KValue) -> None:
         """Add up the groups' results in shared memory, and store them, spread over all invocations."""
         b, tile = self.b, self.tile
-        high, wide = tile.rows // tile.down, tile.columns // tile.across
-        pieces, across = tile.across // LANES, tile.columns // LANES
-        whole = tile.rows * across
+        thread_grid_rows, thread_grid_columns = (
+            tile.rows // tile.thread_rows,
+            tile.columns // tile.thread_columns,
+        )
+        pieces, row_vectors = tile.thread_columns // LANES, tile.columns // LANES
+        whole = tile.rows * row_vectors
         b.barrier()  # the last tiles have been read by everyone
         start = b.add(b.mul(self.group, b.idx(whole)), self.thread_column)
-        for i in range(tile.down):
-            quad = b.add(self.thread_row, b.idx(i // LANES * high))
+        for i in range(tile.thread_rows):
+            quad = b.add(self.thread_row, b.idx(i // LANES * thread_grid_rows))
             row = b.add(b.mul(quad, b.idx(LANES)), b.idx(i % LANES))
-            line = b.add(start, b.mul(row, b.idx(across)))
+            line = b.add(start, b.mul(row, b.idx(row_vectors)))
             for j in range(pieces):
-                b.store(self.memory, b.add(line, b.idx(j * wide)), results[i * pieces + j])
+                b.store(self.memory, b.add(line, b.idx(j * thread_grid_columns)), results[i * pieces + j])
         b.barrier()
         for turn in range(-(-whole // tile.invocations)):
             place = b.add(self.local, b.idx(turn * tile.invocations))
@@ -238,8 +252,8 @@ class _Tiled:
                 total = b.load(self.memory, place)
                 for group in range(1, tile.split):
                     total = b.add(total, b.load(self.memory, b.add(place, b.idx(group * whole))))
-                row = b.add(first_row, self._shifted(place, across))
-                offset = b.mul(b.binary("and", place, b.idx(across - 1)), b.idx(LANES))
+                row = b.add(first_row, self._shifted(place, row_vectors))
+                offset = b.mul(b.binary("and", place, b.idx(row_vectors - 1)), b.idx(LANES))
                 with self._inside(row, self.product.left.extent, tile.rows):
                     self._store(row, b.add(first_column, offset), total)
 

@@ -18,8 +18,8 @@ CANDIDATES = 12
 
 
 @dataclass(frozen=True)
-class Tile:
-    """``rows`` x ``columns`` results of a workgroup, ``down`` x ``across`` of an invocation.
+class GemmTile:
+    """``rows`` x ``columns`` results of a workgroup, ``thread_rows`` x ``thread_columns`` of an invocation.
 
     ``split`` groups of invocations each take every ``split``-th tile of ``depth`` reduced positions, and
     add up what they found at the end.
@@ -28,14 +28,14 @@ class Tile:
     rows: int
     columns: int
     depth: int
-    down: int
-    across: int
+    thread_rows: int
+    thread_columns: int
     split: int
 
     @property
     def threads(self) -> int:
         """Invocations of one group."""
-        return (self.rows // self.down) * (self.columns // self.across)
+        return (self.rows // self.thread_rows) * (self.columns // self.thread_columns)
 
     @property
     def invocations(self) -> int:
@@ -60,22 +60,23 @@ class Tile:
     def parameters(self) -> Parameters:
         """The tile as schedule parameters."""
         return Parameters.of(
-            rows=self.rows, columns=self.columns, depth=self.depth, down=self.down, across=self.across,
+            rows=self.rows, columns=self.columns, depth=self.depth, thread_rows=self.thread_rows,
+            thread_columns=self.thread_columns,
             split=self.split,
         )  # fmt: skip
 
     @classmethod
-    def of(cls, parameters: Parameters) -> Tile:
+    def of(cls, parameters: Parameters) -> GemmTile:
         """The opposite of `parameters`. Raises CodegenError for sizes the schedule cannot divide."""
-        names = ("rows", "columns", "depth", "down", "across", "split")
+        names = ("rows", "columns", "depth", "thread_rows", "thread_columns", "split")
         tile = cls(*(parameters[name] for name in names))
-        sizes = (tile.rows, tile.columns, tile.depth, tile.down, tile.across, tile.split)
+        sizes = (tile.rows, tile.columns, tile.depth, tile.thread_rows, tile.thread_columns, tile.split)
         powers = all(size > 0 and size & (size - 1) == 0 for size in sizes)
-        nested = LANES <= tile.down <= tile.rows and LANES <= tile.across <= tile.columns
+        nested = LANES <= tile.thread_rows <= tile.rows and LANES <= tile.thread_columns <= tile.columns
         if not powers or not nested or tile.depth < LANES:
             raise CodegenError(
-                f"tile ({parameters}): wanted are powers of two, depth, down and across {LANES} or more, "
-                "down up to rows and across up to columns"
+                f"tile ({parameters}): wanted are powers of two, depth, thread_rows and thread_columns "
+                f"{LANES} or more, thread_rows up to rows and thread_columns up to columns"
             )
         return tile
 
@@ -91,24 +92,24 @@ WHOLE = 64 * 64
 """Results from which on a tile is left whole, and shallow: it fills a core, and there are many of them."""
 
 
-def tiles(nest: Nest, product: Product, target: KernelTarget) -> list[Tile]:
+def tiles(nest: Nest, product: Product, target: KernelTarget) -> list[GemmTile]:
     """Every tile the target can hold, the cheapest first."""
     depth = estimate(product.depth)
-    found = []
-    for rows, columns, down, across in SHAPES:
+    candidates = []
+    for rows, columns, thread_rows, thread_columns in SHAPES:
         whole = rows * columns >= WHOLE
         for step in (8,) if whole else (8, 16, 32):
             for split in (1,) if whole else (1, 2, 4, 8, 16):
-                tile = Tile(rows, columns, step, down, across, split)
+                tile = GemmTile(rows, columns, step, thread_rows, thread_columns, split)
                 if tile.fits(product, target) and (split == 1 or split * step < 2 * depth):
-                    found.append(tile)
+                    candidates.append(tile)
     batch = estimate(nest.total([loop for group in product.batch for loop in group]))
-    problem = Problem(batch, estimate(product.left.extent), estimate(product.right.extent), depth)
-    return sorted(found, key=lambda tile: cost(tile, problem, target.compute_units))
+    shape = TiledGemmShape(batch, estimate(product.left.extent), estimate(product.right.extent), depth)
+    return sorted(candidates, key=lambda tile: cost(tile, shape, target.compute_units))
 
 
 @dataclass(frozen=True)
-class Problem:
+class TiledGemmShape:
     """The extents of a product, representative ones where they are not known."""
 
     batch: int
@@ -136,11 +137,11 @@ CACHE_BYTES = 10.5
 """Bytes a clock that each core gets from the second cache when all read at the same time."""
 
 
-def cost(tile: Tile, problem: Problem, cores: int) -> float:
+def cost(tile: GemmTile, shape: TiledGemmShape, cores: int) -> float:
     """Clocks that a product takes, by the model of a core above."""
-    blocks = problem.batch * -(-problem.rows // tile.rows) * -(-problem.columns // tile.columns)
-    steps = -(-problem.depth // (tile.depth * tile.split))
-    results, operands = tile.down * tile.across, tile.down + tile.across
+    blocks = shape.batch * -(-shape.rows // tile.rows) * -(-shape.columns // tile.columns)
+    steps = -(-shape.depth // (tile.depth * tile.split))
+    results, operands = tile.thread_rows * tile.thread_columns, tile.thread_rows + tile.thread_columns
     subgroups = max(tile.invocations / 32, 1.0)
     staged = tile.depth * (tile.rows + tile.columns) * tile.split
     shared = max(8 * staged, 4 * tile.split * tile.rows * tile.columns if tile.split > 1 else 0)
@@ -148,15 +149,15 @@ def cost(tile: Tile, problem: Problem, cores: int) -> float:
     resident = min(CORE_INVOCATIONS, CORE_REGISTERS // registers) // tile.invocations
     resident = max(1, min(resident, CORE_SHARED // shared))
     on_core = -(-blocks // cores)
-    together = min(on_core, resident)
+    groups = min(on_core, resident)
     work = tile.depth * subgroups * (FMA * results / 4 + SHARED_READ * operands)
     work += STAGED * staged + ISSUED * subgroups
     alone = LATENCY + tile.depth * ALONE * (results + operands) + MOVED * staged / tile.invocations
-    step = _longer(together * work, alone)
-    end = together * results * subgroups / 6
+    step = _longer(groups * work, alone)
+    end = groups * results * subgroups / 6
     if tile.split > 1:
-        end += together * tile.split * tile.rows * tile.columns / 32 + LATENCY / 2
-    compute = on_core / together * (steps * step + LATENCY + end)
+        end += groups * tile.split * tile.rows * tile.columns / 32 + LATENCY / 2
+    compute = on_core / groups * (steps * step + LATENCY + end)
     traffic = 4.0 * blocks * steps * staged / (cores * CACHE_BYTES)
     return LAUNCH + _longer(compute, traffic)
 

@@ -18,13 +18,15 @@ from mansard.dtypes import DType
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.types import Linear
 
-MOST_ROWS = 8
+MAX_ROWS = 8
 """Rows that may share each read of the large operand: with more, the arithmetic no longer fits in between."""
-LEAST_DEPTH = 32
+MIN_DEPTH = 32
 """Reduced positions below which there is nothing to share among invocations."""
-WIDE_BYTES = 16
+MAX_LOAD_BYTES = 16
 """The widest load of one invocation."""
-WIDE_TYPES = frozenset({DType.F32, DType.I32, DType.F16, DType.BF16, DType.I8, DType.U8, DType.I4, DType.U4})
+VECTOR_LOAD_TYPES = frozenset(
+    {DType.F32, DType.I32, DType.F16, DType.BF16, DType.I8, DType.U8, DType.I4, DType.U4}
+)
 """Element types that are read as words."""
 
 
@@ -57,7 +59,7 @@ class Form:
 
 
 def analyse(nest: Nest) -> Form | None:
-    """The form of a contraction with at most `MOST_ROWS` rows; None for anything else."""
+    """The form of a contraction with at most `MAX_ROWS` rows; None for anything else."""
     if not contraction.applies(nest):
         return None
     (root,) = (r for r in nest.roots if r.reduces)
@@ -66,7 +68,7 @@ def analyse(nest: Nest) -> Form | None:
     outer = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
     reduced = nest.collapsed(root.inner, nest.positions(root))
     reads = [(read, read.address) for read in nest.reads(root) if read.address is not None]
-    if not reduced or not outer or estimate(nest.total(root.inner)) < LEAST_DEPTH:
+    if not reduced or not outer or estimate(nest.total(root.inner)) < MIN_DEPTH:
         return None
     groups = [*outer, *reduced]
     large, address = max(reads, key=lambda pair: _bytes(nest, pair[0], _walked(groups, pair[1])))
@@ -75,7 +77,7 @@ def analyse(nest: Nest) -> Form | None:
         return None
     rows = [g for g in outer if g not in walked]
     count = nest.total([loop for g in rows for loop in g])
-    if not isinstance(count, int) or count > MOST_ROWS:
+    if not isinstance(count, int) or count > MAX_ROWS:
         return None
     columns = [g for g in outer if g in walked]
     if any(g not in walked for g in reduced) or not columns:
@@ -119,23 +121,23 @@ def _column(
     return (dense[0], False) if dense else (None, False)
 
 
-def chunk(nest: Nest, address: Linear, group: Group, dtype: DType, most: int) -> int:
+def chunk(nest: Nest, address: Linear, group: Group, dtype: DType, max_elements: int) -> int:
     """How many elements from a multiple of it on, at most ``most``, one aligned load may take along a loop.
 
     A power of two that divides the loop's extent and every stride of the other loops; 1 where the
     operand does not lie in order along the loop.
     """
     terms = dict(address.terms)
-    if not dims.is_one(terms.get(group[-1], 0)) or dtype not in WIDE_TYPES:
+    if not dims.is_one(terms.get(group[-1], 0)) or dtype not in VECTOR_LOAD_TYPES:
         return 1
     strides = [c for at, c in terms.items() if at not in group and not dims.is_one(nest.extents[at])]
-    size, known = most, (nest.total(group), address.offset, *strides)
+    size, known = max_elements, (nest.total(group), address.offset, *strides)
     while size > 1 and not all(divides(d, size) for d in known):
         size //= 2
     return size
 
 
-def widest(dtype: DType, load: int = WIDE_BYTES) -> int:
+def max_load_elements(dtype: DType, load: int = MAX_LOAD_BYTES) -> int:
     """Elements of the widest load, or of one of ``load`` bytes."""
     return load * 8 // dtype.bits
 
@@ -147,7 +149,7 @@ def rows_of(nest: Nest, form: Form) -> int:
     return count
 
 
-def chunk_of(nest: Nest, form: Form, load: int = WIDE_BYTES) -> int:
+def chunk_of(nest: Nest, form: Form, load: int = MAX_LOAD_BYTES) -> int:
     """Elements of the large operand that an invocation reads in loads of that many bytes."""
     dtype = form.large.value.type.dtype
-    return chunk(nest, form.address, form.tiled, dtype, widest(dtype, load))
+    return chunk(nest, form.address, form.tiled, dtype, max_load_elements(dtype, load))

@@ -27,8 +27,14 @@ from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, power_of_two_below
 from mansard.codegen.schedules.common.parameters import Parameters
-from mansard.codegen.schedules.gpu.gemv.form import WIDE_BYTES, Form, analyse, chunk_of, rows_of
-from mansard.codegen.schedules.gpu.gemv.sums import MOST_SUMS, SUBGROUP_TYPES, Across, Along, Plan
+from mansard.codegen.schedules.gpu.gemv.form import MAX_LOAD_BYTES, Form, analyse, chunk_of, rows_of
+from mansard.codegen.schedules.gpu.gemv.sums import (
+    MAX_SUMS,
+    SUBGROUP_TYPES,
+    GemvTile,
+    OutputMajor,
+    ReducedMajor,
+)
 
 WIDTH = 128
 """Invocations of a workgroup that works along the reduced dim."""
@@ -43,7 +49,7 @@ which on its loads are wide all the same."""
 FEW = 4
 """How many times as wide as the large operand's the elements of the vector are, from which on reading them is
 most of the work: more outputs then share each, and loads are narrower, so that they lie nearer together."""
-LEAST_WIDTH = 64
+MIN_WIDTH = 64
 SUBGROUP = 32
 """What is expected of subgroups whose size is not known; a wrong guess costs only time."""
 
@@ -56,55 +62,62 @@ def applies(nest: Nest) -> bool:
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
     """The kernel of a nest to which `applies`; ``parameters`` are one of `candidates`."""
     form = _form(nest)
-    plan = Plan(**parameters.to_dict()) if parameters else default_plan(nest, form, target)
-    maker = Along if form.along else Across
-    return maker(Frame(nest, target, name, plan.width), form, plan).run()
+    tile = GemvTile(**parameters.to_dict()) if parameters else default_tile(nest, form, target)
+    maker = ReducedMajor if form.along else OutputMajor
+    return maker(Frame(nest, target, name, tile.width), form, tile).run()
 
 
 def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
     """What to try, the default first."""
     form = _form(nest)
-    first = default_plan(nest, form, target)
-    plans = [first, *(_along_plans(nest, form, target) if form.along else _across_plans(form, first, target))]
-    return [plan.parameters() for plan in dict.fromkeys(plans) if _fits(nest, form, plan, target)]
+    first = default_tile(nest, form, target)
+    tiles = [
+        first,
+        *(
+            _reduced_major_tiles(nest, form, target)
+            if form.along
+            else _output_major_tiles(form, first, target)
+        ),
+    ]
+    return [tile.parameters() for tile in dict.fromkeys(tiles) if _fits(nest, form, tile, target)]
 
 
-def default_plan(nest: Nest, form: Form, target: KernelTarget) -> Plan:
+def default_tile(nest: Nest, form: Form, target: KernelTarget) -> GemvTile:
     """Few columns where there is little to read, so that the whole device reads; more where it is much."""
-    return _along(nest, form, target) if form.along else _across(nest, form, target)
+    return _reduced_major(nest, form, target) if form.along else _output_major(nest, form, target)
 
 
-def _along(nest: Nest, form: Form, target: KernelTarget) -> Plan:
+def _reduced_major(nest: Nest, form: Form, target: KernelTarget) -> GemvTile:
     """Subgroups by themselves where a few steps end each output, or where rows share the weights; and
     workgroups for long outputs, or where there are too few for so many subgroups as the device holds."""
     width = power_of_two_below(min(WIDTH, target.workgroup_invocations))
     outputs, rows = _outputs(nest, form), rows_of(nest, form)
     ratio = _ratio(nest, form)
-    load = WIDE_BYTES if ratio < FEW else WIDE_BYTES // 2
+    load = MAX_LOAD_BYTES if ratio < FEW else MAX_LOAD_BYTES // 2
     steps = -(-estimate(nest.total(form.root.inner)) // chunk_of(nest, form, load))
     size = _subgroup(target, width)
     if _can_be_alone(form, target) and (rows > 1 or steps <= SHORT * size):
-        single = Plan(power_of_two_below(min(2 * WIDTH, target.workgroup_invocations)), size, 1, 4, 1)
+        single = GemvTile(power_of_two_below(min(2 * WIDTH, target.workgroup_invocations)), size, 1, 4, 1)
         wanted = [single]
         if rows > 1 or ratio >= FEW:
             counts = [c for c in (8, 4, 2) if c <= max(ratio, COLUMNS)]
-            wanted = [Plan(width, size, c, 1, 1, load) for c in counts]
-        for plan in wanted:
-            enough = outputs // plan.columns * size >= target.resident_invocations
-            if (enough or (rows > 1 and plan is wanted[-1])) and _fits(nest, form, plan, target):
-                return plan
+            wanted = [GemvTile(width, size, c, 1, 1, load) for c in counts]
+        for tile in wanted:
+            enough = outputs // tile.columns * size >= target.resident_invocations
+            if (enough or (rows > 1 and tile is wanted[-1])) and _fits(nest, form, tile, target):
+                return tile
     split = min(width, 1 << max(0, (steps - 1).bit_length()))
-    if load < WIDE_BYTES and ratio == FEW and steps >= LONG * split:
-        steps, load = steps // 2, WIDE_BYTES
-    plan = Plan(width, split, COLUMNS, 1, load=load)
+    if load < MAX_LOAD_BYTES and ratio == FEW and steps >= LONG * split:
+        steps, load = steps // 2, MAX_LOAD_BYTES
+    tile = GemvTile(width, split, COLUMNS, 1, load=load)
     wanted_invocations = target.resident_invocations * (2 if ratio < FEW else 1)
-    while plan.columns > 1 and (
-        outputs * split // plan.columns < wanted_invocations or not _fits(nest, form, plan, target)
+    while tile.columns > 1 and (
+        outputs * split // tile.columns < wanted_invocations or not _fits(nest, form, tile, target)
     ):
-        plan = dataclasses.replace(plan, columns=plan.columns // 2)
+        tile = dataclasses.replace(tile, columns=tile.columns // 2)
     share = -(-steps // split)
-    unroll = next((u for u in (4, 2) if u * plan.columns <= 2 * COLUMNS and share % u == 0), 1)
-    return dataclasses.replace(plan, unroll=unroll)
+    unroll = next((u for u in (4, 2) if u * tile.columns <= 2 * COLUMNS and share % u == 0), 1)
+    return dataclasses.replace(tile, unroll=unroll)
 
 
 def _ratio(nest: Nest, form: Form) -> int:
@@ -118,48 +131,49 @@ def _ratio(nest: Nest, form: Form) -> int:
     return max(others, default=0) // form.large.value.type.dtype.bits
 
 
-def _across(nest: Nest, form: Form, target: KernelTarget) -> Plan:
+def _output_major(nest: Nest, form: Form, target: KernelTarget) -> GemvTile:
     """Whole lines of rows where there are columns enough for every core, else pieces of them."""
     width = power_of_two_below(min(ACROSS_WIDTH, target.workgroup_invocations))
     columns, bits = chunk_of(nest, form), form.large.value.type.dtype.bits
-    across = min(width, max(1, SEGMENT * 8 // (columns * bits)))
+    column_groups = min(width, max(1, SEGMENT * 8 // (columns * bits)))
     wanted = 3 * target.compute_units // 2
-    while across > 1 and (
-        across * columns * bits > SECTOR * 8 and _outputs(nest, form) // (across * columns) < wanted
+    while column_groups > 1 and (
+        column_groups * columns * bits > SECTOR * 8
+        and _outputs(nest, form) // (column_groups * columns) < wanted
     ):
-        across //= 2
-    plan = Plan(width, width // across, columns, 8)
-    while not _fits(nest, form, plan, target):
-        if plan.width > LEAST_WIDTH and plan.split > 1:
-            plan = dataclasses.replace(plan, width=plan.width // 2, split=plan.split // 2)
-        elif plan.columns > 1:
-            plan = dataclasses.replace(plan, columns=plan.columns // 2)
+        column_groups //= 2
+    tile = GemvTile(width, width // column_groups, columns, 8)
+    while not _fits(nest, form, tile, target):
+        if tile.width > MIN_WIDTH and tile.split > 1:
+            tile = dataclasses.replace(tile, width=tile.width // 2, split=tile.split // 2)
+        elif tile.columns > 1:
+            tile = dataclasses.replace(tile, columns=tile.columns // 2)
         else:
             break
-    return plan
+    return tile
 
 
-def _along_plans(nest: Nest, form: Form, target: KernelTarget) -> list[Plan]:
+def _reduced_major_tiles(nest: Nest, form: Form, target: KernelTarget) -> list[GemvTile]:
     widths = [w for w in (64, 128, 256) if w <= target.workgroup_invocations]
     alone = _can_be_alone(form, target)
     depth = estimate(nest.total(form.root.inner))
-    loads = (WIDE_BYTES,) if _ratio(nest, form) < FEW else (WIDE_BYTES, WIDE_BYTES // 2)
-    plans = []
+    loads = (MAX_LOAD_BYTES,) if _ratio(nest, form) < FEW else (MAX_LOAD_BYTES, MAX_LOAD_BYTES // 2)
+    tiles = []
     for load, width, columns, unroll in itertools.product(loads, widths, (1, 2, 4, 8), (1, 2, 4)):
         if alone:
-            plans.append(Plan(width, _subgroup(target, width), columns, unroll, 1, load))
+            tiles.append(GemvTile(width, _subgroup(target, width), columns, unroll, 1, load))
         steps = -(-depth // chunk_of(nest, form, load))
         split = min(width, 1 << max(0, (steps - 1).bit_length()))
-        plans.append(Plan(width, split, columns, unroll, load=load))
-    return plans
+        tiles.append(GemvTile(width, split, columns, unroll, load=load))
+    return tiles
 
 
-def _across_plans(form: Form, first: Plan, target: KernelTarget) -> list[Plan]:
+def _output_major_tiles(form: Form, first: GemvTile, target: KernelTarget) -> list[GemvTile]:
     return [
-        Plan(width, width // across, columns, unroll)
+        GemvTile(width, width // column_groups, columns, unroll)
         for width in (128, 256)
         if width <= target.workgroup_invocations
-        for across in (2, 4, 8, 16, 32)
+        for column_groups in (2, 4, 8, 16, 32)
         for columns in sorted({first.columns, max(1, first.columns // 2)})
         for unroll in (2, 4, 8)
     ]
@@ -173,8 +187,8 @@ def _can_be_alone(form: Form, target: KernelTarget) -> bool:
 
 
 def _subgroup(target: KernelTarget, width: int) -> int:
-    least, greatest = target.subgroup
-    return min(width, least if least == greatest else SUBGROUP)
+    smallest, greatest = target.subgroup
+    return min(width, smallest if smallest == greatest else SUBGROUP)
 
 
 def _outputs(nest: Nest, form: Form) -> int:
@@ -187,9 +201,9 @@ def _form(nest: Nest) -> Form:
     return form
 
 
-def _fits(nest: Nest, form: Form, plan: Plan, target: KernelTarget) -> bool:
+def _fits(nest: Nest, form: Form, tile: GemvTile, target: KernelTarget) -> bool:
     """Whether the accumulators fit into registers, and what invocations exchange into workgroup memory."""
-    cells = rows_of(nest, form) * plan.columns
+    cells = rows_of(nest, form) * tile.columns
     size = max(4, register_dtype(form.root.op.body.dtype).itemsize)
-    exchanged = 0 if plan.alone else size * cells * plan.width
-    return cells <= MOST_SUMS and exchanged <= target.shared_memory_bytes and plan.width % plan.split == 0
+    exchanged = 0 if tile.alone else size * cells * tile.width
+    return cells <= MAX_SUMS and exchanged <= target.shared_memory_bytes and tile.width % tile.split == 0

@@ -15,10 +15,17 @@ from mansard.codegen.loop_nest import Read
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides
 from mansard.codegen.schedules.common.contraction import Group
-from mansard.codegen.schedules.common.dot_products import NarrowProduct, narrow_product
+from mansard.codegen.schedules.common.dot_products import LowPrecisionProduct, low_precision_product
 from mansard.codegen.schedules.common.parameters import Parameters
-from mansard.codegen.schedules.gpu.elementwise.vector_loads import WideReads
-from mansard.codegen.schedules.gpu.gemv.form import WIDE_BYTES, Form, chunk, chunk_of, rows_of, widest
+from mansard.codegen.schedules.gpu.elementwise.vector_loads import VectorLoads
+from mansard.codegen.schedules.gpu.gemv.form import (
+    MAX_LOAD_BYTES,
+    Form,
+    chunk,
+    chunk_of,
+    max_load_elements,
+    rows_of,
+)
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
@@ -26,12 +33,12 @@ LANES = 4
 """Elements of a register vector."""
 SUBGROUP_TYPES = frozenset({DType.F32, DType.I32})
 """What every device with subgroup arithmetic adds in subgroups."""
-MOST_SUMS = 64
+MAX_SUMS = 64
 """Accumulators of one invocation, in registers."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class GemvTile:
     """Schedule parameters."""
 
     width: int
@@ -45,7 +52,7 @@ class Plan:
     alone: int = 0
     """1: a subgroup works for itself, on outputs of its own, and no memory is shared. ``split`` is then the
     size expected of subgroups; any other gives the same results."""
-    load: int = WIDE_BYTES
+    load: int = MAX_LOAD_BYTES
     """Bytes of the large operand in one load of an invocation, where it lies along the reduced dim. Wider
     elements of other operands are further apart from invocation to invocation: a load of them takes more
     lines of the cache."""
@@ -55,41 +62,45 @@ class Plan:
         return Parameters.of(**dataclasses.asdict(self))
 
 
-class Product(abc.ABC):
+class GemvKernel(abc.ABC):
     """What both forms share: the walk over blocks of outputs, and the sum over invocations."""
 
-    def __init__(self, frame: Frame, form: Form, plan: Plan) -> None:
-        self.frame, self.form, self.plan = frame, form, plan
+    def __init__(self, frame: Frame, form: Form, tile: GemvTile) -> None:
+        self.frame, self.form, self.tile = frame, form, tile
         self.b, self.ev, self.nest, self.root = frame.b, frame.ev, frame.nest, form.root
         self.rows = rows_of(frame.nest, form)
-        self.chunk = chunk_of(frame.nest, form, plan.load) if form.along else plan.columns
-        self.across = plan.width // plan.split
+        self.chunk = chunk_of(frame.nest, form, tile.load) if form.along else tile.columns
+        self.column_groups = tile.width // tile.split
         self.extent = self.nest.total(form.column)
         self.sum = register_dtype(self.root.op.body.dtype)
         combiner = self.root.op.combiner
         assert combiner is not None
         self.combiner = combiner
-        self.cells = [(row, column) for row in range(self.rows) for column in range(plan.columns)]
+        self.cells = [(row, column) for row in range(self.rows) for column in range(tile.columns)]
         in_subgroups = "subgroup_arithmetic" in frame.target.features and self.sum in SUBGROUP_TYPES
-        self.subgroups = self.across == 1 and in_subgroups
-        self.exact = divides(self.extent, plan.columns if plan.alone else self.across * plan.columns)
+        self.subgroups = self.column_groups == 1 and in_subgroups
+        self.exact = divides(self.extent, tile.columns if tile.alone else self.column_groups * tile.columns)
         self.share: KValue | None = None
         """How many invocations share the reduced dim, where that is known only when the kernel runs."""
-        self.wide = WideReads(self.ev, self._wide_reads(form.tiled, self.chunk), form.tiled, self.chunk)
+        self.vector_loads = VectorLoads(
+            self.ev, self._vector_loads(form.tiled, self.chunk), form.tiled, self.chunk
+        )
 
-    def _wide_reads(self, group: Group, size: int) -> list[tuple[Read, int]]:
+    def _vector_loads(self, group: Group, size: int) -> list[tuple[Read, int]]:
         """Operands with, for each, how many elements along a loop one load may take, up to ``size``."""
-        found = []
+        reads = []
         for read in self.nest.reads(self.root):
             if read.address is not None and not read.guards:
                 dtype = read.value.type.dtype
-                wide = chunk(self.nest, read.address, group, dtype, min(size, widest(dtype)))
-                found.append((read, wide))
-        return found
+                vector_loads = chunk(
+                    self.nest, read.address, group, dtype, min(size, max_load_elements(dtype))
+                )
+                reads.append((read, vector_loads))
+        return reads
 
     def run(self) -> Scheduled:
         """The kernel: blocks of columns are taken in turn, by workgroups or by subgroups."""
-        workgroups = self._by_subgroups() if self.plan.alone else self._by_workgroups()
+        workgroups = self._by_subgroups() if self.tile.alone else self._by_workgroups()
         return self.frame.finish((workgroups, 1, 1))
 
     def _blocks(self, columns: int) -> tuple[DimLike, DimLike]:
@@ -105,20 +116,20 @@ class Product(abc.ABC):
         return self.b.mul(number, self.b.idx(columns))
 
     def _by_workgroups(self) -> DimLike:
-        b, plan = self.b, self.plan
-        block = self.across * plan.columns
+        b, tile = self.b, self.tile
+        block = self.column_groups * tile.columns
         counts = self._blocks(block)
         total = dims.product(counts)
         workgroups = dims.minimum(total, MAX_GRID)
         lane = b.local_id(0)
         part, place = lane, b.idx(0)
-        if self.across > 1:
+        if self.column_groups > 1:
             part, place = self._split(lane)
-        kept = plan.width // max(1, self.frame.target.subgroup[0]) if self.subgroups else plan.width
+        kept = tile.width // max(1, self.frame.target.subgroup[0]) if self.subgroups else tile.width
         exchange = b.shared(self.sum, max(1, kept) * len(self.cells))
         with b.for_(b.workgroup_id(0), self.ev.dim(total), self.ev.dim(workgroups)) as loop, self.ev.scope():
             first = self._begin(loop.index, counts, block)
-            sums = self._sums(b.add(first, b.mul(place, b.idx(plan.columns))), part)
+            sums = self._sums(b.add(first, b.mul(place, b.idx(tile.columns))), part)
             self._finish(exchange, sums, first, lane, part, place)
             if not (isinstance(total, int) and total <= MAX_GRID):
                 b.barrier()  # what was exchanged has been read
@@ -126,10 +137,10 @@ class Product(abc.ABC):
 
     def _by_subgroups(self) -> DimLike:
         """Subgroups of any size, also with invocations missing: what counts is who is there."""
-        b, plan = self.b, self.plan
-        counts = self._blocks(plan.columns)
+        b, tile = self.b, self.tile
+        counts = self._blocks(tile.columns)
         total = dims.product(counts)
-        workgroups = dims.minimum(dims.ceildiv(total, self.across), MAX_GRID)
+        workgroups = dims.minimum(dims.ceildiv(total, self.column_groups), MAX_GRID)
         one = b.const(1, DType.I32)
         self.share = b.cast(b.subgroup_reduce("add", one), b.index)
         part = b.cast(b.sub(b.subgroup_scan("add", one), one), b.index)
@@ -137,15 +148,15 @@ class Product(abc.ABC):
         mine = b.add(b.mul(b.workgroup_id(0), subgroups), b.subgroup_place("subgroup_id"))
         stride = b.mul(self.ev.dim(workgroups), subgroups)
         with b.for_(mine, self.ev.dim(total), stride) as loop, self.ev.scope():
-            first = self._begin(loop.index, counts, plan.columns)
+            first = self._begin(loop.index, counts, tile.columns)
             whole = [b.subgroup_reduce(self.combiner, v) for v in self._sums(first, part)]
             with b.for_(part, b.idx(len(whole)), self.share) as cells, self.ev.scope():
                 total_ = whole[0]
                 for number, value in enumerate(whole[1:], 1):
                     here = b.compare("eq", cells.index, b.idx(number))
                     total_ = b.select(here, value, total_)
-                row = b.binary("div", cells.index, b.idx(plan.columns))
-                column = b.add(first, b.binary("rem", cells.index, b.idx(plan.columns)))
+                row = b.binary("div", cells.index, b.idx(tile.columns))
+                column = b.add(first, b.binary("rem", cells.index, b.idx(tile.columns)))
                 self._store(row, column, total_)
         return workgroups
 
@@ -184,7 +195,7 @@ class Product(abc.ABC):
         place: KValue,
     ) -> None:
         """Add the sums of all invocations, and store the block's outputs."""
-        b, plan, count = self.b, self.plan, len(self.cells)
+        b, tile, count = self.b, self.tile, len(self.cells)
         if self.subgroups:
             mine = b.subgroup_place("subgroup_id")
             whole = [b.subgroup_reduce(self.combiner, value) for value in sums]
@@ -193,20 +204,20 @@ class Product(abc.ABC):
                     b.store(exchange, b.add(b.mul(mine, b.idx(count)), b.idx(cell)), value)
             outputs, parts = b.idx(count), b.subgroup_place("subgroup_count")
         else:
-            at = b.mul(b.add(b.mul(part, b.idx(self.across)), place), b.idx(count))
+            at = b.mul(b.add(b.mul(part, b.idx(self.column_groups)), place), b.idx(count))
             for cell, value in enumerate(sums):
                 b.store(exchange, b.add(at, b.idx(cell)), value)
-            outputs, parts = b.idx(count * self.across), b.idx(plan.split)
+            outputs, parts = b.idx(count * self.column_groups), b.idx(tile.split)
         b.barrier()
         start = reduce.start(b, self.root)
-        with b.for_(lane, outputs, plan.width) as loop, self.ev.scope():
+        with b.for_(lane, outputs, tile.width) as loop, self.ev.scope():
             with b.for_(0, parts, inits=[start]) as walk:
-                found = b.load(exchange, b.add(b.mul(walk.index, outputs), loop.index))
-                walk.yield_(b.binary(self.combiner, walk.carried[0], found))
+                partial = b.load(exchange, b.add(b.mul(walk.index, outputs), loop.index))
+                walk.yield_(b.binary(self.combiner, walk.carried[0], partial))
             place = b.binary("div", loop.index, b.idx(count))
             rest = b.binary("rem", loop.index, b.idx(count))
-            row = b.binary("div", rest, b.idx(plan.columns))
-            column = b.add(b.mul(place, b.idx(plan.columns)), b.binary("rem", rest, b.idx(plan.columns)))
+            row = b.binary("div", rest, b.idx(tile.columns))
+            column = b.add(b.mul(place, b.idx(tile.columns)), b.binary("rem", rest, b.idx(tile.columns)))
             self._store(row, b.add(first, column), walk.results[0])
 
     def _store(self, row: KValue, column: KValue, total: KValue) -> None:
@@ -235,10 +246,10 @@ class Product(abc.ABC):
 
         ``emit`` takes the positions and the accumulators.
         """
-        b, unroll = self.b, self.plan.unroll
+        b, unroll = self.b, self.tile.unroll
         size = self.ev.dim(steps)
         if self.share is None:
-            split, step = b.idx(self.plan.split), self.plan.split * unroll
+            split, step = b.idx(self.tile.split), self.tile.split * unroll
             whole = divides(steps, step)
             ahead = self.ev.dim(steps if whole else dims.mul(dims.floordiv(steps, step), step))
             stride = b.idx(step)
@@ -256,36 +267,36 @@ class Product(abc.ABC):
         return rest.results
 
 
-class Along(Product):
+class ReducedMajor(GemvKernel):
     """The large operand lies along the reduced dim: an invocation reads chunks of it, of every column."""
 
     def _split(self, lane: KValue) -> tuple[KValue, KValue]:
-        split = self.b.idx(self.plan.split)
+        split = self.b.idx(self.tile.split)
         return self.b.binary("rem", lane, split), self.b.binary("div", lane, split)
 
     def _sums(self, first: KValue, part: KValue) -> list[KValue]:
         b = self.b
         lanes = min(LANES, self.chunk)
-        while lanes > 1 and lanes * len(self.cells) > MOST_SUMS:
+        while lanes > 1 and lanes * len(self.cells) > MAX_SUMS:
             lanes //= 2
         steps = dims.floordiv(self.nest.total(self.root.inner), self.chunk)
 
         def emit(places: Sequence[KValue], carried: Sequence[KValue]) -> Sequence[KValue]:
             sums = list(carried)
-            self.wide.begin()
+            self.vector_loads.begin()
             starts = []
             for place in places:
                 self.frame.bind_flat(self.form.reduced, b.mul(place, b.idx(self.chunk)))
                 starts.append({loop: self.ev.loops[loop] for group in self.form.reduced for loop in group})
                 for row, column in self.cells:
                     self._bind(row, column, first)
-                    self.wide.fetch(starts[-1][self.form.inner[-1]])
+                    self.vector_loads.fetch(starts[-1][self.form.inner[-1]])
             for start in starts:
                 self.ev.loops.update(start)
                 for element in range(0, self.chunk, lanes):
                     for cell, (row, column) in enumerate(self.cells):
                         self._bind(row, column, first)
-                        self.wide.serve(start[self.form.inner[-1]], element, lanes)
+                        self.vector_loads.serve(start[self.form.inner[-1]], element, lanes)
                         sums[cell] = reduce.combine(self.ev, self.root, sums[cell])
                         self.ev.vector = None
             return sums
@@ -297,30 +308,30 @@ class Along(Product):
         inits = [reduce.start(b, self.root, lanes) for _ in self.cells]
         return [b.reduce(self.combiner, v) for v in self._steps(steps, part, inits, emit)]
 
-    def _bytes(self) -> NarrowProduct | None:
+    def _bytes(self) -> LowPrecisionProduct | None:
         """The factors, where both are bytes that lie side by side, and the device multiplies such words."""
-        product = narrow_product(self.nest, self.root)
+        product = low_precision_product(self.nest, self.root)
         if product is None or "integer_dot_product" not in self.frame.target.features:
             return None
-        wide = {read.value for read, count in self.wide.reads if count % 4 == 0}
+        vector_loads = {read.value for read, count in self.vector_loads.reads if count % 4 == 0}
         factors = (product.left, product.right)
-        whole = all(f.value in wide and f.value.type.dtype.bits == 8 for f in factors)
+        whole = all(f.value in vector_loads and f.value.type.dtype.bits == 8 for f in factors)
         return product if whole and factors[0].value is not factors[1].value else None
 
     def _dots(
-        self, product: NarrowProduct, first: KValue, places: Sequence[KValue], carried: Sequence[KValue]
+        self, product: LowPrecisionProduct, first: KValue, places: Sequence[KValue], carried: Sequence[KValue]
     ) -> Sequence[KValue]:
         """Four positions of the reduced dim in each instruction."""
         b, sums = self.b, list(carried)
         left, right = product.left.value, product.right.value
         signed = (left.type.dtype.is_signed, right.type.dtype.is_signed)
-        self.wide.begin()
+        self.vector_loads.begin()
         for place in places:
             self.frame.bind_flat(self.form.reduced, b.mul(place, b.idx(self.chunk)))
             start = self.ev.loops[self.form.inner[-1]]
             for cell, (row, column) in enumerate(self.cells):
                 self._bind(row, column, first)
-                pair = [self.wide.words(value, start) for value in (left, right)]
+                pair = [self.vector_loads.words(value, start) for value in (left, right)]
                 assert pair[0] is not None and pair[1] is not None
                 for x, y in zip(pair[0], pair[1], strict=True):
                     sums[cell] = b.dot_bytes(x, y, sums[cell], signed)
@@ -331,46 +342,46 @@ class Along(Product):
         self._bind_column(first, column)
 
 
-class Across(Product):
+class OutputMajor(GemvKernel):
     """The large operand lies along the outputs: an invocation reads a vector of them at a time, at some
     reduced places in a row, whose other factors it reads together."""
 
-    def __init__(self, frame: Frame, form: Form, plan: Plan) -> None:
-        super().__init__(frame, form, plan)
-        extent, steps = self.nest.total(form.inner), plan.unroll
+    def __init__(self, frame: Frame, form: Form, tile: GemvTile) -> None:
+        super().__init__(frame, form, tile)
+        extent, steps = self.nest.total(form.inner), tile.unroll
         while steps > 1 and not divides(extent, steps):
             steps //= 2
         self.block = steps
-        self.others = WideReads(self.ev, self._wide_reads(form.inner, steps), form.inner, steps)
+        self.others = VectorLoads(self.ev, self._vector_loads(form.inner, steps), form.inner, steps)
 
     def _split(self, lane: KValue) -> tuple[KValue, KValue]:
-        across = self.b.idx(self.across)
-        return self.b.binary("div", lane, across), self.b.binary("rem", lane, across)
+        column_groups = self.b.idx(self.column_groups)
+        return self.b.binary("div", lane, column_groups), self.b.binary("rem", lane, column_groups)
 
     def _sums(self, first: KValue, part: KValue) -> list[KValue]:
-        b, columns = self.b, self.plan.columns
+        b, columns = self.b, self.tile.columns
         lanes = min(LANES, columns)
         blocks = dims.floordiv(self.nest.total(self.root.inner), self.block)
         # Past the last column a piece of the row's end is read again, and not stored.
         if not self.exact:
             first = self.frame.minimum(first, self.ev.dim(dims.add(self.extent, -columns)))
         inits = [reduce.start(b, self.root, lanes) for _ in range(self.rows * columns // lanes)]
-        split = b.idx(self.plan.split)
+        split = b.idx(self.tile.split)
         with b.for_(part, self.ev.dim(blocks), split, inits=inits) as loop, self.ev.scope():
-            self.wide.begin()
+            self.vector_loads.begin()
             self.others.begin()
             self.frame.bind_flat(self.form.reduced, b.mul(loop.index, b.idx(self.block)))
             start, sums = self.ev.loops[self.form.inner[-1]], list(loop.carried)
             self._bind_known_row(0)
             for place in range(self.block):
                 self.ev.bind(self.form.inner, start, place)
-                self.wide.fetch(first)
+                self.vector_loads.fetch(first)
             for place in range(self.block):
                 for number in range(len(sums)):
                     row, element = divmod(number * lanes, columns)
                     self._bind_known_row(row)
                     self.others.serve(start, place, 1)
-                    self.wide.serve(first, element, lanes)
+                    self.vector_loads.serve(first, element, lanes)
                     sums[number] = reduce.combine(self.ev, self.root, sums[number])
                     self.ev.vector = None
             loop.yield_(*sums)

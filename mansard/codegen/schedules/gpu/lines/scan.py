@@ -27,16 +27,16 @@ from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Scan
 from mansard.ir.types import Value
 
-OWN = 4
+ELEMENTS_PER_LANE = 4
 """Neighbouring elements of an invocation."""
-LEAST = 64
+MIN_LINE = 64
 """Shorter lines are run over by one invocation each."""
 
 
 def applies(op: Scan) -> bool:
     """Long lines in one piece of memory."""
     shape = op.inputs[0].type.shape
-    return dims.is_one(dims.product(shape[op.axis + 1 :])) and estimate(shape[op.axis]) >= LEAST
+    return dims.is_one(dims.product(shape[op.axis + 1 :])) and estimate(shape[op.axis]) >= MIN_LINE
 
 
 def schedule(
@@ -44,7 +44,7 @@ def schedule(
 ) -> Scheduled:
     """One workgroup runs over one line, block by block."""
     length = estimate(op.inputs[0].type.shape[op.axis])
-    wanted = max(32, 1 << (-(-length // OWN) - 1).bit_length())
+    wanted = max(32, 1 << (-(-length // ELEMENTS_PER_LANE) - 1).bit_length())
     width = min(power_of_two_below(target.workgroup_invocations), wanted)
     return _Blocks(Lines(dispatch, target, name, width), op, base(op.inputs[0])).run()
 
@@ -74,25 +74,25 @@ class _Blocks:
         first = b.mul(number, length)
         start = b.const(neutral(self.op.combiner, self.dtype), self.dtype)
         lane = self._lane()
-        with b.for_(b.idx(0), length, b.idx(OWN * lines.width), inits=[start]) as block:
+        with b.for_(b.idx(0), length, b.idx(ELEMENTS_PER_LANE * lines.width), inits=[start]) as block:
             carry = block.carried[0]
-            own = b.add(block.index, b.mul(lane, b.idx(OWN)))
+            lane_start = b.add(block.index, b.mul(lane, b.idx(ELEMENTS_PER_LANE)))
             running: list[KValue] = []
             inside: list[KValue] = []
-            for k in range(OWN):
-                at = b.add(own, b.idx(k))
+            for k in range(ELEMENTS_PER_LANE):
+                at = b.add(lane_start, b.idx(k))
                 inside.append(b.compare("lt", at, length))
                 value = lines.load(self.source, b.add(first, b.binary("min", at, last)))
                 value = b.select(inside[k], value, start)
                 running.append(b.binary(self.op.combiner, running[-1], value) if running else value)
             before, whole = self._across(lane, running[-1], start)
             before = b.binary(self.op.combiner, carry, before)
-            for k in range(OWN):
+            for k in range(ELEMENTS_PER_LANE):
                 result = b.binary(self.op.combiner, before, running[k])
                 if not self.op.inclusive:
                     result = b.binary(self.op.combiner, before, running[k - 1]) if k else before
                 with b.if_(inside[k]):
-                    lines.store(self.op.output, b.add(first, b.add(own, b.idx(k))), result)
+                    lines.store(self.op.output, b.add(first, b.add(lane_start, b.idx(k))), result)
             block.yield_(b.binary(self.op.combiner, carry, whole))
 
     def _lane(self) -> KValue:

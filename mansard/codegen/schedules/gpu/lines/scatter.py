@@ -19,7 +19,7 @@ from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.schedules.common.base import Scheduled, divides, estimate, power_of_two_below
 from mansard.codegen.schedules.common.lines import Lines
-from mansard.codegen.schedules.gpu.reduction.cooperative_group import Team
+from mansard.codegen.schedules.gpu.reduction.cooperative_group import CooperativeGroup
 from mansard.dtypes import DType
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Scatter
@@ -27,7 +27,7 @@ from mansard.ir.types import Value
 
 BLOCK = 16
 """Rows of a new tensor to a workgroup."""
-LEAST = 8
+MIN_SIDE = 8
 """Rows of fewer elements are left to one invocation per element of a row."""
 
 
@@ -35,7 +35,7 @@ def applies(op: Scatter) -> bool:
     """Rows long enough to be worth a workgroup."""
     keys = op.inputs[1].type.shape[1]
     assert isinstance(keys, int)
-    return estimate(dims.product(op.inputs[0].type.shape[keys:])) >= LEAST
+    return estimate(dims.product(op.inputs[0].type.shape[keys:])) >= MIN_SIDE
 
 
 def schedule(
@@ -59,8 +59,8 @@ class _Rows:
         self.shape = op.inputs[0].type.shape
         self.rows = op.inputs[1].type.shape[0]
         self.inner = dims.product(self.shape[keys:])
-        self.wide = next((w for w in (4, 2) if divides(self.inner, w)), 1)
-        self.team = Team(self.b, lines.target, lines.width)
+        self.vector_width = next((w for w in (4, 2) if divides(self.inner, w)), 1)
+        self.group = CooperativeGroup(self.b, lines.target, lines.width)
 
     def run(self) -> Scheduled:
         if self.target in self.lines.in_place:
@@ -87,16 +87,16 @@ class _Rows:
         """The first (min) or last (max) update of a row, found by all invocations; ``none`` without one."""
         b, lines = self.b, self.lines
         count = lines.dim(self.rows)
-        with b.for_(self.team.lane, count, b.idx(lines.width), inits=[none]) as loop:
+        with b.for_(self.group.lane, count, b.idx(lines.width), inits=[none]) as loop:
             flat, inside = self._place(loop.index)
             mine = b.binary("and", inside, b.compare("eq", flat, wanted))
-            found = b.binary(combiner, loop.carried[0], loop.index)
-            loop.yield_(b.select(mine, found, loop.carried[0]))
-        return self.team.combine(combiner, loop.results[0])
+            match = b.binary(combiner, loop.carried[0], loop.index)
+            loop.yield_(b.select(mine, match, loop.carried[0]))
+        return self.group.combine(combiner, loop.results[0])
 
     def _columns(self, emit: Callable[[KValue], None]) -> None:
         b, lines = self.b, self.lines
-        with b.for_(self.team.lane, lines.dim(self.inner), b.idx(lines.width)) as loop:
+        with b.for_(self.group.lane, lines.dim(self.inner), b.idx(lines.width)) as loop:
             emit(loop.index)
 
     def _at(self, row: KValue, column: KValue) -> KValue:
@@ -104,7 +104,7 @@ class _Rows:
 
     def _block(self, block: KValue, last: Shared) -> None:
         """A few rows of a new tensor: the last update of each, found by going through the indices once."""
-        b, lines, lane = self.b, self.lines, self.team.lane
+        b, lines, lane = self.b, self.lines, self.group.lane
         first = b.mul(block, b.idx(BLOCK))
         b.barrier()  # the rows before have been stored
         with b.for_(lane, b.idx(BLOCK), b.idx(lines.width)) as loop:
@@ -129,10 +129,12 @@ class _Rows:
 
     def _copy(self, source: Value, row: KValue, to: KValue) -> None:
         """A row of the result, from a row of the updates or of the old target."""
-        b, lines, wide = self.b, self.lines, self.wide
-        step = b.idx(wide)
-        with b.for_(b.mul(self.team.lane, step), lines.dim(self.inner), b.idx(lines.width * wide)) as loop:
-            value = lines.load(source, self._at(row, loop.index), wide, aligned=True)
+        b, lines, vector_width = self.b, self.lines, self.vector_width
+        step = b.idx(vector_width)
+        with b.for_(
+            b.mul(self.group.lane, step), lines.dim(self.inner), b.idx(lines.width * vector_width)
+        ) as loop:
+            value = lines.load(source, self._at(row, loop.index), vector_width, aligned=True)
             lines.store(self.op.output, self._at(to, loop.index), value, aligned=True)
 
     def _update(self, number: KValue) -> None:

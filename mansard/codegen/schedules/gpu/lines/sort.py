@@ -158,8 +158,8 @@ class _Keys(_Network):
 
     def exchange(self, pairs: Sequence[Pair]) -> None:
         b = self.b
-        found = [(b.load(self.keys, left), b.load(self.keys, right)) for left, right, _ in pairs]
-        for (left, right, ascending), (x, y) in zip(pairs, found, strict=True):
+        pairs_loaded = [(b.load(self.keys, left), b.load(self.keys, right)) for left, right, _ in pairs]
+        for (left, right, ascending), (x, y) in zip(pairs, pairs_loaded, strict=True):
             keep = b.binary("xor", b.compare("gt", x, y), ascending)
             b.store(self.keys, left, b.select(keep, x, y))
             b.store(self.keys, right, b.select(keep, y, x))
@@ -188,11 +188,11 @@ class _Elements(_Network):
 
     def exchange(self, pairs: Sequence[Pair]) -> None:
         b = self.b
-        found = [
+        pairs_loaded = [
             tuple(b.load(memory, at) for memory in (self.values, self.places) for at in (left, right))
             for left, right, _ in pairs
         ]
-        for (left, right, ascending), (x, y, i, j) in zip(pairs, found, strict=True):
+        for (left, right, ascending), (x, y, i, j) in zip(pairs, pairs_loaded, strict=True):
             swap = b.binary("xor", self._before(y, j, x, i), b.unary("not", ascending))
             b.store(self.values, left, b.select(swap, y, x))
             b.store(self.values, right, b.select(swap, x, y))

@@ -11,15 +11,15 @@ from mansard.codegen.kernel import KernelBuilder, KValue, Shared
 from mansard.codegen.schedules.common.base import power_of_two_below
 from mansard.dtypes import DType
 
-MOST_UNROLLED = 8
+MAX_UNROLLED = 8
 """Subgroups whose results are combined without a loop."""
 
 
 def subgroup_size(target: KernelTarget) -> int | None:
     """Invocations of every subgroup, where that is known and they can combine; else None."""
-    least, greatest = target.subgroup
-    known = least == greatest and least > 1 and "subgroup_arithmetic" in target.features
-    return least if known else None
+    smallest, largest = target.subgroup
+    known = smallest == largest and smallest > 1 and "subgroup_arithmetic" in target.features
+    return smallest if known else None
 
 
 class Scratch:
@@ -38,7 +38,7 @@ class Scratch:
         return self._arrays[dtype]
 
 
-class Team:
+class CooperativeGroup:
     """The invocations of a workgroup (or of one of its subgroups, ``alone``) that share a row."""
 
     def __init__(self, b: KernelBuilder, target: KernelTarget, width: int, *, alone: bool = False) -> None:
@@ -69,22 +69,22 @@ class Team:
         return self._between(combiner, total, size)
 
     def _in_subgroups(self, dtype: DType) -> bool:
-        wanted = {"subgroup_arithmetic", "subgroup_extended_types"} if dtype is DType.I64 else set()
-        return {"subgroup_arithmetic", *wanted} <= self.target.features
+        required = {"subgroup_arithmetic", "subgroup_extended_types"} if dtype is DType.I64 else set()
+        return {"subgroup_arithmetic", *required} <= self.target.features
 
-    def _between(self, combiner: str, mine: KValue, size: int | None) -> KValue:
+    def _between(self, combiner: str, partial: KValue, size: int | None) -> KValue:
         """The subgroups' results combined: each invocation reads them all, in the same order."""
         b = self.b
         # An unknown size may be as little as one invocation.
-        most = -(-self.width // (size or max(1, self.target.subgroup[0])))
-        shared = self._scratch.array(mine.type.dtype, most)
+        max_subgroups = -(-self.width // (size or max(1, self.target.subgroup[0])))
+        shared = self._scratch.array(partial.type.dtype, max_subgroups)
         b.barrier()  # what was here before has been read by everyone
         with b.if_(b.compare("eq", b.subgroup_place("subgroup_lane"), b.idx(0))):
-            b.store(shared, b.subgroup_place("subgroup_id"), mine)
+            b.store(shared, b.subgroup_place("subgroup_id"), partial)
         b.barrier()
         total = b.load(shared, b.idx(0))
-        if size is not None and most <= MOST_UNROLLED:
-            for k in range(1, most):
+        if size is not None and max_subgroups <= MAX_UNROLLED:
+            for k in range(1, max_subgroups):
                 total = b.binary(combiner, total, b.load(shared, b.idx(k)))
             return total
         count = b.subgroup_place("subgroup_count")

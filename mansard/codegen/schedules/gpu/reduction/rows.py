@@ -6,7 +6,7 @@ read and computed is there for the next (a norm then reads its row once)::
 
     for each root of the row, in order:
         each invocation: its vectors of the row, folded into registers
-        the invocations' results, combined by subgroups and across them (`Team`)
+        the invocations' results, combined within subgroups and between them (`CooperativeGroup`)
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from mansard.codegen.schedules.common.base import (
     estimate,
     power_of_two_below,
 )
-from mansard.codegen.schedules.gpu.reduction.cooperative_group import Team, subgroup_size
+from mansard.codegen.schedules.gpu.reduction.cooperative_group import CooperativeGroup, subgroup_size
 from mansard.codegen.schedules.gpu.reduction.fold import Fold
 from mansard.dims import DimLike
 
-WIDEST = 4
+MAX_LANES = 4
 """Lanes of a SPIR-V vector."""
 HELD = 8
 """Vectors of a row that an invocation keeps in registers; with more it reads them again."""
@@ -71,7 +71,7 @@ class _Rows:
         self.frame = Frame(nest, target, name, width * packed)
         self.b, self.ev = self.frame.b, self.frame.ev
         self._places: dict[tuple[DimLike, int, int], tuple[KValue, KValue | None]] = {}
-        self.team = Team(self.b, target, width, alone=packed > 1)
+        self.group = CooperativeGroup(self.b, target, width, alone=packed > 1)
 
     def _lanes(self, root: Root) -> int:
         """Elements of a vector of the row: whole vectors only, and aligned ones."""
@@ -86,7 +86,7 @@ class _Rows:
             return 1
         # A subgroup should not run out of elements for the sake of wider reads.
         useful = max(1, estimate(nest.total(root.inner)) // 32)
-        fitting = [w for w in (4, 2) if w <= min(WIDEST, useful) and divides(extent, w)]
+        fitting = [w for w in (4, 2) if w <= min(MAX_LANES, useful) and divides(extent, w)]
         return fitting[0] if fitting else 1
 
     def run(self) -> Scheduled:
@@ -125,7 +125,7 @@ class _Rows:
         total = self.nest.total(root.inner)
         if not isinstance(total, int):
             return None
-        count = -(-total // (self.lanes[root] * self.team.width))
+        count = -(-total // (self.lanes[root] * self.group.width))
         return count if count <= HELD else None
 
     def _bind(self, root: Root, position: KValue) -> None:
@@ -147,8 +147,8 @@ class _Rows:
         return self._places[key]
 
     def _new_place(self, total: DimLike, lanes: int, number: int) -> tuple[KValue, KValue | None]:
-        b, width = self.b, self.team.width
-        position = self._spot(b.add(self.team.lane, b.idx(number * width)), lanes)
+        b, width = self.b, self.group.width
+        position = self._spot(b.add(self.group.lane, b.idx(number * width)), lanes)
         if isinstance(total, int) and (number + 1) * width * lanes <= total:
             return position, None
         inside = b.compare("lt", position, self.ev.dim(total))
@@ -160,7 +160,7 @@ class _Rows:
     # Roots ------------------------------------------------------------------------------------
     def _reduce(self, root: Root, inside: KValue | None) -> None:
         fold = Fold(self.frame, root, self.lanes[root])
-        state = fold.start(self._spot(self.team.lane, fold.lanes))
+        state = fold.start(self._spot(self.group.lane, fold.lanes))
         count = self._count(root)
         if count is not None:
             # No scope: what is read and computed here serves the roots that follow.
@@ -174,7 +174,7 @@ class _Rows:
                 self._bind(root, loop.index)
                 loop.yield_(*fold.step(loop.carried, loop.index))
             state = list(loop.results)
-        result = fold.result(fold.lanes_joined(state), self.team.combine)
+        result = fold.result(fold.lanes_joined(state), self.group.combine)
         self.ev.reduced[root.op] = result
         if root.stores:
             self._store_one(root, result, inside)
@@ -183,8 +183,8 @@ class _Rows:
     def _walk(self, root: Root, inits: Sequence[KValue]) -> Iterator[Loop]:
         """A loop over this invocation's vectors of a row."""
         b, lanes = self.b, self.lanes[root]
-        first = self._spot(self.team.lane, lanes)
-        total, step = self.ev.dim(self.nest.total(root.inner)), b.idx(self.team.width * lanes)
+        first = self._spot(self.group.lane, lanes)
+        total, step = self.ev.dim(self.nest.total(root.inner)), b.idx(self.group.width * lanes)
         with b.for_(first, total, step, inits=inits, unroll=4) as loop, self.ev.scope():
             yield loop
 
@@ -210,7 +210,7 @@ class _Rows:
         self.ev.store(root.op.output, self.nest.store_address(root), self.ev.root(root))
 
     def _store_one(self, root: Root, value: KValue, inside: KValue | None) -> None:
-        first = self.team.is_first()
+        first = self.group.is_first()
         condition = first if inside is None else self.b.binary("and", first, inside)
         with self.b.if_(condition), self.ev.scope():
             self.ev.store(root.op.output, self.nest.store_address(root), value)
@@ -226,10 +226,10 @@ class _Rows:
 
 def workers(target: KernelTarget, rows: int, vectors: int) -> int:
     """Invocations for a row of so many vectors: enough to fill the device with so many rows, none idle."""
-    least = subgroup_size(target) or min(32, target.workgroup_invocations)
-    most = power_of_two_below(target.workgroup_invocations)
-    width = max(least, min(most, 1 << (vectors - 1).bit_length()))
+    narrowest = subgroup_size(target) or min(32, target.workgroup_invocations)
+    widest = power_of_two_below(target.workgroup_invocations)
+    width = max(narrowest, min(widest, 1 << (vectors - 1).bit_length()))
     # Half of what the device holds is enough: smaller teams combine with less waiting.
-    while width > least and rows * width >= target.resident_invocations and 2 * vectors <= HELD * width:
+    while width > narrowest and rows * width >= target.resident_invocations and 2 * vectors <= HELD * width:
         width //= 2
     return width

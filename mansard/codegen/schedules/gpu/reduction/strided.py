@@ -1,5 +1,5 @@
-"""GPU schedule of rows that lie across memory, side by side: reductions over pixels of channels-last images,
-softmax over channels.
+"""GPU schedule of strided reductions: rows whose elements are not contiguous, but whose neighbours are
+(reductions over pixels of channels-last images, softmax over channels).
 
 Neighbouring invocations read neighbouring rows, vectors of up to four of them each; where rows are too few to
 fill the device, the invocations of a workgroup also split them into slices and combine in shared memory.
@@ -33,14 +33,14 @@ from mansard.dtypes import DType
 WORKGROUP = 128
 COLUMNS = 32
 """Invocations side by side that read whole lines of memory."""
-MOST_SLICES = 16
+MAX_SLICES = 16
 HELD = 64
 """Elements of rows that an invocation keeps in registers."""
 SERIAL = 4096
 """Longer rows are always split into slices."""
 
 
-def lies_across(nest: Nest, root: Root) -> bool:
+def is_strided(nest: Nest, root: Root) -> bool:
     """Whether the reads of a reduction walk memory along the domain's innermost loop, not along its own."""
     groups = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
     inner = nest.collapsed(root.inner, nest.positions(root))
@@ -53,10 +53,10 @@ def lies_across(nest: Nest, root: Root) -> bool:
 
 def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     """Vectors of rows that lie side by side, each shared by a few invocations of a workgroup."""
-    return _Across(nest, target, name).run()
+    return _StridedRows(nest, target, name).run()
 
 
-class _Across:
+class _StridedRows:
     def __init__(self, nest: Nest, target: KernelTarget, name: str) -> None:
         self.nest = nest
         positions = [p for r in nest.roots for p in nest.positions(r)]
@@ -64,23 +64,25 @@ class _Across:
         self.inner = {root: nest.collapsed(root.inner, nest.positions(root)) for root in nest.roots}
         rows = estimate(nest.total(range(nest.domain)))
         longest = max(estimate(nest.total(r.inner)) for r in nest.roots)
-        most = min(WORKGROUP, target.workgroup_invocations)
+        max_invocations = min(WORKGROUP, target.workgroup_invocations)
         extent = nest.total(self.groups[-1]) if self.groups else 1
         self.lanes = self._lanes(rows, target)
         vectors = rows // self.lanes
         # Slices of a row: as many as it takes to fill the device, with a few elements each.
         wanted = max(1, target.resident_invocations // max(1, vectors))
-        slices = power_of_two_below(min(wanted, MOST_SLICES, max(1, longest // 4)))
+        slices = power_of_two_below(min(wanted, MAX_SLICES, max(1, longest // 4)))
         # And as many as it takes to keep an invocation's loop short (`mansard.compiler.limits`).
         longest_possible = max(dims.bounds(nest.total(r.inner))[1] for r in nest.roots)
-        while slices < MOST_SLICES and longest_possible > slices * SERIAL:
+        while slices < MAX_SLICES and longest_possible > slices * SERIAL:
             slices *= 2
-        self.slices = min(slices, most)
-        across = estimate(extent) // self.lanes
+        self.slices = min(slices, max_invocations)
+        row_vectors = estimate(extent) // self.lanes
         if self.slices == 1:
-            self.columns = most
+            self.columns = max_invocations
         else:
-            self.columns = min(COLUMNS, most // self.slices, 1 << max(0, (across - 1).bit_length()))
+            self.columns = min(
+                COLUMNS, max_invocations // self.slices, 1 << max(0, (row_vectors - 1).bit_length())
+            )
         self.frame = Frame(nest, target, name, self.columns * self.slices)
         self.b, self.ev = self.frame.b, self.frame.ev
         self.lane = self.b.local_id(0)
