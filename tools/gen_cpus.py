@@ -100,11 +100,11 @@ def generate() -> str:
     for arch in ARCHITECTURES:
         groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for cpu in cpus(arch):
-            found = probe(arch, cpu)
-            if found and NEEDED[arch] in found:
-                groups[tuple(found)].append(cpu)
-        for found, names in sorted(groups.items(), key=lambda item: (len(item[0]), item[1])):
-            lines += ["", f"[[{arch}]]", f'cpus = "{" ".join(names)}"', f'features = "{" ".join(found)}"']
+            features = probe(arch, cpu)
+            if features and NEEDED[arch] in features:
+                groups[tuple(features)].append(cpu)
+        for features, names in sorted(groups.items(), key=lambda item: (len(item[0]), item[1])):
+            lines += ["", f"[[{arch}]]", f'cpus = "{" ".join(names)}"', f'features = "{" ".join(features)}"']
     return "\n".join(lines) + "\n"
 
 

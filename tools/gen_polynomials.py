@@ -167,14 +167,14 @@ class _Point:
 def _points(kernel: Kernel, dtype: str) -> list[_Point]:
     """Chebyshev nodes: least squares on them is within a small factor of minimax."""
     low, high = (mpf(v) for v in kernel.interval[dtype])
-    found = []
+    points = []
     for i in range(NODES):
         x = (low + high) / 2 - (high - low) / 2 * mp.cos(mp.pi * (i + mpf(1) / 2) / NODES)
         variable = kernel.variable(x)
         if kernel.name == "ERF":
             variable = (variable - ERF_CENTER) / ERF_SCALE
-        found.append(_Point(variable, kernel.function(x), kernel.weight(x)))
-    return found
+        points.append(_Point(variable, kernel.function(x), kernel.weight(x)))
+    return points
 
 
 def _horner(coefficients: list[mpf], x: mpf) -> mpf:
@@ -227,9 +227,9 @@ def erf_quotient() -> tuple[list[float], list[float], float]:
                 right[a] += row[a] * weight * f
                 for b in range(columns):
                     matrix[a, b] += row[a] * row[b]
-        found = mp.lu_solve(matrix, right)
-        top = [found[k] for k in range(degree + 1)]
-        bottom = [mpf(1), *(found[degree + k] for k in range(1, degree + 1))]
+        solution = mp.lu_solve(matrix, right)
+        top = [solution[k] for k in range(degree + 1)]
+        bottom = [mpf(1), *(solution[degree + k] for k in range(1, degree + 1))]
     top, bottom = ([round_to(c, PRECISION["f32"]) for c in side] for side in (top, bottom))
     error = max(abs(_horner(top, t) / _horner(bottom, t) / f - 1) for t, f in points)
     return [float(c) for c in top], [float(c) for c in bottom], float(mp.log(error, 2))

@@ -238,10 +238,10 @@ class Registry:
 
     def value(self, name: str) -> int:
         """The number behind a constant, through aliases."""
-        found = self.values.get(name)
-        if found is None:
+        value = self.values.get(name)
+        if value is None:
             raise RegistryError(f"constant {name} is not in the registry")
-        return self.value(found) if isinstance(found, str) else found
+        return self.value(value) if isinstance(value, str) else value
 
     def members(self, struct: str) -> list[Declaration]:
         """The members of a struct in order."""

@@ -81,10 +81,10 @@ class Container:
             begins = [start + i * HASH_CHUNK for i in range(len(chunks))]
             work += [(name, *part) for part in zip(begins, ends, chunks, strict=True)]
         if sum(end - begin for _, begin, end, _ in work) < _LEAN_BYTES:
-            found = [_lean_sha256(self.data[begin:end]) for _, begin, end, _ in work]
+            digests = [_lean_sha256(self.data[begin:end]) for _, begin, end, _ in work]
         else:
-            found = self._digests([(begin, end) for _, begin, end, _ in work])
-        for (name, _, _, digest), seen in zip(work, found, strict=True):
+            digests = self._digests([(begin, end) for _, begin, end, _ in work])
+        for (name, _, _, digest), seen in zip(work, digests, strict=True):
             if seen != digest:
                 raise ArtifactError(f"{self.path} was altered: entry {name!r} does not match its hash")
 

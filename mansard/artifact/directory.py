@@ -77,7 +77,7 @@ def _end64(data: Bytes, end: int, plain: tuple[int, int, int, int]) -> tuple[int
 
 
 def _entries(directory: bytes, count: int) -> list[DirectoryEntry]:
-    found: list[DirectoryEntry] = []
+    entries: list[DirectoryEntry] = []
     at = 0
     while at < len(directory):
         if len(directory) - at < _HEADER.size or directory[at : at + 4] != b"PK\1\2":
@@ -93,11 +93,11 @@ def _entries(directory: bytes, count: int) -> list[DirectoryEntry]:
             name = directory[begin : begin + name_size].decode()
         except UnicodeDecodeError as error:
             raise DirectoryError("the name of an entry is not UTF-8") from error
-        found.append(DirectoryEntry(name, method, header, size))
+        entries.append(DirectoryEntry(name, method, header, size))
         at = begin + name_size + extra_size + comment_size
-    if at != len(directory) or len(found) != count:
+    if at != len(directory) or len(entries) != count:
         raise DirectoryError("the central directory does not hold what its end says")
-    return found
+    return entries
 
 
 def _wide(extra: bytes, fields: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -142,14 +142,14 @@ def parse_header(entry: Bytes) -> tuple[int, dict[str, tuple[int, int]]]:
         raise ArtifactError("the weights entry is shorter than its safetensors header says")
     try:
         table = json.loads(entry[8:start].tobytes())
-        found = {
+        ranges = {
             name: (int(item["data_offsets"][0]), int(item["data_offsets"][1]))
             for name, item in table.items()
             if name != "__metadata__" and not name.startswith(PAD_PREFIX)
         }
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise ArtifactError(f"the weights entry has no valid safetensors header: {error}") from error
-    for name, (first, last) in found.items():
+    for name, (first, last) in ranges.items():
         if not 0 <= first <= last <= entry.size - start:
             raise ArtifactError(f"weight {name!r} lies outside the weights entry")
-    return start, found
+    return start, ranges

@@ -63,7 +63,7 @@ class ContainerWriter:
         start = self._stream.tell() + LOCAL_HEADER.size + len(name.encode())
         info.extra = _padding(start + (_ZIP64_EXTRA if zip64 else 0))
         hashes = _Hashes()
-        with self._zip.open(info, "w", force_zip64=zip64) as entry, ThreadPoolExecutor(1) as beside:
+        with self._zip.open(info, "w", force_zip64=zip64) as entry, ThreadPoolExecutor(1) as hasher:
             if self._stream.tell() % PAGE:
                 raise ArtifactError(f"entry {name!r} would start off a page boundary")
             hashed: Future[None] | None = None
@@ -71,7 +71,7 @@ class ContainerWriter:
                 if hashed is not None:
                     hashed.result()  # one piece behind at most: `_pieces` has room for two
                 # Hashing takes as long as writing, and both let go of the interpreter lock.
-                hashed = beside.submit(hashes.update, piece)
+                hashed = hasher.submit(hashes.update, piece)
                 entry.write(piece)
             if hashed is not None:
                 hashed.result()

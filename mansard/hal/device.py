@@ -266,10 +266,10 @@ class Device(abc.ABC):
         return next(self._affinities)
 
     @abc.abstractmethod
-    def submit(self, batches: Sequence[Submission]) -> None:
-        """Hand over batches and return at once; never waits for the device or for a wait point.
+    def submit(self, submissions: Sequence[Submission]) -> None:
+        """Hand over submissions and return at once; never waits for the device or for a wait point.
 
-        Batches are ordered by their points alone: a batch whose points are not reached does not
+        Submissions are ordered by their points alone: a submission whose points are not reached does not
         hold back another.
         """
 
@@ -281,7 +281,7 @@ class Device(abc.ABC):
         return None
 
     def records(self) -> Sequence[QueueRecord]:
-        """When the batches that ended last were handed over, ready, begun and done, oldest first.
+        """When the submissions that ended last were handed over, ready, begun and done, oldest first.
 
         As far as the device keeps that, for reports; empty by default.
         """

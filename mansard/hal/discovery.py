@@ -45,7 +45,7 @@ def _tables() -> Iterator[str]:
 
 def _parse(text: str, group: str) -> dict[str, str]:
     """The entries of one section of an INI file: ``name = module:attribute [extras]``."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     inside = False
     for raw in text.splitlines():
         line = raw.strip()
@@ -53,5 +53,5 @@ def _parse(text: str, group: str) -> dict[str, str]:
             inside = line == f"[{group}]"
         elif inside and "=" in line and not line.startswith(("#", ";")):
             key, _, value = line.partition("=")
-            found[key.strip()] = value.partition("[")[0].strip()
-    return found
+            entries[key.strip()] = value.partition("[")[0].strip()
+    return entries

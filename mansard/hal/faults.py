@@ -14,7 +14,7 @@ _IDLE_S = 60.0
 
 
 class Faults:
-    """Debug facility: lets one batch of a device fail or hang."""
+    """Debug facility: lets one submission of a device fail or hang."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -22,19 +22,19 @@ class Faults:
         self._released = threading.Event()
 
     def inject(self, after: int, error: MansardError | None, hang: bool) -> None:
-        """The batch behind ``after`` others fails with ``error`` (an ExecutionError when None is given), or
+        """The submission behind ``after`` others fails with ``error`` (None: an ExecutionError), or
         with ``hang`` does not end before `release`."""
         failure = error or ExecutionError(f"{self._label}: injected failure")
         self._released.clear()
         self._next = (after, None if hang else failure)
 
     def release(self) -> None:
-        """Let a hanging batch go on, and take back a fault that has not struck."""
+        """Let a hanging submission go on, and take back a fault that has not struck."""
         self._next = None
         self._released.set()
 
     def strike(self) -> MansardError | None:
-        """The failure of the batch at hand, or None; a hang is sat out here."""
+        """The failure of the submission at hand, or None; a hang is sat out here."""
         if self._next is None:
             return None
         left, failure = self._next
@@ -48,9 +48,9 @@ class Faults:
 
 
 def serve(queue: Queue, run: Callable[[Submission], MansardError | None]) -> None:
-    """Run the ready batches of a queue in pull mode one after another, until it is closed and empty.
+    """Run the ready submissions of a queue in pull mode one after another, until it is closed and empty.
 
-    ``run`` gives the failure of a batch, or None.
+    ``run`` gives the failure of a submission, or None.
     """
     try:
         while True:

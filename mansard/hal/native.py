@@ -41,8 +41,8 @@ class PointStruct(ctypes.Structure):
     _fields_ = (("timeline", ctypes.c_void_p), ("value", ctypes.c_uint64))
 
 
-class SubmissionStruct(ctypes.Structure):
-    """``mn_submission``."""
+class SubmissionDescStruct(ctypes.Structure):
+    """``mn_submission_desc``."""
 
     _fields_ = (
         ("waits", ctypes.POINTER(PointStruct)),
@@ -175,7 +175,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "mn_timeline_wait": (_int, (_ptr, _u64, _u64, _out_ptr)),
     "mn_queue_create": (_ptr, (ctypes.POINTER(QueueOptionsStruct),)),
     "mn_queue_release": (None, (_ptr,)),
-    "mn_queue_submit": (_int, (_ptr, ctypes.POINTER(SubmissionStruct), _u32)),
+    "mn_queue_submit": (_int, (_ptr, ctypes.POINTER(SubmissionDescStruct), _u32)),
     "mn_queue_pop": (_int, (_ptr, _u64, _out_ptr)),
     "mn_queue_close": (_int, (_ptr, _u64)),
     "mn_queue_poison": (None, (_ptr, _ptr)),

@@ -55,12 +55,14 @@ class BufferPool:
         Raises OutOfMemoryError when the device has no more even after the idle buffers went back to it.
         """
         with self._lock:
-            most = max(_WASTE * size, _SMALL)
-            fitting = [f for f in self._free if f.buffer.kind is kind and size <= f.buffer.size <= most]
-            if fitting:
-                found = min(fitting, key=lambda free: (not free.idle, free.buffer.size))
-                self._free.remove(found)
-                return Loan(found.buffer, () if found.idle else found.after)
+            max_size = max(_WASTE * size, _SMALL)
+            candidates = [
+                f for f in self._free if f.buffer.kind is kind and size <= f.buffer.size <= max_size
+            ]
+            if candidates:
+                match = min(candidates, key=lambda free: (not free.idle, free.buffer.size))
+                self._free.remove(match)
+                return Loan(match.buffer, () if match.idle else match.after)
         try:
             return Loan(self._allocate(size, kind, label), ())
         except OutOfMemoryError:

@@ -18,7 +18,7 @@ _SLICE_NS = 50_000_000
 
 @dataclass(frozen=True)
 class QueueStats:
-    """What a queue has done so far. Counts are batches; ``busy_ns`` is the time at least one ran."""
+    """What a queue has done so far. Counts are submissions; ``busy_ns`` is the time at least one ran."""
 
     submitted: int
     completed: int
@@ -30,7 +30,7 @@ class QueueStats:
 
 @dataclass(frozen=True)
 class QueueRecord:
-    """Times of one finished batch on ``time.monotonic_ns``'s clock; start = end = 0: it never ran."""
+    """Times of one finished submission on ``time.monotonic_ns``'s clock; start = end = 0: it never ran."""
 
     token: int
     submit_ns: int
@@ -41,10 +41,10 @@ class QueueRecord:
 
 @dataclass(frozen=True)
 class QueueEntry:
-    """A batch in the form the core takes.
+    """A submission as the core takes it.
 
     ``work`` is the pointer the executor receives (0 in pull mode), ``keep`` is kept alive until the
-    batch is done, ``slots`` are the addresses of the binding slots by index (0: not bound).
+    submission is done, ``slots`` are the addresses of the binding slots by index (0: not bound).
     """
 
     work: int
@@ -56,7 +56,7 @@ class QueueEntry:
 
 @dataclass(frozen=True)
 class ReadyEntry:
-    """A batch taken from a queue in pull mode; to be finished exactly once (`Queue.finish`)."""
+    """A submission taken from a queue in pull mode; to be finished exactly once (`Queue.finish`)."""
 
     handle: int
     keep: object
@@ -65,10 +65,10 @@ class ReadyEntry:
 class Queue:
     """An event-driven queue of the native core; every method may be called from any thread.
 
-    A batch becomes ready when its waits are complete and never holds back another. Of those that are ready,
-    the one with the highest priority (`Semaphore.priority`) is next, of equals the one submitted first.
-    When a wait failed the batch does not run, and its signals fail with the same error. ``Queue`` keeps
-    what a batch uses alive until the batch is done.
+    A submission becomes ready when its waits are complete and never holds back another. Of those that are
+    ready, the one with the highest priority (`Semaphore.priority`) is next, of equals the first submitted.
+    When a wait failed the submission does not run, and its signals fail with the same error. ``Queue`` keeps
+    what a submission uses alive until the submission is done.
     """
 
     def __init__(self, handle: int) -> None:
@@ -80,15 +80,15 @@ class Queue:
 
     @classmethod
     def pulled(cls, label: str) -> Queue:
-        """A queue whose ready batches a thread of the driver takes with `pop`."""
+        """A queue whose ready submissions a thread of the driver takes with `pop`."""
         options = native.QueueOptionsStruct(label=native.encode(label), mode=native.QUEUE_PULL)
         return cls(native.check_handle(native.core.mn_queue_create(ctypes.byref(options))))
 
     def submit(self, entries: Sequence[QueueEntry]) -> None:
-        """Hand over batches in one call, all or none; raises DeviceError when the queue is closed."""
+        """Hand over submissions in one call, all or none; raises DeviceError when the queue is closed."""
         self._drop_retired()
         tokens = [next(self._tokens) for _ in entries]
-        submissions = (native.SubmissionStruct * len(entries))(
+        submissions = (native.SubmissionDescStruct * len(entries))(
             *(_submission(entry, token) for entry, token in zip(entries, tokens, strict=True))
         )
         self._held.update(zip(tokens, (entry.keep for entry in entries), strict=True))
@@ -99,17 +99,19 @@ class Queue:
             native.check(code)
 
     def pop(self, timeout: float) -> ReadyEntry | None:
-        """Pull mode: the next ready batch, None after ``timeout`` seconds; EOFError once closed and empty."""
-        batch = ctypes.c_void_p()
-        code = native.core.mn_queue_pop(self.handle, int(timeout * 1e9), ctypes.byref(batch))
+        """Pull mode: the next ready submission, None after ``timeout`` seconds.
+
+        Raises EOFError once the queue is closed and empty."""
+        submission = ctypes.c_void_p()
+        code = native.core.mn_queue_pop(self.handle, int(timeout * 1e9), ctypes.byref(submission))
         if code == native.CLOSED:
             raise EOFError("the queue is closed")
-        if batch.value is None:
+        if submission.value is None:
             return None
-        return ReadyEntry(batch.value, self._held[native.core.mn_submission_token(batch)])
+        return ReadyEntry(submission.value, self._held[native.core.mn_submission_token(submission)])
 
     def finish(self, entry: ReadyEntry, error: MansardError | None = None) -> None:
-        """Complete a popped batch: signal its points, or fail them with ``error``."""
+        """Complete a popped submission: signal its points, or fail them with ``error``."""
         status = native.Status.of(error) if error is not None else None
         native.core.mn_submission_finish(entry.handle, status.handle if status else None)
 
@@ -142,7 +144,7 @@ class Queue:
         return QueueStats(**{f.name: getattr(stats, f.name) for f in fields(QueueStats)})
 
     def records(self, limit: int = 256) -> list[QueueRecord]:
-        """The most recent finished batches, oldest first; the core keeps 256."""
+        """The most recent finished submissions, oldest first; the core keeps 256."""
         return read_records(self.handle, limit)
 
     def _drop_retired(self) -> None:
@@ -158,7 +160,7 @@ class Queue:
 
 
 def read_records(handle: int, limit: int = 256) -> list[QueueRecord]:
-    """The most recent finished batches of an ``mn_queue``, oldest first."""
+    """The most recent finished submissions of an ``mn_queue``, oldest first."""
     records = (native.RecordStruct * limit)()
     count = native.core.mn_queue_records(handle, records, limit)
     names = [f.name for f in fields(QueueRecord)]
@@ -183,9 +185,9 @@ def _points(points: Sequence[Point]) -> ctypes.Array[native.PointStruct] | None:
     )
 
 
-def _submission(entry: QueueEntry, token: int) -> native.SubmissionStruct:
+def _submission(entry: QueueEntry, token: int) -> native.SubmissionDescStruct:
     # ctypes keeps the arrays alive through the struct's fields.
-    return native.SubmissionStruct(
+    return native.SubmissionDescStruct(
         waits=_points(entry.wait),
         signals=_points(entry.signal),
         slots=(ctypes.c_uint64 * len(entry.slots))(*entry.slots) if entry.slots else None,

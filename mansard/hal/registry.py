@@ -34,18 +34,18 @@ def drivers() -> dict[str, Driver]:
     import importlib.metadata
 
     names = dict.fromkeys(entry.name for entry in importlib.metadata.entry_points(group=GROUP))
-    return {found.name: found for found in map(driver, names) if found is not None}
+    return {each.name: each for each in map(driver, names) if each is not None}
 
 
 def _load(name: str, value: str) -> Driver:
     module, _, attribute = value.partition(":")
     try:
-        found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+        driver = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
     except Exception as error:
         raise MansardError(f"driver plug-in {name!r} ({value}) failed to load: {error}") from error
-    if not isinstance(found, Driver):
+    if not isinstance(driver, Driver):
         raise MansardError(f"driver plug-in {name!r} ({value}) is not a mansard.hal.Driver object")
-    return found
+    return driver
 
 
 def devices(name: str | None = None) -> list[DeviceInfo]:
@@ -80,12 +80,12 @@ def open_device(name: str) -> Device:
             if not _open[key].lost:
                 return _open[key]
             _open.pop(key).close()
-        found = driver(driver_name)
-        if found is None:
+        owner = driver(driver_name)
+        if owner is None:
             raise DeviceUnavailableError(
                 f"no driver named {driver_name!r}; installed: {', '.join(sorted(drivers()))}"
             )
-        infos = {info.index: info for info in found.devices()}
+        infos = {info.index: info for info in owner.devices()}
         if index not in infos:
             present = ", ".join(i.id for i in infos.values()) or "none"
             raise DeviceUnavailableError(f"no device {name!r}; devices of driver {driver_name!r}: {present}")
@@ -94,7 +94,7 @@ def open_device(name: str) -> Device:
             raise DeviceUnavailableError(
                 f"device {name!r} ({info.name}) cannot be used: " + "; ".join(info.reasons)
             )
-        _open[key] = found.open(info)
+        _open[key] = owner.open(info)
         return _open[key]
 
 
@@ -105,8 +105,8 @@ def configure_driver(name: str, **settings: Any) -> None:
     open, and InputError for a setting it does not have or a value that is wrong.
     """
     with _lock:
-        found = driver(name)
-        if found is None:
+        owner = driver(name)
+        if owner is None:
             raise DeviceUnavailableError(
                 f"no driver named {name!r}; installed: {', '.join(sorted(drivers()))}"
             )
@@ -115,7 +115,7 @@ def configure_driver(name: str, **settings: Any) -> None:
             raise DeviceError(
                 f"device {used[0]} is open: configure it before the first model is loaded for it"
             )
-        found.configure(**settings)
+        owner.configure(**settings)
 
 
 def _start_anew() -> None:

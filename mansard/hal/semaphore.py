@@ -56,8 +56,8 @@ class Semaphore:
     def priority(self) -> int:
         """How urgent the work is that signals points of this semaphore, 0 at first; highest first.
 
-        Of the batches that are ready, every queue of the process runs the most urgent next, and of
-        equals the one submitted first. A batch has the priority set when it was submitted.
+        Of the submissions that are ready, every queue of the process runs the most urgent next, and of
+        equals the one submitted first. A submission has the priority set when it was submitted.
         """
         return self._priority
 

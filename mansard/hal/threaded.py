@@ -95,7 +95,7 @@ class ThreadedCommandBuffer(CommandBuffer):
 
 
 class ThreadedDevice(Device):
-    """Runs batches one after another, each as soon as its waits are complete.
+    """Runs submissions one after another, each as soon as its waits are complete.
 
     ``memory`` is how many bytes of its own the device has; ``unified`` says whether the host sees them. With
     ``transfer_queue`` a second thread copies while the first computes; unless said otherwise, a device has
@@ -135,7 +135,7 @@ class ThreadedDevice(Device):
         self._threads = [
             threading.Thread(
                 target=serve,
-                args=(queue, self._run_batch),
+                args=(queue, self._run_submission),
                 name=f"mansard-{info.id}-{kind.value}",
                 daemon=True,
             )
@@ -146,7 +146,7 @@ class ThreadedDevice(Device):
 
     @abc.abstractmethod
     def run(self, command: DispatchCommand, memories: Sequence[Bytes]) -> None:
-        """Do a dispatch. ``memories`` are the bytes of its bindings; whatever is raised fails the batch."""
+        """Run a dispatch. ``memories`` are the bytes of its bindings; any exception fails the submission."""
 
     def pace(self, command: Command, crosses: bool, start: float) -> None:
         """Called after every command, with its start by `time.perf_counter` and whether it copied between
@@ -155,23 +155,23 @@ class ThreadedDevice(Device):
     # Memory -----------------------------------------------------------------------------------
     def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
         """DEVICE memory is the device's own and counted, SHARED memory the host's."""
-        own = kind is MemoryKind.DEVICE
+        local = kind is MemoryKind.DEVICE
         with self._lock:
-            if size > self.memory or (own and self._used + size > self.memory):
+            if size > self.memory or (local and self._used + size > self.memory):
                 raise OutOfMemoryError(
                     f"{self.info.id}: {size} bytes for {label or 'a buffer'} do not fit: "
                     f"{self._used} of {self.memory} are in use"
                 )
-            self._used += size if own else 0
+            self._used += size if local else 0
         try:
             memory = mmap.mmap(-1, max(size, 1))
         except (OSError, OverflowError) as error:
-            self.give_back(size if own else 0)
+            self.give_back(size if local else 0)
             raise OutOfMemoryError(f"{self.info.id}: {size} bytes do not fit: {error}") from error
         raw = ctypes.c_uint8.from_buffer(memory)
-        seen = not own or self.capabilities.unified_memory
+        seen = not local or self.capabilities.unified_memory
         buffer = ThreadedBuffer(ctypes.addressof(raw), size, kind, seen, raw)
-        if own:
+        if local:
             buffer.count_for(self)
         return buffer
 
@@ -226,23 +226,24 @@ class ThreadedDevice(Device):
                 f"got {len(command.bindings)} and {len(command.params)}"
             )
 
-    def submit(self, batches: Sequence[Submission]) -> None:
-        """Hand over batches to their queues, which order them by their points."""
+    def submit(self, submissions: Sequence[Submission]) -> None:
+        """Hand over submissions to their queues, which order them by their points."""
         entries: dict[Queue, list[QueueEntry]] = {}
-        for batch in batches:
-            if not isinstance(batch.commands, ThreadedCommandBuffer):
+        for submission in submissions:
+            if not isinstance(submission.commands, ThreadedCommandBuffer):
                 raise DeviceError(f"{self.info.id}: a command buffer was recorded by another device")
-            for command in batch.commands.commands:
+            for command in submission.commands.commands:
                 for ref, size in _refs(command):
                     if isinstance(ref.buffer, BindingSlot):
-                        _check_range(ref, batch.bindings.get(ref.buffer.index), size, command.label)
-            queue = self._queues.get(batch.commands.queue, self._queues[QueueKind.COMPUTE])
-            entries.setdefault(queue, []).append(QueueEntry(0, batch, batch.wait, batch.signal))
-        for queue, own in entries.items():
-            queue.submit(own)
+                        _check_range(ref, submission.bindings.get(ref.buffer.index), size, command.label)
+            queue = self._queues.get(submission.commands.queue, self._queues[QueueKind.COMPUTE])
+            entry = QueueEntry(0, submission, submission.wait, submission.signal)
+            entries.setdefault(queue, []).append(entry)
+        for queue, queued in entries.items():
+            queue.submit(queued)
 
     def stats(self, kind: QueueKind = QueueKind.COMPUTE) -> QueueStats:
-        """Batches of a queue so far, and the time during which one was being served."""
+        """Submissions of a queue so far, and the time during which one was being served."""
         return self._queues[kind].stats()
 
     def records(self) -> Sequence[QueueRecord]:
@@ -250,11 +251,11 @@ class ThreadedDevice(Device):
         return self._queues[QueueKind.COMPUTE].records()
 
     def inject(self, after: int = 0, *, error: MansardError | None = None, hang: bool = False) -> None:
-        """Debug facility: the batch behind ``after`` others fails, or hangs until `release` or `close`."""
+        """Debug facility: the submission behind ``after`` others fails, or hangs until `release`."""
         self._faults.inject(after, error, hang)
 
     def release(self) -> None:
-        """Let a hanging batch go on."""
+        """Let a hanging submission go on."""
         self._faults.release()
 
     def close(self) -> None:
@@ -268,8 +269,8 @@ class ThreadedDevice(Device):
             thread.join()
 
     # The threads ------------------------------------------------------------------------------
-    def _run_batch(self, batch: Submission) -> MansardError | None:
-        commands = batch.commands
+    def _run_submission(self, submission: Submission) -> MansardError | None:
+        commands = submission.commands
         assert isinstance(commands, ThreadedCommandBuffer)
         failure = self._faults.strike()
         if failure is not None:
@@ -280,27 +281,27 @@ class ThreadedDevice(Device):
                 if isinstance(command, BarrierCommand):
                     continue
                 begin, start = time.monotonic_ns(), time.perf_counter()
-                crosses = self._execute(command, batch.bindings)
+                crosses = self._execute(command, submission.bindings)
                 self.pace(command, crosses, start)
                 label = command.label or getattr(command, "entry", "")
                 rows.append(ProfileRow(label, begin, time.monotonic_ns()))
         except MansardError as error:
             return error
-        # Whatever else is raised fails the batch, not the thread.
+        # Whatever else is raised fails the submission, not the thread.
         except Exception as error:
             return ExecutionError(f"{self.info.id}: {type(error).__name__}: {error}")
         commands.rows = tuple(rows)
         return None
 
     def _execute(self, command: Command, bindings: Mapping[int, Buffer]) -> bool:
-        found = [_resolve(ref, bindings) for ref, _ in _refs(command)]
-        views = [buffer.bytes(offset) for buffer, offset in found]
+        buffers = [_resolve(ref, bindings) for ref, _ in _refs(command)]
+        views = [buffer.bytes(offset) for buffer, offset in buffers]
         match command:
             case DispatchCommand():
                 self.run(command, views)
             case CopyCommand():
                 views[1][: command.size] = views[0][: command.size]
-                return len({buffer.kind for buffer, _ in found}) > 1
+                return len({buffer.kind for buffer, _ in buffers}) > 1
             case FillCommand():
                 views[0][: command.size].view(np.uint32)[...] = command.pattern & 0xFFFFFFFF
         return False

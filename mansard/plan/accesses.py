@@ -59,10 +59,10 @@ def origins(plan: Plan) -> dict[int, int]:
         for step in segment.steps
         if isinstance(step, TransferStep)
     }
-    found = {}
+    origin_of = {}
     for value in plan.values:
         origin = value.id
         while origin in copied:
             origin = copied[origin]
-        found[value.id] = origin
-    return found
+        origin_of[value.id] = origin
+    return origin_of

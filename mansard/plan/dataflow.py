@@ -137,9 +137,9 @@ def longest_path(nodes: Sequence[Node], durations: Sequence[float]) -> list[int]
     duration 0."""
     ends: list[float] = []
     through: list[int | None] = []
-    for node, own in zip(nodes, durations, strict=True):
+    for node, duration in zip(nodes, durations, strict=True):
         best = max(node.parents, key=lambda parent: ends[parent], default=None)
-        ends.append(own + (0 if best is None else ends[best]))
+        ends.append(duration + (0 if best is None else ends[best]))
         through.append(best)
     path: list[int] = []
     at = max(range(len(ends)), key=ends.__getitem__, default=None)
@@ -152,15 +152,15 @@ def longest_path(nodes: Sequence[Node], durations: Sequence[float]) -> list[int]
 def dispatch_parents(nodes: Sequence[Node]) -> dict[int, tuple[int, ...]]:
     """For the number of every dispatch those of the dispatches whose results it reads, also across copies."""
     behind: list[tuple[int, ...]] = []
-    found: dict[int, tuple[int, ...]] = {}
+    parents_of: dict[int, tuple[int, ...]] = {}
     for number, node in enumerate(nodes):
         parents = tuple(sorted({p for parent in node.parents for p in behind[parent]}))
         if node.kind == "dispatch":
-            found[number] = parents
+            parents_of[number] = parents
             behind.append((number,))
         else:
             behind.append(parents)
-    return found
+    return parents_of
 
 
 def expected_times(plan: Plan, nodes: Sequence[Node], sizes: Mapping[str, int]) -> tuple[float, ...]:
@@ -171,9 +171,9 @@ def expected_times(plan: Plan, nodes: Sequence[Node], sizes: Mapping[str, int]) 
     if any(sizes.get(dim.name) != representative(symbol(dim)) for dim in plan.dims):
         return ()
     costs = {(d.device, d.dispatch): d.costs.get(d.device) for d in plan.decisions}
-    found = [
+    times = [
         costs.get((plan.devices[node.slot].name, node.label)) if node.kind == "dispatch" else 0.0
         for node in nodes
     ]
-    known = tuple(float(cost) for cost in found if isinstance(cost, (int, float)))
-    return known if len(known) == len(found) else ()
+    known = tuple(float(cost) for cost in times if isinstance(cost, (int, float)))
+    return known if len(known) == len(times) else ()

@@ -42,7 +42,7 @@ def run_list(queue: int, commands: list[native.CpuCommandStruct], runs: int) -> 
     timeline = native.check_handle(native.core.mn_timeline_create(b"test", 0))
     for value in range(1, runs + 1):
         signal = native.PointStruct(timeline, value)
-        submission = native.SubmissionStruct(signals=ctypes.pointer(signal), signal_count=1, work=handle)
+        submission = native.SubmissionDescStruct(signals=ctypes.pointer(signal), signal_count=1, work=handle)
         native.check(native.core.mn_queue_submit(queue, ctypes.byref(submission), 1))
         native.check(native.core.mn_timeline_wait(timeline, value, 60 * 10**9, None))
     native.core.mn_timeline_release(timeline)

@@ -34,7 +34,7 @@ from mansard.hal.semaphore import Semaphore
 
 
 class CpuDevice(Device):
-    """Runs batches one after another, each command on all threads of the native worker pool."""
+    """Runs submissions one after another, each command on all threads of the native worker pool."""
 
     def __init__(self, info: DeviceInfo, cpu: HostCpu, settings: ThreadSettings) -> None:
         """Start the threads; raises DeviceError when one cannot be started or bound to its CPU."""
@@ -86,16 +86,16 @@ class CpuDevice(Device):
         """Record commands for any number of later submissions."""
         return CpuCommandBuffer(commands, profile)
 
-    def submit(self, batches: Sequence[Submission]) -> None:
-        """Hand over batches in one call to the native core and return at once."""
-        self._queue.submit([_entry(batch) for batch in batches])
+    def submit(self, submissions: Sequence[Submission]) -> None:
+        """Hand over submissions in one call to the native core and return at once."""
+        self._queue.submit([_entry(submission) for submission in submissions])
 
     def launcher(self, commands: CommandBuffer, semaphore: Semaphore) -> Launcher:
         """Submit the same commands again and again; see `Device.launcher`."""
         return CpuLauncher(self._queue, check_commands(commands), semaphore)
 
     def stats(self) -> QueueStats:
-        """Batches so far, and the time during which the CPU was busy with them."""
+        """Submissions so far, and the time during which the CPU was busy with them."""
         return self._queue.stats()
 
     def records(self) -> Sequence[QueueRecord]:
@@ -103,14 +103,14 @@ class CpuDevice(Device):
         return self._queue.records()
 
     def inject(self, after: int = 0, *, error: MansardError | None = None, hang: bool = False) -> None:
-        """Debug facility for tests: the batch behind ``after`` others fails with ``error`` (an ExecutionError
-        when None is given), or with ``hang`` does not begin before `release` or `close`."""
+        """Debug facility for tests: the submission behind ``after`` others fails with ``error`` (an
+        ExecutionError when None is given), or with ``hang`` does not begin before `release` or `close`."""
         failure = error or ExecutionError(f"{self.info.id}: injected failure")
         status = None if hang else native.Status.of(failure)
         native.core.mn_cpu_queue_inject(self._queue.handle, after, status.handle if status else None)
 
     def release(self) -> None:
-        """Debug facility: let a hanging batch go on, and take back a fault that has not struck."""
+        """Debug facility: let a hanging submission go on, and take back a fault that has not struck."""
         native.core.mn_cpu_queue_let_go(self._queue.handle)
 
     def close(self) -> None:
@@ -120,9 +120,9 @@ class CpuDevice(Device):
         self._queue.close()
 
 
-def _entry(batch: Submission) -> QueueEntry:
-    commands = check_commands(batch.commands)
+def _entry(submission: Submission) -> QueueEntry:
+    commands = check_commands(submission.commands)
     commands.check_open()
-    bound = commands.check_bindings(batch.bindings)
-    slots = slot_addresses(batch.bindings) if bound else ()
-    return QueueEntry(commands.handle, (commands.kept, bound), batch.wait, batch.signal, slots)
+    bound = commands.check_bindings(submission.bindings)
+    slots = slot_addresses(submission.bindings) if bound else ()
+    return QueueEntry(commands.handle, (commands.kept, bound), submission.wait, submission.signal, slots)

@@ -93,11 +93,11 @@ def _riscv_features(isa: str, vector_bits: int) -> frozenset[str]:
     base, *extensions = isa.split("_")
     if not base.startswith("rv64"):
         return frozenset()
-    found = {*base.removeprefix("rv64"), *extensions}
-    found |= {f"{name}min" for name in ("zfh", "zvfh") if name in found}
-    if "v" in found:
-        found |= {f"zvl{bits}b" for bits in (128, 256, 512, 1024) if bits <= max(vector_bits, 128)}
-    return frozenset(found)
+    features = {*base.removeprefix("rv64"), *extensions}
+    features |= {f"{name}min" for name in ("zfh", "zvfh") if name in features}
+    if "v" in features:
+        features |= {f"zvl{bits}b" for bits in (128, 256, 512, 1024) if bits <= max(vector_bits, 128)}
+    return frozenset(features)
 
 
 def _riscv_vector_bits() -> int:

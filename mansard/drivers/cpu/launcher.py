@@ -17,7 +17,7 @@ from mansard.hal.semaphore import Semaphore
 
 
 class CpuLauncher(Launcher):
-    """One submission of one batch, used for every run. Runs come one after another."""
+    """One submission, used for every run. Runs come one after another."""
 
     def __init__(self, queue: Queue, commands: CpuCommandBuffer, semaphore: Semaphore) -> None:
         self._queue, self._commands, self._semaphore = queue, commands, semaphore
@@ -25,7 +25,7 @@ class CpuLauncher(Launcher):
         self._sizes = [sizes.get(index, 0) for index in range(1 + max(sizes, default=-1))]
         self._addresses = (ctypes.c_uint64 * len(self._sizes))()
         self._signal = native.PointStruct(semaphore.handle, 0)
-        self._submission = native.SubmissionStruct(
+        self._submission = native.SubmissionDescStruct(
             signals=ctypes.pointer(self._signal),
             slots=ctypes.cast(self._addresses, ctypes.POINTER(ctypes.c_uint64)),
             work=commands.handle,
@@ -40,8 +40,8 @@ class CpuLauncher(Launcher):
         self._commands.check_open()
         for index, size in enumerate(self._sizes):
             if index >= len(arrays) or arrays[index].nbytes < size:
-                found = f"an array of {arrays[index].nbytes}" if index < len(arrays) else "none"
-                raise DeviceError(f"binding slot {index} needs {size} bytes; bound to it is {found}")
+                bound = f"an array of {arrays[index].nbytes}" if index < len(arrays) else "none"
+                raise DeviceError(f"binding slot {index} needs {size} bytes; bound to it is {bound}")
             self._addresses[index] = arrays[index].ctypes.data
         self._signal.value = value
         code = native.core.mn_queue_submit(self._queue.handle, self._reference, 1)

@@ -172,7 +172,7 @@ def _limits(path: str, limit: Callable[[str], float | None]) -> list[float]:
     """The limits of a group and of those it lies in."""
     parts = [part for part in path.split("/") if part]
     folders = ["".join(f"/{part}" for part in parts[:count]) for count in range(len(parts) + 1)]
-    return [found for folder in folders if (found := limit(folder)) is not None]
+    return [value for folder in folders if (value := limit(folder)) is not None]
 
 
 def _quota_v2(text: str | None) -> float | None:

@@ -90,7 +90,7 @@ class NullCommandBuffer(CommandBuffer):
 
 
 class NullDevice(Device):
-    """Completes every batch as soon as its waits are complete, except for injected faults."""
+    """Completes every submission as soon as its waits are complete, except for injected faults."""
 
     def __init__(self, info: DeviceInfo) -> None:
         self.info = info
@@ -99,7 +99,7 @@ class NullDevice(Device):
         self._faults = Faults(info.id)
         self._thread = threading.Thread(
             target=serve,
-            args=(self._queue, lambda batch: self._faults.strike()),
+            args=(self._queue, lambda submission: self._faults.strike()),
             name=f"mansard-{info.id}",
             daemon=True,
         )
@@ -144,12 +144,12 @@ class NullDevice(Device):
         """Remember the commands."""
         return NullCommandBuffer(commands)
 
-    def submit(self, batches: Sequence[Submission]) -> None:
-        """Hand over batches to the queue, which orders them by their points."""
-        self._queue.submit([QueueEntry(0, batch, batch.wait, batch.signal) for batch in batches])
+    def submit(self, submissions: Sequence[Submission]) -> None:
+        """Hand over submissions to the queue, which orders them by their points."""
+        self._queue.submit([QueueEntry(0, each, each.wait, each.signal) for each in submissions])
 
     def stats(self) -> QueueStats:
-        """Batches so far, and the time during which one was being served."""
+        """Submissions so far, and the time during which one was being served."""
         return self._queue.stats()
 
     def records(self) -> Sequence[QueueRecord]:
@@ -157,7 +157,7 @@ class NullDevice(Device):
         return self._queue.records()
 
     def inject(self, fail_after: int = 0, *, error: MansardError | None = None, hang: bool = False) -> None:
-        """Let ``fail_after`` more batches run well; the one after them meets a fault, once.
+        """Let ``fail_after`` more submissions run well; the one after them meets a fault, once.
 
         It fails with ``error`` (an ExecutionError when None is given), or with ``hang=True`` does not
         end before `release` or `close`, and then ends well.
@@ -165,7 +165,7 @@ class NullDevice(Device):
         self._faults.inject(fail_after, error, hang)
 
     def release(self) -> None:
-        """Let a hanging batch go, and take back a fault that has not struck."""
+        """Let a hanging submission go, and take back a fault that has not struck."""
         self._faults.release()
 
     def close(self) -> None:

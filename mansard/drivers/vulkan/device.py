@@ -97,7 +97,7 @@ class VulkanDevice(Device):
 
     def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
         """A new buffer of ``size`` bytes, aligned to at least 256; raises OutOfMemoryError."""
-        self._collect()  # What ended batches alone kept alive is free memory.
+        self._collect()  # What ended submissions alone kept alive is free memory.
         return self._allocator.allocate(size, kind, label)
 
     def import_host(self, array: npt.NDArray[np.generic], label: str = "") -> Buffer:
@@ -134,14 +134,14 @@ class VulkanDevice(Device):
             return self._copier.record(commands, profile)
         return self._computing[affinity % len(self._computing)].record(commands, profile)
 
-    def submit(self, batches: Sequence[Submission]) -> None:
-        """Hand over batches and return at once. Nothing is taken when one of them is not valid.
+    def submit(self, submissions: Sequence[Submission]) -> None:
+        """Hand over submissions and return at once. Nothing is taken when one of them is not valid.
 
-        They go one by one: a batch that waits for an earlier one is then handed to the device at once,
+        They go one by one: a submission that waits for an earlier one is then handed to the device at once,
         which orders the two itself, without a round trip through the host.
         """
-        for batch, commands in [(batch, self._checked(batch)) for batch in batches]:
-            self._queues[commands.recorder].submit(batch, commands)
+        for submission, commands in [(submission, self._checked(submission)) for submission in submissions]:
+            self._queues[commands.recorder].submit(submission, commands)
         self._collect()
 
     @property
@@ -170,7 +170,7 @@ class VulkanDevice(Device):
     def launcher(self, commands: CommandBuffer, semaphore: Semaphore) -> Launcher | None:
         """A quicker way to submit ``commands``, which name no caller's array."""
         if not isinstance(commands, VulkanCommandBuffer) or commands.recorder not in self._queues:
-            raise DeviceError("the commands of a batch were recorded by another device")
+            raise DeviceError("the commands of a submission were recorded by another device")
         return VulkanLauncher(self._queues[commands.recorder], commands, semaphore)
 
     def records(self) -> Sequence[QueueRecord]:
@@ -221,15 +221,15 @@ class VulkanDevice(Device):
         for queue in self._queues.values():
             queue.collect()
 
-    def _checked(self, batch: Submission) -> VulkanCommandBuffer:
-        """The commands of a batch; raises DeviceError when it cannot be run."""
-        commands = batch.commands
+    def _checked(self, submission: Submission) -> VulkanCommandBuffer:
+        """The commands of a submission; raises DeviceError when it cannot be run."""
+        commands = submission.commands
         if not isinstance(commands, VulkanCommandBuffer) or commands.recorder not in self._queues:
-            raise DeviceError("the commands of a batch were recorded by another device")
+            raise DeviceError("the commands of a submission were recorded by another device")
         if commands.closing:
-            raise DeviceError("the commands of a batch are closed")
-        if batch.bindings:
-            raise DeviceError("Vulkan devices bind buffers when recording; a batch must not name any")
+            raise DeviceError("the commands of a submission are closed")
+        if submission.bindings:
+            raise DeviceError("Vulkan devices bind buffers when recording; a submission must not name any")
         return commands
 
     def _sample_clock(self) -> tuple[int, int, int]:

@@ -129,14 +129,14 @@ class VulkanDriver(Driver):
         try:
             if self._instance is None:
                 self._instance = Instance(validation=self._wants_validation())
-            found = [self._candidate(handle) for handle in self._instance.physical_devices()]
+            candidates = [self._candidate(handle) for handle in self._instance.physical_devices()]
         except (LoaderError, DeviceError) as error:
             return (_absent(str(error)),)
-        if not found:
+        if not candidates:
             return (_absent("no Vulkan device is present"),)
-        found.sort(key=lambda c: (bool(c.plan.reasons), _KIND_ORDER.index(describe_kind(c.snapshot))))
-        self._candidates = tuple(found)
-        return tuple(_describe(index, candidate) for index, candidate in enumerate(found))
+        candidates.sort(key=lambda c: (bool(c.plan.reasons), _KIND_ORDER.index(describe_kind(c.snapshot))))
+        self._candidates = tuple(candidates)
+        return tuple(_describe(index, candidate) for index, candidate in enumerate(candidates))
 
     def _candidate(self, physical: int) -> Candidate:
         assert self._instance is not None

@@ -115,9 +115,9 @@ def _importable(instance: Instance, physical: int, usage: int) -> bool:
     info = vk.VkPhysicalDeviceExternalBufferInfo(
         usage=usage, handleType=vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
     )
-    found = vk.VkExternalBufferProperties()
+    properties = vk.VkExternalBufferProperties()
     instance.commands.vkGetPhysicalDeviceExternalBufferProperties(
-        physical, ctypes.byref(info), ctypes.byref(found)
+        physical, ctypes.byref(info), ctypes.byref(properties)
     )
-    features = found.externalMemoryProperties.externalMemoryFeatures
+    features = properties.externalMemoryProperties.externalMemoryFeatures
     return bool(features & vk.VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT)

@@ -56,7 +56,7 @@ class Faults:
         self._fail_at, self.failed = None, name
         return self._result
 
-    def made(self, name: str, count: int) -> None:
+    def count(self, name: str, count: int) -> None:
         """Count objects created, or with a negative number destroyed."""
         self.live[name] += count
         if not self.live[name]:
@@ -64,7 +64,7 @@ class Faults:
 
     def watch(self, commands: vk.DeviceCommands) -> None:
         """Count the calls of a device that was opened."""
-        self.made(_DEVICE, 1)
+        self.count(_DEVICE, 1)
         for create, destroy in _CREATED_BY.items():
             if hasattr(commands, create):
                 setattr(commands, create, self._creating(create, getattr(commands, create)))
@@ -75,7 +75,7 @@ class Faults:
         destroy_device = commands.vkDestroyDevice
 
         def destroyed(device: Any, allocator: Any) -> None:
-            self.made(_DEVICE, -1)
+            self.count(_DEVICE, -1)
             destroy_device(device, allocator)
 
         commands.vkDestroyDevice = destroyed
@@ -86,9 +86,9 @@ class Faults:
             if not counted:
                 return result
             if name == "vkCreateComputePipelines":  # may fail for some and create others
-                self.made(name, sum(1 for handle in arguments[-1] if handle))
+                self.count(name, sum(1 for handle in arguments[-1] if handle))
             elif result >= 0:
-                self.made(name, 1)
+                self.count(name, 1)
             return result
 
         return create
@@ -96,7 +96,7 @@ class Faults:
     def _destroying(self, name: str, call: Callable[..., None]) -> Callable[..., None]:
         def destroy(device: Any, handle: Any, allocator: Any) -> None:
             if handle:
-                self.made(name, -1)
+                self.count(name, -1)
             call(device, handle, allocator)
 
         return destroy

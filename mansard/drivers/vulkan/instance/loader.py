@@ -62,12 +62,12 @@ class Instance:
         layers = [VALIDATION_LAYER] if validation else []
         extensions = [DEBUG_UTILS] if validation else []
         if validation:
-            found = self._layers()
-            if VALIDATION_LAYER not in found:
+            installed = self._layers()
+            if VALIDATION_LAYER not in installed:
                 raise LoaderError(
                     f"validation was asked for, but the layer {VALIDATION_LAYER} is not installed"
                 )
-            self.layer_version = found[VALIDATION_LAYER]
+            self.layer_version = installed[VALIDATION_LAYER]
         application = vk.VkApplicationInfo(pEngineName=b"mansard", apiVersion=vk.VK_API_VERSION_1_3)
         info = vk.VkInstanceCreateInfo(
             pApplicationInfo=ctypes.pointer(application),
@@ -112,19 +112,19 @@ class Instance:
 
     def _layers(self) -> dict[str, int]:
         """The layers installed, each with the version of Vulkan it was written for."""
-        found = enumerate_all(
+        layers = enumerate_all(
             self._globals.vkEnumerateInstanceLayerProperties, vk.VkLayerProperties, "listing layers"
         )
-        return {item.layerName.decode(): item.specVersion for item in found}
+        return {item.layerName.decode(): item.specVersion for item in layers}
 
     def physical_devices(self) -> list[int]:
         """Handles of all physical devices, in the loader's order."""
-        found = enumerate_all(
+        handles = enumerate_all(
             lambda count, items: self.commands.vkEnumeratePhysicalDevices(self.handle, count, items),
             ctypes.c_void_p,
             "listing physical devices",
         )
-        return [handle for handle in found if handle]
+        return [handle for handle in handles if handle]
 
     def device_commands(self, device: int) -> vk.DeviceCommands:
         """The commands of a device, called without going through the loader."""

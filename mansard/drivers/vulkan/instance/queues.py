@@ -81,5 +81,5 @@ def with_sparse(plan: QueuePlan, snapshot: Snapshot) -> QueuePlan:
 
 def can_time(snapshot: Snapshot, slot: QueueSlot) -> bool:
     """Whether recordings for a queue may reset and write timestamps: queues of copy engines may not."""
-    found = snapshot.queue_families[slot.family]
-    return bool(found.flags & _WORK and found.timestamp_bits and "hostQueryReset" in snapshot.features)
+    family = snapshot.queue_families[slot.family]
+    return bool(family.flags & _WORK and family.timestamp_bits and "hostQueryReset" in snapshot.features)

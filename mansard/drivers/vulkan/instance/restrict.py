@@ -90,10 +90,10 @@ def limit_profiles() -> Mapping[str, LimitProfile]:
 
 def limit_profile(name: str) -> LimitProfile:
     """A limit profile; raises InputError naming those that are known."""
-    found = limit_profiles().get(name)
-    if found is None:
+    profile = limit_profiles().get(name)
+    if profile is None:
         raise InputError(f"no limit profile {name!r}{_near(name, limit_profiles())}")
-    return found
+    return profile
 
 
 def restrict(snapshot: Snapshot, profile: LimitProfile) -> Snapshot:
@@ -186,7 +186,7 @@ def _behind(name: str) -> set[str]:
 
 def _dependent(feature: str) -> set[str]:
     """Vulkan features that may not be enabled without another."""
-    found = {
+    dependents = {
         part
         for name, parts in NAMED_FEATURES.items()
         if len(parts) > 1 and feature in parts
@@ -195,8 +195,9 @@ def _dependent(feature: str) -> set[str]:
     if feature == _MATRIX:
         for name, struct in EXTENSION_FEATURES.items():
             if name != COOPERATIVE_MATRIX:
-                found |= {part for part in feature_names(struct) if "Matrix" in part or "Matrices" in part}
-    return found
+                names = feature_names(struct)
+                dependents |= {part for part in names if "Matrix" in part or "Matrices" in part}
+    return dependents
 
 
 @functools.cache

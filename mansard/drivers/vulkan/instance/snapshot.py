@@ -203,12 +203,12 @@ def read_snapshot(commands: vk.InstanceCommands, physical: int) -> Snapshot:
 
 
 def _extensions(commands: vk.InstanceCommands, physical: int) -> frozenset[str]:
-    found = enumerate_all(
+    extensions = enumerate_all(
         lambda count, items: commands.vkEnumerateDeviceExtensionProperties(physical, None, count, items),
         vk.VkExtensionProperties,
         "listing device extensions",
     )
-    return frozenset(item.extensionName.decode() for item in found)
+    return frozenset(item.extensionName.decode() for item in extensions)
 
 
 def _base_limits(source: Any) -> dict[str, int]:
@@ -293,19 +293,19 @@ def _matrices(commands: vk.InstanceCommands, physical: int) -> tuple[MatrixPrope
 
 
 def _queue_families(commands: vk.InstanceCommands, physical: int) -> tuple[QueueFamily, ...]:
-    found = enumerate_all(
+    families = enumerate_all(
         lambda count, items: commands.vkGetPhysicalDeviceQueueFamilyProperties(physical, count, items),
         vk.VkQueueFamilyProperties,
         "listing queue families",
     )
-    return tuple(QueueFamily(f.queueFlags, f.queueCount, f.timestampValidBits) for f in found)
+    return tuple(QueueFamily(f.queueFlags, f.queueCount, f.timestampValidBits) for f in families)
 
 
 def _memory(commands: vk.InstanceCommands, physical: int) -> tuple[tuple[Heap, ...], tuple[MemoryType, ...]]:
-    found = vk.VkPhysicalDeviceMemoryProperties()
-    commands.vkGetPhysicalDeviceMemoryProperties(physical, ctypes.byref(found))
-    heaps = tuple(Heap(h.size, h.flags) for h in found.memoryHeaps[: found.memoryHeapCount])
+    memory = vk.VkPhysicalDeviceMemoryProperties()
+    commands.vkGetPhysicalDeviceMemoryProperties(physical, ctypes.byref(memory))
+    heaps = tuple(Heap(h.size, h.flags) for h in memory.memoryHeaps[: memory.memoryHeapCount])
     types = tuple(
-        MemoryType(t.heapIndex, t.propertyFlags) for t in found.memoryTypes[: found.memoryTypeCount]
+        MemoryType(t.heapIndex, t.propertyFlags) for t in memory.memoryTypes[: memory.memoryTypeCount]
     )
     return heaps, types

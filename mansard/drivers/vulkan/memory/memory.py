@@ -193,9 +193,9 @@ class Allocator:
             )
         if self._context.snapshot.profile:
             self._hold_to_profile(size)
-        most = plan.limits["max_allocation"]
-        if size > most:
-            raise OutOfMemoryError(f"a buffer of {size} bytes exceeds what one allocation may hold ({most})")
+        limit = plan.limits["max_allocation"]
+        if size > limit:
+            raise OutOfMemoryError(f"a buffer of {size} bytes exceeds what one allocation may hold ({limit})")
         if size > plan.limits["memory_object"]:
             return self._sparse(size, kind)
         order = plan.device_memory if kind is MemoryKind.DEVICE else plan.shared_memory
@@ -223,8 +223,8 @@ class Allocator:
             )
         if self._binder is None:
             self._binder = SparseBinder(self._context)
-        made = self._binder.create(size)
-        allocation = Allocation(made.buffer, 0, made.address, None, made.size, made.pieces)
+        sparse = self._binder.create(size)
+        allocation = Allocation(sparse.buffer, 0, sparse.address, None, sparse.size, sparse.pieces)
         self._live.add(allocation)
         return allocation
 
@@ -238,11 +238,11 @@ class Allocator:
             "maxMemoryAllocationCount": (len(self._live) + 1, limits["allocations"]),
             "size of the heap": (used + size, room),
         }
-        for limit, (wanted, most) in refusals.items():
-            if wanted > most:
+        for name, (requested, limit) in refusals.items():
+            if requested > limit:
                 raise OutOfMemoryError(
                     f"a buffer of {size} bytes exceeds the limit profile {snapshot.profile} "
-                    f"({limit}: {wanted} is more than {most})"
+                    f"({name}: {requested} is more than {limit})"
                 )
 
     def _heap_use(self, memory_type: int) -> str:

@@ -83,10 +83,10 @@ class SparseBinder:
         memory_type = pick_memory(context.plan.device_memory, needed.memoryTypeBits)
         if memory_type is None:
             raise OutOfMemoryError("no device memory can hold sparse buffers")
-        most = context.plan.limits["memory_object"] // needed.alignment * needed.alignment
+        max_piece = context.plan.limits["memory_object"] // needed.alignment * needed.alignment
         binds = []
-        for offset in range(0, needed.size, most):
-            length = min(most, needed.size - offset)
+        for offset in range(0, needed.size, max_piece):
+            length = min(max_piece, needed.size - offset)
             info = vk.VkMemoryAllocateInfo(allocationSize=length, memoryTypeIndex=memory_type)
             if context.has_addresses:
                 flags = vk.VkMemoryAllocateFlagsInfo(flags=vk.VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT)

@@ -63,10 +63,10 @@ def modules_of(spec: ExecutableSpec) -> list[Module]:
     modules = []
     try:
         for part in json.loads(text):
-            found, rest = rest[: part["bytes"]], rest[part["bytes"] :]
+            part_code, rest = rest[: part["bytes"]], rest[part["bytes"] :]
             requires = (*spec.requires, *part["requires"])
             modules.append(
-                Module(part["abi"], found, _by_address(requires) if part["abi"] == BDA else requires)
+                Module(part["abi"], part_code, _by_address(requires) if part["abi"] == BDA else requires)
             )
     except (ValueError, KeyError, TypeError) as error:
         raise ArtifactError(f"an executable in format {spec.format!r} cannot be read: {error}") from error

@@ -46,10 +46,10 @@ def unmet_requirements(requires: Iterable[str], entries: Iterable[EntryPoint], p
             missing.append(f"{entry.name} has workgroups of {x * y * z}, the device's limit is "
                            f"{plan.limits['workgroup_invocations']}")  # fmt: skip
         for axis, extent in zip("xyz", entry.workgroup, strict=True):
-            most = plan.limits[f"workgroup_size_{axis}"]
-            if extent > most:
+            max_extent = plan.limits[f"workgroup_size_{axis}"]
+            if extent > max_extent:
                 missing.append(
-                    f"{entry.name} has workgroups of {extent} in {axis}, the device's limit is {most}"
+                    f"{entry.name} has workgroups of {extent} in {axis}, the device's limit is {max_extent}"
                 )
     return missing
 

@@ -48,7 +48,7 @@ class RecordingStruct(ctypes.Structure):
 @functools.cache
 def library() -> ctypes.CDLL:
     """The native core with the bridge's functions declared."""
-    found = native.load_library()
+    core = native.load_library()
     pointer, u64 = ctypes.c_void_p, ctypes.c_uint64
     signatures: dict[str, tuple[object, tuple[object, ...]]] = {
         "mn_vk_queue_create": (pointer, (ctypes.POINTER(QueueOptions),)),
@@ -62,9 +62,9 @@ def library() -> ctypes.CDLL:
         "mn_vk_messages": (ctypes.c_size_t, (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_bool)),
     }
     for name, (result, arguments) in signatures.items():
-        function = getattr(found, name)
+        function = getattr(core, name)
         function.restype, function.argtypes = result, arguments
-    return found
+    return core
 
 
 def message_callback() -> int:

@@ -32,7 +32,7 @@ class VulkanCommandBuffer(CommandBuffer):
         self.keep: list[object] = []
         """Buffers and executables the recording names."""
         self.users = 0
-        """Batches that use it and are not done; kept by the queue."""
+        """Submissions that use it and are not done; kept by the queue."""
         self.closing = False
         self._labels = labels
         self._query_pool = query_pool
@@ -57,7 +57,7 @@ class VulkanCommandBuffer(CommandBuffer):
         return self.recorder.read_queries(self._query_pool, 2 * len(self._labels)) or []
 
     def close(self) -> None:
-        """Release what the recording holds, once its last batch is done. Closing twice is allowed."""
+        """Release what the recording holds, once its last submission is done. Closing twice is allowed."""
         self.closing = True
         if self.users:
             self.recorder.collect()
@@ -93,7 +93,7 @@ class Recorder:
         self._can_time = can_time(context.snapshot, slot)
         self._kinds = kinds
         self.collect = collect
-        """Looks which batches are done, so that their command buffers can be let go."""
+        """Looks which submissions are done, so that their command buffers can be let go."""
         self._encoder = encoder
         self.clock = clock
         self._calls = calls_of(context.commands)

@@ -17,12 +17,12 @@ from mansard.hal.semaphore import Semaphore
 
 
 class VulkanLauncher(Launcher):
-    """One submission of one batch, used for every run. Runs come one after another."""
+    """One submission, used for every run. Runs come one after another."""
 
     def __init__(self, queue: DeviceQueue, commands: VulkanCommandBuffer, semaphore: Semaphore) -> None:
         self._queue, self._commands, self._semaphore = queue, commands, semaphore
         self._signal = native.PointStruct(semaphore.handle, 0)
-        self._submission = native.SubmissionStruct(
+        self._submission = native.SubmissionDescStruct(
             signals=ctypes.pointer(self._signal),
             work=commands.handle,
             token=0,  # nothing to report: the caller keeps alive what the run uses
@@ -35,6 +35,6 @@ class VulkanLauncher(Launcher):
         if arrays:
             raise DeviceError("Vulkan devices bind buffers when recording; a run takes no arrays")
         if self._commands.closing:
-            raise DeviceError("the commands of a batch are closed")
+            raise DeviceError("the commands of a submission are closed")
         self._signal.value = value
         self._queue.submit_prepared(self._reference)

@@ -1,4 +1,4 @@
-"""Submission: batches go to the native core, which hands them to the VkQueue when they are ready."""
+"""Submission: submissions go to the native core, which hands them to the VkQueue when they are ready."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ class DeviceQueue:
         _watched.add(self._handle)
         self._core: int = library().mn_vk_queue_core(self._handle)
 
-    def submit(self, batch: Submission, commands: VulkanCommandBuffer) -> None:
-        """Hand over a batch, whose commands were recorded for this queue, and return at once."""
+    def submit(self, submission: Submission, commands: VulkanCommandBuffer) -> None:
+        """Hand over a submission, whose commands were recorded for this queue, and return at once."""
         if self._released:
             raise DeviceError("the Vulkan device is closed")
-        waits, signals = _points(batch.wait), _points(batch.signal)
+        waits, signals = _points(submission.wait), _points(submission.signal)
         with self._lock:
             token = next(self._tokens)
             self._running[token] = commands
             commands.users += 1
-        submission = native.SubmissionStruct(
+        desc = native.SubmissionDescStruct(
             waits=waits,
             wait_count=len(waits),
             signals=signals,
@@ -89,20 +89,20 @@ class DeviceQueue:
             work=commands.handle,
             token=token,
         )
-        code = native.core.mn_queue_submit(self._core, ctypes.byref(submission), 1)
+        code = native.core.mn_queue_submit(self._core, ctypes.byref(desc), 1)
         if code != native.OK:
             error = native.exception_of(code, native.last_message())
             self._retire([token])
             raise error
 
     def submit_prepared(self, submission: Any) -> None:
-        """Hand over one batch, by reference, whose commands the caller keeps until it is done."""
+        """Hand over one submission, by reference, whose commands the caller keeps until it is done."""
         code = native.core.mn_queue_submit(self._core, submission, 1)
         if code != native.OK:
             native.check(code)
 
     def collect(self) -> None:
-        """Let go of the command buffers whose batches are done."""
+        """Let go of the command buffers whose submissions are done."""
         if self._released:
             return
         tokens = (ctypes.c_uint64 * 64)()
@@ -110,7 +110,7 @@ class DeviceQueue:
             self._retire(tokens[:count])
 
     def close(self) -> bool:
-        """Take no more batches, fail those that wait, and wait for those that run.
+        """Take no more submissions, fail those that wait, and wait for those that run.
 
         False when the process is ending and nobody watches the device any more.
         """
@@ -135,7 +135,7 @@ class DeviceQueue:
         self._context.commands.vkDestroySemaphore(self._context.handle, self._semaphore, None)
 
     def records(self) -> list[QueueRecord]:
-        """The most recent finished batches, oldest first."""
+        """The most recent finished submissions, oldest first."""
         return [] if self._released else read_records(self._core)
 
     def inject_failure(self, result: int, after: int) -> None:
