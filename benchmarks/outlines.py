@@ -73,7 +73,7 @@ def write(name: str, plan: Plan) -> None:
             for w, p in zip(found.works, products, strict=True)
         ],
         "edges": [[m.producer, list(m.consumers), m.bytes] for m in found.edges],
-        "constants": [[h.bytes, list(h.users)] for h in found.constants],
+        "constants": [[c.bytes, list(c.readers)] for c in found.constants],
         "colocated": [list(group) for group in found.colocated],
     }
     lines = ",\n".join(

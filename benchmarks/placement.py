@@ -98,7 +98,7 @@ def measure(network: Network, devices: Devices, objective: str, exact_seconds: f
     seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     best, bound = chosen.cost - chosen.given_up, chosen.bound
     if exact_seconds and chosen.gap > 0:
-        longer = choose(given, goal, exact_seconds, enough=0.0)
+        longer = choose(given, goal, exact_seconds, gap_tolerance=0.0)
         best, bound = min(best, longer.cost - longer.given_up), max(bound, longer.bound)
     return {
         "network": network.name,

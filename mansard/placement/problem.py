@@ -1,4 +1,4 @@
-"""Placement as numbers: dispatches, devices, times, and values that move."""
+"""The placement problem: which device runs each dispatch, with the costs of dispatches and of transfers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from mansard.placement.cost import transfer
 from mansard.targets.profile import DeviceProfile
 
 HOST = -1
-"""Stands for the caller: the producer of inputs, a consumer of outputs."""
+"""The number that stands for the caller: the producer of inputs and a consumer of outputs."""
 
 
 @dataclass(frozen=True)
 class DataEdge:
-    """A value with its producer and consumers, by dispatch number or HOST."""
+    """A value with its producer and consumers, dispatch numbers or HOST: transferred where they are on
+    different devices."""
 
     producer: int
     consumers: tuple[int, ...]
@@ -29,58 +30,58 @@ class DataEdge:
 
 @dataclass(frozen=True)
 class ResidentConstant:
-    """Data that stays on a device while the model is loaded: a constant and the dispatches that read it."""
+    """A constant, which every device with a reader holds as long as the model is loaded."""
 
     bytes: int
-    users: tuple[int, ...]
+    readers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class PlacementProblem:
-    """Dispatches in the order in which every queue runs its own, and what they cost on each device."""
+    """Dispatches in the order in which every queue runs those placed on it, and their cost on each device."""
 
     times: tuple[tuple[float, ...], ...]
     """Seconds of every dispatch on every device."""
     allowed: tuple[tuple[int, ...], ...]
-    """The devices each dispatch may be on."""
+    """The devices that each dispatch may be on."""
     edges: tuple[DataEdge, ...]
     profiles: tuple[DeviceProfile, ...]
     colocated: tuple[tuple[int, ...], ...] = ()
-    """Groups of dispatches that share a state or are kept together: each on one device. They share none."""
+    """Disjoint groups of dispatches that have to be on one device, such as those that share a state."""
     constants: tuple[ResidentConstant, ...] = ()
     limits: tuple[int | None, ...] = ()
-    """Most bytes of constants on each device, None where it does not matter."""
+    """Limits on the bytes of constants on each device, None for no limit."""
     min_dispatches: tuple[int, ...] = ()
-    """Fewest dispatches on each device."""
+    """The minimum number of dispatches on each device."""
     loads: tuple[tuple[float, ...], ...] = ()
-    """What every dispatch takes from the seconds of each device where many calls are in flight
-    (`mansard.placement.cost.load_seconds`); none: its time."""
+    """Seconds that every dispatch occupies each device for when many calls are in flight
+    (`mansard.placement.cost.load_seconds`); empty: its times."""
 
     @property
     def load_times(self) -> tuple[tuple[float, ...], ...]:
-        """`works`, or the times."""
+        """`loads`, or the times where there are none."""
         return self.loads or self.times
 
     @property
     def for_throughput(self) -> PlacementProblem:
-        """The problem with loads for times, to compare placements of many calls in flight."""
+        """The problem with loads in place of times, for many calls in flight."""
         return replace(self, times=self.loads, loads=()) if self.loads else self
 
     @functools.cached_property
     def input_edges(self) -> tuple[tuple[int, ...], ...]:
-        """The numbers of the moves that each dispatch reads."""
-        found: list[list[int]] = [[] for _ in self.times]
+        """The numbers of the edges that each dispatch reads."""
+        inputs: list[list[int]] = [[] for _ in self.times]
         for number, edge in enumerate(self.edges):
             for consumer in edge.consumers:
                 if consumer != HOST:
-                    found[consumer].append(number)
-        return tuple(map(tuple, found))
+                    inputs[consumer].append(number)
+        return tuple(map(tuple, inputs))
 
     @functools.cached_property
     def producers(self) -> tuple[tuple[int, ...], ...]:
-        """The dispatches whose results each dispatch reads, the newest first."""
-        makers = ({self.edges[number].producer for number in own} - {HOST} for own in self.input_edges)
-        return tuple(tuple(sorted(own, reverse=True)) for own in makers)
+        """The dispatches that each dispatch reads results of, the newest first."""
+        producers = ({self.edges[number].producer for number in edges} - {HOST} for edges in self.input_edges)
+        return tuple(tuple(sorted(numbers, reverse=True)) for numbers in producers)
 
     @property
     def devices(self) -> range:
@@ -88,21 +89,31 @@ class PlacementProblem:
         return range(len(self.profiles))
 
     @functools.cached_property
+    def limited_devices(self) -> tuple[int, ...]:
+        """The devices with a limit on constants."""
+        return tuple(d for d, limit in enumerate(self.limits) if limit is not None)
+
+    @functools.cached_property
+    def counted_devices(self) -> tuple[int, ...]:
+        """The devices with a minimum number of dispatches."""
+        return tuple(d for d, minimum in enumerate(self.min_dispatches) if minimum)
+
+    @functools.cached_property
     def queues(self) -> tuple[int, ...]:
-        """For every device the first of those that share its cores: they take turns like one queue."""
+        """The queue of every device, as the first device that uses it: those on the same cores share one."""
         cores = [profile.cores or d for d, profile in enumerate(self.profiles)]
-        return tuple(cores.index(own) for own in cores)
+        return tuple(map(cores.index, cores))
 
     def queue_loads(self, load: Sequence[float]) -> list[float]:
-        """Seconds by queue, where ``load`` are those by device."""
+        """Seconds by queue, given those by device."""
         return [sum(load[d] for d in self.devices if self.queues[d] == queue) for queue in set(self.queues)]
 
     def transfer_delay(self, size: int, source: int, target: int) -> tuple[float, float]:
-        """Seconds of handing a value over to another device, and of the copy, where there is one.
+        """Seconds of the handoff of a value to another device, and of its copy, where there is one.
 
         The copy follows the handoff and occupies the target's queue. From HOST the handoff is the time from
-        the call until the device begins, with the host's own copy of the array. To HOST the copy comes
-        first, in the source's queue, then the handoff to whoever waits, with the host's own copy.
+        the call until the device starts, including the host's copy of the array. To HOST the copy comes
+        first, in the source's queue, then the handoff to the caller, including the host's copy.
         """
         if source == target:
             return 0.0, 0.0
@@ -118,32 +129,32 @@ class PlacementProblem:
         return handoff + link.host_seconds(size), copy
 
     def handoff_load(self, source: int, target: int) -> float:
-        """Seconds that a handoff takes from what the target's queue can do, with many calls in flight.
+        """Seconds that a handoff occupies the target's queue for when many calls are in flight.
 
-        Other calls fill the time in which one waits, but every handoff ends a batch and begins another, which
-        has to be noticed, woken up for and submitted: most of what a handoff takes. A batch that waits for a
-        dispatch of another device has with it all that the device made before: that is one handoff.
+        Other calls fill the time in which one waits, but every handoff ends a submission and starts another,
+        which takes a completion, a wake-up and a submission: most of the handoff's time. Waiting for a
+        dispatch of another device covers all that the device produced before: that is one handoff.
         """
         return 0.0 if HOST in (source, target) else self.transfer_delay(0, source, target)[0]
 
     def copying_device(self, source: int, target: int) -> int:
-        """The device that copies: the one that reads, unless only the maker has memory of its own."""
+        """The device that copies: the reader, unless only the producer has separate memory."""
         if target == HOST or (source != HOST and self.profiles[target].unified):
             return source
         return target
 
     def copy_count(self, source: int, target: int) -> int:
-        """How often a value is copied on its way: once for every end with memory of its own (not HOST)."""
+        """How often a value is copied on its way: once for each device with separate memory."""
         ends = {source, target} - {HOST}
         return sum(not self.profiles[d].unified for d in ends) if source != target else 0
 
     def is_feasible(self, labels: Sequence[int]) -> bool:
-        """Whether constants are within every device's limit, shares are met, and states are on one device."""
+        """Whether a placement keeps limits and minima and has every group on one device."""
         if any(labels.count(d) < n for d, n in enumerate(self.min_dispatches)):
             return False
         for device, limit in enumerate(self.limits):
             if limit is not None:
-                used = sum(h.bytes for h in self.constants if any(labels[n] == device for n in h.users))
+                used = sum(c.bytes for c in self.constants if any(labels[n] == device for n in c.readers))
                 if used > limit:
                     return False
         return all(len({labels[n] for n in group}) == 1 for group in self.colocated)
@@ -159,17 +170,17 @@ def build_problem(
     colocated: Sequence[Sequence[int]] = (),
     loads: Sequence[Sequence[float]] = (),
 ) -> PlacementProblem:
-    """The problem of a dispatch graph; dims count with a representative size. Dispatches of one group of
-    ``colocated`` are to be on one device, as those of a state are."""
+    """The problem of a dispatch graph; dims have a representative size. Each group of ``colocated`` has to be
+    on one device, as has each group of dispatches that share a state."""
     dispatches = graph.dispatches
     producer: dict[Value, int] = {v: n for n, d in enumerate(dispatches) for v in d.outputs}
     producer.update(dict.fromkeys(graph.graph.inputs, HOST))
     consumers: dict[Value, list[int]] = {}
     for n, dispatch in enumerate(dispatches):
         for value in dispatch.inputs:
-            for made in graph.sources(value):
-                consumers.setdefault(made, []).append(n)
-    outputs = {made for v in graph.graph.outputs for made in graph.sources(v)}
+            for produced in graph.sources(value):
+                consumers.setdefault(produced, []).append(n)
+    outputs = {produced for v in graph.graph.outputs for produced in graph.sources(v)}
     edges = []
     for value, source in producer.items():
         targets = tuple(dict.fromkeys(consumers.get(value, ())))
@@ -196,7 +207,7 @@ def build_problem(
 
 
 def state_users(graph: DispatchGraph) -> list[list[int]]:
-    """The dispatches that read or change each state, in their order."""
+    """For each state the dispatches that read or write it, in order."""
     groups = []
     for state in graph.graph.states:
         values = {state.before, graph.base(state.after)}
@@ -205,33 +216,33 @@ def state_users(graph: DispatchGraph) -> list[list[int]]:
 
 
 def merge_overlapping(groups: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:
-    """Groups that have a dispatch in common as one, without those of a single dispatch."""
-    found: list[set[int]] = []
+    """Disjoint groups: those that have a dispatch in common become one, those of a single dispatch none."""
+    merged: list[set[int]] = []
     for group in map(set, groups):
-        touching = [other for other in found if other & group]
-        found = [other for other in found if not other & group]
-        found.append(group.union(*touching))
-    return tuple(tuple(sorted(group)) for group in found if len(group) > 1)
+        overlapping = [other for other in merged if other & group]
+        merged = [other for other in merged if not other & group]
+        merged.append(group.union(*overlapping))
+    return tuple(tuple(sorted(group)) for group in merged if len(group) > 1)
 
 
 def reachability(problem: PlacementProblem) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """``[a, b]``: whether dispatch b has to wait for a, by the values between them. Shape (n, n)."""
+    """``[a, b]``: whether dispatch b depends on a. Shape (n, n)."""
     count = len(problem.times)
-    after = np.zeros((count, count), np.bool_)
+    depends = np.zeros((count, count), np.bool_)
     for n in range(count):
         for parent in problem.producers[n]:
-            after[:, n] |= after[:, parent]
-            after[parent, n] = True
-    return after
+            depends[:, n] |= depends[:, parent]
+            depends[parent, n] = True
+    return depends
 
 
 def reordered(problem: PlacementProblem, order: Sequence[int]) -> PlacementProblem:
     """The problem with its dispatches in another order."""
-    place = {HOST: HOST, **{old: new for new, old in enumerate(order)}}
+    position = {HOST: HOST, **{old: new for new, old in enumerate(order)}}
     edges = tuple(
         DataEdge(
-            place[edge.producer],
-            tuple(sorted((place[c] for c in edge.consumers), key=_host_last)),
+            position[edge.producer],
+            tuple(sorted((position[c] for c in edge.consumers), key=_host_last)),
             edge.bytes,
         )
         for edge in problem.edges
@@ -242,9 +253,9 @@ def reordered(problem: PlacementProblem, order: Sequence[int]) -> PlacementProbl
         loads=tuple(problem.loads[n] for n in order) if problem.loads else (),
         allowed=tuple(problem.allowed[n] for n in order),
         edges=edges,
-        colocated=tuple(tuple(sorted(place[n] for n in group)) for group in problem.colocated),
+        colocated=tuple(tuple(sorted(position[n] for n in group)) for group in problem.colocated),
         constants=tuple(
-            replace(h, users=tuple(sorted(place[n] for n in h.users))) for h in problem.constants
+            replace(c, readers=tuple(sorted(position[n] for n in c.readers))) for c in problem.constants
         ),
     )
 

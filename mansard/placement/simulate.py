@@ -1,12 +1,11 @@
-"""What a placement gives: the run of all queues, predicted from the profiles.
+"""The predicted run of a placement: a simulation of all queues from the devices' profiles.
 
 Every device has one queue that runs its dispatches in the model's order, as the runtime does; a dispatch
-starts when its queue is free and its inputs are there. A value another device made arrives after the
-handoff, and a copy, where one is needed, takes its time in the reader's queue. The caller is a place
-without a queue: inputs leave it when the call begins, the call ends when the last output has arrived there.
-Devices that share cores (a GPU in software beside the CPU) share a queue. During a handoff a queue does other
-things: it is no work of the reader's, but counts as its load where calls in flight together are to be many
-(`PlacementProblem.handoff_load`).
+starts when its queue is free and its inputs are available. A value of another device is available after the
+handoff and, where one is needed, a copy in the reader's queue. The host has no queue: inputs are available
+there when the call starts, and the call ends when the last output has arrived. Devices on the same cores (a
+GPU in software beside the CPU) share a queue. A queue does other things during a handoff, so it is no busy
+time of the reader, but a load where many calls are in flight (`PlacementProblem.handoff_load`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from mansard.placement.problem import HOST, PlacementProblem
 
 @dataclass(frozen=True)
 class Span:
-    """Seconds from start to end on a device: of a dispatch, or of the copy of a move's value."""
+    """An interval on a device, in seconds: a dispatch, or the copy of an edge's value."""
 
     device: int
     start: float
@@ -31,14 +30,13 @@ class Span:
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """One call from its first step to the last result."""
+    """One call, from the first dispatch or copy to the last result."""
 
     seconds: float
     busy: tuple[float, ...]
-    """Seconds every device works; copies are the work of `PlacementProblem.copying_device`."""
+    """Seconds that every device works; copies are the work of `PlacementProblem.copying_device`."""
     load: tuple[float, ...]
-    """Seconds every device works or is handed something over: what limits calls in flight together. Copies
-    count for who reads."""
+    """Seconds of work and handoffs of every device, which limit throughput. Copies count for the reader."""
     spans: tuple[Span, ...]
 
     @property
@@ -48,9 +46,9 @@ class SimulatedRun:
 
 
 def simulate(problem: PlacementProblem, labels: Sequence[int], *, lockstep: bool = False) -> SimulatedRun:
-    """Run a placement against the profiles; ``labels`` are device numbers by dispatch.
+    """Simulate a placement; ``labels`` are device numbers by dispatch.
 
-    ``lockstep`` runs one thing at a time on all devices together, as runtimes without overlap do.
+    With ``lockstep`` only one device works at a time, as in runtimes without overlap.
     """
     free = [0.0] * len(problem.profiles)
     end = [0.0] * len(labels)
@@ -59,31 +57,31 @@ def simulate(problem: PlacementProblem, labels: Sequence[int], *, lockstep: bool
     load = [0.0] * len(problem.profiles)
     waited: dict[tuple[int, int], int] = {}  # (source, target): newest dispatch that was waited for
 
-    def bring(number: int, device: int) -> float:
+    def transfer(number: int, device: int) -> float:
+        """When a value is available on a device."""
         edge = problem.edges[number]
         source = HOST if edge.producer == HOST else labels[edge.producer]
-        made = 0.0 if edge.producer == HOST else end[edge.producer]
+        produced = 0.0 if edge.producer == HOST else end[edge.producer]
         if source == device:
-            return made
+            return produced
         if (number, device) not in arrived:
             handoff, copy = problem.transfer_delay(edge.bytes, source, device)
             reader = source if device == HOST else device
             queue = problem.queues[reader]
-            # To the caller the handoff comes behind the copy.
-            before, behind = (0.0, handoff) if device == HOST else (handoff, 0.0)
-            start = max(free[queue], made + before)
+            # To the host the handoff follows the copy.
+            before, after = (0.0, handoff) if device == HOST else (handoff, 0.0)
+            start = max(free[queue], produced + before)
             if lockstep:
                 start = max(start, *free)
             if copy:
                 size = edge.bytes * problem.copy_count(source, device)
-                spans.append(
-                    Span(problem.copying_device(source, device), start, start + copy, None, number, size)
-                )
+                copying = problem.copying_device(source, device)
+                spans.append(Span(copying, start, start + copy, None, number, size))
                 free[queue] = start + copy
                 load[reader] += copy
-                arrived[number, device] = start + copy + behind
+                arrived[number, device] = start + copy + after
             else:
-                arrived[number, device] = made + handoff
+                arrived[number, device] = produced + handoff
         return arrived[number, device]
 
     for n, device in enumerate(labels):
@@ -92,7 +90,7 @@ def simulate(problem: PlacementProblem, labels: Sequence[int], *, lockstep: bool
             if source != device and producer > waited.get((source, device), -1):
                 load[device] += problem.handoff_load(source, device)
                 waited[source, device] = producer
-        ready = max((bring(number, device) for number in problem.input_edges[n]), default=0.0)
+        ready = max((transfer(number, device) for number in problem.input_edges[n]), default=0.0)
         queue = problem.queues[device]
         start = max(ready, free[queue])
         if lockstep:
@@ -103,7 +101,7 @@ def simulate(problem: PlacementProblem, labels: Sequence[int], *, lockstep: bool
     last = max(end, default=0.0)
     for number, edge in enumerate(problem.edges):
         if HOST in edge.consumers:
-            last = max(last, bring(number, HOST))
+            last = max(last, transfer(number, HOST))
     busy = [0.0] * len(problem.profiles)
     for span in spans:
         busy[span.device] += span.end - span.start

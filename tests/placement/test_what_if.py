@@ -73,7 +73,9 @@ def test_the_rebuilt_problem_is_the_one_that_was_solved(compiled):
     assert found.problem.times == problem.times
     assert moved(found.problem) == moved(problem)
     assert sum(h.bytes for h in found.problem.constants) >= sum(h.bytes for h in problem.constants)
-    assert [sorted(h.users) for h in found.problem.constants] == [sorted(h.users) for h in problem.constants]
+    assert [sorted(h.readers) for h in found.problem.constants] == [
+        sorted(h.readers) for h in problem.constants
+    ]
     names = [d.name for d in model.plan.devices]
     assert [names[label] for label in found.labels] == [d.device for d in model.plan.decisions]
     assert simulate(found.problem, found.labels).seconds == simulate(problem, found.labels).seconds > 0

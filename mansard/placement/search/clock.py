@@ -1,27 +1,27 @@
-"""Seconds that a search counts."""
+"""The time a search is charged for."""
 
 from __future__ import annotations
 
 import time
 
-PATIENCE = 1.5
-"""How many times longer than its seconds a search may take where others use the processor, too."""
+MAX_SLOWDOWN = 1.5
+"""Wall-clock seconds per second charged, at most: where other processes share the core, too."""
 
 
-class Clock:
-    """Counts seconds of this thread on a processor from now on, so that an answer does not depend on what
-    else a machine does; but of the seconds that pass at least one in `PATIENCE`."""
+class CpuClock:
+    """Charges CPU seconds of this thread, so that a result does not depend on what else the machine runs, but
+    at least one second for every `MAX_SLOWDOWN` of wall-clock time."""
 
     def __init__(self) -> None:
-        self._computed, self._passed = time.thread_time(), time.perf_counter()
+        self._cpu_start, self._wall_start = time.thread_time(), time.perf_counter()
 
-    def seconds(self) -> float:
-        """Since the beginning."""
-        computed, passed = time.thread_time() - self._computed, time.perf_counter() - self._passed
-        return max(computed, passed / PATIENCE)
+    def elapsed(self) -> float:
+        """Seconds charged since the clock was created."""
+        cpu, wall = time.thread_time() - self._cpu_start, time.perf_counter() - self._wall_start
+        return max(cpu, wall / MAX_SLOWDOWN)
 
-    def passing(self, seconds: float) -> float:
-        """The time in which so many seconds are counted, if it goes on as it did so far."""
-        counted = self.seconds()
-        slowness = (time.perf_counter() - self._passed) / counted if counted > 0 else 1.0
-        return seconds * min(PATIENCE, max(1.0, slowness))
+    def wall_seconds(self, seconds: float) -> float:
+        """The wall-clock time for so many charged seconds, at the rate observed so far."""
+        charged = self.elapsed()
+        slowdown = (time.perf_counter() - self._wall_start) / charged if charged > 0 else 1.0
+        return seconds * min(MAX_SLOWDOWN, max(1.0, slowdown))

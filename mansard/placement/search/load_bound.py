@@ -1,14 +1,15 @@
-"""The least weighted load of all queues together, with what values cost that change device: a lower bound.
+"""The load bound: a relaxation of the bottleneck load, solved by dynamic programming over trees.
 
-For weights of the queues that add up to 1 the fullest has at least the weighted mean of all. That mean is a
-sum over dispatches and over values that are copied or handed over, and would be least by itself for every
-dispatch, if values cost nothing. They do; so every dispatch keeps the value among its inputs that was made
-last, and the rest are taken to be free. What is left is a forest, for which dynamic programming from the
-leaves to the roots finds the least mean, for every place of a root. A copy of a value that several dispatches
-keep costs each a part, and so does a handoff, unless a read of something newer can have been it.
+For weights of the queues that add up to 1 the busiest queue has at least the weighted mean of all loads. That
+mean is a sum over dispatches and over values that are copied or handed over; without the values each dispatch
+would take the device that is cheapest for it. The relaxation keeps for every dispatch one input, the one
+produced last, and takes all others to be free. The dependences that are kept form trees, for which dynamic
+programming from the leaves to the roots gives the lowest mean by the device of each root. The copy of a value
+that several dispatches keep is divided among them; so is a handoff, unless a read of something newer may
+cover it.
 
-The weights with the greatest least mean are found by cutting planes (J. E. Kelley, "The cutting-plane method
-for solving convex programs", 1960): every placement on the way bounds the mean from above for all weights.
+The weights with the greatest bound are found by cutting planes (J. E. Kelley, "The cutting-plane method for
+solving convex programs", 1960): every placement on the way bounds the mean from above for all weights.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.placement.problem import HOST
-from mansard.placement.search.loads import game_weights
+from mansard.placement.search.queue_weights import maximin_weights
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_ROUNDS = 16
-"""Most cutting planes for one set of weights."""
-_NEAR = 1e-3
-"""The part of the bound by which weights may miss the best."""
+_MAX_CUTS = 16
+"""Cutting planes for one set of weights, at most."""
+_GAP = 1e-3
+"""The part of the bound within which weights are taken for optimal."""
 
 
 @dataclass(frozen=True)
-class Branch:
-    """The value that a dispatch keeps: its move, who makes it (HOST: the caller), and seconds that the
-    dispatch pays for copy and handoff, [maker's device, own device], the last row for the caller's."""
+class TreeEdge:
+    """The input that the relaxation keeps for a dispatch: its edge, its producer (HOST: the caller), and the
+    seconds of copy and handoff that the dispatch pays, [producer's device, device], the last row for HOST."""
 
     edge: int
     parent: int
@@ -41,81 +42,85 @@ class Branch:
     handoff: Floats
 
     @property
-    def price(self) -> Floats:
-        """Both together."""
+    def cost(self) -> Floats:
+        """Seconds of copy and handoff."""
         return self.copy + self.handoff
 
 
-class Forest:
-    """Dispatches with at most one input each. ``times`` are seconds on every device, inf where a dispatch
-    cannot be, shape (n, devices); ``queues`` has the number of every device's queue, from 0. ``certain`` are
-    seconds that a dispatch on a device brings others to do, (n, devices, devices)."""
+class LoadRelaxation:
+    """Dispatches with at most one input each.
+
+    ``times`` are seconds on every device, inf where a dispatch is not allowed, shape (n, devices); ``queues``
+    has the queue of every device, from 0; ``forced_copies`` are seconds that a dispatch on a device loads
+    other devices with, (n, devices, devices).
+    """
 
     def __init__(
         self,
         times: Floats,
-        branches: Sequence[Branch | None],
+        tree_edges: Sequence[TreeEdge | None],
         queues: Sequence[int],
-        certain: Floats,
+        forced_copies: Floats,
     ) -> None:
-        self.times, self.branches, self.certain = times, branches, certain
+        self.times, self.tree_edges, self.forced_copies = times, tree_edges, forced_copies
         self.queues = np.array(queues)
 
-    def values(self, weights: Floats) -> Floats:
-        """The least weighted load of every dispatch and all that grows from it, by the device it is on.
+    def subtree_loads(self, weights: Floats) -> Floats:
+        """The lowest weighted load of every dispatch and its subtree, by the device it is on.
 
         ``weights`` has shape (sets, queues), the result (sets, n, devices).
         """
-        own = weights[:, self.queues]
-        # A queue without weight does not let a device run what it cannot.
-        able = np.where(np.isinf(self.times), 0.0, self.times)
-        found = np.where(np.isinf(self.times), np.inf, own[:, None, :] * able)
-        found += np.einsum("kd,nsd->kns", own, self.certain)
+        weight = weights[:, self.queues]
+        # A queue of weight 0 does not make a device able to run what it is not allowed to: 0 * inf is nan.
+        finite = np.where(np.isinf(self.times), 0.0, self.times)
+        loads = np.where(np.isinf(self.times), np.inf, weight[:, None, :] * finite)
+        loads += np.einsum("kd,nsd->kns", weight, self.forced_copies)
         for n in range(len(self.times) - 1, -1, -1):
-            branch = self.branches[n]
-            if branch is not None and branch.parent >= 0:
-                paid = found[:, n, None, :] + own[:, None, :] * branch.price[:-1]
-                found[:, branch.parent] += paid.min(axis=2)
-        return found
+            edge = self.tree_edges[n]
+            if edge is not None and edge.parent >= 0:
+                subtree = loads[:, n, None, :] + weight[:, None, :] * edge.cost[:-1]
+                loads[:, edge.parent] += subtree.min(axis=2)
+        return loads
 
-    def loads(self, weights: Floats, begins: Ints) -> Floats:
-        """The load of every queue in the placement of the dispatches from some on whose weighted load is
-        least; ``weights`` has shape (sets, queues), ``begins`` (sets,), the result (sets, queues)."""
-        values, own, sets = self.values(weights), weights[:, self.queues], np.arange(len(weights))
-        labels = np.zeros(values.shape[:2], np.int64)
-        found = np.zeros(weights.shape)
-        for n in range(min(begins), len(self.times)):
-            branch, inside = self.branches[n], n >= begins
-            least, seconds = values[:, n], self.times[n][None]
-            if branch is not None:
-                from_caller = branch.parent == HOST
-                kept = begins == 0 if from_caller else branch.parent >= begins
-                source = np.full(len(weights), HOST) if from_caller else labels[:, branch.parent]
-                price = np.where(kept[:, None], branch.price[source], 0.0)
-                least, seconds = least + own * price, seconds + price
-            labels[:, n] = least.argmin(axis=1)
-            seconds = np.broadcast_to(seconds, least.shape)[sets, labels[:, n]]
-            found[sets, self.queues[labels[:, n]]] += np.where(inside, seconds, 0.0)
-            for device, queue in enumerate(self.queues):
-                found[:, queue] += np.where(inside, self.certain[n, labels[:, n], device], 0.0)
-        return found
-
-    def best_weights(self, first: Floats, begins: Sequence[int], load: Floats) -> Floats:
-        """For each of ``begins`` the weights that bound the fullest queue best for the dispatches from there
-        on, beginning with ``first``; shape (sets, queues). From 0 on queues have a ``load`` besides."""
-        weights, best, start = first, first, np.array(begins)
-        bound = np.full(len(first), -np.inf)
-        besides = np.where(start[:, None] == 0, load, 0.0)
+    def optimise_weights(self, weights: Floats, starts: Sequence[int], load: Floats) -> Floats:
+        """For each of ``starts`` the weights that give the greatest bound for the dispatches from there on;
+        shape (sets, queues), as ``weights``, where the method starts. From dispatch 0 on the queues have
+        ``load`` besides."""
+        initial, best, begin = weights, weights, np.array(starts)
+        bound = np.full(len(initial), -np.inf)
+        initial_load = np.where(begin[:, None] == 0, load, 0.0)
         cuts: list[Floats] = []
-        for _ in range(_ROUNDS):
-            cuts.append(self.loads(weights, start) + besides)
-            if np.isinf(cuts[-1]).any():  # a dispatch that may be nowhere
-                return first
+        for _ in range(_MAX_CUTS):
+            cuts.append(self._optimal_loads(weights, begin) + initial_load)
+            if np.isinf(cuts[-1]).any():  # a dispatch that is allowed nowhere
+                return initial
             value = (cuts[-1] * weights).sum(axis=1)
             best = np.where((value > bound)[:, None], weights, best)
             bound = np.maximum(bound, value)
             planes = np.stack(cuts, axis=1)
-            weights = np.stack([game_weights(own) for own in planes])
-            if ((planes * weights[:, None]).sum(axis=2).min(axis=1) <= bound * (1 + _NEAR)).all():
+            weights = np.stack([maximin_weights(loads) for loads in planes])
+            if ((planes * weights[:, None]).sum(axis=2).min(axis=1) <= bound * (1 + _GAP)).all():
                 break
         return best
+
+    def _optimal_loads(self, weights: Floats, starts: Ints) -> Floats:
+        """The load of every queue in the placement of lowest weighted load of the dispatches from some on;
+        ``weights`` has shape (sets, queues), ``starts`` (sets,), the result (sets, queues)."""
+        subtrees, weight, sets = self.subtree_loads(weights), weights[:, self.queues], np.arange(len(weights))
+        labels = np.zeros(subtrees.shape[:2], np.int64)
+        loads = np.zeros(weights.shape)
+        for n in range(min(starts), len(self.times)):
+            edge, included = self.tree_edges[n], n >= starts
+            weighted, seconds = subtrees[:, n], self.times[n][None]
+            if edge is not None:
+                from_host = edge.parent == HOST
+                kept = starts == 0 if from_host else edge.parent >= starts
+                source = np.full(len(weights), HOST) if from_host else labels[:, edge.parent]
+                cost = np.where(kept[:, None], edge.cost[source], 0.0)
+                weighted, seconds = weighted + weight * cost, seconds + cost
+            labels[:, n] = weighted.argmin(axis=1)
+            seconds = np.broadcast_to(seconds, weighted.shape)[sets, labels[:, n]]
+            loads[sets, self.queues[labels[:, n]]] += np.where(included, seconds, 0.0)
+            for device, queue in enumerate(self.queues):
+                loads[:, queue] += np.where(included, self.forced_copies[n, labels[:, n], device], 0.0)
+        return loads

@@ -19,11 +19,12 @@ from support.placements import (
 
 from mansard.errors import PlacementError
 from mansard.placement.problem import HOST, DataEdge, PlacementProblem, ResidentConstant
-from mansard.placement.search.beam import Frontier
+from mansard.placement.search.beam import BeamSearch
 from mansard.placement.search.choose import choose
-from mansard.placement.search.loads import Loads, load_weights
-from mansard.placement.search.local import cost_of
-from mansard.placement.search.milp import solve
+from mansard.placement.search.loads import LoadEvaluator
+from mansard.placement.search.milp import solve_milp
+from mansard.placement.search.objective import cost_function
+from mansard.placement.search.queue_weights import dual_weights
 from mansard.placement.simulate import simulate
 
 
@@ -32,14 +33,14 @@ from mansard.placement.simulate import simulate
 def test_the_best_is_found_where_nothing_is_dropped(seed, objective):
     problem = constrained(seed)
     best = best_allowed(problem, objective)
-    found = Frontier(problem, objective).run(UNLIMITED, math.inf, LATER)
+    found = BeamSearch(problem, objective).run(UNLIMITED, math.inf, LATER)
     if best is None:
         assert found.labels is None
         assert found.bound == math.inf
         return
     assert problem.is_feasible(found.labels)
     # Copies that take nothing worth mentioning are left out of the search, not out of the cost.
-    assert found.cost == cost_of(problem, objective)(found.labels)
+    assert found.cost == cost_function(problem, objective)(found.labels)
     assert best * (1 - 1e-9) <= found.cost <= best * 1.005
     assert found.bound <= best * (1 + 1e-9)
     assert found.bound >= best * 0.995
@@ -53,7 +54,7 @@ def test_the_bound_holds_where_states_were_dropped(seed, objective):
     problem = constrained(seed)
     best = best_allowed(problem, objective)
     for width in (1, 2, 4):
-        found = Frontier(problem, objective).run(width, math.inf, LATER)
+        found = BeamSearch(problem, objective).run(width, math.inf, LATER)
         if best is not None:
             assert found.bound <= best * (1 + 1e-9)
         if found.labels is not None:
@@ -73,13 +74,13 @@ def test_copies_to_where_values_are_joined_are_known_when_they_are_made(seed, jo
     times = (*((1.0, float(rng.uniform(0.7, 1.2))) for _ in range(count)), (0.2, 0.2))
     problem = PlacementProblem(times, (*((0, 1),) * count, joins), tuple(edges), (near, far))
     best = best_of_all(problem, "throughput")
-    found = Frontier(problem, "throughput").run(UNLIMITED, math.inf, LATER)
+    found = BeamSearch(problem, "throughput").run(UNLIMITED, math.inf, LATER)
     assert best * (1 - 1e-9) <= found.cost <= best * 1.005
     assert best * 0.995 <= found.bound <= best * (1 + 1e-9)
     choice = choose(dataclasses.replace(problem, times=(*times[:-1], (0.2, 0.201))), "throughput", 5.0)
     assert choice.cost - choice.given_up <= best * 1.011
     if len(joins) == 1:
-        assert Frontier(problem, "throughput").bound >= 0.9 * best
+        assert BeamSearch(problem, "throughput").bound >= 0.9 * best
 
 
 def inputs_at_different_times(seed):
@@ -101,20 +102,20 @@ def inputs_at_different_times(seed):
 def test_inputs_arrive_when_they_do(seed):
     problem = inputs_at_different_times(seed)
     best = best_of_all(problem, "latency")
-    found = Frontier(problem, "latency").run(UNLIMITED, math.inf, LATER)
+    found = BeamSearch(problem, "latency").run(UNLIMITED, math.inf, LATER)
     assert best * (1 - 1e-9) <= found.cost <= best * 1.005
     assert best * 0.995 <= found.bound <= best * (1 + 1e-9)
-    assert Frontier(problem, "latency").run(2, math.inf, LATER).bound <= best * (1 + 1e-9)
+    assert BeamSearch(problem, "latency").run(2, math.inf, LATER).bound <= best * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_loads_are_those_of_the_run(seed):
     problem, rng = constrained(seed), np.random.default_rng(seed)
-    loads = Loads(problem)
+    loads = LoadEvaluator(problem)
     for _ in range(20):
         labels = [int(rng.choice(able)) for able in problem.allowed]
         expected = max(problem.queue_loads(simulate(problem, labels).load))
-        assert loads.fullest(labels) == pytest.approx(expected, rel=1e-12)
+        assert loads.bottleneck(labels) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
@@ -124,23 +125,23 @@ def test_the_program_alone_is_a_bound(seed, objective):
     best = best_allowed(problem, objective)
     if best is None:
         with pytest.raises(PlacementError, match="memory limits"):
-            solve(problem, objective, 5.0)
+            solve_milp(problem, objective, 5.0)
         return
-    found = solve(problem, objective, 5.0)
+    found = solve_milp(problem, objective, 5.0)
     assert found.bound <= best * (1 + 1e-9)
-    assert cost_of(problem, objective)(found.labels) >= best * (1 - 1e-9)
+    assert cost_function(problem, objective)(found.labels) >= best * (1 - 1e-9)
 
 
 def test_no_answer_when_nothing_is_below_what_is_known():
     problem = random_problem(1)
     best = best_of_all(problem, "latency")
-    found = Frontier(problem, "latency").run(UNLIMITED, best, LATER)
+    found = BeamSearch(problem, "latency").run(UNLIMITED, best, LATER)
     assert found.labels is None
     assert best * 0.995 <= found.bound <= best
 
 
 def test_time_that_is_up_gives_no_bound():
-    found = Frontier(random_problem(1), "latency").run(UNLIMITED, math.inf, 0.0)
+    found = BeamSearch(random_problem(1), "latency").run(UNLIMITED, math.inf, 0.0)
     assert (found.labels, found.bound) == (None, 0.0)
 
 
@@ -175,7 +176,7 @@ def test_an_answer_is_composed_of_the_answers_between_values_that_all_passes_thr
         reached = following
     last = problem.edges[-1].bytes
     expected = min(value + problem.transfer_delay(last, device, HOST)[1] for device, value in reached.items())
-    found = Frontier(problem, "latency").run(256, math.inf, LATER)
+    found = BeamSearch(problem, "latency").run(256, math.inf, LATER)
     assert expected * (1 - 1e-9) <= found.cost <= expected * 1.005
     assert found.bound == pytest.approx(expected, rel=5e-3)
 
@@ -207,9 +208,9 @@ def segment(problem, own, before, labels):
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 def test_two_ways_to_the_best_agree(objective):
     problem = diamonds(6, seed=1)
-    frontier = Frontier(problem, objective).run(4096, math.inf, LATER)
-    program = solve(problem, objective, 10.0)
-    cost = cost_of(problem, objective)
+    frontier = BeamSearch(problem, objective).run(4096, math.inf, LATER)
+    program = solve_milp(problem, objective, 10.0)
+    cost = cost_function(problem, objective)
     assert frontier.bound <= cost(program.labels) * (1 + 1e-9)
     assert program.bound <= frontier.cost * (1 + 1e-9)
     assert frontier.cost <= cost(program.labels) * 1.005
@@ -222,7 +223,7 @@ def test_a_large_copy_that_pays_over_many_layers_is_found():
     edges = [DataEdge(HOST, tuple(range(count)), 4.0)]
     edges += [DataEdge(n, (n + 1 if n + 1 < count else HOST,), 1e-3) for n in range(count)]
     problem = PlacementProblem(((1.0, 0.5),) * count, ((0, 1),) * count, tuple(edges), (near, far))
-    found = Frontier(problem, "latency").run(8, math.inf, LATER)
+    found = BeamSearch(problem, "latency").run(8, math.inf, LATER)
     # Four on the near device while the far one copies, the rest there.
     assert found.cost == pytest.approx(4 + 0.02 + 26 * 0.5, abs=0.02)
     assert found.bound >= found.cost * 0.995
@@ -240,9 +241,9 @@ def test_memory_that_is_short_is_known_from_the_beginning():
     )
     problem = PlacementProblem(times, ((0, 1),) * count, tuple(edges), (near, far), (), constants, (None, 60))
     best = best_of_all(problem, "latency", problem.is_feasible)
-    narrow = Frontier(problem, "latency")
+    narrow = BeamSearch(problem, "latency")
     assert 0.95 * best <= narrow.run(1, math.inf, LATER).bound <= best * (1 + 1e-9)
-    assert narrow.look.ways.tail[:, 0].min(axis=1).max() < 0.8 * best  # without a price
+    assert narrow.tables.paths.tails[:, 0].min(axis=1).max() < 0.8 * best  # without a price
 
 
 def test_a_heavy_end_is_known_from_the_beginning():
@@ -254,7 +255,7 @@ def test_a_heavy_end_is_known_from_the_beginning():
     problem = PlacementProblem(
         tuple((s, 1.5 * s, 2.5 * s) for s in sizes), ((0, 1, 2),) * len(sizes), tuple(edges), devices
     )
-    found = Frontier(problem, "throughput").run(32, math.inf, LATER)
+    found = BeamSearch(problem, "throughput").run(32, math.inf, LATER)
     assert found.cost <= found.bound * 1.02
     assert found.cost == max(simulate(problem, found.labels).load)
 
@@ -263,7 +264,7 @@ def test_weights_of_devices_bound_the_fullest_queue():
     rng = np.random.default_rng(0)
     times = rng.uniform(0.1, 1.0, (12, 2))
     times[3, 0] = np.inf
-    weights = load_weights(times)
+    weights = dual_weights(times)
     assert weights.sum() == pytest.approx(1)
     bound = np.where(np.isinf(times), np.inf, weights * np.where(np.isinf(times), 0, times)).min(axis=1).sum()
     fullest = min(

@@ -7,16 +7,16 @@ import pytest
 from support.placements import LATER, UNLIMITED, best_allowed, constrained, profile
 
 from mansard.placement.problem import HOST, DataEdge, PlacementProblem
-from mansard.placement.search.beam import Frontier
-from mansard.placement.search.branching import Case, divided
+from mansard.placement.search.beam import BeamSearch
+from mansard.placement.search.branching import Subproblem, branch
 from mansard.placement.search.choose import choose
 
 
 def all_cases(problem, most=20):
     """Divided again and again, whatever the weight."""
-    open_cases, closed = [Case(problem)], []
+    open_cases, closed = [Subproblem(problem)], []
     while open_cases and len(open_cases) + len(closed) < most:
-        parts = divided(open_cases[0], 1e-9)
+        parts = branch(open_cases[0], 1e-9)
         closed += [] if parts else [open_cases[0]]
         open_cases = [*open_cases[1:], *parts]
     return open_cases + closed
@@ -28,7 +28,7 @@ def test_the_best_of_the_cases_is_the_best(seed):
     best = best_allowed(problem, "throughput")
     cases = all_cases(problem)
     assert len(cases) > 1
-    found = [Frontier(case, "throughput").run(UNLIMITED, math.inf, LATER) for case in cases]
+    found = [BeamSearch(case, "throughput").run(UNLIMITED, math.inf, LATER) for case in cases]
     if best is None:
         assert all(own.labels is None for own in found)
         return
@@ -41,13 +41,13 @@ def test_a_case_is_bounded_by_its_placements_alone():
     near, far = profile("near", 0.1, 1.0, True), profile("far", 0.1, 1.0, False)
     edges = (DataEdge(HOST, (0, 1), 3.0), DataEdge(0, (1,), 0.01), DataEdge(1, (HOST,), 0.01))
     problem = PlacementProblem(((1.0, 0.5),) * 2, ((0, 1),) * 2, edges, (near, far))
-    copied = Case(problem, frozenset({(0, 1)}))
-    assert copied.load == (0.0, 3.0)
-    without, with_copy = divided(Case(problem), 2.0)
+    copied = Subproblem(problem, frozenset({(0, 1)}))
+    assert copied.copy_load == (0.0, 3.0)
+    without, with_copy = branch(Subproblem(problem), 2.0)
     assert [case.problem.allowed for case in (without, with_copy)] == [((0,), (0,)), ((0, 1), (0, 1))]
-    assert with_copy.paid == {(0, 1)}
-    assert Frontier(without, "throughput").bound == pytest.approx(2.0)
-    assert Frontier(with_copy, "throughput").bound == pytest.approx(3.0)
+    assert with_copy.fixed_copies == {(0, 1)}
+    assert BeamSearch(without, "throughput").bound == pytest.approx(2.0)
+    assert BeamSearch(with_copy, "throughput").bound == pytest.approx(3.0)
 
 
 def test_a_value_that_many_read_is_copied_in_whole_or_not_at_all():
@@ -58,7 +58,7 @@ def test_a_value_that_many_read_is_copied_in_whole_or_not_at_all():
     edges += [DataEdge(n, (n + 1 if n + 1 < count else HOST,), 1e-3) for n in range(count)]
     problem = PlacementProblem(((1.0, 0.5),) * count, ((0, 1),) * count, tuple(edges), (near, far))
     # k on the far device: the greater of 30 - k and 12 + k / 2.
-    assert Frontier(problem, "throughput").bound < 0.95 * 18
+    assert BeamSearch(problem, "throughput").bound < 0.95 * 18
     choice = choose(problem, "throughput", 5.0)
     assert choice.cost == pytest.approx(18, abs=0.2)
     assert choice.bound >= 0.99 * choice.cost
@@ -73,15 +73,15 @@ def test_alike_values_are_copied_together():
         DataEdge(1, (HOST,), 0.01),
     )
     problem = PlacementProblem(((1.0, 0.5),) * 2, ((0, 1),) * 2, edges, (near, far))
-    assert [case.load for case in divided(Case(problem), 2.5)] == [(0.0, 0.0), (0.0, 3.0)]
-    assert divided(Case(problem), 3.5) == []
+    assert [case.copy_load for case in branch(Subproblem(problem), 2.5)] == [(0.0, 0.0), (0.0, 3.0)]
+    assert branch(Subproblem(problem), 3.5) == []
 
 
 def test_a_value_is_made_on_the_device_or_elsewhere():
     near, far = profile("near", 0.0, 1.0, True), profile("far", 0.0, 1.0, False)
     edges = (DataEdge(0, (1, 2), 5.0), DataEdge(1, (HOST,), 0.01), DataEdge(2, (HOST,), 0.01))
     problem = PlacementProblem(((1.0, 1.0),) * 3, ((0, 1),) * 3, edges, (near, far))
-    cases = divided(Case(problem), 4.0)
+    cases = branch(Subproblem(problem), 4.0)
     assert len(cases) == 3
     for labels in itertools.product((0, 1), repeat=3):
         inside = [
@@ -89,6 +89,6 @@ def test_a_value_is_made_on_the_device_or_elsewhere():
             for case in cases
             if all(d in able for d, able in zip(labels, case.problem.allowed, strict=True))
             # A copy that a case counts is one that the placement makes.
-            and all(labels[0] != d and d in labels[1:] for _, d in case.paid)
+            and all(labels[0] != d and d in labels[1:] for _, d in case.fixed_copies)
         ]
         assert len(inside) == 1

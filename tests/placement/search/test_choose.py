@@ -9,9 +9,10 @@ from support.placements import best_of_all, profile, random_problem
 
 from mansard.errors import PlacementError
 from mansard.placement.problem import HOST, DataEdge, PlacementProblem, ResidentConstant
-from mansard.placement.search.choose import choose, load_bound, path_bound
-from mansard.placement.search.local import stages
-from mansard.placement.search.milp import solve
+from mansard.placement.search.choose import choose
+from mansard.placement.search.construction import pipeline_stages
+from mansard.placement.search.initial_bounds import critical_path_bound, divisible_load_bound
+from mansard.placement.search.milp import solve_milp
 from mansard.placement.simulate import simulate
 
 
@@ -31,8 +32,8 @@ def test_the_best_of_all_placements_is_found_and_bounded(seed, objective):
 @pytest.mark.parametrize("seed", range(6))
 def test_simple_bounds_hold(seed):
     problem = random_problem(seed)
-    assert path_bound(problem) <= best_of_all(problem, "latency") + 1e-12
-    assert load_bound(problem) <= best_of_all(problem, "throughput") + 1e-12
+    assert critical_path_bound(problem) <= best_of_all(problem, "latency") + 1e-12
+    assert divisible_load_bound(problem) <= best_of_all(problem, "throughput") + 1e-12
 
 
 def test_constants_stay_within_a_memory_limit():
@@ -89,7 +90,7 @@ def test_a_value_is_copied_once_to_each_device_that_reads_it():
 def test_the_program_alone_is_a_bound(seed, objective):
     problem = random_problem(seed, devices=2 + seed % 2)
     best = best_of_all(problem, objective)
-    solution = solve(problem, objective, 5.0)
+    solution = solve_milp(problem, objective, 5.0)
     assert solution.bound <= best * (1 + 1e-9)
     if objective == "throughput":  # nothing is left out of it
         load = max(problem.queue_loads(simulate(problem, solution.labels).load))
@@ -176,7 +177,7 @@ def test_throughput_does_not_pay_for_handoffs_with_small_gains(devices):
 
 def test_the_program_alone_bounds_what_it_leaves_out():
     problem = random_problem(3, count=40)
-    solution = solve(problem, "latency", 5.0)
+    solution = solve_milp(problem, "latency", 5.0)
     assert solution.labels is not None
     assert solution.bound <= simulate(problem, solution.labels).seconds
 
@@ -199,8 +200,8 @@ def test_stages_have_equal_loads_and_few_handoffs(devices):
     times = tuple((t,) * devices for t in rng.uniform(0.9, 1.1, 60))
     edges = tuple(DataEdge(n, (n + 1 if n < 59 else HOST,), 1) for n in range(60))
     problem = PlacementProblem(times, (tuple(range(devices)),) * 60, edges, profiles)
-    choice = choose(problem, "throughput", 5.0, enough=0.05)
+    choice = choose(problem, "throughput", 5.0, gap_tolerance=0.05)
     assert sum(a != b for a, b in itertools.pairwise(choice.labels)) == devices - 1
     assert choice.gap < 0.05
     only = dataclasses.replace(problem, allowed=((0,), *problem.allowed[1:-1], (0,)))
-    assert all(labels[0] == labels[-1] == 0 for labels in stages(only))
+    assert all(labels[0] == labels[-1] == 0 for labels in pipeline_stages(only))
