@@ -255,7 +255,8 @@ def reordered(problem: PlacementProblem, order: Sequence[int]) -> PlacementProbl
         edges=edges,
         colocated=tuple(tuple(sorted(position[n] for n in group)) for group in problem.colocated),
         constants=tuple(
-            replace(c, readers=tuple(sorted(position[n] for n in c.readers))) for c in problem.constants
+            replace(constant, readers=tuple(sorted(position[n] for n in constant.readers)))
+            for constant in problem.constants
         ),
     )
 
