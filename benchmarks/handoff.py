@@ -28,9 +28,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mansard.calibration.handoffs import WORK_SECONDS, Handoff, between, from_host, to_host
+from mansard.calibration.links import wake
 from mansard.hal import Device, registry
-from mansard.tuning.handoffs import WORK_SECONDS, Handoff, between, from_host, to_host
-from mansard.tuning.links import wake
 
 PARTS = ("noticed", "passed", "started")
 

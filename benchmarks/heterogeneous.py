@@ -309,7 +309,8 @@ def main() -> None:
         "devices": {name: registry.open_device(name).info.name for name in ("cpu", options.gpu)},
     }
     if options.calibrate > 0:
-        from mansard.tuning.calibrate import calibrate, to_toml
+        from mansard.calibration import measure as calibrate
+        from mansard.calibration import to_toml
 
         result["profiles"] = to_toml(calibrate(["cpu", options.gpu], options.calibrate))
     for name in options.cases.split(","):

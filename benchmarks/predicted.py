@@ -278,7 +278,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.calibrate:
-        from mansard.tuning.calibrate import calibrate
+        from mansard.calibration.measure import calibrate
 
         calibrate(options.devices.split(","), options.calibrate)
         print(f"{time.perf_counter() - STARTED:.0f} s: calibrated", flush=True)

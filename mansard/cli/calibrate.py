@@ -16,8 +16,8 @@ from mansard.cli.tune import parse_duration
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from mansard.calibration import Calibration
     from mansard.hal import DeviceInfo
-    from mansard.tuning.calibrate import Calibration
 
 
 def calibrate(
@@ -49,8 +49,8 @@ def calibrate(
             out.show("calibrations removed: placement uses shipped profiles")
             out.result({"devices": []})
             return
-        from mansard.tuning.calibrate import calibrate as measure
-        from mansard.tuning.calibrate import to_toml
+        from mansard.calibration import to_toml
+        from mansard.calibration.measure import calibrate as measure
 
         seconds = parse_duration(budget)
         with progress_bar() as progress:

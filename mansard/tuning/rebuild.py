@@ -65,7 +65,7 @@ def with_parameters(
 
     ``chosen`` gives the parameters of kernels by slot and name; others keep theirs.
     """
-    made: dict[tuple[int, str], tuple[KernelSource, CompiledKernel]] = {}
+    latest: dict[tuple[int, str], tuple[KernelSource, CompiledKernel]] = {}
     updated = []
     for source in sources:
         if source.device not in compilers:
@@ -74,11 +74,11 @@ def with_parameters(
         key = source.device, source.name
         parameters = chosen.get(key, source.parameters)
         kernel = compilers[source.device].compile(source.dispatch(), source.source, parameters)
-        made[key] = source, kernel
+        latest[key] = source, kernel
         updated.append(replace(source, name=kernel.name, parameters=parameters, packed=kernel.packed))
     changed = ChangedResources(resources, sources_to_bytes(updated))
     for slot, compiler in compilers.items():
-        kernels = {name: pair for (device, name), pair in made.items() if device == slot}
+        kernels = {name: pair for (device, name), pair in latest.items() if device == slot}
         plan = _with_kernels(plan, changed, resources, slot, compiler.backend, kernels)
     names = ", ".join(plan.devices[slot].name for slot in compilers)
     return replace(plan, info={**plan.info, "tuned": names}), changed
@@ -148,8 +148,8 @@ def _repacking(
     def make() -> Bytes:
         stored = base.load(spec).view(spec.dtype.numpy).reshape(spec.shape)
         flat = stored if old is None else unpack(old, stored, math.prod(shape))
-        made = flat.reshape(shape) if new is None else new.pack(flat.reshape(shape))
-        return np.ascontiguousarray(made).reshape(-1).view(np.uint8)
+        data = flat.reshape(shape) if new is None else new.pack(flat.reshape(shape))
+        return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
 
     return make
 

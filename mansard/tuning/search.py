@@ -54,9 +54,9 @@ class Search:
         while len(tried) < len(self.candidates) and time.monotonic() < deadline:
             chunk = self._next(tried)
             tried.update(chunk)
-            made = self._compile([self.candidates[i] for i in chunk])
-            self._run([self._default, *made], _FIRST_ROUNDS)
-            kept = self._close_to_best([*kept, *made])
+            compiled = self._compile([self.candidates[i] for i in chunk])
+            self._run([self._default, *compiled], _FIRST_ROUNDS)
+            kept = self._close_to_best([*kept, *compiled])
             progress()
         return self._verdict(kept, tuple(sorted(tried)))
 
@@ -100,8 +100,8 @@ class Search:
                 return None  # a candidate that the target cannot hold is no candidate
 
         with ThreadPoolExecutor(workers()) as pool:
-            made = [kernel for kernel in pool.map(one, parameters) if kernel is not None]
-        return [kernel for kernel in made if self._stopwatch.loads(kernel)]
+            compiled = [kernel for kernel in pool.map(one, parameters) if kernel is not None]
+        return [kernel for kernel in compiled if self._stopwatch.loads(kernel)]
 
     def _run(self, kernels: Sequence[CompiledKernel], rounds: int) -> None:
         """Time kernels against each other; the least time of each is kept."""

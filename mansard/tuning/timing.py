@@ -31,11 +31,11 @@ from mansard.ir.types import Value
 from mansard.runtime.memory.constants import upload
 from mansard.runtime.memory.tensors import empty
 
-_MOST_SETS = 16
-_MOST_COPIES = 1 << 30
+_MAX_SETS = 16
+_MAX_COPIES = 1 << 30
 """Bytes of the copies of a kernel's constants, if one does not take more by itself."""
 _LOWERS_CLOCK = ("discrete", "integrated")
-_WARMING_NS, _MOST_WARMING = 50_000_000, 4000
+_WARMING_NS, _MAX_WARMING = 50_000_000, 4000
 """How long a GPU works before times count, and in how many runs at most. An H200 that waits for the host
 falls from 1980 to 345 MHz within 1.5 s, and needs some tens of milliseconds of work to come back."""
 _BLOCK = 1 << 20
@@ -75,7 +75,7 @@ class Stopwatch:
         values = workload.dispatch.inputs
         constant_bytes = sum(self._bytes(values[i]) for i in workload.constants)
         wanted = math.ceil(workload.model_constants / max(1, constant_bytes))
-        self._sets = max(1, min(_MOST_SETS, wanted, _MOST_COPIES // max(1, constant_bytes)))
+        self._sets = max(1, min(_MAX_SETS, wanted, _MAX_COPIES // max(1, constant_bytes)))
 
     def commands(self, variants: Sequence[CompiledKernel], rounds: int) -> list[Command]:
         """``rounds`` runs of each variant, in turn, each after the end of the one before."""
@@ -109,7 +109,7 @@ class Stopwatch:
         if self._shortest == 0:
             self._shortest = _WARMING_NS  # one run, to learn how long it takes
             self.measure([variant], 1)
-        return min(_MOST_WARMING, -(-_WARMING_NS // max(1, self._shortest)))
+        return min(_MAX_WARMING, -(-_WARMING_NS // max(1, self._shortest)))
 
     def loads(self, variant: CompiledKernel) -> bool:
         """Whether the device takes a variant: a driver may refuse code that keeps to every limit."""

@@ -100,7 +100,7 @@ def tune(
     if data is None:
         raise ArtifactError("the model does not hold the sources of its kernels: compile it again")
     sources = sources_from_bytes(data)
-    slots = {i: found for i in range(len(plan.devices)) if (found := _tunable(plan, i)) is not None}
+    slots = {i: kernels for i in range(len(plan.devices)) if (kernels := _tunable(plan, i)) is not None}
     if not slots:
         named = ", ".join(f"{d.name} ({d.target})" for d in plan.devices)
         raise CompileError(f"nothing to tune here: the model is for {named}; compile it for this machine")
@@ -155,7 +155,7 @@ def _tune_slot(
 ) -> list[tuple[TunedKernel, Tuned]]:
     jobs = _jobs(plan, slot, sources, compiler, open_device(device.id))
     left = sorted(jobs, key=lambda j: -j.default_ns * j.runs)
-    found = []
+    rows = []
     while left:
         job = left.pop(0)
         share = job.default_ns * job.runs / max(1, sum(j.default_ns * j.runs for j in (job, *left)))
@@ -176,8 +176,8 @@ def _tune_slot(
             len(result.tried),
             len(job.search.candidates),
         )
-        found.append((row, result))
-    return found
+        rows.append((row, result))
+    return rows
 
 
 def _jobs(

@@ -7,8 +7,8 @@ import json
 import handoff
 import pytest
 
+from mansard.calibration import handoffs
 from mansard.hal import registry
-from mansard.tuning import handoffs
 
 
 def measured(capsys: pytest.CaptureFixture[str], *names: str) -> list[dict[str, object]]:

@@ -8,6 +8,7 @@ from support.graphs import A0, A1, F32, maps, op, unary
 from support.heavy_graphs import GRAPHS
 from support.placements import CHIP
 
+from mansard.calibration import mixed_graphs as mixed
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.errors import PlacementError
 from mansard.ir import GraphBuilder, IndexMap
@@ -18,7 +19,6 @@ from mansard.placement.what_if import replay
 from mansard.plan.serialise import plan_from_json, plan_to_json
 from mansard.targets.profile import KINDS, DeviceProfile, LinkProfile
 from mansard.targets.socs import parse_soc
-from mansard.tuning import mixed
 
 
 def profile(**figures):

@@ -7,6 +7,7 @@ import pytest
 from support.graphs import F32, unary
 from typer.testing import CliRunner
 
+from mansard.calibration import Calibration, to_toml
 from mansard.cli.main import app
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.targets import resolve_targets
@@ -17,7 +18,6 @@ from mansard.placement import PlacementOptions
 from mansard.targets.calibrated import FOLDER, calibrated, forget, keep
 from mansard.targets.profile import DeviceProfile, LinkProfile, default_profile
 from mansard.targets.socs import parse_soc
-from mansard.tuning.calibrate import Calibration, to_toml
 
 GPU = DeviceInfo("vulkan", 0, "Some GPU", "vulkan:1.3", driver_version="1", kind="discrete")
 HOST = LinkProfile(2e9, 1e-6, 7e-6, ((1e6, 0.0), (1e8, 1e-2)))
@@ -133,7 +133,7 @@ def test_simulated_devices_alone_are_refused():
 
 
 def test_nothing_is_measured_of_simulated_devices_beside_others(monkeypatch):
-    from mansard.tuning import calibrate as module
+    from mansard.calibration import measure as module
 
     measured = []
 
@@ -142,7 +142,7 @@ def test_nothing_is_measured_of_simulated_devices_beside_others(monkeypatch):
         own = profile(bench.device.info.name)
         return Calibration(bench.device.info, own, own, {})
 
-    monkeypatch.setattr(module._Bench, "run", run)
+    monkeypatch.setattr(module.DeviceBench, "run", run)
     monkeypatch.setattr(module, "with_links", lambda devices, found: found)
     arguments = ["calibrate", "--device", "null", "--device", "cpu", "--json"]
     result = CliRunner().invoke(app, arguments)

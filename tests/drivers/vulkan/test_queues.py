@@ -18,6 +18,8 @@ from support.graphs import F32, binary, matmul
 
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
+from mansard.calibration import probes
+from mansard.calibration.concurrency import concurrency
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.device import VulkanDevice
@@ -38,8 +40,6 @@ from mansard.hal import (
 )
 from mansard.ir import GraphBuilder
 from mansard.placement import PlacementOptions
-from mansard.tuning import probes
-from mansard.tuning.concurrency import concurrency
 
 pytestmark = pytest.mark.vulkan
 SHARED = MemoryKind.SHARED

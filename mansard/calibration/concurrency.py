@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from mansard.calibration import probes
+from mansard.calibration.links import wake
+from mansard.calibration.sessions import session_on
 from mansard.hal import Device
 from mansard.runtime.memory.tensors import Prepared
 from mansard.runtime.session import Session
-from mansard.tuning import probes
-from mansard.tuning.links import wake
-from mansard.tuning.sessions import session_on
 
 _ROUNDS = 3
 _CALLS = 8
@@ -35,10 +35,10 @@ def concurrency(device: Device) -> float:
         wake(device)
         alone = min(_busy(session, prepared) for _ in range(_ROUNDS))
         with ThreadPoolExecutor(queues) as pool:
-            together = min(_per_call(session, prepared, pool, queues) for _ in range(_ROUNDS))
+            concurrent = min(_per_call(session, prepared, pool, queues) for _ in range(_ROUNDS))
     finally:
         session.close()
-    return min(float(queues), max(1.0, alone / together))
+    return min(float(queues), max(1.0, alone / concurrent))
 
 
 def _busy(session: Session, prepared: Prepared) -> float:

@@ -15,6 +15,9 @@ def session_on(device: Device, graph: Graph, max_in_flight: int = MAX_IN_FLIGHT)
 
     Raises errors under CompileError for a graph that the device cannot run.
     """
-    made = compile_graph(graph, CompileOptions((device.info.id,), PlacementOptions(fallback="error")))
-    resources, devices = MemoryResources(made.executables, made.weights), {made.plan.devices[0].name: device}
-    return Session(made.plan, resources, devices, max_in_flight=max_in_flight)
+    compiled = compile_graph(graph, CompileOptions((device.info.id,), PlacementOptions(fallback="error")))
+    resources, devices = (
+        MemoryResources(compiled.executables, compiled.weights),
+        {compiled.plan.devices[0].name: device},
+    )
+    return Session(compiled.plan, resources, devices, max_in_flight=max_in_flight)

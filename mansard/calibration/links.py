@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from mansard.calibration import handoffs
 from mansard.hal import (
     BarrierCommand,
     Buffer,
@@ -23,13 +24,12 @@ from mansard.hal import (
     Submission,
 )
 from mansard.targets.profile import LinkProfile
-from mansard.tuning import handoffs
 
 _TIMEOUT_S = 60.0
 _COPIED = 32 << 20
 _COPIES = 5
 _SMALL, _SMALL_COPIES = 256, 64
-_TURNS = 31
+_ROUNDS = 31
 _WAKING_S = 0.5
 _LOWERS_CLOCK = ("discrete", "integrated", "virtual")
 
@@ -48,8 +48,8 @@ def wake(device: Device, seconds: float = _WAKING_S) -> None:
     if device.info.kind not in _LOWERS_CLOCK:
         return
     with closing(device.allocate(_COPIED, MemoryKind.DEVICE, "calibration")) as target:
-        filling: Sequence[Command] = [FillCommand(BufferRef(target), _COPIED), BarrierCommand()] * _COPIES
-        with closing(device.record(filling)) as recorded:
+        fills: Sequence[Command] = [FillCommand(BufferRef(target), _COPIED), BarrierCommand()] * _COPIES
+        with closing(device.record(fills)) as recorded:
             clock, end = _Clock(device), time.monotonic() + seconds
             while time.monotonic() < end:
                 clock.run(recorded)
@@ -65,14 +65,14 @@ def host_links(device: Device) -> HostLinks:
     """Bandwidth of copies by the device's own queue between its memory and memory that the host sees."""
     with (
         closing(device.allocate(_COPIED, MemoryKind.SHARED, "calibration")) as shared,
-        closing(device.allocate(_COPIED, MemoryKind.DEVICE, "calibration")) as own,
+        closing(device.allocate(_COPIED, MemoryKind.DEVICE, "calibration")) as device_memory,
     ):
         shared.view()[:] = 1
         wake(device)
-        up, down = _copy_seconds(device, shared, own), _copy_seconds(device, own, shared)
+        up, down = _copy_seconds(device, shared, device_memory), _copy_seconds(device, device_memory, shared)
         # Where both are the same memory nothing is copied.
-        each = 0.0 if device.capabilities.unified_memory else _least_copy(device, shared, own)
-    late = _median(handoffs.to_host(device, _TURNS))
+        each = 0.0 if device.capabilities.unified_memory else _shortest_copy(device, shared, device_memory)
+    late = _median(handoffs.to_host(device, _ROUNDS))
     return HostLinks(LinkProfile(_COPIED / up, late, each), LinkProfile(_COPIED / down, late, each))
 
 
@@ -80,11 +80,11 @@ def handoff(source: Device, target: Device) -> float:
     """Seconds from the end of work on ``source`` until ``target``, which waits for it, starts: the median."""
     for device in (source, target):
         wake(device)
-    return _median(handoffs.between(source, target, _TURNS))
+    return _median(handoffs.between(source, target, _ROUNDS))
 
 
-def _median(found: Sequence[handoffs.Handoff]) -> float:
-    return max(0.0, statistics.median(each.total for each in found) / 1e9)
+def _median(measured: Sequence[handoffs.Handoff]) -> float:
+    return max(0.0, statistics.median(each.total for each in measured) / 1e9)
 
 
 def _copy_seconds(device: Device, source: Buffer, target: Buffer) -> float:
@@ -97,7 +97,7 @@ def _copy_seconds(device: Device, source: Buffer, target: Buffer) -> float:
         return min(row.end_ns - row.start_ns for row in recorded.profile()) / 1e9
 
 
-def _least_copy(device: Device, source: Buffer, target: Buffer) -> float:
+def _shortest_copy(device: Device, source: Buffer, target: Buffer) -> float:
     """Seconds that one more small copy adds to a submission in which each waits for the one before."""
     copy: Sequence[Command] = [CopyCommand(BufferRef(source), BufferRef(target), _SMALL), BarrierCommand()]
     once, often = (submission_seconds(device, [*copy] * count) for count in (1, 1 + _SMALL_COPIES))
@@ -121,7 +121,7 @@ class _Clock:
     def best(self, commands: CommandBuffer) -> float:
         """Seconds of the quickest of several runs."""
         spans = []
-        for _ in range(_TURNS):
+        for _ in range(_ROUNDS):
             begin = time.monotonic_ns()
             spans.append(self.run(commands) - begin)
         return min(spans) / 1e9

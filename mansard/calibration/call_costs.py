@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mansard.calibration.links import wake
+from mansard.calibration.sessions import session_on
 from mansard.dims import Dim, representative, symbol
 from mansard.dtypes import DType
 from mansard.hal import Device
 from mansard.ir import Graph, GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Const, Scalar
 from mansard.runtime.profiling.profile import Profile
-from mansard.tuning.links import wake
-from mansard.tuning.sessions import session_on
 
 Points = tuple[tuple[float, float], ...]
 """(Bytes, seconds), the smallest first."""
@@ -30,7 +30,7 @@ _WIDTH = 1 << 10
 _ROWS = (1 << 8, 1 << 11, 1 << 13)
 """1, 8 and 32 MB."""
 _CALLS, _PROFILED = 200, 30
-_LEAST, _SECONDS = 4, 0.1
+_MIN_SAMPLES, _SECONDS = 4, 0.1
 """Fewer, down to so many, where they take longer than this."""
 
 
@@ -39,7 +39,7 @@ class CallCosts:
     """Seconds of a call beside its kernel, where there is little to do, and of the host's own copies of
     inputs and of outputs."""
 
-    least: float
+    minimum: float
     inputs: Points
     outputs: Points
 
@@ -48,20 +48,20 @@ def call_costs(device: Device) -> CallCosts:
     """Measure a device that computes. Raises errors under CompileError and DeviceError where it cannot."""
     firsts, spread = _Calls(device, _firsts()), _Calls(device, _spread())
     with closing(firsts), closing(spread):
-        least = firsts.beside(1, copies=False)
+        minimum = firsts.host_seconds(1, copies=False)
         if device.capabilities.late_binding:  # uses the caller's arrays
-            return CallCosts(least, (), ())
-        return CallCosts(least, _points(firsts.beside), _points(spread.beside))
+            return CallCosts(minimum, (), ())
+        return CallCosts(minimum, _points(firsts.host_seconds), _points(spread.host_seconds))
 
 
-def _points(beside: Callable[[int], float]) -> Points:
+def _points(host_seconds: Callable[[int], float]) -> Points:
     """Seconds of the host's copies by bytes: never less than those of fewer."""
-    found: list[tuple[float, float]] = []
-    nothing = beside(1)
+    points: list[tuple[float, float]] = []
+    baseline = host_seconds(1)
     for rows in _ROWS:
-        seconds = max(beside(rows) - nothing, found[-1][1] if found else 0.0)
-        found.append((4.0 * _WIDTH * rows, seconds))
-    return tuple(found)
+        seconds = max(host_seconds(rows) - baseline, points[-1][1] if points else 0.0)
+        points.append((4.0 * _WIDTH * rows, seconds))
+    return tuple(points)
 
 
 class _Calls:
@@ -73,7 +73,7 @@ class _Calls:
         self.kernels = {decision.dispatch for decision in self.session.plan.decisions}
         wake(device)
 
-    def beside(self, rows: int, *, copies: bool = True) -> float:
+    def host_seconds(self, rows: int, *, copies: bool = True) -> float:
         """Seconds of a call with so many rows beside its kernels, and the device's ``copies``: the least of
         several calls, less the least of the device's work in as many others."""
         array = np.ones([rows, *map(representative, self.shape[1:])], np.float32)
@@ -85,9 +85,9 @@ class _Calls:
             return time.perf_counter() - begin
 
         call()
-        took = _least_of(call, _CALLS)
+        took = _fastest(call, _CALLS)
         return max(
-            0.0, took - _least_of(lambda: self._work(self.session.profile(prepared), copies), _PROFILED)
+            0.0, took - _fastest(lambda: self._work(self.session.profile(prepared), copies), _PROFILED)
         )
 
     def _work(self, profile: Profile, copies: bool) -> float:
@@ -99,12 +99,12 @@ class _Calls:
         self.session.close()
 
 
-def _least_of(measured: Callable[[], float], turns: int) -> float:
-    found: list[float] = []
+def _fastest(measured: Callable[[], float], samples_wanted: int) -> float:
+    samples: list[float] = []
     until = time.monotonic() + _SECONDS
-    while len(found) < (turns if time.monotonic() < until else _LEAST):
-        found.append(measured())
-    return min(found)
+    while len(samples) < (samples_wanted if time.monotonic() < until else _MIN_SAMPLES):
+        samples.append(measured())
+    return min(samples)
 
 
 def _rows() -> Dim:

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mansard.calibration.links import wake
+from mansard.calibration.sessions import session_on
 from mansard.dims import evaluate
 from mansard.hal import Device
 from mansard.ir import Graph
 from mansard.plan.plan import Decision
-from mansard.tuning.links import wake
-from mansard.tuning.sessions import session_on
 
-_LEAST_RUNS = 5
+_MIN_RUNS = 5
 _WAKING_S = 0.1
 """Chains follow each other: a GPU lowers its clock after seconds."""
 
@@ -74,7 +74,7 @@ def _run(device: Device, graph: Graph, budget: float) -> tuple[Sequence[Decision
         prepared = session.signature.prepare(arrays, {})
         wake(device, _WAKING_S)
         until = time.monotonic() + budget
-        while len(runs) < _LEAST_RUNS or time.monotonic() < until:
+        while len(runs) < _MIN_RUNS or time.monotonic() < until:
             spent: dict[str, int] = {}
             for row in session.profile(prepared).rows:
                 spent[row.label] = spent.get(row.label, 0) + row.end_ns - row.start_ns

@@ -5,14 +5,16 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from mansard.calibration import call_costs as calls
+from mansard.calibration import chains, links, probes
+from mansard.calibration import device_figures as module
+from mansard.calibration import mixed_graphs as mixed
 from mansard.cli.main import app
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.plan.plan import DispatchStep
 from mansard.targets.calibrated import calibrated, forget
 from mansard.targets.profile import KINDS
 from mansard.targets.socs import load_soc
-from mansard.tuning import calibrate as module
-from mansard.tuning import calls, chains, links, mixed, probes
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def small(monkeypatch, kernels):
     monkeypatch.setattr(module, "_PRODUCT_SECONDS", 1e-5)
     monkeypatch.setattr(module, "_KINDS_SECONDS", 1e-6)
     monkeypatch.setattr(module, "_memory_bytes", lambda device: 1 << 20)
-    monkeypatch.setattr(links, "_TURNS", 3)
+    monkeypatch.setattr(links, "_ROUNDS", 3)
     monkeypatch.setattr(links, "_COPIED", 8 << 20)
     monkeypatch.setattr(calls, "_ROWS", (16, 256))
 

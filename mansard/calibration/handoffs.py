@@ -26,12 +26,12 @@ from mansard.hal import (
 )
 from mansard.runtime.calls.completion import completions
 
-TURNS = 31
+ROUNDS = 31
 WORK_SECONDS = 3e-4
 """Work of a device before it hands over, as long as a part of a model: what waits may sleep by then."""
 _TIMEOUT_S = 60.0
 _FILLED = 8 << 20
-_MOST_FILLS = 4096
+_MAX_FILLS = 4096
 _IDLE_S = 2e-4
 """How often a host that must not take part in the work looks whether it is over."""
 
@@ -84,7 +84,7 @@ def working(device: Device, seconds: float) -> Iterator[Recorded]:
                 _run(recorded)
                 _run(recorded)
                 begin, end = recorded.span()
-                if end - begin >= seconds * 1e9 or count >= _MOST_FILLS:
+                if end - begin >= seconds * 1e9 or count >= _MAX_FILLS:
                     yield recorded
                     return
             count *= 2
@@ -93,7 +93,7 @@ def working(device: Device, seconds: float) -> Iterator[Recorded]:
 def between(
     source: Device,
     target: Device,
-    turns: int = TURNS,
+    rounds: int = ROUNDS,
     seconds: float = WORK_SECONDS,
     *,
     attended: bool = True,
@@ -103,45 +103,45 @@ def between(
     With ``attended`` the host waits for the target all the while, and may take part; else it stays away, as
     when nobody or an event loop waits.
     """
-    made, done = Semaphore("handoffs"), Semaphore("handoffs")
-    found = []
+    handed_over, done = Semaphore("handoffs"), Semaphore("handoffs")
+    handoffs = []
     with working(source, seconds) as before, working(target, 0.0) as after:
-        for turn in range(1, turns + 1):
-            target.submit([Submission(after.commands, (Point(made, turn),), (Point(done, turn),))])
-            source.submit([Submission(before.commands, signal=(Point(made, turn),))])
-            _await(Point(done, turn), attended)
-            found.append(_handoff(before, after))
-    return found
+        for round_ in range(1, rounds + 1):
+            target.submit([Submission(after.commands, (Point(handed_over, round_),), (Point(done, round_),))])
+            source.submit([Submission(before.commands, signal=(Point(handed_over, round_),))])
+            _await(Point(done, round_), attended)
+            handoffs.append(_handoff(before, after))
+    return handoffs
 
 
-def from_host(target: Device, turns: int = TURNS, *, attended: bool = True) -> list[Handoff]:
+def from_host(target: Device, rounds: int = ROUNDS, *, attended: bool = True) -> list[Handoff]:
     """From the host's signal until ``target``, which waits for it, begins."""
-    made, done = Semaphore("handoffs"), Semaphore("handoffs")
-    found = []
+    handed_over, done = Semaphore("handoffs"), Semaphore("handoffs")
+    handoffs = []
     with working(target, 0.0) as after:
-        for turn in range(1, turns + 1):
-            target.submit([Submission(after.commands, (Point(made, turn),), (Point(done, turn),))])
+        for round_ in range(1, rounds + 1):
+            target.submit([Submission(after.commands, (Point(handed_over, round_),), (Point(done, round_),))])
             signalled = time.monotonic_ns()
-            made.signal(turn)
-            _await(Point(done, turn), attended)
+            handed_over.signal(round_)
+            _await(Point(done, round_), attended)
             begin, _ = after.span()
             records = target.records()
             ready = records[-1].ready_ns if records else None
             parts = (None, ready - signalled, begin - ready) if ready else (None, None, None)
-            found.append(Handoff(begin - signalled, *parts))
-    return found
+            handoffs.append(Handoff(begin - signalled, *parts))
+    return handoffs
 
 
 def to_host(
-    source: Device, turns: int = TURNS, seconds: float = WORK_SECONDS, *, attended: bool = True
+    source: Device, rounds: int = ROUNDS, seconds: float = WORK_SECONDS, *, attended: bool = True
 ) -> list[Handoff]:
     """From the end of work on ``source`` until the host knows: a thread that waits, or else a callback."""
     done = Semaphore("handoffs")
-    found = []
+    handoffs = []
     with working(source, seconds) as before:
-        for turn in range(1, turns + 1):
+        for round_ in range(1, rounds + 1):
             known: list[int] = []
-            point = Point(done, turn)
+            point = Point(done, round_)
             source.submit([Submission(before.commands, signal=(point,))])
             if attended:
                 point.wait(_TIMEOUT_S)
@@ -153,8 +153,8 @@ def to_host(
             records = source.records()
             seen = records[-1].end_ns if records else None
             parts = (seen - end, None, known[0] - seen) if seen else (None, None, None)
-            found.append(Handoff(known[0] - end, *parts))
-    return found
+            handoffs.append(Handoff(known[0] - end, *parts))
+    return handoffs
 
 
 def _handoff(before: Recorded, after: Recorded) -> Handoff:

@@ -15,7 +15,7 @@ from mansard.targets.profile import DEEP, square_depth
 
 _STEP = 64
 """Sizes of matrices are multiples of it."""
-_LEAST, _MOST, _DEEPEST = 128, 4096, 1 << 14
+_MIN_SIDE, _MAX_SIDE, _DEEPEST = 128, 4096, 1 << 14
 _LINKS = 4
 """Products of a chain."""
 _LAYERS, _WIDTH = 4, 128
@@ -113,8 +113,8 @@ def multiplied(b: GraphBuilder, x: Value, k: int, n: int, number: int) -> Value:
     maps = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((2, 1))]
     body = Apply("mul", (widened(0), widened(1)), wide)
     y = b.generic([x, w], maps, (m, n, k), body, reduced=1, combiner="add")
-    least = Const(-1000.0 - number, wide) if dtype.is_float else Const(-1000000 - number, wide)
-    bounded: Scalar = Apply("max", (Arg(0, wide), least), wide)
+    bound = Const(-1000.0 - number, wide) if dtype.is_float else Const(-1000000 - number, wide)
+    bounded: Scalar = Apply("max", (Arg(0, wide), bound), wide)
     result = bounded if dtype is wide else Cast(bounded, dtype)
     return b.generic([y], [IndexMap.identity(2)], (m, n), result)
 
@@ -122,18 +122,18 @@ def multiplied(b: GraphBuilder, x: Value, k: int, n: int, number: int) -> Value:
 def normalised(b: GraphBuilder, x: Value) -> Value:
     """A layer norm of rows of f32: less their mean, over the root of their variance and of a small number."""
     (rows, width), same = x.type.shape, IndexMap.identity(2)
-    own, other, third = (Arg(place, DType.F32) for place in range(3))
+    row, other, third = (Arg(place, DType.F32) for place in range(3))
     each, count = IndexMap.of_dims((0,)), Const(float(str(width)), DType.F32)
 
     def mean(values: Value, maps: list[IndexMap], inputs: list[Value], body: Scalar) -> Value:
         total = b.generic([values, *inputs], [same, *maps], x.type.shape, body, reduced=1, combiner="add")
-        return b.generic([total], [IndexMap.identity(1)], (rows,), Apply("div", (own, count), DType.F32))
+        return b.generic([total], [IndexMap.identity(1)], (rows,), Apply("div", (row, count), DType.F32))
 
-    middle = mean(x, [], [], own)
-    away = Apply("sub", (own, other), DType.F32)
+    middle = mean(x, [], [], row)
+    away = Apply("sub", (row, other), DType.F32)
     variance = mean(x, [each], [middle], Apply("mul", (away, away), DType.F32))
-    least = Const(1e-5, DType.F32)
-    root = Apply("rsqrt", (Apply("add", (third, least), DType.F32),), DType.F32)
+    bound = Const(1e-5, DType.F32)
+    root = Apply("rsqrt", (Apply("add", (third, bound), DType.F32),), DType.F32)
     body = Apply("mul", (away, root), DType.F32)
     return b.generic([x, middle, variance], [same, each, each], x.type.shape, body)
 
@@ -142,10 +142,10 @@ def random(dtype: DType, size: tuple[int, int], seed: int) -> npt.NDArray[np.gen
     """A matrix; of floats such that products keep the size of their numbers."""
     generator = np.random.default_rng(seed)
     if dtype.is_float:
-        most = (3 / size[0]) ** 0.5
-        return generator.uniform(-most, most, size).astype(np.float32).astype(dtype.numpy)
+        limit = (3 / size[0]) ** 0.5
+        return generator.uniform(-limit, limit, size).astype(np.float32).astype(dtype.numpy)
     return generator.integers(-127, 128, size).astype(dtype.numpy)
 
 
 def _size(wanted: float) -> int:
-    return min(_MOST, max(_LEAST, round(wanted / _STEP) * _STEP))
+    return min(_MAX_SIDE, max(_MIN_SIDE, round(wanted / _STEP) * _STEP))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from mansard.calibration import probes
 from mansard.dtypes import DType
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Const
 from mansard.ir.types import Linear, Value
-from mansard.tuning import probes
 
 SIZES = (1, 8, 64)
 """How many times the smallest graph's elements."""
@@ -31,9 +31,9 @@ def graph(size: int) -> Graph:
     return b.build([_window(b, b.reshape(x, (1, _COLOURS, height, width)), _FILTERS, 2)])
 
 
-def operations(made: Graph) -> int:
+def operations(graph: Graph) -> int:
     """About how many operations a graph has."""
-    size, channels = made.inputs[0].type.shape[0], _HEADS * _LENGTH * _DEPTH
+    size, channels = graph.inputs[0].type.shape[0], _HEADS * _LENGTH * _DEPTH
     assert isinstance(size, int)
     attention = 4 * _LENGTH * channels
     shallow = channels // _COLOURS // 4 * _FILTERS * _WINDOW**2 * _COLOURS * 2
