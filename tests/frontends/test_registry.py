@@ -44,3 +44,84 @@ import_model({IDENTITY!r})
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+TOY = """
+from mansard.frontends import Frontend
+from mansard.ir import GraphBuilder
+from mansard.dtypes import DType
+
+class Toy(Frontend):
+    name, reads, requires = "toy", "toy models (a .toy file)", "mansard-toy[all]"
+
+    def accepts(self, model):
+        return str(model).endswith(SUFFIX)
+
+    def import_model(self, model, example_inputs=None, *, cache, size=2):
+        if size > 8:
+            import toy_framework
+        b = GraphBuilder("toy")
+        x = b.input("x", (size,), DType.F32)
+        return b.build([b.reshape(x, (1, size))])
+
+FRONTEND = Toy()
+"""
+
+
+def out_of_tree(folder: Path, suffix: str = ".toy", value: str = "toy_frontend:FRONTEND") -> Path:
+    """A folder as pip leaves it: a package with a frontend, and its entry points."""
+    (folder / "toy_frontend.py").write_text(TOY.replace("SUFFIX", repr(suffix)))
+    info = folder / "toy_frontend-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy_frontend\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[mansard.frontends]\ntoy = {value}\n")
+    return folder
+
+
+def answer(folder: Path, expression: str) -> str:
+    """What an expression gives in a process that has the folder's packages installed."""
+    program = (
+        f"import sys; sys.path.append({str(folder)!r})\n"
+        "from mansard.errors import MansardError\n"
+        "from mansard.frontends import frontends, import_model\n"
+        f"try:\n    print({expression})\nexcept MansardError as error:\n    print(error)\n"
+    )
+    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+
+
+def test_a_frontend_of_another_package_is_found(tmp_path: Path) -> None:
+    folder = out_of_tree(tmp_path)
+    assert "reshape %x" in answer(folder, "import_model('model.toy', size=3)")
+    assert "linalg" in answer(folder, "list(frontends())") and "toy" in answer(folder, "list(frontends())")
+    listed = answer(folder, "import_model('model.other')")
+    assert "no frontend reads 'model.other'" in listed and "toy: toy models (a .toy file)" in listed
+
+
+def test_a_package_that_a_frontend_lacks_is_named_with_its_remedy(tmp_path: Path) -> None:
+    text = answer(out_of_tree(tmp_path), "import_model('model.toy', size=9)")
+    assert "frontend 'toy' needs a package that is not installed (toy_framework)" in text
+    assert "pip install 'mansard-toy[all]'" in text
+
+
+def test_two_frontends_for_one_model_are_an_error_that_a_name_settles(tmp_path: Path) -> None:
+    folder = out_of_tree(tmp_path, suffix=".mlir")
+    text = answer(folder, "import_model('model.mlir')")
+    assert "frontends linalg and toy both read 'model.mlir'" in text and "frontend='linalg'" in text
+    assert "reshape %x" in answer(folder, "import_model('model.mlir', frontend='toy')")
+    assert "no frontend 'onnx'" in answer(folder, "import_model('model.mlir', frontend='onnx')")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("toy_frontend:MISSING", "frontend 'toy' failed to load: module 'toy_frontend' has no attribute"),
+        ("toy_frontend_absent:FRONTEND", "frontend 'toy' failed to load: No module named"),
+        ("toy_frontend:Toy", "frontend 'toy' is not a mansard.frontends.Frontend object"),
+    ],
+)
+def test_a_broken_plug_in_leaves_the_others_usable_and_is_reported(
+    tmp_path: Path, value: str, reason: str
+) -> None:
+    folder = out_of_tree(tmp_path, value=value)
+    assert "%arg0" in answer(folder, f"import_model({IDENTITY!r})")
+    assert reason in answer(folder, "import_model('model.toy')")

@@ -3,7 +3,3 @@
 Weights never enter MLIR: every parameter and buffer is an argument of the imported function and is
 bound to its tensor's own storage by name.
 """
-
-from mansard.frontends.pytorch.frontend import import_torch
-
-__all__ = ["import_torch"]

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
-from mansard.frontends.linalg import Argument
+from mansard.frontends.linalg.importer import Argument
 from mansard.frontends.pytorch.dynamic import DimNames
 from mansard.frontends.pytorch.symbols import SymbolTable
 from mansard.frontends.pytorch.weights import constant_of, dtype_of, identity

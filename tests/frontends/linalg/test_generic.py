@@ -7,7 +7,7 @@ import pytest
 from support.linalg_text import floats, function, kinds, run
 
 from mansard.errors import UnsupportedOpError
-from mansard.frontends.linalg import import_mlir
+from mansard.frontends.linalg.module import import_mlir
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic
 

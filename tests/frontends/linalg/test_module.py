@@ -11,7 +11,7 @@ from support.linalg_text import ADD, floats, function, kinds, run
 
 from mansard.dims import Dim
 from mansard.errors import ImportModelError, InputError, UnsupportedOpError
-from mansard.frontends.linalg import import_mlir
+from mansard.frontends.linalg.module import import_mlir
 from mansard.ir.ops import Assert
 from mansard.ir.types import Constant
 

@@ -10,8 +10,9 @@ import pytest
 from mansard import dims
 from mansard.dims import Dim
 from mansard.dtypes import DType
-from mansard.frontends.linalg import dimmath, import_mlir
+from mansard.frontends.linalg import dimmath
 from mansard.frontends.linalg.arith import RULES
+from mansard.frontends.linalg.module import import_mlir
 from mansard.frontends.linalg.scalars import HOST, Space, as_dim, dim_scalar
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Index

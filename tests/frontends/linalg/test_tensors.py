@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.linalg_text import floats, function, kinds, rng, run
 
-from mansard.frontends.linalg import import_mlir
+from mansard.frontends.linalg.module import import_mlir
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Concat, Generic, Pad, Scan, Sort
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends import import_model
-from mansard.frontends.pytorch import import_torch
+from mansard.frontends.pytorch.importer import import_torch
 from mansard.ir.interpreter.graph import interpret
 
 torch.manual_seed(0)

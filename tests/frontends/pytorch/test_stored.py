@@ -10,7 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mansard.dims import Dim  # noqa: E402
-from mansard.frontends.pytorch import frontend, import_torch, stored  # noqa: E402
+from mansard.frontends.pytorch import importer, stored  # noqa: E402
+from mansard.frontends.pytorch.importer import import_torch  # noqa: E402
 from mansard.frontends.pytorch.stored import stored_import  # noqa: E402
 from mansard.ir.interpreter.graph import interpret  # noqa: E402
 
@@ -45,8 +46,8 @@ def cache(tmp_path, monkeypatch):
 def imports(monkeypatch):
     """How often a program was decomposed, that is, not found."""
     seen = []
-    whole = frontend.decompose
-    monkeypatch.setattr(frontend, "decompose", lambda program: seen.append(1) or whole(program))
+    whole = importer.decompose
+    monkeypatch.setattr(importer, "decompose", lambda program: seen.append(1) or whole(program))
     return seen
 
 
@@ -158,7 +159,8 @@ def test_another_process_finds_the_graph(cache, monkeypatch):
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import test_stored as t\n"
-        "from mansard.frontends.pytorch import import_torch, stored\n"
+        "from mansard.frontends.pytorch import stored\n"
+        "from mansard.frontends.pytorch.importer import import_torch\n"
         "stored.compiler_digest = lambda: 'this compiler'\n"
         "import_torch(t.net(), (t.X,), cache=True)\n"
     )

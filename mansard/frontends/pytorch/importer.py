@@ -1,0 +1,81 @@
+"""A PyTorch model as a Graph: export, decomposition, lowering to linalg, import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mansard.errors import ImportModelError
+from mansard.frontends.linalg.module import import_linalg
+from mansard.frontends.pytorch.dynamic import DimNames
+from mansard.frontends.pytorch.export import decompose, export_module, load_program
+from mansard.frontends.pytorch.lowering import lower_to_linalg
+from mansard.frontends.pytorch.signature import read_signature
+from mansard.frontends.pytorch.stored import stored_import
+from mansard.ir.graph import Graph
+
+
+def import_torch(
+    model: Any,
+    example_args: Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    input_names: Sequence[str] | None = None,
+    cache: bool = False,
+) -> Graph:
+    """Import an ``nn.Module``, an ``ExportedProgram`` or the path of a ``.pt2`` file.
+
+    A module is exported with ``torch.export`` on the example inputs (a sequence of positional
+    arguments, or one tensor; an exported program needs none); ``dynamic_shapes`` has
+    the form that ``torch.export`` takes, with dims of torch or of Mansard; named dims become the
+    Graph's dims, with their ranges. The module is imported as it
+    computes in eval mode; its training flags are restored. Numbers among the inputs are fixed at
+    their example values. Buffers that the model updates become states. Outputs are flattened and
+    named by their place in the model's output; None outputs are dropped. ``cache`` keeps the Graph on
+    disk, for the next import of the same program.
+
+    Raises ImportModelError for a model that cannot be exported or read, UnsupportedOpError for one
+    that uses an op without a lowering.
+    """
+    import torch
+
+    dim_names: DimNames = {}
+    if isinstance(model, (str, Path)):
+        program = load_program(Path(model))
+    elif isinstance(model, torch.export.ExportedProgram):
+        program = model
+    elif isinstance(model, torch.nn.Module):
+        program, dim_names = export_module(
+            model, _positional(example_args), dict(example_kwargs or {}), dynamic_shapes
+        )
+    else:
+        raise ImportModelError(
+            f"a {type(model).__name__} is not a PyTorch model; "
+            "supported: torch.nn.Module, torch.export.ExportedProgram, path of a .pt2 file"
+        )
+    name = type(model).__name__ if isinstance(model, torch.nn.Module) else "main"
+    stored = stored_import(program, dim_names, input_names, name) if cache else None
+    known = stored.load() if stored else None
+    if known is not None:
+        return known
+    program = decompose(program)
+    signature = read_signature(program, dim_names, input_names)
+    module = lower_to_linalg(program.graph, signature)
+    graph = import_linalg(
+        module,
+        signature.arguments,
+        name=name,
+        output_names=signature.output_names,
+        output_dtypes=signature.output_dtypes,
+        updates=signature.updates,
+    )
+    if stored:
+        stored.save(graph, signature, program)
+    return graph
+
+
+def _positional(example_args: Any) -> tuple[Any, ...]:
+    if example_args is None:
+        return ()
+    return tuple(example_args) if isinstance(example_args, (list, tuple)) else (example_args,)

@@ -1,0 +1,102 @@
+"""Frontends by entry point (group ``mansard.frontends``), and the choice of the one that reads a model."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mansard.errors import ImportModelError
+from mansard.frontends.frontend import Frontend
+
+if TYPE_CHECKING:
+    from mansard.ir.graph import Graph
+
+GROUP = "mansard.frontends"
+
+
+def import_model(
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    frontend: str | None = None,
+    cache: bool = False,
+    **options: Any,
+) -> Graph:
+    """Import a model of any supported kind as a Graph.
+
+    ``example_inputs`` (a tensor or a sequence) are for frontends that trace; kinds that state their shapes
+    themselves take None. ``frontend`` names the one to use where several read the model. ``options`` go to
+    the frontend, whose module documents them. ``cache`` lets a frontend keep the result of long work on
+    disk. Raises ImportModelError for a model that no frontend reads, or that several do.
+    """
+    chosen = _choose(model, frontend)
+    try:
+        return chosen.import_model(model, example_inputs, cache=cache, **options)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "mansard" or not chosen.requires:
+            raise
+        raise ImportModelError(
+            f"frontend {chosen.name!r} needs a package that is not installed ({error.name or error}): "
+            f"pip install '{chosen.requires}'"
+        ) from error
+
+
+def _choose(model: Any, name: str | None) -> Frontend:
+    installed = frontends()
+    if name is not None:
+        if name not in installed:
+            raise ImportModelError(f"no frontend {name!r}; {_supported(installed)}")
+        return installed[name]
+    accepting = [frontend for frontend in installed.values() if frontend.accepts(model)]
+    if len(accepting) > 1:
+        names = " and ".join(frontend.name for frontend in accepting)
+        raise ImportModelError(
+            f"frontends {names} both read {_shown(model)}: choose one, as in frontend={accepting[0].name!r}"
+        )
+    if not accepting:
+        raise ImportModelError(f"no frontend reads {_shown(model)}; {_supported(installed)}")
+    return accepting[0]
+
+
+@functools.cache
+def frontends() -> Mapping[str, Frontend]:
+    """Every frontend that can be loaded, by name, in the order of names."""
+    loaded = {name: _load(entry) for name, entry in _entries().items()}
+    return {name: frontend for name, frontend in loaded.items() if isinstance(frontend, Frontend)}
+
+
+@functools.cache
+def broken_frontends() -> Mapping[str, str]:
+    """Entry points that give no frontend, with the reason. They do not stand in the way of the others."""
+    loaded = {name: _load(entry) for name, entry in _entries().items()}
+    return {name: reason for name, reason in loaded.items() if isinstance(reason, str)}
+
+
+def _entries() -> dict[str, importlib.metadata.EntryPoint]:
+    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
+    return dict(sorted(entries.items()))
+
+
+@functools.cache
+def _load(entry: importlib.metadata.EntryPoint) -> Frontend | str:
+    """The object of an entry point, or why it is no frontend."""
+    try:
+        frontend = entry.load()
+    except Exception as error:
+        return f"failed to load: {error}"
+    return frontend if isinstance(frontend, Frontend) else "is not a mansard.frontends.Frontend object"
+
+
+def _supported(installed: Mapping[str, Frontend]) -> str:
+    if not installed and not broken_frontends():
+        return f"no entry points of group {GROUP} are installed: install the package again (make setup)"
+    kinds = "; ".join(f"{name}: {frontend.reads}" for name, frontend in installed.items())
+    broken = "".join(f"; frontend {name!r} {reason}" for name, reason in broken_frontends().items())
+    return f"supported: {kinds}{broken}"
+
+
+def _shown(model: Any) -> str:
+    return repr(str(model)[:80]) if isinstance(model, (str, Path)) else type(model).__name__
