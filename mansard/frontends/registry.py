@@ -93,7 +93,7 @@ def _load(entry: importlib.metadata.EntryPoint) -> Frontend | str:
 def _supported(installed: Mapping[str, Frontend]) -> str:
     if not installed and not broken_frontends():
         return f"no entry points of group {GROUP} are installed: install the package again (make setup)"
-    kinds = "; ".join(f"{name}: {frontend.reads}" for name, frontend in installed.items())
+    kinds = "; ".join(sorted(f"{frontend.reads} by {name}" for name, frontend in installed.items()))
     broken = "".join(f"; frontend {name!r} {reason}" for name, reason in broken_frontends().items())
     return f"supported: {kinds}{broken}"
 

@@ -94,7 +94,7 @@ def test_a_frontend_of_another_package_is_found(tmp_path: Path) -> None:
     assert "reshape %x" in answer(folder, "import_model('model.toy', size=3)")
     assert "linalg" in answer(folder, "list(frontends())") and "toy" in answer(folder, "list(frontends())")
     listed = answer(folder, "import_model('model.other')")
-    assert "no frontend reads 'model.other'" in listed and "toy: toy models (a .toy file)" in listed
+    assert "no frontend reads 'model.other'" in listed and "toy models (a .toy file) by toy" in listed
 
 
 def test_a_package_that_a_frontend_lacks_is_named_with_its_remedy(tmp_path: Path) -> None:
