@@ -3,8 +3,8 @@
     python benchmarks/outlines.py [NETWORK ...]
 
 compiles networks of benchmarks/harness for the CPU and writes benchmarks/outlines/NETWORK.json: per dispatch
-bytes, operations, element type, bytes written and whether it is one product; the values that move; the
-constants with who reads them; groups of dispatches that share a state.
+bytes, operations, element type, bytes written and whether it is one product; the edges between dispatches;
+the constants with their readers; groups of dispatches that share a state.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ def load(name: str) -> Network:
     edges = tuple(DataEdge(producer, tuple(users), size) for producer, users, size in data["edges"])
     constants = tuple(ResidentConstant(size, tuple(users)) for size, users in data["constants"])
     colocated = tuple(map(tuple, data["colocated"]))
-    found = Outline(works, edges, colocated, constants)
-    return Network(name, found, tuple(bool(row[4]) for row in data["dispatches"]))
+    network_outline = Outline(works, edges, colocated, constants)
+    return Network(name, network_outline, tuple(bool(row[4]) for row in data["dispatches"]))
 
 
 def write(name: str, plan: Plan) -> None:
     """Keep the outline of a network's plan."""
     sizes = {dim.name: dims.representative(dims.symbol(dim)) for dim in plan.dims}
-    found = outline(plan, sizes)
+    network_outline = outline(plan, sizes)
     products = [_is_product(decision.ops) for decision in plan.decisions]
     data: dict[str, list[Any]] = {
         "dispatches": [
             [w.bytes, w.operations, w.dtype, w.written, int(p)]
-            for w, p in zip(found.works, products, strict=True)
+            for w, p in zip(network_outline.works, products, strict=True)
         ],
-        "edges": [[m.producer, list(m.consumers), m.bytes] for m in found.edges],
-        "constants": [[c.bytes, list(c.readers)] for c in found.constants],
-        "colocated": [list(group) for group in found.colocated],
+        "edges": [[m.producer, list(m.consumers), m.bytes] for m in network_outline.edges],
+        "constants": [[c.bytes, list(c.readers)] for c in network_outline.constants],
+        "colocated": [list(group) for group in network_outline.colocated],
     }
     lines = ",\n".join(
         f'"{key}": [\n' + ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) + "]"
@@ -117,8 +117,8 @@ def build(name: str) -> None:
             arguments = (torch.randint(0, 1000, (1, _TOKENS), generator=generator),)
             arguments = arguments if image is None else (image,)
             wrapped = networks.Forward(module)
-        made = compile_model(wrapped.eval(), arguments, options=CompileOptions(targets=("cpu",)))
-    write(name, made.plan)
+        compiled = compile_model(wrapped.eval(), arguments, options=CompileOptions(targets=("cpu",)))
+    write(name, compiled.plan)
 
 
 def main(names: Sequence[str]) -> None:

@@ -3,12 +3,12 @@
     python benchmarks/placement.py [--json FILE] [--markdown FILE] [--exact-seconds 30] [--only TEXT]
 
 Networks are outlines of compiled ones (benchmarks/outlines.py), devices are profiles: the shipped ones of
-CPUs and the H200, and of every shipped chip. Nothing is computed but placements. Rows: network, devices,
-objective (latency, throughput, or latency with half of the weights at most on the device that is fastest),
-seconds and method of a placement with the default time, its cost, its own bound; then the best placement and
-the best bound of a second search, which gets ``--exact-seconds`` and does not stop near the best. ``gap`` is
-cost over the best bound, ``lost`` over the best placement; both 0 when it is the best there is. A placement
-for throughput has lost up to 2 % for fewer handoffs.
+CPUs and the H200, and of every shipped chip. Nothing is run. Rows: network, devices, objective (latency,
+throughput, or latency with at most half of the weights on the fastest device), seconds and method of a
+placement with the default time, its cost, its bound; then the best placement and the best bound of a second
+search, which gets ``--exact-seconds`` and a gap tolerance of 0. ``gap`` is cost over the best bound, ``lost``
+cost over the best placement; both are 0 for an optimum. A placement for throughput has lost up to 2 % for
+fewer handoffs.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ def scaled(profile: DeviceProfile, cores: float) -> DeviceProfile:
     """A CPU of so many cores."""
     rates = {dtype: rate * cores for dtype, rate in profile.rates.items()}
     bandwidth, cached = profile.bandwidth * cores, profile.cache_bandwidth * cores
-    own = {"bandwidth": bandwidth, "cache_bandwidth": cached, "rates": rates, "cores": ""}
-    return dataclasses.replace(profile, **own)
+    scaled_fields = {"bandwidth": bandwidth, "cache_bandwidth": cached, "rates": rates, "cores": ""}
+    return dataclasses.replace(profile, **scaled_fields)
 
 
 def problem(network: Network, devices: Devices, objective: str) -> PlacementProblem:
-    """The network on the devices; with ``memory`` the fastest device takes half of the weights at most."""
+    """The network on the devices; with ``memory`` the fastest device takes at most half of the weights."""
     count = len(devices.profiles)
     everywhere = tuple(range(count))
     if devices.npu is not None:
@@ -81,12 +81,12 @@ def problem(network: Network, devices: Devices, objective: str) -> PlacementProb
         everywhere if product else tuple(d for d in everywhere if d != devices.npu)
         for product in network.products
     ]
-    found = network.outline.problem(devices.profiles, allowed)
+    unlimited = network.outline.problem(devices.profiles, allowed)
     if objective != "memory":
-        return found
-    fastest = min(found.devices, key=lambda d: sum(times[d] for times in found.times))
-    limits = tuple(network.weights // 2 if d == fastest else None for d in found.devices)
-    return dataclasses.replace(found, limits=limits)
+        return unlimited
+    fastest = min(unlimited.devices, key=lambda d: sum(times[d] for times in unlimited.times))
+    limits = tuple(network.weights // 2 if d == fastest else None for d in unlimited.devices)
+    return dataclasses.replace(unlimited, limits=limits)
 
 
 def measure(network: Network, devices: Devices, objective: str, exact_seconds: float) -> dict[str, Any]:

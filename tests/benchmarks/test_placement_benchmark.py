@@ -24,8 +24,8 @@ def test_outlines_are_whole_models(name):
     for edge in network.outline.edges:
         assert HOST <= edge.producer < count
         assert all(user == HOST or edge.producer < user < count for user in edge.consumers)
-    made = {edge.producer for edge in network.outline.edges}
-    assert set(range(count)) <= made  # what nobody reads would not be a dispatch
+    produced = {edge.producer for edge in network.outline.edges}
+    assert set(range(count)) <= produced  # what nobody reads would not be a dispatch
 
 
 @pytest.mark.parametrize("objective", placement.OBJECTIVES)

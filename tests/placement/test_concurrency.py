@@ -56,11 +56,11 @@ def chain(loads=()):
 @pytest.mark.parametrize("seconds", [0.2])
 def test_throughput_counts_loads_and_latency_does_not(seconds):
     problem = chain(((1.0, 1 / 3),) * 4)
-    found = choose(problem, "throughput", seconds)
-    assert sorted(found.labels) == [0, 1, 1, 1]
-    assert found.cost == pytest.approx(1.0)
+    result = choose(problem, "throughput", seconds)
+    assert sorted(result.labels) == [0, 1, 1, 1]
+    assert result.cost == pytest.approx(1.0)
     assert choose(problem, "latency", seconds).cost == pytest.approx(4.0)
-    run = simulate(problem, found.labels)
+    run = simulate(problem, result.labels)
     assert run.seconds == pytest.approx(4.0)
     assert run.load == pytest.approx((1.0, 1.0))
     assert run.busy == pytest.approx((1.0, 3.0))

@@ -59,8 +59,8 @@ def constrained(seed):
     count = int(rng.integers(4, 7 if devices == 3 else 9))
     problem = random_problem(seed, count, devices)
 
-    def some(most):
-        return tuple(sorted({int(n) for n in rng.integers(0, count, most)}))
+    def some(max_count):
+        return tuple(sorted({int(n) for n in rng.integers(0, count, max_count)}))
 
     edges = [
         dataclasses.replace(edge, consumers=(*edge.consumers, HOST))
@@ -72,22 +72,22 @@ def constrained(seed):
         edges.append(DataEdge(HOST, some(3), float(rng.uniform(0, 0.5))))
     profiles = tuple(
         dataclasses.replace(
-            own,
+            device_profile,
             links={
                 f"d{other}": LinkProfile(float(rng.uniform(0.5, 2)), float(rng.uniform(0, 0.3)))
                 for other in range(devices)
                 if rng.uniform() < 0.5
             },
         )
-        for own in problem.profiles
+        for device_profile in problem.profiles
     )
     if rng.uniform() < 0.3:  # two devices on the same cores
         profiles = tuple(
-            dataclasses.replace(own, cores="host" if number < 2 else "")
-            for number, own in enumerate(profiles)
+            dataclasses.replace(device_profile, cores="host" if number < 2 else "")
+            for number, device_profile in enumerate(profiles)
         )
     if rng.uniform() < 0.5:
-        profiles = tuple(delayed(own, rng) for own in profiles)
+        profiles = tuple(delayed(device_profile, rng) for device_profile in profiles)
     more = {}
     group = some(3)
     if rng.uniform() < 0.4 and len(group) > 1:
@@ -102,7 +102,7 @@ def constrained(seed):
     return dataclasses.replace(problem, edges=tuple(edges), profiles=profiles, **more)
 
 
-def delayed(own, rng):
+def delayed(device_profile, rng):
     """The profile with what copies take beside their bytes, and delays and copies of the caller's side."""
     points = ((0.1, float(rng.uniform(0, 0.1))), (0.5, float(rng.uniform(0.1, 0.3))))
 
@@ -113,11 +113,11 @@ def delayed(own, rng):
         }
         return dataclasses.replace(link, **beside)
 
-    links = {name: slower(link) for name, link in own.links.items()}
+    links = {name: slower(link) for name, link in device_profile.links.items()}
     if rng.uniform() < 0.6:
         links["host"] = slower(LinkProfile(float(rng.uniform(0.5, 2)), float(rng.uniform(0, 0.3))))
     start = float(rng.uniform(0, 0.5)) if rng.uniform() < 0.7 else 0.0
-    return dataclasses.replace(own, link=slower(own.link), links=links, start=start)
+    return dataclasses.replace(device_profile, link=slower(device_profile.link), links=links, start=start)
 
 
 def best_allowed(problem, objective):

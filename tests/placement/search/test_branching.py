@@ -1,4 +1,4 @@
-"""Cases of a throughput problem: together they hold every placement, and each has a better bound."""
+"""Branching of throughput problems: the subproblems contain every placement, and each has a tighter bound."""
 
 import itertools
 import math
@@ -12,46 +12,51 @@ from mansard.placement.search.branching import Subproblem, branch
 from mansard.placement.search.choose import choose
 
 
-def all_cases(problem, most=20):
-    """Divided again and again, whatever the weight."""
-    open_cases, closed = [Subproblem(problem)], []
-    while open_cases and len(open_cases) + len(closed) < most:
-        parts = branch(open_cases[0], 1e-9)
-        closed += [] if parts else [open_cases[0]]
-        open_cases = [*open_cases[1:], *parts]
-    return open_cases + closed
+def branched(problem, max_count=20):
+    """The problem branched again and again, however short its dispatches and copies are."""
+    pending, leaves = [Subproblem(problem)], []
+    while pending and len(pending) + len(leaves) < max_count:
+        parts = branch(pending[0], 1e-9)
+        leaves += [] if parts else [pending[0]]
+        pending = [*pending[1:], *parts]
+    return pending + leaves
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_the_best_of_the_cases_is_the_best(seed):
+def test_the_best_of_all_subproblems_is_the_optimum(seed):
     problem = constrained(seed)
     best = best_allowed(problem, "throughput")
-    cases = all_cases(problem)
-    assert len(cases) > 1
-    found = [BeamSearch(case, "throughput").run(UNLIMITED, math.inf, LATER) for case in cases]
+    subproblems = branched(problem)
+    assert len(subproblems) > 1
+    results = [
+        BeamSearch(subproblem, "throughput").run(UNLIMITED, math.inf, LATER) for subproblem in subproblems
+    ]
     if best is None:
-        assert all(own.labels is None for own in found)
+        assert all(result.labels is None for result in results)
         return
-    assert best * (1 - 1e-9) <= min(own.cost for own in found) <= best * 1.005
-    assert best * 0.995 <= min(own.bound for own in found) <= best * (1 + 1e-9)
+    assert best * (1 - 1e-9) <= min(result.cost for result in results) <= best * 1.005
+    assert best * 0.995 <= min(result.bound for result in results) <= best * (1 + 1e-9)
 
 
-def test_a_case_is_bounded_by_its_placements_alone():
-    """What a case says is copied is load there, whether anything reads it or not."""
+def test_a_subproblem_is_bounded_by_its_own_placements():
+    """A fixed copy is load of its device, whether anything reads it there or not."""
     near, far = profile("near", 0.1, 1.0, True), profile("far", 0.1, 1.0, False)
     edges = (DataEdge(HOST, (0, 1), 3.0), DataEdge(0, (1,), 0.01), DataEdge(1, (HOST,), 0.01))
     problem = PlacementProblem(((1.0, 0.5),) * 2, ((0, 1),) * 2, edges, (near, far))
     copied = Subproblem(problem, frozenset({(0, 1)}))
     assert copied.copy_load == (0.0, 3.0)
     without, with_copy = branch(Subproblem(problem), 2.0)
-    assert [case.problem.allowed for case in (without, with_copy)] == [((0,), (0,)), ((0, 1), (0, 1))]
+    assert [subproblem.problem.allowed for subproblem in (without, with_copy)] == [
+        ((0,), (0,)),
+        ((0, 1), (0, 1)),
+    ]
     assert with_copy.fixed_copies == {(0, 1)}
     assert BeamSearch(without, "throughput").bound == pytest.approx(2.0)
     assert BeamSearch(with_copy, "throughput").bound == pytest.approx(3.0)
 
 
-def test_a_value_that_many_read_is_copied_in_whole_or_not_at_all():
-    """Each reader would pay a small part of the copy, and a few alone would make it worthwhile."""
+def test_a_value_of_many_readers_is_copied_in_whole_or_not_at_all():
+    """The relaxation divides the copy among its readers, so that a few of them seem to be worth it."""
     near, far = profile("near", 0.01, 1.0, True), profile("far", 0.01, 1.0, False)
     count = 30
     edges = [DataEdge(HOST, tuple(range(count)), 12.0)]
@@ -59,12 +64,12 @@ def test_a_value_that_many_read_is_copied_in_whole_or_not_at_all():
     problem = PlacementProblem(((1.0, 0.5),) * count, ((0, 1),) * count, tuple(edges), (near, far))
     # k on the far device: the greater of 30 - k and 12 + k / 2.
     assert BeamSearch(problem, "throughput").bound < 0.95 * 18
-    choice = choose(problem, "throughput", 5.0)
-    assert choice.cost == pytest.approx(18, abs=0.2)
-    assert choice.bound >= 0.99 * choice.cost
+    result = choose(problem, "throughput", 5.0)
+    assert result.cost == pytest.approx(18, abs=0.2)
+    assert result.bound >= 0.99 * result.cost
 
 
-def test_alike_values_are_copied_together():
+def test_values_of_the_same_readers_are_one_branch():
     near, far = profile("near", 0.0, 1.0, True), profile("far", 0.0, 1.0, False)
     edges = (
         DataEdge(HOST, (0, 1), 2.0),
@@ -73,22 +78,25 @@ def test_alike_values_are_copied_together():
         DataEdge(1, (HOST,), 0.01),
     )
     problem = PlacementProblem(((1.0, 0.5),) * 2, ((0, 1),) * 2, edges, (near, far))
-    assert [case.copy_load for case in branch(Subproblem(problem), 2.5)] == [(0.0, 0.0), (0.0, 3.0)]
+    assert [subproblem.copy_load for subproblem in branch(Subproblem(problem), 2.5)] == [
+        (0.0, 0.0),
+        (0.0, 3.0),
+    ]
     assert branch(Subproblem(problem), 3.5) == []
 
 
-def test_a_value_is_made_on_the_device_or_elsewhere():
+def test_a_value_is_produced_on_the_device_or_elsewhere():
     near, far = profile("near", 0.0, 1.0, True), profile("far", 0.0, 1.0, False)
     edges = (DataEdge(0, (1, 2), 5.0), DataEdge(1, (HOST,), 0.01), DataEdge(2, (HOST,), 0.01))
     problem = PlacementProblem(((1.0, 1.0),) * 3, ((0, 1),) * 3, edges, (near, far))
-    cases = branch(Subproblem(problem), 4.0)
-    assert len(cases) == 3
+    subproblems = branch(Subproblem(problem), 4.0)
+    assert len(subproblems) == 3
     for labels in itertools.product((0, 1), repeat=3):
         inside = [
-            case
-            for case in cases
-            if all(d in able for d, able in zip(labels, case.problem.allowed, strict=True))
-            # A copy that a case counts is one that the placement makes.
-            and all(labels[0] != d and d in labels[1:] for _, d in case.fixed_copies)
+            subproblem
+            for subproblem in subproblems
+            if all(d in able for d, able in zip(labels, subproblem.problem.allowed, strict=True))
+            # A fixed copy is one that the placement makes.
+            and all(labels[0] != d and d in labels[1:] for _, d in subproblem.fixed_copies)
         ]
         assert len(inside) == 1
