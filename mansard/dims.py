@@ -120,14 +120,14 @@ class Expr:
 
     def symbols(self) -> frozenset[Dim]:
         """Every symbol in the expression."""
-        found: set[Dim] = set()
+        atoms: set[Dim] = set()
         for monomial, _ in self.terms:
             for atom, _ in monomial:
                 if isinstance(atom, Dim):
-                    found.add(atom)
+                    atoms.add(atom)
                 else:
-                    found |= atom.args[0].symbols() | atom.args[1].symbols()
-        return frozenset(found)
+                    atoms |= atom.args[0].symbols() | atom.args[1].symbols()
+        return frozenset(atoms)
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         """The value under ``values`` (symbol name to int)."""

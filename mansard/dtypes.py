@@ -92,8 +92,8 @@ def _numpy_dtype(dtype: DType) -> np.dtype[np.generic]:
         DType.I4: ml_dtypes.int4,
         DType.U4: ml_dtypes.uint4,
     }
-    found: np.dtype[np.generic] = np.dtype(extended[dtype])
-    return found
+    numpy_dtype: np.dtype[np.generic] = np.dtype(extended[dtype])
+    return numpy_dtype
 
 
 _BY_NUMPY_NAME = {

@@ -54,10 +54,10 @@ def calibrate(
 
         seconds = parse_duration(budget)
         with progress_bar() as progress:
-            found = measure(device or present(), seconds, progress)
+            calibrations = measure(device or present(), seconds, progress)
         if output is not None:
-            write(output, to_toml(found))
-        for result in found:
+            write(output, to_toml(calibrations))
+        for result in calibrations:
             out.show(f"{result.device.id}: {result.device.name}")
             out.show(figure_table(result))
             for figure, reason in result.missing.items():
@@ -66,7 +66,10 @@ def calibrate(
         for info in skipped:
             out.note(f"{info.id}: {info.name} is simulated: its profile is its model, nothing was measured")
         out.result(
-            {"devices": [describe(result) for result in found], "simulated": [info.id for info in skipped]}
+            {
+                "devices": [describe(result) for result in calibrations],
+                "simulated": [info.id for info in skipped],
+            }
         )
 
 
@@ -120,27 +123,27 @@ def figure_table(result: Calibration) -> Table:
 
 def figure_rows(result: Calibration) -> Sequence[tuple[str, str, str]]:
     """Name, measured value and shipped value of every figure, for people."""
-    own, shipped, missing = result.profile, result.shipped, result.missing
+    profile, shipped, missing = result.profile, result.shipped, result.missing
     figures = [
-        ("bandwidth", si(own.bandwidth, "B/s"), si(shipped.bandwidth, "B/s")),
+        ("bandwidth", si(profile.bandwidth, "B/s"), si(shipped.bandwidth, "B/s")),
         (
             "write_bandwidth",
-            si(own.write_bandwidth or own.bandwidth, "B/s"),
+            si(profile.write_bandwidth or profile.bandwidth, "B/s"),
             si(shipped.write_bandwidth or shipped.bandwidth, "B/s"),
         ),
-        ("cache_bandwidth", si(own.cache_bandwidth, "B/s"), si(shipped.cache_bandwidth, "B/s")),
+        ("cache_bandwidth", si(profile.cache_bandwidth, "B/s"), si(shipped.cache_bandwidth, "B/s")),
         *(
-            (f"rates.{dtype}", si(own.rate(dtype), "op/s"), si(shipped.rate(dtype), "op/s"))
+            (f"rates.{dtype}", si(profile.rate(dtype), "op/s"), si(shipped.rate(dtype), "op/s"))
             for dtype in ("f32", "f16", "bf16", "i8")
         ),
-        ("launch", _micro(own.launch), _micro(shipped.launch)),
+        ("launch", _micro(profile.launch), _micro(shipped.launch)),
     ]
     rows = [(name, "" if name in missing else measured, default) for name, measured, default in figures]
-    rows.append(("start", "" if "start" in missing else _micro(own.start), _micro(shipped.start)))
-    link = own.link.bytes_per_second
+    rows.append(("start", "" if "start" in missing else _micro(profile.start), _micro(shipped.start)))
+    link = profile.link.bytes_per_second
     rows.append(("from host", si(link, "B/s"), si(shipped.link.bytes_per_second, "B/s")))
-    for name, way in own.links.items():
-        shown = f"{si(way.bytes_per_second, 'B/s')}, {_micro(way.handoff_seconds)}"
+    for name, link_profile in profile.links.items():
+        shown = f"{si(link_profile.bytes_per_second, 'B/s')}, {_micro(link_profile.handoff_seconds)}"
         default = f"{si(shipped.link.bytes_per_second, 'B/s')}, {_micro(shipped.link.handoff_seconds)}"
         rows.append((f"to {name}", shown, default))
     return rows

@@ -159,9 +159,9 @@ def compile_(
         plan = compiled.plan
         out.show(totals_table(decided(plan)))
         out.show(f"inputs: {signature(plan)}")
-        cached, made = compiled.kernels_cached
+        cached, compiled_count = compiled.kernels_cached
         steps = ", ".join(f"{name} {time_s:.1f}" for name, time_s in compiled.timings.items())
-        out.show(f"{cached + made} distinct kernels, {cached} from the cache; seconds: {steps}")
+        out.show(f"{cached + compiled_count} distinct kernels, {cached} from the cache; seconds: {steps}")
         out.show(f"{output}: {si(size, 'B')}, compiled in {seconds:.1f} s")
         out.result(
             {
@@ -169,7 +169,7 @@ def compile_(
                 "bytes": size,
                 "compile_s": seconds,
                 "timings": compiled.timings,
-                "kernels": cached + made,
+                "kernels": cached + compiled_count,
                 "kernels_cached": cached,
                 "inputs": signature(plan),
                 "devices": totals(decided(plan)),

@@ -38,8 +38,8 @@ def crossings(plan: Plan) -> list[dict[str, Any]]:
 
 def by_pair(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:
     """Values and bytes of `crossings` by the device they come from and the one they go to."""
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+    crossings: dict[tuple[str, str], tuple[int, int]] = {}
     for row in rows:
-        count, size = found.get((row["from"], row["to"]), (0, 0))
-        found[row["from"], row["to"]] = (count + 1, size + row["bytes"])
-    return found
+        count, size = crossings.get((row["from"], row["to"]), (0, 0))
+        crossings[row["from"], row["to"]] = (count + 1, size + row["bytes"])
+    return crossings

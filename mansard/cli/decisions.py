@@ -127,21 +127,21 @@ def _elsewhere(region: Region, name: str) -> float | str:
 
 def describe_prediction(plan: Plan) -> dict[str, Any] | None:
     """What placement expected of a call, None in plans made before that was kept."""
-    found = plan.prediction
-    if found is None:
+    prediction = plan.prediction
+    if prediction is None:
         return None
     return {
-        "latency_ms": found.latency_ms,
-        "objective": found.objective,
-        "cost_ms": found.cost_ms,
-        "bound_ms": found.bound_ms,
-        "gap": found.gap,
-        "method": found.method,
-        "copied_bytes": found.copied_bytes,
+        "latency_ms": prediction.latency_ms,
+        "objective": prediction.objective,
+        "cost_ms": prediction.cost_ms,
+        "bound_ms": prediction.bound_ms,
+        "gap": prediction.gap,
+        "method": prediction.method,
+        "copied_bytes": prediction.copied_bytes,
     }
 
 
 def prediction_line(plan: Plan) -> str:
     """What placement expected of a call, for people."""
-    found = plan.prediction
-    return "predicted: not kept in this artifact; compile it again" if found is None else str(found)
+    prediction = plan.prediction
+    return "predicted: not kept in this artifact; compile it again" if prediction is None else str(prediction)

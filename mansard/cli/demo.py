@@ -58,17 +58,17 @@ def demo(
 
 def read_sentences(arguments: Sequence[str], file: Path | None) -> list[str]:
     """Sentences from arguments, standard input (``-``) and a file, in this order; empty lines left out."""
-    found: list[str] = []
+    sentences: list[str] = []
     for argument in arguments:
-        found += _lines(sys.stdin.read()) if argument == "-" else [argument]
+        sentences += _lines(sys.stdin.read()) if argument == "-" else [argument]
     if file is not None:
         try:
-            found += _lines(file.read_text(encoding="utf-8"))
+            sentences += _lines(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"{file} cannot be read: {error}") from None
-    if (arguments or file) and not found:
+    if (arguments or file) and not sentences:
         raise typer.BadParameter("no sentences given")
-    return found
+    return sentences
 
 
 def _lines(text: str) -> list[str]:

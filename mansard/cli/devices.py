@@ -43,16 +43,16 @@ def devices(
     from mansard.hal import registry
 
     with Output(as_json) as out:
-        found = [info for info in registry.devices() if all_ or info.kind != "simulated"]
+        infos = [info for info in registry.devices() if all_ or info.kind != "simulated"]
         if dump:
-            for info in found:
+            for info in infos:
                 out.show("\n".join(dump_lines(info)) + "\n")
         else:
-            out.show(device_table(found))
+            out.show(device_table(infos))
         chosen = _variants(artifact) if artifact else []
         for line in variant_lines(chosen):
             out.show(line)
-        rows = [describe(info) for info in found]
+        rows = [describe(info) for info in infos]
         out.result({"devices": rows, "variants": chosen} if artifact else rows)
 
 
@@ -112,8 +112,8 @@ def measured_on(info: DeviceInfo) -> str:
 
 def memory_bytes(info: DeviceInfo) -> int:
     """The largest heap: of the device's own memory where it has some."""
-    own = [heap.size for heap in info.heaps if heap.device_local]
-    return max(own or [heap.size for heap in info.heaps] or [0])
+    device_local = [heap.size for heap in info.heaps if heap.device_local]
+    return max(device_local or [heap.size for heap in info.heaps] or [0])
 
 
 def dump_lines(info: DeviceInfo) -> list[str]:
@@ -170,7 +170,7 @@ def _limit_lines(limits: Mapping[str, int]) -> list[str]:
     ]
 
 
-def device_table(found: Sequence[DeviceInfo]) -> Table:
+def device_table(infos: Sequence[DeviceInfo]) -> Table:
     """Devices for people."""
     from rich.table import Table
     from rich.text import Text
@@ -178,7 +178,7 @@ def device_table(found: Sequence[DeviceInfo]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("id", "name", "kind", "target", "memory", "usable"):
         table.add_column(title, overflow="fold")
-    for info in found:
+    for info in infos:
         usable = Text("yes", "green") if info.supported else Text("no: " + "; ".join(info.reasons), "yellow")
         memory = memory_bytes(info)
         size = si(memory, "B") if memory else ""

@@ -95,8 +95,8 @@ def explain(
         calibrated = plan.info.get("calibrated", "")
         if calibrated:
             out.show(f"placed by figures that were calibrated: {calibrated}")
-        found = variants(plan)
-        for line in variant_lines(found):
+        plan_variants = variants(plan)
+        for line in variant_lines(plan_variants):
             out.show(line)
         if html is not None:
             write_page(html, plan, None if timeline is None else read_timeline(timeline))
@@ -112,7 +112,7 @@ def explain(
                 "prediction": prediction,
                 "precision": precision,
                 "calibrated": calibrated,
-                "variants": found,
+                "variants": plan_variants,
             }
         )
 
@@ -123,8 +123,8 @@ def variants(plan: Plan) -> list[dict[str, Any]]:
         return []
     from mansard.runtime.devices.variants import chosen_of, verdicts
 
-    found = verdicts(plan)
-    chosen = chosen_of(found)
+    verdict_list = verdicts(plan)
+    chosen = chosen_of(verdict_list)
     return [
         {
             "target": v.target,
@@ -132,14 +132,14 @@ def variants(plan: Plan) -> list[dict[str, Any]]:
             "refusal": v.refusal,
             "reason": "" if v is not chosen else f"made for {v.meant}" if v.meant else "the first that runs",
         }
-        for v in found
+        for v in verdict_list
     ]
 
 
-def variant_lines(found: Sequence[dict[str, Any]]) -> list[str]:
+def variant_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     """`variants` for people."""
     lines = []
-    for row in found:
+    for row in rows:
         state = f"chosen here: {row['reason']}" if row["chosen"] else row["refusal"] or "runs here too"
         lines.append(f"variant {row['target']}: {state}")
     return lines
@@ -187,14 +187,14 @@ def crossings_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def region_table(found: Sequence[Region]) -> Table:
+def region_table(regions: Sequence[Region]) -> Table:
     """One line per region."""
     from rich.text import Text
 
     right = ("region", "dispatches", "predicted", "bytes", "moved")
     titles = ("region", "device", "dispatches", "from", "to", "why", "elsewhere", *right[2:])
     table = _table(*titles, right=right)
-    for region in found:
+    for region in regions:
         row = describe_region(region)
         why = "; ".join(f"{reason} ({count})" for reason, count in row["why"].items())
         others = (f"{name}: {_cost(cost)}" for name, cost in row["elsewhere"].items())
@@ -211,10 +211,12 @@ def decision_table(rows: Sequence[Decided]) -> Table:
     right = ("bytes", "moved", "operations")
     table = _table("dispatch", "ops", "device", "why", "elsewhere", *right, right=right)
     for row in rows:
-        found = row.decision
-        cells = (found.dispatch, found.ops, found.device, _why(found), _elsewhere(found))
+        decision = row.decision
+        cells = (decision.dispatch, decision.ops, decision.device, _why(decision), _elsewhere(decision))
         moved = si(row.moved_bytes, "B") if row.moved_bytes else ""
-        table.add_row(*map(Text, cells), _amount(found.bytes, "B"), moved, _amount(found.operations, ""))
+        table.add_row(
+            *map(Text, cells), _amount(decision.bytes, "B"), moved, _amount(decision.operations, "")
+        )
     return table
 
 

@@ -65,9 +65,9 @@ def page(plan: Plan, timeline: Mapping[str, Any] | None = None) -> str:
     return "\n".join(parts)
 
 
-def _slider(target: str, how: str, least: int, most: int) -> str:
+def _slider(target: str, how: str, lower: int, upper: int) -> str:
     return (
-        f'<div class="bar"><label>zoom <input type="range" min="{least}" max="{most}" step="0.1" value="0" '
+        f'<div class="bar"><label>zoom <input type="range" min="{lower}" max="{upper}" step="0.1" value="0" '
         f'data-zooms="{target}" data-how="{how}"></label><span>hover for details, click to find the same '
         "dispatch elsewhere on the page</span></div>"
     )
@@ -145,20 +145,20 @@ def _rows(rows: Sequence[Decided], colours: Mapping[str, str]) -> str:
     lines = [f"<table><tr>{head}</tr>"]
     before = None
     for row in rows:
-        found = row.decision
+        decision = row.decision
         numbers = (
             "" if row.predicted_ms is None else milliseconds(row.predicted_ms),
-            si(dims.representative(found.bytes), "B"),
+            si(dims.representative(decision.bytes), "B"),
             si(row.moved_bytes, "B") if row.moved_bytes else "",
-            si(dims.representative(found.operations), ""),
+            si(dims.representative(decision.operations), ""),
         )
-        starts = "" if found.device == before else ' class="starts"'
-        before = found.device
-        texts = [f"<td><div>{escape(text)}</div></td>" for text in (found.reason, elsewhere(row))]
+        starts = "" if decision.device == before else ' class="starts"'
+        before = decision.device
+        texts = [f"<td><div>{escape(text)}</div></td>" for text in (decision.reason, elsewhere(row))]
         lines.append(
-            f'<tr{starts} data-dispatch="{escape(found.dispatch)}" data-of="{escape(found.dispatch)}" '
-            f'data-tip="{escape(_details(row, rows))}"><td>{escape(found.dispatch)}</td>'
-            f"<td><div>{escape(found.ops)}</div></td><td>{_chip(found.device, colours)}</td>"
+            f'<tr{starts} data-dispatch="{escape(decision.dispatch)}" data-of="{escape(decision.dispatch)}" '
+            f'data-tip="{escape(_details(row, rows))}"><td>{escape(decision.dispatch)}</td>'
+            f"<td><div>{escape(decision.ops)}</div></td><td>{_chip(decision.device, colours)}</td>"
             f"{_numbers(numbers)}{''.join(texts)}</tr>"
         )
     return "".join([*lines, "</table>"])
@@ -175,16 +175,16 @@ def elsewhere(row: Decided) -> str:
 
 
 def _details(row: Decided, rows: Sequence[Decided]) -> str:
-    found = row.decision
+    decision = row.decision
     predicted = "" if row.predicted_ms is None else f", {milliseconds(row.predicted_ms)} predicted"
     lines = [
-        f"{found.dispatch}: {found.ops}",
-        f"on {found.device}{predicted}: {found.reason}",
+        f"{decision.dispatch}: {decision.ops}",
+        f"on {decision.device}{predicted}: {decision.reason}",
         f"elsewhere: {elsewhere(row)}" if elsewhere(row) else "",
-        f"{found.bytes} bytes, {found.operations} operations {found.dtype}",
+        f"{decision.bytes} bytes, {decision.operations} operations {decision.dtype}",
         f"{row.moved_bytes} bytes from other devices" if row.moved_bytes else "",
         f"reads {', '.join(rows[p].decision.dispatch for p in row.parents)}" if row.parents else "",
-        f"from {found.location}" if found.location else "",
+        f"from {decision.location}" if decision.location else "",
     ]
     return "\n".join(line for line in lines if line)
 
@@ -230,16 +230,16 @@ def _timeline(line: Mapping[str, Any], colours: Mapping[str, str]) -> list[str]:
         f"copies by devices {_copies(line, 'device')}, by the host {_copies(line, 'host')}",
         "the critical path is outlined",
     ]
-    figures = "; ".join(told)
+    summary = "; ".join(told)
     known = {name: colours.get(name, COLOURS[-1]) for name in [*line["devices"], *_devices(line)]}
     busy = [
         f"<tr><td>{_chip(name, known)}</td>"
-        + _numbers((f"busy {milliseconds(found['busy_ms'])}", _idle(found)))
+        + _numbers((f"busy {milliseconds(figures['busy_ms'])}", _idle(figures)))
         + "</tr>"
-        for name, found in line["devices"].items()
+        for name, figures in line["devices"].items()
     ]
     return [
-        f"<h2>{_title(line)}</h2><p>{escape(figures)}</p><table>{''.join(busy)}</table>",
+        f"<h2>{_title(line)}</h2><p>{escape(summary)}</p><table>{''.join(busy)}</table>",
         _slider("timeline", "width", 0, 8),
         _scrolled("timeline", _tracks(line, known)),
     ]
@@ -255,8 +255,8 @@ def _copies(line: Mapping[str, Any], who: str) -> str:
     return f"{copies[who]} ({si(copies[f'{who}_bytes'], 'B')})"
 
 
-def _idle(found: Mapping[str, Any]) -> str:
-    idle = found.get("idle_ms")
+def _idle(figures: Mapping[str, Any]) -> str:
+    idle = figures.get("idle_ms")
     return f"idle {milliseconds(idle)}" if isinstance(idle, (int, float)) else ""
 
 

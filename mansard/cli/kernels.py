@@ -45,14 +45,14 @@ def dispatch_times(plan: Plan, profiles: Sequence[Profile]) -> list[DispatchTime
     name, else default figures of its kind.
     """
     known = {decision.dispatch: decision for decision in plan.decisions}
-    found = []
+    timed = []
     for number, part in enumerate(profiles[0].parts):
         for place, row in enumerate(part.rows):
             rows = [profile.parts[number].rows[place] for profile in profiles]
             best = min(r.end_ns - r.start_ns for r in rows) / 1e3
             times = _judged(part, row.label, best, known.get(row.label), profiles[0])
-            found.append((row.start_ns, times))
-    return [times for _, times in sorted(found, key=lambda pair: pair[0])]
+            timed.append((row.start_ns, times))
+    return [times for _, times in sorted(timed, key=lambda pair: pair[0])]
 
 
 def _judged(
@@ -64,7 +64,7 @@ def _judged(
         return DispatchTime(part.slot, label, us)
     moved = dims.evaluate(decision.bytes, profile.sizes)
     operations = dims.evaluate(decision.operations, profile.sizes)
-    least, bound = roofline_of(part.info).least(moved, operations, decision.dtype or "f32")
+    bound_seconds, bound = roofline_of(part.info).bound_seconds(moved, operations, decision.dtype or "f32")
     per_second = 1e6 / us if us > 0 else None
     return DispatchTime(
         part.slot,
@@ -74,7 +74,7 @@ def _judged(
         operations,
         None if per_second is None else moved * per_second / 1e9,
         None if per_second is None else operations * per_second / 1e9,
-        None if per_second is None else 100 * least * per_second,
+        None if per_second is None else 100 * bound_seconds * per_second,
         bound,
         decision.location,
     )
@@ -116,25 +116,25 @@ def builds(profile: Profile) -> dict[str, dict[str, Any]]:
 
     ``pipelines`` and ``cached`` are counts, ``ms`` the time in all, ``slowest`` the rows of each entry point.
     """
-    found: dict[str, dict[str, Any]] = {}
+    builds: dict[str, dict[str, Any]] = {}
     for part in profile.parts:
         if not part.builds:
             continue
         rows = sorted(part.builds, key=lambda build: -build.seconds)
-        found[part.slot] = {
+        builds[part.slot] = {
             "pipelines": len(rows),
             "cached": sum(build.cached is True for build in rows),
             "ms": sum(build.seconds for build in rows) * 1e3,
             "rows": [{"entry": b.entry, "ms": b.seconds * 1e3, "cached": b.cached} for b in rows],
         }
-    return found
+    return builds
 
 
-def build_lines(found: dict[str, dict[str, Any]]) -> list[str]:
+def build_lines(builds: dict[str, dict[str, Any]]) -> list[str]:
     """`builds` for people."""
     return [
         f"{slot}: {figures['pipelines']} pipelines made in {milliseconds(figures['ms'])} at loading, "
         f"{figures['cached']} of them from the driver's cache; slowest {figures['rows'][0]['entry']} "
         f"({milliseconds(figures['rows'][0]['ms'])})"
-        for slot, figures in found.items()
+        for slot, figures in builds.items()
     ]

@@ -118,8 +118,8 @@ def chip_of(plan: Plan, name: str | None) -> Chip:
         from mansard.compiler.targets import resolve_targets
         from mansard.placement import PlacementOptions
 
-        found = resolve_targets([d.name for d in plan.devices], PlacementOptions(fallback="error"))
-        return Chip("this machine", tuple(t.slot.profile for t in found), (None,) * len(found))
+        targets = resolve_targets([d.name for d in plan.devices], PlacementOptions(fallback="error"))
+        return Chip("this machine", tuple(t.slot.profile for t in targets), (None,) * len(targets))
     from mansard.targets.socs import load_soc
 
     soc = load_soc(name)
@@ -204,11 +204,11 @@ def lines(result: Mapping[str, Any]) -> list[str]:
         f"{si(result['copied_bytes'], 'B')}",
     ]
     if "best" in result:
-        found = result["best"]
-        spread = ", ".join(f"{count} on {name}" for name, count in found["dispatches"].items())
+        best = result["best"]
+        spread = ", ".join(f"{count} on {name}" for name, count in best["dispatches"].items())
         shown.append(
-            f"best placement found there: {milliseconds(found['latency_ms'])} ({spread}; "
-            f"none is below {milliseconds(found['bound_ms'])})"
+            f"best placement found there: {milliseconds(best['latency_ms'])} ({spread}; "
+            f"none is below {milliseconds(best['bound_ms'])})"
         )
     return shown
 

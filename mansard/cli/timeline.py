@@ -46,14 +46,14 @@ def timeline_table(line: Mapping[str, Any]) -> Table:
 def timeline_lines(line: Mapping[str, Any]) -> list[str]:
     """The figures of a call, its bound, copies, and the longest parts of its critical path."""
     copies = line["copies"]
-    together = f"all devices busy {milliseconds(line['all_busy_ms'])}, " if "all_busy_ms" in line else ""
+    overlap = f"all devices busy {milliseconds(line['all_busy_ms'])}, " if "all_busy_ms" in line else ""
     lines = [
         headline(line),
         *([expectation(line)] if line.get("expected_bound_ms") is not None else ()),
         *([lockstep_line(line)] if "lockstep_ms" in line else ()),
         *([each_request(line)] if line.get("request_ms") else ()),
         f"hidden behind other devices {milliseconds(line['overlap_ms'])}, "
-        f"{together}no device busy {milliseconds(line['overhead_ms'])}",
+        f"{overlap}no device busy {milliseconds(line['overhead_ms'])}",
         f"copies: {copies['device']} by devices ({si(copies['device_bytes'], 'B')}), "
         f"{copies['host']} by the host ({si(copies['host_bytes'], 'B')})",
     ]
@@ -104,12 +104,12 @@ def read_timeline(path: Path) -> dict[str, Any]:
     Raises typer.BadParameter for a file that is neither.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        report = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise typer.BadParameter(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise typer.BadParameter(f"{path} is not JSON: {error}") from None
-    line = found.get("timeline", found) if isinstance(found, dict) else None
+    line = report.get("timeline", report) if isinstance(report, dict) else None
     if not _is_timeline(line):
         raise typer.BadParameter(
             f"{path} holds no timeline; `mansard bench FILE --timeline --json` prints one"

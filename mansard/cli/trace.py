@@ -116,8 +116,11 @@ def trace_document(
     if len(requests) > 1:
         events += _process("requests", _REQUESTS, [f"request {number}" for number in requests])
         for track, number in enumerate(requests, start=1):
-            own = [row for row in rows if row.request == number]
-            span = min(row.start_ns for row in own) - origin, max(row.end_ns for row in own) - origin
+            request_rows = [row for row in rows if row.request == number]
+            span = (
+                min(row.start_ns for row in request_rows) - origin,
+                max(row.end_ns for row in request_rows) - origin,
+            )
             events.append(_event(f"request {number}", "requests", (_REQUESTS, track), span, {}))
     return {"traceEvents": events, "displayTimeUnit": "ns"}
 
@@ -126,9 +129,9 @@ def track_names(rows: Sequence[Row]) -> list[str]:
     """The track of every row: its device's queue, or its copies where one of them ran beside a kernel."""
     names = [f"{row.slot} queue" for row in rows]
     for device in dict.fromkeys(row.slot for row in rows):
-        own = [n for n, row in enumerate(rows) if row.slot == device]
-        copies = [n for n in own if rows[n].label.startswith(COPIES)]
-        kernels = sorted((rows[n].start_ns, rows[n].end_ns) for n in own if n not in copies)
+        device_rows = [n for n, row in enumerate(rows) if row.slot == device]
+        copies = [n for n in device_rows if rows[n].label.startswith(COPIES)]
+        kernels = sorted((rows[n].start_ns, rows[n].end_ns) for n in device_rows if n not in copies)
         if any(_runs_beside(rows[n], kernels) for n in copies):
             for n in copies:
                 names[n] = f"{device} copies"

@@ -52,23 +52,24 @@ def tune(
         with progress_bar() as progress:
             model = mansard.tune(artifact, seconds, cache=not no_cache, progress=progress)
             model.save(target, progress=lambda done, total: progress("write", done, total))
-        found = model.tuning
-        assert found is not None
-        out.show(kernel_table(found.kernels[:_SHOWN]))
-        if len(found.kernels) > _SHOWN:
-            out.show(f"… and {len(found.kernels) - _SHOWN} kernels that take less time")
-        changed = sum(k.parameters is not None for k in found.kernels)
+        tuning = model.tuning
+        assert tuning is not None
+        out.show(kernel_table(tuning.kernels[:_SHOWN]))
+        if len(tuning.kernels) > _SHOWN:
+            out.show(f"… and {len(tuning.kernels) - _SHOWN} kernels that take less time")
+        changed = sum(k.parameters is not None for k in tuning.kernels)
         out.show(
-            f"{target}: {changed} of {len(found.kernels)} kernels changed in {found.seconds:.1f} s; together "
-            f"{found.default_us / 1e3:.3f} ms before, {found.best_us / 1e3:.3f} ms now"
+            f"{target}: {changed} of {len(tuning.kernels)} kernels changed "
+            f"in {tuning.seconds:.1f} s; together "
+            f"{tuning.default_us / 1e3:.3f} ms before, {tuning.best_us / 1e3:.3f} ms now"
         )
         out.result(
             {
                 "artifact": str(target),
-                "seconds": found.seconds,
-                "default_us": found.default_us,
-                "best_us": found.best_us,
-                "kernels": [describe(kernel) for kernel in found.kernels],
+                "seconds": tuning.seconds,
+                "default_us": tuning.default_us,
+                "best_us": tuning.best_us,
+                "kernels": [describe(kernel) for kernel in tuning.kernels],
             }
         )
 

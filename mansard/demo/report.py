@@ -65,8 +65,9 @@ def decisions_table(result: Result) -> Table:
         table.add_column(title, justify="right" if right else "left", overflow="fold", max_width=60)
     for row in costliest(result):
         others = [f"{name}: {_cost(cost)}" for name, cost in row.costs.items() if name != row.device]
-        own = _cost(row.costs.get(row.device, ""))
-        table.add_row(*map(Text, (row.dispatch, row.ops, row.device, own, row.reason, "; ".join(others))))
+        predicted = _cost(row.costs.get(row.device, ""))
+        cells = (row.dispatch, row.ops, row.device, predicted, row.reason, "; ".join(others))
+        table.add_row(*map(Text, cells))
     return table
 
 

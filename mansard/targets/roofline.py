@@ -26,9 +26,9 @@ class Roofline:
     cache_bytes: int
     rates: Mapping[str, float]
 
-    def least(self, moved: int, operations: int, dtype: str = "f32") -> tuple[float, str]:
-        """The least seconds for moving so many bytes and for so many operations of an element type, and
-        which of the two bounds it: ``memory`` or ``compute``."""
+    def bound_seconds(self, moved: int, operations: int, dtype: str = "f32") -> tuple[float, str]:
+        """Lower bound in seconds for moving ``moved`` bytes and computing ``operations`` of an element type,
+        and which of the two it comes from: ``memory`` or ``compute``."""
         bandwidth = self.cache_bandwidth if moved <= self.cache_bytes else self.bandwidth
         memory, compute = moved / bandwidth, operations / self.rates.get(dtype, self.rates["f32"])
         return (memory, "memory") if memory >= compute else (compute, "compute")

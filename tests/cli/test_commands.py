@@ -298,7 +298,7 @@ def test_bench_profile_sets_each_dispatch_beside_its_roofline(model: FakeModel) 
     assert rows["a"]["bound"] == "compute" and rows["c"]["bytes"] is None
     assert report["pipelines"]["vulkan"]["pipelines"] == 2 and report["pipelines"]["vulkan"]["cached"] == 1
     assert report["pipelines"]["vulkan"]["rows"][0] == {"entry": "slow", "ms": 300.0, "cached": False}
-    assert gpu.least(0, 989 * 10**12, "bf16") == (1.0, "compute")
+    assert gpu.bound_seconds(0, 989 * 10**12, "bf16") == (1.0, "compute")
     text = invoke("bench", "m.mansard", "--runs", "2", "--profile").stdout
     assert "roofline" in text and "2 pipelines made in 301.0 ms" in text
 

@@ -59,11 +59,11 @@ def import_generic(importer: Importer, op: Any) -> None:
 def _maps(importer: Importer, op: Any) -> Maps:
     key = (op.attributes["indexing_maps"], op.attributes["iterator_types"])
     if key not in importer.affine_maps:
-        found = [m.value for m in key[0]]
+        maps = [m.value for m in key[0]]
         kinds = [str(t) for t in key[1]]
         importer.affine_maps[key] = Maps(
-            tuple(tuple(affine.linear_of(e) for e in m.results) for m in found),
-            tuple(tuple(m.results) for m in found),
+            tuple(tuple(affine.linear_of(e) for e in m.results) for m in maps),
+            tuple(tuple(m.results) for m in maps),
             tuple(i for i, kind in enumerate(kinds) if "reduction" in kind),
             len(kinds),
         )
@@ -280,8 +280,8 @@ class RegionScalars:
         raise ImportModelError(f"a region of {block.owner} has no yield")
 
     def _scalar(self, value: Any) -> Scalar:
-        found = self.scalars.get(value)
-        return self.importer.scalar(value) if found is None else found
+        scalar = self.scalars.get(value)
+        return self.importer.scalar(value) if scalar is None else scalar
 
     def _evaluate(self, op: Any) -> list[Scalar]:
         name = op.name
@@ -323,9 +323,9 @@ class RegionScalars:
 
 def apply_map(space: Space, op: Any, operands: Sequence[Scalar]) -> Scalar:
     """The result of ``affine.apply``, ``affine.min`` or ``affine.max``."""
-    found = op.attributes["map"].value
-    dim_values, symbols = operands[: found.n_dims], operands[found.n_dims :]
-    values = [affine.evaluate(space, e, dim_values, symbols) for e in found.results]
+    affine_map = op.attributes["map"].value
+    dim_values, symbols = operands[: affine_map.n_dims], operands[affine_map.n_dims :]
+    values = [affine.evaluate(space, e, dim_values, symbols) for e in affine_map.results]
     result = values[0]
     for value in values[1:]:
         result = space.binary("min" if op.name == "affine.min" else "max", result, value)

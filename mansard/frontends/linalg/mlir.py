@@ -81,11 +81,11 @@ def run_pipeline(module: Any, passes: str) -> None:
     from torch_mlir import ir
     from torch_mlir.passmanager import PassManager
 
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
 
     def keep(diagnostic: Any) -> bool:
         if diagnostic.severity == ir.DiagnosticSeverity.ERROR:
-            found.append(_diagnostic(diagnostic))
+            diagnostics.append(_diagnostic(diagnostic))
         return True  # handled: nothing goes to stderr
 
     with module.context, module.context.attach_diagnostic_handler(keep):
@@ -93,7 +93,7 @@ def run_pipeline(module: Any, passes: str) -> None:
             PassManager.parse(f"builtin.module({passes})").run(module.operation)
         except ir.MLIRError as error:
             raised = [_diagnostic(d) for d in error.error_diagnostics]
-            raise PipelineError([*found, *raised] or [Diagnostic(str(error), "")]) from error
+            raise PipelineError([*diagnostics, *raised] or [Diagnostic(str(error), "")]) from error
 
 
 def _diagnostic(d: Any) -> Diagnostic:
@@ -202,5 +202,5 @@ def resource_blobs(module: Any) -> dict[str, bytes]:
     start = text.find("dialect_resources")
     if start < 0:
         return {}
-    found = re.finditer(r'([\w.$-]+|"[^"]+"): "0x([0-9A-Fa-f]*)"', text[start:])
-    return {m.group(1).strip('"'): bytes.fromhex(m.group(2))[4:] for m in found}
+    matches = re.finditer(r'([\w.$-]+|"[^"]+"): "0x([0-9A-Fa-f]*)"', text[start:])
+    return {m.group(1).strip('"'): bytes.fromhex(m.group(2))[4:] for m in matches}

@@ -187,12 +187,12 @@ def _unique(names: Sequence[str]) -> list[str]:
 
 def _automatic(arguments: Sequence[Argument]) -> frozenset[str]:
     """Symbols named ``d<number>`` with the automatic range: they may turn out to be equal."""
-    found = set()
+    names = set()
     for d in (d for a in arguments for d in a.shape if not isinstance(d, int)):
         for s in d.symbols():
             if s.max == AUTOMATIC_MAX and s.name[:1] == "d" and s.name[1:].isdigit():
-                found.add(s.name)
-    return frozenset(found)
+                names.add(s.name)
+    return frozenset(names)
 
 
 def _bind_arguments(importer: Importer, block: Any, arguments: Sequence[Argument]) -> dict[str, Value]:

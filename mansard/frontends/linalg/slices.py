@@ -30,8 +30,8 @@ class Window:
 
     def static_offsets(self) -> tuple[DimLike, ...] | None:
         """The offsets as dim expressions, or None when one is only known at run time."""
-        found = [as_dim(o) for o in self.offsets]
-        return None if any(o is None for o in found) else tuple(o for o in found if o is not None)
+        offsets = [as_dim(o) for o in self.offsets]
+        return None if any(o is None for o in offsets) else tuple(o for o in offsets if o is not None)
 
 
 def _window(importer: Importer, op: Any, first: int) -> Window:

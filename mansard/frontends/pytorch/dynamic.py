@@ -61,25 +61,25 @@ def dims_by_input(bound: Mapping[str, Any], inputs: Any, dynamic_shapes: Any) ->
     else:
         for value, spec in zip(bound.values(), dynamic_shapes, strict=False):
             _match(value, spec, by_tensor)
-    found = {}
+    dims_by_axis = {}
     for number, leaf in enumerate(pytree.tree_leaves(inputs)):
         spec = by_tensor.get(id(leaf)) or {}
         items = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
         for axis, dim in items:
             if hasattr(dim, "__name__"):  # a Dim or one derived from it, not a hint such as Dim.AUTO
-                found[(number, axis % leaf.dim())] = dim
-    return found
+                dims_by_axis[(number, axis % leaf.dim())] = dim
+    return dims_by_axis
 
 
-def _match(value: Any, spec: Any, found: dict[int, Any]) -> None:
+def _match(value: Any, spec: Any, specs: dict[int, Any]) -> None:
     """Pair each tensor of a nested input with its entry of ``dynamic_shapes``."""
     if spec is None:
         return
     if isinstance(value, torch.Tensor):
-        found[id(value)] = spec
+        specs[id(value)] = spec
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            _match(item, spec.get(key) if isinstance(spec, Mapping) else None, found)
+            _match(item, spec.get(key) if isinstance(spec, Mapping) else None, specs)
     elif isinstance(value, (list, tuple)):
         for item, inner in zip(value, spec, strict=False):
-            _match(item, inner, found)
+            _match(item, inner, specs)

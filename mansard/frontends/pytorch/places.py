@@ -24,8 +24,8 @@ def place_of(node: Any) -> str:
     path = re.sub(r"^L\['self'\]\.?|^L__self___?", "", path)
     frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     frames = [f for f in frames if not f[0].startswith("<")]  # generated code
-    own = [f for f in frames if not _in_torch(f[0])] or frames
-    line = f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
+    user_frames = [f for f in frames if not _in_torch(f[0])] or frames
+    line = f"{Path(user_frames[-1][0]).name}:{user_frames[-1][1]}" if user_frames else ""
     if path and line:
         return f"{path} ({line})"
     return path or line

@@ -53,10 +53,10 @@ def read_signature(
 
 def _mutations(program: torch.export.ExportedProgram) -> dict[str, str]:
     """Output name to the buffer it becomes. Raises UnsupportedOpError for inputs written in place."""
-    found = {}
+    targets = {}
     for spec in program.graph_signature.output_specs:
         if spec.kind is OutputKind.BUFFER_MUTATION:
-            found[spec.arg.name] = str(spec.target)
+            targets[spec.arg.name] = str(spec.target)
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
             raise UnsupportedOpError(
                 "input mutation",
@@ -67,7 +67,7 @@ def _mutations(program: torch.export.ExportedProgram) -> dict[str, str]:
             raise UnsupportedOpError(
                 "parameter mutation", "", f"the model changes its parameter {spec.target!r} while it runs"
             )
-    return found
+    return targets
 
 
 class _Inputs:
