@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mansard import dims
-from mansard.placement.cost import Work
+from mansard.placement.cost import WorkEstimate
+from mansard.placement.plan_workload import plan_workload
 from mansard.placement.problem import DataEdge, ResidentConstant
-from mansard.placement.what_if import Outline, outline
+from mansard.placement.workload import Workload
 
 if TYPE_CHECKING:
     from mansard.plan.plan import Plan
@@ -31,50 +32,50 @@ _TOKENS = 128
 
 @dataclass(frozen=True)
 class Network:
-    """An outline, and which of its dispatches are one product with maps fused to it: what an NPU takes."""
+    """A workload, and which of its dispatches are one product with maps fused to it: what an NPU takes."""
 
     name: str
-    outline: Outline
+    workload: Workload
     products: tuple[bool, ...]
 
     @property
     def weights(self) -> int:
         """Bytes of all constants."""
-        return sum(constant.bytes for constant in self.outline.constants)
+        return sum(constant.bytes for constant in self.workload.constants)
 
     def quantised(self) -> Network:
         """The same with products that count at the rate of 8-bit integers; bytes stay as they are."""
         works = [
             replace(work, dtype="i8") if product else work
-            for work, product in zip(self.outline.works, self.products, strict=True)
+            for work, product in zip(self.workload.works, self.products, strict=True)
         ]
-        return replace(self, outline=replace(self.outline, works=tuple(works)))
+        return replace(self, workload=replace(self.workload, works=tuple(works)))
 
 
 def load(name: str) -> Network:
     """A network by name (`NETWORKS`)."""
     data = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
-    works = tuple(Work(*row[:4]) for row in data["dispatches"])
+    works = tuple(WorkEstimate(*row[:4]) for row in data["dispatches"])
     edges = tuple(DataEdge(producer, tuple(users), size) for producer, users, size in data["edges"])
     constants = tuple(ResidentConstant(size, tuple(users)) for size, users in data["constants"])
     colocated = tuple(map(tuple, data["colocated"]))
-    network_outline = Outline(works, edges, colocated, constants)
-    return Network(name, network_outline, tuple(bool(row[4]) for row in data["dispatches"]))
+    workload = Workload(works, edges, colocated, constants)
+    return Network(name, workload, tuple(bool(row[4]) for row in data["dispatches"]))
 
 
 def write(name: str, plan: Plan) -> None:
-    """Keep the outline of a network's plan."""
+    """Keep the workload of a network's plan."""
     sizes = {dim.name: dims.representative(dims.symbol(dim)) for dim in plan.dims}
-    network_outline = outline(plan, sizes)
+    workload = plan_workload(plan, sizes)
     products = [_is_product(decision.ops) for decision in plan.decisions]
     data: dict[str, list[Any]] = {
         "dispatches": [
             [w.bytes, w.operations, w.dtype, w.written, int(p)]
-            for w, p in zip(network_outline.works, products, strict=True)
+            for w, p in zip(workload.works, products, strict=True)
         ],
-        "edges": [[m.producer, list(m.consumers), m.bytes] for m in network_outline.edges],
-        "constants": [[c.bytes, list(c.readers)] for c in network_outline.constants],
-        "colocated": [list(group) for group in network_outline.colocated],
+        "edges": [[m.producer, list(m.consumers), m.bytes] for m in workload.edges],
+        "constants": [[c.bytes, list(c.readers)] for c in workload.constants],
+        "colocated": [list(group) for group in workload.colocated],
     }
     lines = ",\n".join(
         f'"{key}": [\n' + ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) + "]"
@@ -125,7 +126,7 @@ def main(names: Sequence[str]) -> None:
     """Build the named outlines, or all."""
     for name in names or NETWORKS:
         build(name)
-        print(f"{FOLDER / name}.json: {len(load(name).outline.works)} dispatches")
+        print(f"{FOLDER / name}.json: {len(load(name).workload.works)} dispatches")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Value
 from mansard.ir.dispatch import Dispatch, is_contraction
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
-from mansard.placement import PlacementOptions, work_of
+from mansard.placement import PlacementOptions, estimate_work
 
 ROWS, SIDE = 192, 32
 STEPS = 4
@@ -76,7 +76,7 @@ def _operations(graph: Graph) -> float:
     """Operations of all products, as the performance model counts them."""
     products = [op for op in graph.ops if is_contraction(op)]
     alone = [Dispatch("", (op,), op.inputs, op.outputs, op.output.type.shape) for op in products]
-    return float(sum(int(str(work_of(dispatch).operations)) for dispatch in alone))
+    return float(sum(int(str(estimate_work(dispatch).operations)) for dispatch in alone))
 
 
 def simulate(graph: Graph, ratio: Sequence[float], *, unified: bool = True) -> tuple[list[str], float]:

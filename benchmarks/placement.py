@@ -81,7 +81,7 @@ def problem(network: Network, devices: Devices, objective: str) -> PlacementProb
         everywhere if product else tuple(d for d in everywhere if d != devices.npu)
         for product in network.products
     ]
-    unlimited = network.outline.problem(devices.profiles, allowed)
+    unlimited = network.workload.problem(devices.profiles, allowed)
     if objective != "memory":
         return unlimited
     fastest = min(unlimited.devices, key=lambda d: sum(times[d] for times in unlimited.times))

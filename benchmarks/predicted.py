@@ -52,8 +52,8 @@ from mansard.hal import (
 )
 from mansard.ir import Graph
 from mansard.placement import PlacementOptions
+from mansard.placement.plan_workload import replay
 from mansard.placement.simulate import simulate
-from mansard.placement.what_if import replay
 from mansard.plan.plan import Plan
 from mansard.runtime.profiling.profile import Profile
 

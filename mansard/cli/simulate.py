@@ -16,8 +16,8 @@ from mansard.cli.output import JsonOption, Output, milliseconds, si
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from mansard.placement.plan_memory import SlotMemory
     from mansard.placement.problem import PlacementProblem
-    from mansard.placement.what_if import SlotMemory
     from mansard.plan.plan import Plan
     from mansard.targets.profile import DeviceProfile
 
@@ -50,8 +50,9 @@ def simulate(
     The model's schedule is run against the chip's profile; no device is opened and nothing is computed.
     """
     from mansard.artifact.resources import read_artifact
+    from mansard.placement.plan_memory import slot_memory
+    from mansard.placement.plan_workload import replay
     from mansard.placement.simulate import simulate as run
-    from mansard.placement.what_if import memory, replay
 
     with Output(as_json) as out:
         plan, resources = read_artifact(artifact, verify="code")
@@ -75,7 +76,7 @@ def simulate(
                 labels,
                 predicted.busy,
                 predicted.seconds,
-                memory(plan, sizes, [profile.unified for profile in chip.profiles]),
+                slot_memory(plan, sizes, [profile.unified for profile in chip.profiles]),
             ),
         }
         if place:

@@ -10,17 +10,15 @@ from mansard.compiler.targets import CompileTarget
 from mansard.compiler.weights import collect_weights
 from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.graph import Graph
-from mansard.placement import DeviceSlot, PlacementOptions
-from mansard.placement.memory import placed_within
-from mansard.placement.order import place_ordered
-from mansard.placement.partitioning import Placed, on_slots, place_split
+from mansard.placement import PlacementOptions, place_model
+from mansard.placement.partition_graph import renumber_devices
 from mansard.plan.plan import Decision, ExecutableRef, Plan, Prediction, SplitSpec
 
 
 @dataclass(frozen=True)
 class PlacedGraph:
     """Dispatches with their devices: ``device_of`` numbers ``targets``, which leave out a fallback device
-    that nothing was placed on. ``splits`` tells the runtime which dispatches are divided over devices."""
+    that nothing was placed on. ``splits`` tells the runtime which dispatches are partitioned over devices."""
 
     graph: DispatchGraph
     device_of: Mapping[Dispatch, int]
@@ -36,39 +34,40 @@ def place_graph(
     options: PlacementOptions,
     fuse: Callable[[Graph], DispatchGraph],
 ) -> PlacedGraph:
-    """Choose a device for every dispatch; ``fuse`` makes dispatches of a graph with divided ones.
+    """Choose a device for every dispatch; ``fuse`` makes dispatches of a graph with partitioned ones.
 
     Raises PlacementError where no device may run a dispatch, or the memory of the devices does not suffice.
     """
 
-    def place(slots: Sequence[DeviceSlot], options: PlacementOptions) -> Placed:
-        return place_ordered(
-            graph, options, lambda ordered, options: place_split(ordered, slots, options, fuse)
-        )
-
-    placed = placed_within(
-        place, lambda placed: _sketch_plan(placed, targets), [t.slot for t in targets], options
+    placement = place_model(
+        graph,
+        [target.slot for target in targets],
+        options,
+        fuse,
+        sketch_plan=lambda graph, device_of: _sketch_plan(graph, device_of, targets),
     )
-    result = placed.result
+    result = placement.result
     used = set(result.device.values())
     kept = [i for i, t in enumerate(targets) if i in used or not t.slot.fallback]
     number_of = {old: new for new, old in enumerate(kept)}
     return PlacedGraph(
-        placed.graph,
+        placement.graph,
         {dispatch: number_of[device] for dispatch, device in result.device.items()},
         tuple(targets[i] for i in kept),
         result.decisions,
         result.prediction,
-        on_slots(placed.splits, number_of),
+        renumber_devices(placement.splits, number_of),
     )
 
 
-def _sketch_plan(placed: Placed, targets: Sequence[CompileTarget]) -> Plan:
+def _sketch_plan(
+    graph: DispatchGraph, device_of: Mapping[Dispatch, int], targets: Sequence[CompileTarget]
+) -> Plan:
     """The plan of a placement without code, with all targets."""
-    kernels = dict.fromkeys(placed.graph.dispatches, KernelRef(0, "", (), (1, 1, 1)))
-    weights = {value: spec for value, (spec, _) in collect_weights(placed.graph, {}).items()}
+    kernels = dict.fromkeys(graph.dispatches, KernelRef(0, "", (), (1, 1, 1)))
+    weights = {value: spec for value, (spec, _) in collect_weights(graph, {}).items()}
     devices = [device_target(target, ()) for target in targets]
-    return build_plan(placed.graph, placed.result.device, kernels, devices, weights, (), {})
+    return build_plan(graph, device_of, kernels, devices, weights, (), {})
 
 
 def device_target(target: CompileTarget, refs: tuple[ExecutableRef, ...]) -> DeviceTarget:

@@ -1,7 +1,7 @@
-"""The cost of a dispatch on a device: max(bytes / bandwidth, operations / rate) + launch.
+"""The cost model of a dispatch on a device, a roofline: max(bytes / bandwidth, operations / rate) + launch.
 
-Where dispatches of its kind (`mansard.placement.kinds`) or element type were measured, their time takes the
-place of operations / rate + launch.
+Where dispatches of its kind (`mansard.placement.kinds`) or element type were measured, interpolated
+measurements replace operations / rate + launch.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ HEAVY_OPERATIONS = 12
 """Operations of one exp, erf …: the length of their polynomials."""
 
 STEP_OPERATIONS = 100
-"""Operations of products in the time of one step that waits for the one before and uses no vectors: about 200
+"""Operations of products in the time of one scalar step that depends on the one before: about 200
 on a core with AVX-512 (Xeon), 25 in a GPU's sorting network (H200)."""
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a dispatch does, symbolic in the model's dims."""
+class WorkEstimate:
+    """Bytes and operations of a dispatch, symbolic in the model's dims, for the cost model."""
 
     bytes: DimLike
     operations: DimLike
@@ -38,35 +38,33 @@ class Work:
     """The element type whose rate counts."""
     written: DimLike = 0
     """The part of ``bytes`` that is written."""
-    beside: DimLike = 0
-    """The part of ``operations`` that is not of products, where there are products."""
+    other_operations: DimLike = 0
+    """The part of ``operations`` outside contractions (an epilogue, say); 0 without a contraction."""
     depth: DimLike = 0
-    """How many products each sum has, of the deepest sums; 0 where there are no products."""
+    """Length of the deepest contraction's reduction; 0 without a contraction."""
     kind: str = ""
-    """What it is besides a product of matrices, one of `mansard.targets.profile.KINDS` (`kind_of`)."""
+    """The kind of work, one of `mansard.targets.profile.KINDS` or empty (`kind_of`)."""
 
 
-def work_of(dispatch: Dispatch) -> Work:
-    """Bytes to read and write once, and arithmetic operations."""
-    moved: DimLike = 0
+def estimate_work(dispatch: Dispatch) -> WorkEstimate:
+    """The work of a dispatch that reads and writes each of its operands once."""
+    read: DimLike = 0
     gathered = _gathered(dispatch)
     for value in dispatch.inputs:
-        # A table that is only indexed is read where it is indexed, not as a whole.
+        # A gathered table is read where it is indexed, not as a whole.
         size = dims.product(dispatch.domain) if value in gathered else value.type.elements
-        moved = dims.add(moved, dims.mul(size, max(1, value.type.dtype.bits // 8)))
+        read = dims.add(read, dims.mul(size, max(1, value.type.dtype.bits // 8)))
     written = dims.add(0, *(value.type.bytes for value in dispatch.outputs))
     products = dims.add(0, *(_operations(op) for op in dispatch.ops if is_contraction(op)))
-    beside = dims.add(0, *(_operations(op) for op in dispatch.ops if not is_contraction(op)))
-    operations = dims.add(products, beside)
-    fused = 0 if products == 0 else beside
-    return Work(
-        dims.add(moved, written),
-        operations,
-        _computed(dispatch),
-        written,
-        fused,
-        _depth(dispatch.ops),
-        kind_of(dispatch.ops),
+    others = dims.add(0, *(_operations(op) for op in dispatch.ops if not is_contraction(op)))
+    return WorkEstimate(
+        bytes=dims.add(read, written),
+        operations=dims.add(products, others),
+        dtype=_computed(dispatch),
+        written=written,
+        other_operations=0 if products == 0 else others,
+        depth=_depth(dispatch.ops),
+        kind=kind_of(dispatch.ops),
     )
 
 
@@ -80,7 +78,7 @@ def _depth(ops: Iterable[Op]) -> DimLike:
 
 
 def _computed(dispatch: Dispatch) -> str:
-    """The element type whose rate bounds a dispatch: what its products multiply, else what it writes."""
+    """The element type whose rate bounds a dispatch: the factors' of its contraction, else its results'."""
     for op in dispatch.ops:
         if is_contraction(op):
             return max((v.type.dtype for v in op.inputs), key=lambda dtype: dtype.bits).value
@@ -89,18 +87,18 @@ def _computed(dispatch: Dispatch) -> str:
 
 
 def _gathered(dispatch: Dispatch) -> set[Value]:
-    found = set()
+    tables = set()
     for op in dispatch.ops:
         if isinstance(op, Generic):
-            found |= {op.inputs[n.operand] for n in walk(op.body) if isinstance(n, Gather)}
-    return found
+            tables |= {op.inputs[n.operand] for n in walk(op.body) if isinstance(n, Gather)}
+    return tables
 
 
 def _operations(op: Op) -> DimLike:
     if isinstance(op, Reshape):
         return 0
     if isinstance(op, Generic):
-        # Products take narrow factors as they are.
+        # Contractions widen narrow factors in the multiplication itself: those casts are free.
         counted = (Apply,) if is_contraction(op) else (Apply, Cast)
         each = sum(
             HEAVY_OPERATIONS if isinstance(n, Apply) and n.op in HEAVY else 1
@@ -109,19 +107,19 @@ def _operations(op: Op) -> DimLike:
         )
         return dims.mul(dims.product(op.extents), each + (op.combiner is not None))
     if isinstance(op, Sort):
-        return _sorting(op)
+        return _sort_operations(op)
     return dims.mul(sum_elements(op), 2)
 
 
-def _sorting(op: Sort) -> DimLike:
-    """Every element is compared with every other of its line; where few are kept, with the last of those,
-    and the about k * log(n / k) that are better are put in their places among k, one step after another."""
+def _sort_operations(op: Sort) -> DimLike:
+    """A sort compares every element with every other of its line. A top-k compares each with the k-th so far,
+    and inserts the about k * log(n / k) that are better among the k, one step after another."""
     elements, length = op.inputs[0].type.elements, op.inputs[0].type.shape[op.axis]
-    kept, most = dims.representative(op.outputs[0].type.shape[op.axis]), dims.representative(length)
-    if 4 * kept > most:
+    kept, line = dims.representative(op.outputs[0].type.shape[op.axis]), dims.representative(length)
+    if 4 * kept > line:
         return dims.mul(dims.mul(elements, length), 4)
-    lines = dims.representative(elements) // max(1, most)
-    steps = lines * kept * kept * math.log(most / max(1, kept))
+    lines = dims.representative(elements) // max(1, line)
+    steps = lines * kept * kept * math.log(line / max(1, kept))
     return dims.add(dims.mul(elements, 4), round(steps * STEP_OPERATIONS))
 
 
@@ -130,35 +128,34 @@ def sum_elements(op: Op) -> DimLike:
     return dims.add(0, *(v.type.elements for v in op.inputs))
 
 
-def seconds(work: Work, profile: DeviceProfile) -> float:
+def seconds(work: WorkEstimate, profile: DeviceProfile) -> float:
     """Predicted time of a dispatch on a device."""
     memory = _memory_seconds(work, profile)
     operations, depth = dims.representative(work.operations), dims.representative(work.depth)
     launch = profile.launch_of(operations)
     if whole := profile.whole_seconds(operations, work.dtype, depth, work.kind):
         return max(memory + launch, whole)
-    beside = dims.representative(work.beside)
-    if profile.vector and beside:
-        arithmetic = profile.seconds(operations - beside, work.dtype, depth) + beside / profile.vector
+    others = dims.representative(work.other_operations)
+    if profile.vector and others:
+        arithmetic = profile.seconds(operations - others, work.dtype, depth) + others / profile.vector
     else:
         arithmetic = profile.seconds(operations, work.dtype, depth)
     return max(memory, arithmetic) + launch
 
 
-def load_seconds(work: Work, profile: DeviceProfile, took: float) -> float:
-    """Predicted seconds that a dispatch of ``took`` `seconds` takes from what a device gets done with many
-    calls in flight.
+def load_seconds(work: WorkEstimate, profile: DeviceProfile, alone: float) -> float:
+    """Predicted device time that a dispatch occupies with many calls in flight; ``alone`` are its `seconds`.
 
-    Where dispatches of several calls run side by side (``DeviceProfile.concurrency``), small ones share the
+    Where dispatches of several calls run concurrently (``DeviceProfile.concurrency``), small ones share the
     device; a large one still takes what its bytes and operations need at full rates.
     """
     if profile.concurrency <= 1:
-        return took
+        return alone
     full = dims.representative(work.operations) / profile.rate(work.dtype)
-    return min(took, max(took / profile.concurrency, _memory_seconds(work, profile), full))
+    return min(alone, max(alone / profile.concurrency, _memory_seconds(work, profile), full))
 
 
-def _memory_seconds(work: Work, profile: DeviceProfile) -> float:
+def _memory_seconds(work: WorkEstimate, profile: DeviceProfile) -> float:
     moved = dims.representative(work.bytes)
     if moved <= profile.cache_bytes:
         return moved / profile.cache_bandwidth
@@ -168,8 +165,8 @@ def _memory_seconds(work: Work, profile: DeviceProfile) -> float:
 
 
 def transfer(size: int, source: DeviceProfile, target: DeviceProfile) -> tuple[float, float]:
-    """Predicted seconds of handing over to another device, and of copying ``size`` bytes to it: by the link
-    of the two where the source's profile has one, else by way of the host."""
+    """Predicted seconds of the handoff to another device, and of copying ``size`` bytes to it: by the direct
+    link where the source's profile has one, else through the host."""
     pair = source.links.get(target.name)
     if pair is not None:
         shared = source.unified and target.unified
@@ -180,5 +177,5 @@ def transfer(size: int, source: DeviceProfile, target: DeviceProfile) -> tuple[f
 
 
 def transfer_seconds(size: int, source: DeviceProfile, target: DeviceProfile) -> float:
-    """Predicted time to hand ``size`` bytes from one device to another, copies included."""
+    """Predicted time to move ``size`` bytes from one device to another, handoff included."""
     return sum(transfer(size, source, target))

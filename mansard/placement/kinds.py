@@ -1,6 +1,7 @@
-"""Kinds of work: what dispatches do besides products of matrices, by the structure of their ops.
+"""Kinds of work other than matrix products, by the structure of a dispatch's ops.
 
-Devices reach another part of their rate in each, so calibration measures each (`DeviceProfile.kinds`).
+Devices reach a different fraction of their peak rate in each, so calibration measures each
+(`DeviceProfile.kinds`).
 """
 
 from __future__ import annotations
@@ -13,42 +14,43 @@ from mansard.ir.dispatch import is_contraction
 from mansard.ir.ops import Generic, Op
 
 SHALLOW = 16
-"""Products per place of a window below which it is no product of matrices to a device: that many lie side by
-side in memory, and a vector or a tile of a matrix takes as many."""
+"""Products per window position below which devices do not run it like a matrix product: vectors and matrix
+tiles need that many adjacent ones to be full."""
 
 
 def kind_of(ops: Sequence[Op]) -> str:
     """The kind of a dispatch with these ops, one of `mansard.targets.profile.KINDS` or empty.
 
-    ``attention`` has a product of what another gave; ``depthwise`` and ``shallow`` are windows with one
-    product per place and with fewer than `SHALLOW`; ``rows`` has reductions and no product.
+    ``attention`` is a product of another product's result; ``depthwise`` and ``shallow`` are convolutions
+    with one product per window position and with fewer than `SHALLOW`; ``rows`` has reductions and no
+    product.
     """
     generics = [op for op in ops if isinstance(op, Generic)]
     products = [op for op in generics if is_contraction(op)]
     if len(products) > 1:
         return "attention"
     if products:
-        return _window(products[0])
+        return _convolution_kind(products[0])
     return "rows" if any(op.combiner is not None for op in generics) else ""
 
 
-def _window(op: Generic) -> str:
-    """The kind of a product as a window: the sum of each place is over the loops that do not slide."""
+def _convolution_kind(op: Generic) -> str:
+    """The kind of a contraction as a convolution, by its products per window position."""
     taps = _taps(op)
     if not taps:
         return ""
-    each: DimLike = dims.product(op.extents[dim] for dim in op.reduced if dim not in taps)
-    products = dims.representative(each)
+    channels: DimLike = dims.product(op.extents[dim] for dim in op.reduced if dim not in taps)
+    products = dims.representative(channels)
     return "depthwise" if products == 1 else "shallow" if products < SHALLOW else ""
 
 
 def _taps(op: Generic) -> set[int]:
-    """Reduced dims that slide over an operand: added to a parallel dim in its index."""
+    """Reduced dims that walk a window: added to a parallel dim in an operand's index."""
     reduced = set(op.reduced)
-    found: set[int] = set()
+    taps: set[int] = set()
     for index_map in op.maps:
         for result in index_map.results if index_map is not None else ():
             walked = {dim for dim, _ in result.terms if not dims.is_one(op.extents[dim])}
             if walked - reduced:
-                found |= walked & reduced
-    return found
+                taps |= walked & reduced
+    return taps

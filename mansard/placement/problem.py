@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mansard import dims
-from mansard.ir.dispatch import DispatchGraph
-from mansard.ir.types import Value
 from mansard.placement.cost import transfer
 from mansard.targets.profile import DeviceProfile
 
@@ -158,61 +155,6 @@ class PlacementProblem:
                 if used > limit:
                     return False
         return all(len({labels[n] for n in group}) == 1 for group in self.colocated)
-
-
-def build_problem(
-    graph: DispatchGraph,
-    times: Sequence[Sequence[float]],
-    allowed: Sequence[Sequence[int]],
-    profiles: Sequence[DeviceProfile],
-    limits: Sequence[int | None],
-    min_dispatches: Sequence[int],
-    colocated: Sequence[Sequence[int]] = (),
-    loads: Sequence[Sequence[float]] = (),
-) -> PlacementProblem:
-    """The problem of a dispatch graph; dims have a representative size. Each group of ``colocated`` has to be
-    on one device, as has each group of dispatches that share a state."""
-    dispatches = graph.dispatches
-    producer: dict[Value, int] = {v: n for n, d in enumerate(dispatches) for v in d.outputs}
-    producer.update(dict.fromkeys(graph.graph.inputs, HOST))
-    consumers: dict[Value, list[int]] = {}
-    for n, dispatch in enumerate(dispatches):
-        for value in dispatch.inputs:
-            for produced in graph.sources(value):
-                consumers.setdefault(produced, []).append(n)
-    outputs = {produced for v in graph.graph.outputs for produced in graph.sources(v)}
-    edges = []
-    for value, source in producer.items():
-        targets = tuple(dict.fromkeys(consumers.get(value, ())))
-        if value in outputs and source != HOST:
-            targets = (*targets, HOST)
-        if targets:
-            edges.append(DataEdge(source, targets, dims.representative(value.type.bytes)))
-    constants = [
-        ResidentConstant(dims.representative(value.type.bytes), tuple(dict.fromkeys(users)))
-        for value, users in consumers.items()
-        if value in graph.graph.constants
-    ]
-    return PlacementProblem(
-        tuple(map(tuple, times)),
-        tuple(map(tuple, allowed)),
-        tuple(edges),
-        tuple(profiles),
-        merge_overlapping([*state_users(graph), *colocated]),
-        tuple(constants),
-        tuple(limits),
-        tuple(min_dispatches),
-        tuple(map(tuple, loads)),
-    )
-
-
-def state_users(graph: DispatchGraph) -> list[list[int]]:
-    """For each state the dispatches that read or write it, in order."""
-    groups = []
-    for state in graph.graph.states:
-        values = {state.before, graph.base(state.after)}
-        groups.append([n for n, d in enumerate(graph.dispatches) if values & {*d.inputs, *d.outputs}])
-    return groups
 
 
 def merge_overlapping(groups: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:

@@ -175,12 +175,12 @@ class Decision:
     location: str = ""
     dtype: str = ""
     """The element type whose rate bounds the operations."""
-    beside: DimLike = 0
-    """The part of ``operations`` that is not of products, where there are products."""
+    other_operations: DimLike = field(default=0, metadata={"formerly": "beside"})
+    """The part of ``operations`` outside contractions; 0 without a contraction."""
     depth: DimLike = 0
-    """How many products each sum has, of the deepest sums; 0 where there are no products."""
+    """Length of the deepest contraction's reduction; 0 without a contraction."""
     kind: str = ""
-    """What the dispatch is besides a product of matrices (`mansard.placement.kinds`)."""
+    """The kind of work (`mansard.placement.kinds`)."""
 
 
 @dataclass(frozen=True)

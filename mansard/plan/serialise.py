@@ -2,7 +2,8 @@
 
 The coding follows the type annotations of `plan`: dataclasses become objects, tuples arrays, dims
 their text (`str`, read back by `dims.parse`), element types their short name. Steps carry a ``step``
-tag. Nothing but the dataclasses of the plan can be built from the JSON.
+tag. A field's former name, in its metadata as ``formerly``, is read as the field. Nothing but the
+dataclasses of the plan can be built from the JSON.
 """
 
 from __future__ import annotations
@@ -111,12 +112,15 @@ def _record(cls: type) -> Decoder:
     hints = typing.get_type_hints(cls, globalns=_NAMESPACE)
     # Annotations may lead back to the class: decoders of fields are made when first needed.
     decoders: dict[str, Decoder] = {}
+    former = {f.metadata["formerly"]: f.name for f in dataclasses.fields(cls) if "formerly" in f.metadata}
 
     def decode(data: Any, symbols: Symbols) -> Any:
         if not isinstance(data, dict):
             raise _mismatch(data, f"a {cls.__name__}")
         if not decoders:
             decoders.update({name: _decoder(hint) for name, hint in hints.items()})
+        if former:
+            data = {former.get(key, key): item for key, item in data.items()}
         try:
             return cls(**{key: decoders[key](item, symbols) for key, item in data.items() if key != "step"})
         except KeyError:

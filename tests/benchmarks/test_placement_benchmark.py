@@ -19,12 +19,12 @@ SETS = {devices.name: devices for devices in placement.device_sets()}
 def test_outlines_are_whole_models(name):
     network = load(name)
     count = len(network.products)
-    assert len(network.outline.works) == count > 50
+    assert len(network.workload.works) == count > 50
     assert network.weights > 8e6
-    for edge in network.outline.edges:
+    for edge in network.workload.edges:
         assert HOST <= edge.producer < count
         assert all(user == HOST or edge.producer < user < count for user in edge.consumers)
-    produced = {edge.producer for edge in network.outline.edges}
+    produced = {edge.producer for edge in network.workload.edges}
     assert set(range(count)) <= produced  # what nobody reads would not be a dispatch
 
 
@@ -65,7 +65,7 @@ def test_results_are_written(tmp_path, monkeypatch, capsys):
         placement.main()
 
 
-def test_an_outline_is_that_of_the_plan(tmp_path, monkeypatch):
+def test_a_workload_is_that_of_the_plan(tmp_path, monkeypatch):
     from mansard.compiler import CompileOptions, compile_graph
     from mansard.dtypes import DType
     from mansard.ir import GraphBuilder, IndexMap
@@ -81,7 +81,7 @@ def test_an_outline_is_that_of_the_plan(tmp_path, monkeypatch):
     outlines.write("small", compile_graph(b.build([x]), CompileOptions(targets=("cpu",))).plan)
     network = load("small")
     assert network.products == (True, True, True)
-    chain = [(edge.producer, edge.consumers) for edge in network.outline.edges]
+    chain = [(edge.producer, edge.consumers) for edge in network.workload.edges]
     assert sorted(chain) == [(HOST, (0,)), (0, (1,)), (1, (2,)), (2, (HOST,))]
-    assert {work.dtype for work in network.quantised().outline.works} == {"i8"}
-    assert all(a.operations == b.operations for a, b in itertools.pairwise(network.outline.works))
+    assert {work.dtype for work in network.quantised().workload.works} == {"i8"}
+    assert all(a.operations == b.operations for a, b in itertools.pairwise(network.workload.works))

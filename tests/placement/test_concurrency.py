@@ -6,7 +6,7 @@ import pytest
 from support.placements import CHIP
 
 from mansard.errors import PlacementError
-from mansard.placement.cost import Work, load_seconds, seconds
+from mansard.placement.cost import WorkEstimate, load_seconds, seconds
 from mansard.placement.problem import DataEdge, PlacementProblem, reordered
 from mansard.placement.search.choose import choose
 from mansard.placement.simulate import simulate
@@ -24,25 +24,25 @@ def load(work, profile):
 
 
 def test_small_dispatches_share_a_device():
-    small = Work(1000, 10**5, "f32")
+    small = WorkEstimate(1000, 10**5, "f32")
     assert seconds(small, GPU) == pytest.approx(1e-5)
     assert load(small, GPU) == pytest.approx(1e-5 / 3)
 
 
 def test_large_dispatches_take_what_they_take_at_full_rate():
-    large = Work(1000, 10**10, "f32")
+    large = WorkEstimate(1000, 10**10, "f32")
     assert load(large, GPU) == seconds(large, GPU)
-    middle = Work(1000, 4 * 10**8, "f32")
+    middle = WorkEstimate(1000, 4 * 10**8, "f32")
     assert seconds(middle, GPU) / 3 < load(middle, GPU) == pytest.approx(4e-4)
     assert load(middle, GPU) < seconds(middle, GPU)
-    moving = Work(10**9, 10**5, "f32")
+    moving = WorkEstimate(10**9, 10**5, "f32")
     assert load(moving, GPU) == pytest.approx(1e-3)
 
 
 def test_a_device_with_one_queue_has_loads_that_are_times():
     alone = dataclasses.replace(GPU, concurrency=1.0)
     for operations in (10**5, 10**8, 10**10):
-        work = Work(1000, operations, "f32")
+        work = WorkEstimate(1000, operations, "f32")
         assert load(work, alone) == seconds(work, alone)
 
 

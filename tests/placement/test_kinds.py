@@ -13,9 +13,9 @@ from mansard.compiler import CompileOptions, compile_graph
 from mansard.errors import PlacementError
 from mansard.ir import GraphBuilder, IndexMap
 from mansard.ir.types import Linear
-from mansard.placement.cost import Work, seconds
+from mansard.placement.cost import WorkEstimate, seconds
 from mansard.placement.kinds import SHALLOW
-from mansard.placement.what_if import replay
+from mansard.placement.plan_workload import replay
 from mansard.plan.serialise import plan_from_json, plan_to_json
 from mansard.targets.profile import KINDS, DeviceProfile, LinkProfile
 from mansard.targets.socs import parse_soc
@@ -68,7 +68,7 @@ def test_rows_and_maps():
 
 def test_a_kind_takes_what_was_measured_but_no_less_than_its_bytes():
     device = profile(kinds={"rows": ((1e6, 1e9), (1e8, 1e10))})
-    rows = Work(0, 10**6, "f32", kind="rows")
+    rows = WorkEstimate(0, 10**6, "f32", kind="rows")
     assert seconds(rows, device) == pytest.approx(1e-3)  # with the launch
     assert seconds(dataclasses.replace(rows, operations=10**7), device) == pytest.approx(1e7 / 10**9.5)
     assert seconds(dataclasses.replace(rows, operations=10**8), device) == pytest.approx(0.01)
@@ -93,12 +93,12 @@ def test_other_types_are_in_proportion_to_products():
 
 def test_products_that_were_measured_take_what_they_took_with_their_launch():
     device = profile(launch=1e-3, rates={"f32": 1e9, "f64": 1e9}, small={"f32": ((1e6, 1e8), (1e8, 1e9))})
-    assert seconds(Work(0, 10**6, "f32"), device) == pytest.approx(1e-2)
-    assert seconds(Work(0, 10**4, "f32"), device) == pytest.approx(1e-3)
-    assert seconds(Work(0, 10**9, "f32"), device) == pytest.approx(1.0)
-    assert seconds(Work(10**10, 10**6, "f32"), device) == pytest.approx(1e-2 + 1e-3)
+    assert seconds(WorkEstimate(0, 10**6, "f32"), device) == pytest.approx(1e-2)
+    assert seconds(WorkEstimate(0, 10**4, "f32"), device) == pytest.approx(1e-3)
+    assert seconds(WorkEstimate(0, 10**9, "f32"), device) == pytest.approx(1.0)
+    assert seconds(WorkEstimate(10**10, 10**6, "f32"), device) == pytest.approx(1e-2 + 1e-3)
     # A type of which none was measured: its rate, and a launch.
-    assert seconds(Work(0, 10**7, "f64"), device) == pytest.approx(1e-2 + 1e-3)
+    assert seconds(WorkEstimate(0, 10**7, "f64"), device) == pytest.approx(1e-2 + 1e-3)
 
 
 def test_launches_of_small_dispatches_are_their_own():
@@ -107,7 +107,7 @@ def test_launches_of_small_dispatches_are_their_own():
     assert device.launch_of(1e4) == pytest.approx(10**-6.5)
     assert device.launch_of(1e5) == device.launch_of(1e9) == device.launch == 1e-6
     assert profile().launch_of(10) == 1e-6
-    assert seconds(Work(0, 1000, "f32"), device) == pytest.approx(1e-7 + 1e-8)
+    assert seconds(WorkEstimate(0, 1000, "f32"), device) == pytest.approx(1e-7 + 1e-8)
 
 
 def test_plans_keep_kinds_and_older_ones_have_none():

@@ -12,12 +12,20 @@ from support.placements import chain, device, profile, random_problem
 from mansard.ir import Graph, GraphBuilder, Location
 from mansard.ir.dispatch import DispatchGraph
 from mansard.passes.fusion.fuse import fuse
-from mansard.placement import DeviceSlot, PlacementOptions, place
-from mansard.placement.order import by_longest_way, in_better_order, place_ordered
-from mansard.placement.partitioning import Placed
-from mansard.placement.problem import HOST, DataEdge, PlacementProblem, reordered, state_users
+from mansard.placement import (
+    DeviceSlot,
+    ModelPlacement,
+    PlacementOptions,
+    PlacementResult,
+    model_placement,
+    place,
+    place_model,
+)
+from mansard.placement.order import list_schedule, reorder
+from mansard.placement.problem import HOST, DataEdge, PlacementProblem, reordered
 from mansard.placement.search.choose import choose
 from mansard.placement.simulate import simulate
+from mansard.placement.workload import state_users
 from mansard.plan.plan import DispatchStep
 
 
@@ -41,7 +49,7 @@ def test_branches_that_share_a_device_run_at_once() -> None:
     assert simulate(problem, labels).seconds == pytest.approx(
         11 + 15
     )  # the second behind the first's last step
-    order = by_longest_way(problem, labels)
+    order = list_schedule(problem, labels)
     found = simulate(reordered(problem, order), [labels[n] for n in order])
     assert found.seconds == pytest.approx(16)  # one step behind
 
@@ -50,7 +58,7 @@ def test_branches_that_share_a_device_run_at_once() -> None:
 def test_orders_are_whole_and_behind_what_is_read(seed: int) -> None:
     problem = random_problem(seed, count=12, devices=3)
     labels = choose(problem, "latency", 1.0).labels
-    order = by_longest_way(problem, labels)
+    order = list_schedule(problem, labels)
     assert sorted(order) == list(range(12))
     place_of = {n: at for at, n in enumerate(order)}
     for edge in problem.edges:
@@ -66,7 +74,7 @@ def test_orders_are_whole_and_behind_what_is_read(seed: int) -> None:
 def test_dispatches_can_be_held_in_order() -> None:
     problem = alternating(2)
     labels = [devices[0] for devices in problem.allowed]
-    free, constrained = (by_longest_way(problem, labels, groups) for groups in ((), ((2, 4),)))
+    free, constrained = (list_schedule(problem, labels, groups) for groups in ((), ((2, 4),)))
     assert free.index(4) < free.index(2) and constrained.index(2) < constrained.index(4)
 
 
@@ -87,7 +95,7 @@ def test_users_of_a_state_stay_in_the_models_order() -> None:
     result = place(
         graph, slots, PlacementOptions(pins=(("rows", "cpu"), ("contraction_2", "cpu"), ("*", "a")))
     )
-    order = by_longest_way(result.problem, result.search_result.labels, state_users(graph))
+    order = list_schedule(result.problem, result.search_result.labels, state_users(graph))
     names = [graph.dispatches[n].name for n in order]
     assert names.index("rows") < names.index("contraction_2")
 
@@ -116,14 +124,14 @@ def placed(objective: str = "latency"):
 
 def test_a_placed_graph_and_all_that_goes_with_it_change_together() -> None:
     graph, before = placed()
-    changed, after = in_better_order(graph, before)
+    changed, after = reorder(graph, before)
     assert after.prediction.latency_ms < 0.8 * before.prediction.latency_ms
     assert [d.name for d in changed.dispatches] == [d.dispatch for d in after.decisions]
     assert set(changed.dispatches) == set(graph.dispatches)
     assert {d.dispatch: d.device for d in after.decisions} == {d.dispatch: d.device for d in before.decisions}
     assert after.device == before.device
     assert after.prediction.starts_ms == tuple(sorted(after.prediction.starts_ms))
-    assert after.prediction.method.endswith("then the longest way first")
+    assert after.prediction.method.endswith("then list scheduling")
     assert after.prediction.gap >= 0
     again = simulate(after.problem, after.search_result.labels)
     assert after.prediction.latency_ms == pytest.approx(1e3 * again.seconds)
@@ -137,12 +145,12 @@ def test_a_placed_graph_and_all_that_goes_with_it_change_together() -> None:
 
 def test_what_gains_nothing_stays_as_it_is() -> None:
     graph, result = placed("throughput")
-    assert in_better_order(graph, result) == (graph, result)
+    assert reorder(graph, result) == (graph, result)
     one = chain(4)
     alone = place(one, [device("cpu")], PlacementOptions())
-    assert in_better_order(one, alone) == (one, alone)
+    assert reorder(one, alone) == (one, alone)
     spread = place(one, [device("cpu"), device("gpu")], PlacementOptions(pins=(("contraction_2", "gpu"),)))
-    assert in_better_order(one, spread) == (one, spread)
+    assert reorder(one, spread) == (one, spread)
 
 
 def side_by_side_slots() -> list[DeviceSlot]:
@@ -151,33 +159,40 @@ def side_by_side_slots() -> list[DeviceSlot]:
     return [device("cpu", 1e9, refuses=lambda d: "a product" if "contr" in d.name else None), *products]
 
 
-def test_branches_are_spread_once_they_are_side_by_side() -> None:
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[PlacementOptions]:
+    """The options of every search for devices."""
+    options_of: list[PlacementOptions] = []
+
+    def recorded(graph: DispatchGraph, slots: list[DeviceSlot], options: PlacementOptions) -> PlacementResult:
+        options_of.append(options)
+        return place(graph, slots, options)
+
+    monkeypatch.setattr(model_placement, "place", recorded)
+    return options_of
+
+
+def placed_model(graph: DispatchGraph, slots: list[DeviceSlot], options: PlacementOptions) -> ModelPlacement:
+    """Without memory limits, for which alone plans are sketched."""
+    return place_model(graph, slots, options, fuse, sketch_plan=pytest.fail)
+
+
+def test_branches_are_spread_once_they_are_side_by_side(searches: list[PlacementOptions]) -> None:
     graph, slots = fuse(branches(3)), side_by_side_slots()
-    asked: list[float] = []
-
-    def by_itself(graph: DispatchGraph, options: PlacementOptions) -> Placed:
-        asked.append(options.search_seconds)
-        return Placed(graph, place(graph, slots, options))
-
     alone = place(graph, slots, PlacementOptions())
-    found = place_ordered(graph, PlacementOptions(search_seconds=4.0), by_itself)
-    assert asked == [4.0, 2.0]
+    found = placed_model(graph, slots, PlacementOptions(search_seconds=4.0))
+    assert [options.search_seconds for options in searches] == [4.0, 2.0]
     assert set(found.graph.dispatches) == set(graph.dispatches)
     # Each chain has a device for its products; in the model's order they had run one after another.
     counts = Counter(d.device for d in found.result.decisions)
     assert [counts[name] for name in "abc"] == [3, 3, 3]
     assert found.result.prediction.latency_ms < 0.5 * alone.prediction.latency_ms
-    assert found.result.prediction.method.endswith("branches side by side")
+    assert found.result.prediction.method.endswith("branches interleaved")
     assert [d.dispatch for d in found.result.decisions] == [d.name for d in found.graph.dispatches]
 
 
-def test_a_chain_is_placed_once() -> None:
-    graph, asked = chain(4), []
-
-    def by_itself(graph: DispatchGraph, options: PlacementOptions) -> Placed:
-        asked.append(options)
-        return Placed(graph, place(graph, [device("cpu"), device("gpu", 2e9)], options))
-
-    assert place_ordered(graph, PlacementOptions(), by_itself).graph.dispatches == graph.dispatches
-    place_ordered(fuse(branches()), PlacementOptions(objective="throughput"), by_itself)
-    assert len(asked) == 2
+def test_a_chain_is_placed_once(searches: list[PlacementOptions]) -> None:
+    graph, slots = chain(4), [device("cpu"), device("gpu", 2e9)]
+    assert placed_model(graph, slots, PlacementOptions()).graph.dispatches == graph.dispatches
+    placed_model(fuse(branches()), slots, PlacementOptions(objective="throughput"))
+    assert len(searches) == 2

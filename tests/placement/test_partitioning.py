@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from support.built_plans import plan_of
 from support.graphs import F32, matmul, softmax, unary
 
 from mansard.compiler.variants import SharedFiles
@@ -12,8 +13,9 @@ from mansard.ir import Constant, GraphBuilder, TensorType, Value
 from mansard.ir.panels import Panels
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.fusion.packable import mark_packable
-from mansard.placement import DeviceSlot, PlacementOptions
-from mansard.placement.partitioning import balance, on_slots, place_split, quantised
+from mansard.placement import DeviceSlot, PlacementOptions, place_model
+from mansard.placement.partition_graph import renumber_devices
+from mansard.placement.partitioning import balance, round_to_units
 from mansard.plan.plan import WeightSpec
 from mansard.targets.profile import DeviceProfile, LinkProfile
 
@@ -40,7 +42,11 @@ def fused(graph):
 
 
 def placed(split, *slots, graph=None, **options):
-    return place_split(fused(graph or chain()), slots, PlacementOptions(split=split, **options), fused)
+    def sketch_plan(dispatches, device_of):
+        return plan_of(dispatches, [device_of[d] for d in dispatches.dispatches], len(slots))
+
+    options = PlacementOptions(split=split, **options)
+    return place_model(fused(graph or chain()), slots, options, fused, sketch_plan)
 
 
 # The ratio ----------------------------------------------------------------------------------------
@@ -62,10 +68,10 @@ def test_handing_over_takes_from_the_share():
 
 
 def test_extents_are_whole_units():
-    assert quantised([0.3, 0.7], 512, 16) == (160, 352)
-    assert quantised([0.0, 1.0], 512, 16) == (16, 496)
-    assert quantised([1.0, 0.0], 500, 16) == (480, 20)
-    assert quantised([0.5, 0.5, 0.0], 48, 16) == (16, 16, 16)
+    assert round_to_units([0.3, 0.7], 512, 16) == (160, 352)
+    assert round_to_units([0.0, 1.0], 512, 16) == (16, 496)
+    assert round_to_units([1.0, 0.0], 500, 16) == (480, 20)
+    assert round_to_units([0.5, 0.5, 0.0], 48, 16) == (16, 16, 16)
 
 
 # What is divided ----------------------------------------------------------------------------------
@@ -171,7 +177,7 @@ def test_unknown_options_are_refused():
 
 def test_devices_left_out_are_not_counted():
     (split,) = placed("all", slot("a", 1e10), slot("b", 1e10)).splits
-    (moved,) = on_slots((split,), {0: 3, 1: 1})
+    (moved,) = renumber_devices((split,), {0: 3, 1: 1})
     assert [piece.device for piece in moved.dispatches[0]] == [3, 1]
     assert dataclasses.replace(moved, dispatches=()) == dataclasses.replace(split, dispatches=())
 

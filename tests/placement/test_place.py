@@ -14,7 +14,7 @@ from mansard.errors import PlacementError
 from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.passes.fusion.fuse import fuse
-from mansard.placement import PlacementOptions, place, work_of
+from mansard.placement import PlacementOptions, estimate_work, place
 from mansard.placement.cost import seconds
 from mansard.placement.problem import merge_overlapping
 from mansard.targets.profile import DeviceProfile, LinkProfile, default_profile
@@ -26,7 +26,7 @@ def devices_of(result, graph):
 
 def test_work_counts_bytes_once_and_operations_of_the_whole_space():
     (dispatch,) = chain(1).dispatches
-    work = work_of(dispatch)
+    work = estimate_work(dispatch)
     assert work.bytes == 3 * 64 * 64 * 4
     # A multiply and an add per point of the product, and one exp per output.
     assert work.operations == 2 * 64**3 + 12 * 64 * 64
@@ -34,15 +34,15 @@ def test_work_counts_bytes_once_and_operations_of_the_whole_space():
 
 def test_what_is_fused_to_products_may_have_a_unit_of_its_own():
     (dispatch,) = chain(1).dispatches
-    work = work_of(dispatch)
-    assert work.beside == 12 * 64 * 64
+    work = estimate_work(dispatch)
+    assert work.other_operations == 12 * 64 * 64
     usual = DeviceProfile("d", 1e15, 1e15, 0, {"f32": 1e9}, 0, LinkProfile(1, 0), True)
     apart = dataclasses.replace(usual, vector=1e6)
     assert seconds(work, apart) == pytest.approx(2 * 64**3 / 1e9 + 12 * 64 * 64 / 1e6)
     assert seconds(work, usual) == pytest.approx(work.operations / 1e9)
     b = GraphBuilder()
     (alone,) = fuse(b.build([unary(b, "exp", b.input("x", (8, 8), F32))])).dispatches
-    assert work_of(alone).beside == 0
+    assert estimate_work(alone).other_operations == 0
 
 
 def test_a_product_of_bytes_has_a_multiply_and_an_add_for_each():
@@ -53,7 +53,7 @@ def test_a_product_of_bytes_has_a_multiply_and_an_add_for_each():
     maps = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((2, 1))]
     graph = b.build([b.generic([x, w], maps, (8, 16, 32), body, reduced=1, combiner="add")])
     (dispatch,) = fuse(graph).dispatches
-    work = work_of(dispatch)
+    work = estimate_work(dispatch)
     assert work.operations == 2 * 8 * 16 * 32
     profile = DeviceProfile("d", 1e15, 1e15, 0, {"f32": 1.0, "i8": 1e9}, 0, LinkProfile(1, 0), True)
     assert seconds(work, profile) == pytest.approx(work.operations / 1e9)
@@ -64,12 +64,12 @@ def test_the_first_of_a_line_cost_less_than_all_in_order(kept, least, most):
     b = GraphBuilder()
     values, _ = b.sort(b.input("x", (2, 4096), F32), 1, descending=True, limit=kept)
     (dispatch,) = fuse(b.build([values])).dispatches
-    assert least * 2 * 4096 <= work_of(dispatch).operations <= most * 2 * 4096
+    assert least * 2 * 4096 <= estimate_work(dispatch).operations <= most * 2 * 4096
 
 
 def test_cost_is_the_larger_of_memory_and_arithmetic():
     (dispatch,) = chain(1).dispatches
-    work = work_of(dispatch)
+    work = estimate_work(dispatch)
     slow_memory = DeviceProfile("m", 1e6, 1e6, 0, {"f32": 1e15}, 1e-6, LinkProfile(1, 0), True)
     slow_units = DeviceProfile("u", 1e15, 1e15, 0, {"f32": 1e6}, 1e-6, LinkProfile(1, 0), True)
     assert seconds(work, slow_memory) == pytest.approx(work.bytes / 1e6 + 1e-6)
@@ -233,7 +233,7 @@ def test_the_prediction_is_the_run_of_the_placement():
     graph = chain(3)
     pins = PlacementOptions(pins=(("contraction_1", "b"), ("*", "a")))
     found = place(graph, [device("a", handoff=0.5), device("b", handoff=0.25)], pins).prediction
-    took = seconds(work_of(graph.dispatches[0]), device("a").profile)
+    took = seconds(estimate_work(graph.dispatches[0]), device("a").profile)
     there, back = (found.starts_ms[n + 1] / 1e3 - found.starts_ms[n] / 1e3 - took for n in (0, 1))
     assert (found.starts_ms[0], there, back) == (0, pytest.approx(0.5), pytest.approx(0.25))
     assert found.latency_ms == pytest.approx(found.starts_ms[2] + 1e3 * took)

@@ -15,7 +15,7 @@ from mansard.ir.dispatch import Dispatch, is_contraction
 from mansard.ir.ops import Generic, Reshape
 from mansard.ir.scalar import Apply, Arg, Cast, Gather, Scalar, walk
 from mansard.ir.serialise import Writer
-from mansard.placement import work_of
+from mansard.placement import estimate_work
 from mansard.targets.profile import DeviceProfile, LinkProfile
 from mansard_npu.driver import DRIVER
 from mansard_npu.library import FORMAT
@@ -83,7 +83,7 @@ class NpuBackend(LibraryBackend):
             "dims": writer.contracts(),
         }
         call = {"function": "dispatch", "dtype": _factor(product), "data": json.dumps(record)}
-        whole, alone = work_of(dispatch), work_of(_only(dispatch, product))
+        whole, alone = estimate_work(dispatch), estimate_work(_only(dispatch, product))
         symbols = [symbol(writer.dims[str(contract[0])]) for contract in writer.contracts()]
         params = (alone.operations, whole.operations, whole.bytes, *symbols)
         bindings = len(dispatch.inputs) + len(dispatch.outputs)

@@ -29,7 +29,7 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import IndexMap, Linear
 from mansard.placement import PlacementOptions
-from mansard.placement.what_if import memory
+from mansard.placement.plan_memory import slot_memory
 
 ON_NPU = PlacementOptions(fallback="error")
 
@@ -350,7 +350,7 @@ def test_the_profile_is_that_of_the_model():
 
 def test_plans_tell_that_it_takes_arrays_of_the_caller():
     plan = compile_graph(convolution(), CompileOptions(targets=("npu",), placement=ON_NPU)).plan
-    (slot,), (used,) = plan.devices, memory(plan, {}, [True])
+    (slot,), (used,) = plan.devices, slot_memory(plan, {}, [True])
     with contextlib.closing(DRIVER.open(DRIVER.devices()[0])) as device:
         assert slot.late_binding == device.capabilities.late_binding is True
     assert used.activations == 0

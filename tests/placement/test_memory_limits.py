@@ -14,7 +14,7 @@ from mansard.errors import PlacementError
 from mansard.hal import registry
 from mansard.ir import Constant, GraphBuilder
 from mansard.placement import PlacementOptions
-from mansard.placement.what_if import memory
+from mansard.placement.plan_memory import slot_memory
 from mansard.targets.calibrated import keep
 from mansard.targets.profile import DeviceProfile, LinkProfile
 
@@ -44,7 +44,7 @@ def compiled(limit=None, graph=None, targets=("cpu", GPU), **placement):
 def on_gpu(plan):
     numbers = {device.name: n for n, device in enumerate(plan.devices)}
     sizes = {dim.name: dim.typical for dim in plan.dims}
-    used = memory(plan, sizes, [device.name != GPU for device in plan.devices])[numbers[GPU]]
+    used = slot_memory(plan, sizes, [device.name != GPU for device in plan.devices])[numbers[GPU]]
     return used, [decision.device == GPU for decision in plan.decisions]
 
 
@@ -108,7 +108,7 @@ def test_where_nothing_fits_the_numbers_are_told():
 
 def test_devices_with_memory_of_their_own_hold_inputs_and_outputs_there():
     plan = compiled(targets=(GPU,), fallback="error")
-    (shared,), (own,) = memory(plan, {}, [True]), memory(plan, {}, [False])
+    (shared,), (own,) = slot_memory(plan, {}, [True]), slot_memory(plan, {}, [False])
     assert own.weights == shared.weights
     assert own.activations >= shared.activations >= 2 * 4 * ROWS * WIDTH
     assert dataclasses.replace(own, activations=0).total == own.weights

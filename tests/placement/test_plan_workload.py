@@ -20,12 +20,12 @@ from mansard.errors import ArtifactError, PlacementError
 from mansard.hal import registry
 from mansard.ir import Constant, GraphBuilder
 from mansard.passes.fusion.fuse import fuse
-from mansard.placement import PlacementOptions
-from mansard.placement import partitioning as splitting
+from mansard.placement import PlacementOptions, model_placement
 from mansard.placement.cost import transfer_seconds
+from mansard.placement.plan_memory import slot_memory
+from mansard.placement.plan_workload import plan_workload, replay
 from mansard.placement.problem import HOST
 from mansard.placement.simulate import simulate
-from mansard.placement.what_if import memory, outline, replay
 from mansard.plan.dataflow import dataflow, dispatch_parents
 from mansard.plan.serialise import plan_from_json, plan_to_json
 from mansard.targets.profile import DeviceProfile, LinkProfile
@@ -50,13 +50,13 @@ def two_devices(size=32, rows=None, length=4):
 def compiled(monkeypatch):
     """A plan on both devices, with the problem that its compilation solved."""
     solved = []
-    place = splitting.place
+    place = model_placement.place
 
     def kept(*arguments):
         solved.append(place(*arguments))
         return solved[-1]
 
-    monkeypatch.setattr(splitting, "place", kept)
+    monkeypatch.setattr(model_placement, "place", kept)
     placement = PlacementOptions(pins=(("*_1", "vulkan"), ("*_3", "vulkan"), ("*", "cpu")))
     model = compile_graph(two_devices(), CompileOptions(targets=("cpu", "vulkan"), placement=placement))
     return model, solved[0].problem
@@ -83,8 +83,8 @@ def test_the_rebuilt_problem_is_the_one_that_was_solved(compiled):
 
 def test_values_made_in_parts_are_read_as_a_whole(monkeypatch):
     solved = []
-    place = splitting.place
-    monkeypatch.setattr(splitting, "place", lambda *given: solved.append(place(*given)) or solved[-1])
+    place = model_placement.place
+    monkeypatch.setattr(model_placement, "place", lambda *given: solved.append(place(*given)) or solved[-1])
     placement = PlacementOptions(split="all")
     plan = compile_graph(two_devices(), CompileOptions(targets=("cpu", "vulkan"), placement=placement)).plan
     assert plan.splits
@@ -107,7 +107,7 @@ def test_symbolic_sizes_and_memory():
     profile = DeviceProfile("d", 1e9, 1e9, 0, {"f32": 1e15}, 0.0, LinkProfile(1e9, 0), True)
     small, large = (simulate(*_run(replay(plan, [profile], {"n": size}))).seconds for size in (1, 64))
     assert small < large
-    (least,), (most,) = memory(plan, {"n": 1}), memory(plan, {"n": 64})
+    (least,), (most,) = slot_memory(plan, {"n": 1}), slot_memory(plan, {"n": 64})
     assert least.weights == most.weights >= 4 * 32 * 32 * 4
     assert 0 < least.activations < most.activations <= 3 * 64 * 32 * 4
     assert most.total == most.weights + most.activations
@@ -125,19 +125,22 @@ def test_the_device_entry_tells_whether_arrays_of_the_caller_need_memory(late_bi
     kernels = {d: KernelRef(0, d.name, (), (1, 1, 1)) for d in fused.dispatches}
     plan = build_plan(fused, dict.fromkeys(fused.dispatches, 0), kernels, [target], {}, (), {})
     plan = plan_from_json(plan_to_json(plan))
-    (used,) = memory(plan, {})
+    (used,) = slot_memory(plan, {})
     assert used.activations == (0 if late_binding else 2 * 4 * 8 * 8)
 
 
-def test_plans_made_before_late_binding_was_kept_are_read(compiled):
+def test_plans_made_before_are_read(compiled):
     model, _ = compiled
     assert [device.late_binding for device in model.plan.devices] == [True, False]
     data = json.loads(plan_to_json(model.plan))
     for device in data["devices"]:
         del device["late_binding"]
+    for decision in data["decisions"]:
+        decision["beside"] = decision.pop("other_operations")
     plan = plan_from_json(json.dumps(data))
     assert [device.late_binding for device in plan.devices] == [False, False]
-    assert all(slot.total > 0 for slot in memory(plan, {}))
+    assert plan.decisions == model.plan.decisions and plan.decisions[0].other_operations
+    assert all(slot.total > 0 for slot in slot_memory(plan, {}))
 
 
 @pytest.mark.vulkan
@@ -217,7 +220,7 @@ def test_predictions_know_how_deep_products_are():
     x, w = b.input("x", (8, 512), F32), b.input("w", (512, 16), F32)
     model = compile_graph(b.build([unary(b, "exp", matmul(b, x, w))]), CompileOptions(("cpu",)))
     assert [decision.depth for decision in model.plan.decisions] == [512]
-    assert [work.depth for work in outline(model.plan, {}).works] == [512]
+    assert [work.depth for work in plan_workload(model.plan, {}).works] == [512]
 
 
 # Chips ------------------------------------------------------------------------------------------

@@ -1,0 +1,211 @@
+"""The constraints of a placement: what devices refuse, pins, co-location, shares and limits of constants."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.errors import PlacementError
+from mansard.ir.dispatch import Dispatch, DispatchGraph
+from mansard.placement.options import PlacementOptions
+from mansard.targets.profile import DeviceProfile
+
+NO_ROOM = "no room"
+"""What a refusal for want of memory begins with (`mansard.placement.memory_limits`)."""
+
+
+@dataclass(frozen=True)
+class DeviceSlot:
+    """A device to place on: its name, profile, and why it cannot run a dispatch (None: it can)."""
+
+    name: str
+    profile: DeviceProfile
+    refuses: Callable[[Dispatch], str | None]
+    fallback: bool = False
+    """Added only to run what the requested devices cannot."""
+    memory: int | None = None
+    """Bytes of its own that a model may take; None for a device that uses the host's memory."""
+
+
+FixedDevices = Mapping[Dispatch, tuple[int, str]]
+"""Dispatches whose slot is chosen already, with the reason."""
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a placement of a dispatch graph on device slots has to satisfy; dispatches by number."""
+
+    slots: tuple[DeviceSlot, ...]
+    refusals: tuple[tuple[str | None, ...], ...]
+    """Why each slot cannot run each dispatch."""
+    allowed: tuple[tuple[int, ...], ...]
+    """The slots each dispatch may be on."""
+    limits: tuple[int | None, ...]
+    """Upper bound on the bytes of constants of each slot; None where all of the model's fit."""
+    min_dispatches: tuple[int, ...]
+    colocated: tuple[tuple[int, ...], ...]
+    pinned_by: Mapping[int, str]
+    """The pattern that pins a dispatch."""
+    colocated_by: Mapping[int, str]
+    """The pattern that co-locates a dispatch with others."""
+
+    def able(self, number: int) -> list[int]:
+        """The slots that can run a dispatch."""
+        return [slot for slot, refusal in enumerate(self.refusals[number]) if refusal is None]
+
+    def __str__(self) -> str:
+        """Limits, shares and pins, for the message that no placement keeps them."""
+        limits = [
+            f"{slot.name} takes {limit / 1e6:.4g} MB of the weights"
+            for slot, limit in zip(self.slots, self.limits, strict=True)
+            if limit is not None
+        ]
+        shares = [
+            f"{slot.name} {count}"
+            for slot, count in zip(self.slots, self.min_dispatches, strict=True)
+            if count
+        ]
+        total = [f"of {len(self.allowed)} dispatches at least {', '.join(shares)}"] if shares else []
+        pinned = [f"{len(self.pinned_by)} dispatches are pinned"] if self.pinned_by else []
+        return "; ".join([*limits, *total, *pinned])
+
+
+def constraints_of(
+    graph: DispatchGraph, slots: Sequence[DeviceSlot], options: PlacementOptions, fixed: FixedDevices
+) -> Constraints:
+    """The constraints on the placement of a graph; raises PlacementError where they contradict each other."""
+    limits = _constant_limits(graph, slots, options)
+    _check_pin_patterns(graph.dispatches, options.pins)
+    refusals = [tuple(slot.refuses(d) for slot in slots) for d in graph.dispatches]
+    allowed: list[tuple[int, ...]] = []
+    pinned_by: dict[int, str] = {}
+    for number, dispatch in enumerate(graph.dispatches):
+        pin = None if dispatch in fixed else _matching_pin(dispatch, slots, options.pins)
+        if dispatch in fixed:
+            allowed.append((fixed[dispatch][0],))
+        elif pin is not None:
+            pattern, device = pin
+            if refusal := refusals[number][device]:
+                raise PlacementError(
+                    f"dispatch {dispatch.name!r} is pinned to {slots[device].name!r} by {pattern!r}, "
+                    f"which cannot run it: {refusal}"
+                )
+            allowed.append((device,))
+            pinned_by[number] = pattern
+        else:
+            allowed.append(_allowed_slots(dispatch, slots, refusals[number], limits, options))
+    min_dispatches = _min_dispatches(slots, allowed, options)
+    groups = {p: _colocated_group(p, graph.dispatches, allowed) for p in dict.fromkeys(options.colocate)}
+    return Constraints(
+        tuple(slots),
+        tuple(refusals),
+        tuple(allowed),
+        tuple(limits),
+        min_dispatches,
+        tuple(groups.values()),
+        pinned_by,
+        {number: pattern for pattern, group in groups.items() for number in group},
+    )
+
+
+def _constant_limits(
+    graph: DispatchGraph, slots: Sequence[DeviceSlot], options: PlacementOptions
+) -> list[int | None]:
+    requested = dict(options.memory)
+    names = [slot.name for slot in slots]
+    for name in requested:
+        if name not in names:
+            raise PlacementError(f"a memory limit for {name!r}, but the devices are {', '.join(names)}")
+    constants = {v for d in graph.dispatches for v in d.inputs if v in graph.graph.constants}
+    total = sum(dims.representative(v.type.bytes) for v in constants)
+    limits = [requested.get(slot.name, slot.memory) for slot in slots]
+    return [None if limit is None or limit >= total else limit for limit in limits]
+
+
+def _check_pin_patterns(dispatches: Sequence[Dispatch], pins: Sequence[tuple[str, str]]) -> None:
+    """A pattern that matches nothing is a mistake: what it was to pin would go anywhere."""
+    for pattern, device in pins:
+        if not any(_matches(dispatch, pattern) for dispatch in dispatches):
+            some = ", ".join(dispatch.name for dispatch in dispatches[:4])
+            raise PlacementError(
+                f"no dispatch matches {pattern!r}, to be pinned to {device!r}; there are {some} ..."
+            )
+
+
+def _matching_pin(
+    dispatch: Dispatch, slots: Sequence[DeviceSlot], pins: Sequence[tuple[str, str]]
+) -> tuple[str, int] | None:
+    """The first pattern that matches a dispatch, with its slot."""
+    names = {slot.name: i for i, slot in enumerate(slots)}
+    for pattern, device in pins:
+        if device not in names:
+            raise PlacementError(f"pinned to {device!r}, but the devices are {', '.join(names)}")
+        if _matches(dispatch, pattern):
+            return pattern, names[device]
+    return None
+
+
+def _matches(dispatch: Dispatch, pattern: str) -> bool:
+    texts = (dispatch.name, dispatch.summary, dispatch.location)
+    return any(fnmatch.fnmatch(text, pattern) for text in texts)
+
+
+def _allowed_slots(
+    dispatch: Dispatch,
+    slots: Sequence[DeviceSlot],
+    refusals: Sequence[str | None],
+    limits: Sequence[int | None],
+    options: PlacementOptions,
+) -> tuple[int, ...]:
+    """The slots for a dispatch without a pin: the requested ones, where they have the memory for it."""
+    able = [i for i, refusal in enumerate(refusals) if refusal is None]
+    requested = [i for i in able if not slots[i].fallback]
+    primary = [i for i, slot in enumerate(slots) if slot.name != "cpu" and not slot.fallback]
+    if options.fallback == "error" and primary and not any(i in primary for i in able):
+        raise PlacementError(_refused(dispatch, slots, refusals, 'fallback="error" forbids the CPU'))
+    if requested and any(limits[i] is None for i in requested):
+        return tuple(requested)
+    if able:  # what the requested devices have no memory for goes to the fallback
+        return tuple(able)
+    raise PlacementError(_refused(dispatch, slots, refusals, "no device can run it"))
+
+
+def _refused(
+    dispatch: Dispatch, slots: Sequence[DeviceSlot], refusals: Sequence[str | None], why: str
+) -> str:
+    where = f" (from {dispatch.location})" if dispatch.location else ""
+    reasons = "; ".join(f"{slot.name}: {r}" for slot, r in zip(slots, refusals, strict=True) if r)
+    return f"dispatch {dispatch.name!r} [{dispatch.summary}]{where}: {why}. {reasons}"
+
+
+def _min_dispatches(
+    slots: Sequence[DeviceSlot], allowed: Sequence[Sequence[int]], options: PlacementOptions
+) -> tuple[int, ...]:
+    """The share of the dispatches that ``min_share`` gives every requested device."""
+    share = math.ceil(options.min_share * len(allowed) - 1e-9)
+    requested = [i for i, slot in enumerate(slots) if not slot.fallback]
+    for device in requested if share else ():
+        able = sum(device in devices for devices in allowed)
+        if able < share:
+            raise PlacementError(
+                f"min_share={options.min_share} cannot be met: {share} dispatches must be on "
+                f"{slots[device].name}, which can run {able}"
+            )
+    return tuple(share if i in requested else 0 for i in range(len(slots)))
+
+
+def _colocated_group(
+    pattern: str, dispatches: Sequence[Dispatch], allowed: Sequence[Sequence[int]]
+) -> tuple[int, ...]:
+    group = [n for n, dispatch in enumerate(dispatches) if _matches(dispatch, pattern)]
+    if not group:
+        raise PlacementError(f"no dispatch matches {pattern!r}, which is to be co-located")
+    if not set.intersection(*(set(allowed[n]) for n in group)):
+        raise PlacementError(
+            f"the {len(group)} dispatches that match {pattern!r} are to be co-located, but no "
+            f"device may run all of them: {', '.join(dispatches[n].name for n in group[:8])}"
+        )
+    return tuple(group)

@@ -1,0 +1,134 @@
+"""Placement of a whole model: the loop around the search for devices.
+
+The search (`place`) takes as given the order of dispatches, which of them are partitioned, and how many
+bytes of constants each device takes. All three depend on a placement, so they are decided here, one
+placement after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mansard.dims import representative, symbol
+from mansard.errors import PlacementError
+from mansard.ir.dispatch import Dispatch, DispatchGraph
+from mansard.placement.constraints import DeviceSlot
+from mansard.placement.memory_limits import limit_options, limit_slots, memory_limits, tightened
+from mansard.placement.options import PlacementOptions
+from mansard.placement.order import MIN_GAIN, interleaved, reorder
+from mansard.placement.partition_graph import Fuse, partition_dispatches
+from mansard.placement.partitioning import MIN_MODEL_GAIN, find_partitions
+from mansard.placement.place import PlacementResult, place
+from mansard.placement.plan_memory import slot_memory
+from mansard.plan.plan import Plan, SplitSpec
+
+MAX_ROUNDS = 8
+"""Placements to try until one is within the memory limits."""
+
+SketchPlan = Callable[[DispatchGraph, Mapping[Dispatch, int]], Plan]
+"""The plan of a placed graph without its code, with all device slots, to lay out its memory."""
+
+
+@dataclass(frozen=True)
+class ModelPlacement:
+    """A placed dispatch graph; ``splits`` tells the runtime what is partitioned."""
+
+    graph: DispatchGraph
+    result: PlacementResult
+    splits: tuple[SplitSpec, ...] = ()
+
+    @property
+    def latency_ms(self) -> float:
+        """The predicted latency of a call."""
+        return self.result.prediction.latency_ms
+
+
+def place_model(
+    graph: DispatchGraph,
+    slots: Sequence[DeviceSlot],
+    options: PlacementOptions,
+    fuse: Fuse,
+    sketch_plan: SketchPlan,
+) -> ModelPlacement:
+    """A placement within ``options.memory`` and the memory of the slots, for one call of typical sizes at
+    a time.
+
+    Raises PlacementError where a dispatch has no device, or where no placement is within the memory limits,
+    with what was needed and allowed.
+    """
+    unified = [slot.profile.unified for slot in slots]
+    limits = memory_limits(slots, options)
+    for _ in range(MAX_ROUNDS):
+        slots_now, options_now = limit_slots(slots, limits), limit_options(options, limits)
+
+        # The model's order first: another can need more memory.
+        placement = _place_in_order(graph, slots_now, options_now, fuse)
+
+        # Branches run at once only in an order that interleaves them, which changes the best devices: such a
+        # model is placed again, in half the time. Not a partitioned one, whose pieces overlap already.
+        other_order = None if placement.splits else interleaved(placement.graph, placement.result)
+        if other_order is not None:
+            half = replace(options_now, search_seconds=options_now.search_seconds / 2)
+            other = _place_in_order(other_order, slots_now, half, fuse)
+            if other.latency_ms <= (1 - MIN_GAIN) * placement.latency_ms:
+                placement = _with_method(other, "branches interleaved")
+
+        # Memory comes last, as it depends on devices, partitions and order.
+        if not limits:
+            return placement
+        plan = sketch_plan(placement.graph, placement.result.device)
+        sizes = {dim.name: representative(symbol(dim)) for dim in plan.dims}
+        needed = [memory.total for memory in slot_memory(plan, sizes, unified)]
+        exceeded = [limit for limit in limits if needed[limit.slot] > limit.bytes]
+        if not exceeded:
+            return placement
+
+        # Tighten what was exceeded. Every device has a copy of a partitioned dispatch's weights: do without.
+        limits = [
+            tightened(limit, needed[limit.slot], plan, placement.graph, sizes, unified)
+            if limit in exceeded
+            else limit
+            for limit in limits
+        ]
+        if placement.splits:
+            options = replace(options, split="off")
+    details = "; ".join(limit.exceeded(needed[limit.slot]) for limit in exceeded)
+    raise PlacementError(
+        "no placement was found within the memory of the devices, weights and the values of one call "
+        f"together: {details}"
+    )
+
+
+def _place_in_order(
+    graph: DispatchGraph, slots: Sequence[DeviceSlot], options: PlacementOptions, fuse: Fuse
+) -> ModelPlacement:
+    """A placement for dispatches in the order of a graph, with partitions and a better order where they
+    gain."""
+    placement = ModelPlacement(graph, place(graph, slots, options))
+
+    # Partition after a first placement: what a piece gains depends on where its neighbours are.
+    partitions = find_partitions(graph, slots, placement.result, options)
+    if partitions:
+        try:
+            pieces = partition_dispatches(graph, slots, partitions, fuse)
+            result = place(pieces.graph, slots, options, pieces.fixed)
+        except PlacementError:  # such as a memory limit that does not hold every device's copy of the weights
+            if options.split == "all":
+                raise
+        else:
+            partitioned = ModelPlacement(pieces.graph, result, pieces.splits)
+            gains = partitioned.latency_ms <= placement.latency_ms * (1 - MIN_MODEL_GAIN)
+            if gains or options.split == "all":
+                placement = partitioned
+
+    # Reorder after partitioning: pieces wait in queues like other dispatches.
+    ordered, result = reorder(placement.graph, placement.result)
+    return replace(placement, graph=ordered, result=result)
+
+
+def _with_method(placement: ModelPlacement, text: str) -> ModelPlacement:
+    """A placement whose prediction says, too, how it was found."""
+    prediction = placement.result.prediction
+    prediction = replace(prediction, method=f"{prediction.method}, {text}")
+    return replace(placement, result=replace(placement.result, prediction=prediction))
