@@ -107,11 +107,11 @@ def delayed(device_profile, rng):
     points = ((0.1, float(rng.uniform(0, 0.1))), (0.5, float(rng.uniform(0.1, 0.3))))
 
     def slower(link):
-        beside = {
+        delays = {
             "copy_seconds": float(rng.uniform(0, 0.1)),
             "host_copies": points if rng.uniform() < 0.6 else (),
         }
-        return dataclasses.replace(link, **beside)
+        return dataclasses.replace(link, **delays)
 
     links = {name: slower(link) for name, link in device_profile.links.items()}
     if rng.uniform() < 0.6:
