@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from mansard.errors import MansardError
-from mansard.hal import native
+from mansard.hal import core_abi, native
 from mansard.hal.buffer import Buffer
 from mansard.hal.semaphore import Point
 
@@ -81,19 +81,19 @@ class Queue:
     @classmethod
     def pulled(cls, label: str) -> Queue:
         """A queue whose ready submissions a thread of the driver takes with `pop`."""
-        options = native.QueueOptionsStruct(label=native.encode(label), mode=native.QUEUE_PULL)
+        options = core_abi.QueueOptionsStruct(label=native.encode(label), mode=core_abi.QUEUE_PULL)
         return cls(native.check_handle(native.core.mn_queue_create(ctypes.byref(options))))
 
     def submit(self, entries: Sequence[QueueEntry]) -> None:
         """Hand over submissions in one call, all or none; raises DeviceError when the queue is closed."""
         self._drop_retired()
         tokens = [next(self._tokens) for _ in entries]
-        submissions = (native.SubmissionDescStruct * len(entries))(
+        submissions = (core_abi.SubmissionDescStruct * len(entries))(
             *(_submission(entry, token) for entry, token in zip(entries, tokens, strict=True))
         )
         self._held.update(zip(tokens, (entry.keep for entry in entries), strict=True))
         code = native.core.mn_queue_submit(self.handle, submissions, len(entries))
-        if code != native.OK:
+        if code != core_abi.OK:
             for token in tokens:
                 self._held.pop(token, None)
             native.check(code)
@@ -104,7 +104,7 @@ class Queue:
         Raises EOFError once the queue is closed and empty."""
         submission = ctypes.c_void_p()
         code = native.core.mn_queue_pop(self.handle, int(timeout * 1e9), ctypes.byref(submission))
-        if code == native.CLOSED:
+        if code == core_abi.CLOSED:
             raise EOFError("the queue is closed")
         if submission.value is None:
             return None
@@ -129,22 +129,22 @@ class Queue:
         while True:
             left = _SLICE_NS if deadline is None else max(0, deadline - time.monotonic_ns())
             code = native.core.mn_queue_close(self.handle, min(left, _SLICE_NS))
-            if code == native.OK:
+            if code == core_abi.OK:
                 self._drop_retired()
                 return True
-            if code != native.TIMEOUT:
+            if code != core_abi.TIMEOUT:
                 native.check(code)
             if left == 0:
                 return False
 
     def stats(self) -> QueueStats:
         """Counters and busy time up to now."""
-        stats = native.StatsStruct()
+        stats = core_abi.StatsStruct()
         native.core.mn_queue_get_stats(self.handle, ctypes.byref(stats))
         return QueueStats(**{f.name: getattr(stats, f.name) for f in fields(QueueStats)})
 
-    def records(self, limit: int = 256) -> list[QueueRecord]:
-        """The most recent finished submissions, oldest first; the core keeps 256."""
+    def records(self, limit: int = core_abi.QUEUE_RECORDS) -> list[QueueRecord]:
+        """The most recent finished submissions, oldest first; the core keeps `core_abi.QUEUE_RECORDS`."""
         return read_records(self.handle, limit)
 
     def _drop_retired(self) -> None:
@@ -159,9 +159,9 @@ class Queue:
             release(handle)
 
 
-def read_records(handle: int, limit: int = 256) -> list[QueueRecord]:
+def read_records(handle: int, limit: int = core_abi.QUEUE_RECORDS) -> list[QueueRecord]:
     """The most recent finished submissions of an ``mn_queue``, oldest first."""
-    records = (native.RecordStruct * limit)()
+    records = (core_abi.RecordStruct * limit)()
     count = native.core.mn_queue_records(handle, records, limit)
     names = [f.name for f in fields(QueueRecord)]
     return [QueueRecord(**{name: getattr(r, name) for name in names}) for r in records[:count]]
@@ -177,17 +177,17 @@ def slot_addresses(bindings: Mapping[int, Buffer]) -> list[int]:
     return slots
 
 
-def _points(points: Sequence[Point]) -> ctypes.Array[native.PointStruct] | None:
+def _points(points: Sequence[Point]) -> ctypes.Array[core_abi.PointStruct] | None:
     if not points:
         return None
-    return (native.PointStruct * len(points))(
-        *(native.PointStruct(p.semaphore.handle, p.value) for p in points)
+    return (core_abi.PointStruct * len(points))(
+        *(core_abi.PointStruct(p.semaphore.handle, p.value) for p in points)
     )
 
 
-def _submission(entry: QueueEntry, token: int) -> native.SubmissionDescStruct:
+def _submission(entry: QueueEntry, token: int) -> core_abi.SubmissionDescStruct:
     # ctypes keeps the arrays alive through the struct's fields.
-    return native.SubmissionDescStruct(
+    return core_abi.SubmissionDescStruct(
         waits=_points(entry.wait),
         signals=_points(entry.signal),
         slots=(ctypes.c_uint64 * len(entry.slots))(*entry.slots) if entry.slots else None,

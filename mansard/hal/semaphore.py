@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mansard.errors import DeviceError, InputError, MansardError, WaitTimeoutError
-from mansard.hal import native
+from mansard.hal import core_abi, native
 
 # A wait returns to the interpreter this often, so that Ctrl-C is answered.
 _SLICE_NS = 50_000_000
@@ -29,7 +29,7 @@ class Semaphore:
     def __init__(self, label: str = "") -> None:
         self.label, self._priority = label, 0
         self.handle: int = native.check_handle(
-            native.core.mn_timeline_create(native.encode(label), 0), native.OUT_OF_MEMORY
+            native.core.mn_timeline_create(native.encode(label), 0), core_abi.OUT_OF_MEMORY
         )
         """The ``mn_timeline`` of the native core."""
 
@@ -109,9 +109,9 @@ class Point:
             code = native.core.mn_timeline_wait(
                 self.semaphore.handle, self.value, min(left, _SLICE_NS), ctypes.byref(status)
             )
-            if code == native.OK:
+            if code == core_abi.OK:
                 return
-            if code != native.TIMEOUT:
+            if code != core_abi.TIMEOUT:
                 raise native.Status(_handle(status)).exception()
             if left <= _SLICE_NS and deadline is not None and time.monotonic_ns() >= deadline:
                 raise WaitTimeoutError(
@@ -122,13 +122,13 @@ class Point:
     def done(self) -> bool:
         """Whether the point is complete (reached or failed), without blocking."""
         state = native.core.mn_timeline_query(self.semaphore.handle, self.value, None)
-        return bool(state != native.PENDING)
+        return bool(state != core_abi.PENDING)
 
     def error(self) -> MansardError | None:
         """The error of a failed point, else None."""
         status = ctypes.c_void_p()
         state = native.core.mn_timeline_query(self.semaphore.handle, self.value, ctypes.byref(status))
-        return native.Status(_handle(status)).exception() if state == native.POISONED else None
+        return native.Status(_handle(status)).exception() if state == core_abi.POISONED else None
 
 
 def _checked(value: int) -> int:

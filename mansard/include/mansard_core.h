@@ -29,6 +29,11 @@
 #define MN_API __attribute__((visibility("default")))
 #define MN_FOREVER UINT64_MAX
 
+/* Stack that a CPU kernel may use. */
+#define MN_KERNEL_STACK_BYTES (256 << 10)
+/* Finished submissions of which a queue keeps a record. */
+#define MN_QUEUE_RECORDS 256
+
 /* ---- codes and statuses (status.c) ------------------------------------------------------------ */
 
 typedef enum mn_code {
@@ -268,7 +273,7 @@ MN_API void mn_queue_get_stats(mn_queue *queue, mn_queue_stats *stats);
  * moment to drop what those submissions used. Returns how many were written. Token 0 is not reported. */
 MN_API size_t mn_queue_retired(mn_queue *queue, uint64_t *tokens, size_t capacity);
 
-/* The most recent finished submissions, oldest first, up to `capacity` (the queue keeps the last 256). */
+/* The most recent finished submissions, oldest first, up to `capacity` (the queue keeps the last MN_QUEUE_RECORDS). */
 MN_API size_t mn_queue_records(mn_queue *queue, mn_record *records, size_t capacity);
 
 /* For executors; valid until the submission is completed. */
@@ -305,8 +310,8 @@ MN_API void mn_completion_close(mn_completion *completion);
 
 /* ---- CPU command lists (cpu/list.c, cpu/execute.c) ----------------------------------------------- */
 
-/* A CPU kernel: runs the workgroups begin <= i < end of the linear grid (x fastest). It may use 256 KiB
- * of stack. */
+/* A CPU kernel: runs the workgroups begin <= i < end of the linear grid (x fastest). It may use
+ * MN_KERNEL_STACK_BYTES of stack. */
 typedef void (*mn_kernel)(const uint64_t *table, const uint32_t grid[3], int64_t begin, int64_t end);
 
 typedef struct mn_cpu_list mn_cpu_list;

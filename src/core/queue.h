@@ -4,8 +4,6 @@
 
 #include "core/internal.h"
 
-#define MN_RECORDS 256
-
 typedef enum submission_state {
     SUBMISSION_WAITING,   /* on the queue's waiting list */
     SUBMISSION_READY,     /* on the queue's ready list */
@@ -70,7 +68,7 @@ struct mn_queue {
     uint64_t device_busy_ns, device_busy_until;/* from device times, where executors give them */
     uint64_t *retired;
     size_t retired_count, retired_capacity;
-    mn_record records[MN_RECORDS];
+    mn_record records[MN_QUEUE_RECORDS];
     uint64_t record_count;
     char label[64];
 };

@@ -37,7 +37,7 @@ void mn_queue_note_end(mn_submission *submission, bool failed) {
     submission->state = SUBMISSION_DONE;
     queue->stats.completed++;
     queue->stats.failed += failed;
-    queue->records[queue->record_count++ % MN_RECORDS] = submission->record;
+    queue->records[queue->record_count++ % MN_QUEUE_RECORDS] = submission->record;
     if (submission->record.token) queue->retired[queue->retired_count++] = submission->record.token;
     pthread_mutex_unlock(&queue->lock);
 }
@@ -73,9 +73,9 @@ size_t mn_queue_retired(mn_queue *queue, uint64_t *tokens, size_t capacity) {
 size_t mn_queue_records(mn_queue *queue, mn_record *records, size_t capacity) {
     pthread_mutex_lock(&queue->lock);
     uint64_t end = queue->record_count;
-    uint64_t kept = end < MN_RECORDS ? end : MN_RECORDS;
+    uint64_t kept = end < MN_QUEUE_RECORDS ? end : MN_QUEUE_RECORDS;
     size_t count = kept < capacity ? kept : capacity;
-    for (size_t i = 0; i < count; i++) records[i] = queue->records[(end - count + i) % MN_RECORDS];
+    for (size_t i = 0; i < count; i++) records[i] = queue->records[(end - count + i) % MN_QUEUE_RECORDS];
     pthread_mutex_unlock(&queue->lock);
     return count;
 }

@@ -4,7 +4,7 @@
 
 #include "core/internal.h"
 
-/* The stack of every thread that runs kernels: 256 KiB for what a kernel declares, and room to spare.
+/* The stack of every thread that runs kernels: MN_KERNEL_STACK_BYTES and room to spare.
  * Only pages that are touched take memory. */
 #define MN_STACK_BYTES ((size_t)1 << 20)
 

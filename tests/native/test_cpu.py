@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mansard.errors import DeviceError, OutOfMemoryError
-from mansard.hal import native
+from mansard.hal import core_abi, native
 
 PAGE = mmap.PAGESIZE
 # A function that returns at once, by architecture.
@@ -30,28 +30,30 @@ def kernel_type() -> Any:
 def cpu_queue(threads: int, cpus: tuple[int, ...] | None = None) -> int | None:
     """The handle of a CPU queue; None on failure."""
     bound = (ctypes.c_int * len(cpus))(*cpus) if cpus else None
-    options = native.CpuOptionsStruct(threads=threads, cpus=bound, spin_ns=20_000)
+    options = core_abi.CpuOptionsStruct(threads=threads, cpus=bound, spin_ns=20_000)
     return native.core.mn_cpu_queue_create(b"test", ctypes.byref(options))
 
 
-def run_list(queue: int, commands: list[native.CpuCommandStruct], runs: int) -> None:
+def run_list(queue: int, commands: list[core_abi.CpuCommandStruct], runs: int) -> None:
     """Run a list of commands without words several times, each waited for."""
-    many = (native.CpuCommandStruct * len(commands))(*commands)
+    many = (core_abi.CpuCommandStruct * len(commands))(*commands)
     made = native.core.mn_cpu_list_create(many, len(commands), None, 0, None, 0, False)
     handle = native.check_handle(made)
     timeline = native.check_handle(native.core.mn_timeline_create(b"test", 0))
     for value in range(1, runs + 1):
-        signal = native.PointStruct(timeline, value)
-        submission = native.SubmissionDescStruct(signals=ctypes.pointer(signal), signal_count=1, work=handle)
+        signal = core_abi.PointStruct(timeline, value)
+        submission = core_abi.SubmissionDescStruct(
+            signals=ctypes.pointer(signal), signal_count=1, work=handle
+        )
         native.check(native.core.mn_queue_submit(queue, ctypes.byref(submission), 1))
         native.check(native.core.mn_timeline_wait(timeline, value, 60 * 10**9, None))
     native.core.mn_timeline_release(timeline)
     native.core.mn_cpu_list_release(handle)
 
 
-def dispatch(kernel: Any, grid: tuple[int, int, int]) -> native.CpuCommandStruct:
+def dispatch(kernel: Any, grid: tuple[int, int, int]) -> core_abi.CpuCommandStruct:
     address = ctypes.cast(kernel, ctypes.c_void_p).value
-    return native.CpuCommandStruct(kernel=address, op=native.CPU_DISPATCH, grid=grid)
+    return core_abi.CpuCommandStruct(kernel=address, op=core_abi.CPU_DISPATCH, grid=grid)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
@@ -61,7 +63,7 @@ def test_threads_cover_the_grid_once(threads: int, grid: tuple[int, int, int]) -
     kernel = kernel_type()(lambda _table, _grid, begin, end: spans.append((begin, end)))
     queue = native.check_handle(cpu_queue(threads))
     run_list(queue, [dispatch(kernel, grid)], runs=3)
-    native.check(native.core.mn_queue_close(queue, native.FOREVER))
+    native.check(native.core.mn_queue_close(queue, core_abi.FOREVER))
     native.core.mn_queue_release(queue)
     total = grid[0] * grid[1] * grid[2]
     assert sorted(i for begin, end in spans for i in range(begin, end)) == sorted(3 * list(range(total)))
@@ -75,11 +77,11 @@ def test_barriers_separate_what_runs_at_once(threads: int) -> None:
         kernel_type()(lambda _t, _g, begin, end, name=name: done.extend([name] * (end - begin)))
         for name in "abc"
     ]
-    barrier = native.CpuCommandStruct(op=native.CPU_BARRIER)
+    barrier = core_abi.CpuCommandStruct(op=core_abi.CPU_BARRIER)
     a, b, c = (dispatch(kernel, (20, 1, 1)) for kernel in kernels)
     queue = native.check_handle(cpu_queue(threads))
     run_list(queue, [barrier, a, b, barrier, barrier, c, barrier], runs=5)
-    native.check(native.core.mn_queue_close(queue, native.FOREVER))
+    native.check(native.core.mn_queue_close(queue, core_abi.FOREVER))
     native.core.mn_queue_release(queue)
     for run in range(5):
         part = done[60 * run : 60 * run + 60]
@@ -111,7 +113,7 @@ def test_a_thread_that_waits_computes_if_it_has_the_stack(
     finally:
         threading.stack_size(before)
     thread.join()
-    native.check(native.core.mn_queue_close(queue, native.FOREVER))
+    native.check(native.core.mn_queue_close(queue, core_abi.FOREVER))
     native.core.mn_queue_release(queue)
     assert bool(ran_on & set(callers)) == may_help
 
@@ -120,7 +122,7 @@ def test_a_thread_that_waits_computes_if_it_has_the_stack(
 def test_a_queue_needs_threads(threads: int) -> None:
     assert cpu_queue(threads) is None
     with pytest.raises(DeviceError, match=f"1 to 4096 threads, not {threads}"):
-        native.check(native.INVALID)
+        native.check(core_abi.INVALID)
 
 
 def test_a_cpu_that_cannot_be_had() -> None:
@@ -130,14 +132,16 @@ def test_a_cpu_that_cannot_be_had() -> None:
 
 
 def test_lists_are_checked() -> None:
-    commands = (native.CpuCommandStruct * 1)(native.CpuCommandStruct(op=native.CPU_COPY, table=1, size=8))
+    commands = (core_abi.CpuCommandStruct * 1)(
+        core_abi.CpuCommandStruct(op=core_abi.CPU_COPY, table=1, size=8)
+    )
     words = (ctypes.c_uint64 * 2)()
     assert native.core.mn_cpu_list_create(commands, 1, words, 2, None, 0, False) is None
     assert "past the 2 words" in native.last_message()
-    commands[0].op = native.CPU_DISPATCH
+    commands[0].op = core_abi.CPU_DISPATCH
     assert native.core.mn_cpu_list_create(commands, 1, words, 2, None, 0, False) is None
     assert "no kernel" in native.last_message()
-    reloc = (native.CpuRelocStruct * 1)(native.CpuRelocStruct(2, 0, 0))
+    reloc = (core_abi.CpuRelocStruct * 1)(core_abi.CpuRelocStruct(2, 0, 0))
     assert native.core.mn_cpu_list_create(commands, 0, words, 2, reloc, 1, False) is None
     assert "relocation 0" in native.last_message()
 

@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from mansard.errors import CallCancelledError, DeviceError, DeviceLostError, ExecutionError, InputError
-from mansard.hal import Point, Semaphore, native
+from mansard.hal import Point, Semaphore, core_abi, native
 from mansard.hal.queue import Queue, QueueEntry
 
 
@@ -248,15 +248,15 @@ def test_completion_queue_delivers_reached_and_failed_points() -> None:
     completion, (a, b, c) = Completion(), points(3)
     for token, point in enumerate((a, b, c), start=10):
         completion.add(point, token)
-    assert completion.next(0) == (native.TIMEOUT, [])
+    assert completion.next(0) == (core_abi.TIMEOUT, [])
     b.semaphore.signal(1)
     a.semaphore.fail(1, ExecutionError("x"))
-    assert completion.next(0, capacity=1) == (native.OK, [11])
-    assert completion.next(0) == (native.OK, [10])
+    assert completion.next(0, capacity=1) == (core_abi.OK, [11])
+    assert completion.next(0) == (core_abi.OK, [10])
     completion.add(b, 99)
-    assert completion.next(0) == (native.OK, [99])
+    assert completion.next(0) == (core_abi.OK, [99])
     threading.Timer(0.02, c.semaphore.signal, (1,)).start()
-    assert completion.next(10) == (native.OK, [12])
+    assert completion.next(10) == (core_abi.OK, [12])
     native.core.mn_completion_release(completion.handle)
 
 
@@ -266,7 +266,7 @@ def test_completion_queue_closes_and_withdraws() -> None:
     completion.add(b, 2)
     a.semaphore.signal(1)
     threading.Timer(0.02, native.core.mn_completion_close, (completion.handle,)).start()
-    assert completion.next(10) == (native.OK, [1])
-    assert completion.next(10) == (native.CLOSED, [])
+    assert completion.next(10) == (core_abi.OK, [1])
+    assert completion.next(10) == (core_abi.CLOSED, [])
     native.core.mn_completion_release(completion.handle)
     b.semaphore.signal(1)

@@ -12,7 +12,7 @@ import weakref
 import pytest
 
 from mansard import errors
-from mansard.hal import Point, Semaphore, native
+from mansard.hal import Point, Semaphore, core_abi, native
 
 
 def test_values_only_rise() -> None:
@@ -87,8 +87,8 @@ def test_subclasses_take_the_code_of_their_nearest_base() -> None:
     class MyExecutionError(errors.ExecutionError):
         pass
 
-    assert native.code_of(MyExecutionError("x")) == native.EXECUTION
-    assert native.code_of(errors.ShapeContractError("x")) == native.INPUT
+    assert native.code_of(MyExecutionError("x")) == core_abi.EXECUTION
+    assert native.code_of(errors.ShapeContractError("x")) == core_abi.INPUT
 
 
 def test_every_waiter_gets_the_same_error_without_a_growing_traceback() -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.device_plan import (
-    ADDRESS_FEATURES,
-    BASELINE_FEATURES,
-)
+from mansard.drivers.vulkan.instance.features import ADDRESS_FEATURES, BASELINE_FEATURES
 from mansard.drivers.vulkan.instance.snapshot import (
     Heap,
     MemoryType,

@@ -13,8 +13,8 @@ import pytest
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.device import VulkanDevice
-from mansard.drivers.vulkan.driver import Candidate, VulkanDriver
-from mansard.drivers.vulkan.instance.device_plan import make_plan
+from mansard.drivers.vulkan.driver import VulkanDriver
+from mansard.drivers.vulkan.instance.device_setup import Candidate, make_setup
 from mansard.drivers.vulkan.instance.loader import VALIDATION_LAYER
 from mansard.drivers.vulkan.instance.restrict import limit_profiles, optional_features
 from mansard.hal import (
@@ -74,7 +74,7 @@ class Variation:
 
 def _as_discrete(candidate: Candidate) -> Candidate:
     snapshot = replace(candidate.snapshot, device_type=vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU)
-    return replace(candidate, snapshot=snapshot, plan=make_plan(snapshot))
+    return replace(candidate, snapshot=snapshot, setup=make_setup(snapshot))
 
 
 def variations(index: int = 0) -> list[Variation]:
@@ -87,7 +87,7 @@ def variations(index: int = 0) -> list[Variation]:
     # Whatever matrices are called, they go with the feature.
     named = [name for name in optional if not name.startswith("matrix_")]
     held = [Variation(f"--limits {name}", limits=name, index=index) for name in limit_profiles()]
-    if candidate.plan.unified:  # what would be copied by other means on other devices
+    if candidate.setup.unified:  # what would be copied by other means on other devices
         card = Variation("as a discrete device", index=index, discrete=True)
         held += [card, replace(card, name=f"{card.name}, --limits vulkan-minimum", limits="vulkan-minimum")]
     name = "buffer_device_address"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from mansard.drivers.cpu.executable import CpuExecutable
 from mansard.drivers.cpu.memory import CpuBuffer
 from mansard.errors import DeviceError
-from mansard.hal import native
+from mansard.hal import core_abi, native
 from mansard.hal.buffer import Buffer
 from mansard.hal.commands import (
     BarrierCommand,
@@ -28,9 +28,9 @@ from mansard.hal.device import CommandBuffer, ProfileRow
 class _Encoding:
     """What the core needs of a list of commands, as it is put together."""
 
-    commands: list[native.CpuCommandStruct] = field(default_factory=list)
+    commands: list[core_abi.CpuCommandStruct] = field(default_factory=list)
     words: list[int] = field(default_factory=list)
-    relocations: list[native.CpuRelocStruct] = field(default_factory=list)
+    relocations: list[core_abi.CpuRelocStruct] = field(default_factory=list)
     labels: list[str | None] = field(default_factory=list)
     """Of each command; None for barriers."""
     slots: dict[int, int] = field(default_factory=dict)
@@ -42,13 +42,13 @@ class _Encoding:
             case DispatchCommand():
                 self._dispatch(command)
             case CopyCommand():
-                self._transfer(native.CPU_COPY, (command.source, command.target), command)
+                self._transfer(core_abi.CPU_COPY, (command.source, command.target), command)
             case FillCommand():
                 if command.size % 4:
                     raise DeviceError(f"{command.label}: a fill of {command.size} bytes; not a multiple of 4")
-                self._transfer(native.CPU_FILL, (command.target,), command)
+                self._transfer(core_abi.CPU_FILL, (command.target,), command)
             case BarrierCommand():
-                self._append(native.CpuCommandStruct(op=native.CPU_BARRIER), None)
+                self._append(core_abi.CpuCommandStruct(op=core_abi.CPU_BARRIER), None)
 
     def _dispatch(self, command: DispatchCommand) -> None:
         name = command.label or command.entry
@@ -73,8 +73,8 @@ class _Encoding:
         code = executable.code
         self.kept.append(code)
         self._append(
-            native.CpuCommandStruct(
-                kernel=code.address + entry.offset, op=native.CPU_DISPATCH, table=table, grid=command.grid
+            core_abi.CpuCommandStruct(
+                kernel=code.address + entry.offset, op=core_abi.CPU_DISPATCH, table=table, grid=command.grid
             ),
             name,
         )
@@ -87,10 +87,10 @@ class _Encoding:
             self._address(ref, command.size, command.label)
         pattern = command.pattern & 0xFFFFFFFF if isinstance(command, FillCommand) else 0
         self._append(
-            native.CpuCommandStruct(op=op, table=table, size=command.size, pattern=pattern), command.label
+            core_abi.CpuCommandStruct(op=op, table=table, size=command.size, pattern=pattern), command.label
         )
 
-    def _append(self, command: native.CpuCommandStruct, label: str | None) -> None:
+    def _append(self, command: core_abi.CpuCommandStruct, label: str | None) -> None:
         self.commands.append(command)
         self.labels.append(label)
 
@@ -101,7 +101,7 @@ class _Encoding:
             if not 0 <= slot < 2**16 or ref.offset < 0:
                 raise DeviceError(f"{name}: binding slot {slot} at offset {ref.offset} is out of range")
             self.slots[slot] = max(self.slots.get(slot, 0), ref.offset + size)
-            self.relocations.append(native.CpuRelocStruct(len(self.words), slot, ref.offset))
+            self.relocations.append(core_abi.CpuRelocStruct(len(self.words), slot, ref.offset))
             self.words.append(0)
             return
         buffer = check_buffer(ref.buffer, name)
@@ -143,17 +143,17 @@ class CpuCommandBuffer(CommandBuffer):
         """The buffers and code the list refers to; a submission keeps them alive."""
         count, words = len(encoding.commands), len(encoding.words)
         self.host_bytes = (
-            count * ctypes.sizeof(native.CpuCommandStruct)
+            count * ctypes.sizeof(core_abi.CpuCommandStruct)
             + words * ctypes.sizeof(ctypes.c_uint64)
-            + len(encoding.relocations) * ctypes.sizeof(native.CpuRelocStruct)
+            + len(encoding.relocations) * ctypes.sizeof(core_abi.CpuRelocStruct)
         )
         self.handle: int = native.check_handle(
             native.core.mn_cpu_list_create(
-                (native.CpuCommandStruct * count)(*encoding.commands),
+                (core_abi.CpuCommandStruct * count)(*encoding.commands),
                 count,
                 (ctypes.c_uint64 * words)(*encoding.words),
                 words,
-                (native.CpuRelocStruct * len(encoding.relocations))(*encoding.relocations),
+                (core_abi.CpuRelocStruct * len(encoding.relocations))(*encoding.relocations),
                 len(encoding.relocations),
                 profile,
             )

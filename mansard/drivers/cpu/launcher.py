@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mansard.drivers.cpu.commands import CpuCommandBuffer
 from mansard.errors import DeviceError
-from mansard.hal import native
+from mansard.hal import core_abi, native
 from mansard.hal.device import Launcher
 from mansard.hal.queue import Queue
 from mansard.hal.semaphore import Semaphore
@@ -24,8 +24,8 @@ class CpuLauncher(Launcher):
         sizes = commands.slots
         self._sizes = [sizes.get(index, 0) for index in range(1 + max(sizes, default=-1))]
         self._addresses = (ctypes.c_uint64 * len(self._sizes))()
-        self._signal = native.PointStruct(semaphore.handle, 0)
-        self._submission = native.SubmissionDescStruct(
+        self._signal = core_abi.PointStruct(semaphore.handle, 0)
+        self._submission = core_abi.SubmissionDescStruct(
             signals=ctypes.pointer(self._signal),
             slots=ctypes.cast(self._addresses, ctypes.POINTER(ctypes.c_uint64)),
             work=commands.handle,
@@ -45,5 +45,5 @@ class CpuLauncher(Launcher):
             self._addresses[index] = arrays[index].ctypes.data
         self._signal.value = value
         code = native.core.mn_queue_submit(self._queue.handle, self._reference, 1)
-        if code != native.OK:
+        if code != core_abi.OK:
             native.check(code)

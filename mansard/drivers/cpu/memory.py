@@ -6,7 +6,7 @@ import ctypes
 import weakref
 
 from mansard.errors import DeviceError, OutOfMemoryError
-from mansard.hal import native
+from mansard.hal import core_abi, native
 from mansard.hal.buffer import Buffer, MemoryKind
 
 
@@ -39,7 +39,7 @@ def allocate(size: int, kind: MemoryKind, label: str, limit: int) -> CpuBuffer:
         raise OutOfMemoryError(f"cpu: {what} does not fit: the host has {limit} bytes of memory")
     address = ctypes.c_uint64()
     mapped = max(size, 1)
-    if native.core.mn_memory_map(mapped, ctypes.byref(address)) != native.OK:
+    if native.core.mn_memory_map(mapped, ctypes.byref(address)) != core_abi.OK:
         raise OutOfMemoryError(f"cpu: {what} does not fit: {native.last_message()}")
     buffer = CpuBuffer(address.value, size, kind)
     buffer._finalizer = weakref.finalize(buffer, native.core.mn_memory_unmap, address.value, mapped)

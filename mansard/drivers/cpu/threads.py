@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mansard.errors import InputError
-from mansard.hal import native
+from mansard.hal import core_abi
 
 THREADS_VARIABLE = "MANSARD_NUM_THREADS"
 PIN_VARIABLE = "MANSARD_CPU_PIN"
@@ -49,10 +49,10 @@ class ThreadSettings:
     cpus: tuple[int, ...] | None = None
     spin_us: int = DEFAULT_SPIN_US
 
-    def native_options(self) -> native.CpuOptionsStruct:
+    def native_options(self) -> core_abi.CpuOptionsStruct:
         """The ``mn_cpu_options``; keeps its array alive."""
         cpus = (ctypes.c_int * len(self.cpus))(*self.cpus) if self.cpus else None
-        return native.CpuOptionsStruct(threads=self.threads, cpus=cpus, spin_ns=self.spin_us * 1000)
+        return core_abi.CpuOptionsStruct(threads=self.threads, cpus=cpus, spin_ns=self.spin_us * 1000)
 
 
 def choose(

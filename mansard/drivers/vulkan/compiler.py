@@ -9,7 +9,7 @@ from mansard.codegen.backend import Backend, KernelTarget, MatrixShape
 from mansard.codegen.kernel import Kernel
 from mansard.codegen.kernel.verify import verify
 from mansard.codegen.spirv.function import SUBGROUP_SIZE, KernelEmitter
-from mansard.drivers.vulkan.instance.device_plan import OPERAND_FEATURES
+from mansard.drivers.vulkan.instance.features import OPERAND_FEATURES
 from mansard.drivers.vulkan.shaders.abi import BDA, DESCRIPTORS, Module, join
 from mansard.drivers.vulkan.target_text import of_device, parse
 from mansard.dtypes import DType

@@ -7,23 +7,24 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from mansard.drivers.vulkan.capabilities import describe_capabilities
 from mansard.drivers.vulkan.instance.context import open_context
-from mansard.drivers.vulkan.instance.device_plan import describe_capabilities
+from mansard.drivers.vulkan.instance.device_setup import Candidate
 from mansard.drivers.vulkan.instance.loader import Instance
-from mansard.drivers.vulkan.instance.queues import QueuePlan, can_time, plan_queues, with_sparse
-from mansard.drivers.vulkan.memory.memory import Allocator, VulkanBuffer
+from mansard.drivers.vulkan.instance.queues import QueueAssignment, assign_queues, can_time, with_sparse
+from mansard.drivers.vulkan.memory.allocator import Allocator
+from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
 from mansard.drivers.vulkan.shaders.executable import ExecutableLoader
 from mansard.drivers.vulkan.submission.clock import DeviceClock, host_now
-from mansard.drivers.vulkan.submission.commands import Recorder, VulkanCommandBuffer
-from mansard.drivers.vulkan.submission.encode import Encoder
+from mansard.drivers.vulkan.submission.command_stream import COMPUTE, TRANSFER
+from mansard.drivers.vulkan.submission.encoder import Encoder
 from mansard.drivers.vulkan.submission.launcher import VulkanLauncher
 from mansard.drivers.vulkan.submission.queue import DeviceQueue
-from mansard.drivers.vulkan.submission.stream import COMPUTE, TRANSFER
+from mansard.drivers.vulkan.submission.recorder import Recorder, VulkanCommandBuffer
 from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
@@ -32,9 +33,6 @@ from mansard.hal.device import CommandBuffer, Device, DeviceInfo, Launcher, Queu
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.queue import QueueRecord
 from mansard.hal.semaphore import Point, Semaphore
-
-if TYPE_CHECKING:
-    from mansard.drivers.vulkan.driver import Candidate
 
 _LOSS_TIME = 1.5
 """Seconds within which all that a lost device had to do has failed: it gets one to end by itself."""
@@ -45,23 +43,29 @@ _CLOCK_TIMEOUT = 10.0
 class VulkanDevice(Device):
     """The Device contract on one VkDevice, with compute queues and, where it has one, a transfer queue.
 
-    ``queues`` takes the place of the queues that `plan_queues` chooses.
+    ``queues`` takes the place of the queues that `assign_queues` chooses.
     """
 
     def __init__(
-        self, instance: Instance, candidate: Candidate, info: DeviceInfo, queues: QueuePlan | None = None
+        self,
+        instance: Instance,
+        candidate: Candidate,
+        info: DeviceInfo,
+        queues: QueueAssignment | None = None,
     ) -> None:
         self.info = info
-        snapshot, queues = candidate.snapshot, queues or plan_queues(candidate.snapshot)
-        if candidate.plan.sparse:
+        snapshot, queues = candidate.snapshot, queues or assign_queues(candidate.snapshot)
+        if candidate.setup.sparse:
             queues = with_sparse(queues, snapshot)
-        self._context = open_context(instance, candidate.physical, snapshot, candidate.plan, queues)
-        described = describe_capabilities(snapshot, candidate.plan, import_host=self._context.can_import_host)
+        self._context = open_context(instance, candidate.physical, snapshot, candidate.setup, queues)
+        described = describe_capabilities(
+            snapshot, candidate.setup, import_host=self._context.can_import_host
+        )
         apart = queues.transfer
         timed = apart is not None and can_time(snapshot, apart)
         self.capabilities = replace(
             described,
-            compute_queues=1 + len(queues.beside),
+            compute_queues=1 + len(queues.more_compute),
             transfer_queue=apart is not None,
             transfer_profiling=timed,
         )
@@ -77,11 +81,11 @@ class VulkanDevice(Device):
             self._loader = ExecutableLoader(self._context)
             undo.callback(self._loader.close)
             self._clock = DeviceClock(self._context, self._sample_clock)
-            encoder = Encoder(candidate.plan, self._allocator, self._loader)
+            encoder = Encoder(candidate.setup, self._allocator, self._loader)
             self._recorder = self._new_recorder(self._queue, COMPUTE | TRANSFER, encoder)
             undo.callback(self._recorder.close)
             self._queues = {self._recorder: self._queue}
-            more = [(s, f"{info.id} {n}", COMPUTE | TRANSFER) for n, s in enumerate(queues.beside, 1)]
+            more = [(s, f"{info.id} {n}", COMPUTE | TRANSFER) for n, s in enumerate(queues.more_compute, 1)]
             if queues.transfer is not None:
                 more.append((queues.transfer, f"{info.id} transfers", TRANSFER))
             for slot, label, kinds in more:
@@ -91,7 +95,7 @@ class VulkanDevice(Device):
                 undo.callback(recorder.close)
                 self._queues[recorder] = queue
             recorders = tuple(self._queues)
-            self._computing = recorders[: 1 + len(queues.beside)]
+            self._computing = recorders[: 1 + len(queues.more_compute)]
             self._copier = recorders[-1] if queues.transfer is not None else self._recorder
             undo.pop_all()
 

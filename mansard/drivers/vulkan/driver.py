@@ -5,18 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from mansard.drivers.vulkan.instance.device_plan import (
-    DevicePlan,
-    describe_heaps,
-    describe_kind,
-    describe_memory,
-    describe_queues,
-    make_plan,
-    version_text,
-)
+from mansard.drivers.vulkan.instance.device_setup import Candidate, describe_kind, make_setup, version_text
 from mansard.drivers.vulkan.instance.loader import Instance, LoaderError
+from mansard.drivers.vulkan.instance.memory_types import describe_heaps, describe_memory
+from mansard.drivers.vulkan.instance.queues import describe_queues
 from mansard.drivers.vulkan.instance.snapshot import Snapshot, read_snapshot
 from mansard.errors import DeviceError, DeviceUnavailableError, InputError
 from mansard.hal.device import Device, DeviceInfo, Driver
@@ -34,15 +27,6 @@ _SINCE = {
 """The version of Vulkan's registry that brought an extension."""
 SETTINGS = ("limits", "disable")
 _KIND_ORDER = ("discrete", "integrated", "virtual", "", "software")
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A physical device with all that was decided about it."""
-
-    physical: int
-    snapshot: Snapshot
-    plan: DevicePlan
 
 
 class VulkanDriver(Driver):
@@ -134,14 +118,14 @@ class VulkanDriver(Driver):
             return (_absent(str(error)),)
         if not candidates:
             return (_absent("no Vulkan device is present"),)
-        candidates.sort(key=lambda c: (bool(c.plan.reasons), _KIND_ORDER.index(describe_kind(c.snapshot))))
+        candidates.sort(key=lambda c: (bool(c.setup.reasons), _KIND_ORDER.index(describe_kind(c.snapshot))))
         self._candidates = tuple(candidates)
         return tuple(_describe(index, candidate) for index, candidate in enumerate(candidates))
 
     def _candidate(self, physical: int) -> Candidate:
         assert self._instance is not None
         snapshot = self._restricted(read_snapshot(self._instance.commands, physical))
-        return Candidate(physical, snapshot, make_plan(snapshot, sparse=self._wants_sparse()))
+        return Candidate(physical, snapshot, make_setup(snapshot, sparse=self._wants_sparse()))
 
     def _wants_sparse(self) -> bool:
         if self._sparse is not None:
@@ -179,22 +163,22 @@ def _absent(reason: str) -> DeviceInfo:
 
 
 def _describe(index: int, candidate: Candidate) -> DeviceInfo:
-    snapshot, plan = candidate.snapshot, candidate.plan
+    snapshot, setup = candidate.snapshot, candidate.setup
     return DeviceInfo(
         driver="vulkan",
         index=index,
         name=f"{snapshot.name} held to {snapshot.profile}" if snapshot.profile else snapshot.name,
         target=TARGET,
-        reasons=plan.reasons,
+        reasons=setup.reasons,
         api_version=version_text(snapshot.api_version),
         driver_version=snapshot.driver or str(snapshot.driver_version),
         kind=describe_kind(snapshot),
         heaps=describe_heaps(snapshot),
-        features=plan.features,
-        limits=plan.limits,
+        features=setup.features,
+        limits=setup.limits,
         memory_types=describe_memory(snapshot),
         queues=describe_queues(snapshot),
-        extensions=plan.extensions,
+        extensions=setup.extensions,
     )
 
 

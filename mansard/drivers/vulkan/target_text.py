@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mansard.drivers.vulkan.instance.device_plan import NAMED_FEATURES, SUBGROUP_OPERATIONS
+from mansard.drivers.vulkan.instance.features import NAMED_FEATURES, SUBGROUP_OPERATIONS
 from mansard.drivers.vulkan.instance.restrict import NAN_PRESERVE
 from mansard.errors import CodegenError
 from mansard.hal.device import DeviceInfo

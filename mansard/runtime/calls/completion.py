@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mansard.hal import Point, native
+from mansard.hal import Point, core_abi, native
 
 Callback = Callable[[], None]
 
@@ -30,7 +30,7 @@ class Completions:
     """Calls back once all of a set of points are complete, reached or failed."""
 
     def __init__(self) -> None:
-        self._handle = native.check_handle(native.core.mn_completion_create(), native.OUT_OF_MEMORY)
+        self._handle = native.check_handle(native.core.mn_completion_create(), core_abi.OUT_OF_MEMORY)
         self._watches: dict[int, _Watch] = {}
         self._tokens = itertools.count(1)
         self._lock = threading.Lock()
@@ -58,11 +58,11 @@ class Completions:
         count = ctypes.c_uint32()
         while True:
             code = native.core.mn_completion_next(
-                self._handle, native.FOREVER, tokens, _TOKENS_AT_ONCE, ctypes.byref(count)
+                self._handle, core_abi.FOREVER, tokens, _TOKENS_AT_ONCE, ctypes.byref(count)
             )
-            if code == native.CLOSED:
+            if code == core_abi.CLOSED:
                 return
-            for token in tokens[: count.value] if code == native.OK else ():
+            for token in tokens[: count.value] if code == core_abi.OK else ():
                 self._delivered(token)
 
     def _delivered(self, token: int) -> None:

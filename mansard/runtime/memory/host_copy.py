@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.errors import InputError
-from mansard.hal import Point, native
+from mansard.hal import Point, core_abi, native
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -53,7 +53,7 @@ def copy_all(copies: Sequence[HostCopy], threads: int | None = None) -> None:
             if copy.done is not None:
                 copy.done.semaphore.signal(copy.done.value)
         return
-    structs = (native.CopyStruct * len(copies))(*map(_struct, copies))
+    structs = (core_abi.CopyStruct * len(copies))(*map(_struct, copies))
     native.core.mn_copy_all(structs, len(copies), copy_threads() if threads is None else threads)
 
 
@@ -62,9 +62,9 @@ def flat(array: npt.NDArray[np.generic]) -> Bytes:
     return array.reshape(-1).view(np.uint8)
 
 
-def _struct(copy: HostCopy) -> native.CopyStruct:
+def _struct(copy: HostCopy) -> core_abi.CopyStruct:
     point = copy.done
-    return native.CopyStruct(
+    return core_abi.CopyStruct(
         source=copy.source.ctypes.data,
         target=copy.target.ctypes.data,
         size=copy.source.nbytes,

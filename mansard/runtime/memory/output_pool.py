@@ -24,7 +24,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from mansard.errors import DeviceError, OutOfMemoryError
-from mansard.hal import Buffer, MemoryKind, native
+from mansard.hal import Buffer, MemoryKind, core_abi, native
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.host_copy import Bytes
 from mansard.runtime.memory.tensors import Array, empty
@@ -253,7 +253,7 @@ def _give_back(landings: weakref.ref[Landings], returned: deque[Block], block: B
 def _map(size: int) -> Bytes:
     """New pages of the host as an array: huge pages where they fit. Raises OutOfMemoryError."""
     address = ctypes.c_uint64()
-    if native.core.mn_memory_map(size, ctypes.byref(address)) != native.OK:
+    if native.core.mn_memory_map(size, ctypes.byref(address)) != core_abi.OK:
         raise OutOfMemoryError(f"{size} bytes for outputs: {native.last_message()}")
     raw = (ctypes.c_uint8 * size).from_address(address.value)
     # At exit devices may still write; the system frees the memory.

@@ -18,7 +18,7 @@ from mansard.codegen.kernel import KernelBuilder
 from mansard.compiler import CompiledModel, CompileOptions, compile_graph
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.drivers.vulkan.device import VulkanDevice
-from mansard.drivers.vulkan.instance.device_plan import make_plan
+from mansard.drivers.vulkan.instance.device_setup import make_setup
 from mansard.drivers.vulkan.instance.restrict import disable
 from mansard.drivers.vulkan.shaders.abi import modules_of
 from mansard.dtypes import DType
@@ -78,10 +78,12 @@ def open_without(*names: str, **limits: int) -> VulkanDevice:
     driver, info = vulkan_support.validating_driver(), vulkan_support.usable_device()
     candidate = driver._candidates[info.index]
     snapshot = disable(candidate.snapshot, names)
-    plan = make_plan(snapshot)
-    plan = dataclasses.replace(plan, limits={**plan.limits, **limits})
+    setup = make_setup(snapshot)
+    setup = dataclasses.replace(setup, limits={**setup.limits, **limits})
     assert driver._instance is not None
-    return VulkanDevice(driver._instance, dataclasses.replace(candidate, snapshot=snapshot, plan=plan), info)
+    return VulkanDevice(
+        driver._instance, dataclasses.replace(candidate, snapshot=snapshot, setup=setup), info
+    )
 
 
 @pytest.fixture(params=[(), ("VK_KHR_push_descriptor",)], ids=["pushed", "sets"])

@@ -236,8 +236,8 @@ def test_an_allocation_above_the_limit_profile(watch: Faults, profile: str) -> N
 
 def test_more_allocations_than_the_limit_profile_has(monkeypatch: pytest.MonkeyPatch) -> None:
     device = vulkan_support.Variation(limits="vulkan-minimum").open()
-    plan = device._context.plan
-    monkeypatch.setitem(plan.limits, "allocations", 3)  # type: ignore[arg-type]
+    setup = device._context.setup
+    monkeypatch.setitem(setup.limits, "allocations", 3)  # type: ignore[arg-type]
     kept = [device.allocate(1 << 20) for _ in range(3)]
     with pytest.raises(OutOfMemoryError, match=r"vulkan-minimum \(maxMemoryAllocationCount: 4 is"):
         device.allocate(1 << 20)

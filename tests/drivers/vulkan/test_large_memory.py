@@ -26,9 +26,9 @@ LIMIT = 1 << 20
 def small_device(monkeypatch):
     """A device that refuses allocations above `LIMIT`, which the compiler is told of."""
     from mansard.drivers.vulkan.driver import VulkanDriver
-    from mansard.drivers.vulkan.instance import device_plan as plan
+    from mansard.drivers.vulkan.instance import limits
 
-    monkeypatch.setattr(plan, "max_allocation", lambda snapshot: LIMIT)
+    monkeypatch.setattr(limits, "max_allocation", lambda snapshot: LIMIT)
     driver = VulkanDriver()
     (info, *_) = driver.devices()
     if info.reasons:

@@ -9,7 +9,7 @@ import pytest
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.results import check, error_of, result_name
-from mansard.drivers.vulkan.memory.pool import FreeList
+from mansard.drivers.vulkan.memory.free_list import FreeList
 from mansard.drivers.vulkan.shaders.copy_kernel import copy_grids
 from mansard.drivers.vulkan.shaders.spirv import entry_points
 from mansard.drivers.vulkan.submission.clock import ticks_to_ns

@@ -23,7 +23,7 @@ from mansard.calibration.concurrency import concurrency
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.device import VulkanDevice
-from mansard.drivers.vulkan.instance.queues import QueuePlan, plan_queues
+from mansard.drivers.vulkan.instance.queues import QueueAssignment, assign_queues
 from mansard.drivers.vulkan.submission import queue
 from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal import (
@@ -47,15 +47,15 @@ N = 1000
 
 
 def open_device(**changes: object) -> VulkanDevice:
-    """The device with several queues, or several roles of one, and other changes of its plan."""
+    """The device with several queues, or several roles of one, and other changes of its setup."""
     driver, info = vulkan_support.validating_driver(), vulkan_support.usable_device()
     candidate = driver._candidates[info.index]
-    candidate = dataclasses.replace(candidate, plan=dataclasses.replace(candidate.plan, **changes))
-    queues = plan_queues(candidate.snapshot)
+    candidate = dataclasses.replace(candidate, setup=dataclasses.replace(candidate.setup, **changes))
+    queues = assign_queues(candidate.snapshot)
     if queues.transfer is None:
-        queues = QueuePlan(queues.compute, queues.compute)
-    if not queues.beside:
-        queues = dataclasses.replace(queues, beside=(queues.compute,) * 3)
+        queues = QueueAssignment(queues.compute, queues.compute)
+    if not queues.more_compute:
+        queues = dataclasses.replace(queues, more_compute=(queues.compute,) * 3)
     assert driver._instance is not None
     return VulkanDevice(driver._instance, candidate, info, queues)
 

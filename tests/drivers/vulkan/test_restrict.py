@@ -8,15 +8,10 @@ import pytest
 from support.vulkan_snapshots import DISCRETE, GIB
 
 from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.capabilities import describe_capabilities
 from mansard.drivers.vulkan.driver import VulkanDriver
-from mansard.drivers.vulkan.instance.device_plan import (
-    BASELINE_FEATURES,
-    NAMED_FEATURES,
-    UNNAMED_FEATURES,
-    describe_capabilities,
-    describe_kind,
-    make_plan,
-)
+from mansard.drivers.vulkan.instance.device_setup import describe_kind, make_setup
+from mansard.drivers.vulkan.instance.features import BASELINE_FEATURES, NAMED_FEATURES, UNNAMED_FEATURES
 from mansard.drivers.vulkan.instance.restrict import (
     disable,
     limit_profile,
@@ -61,8 +56,8 @@ def test_a_profile_bounds_the_device_and_meets_the_baseline(name: str) -> None:
     assert profile.sources
     assert profile.features <= {*BASELINE_FEATURES, *KNOWN}, "features Mansard never uses say nothing"
     held = restrict(RICH, profile)
-    plan = make_plan(held)
-    assert plan.reasons == ()
+    setup = make_setup(held)
+    assert setup.reasons == ()
     assert held.features == profile.features
     assert not held.matrices
     for limit, value in profile.limits.items():
@@ -72,7 +67,7 @@ def test_a_profile_bounds_the_device_and_meets_the_baseline(name: str) -> None:
             )
     assert sum(family.count for family in held.queue_families) <= profile.queues
     assert max(heap.size for heap in held.heaps) == profile.memory
-    assert plan.limits["max_allocation"] <= min(
+    assert setup.limits["max_allocation"] <= min(
         profile.limits["maxMemoryAllocationSize"], profile.limits["maxBufferSize"]
     )
 
@@ -83,35 +78,35 @@ def test_a_profile_adds_nothing_to_a_smaller_device() -> None:
     assert held.features == frozenset(BASELINE_FEATURES)
     assert not held.extensions
     small = dataclasses.replace(RICH, limits={**RICH.limits, "maxComputeWorkGroupInvocations": 64})
-    assert make_plan(restrict(small, limit_profile("mali-g720"))).limits["workgroup_invocations"] == 64
+    assert make_setup(restrict(small, limit_profile("mali-g720"))).limits["workgroup_invocations"] == 64
 
 
 def test_the_least_device_of_all() -> None:
-    plan = make_plan(restrict(RICH, limit_profile("vulkan-minimum")))
-    on = {name for name, present in plan.features.items() if present}
+    setup = make_setup(restrict(RICH, limit_profile("vulkan-minimum")))
+    on = {name for name, present in setup.features.items() if present}
     assert on == {
         "buffer_device_address", "int64", "scalar_block_layout", "storage16", "storage8", "subgroup_basic",
         "subgroup_size_32",  # no profile can change it
     }  # fmt: skip
-    assert plan.limits["workgroup_invocations"] == 128
-    assert plan.limits["max_allocation"] == GIB
-    assert plan.extensions == ()
+    assert setup.limits["workgroup_invocations"] == 128
+    assert setup.limits["max_allocation"] == GIB
+    assert setup.extensions == ()
 
 
 def present(snapshot: Snapshot) -> set[str]:
-    return {name for name, is_there in make_plan(snapshot).features.items() if is_there}
+    return {name for name, is_there in make_setup(snapshot).features.items() if is_there}
 
 
 @pytest.mark.parametrize("name", optional_features(RICH))
 def test_each_optional_feature_can_be_switched_off(name: str) -> None:
     without = disable(RICH, [name])
     assert name not in optional_features(without)
-    assert make_plan(without).reasons == (), "what is optional is not needed"
+    assert make_setup(without).reasons == (), "what is optional is not needed"
     assert name not in present(without)
     assert name not in without.extensions
-    plan = make_plan(without)
+    setup = make_setup(without)
     for extension, struct in EXTENSION_FEATURES.items():
-        assert extension in plan.extensions or plan.enabled.isdisjoint(feature_names(struct))
+        assert extension in setup.extensions or setup.enabled.isdisjoint(feature_names(struct))
 
 
 @pytest.mark.parametrize(
@@ -145,18 +140,18 @@ def test_no_matrices_without_the_feature_or_what_it_needs() -> None:
 
 
 def test_a_device_without_a_feature_of_the_baseline_says_so() -> None:
-    assert make_plan(disable(RICH, ["scalar_block_layout"])).reasons == (
+    assert make_setup(disable(RICH, ["scalar_block_layout"])).reasons == (
         "feature scalarBlockLayout is missing",
     )
-    reasons = make_plan(disable(RICH, ["timelineSemaphore", "synchronization2"])).reasons
+    reasons = make_setup(disable(RICH, ["timelineSemaphore", "synchronization2"])).reasons
     assert reasons == ("feature timelineSemaphore is missing", "feature synchronization2 is missing")
 
 
 @pytest.mark.parametrize("name", ["int64", "buffer_device_address"])
 def test_without_addresses_a_device_loads_kernels_with_descriptors(name: str) -> None:
-    plan = make_plan(disable(RICH, [name]))
-    assert plan.reasons == ()
-    formats = describe_capabilities(RICH, plan, import_host=False).formats
+    setup = make_setup(disable(RICH, [name]))
+    assert setup.reasons == ()
+    formats = describe_capabilities(RICH, setup, import_host=False).formats
     assert formats == ("spirv-all", "spirv-descriptors")
 
 
@@ -212,6 +207,6 @@ def test_extensions_newer_than_the_validation_layer_are_left_out() -> None:
 def test_a_device_without_unified_memory_counts_as_a_card() -> None:
     software = dataclasses.replace(RICH, device_type=vk.VK_PHYSICAL_DEVICE_TYPE_CPU)
     card = disable(software, ["unified_memory"])
-    assert (make_plan(software).unified, make_plan(card).unified) == (True, False)
+    assert (make_setup(software).unified, make_setup(card).unified) == (True, False)
     assert (describe_kind(software), describe_kind(card)) == ("software", "discrete")
     assert card.features == software.features

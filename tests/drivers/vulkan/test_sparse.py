@@ -7,8 +7,8 @@ import pytest
 from support.vulkan_snapshots import DISCRETE, GIB, INTEGRATED, LIMITS
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.device_plan import can_be_sparse, make_plan
-from mansard.drivers.vulkan.instance.queues import QueueSlot, plan_queues, with_sparse
+from mansard.drivers.vulkan.instance.device_setup import can_be_sparse, make_setup
+from mansard.drivers.vulkan.instance.queues import QueueSlot, assign_queues, with_sparse
 from mansard.drivers.vulkan.instance.snapshot import QueueFamily
 from mansard.drivers.vulkan.memory.sparse import SparseBinder
 from mansard.errors import DeviceError, OutOfMemoryError
@@ -26,7 +26,7 @@ ABLE = dataclasses.replace(
 
 def test_sparse_buffers_are_for_those_who_ask():
     assert can_be_sparse(ABLE)
-    plain, sparse = make_plan(ABLE), make_plan(ABLE, sparse=True)
+    plain, sparse = make_setup(ABLE), make_setup(ABLE, sparse=True)
     assert not plain.sparse and "sparseBinding" not in plain.enabled
     assert sparse.sparse and "sparseBinding" in sparse.enabled
     assert plain.limits["max_allocation"] == 4 * GIB
@@ -45,12 +45,12 @@ def test_sparse_buffers_are_for_those_who_ask():
 )
 def test_devices_without(changes):
     snapshot = dataclasses.replace(ABLE, **changes)
-    plan = make_plan(snapshot, sparse=True)
-    assert not plan.sparse and plan.limits["max_allocation"] == plan.limits["memory_object"]
+    setup = make_setup(snapshot, sparse=True)
+    assert not setup.sparse and setup.limits["max_allocation"] == setup.limits["memory_object"]
 
 
 def test_a_queue_of_its_own():
-    plain = plan_queues(ABLE)
+    plain = assign_queues(ABLE)
     found = with_sparse(plain, ABLE)
     assert found.sparse == QueueSlot(0, 15) and found.sparse not in plain.slots
     assert set(found.slots) == {*plain.slots, found.sparse}
@@ -107,10 +107,10 @@ class Calls:
 
 
 def binder(calls, queues=None):
-    plan = dataclasses.replace(make_plan(ABLE, sparse=True), limits={"memory_object": 1_000_000})
-    queues = queues or with_sparse(plan_queues(ABLE), ABLE)
+    setup = dataclasses.replace(make_setup(ABLE, sparse=True), limits={"memory_object": 1_000_000})
+    queues = queues or with_sparse(assign_queues(ABLE), ABLE)
     context = SimpleNamespace(
-        commands=calls, handle=1, plan=plan, queues=queues, has_addresses=True, buffer_usage=32
+        commands=calls, handle=1, setup=setup, queues=queues, has_addresses=True, buffer_usage=32
     )
     return SparseBinder(context)
 
@@ -135,4 +135,4 @@ def test_what_was_allocated_is_freed_when_the_rest_fails():
 
 def test_a_device_opened_without_the_queue():
     with pytest.raises(DeviceError, match="without a queue for sparse binding"):
-        binder(Calls(), plan_queues(ABLE))
+        binder(Calls(), assign_queues(ABLE))

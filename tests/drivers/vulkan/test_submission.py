@@ -42,6 +42,7 @@ from mansard.hal import (
     Point,
     Semaphore,
     Submission,
+    core_abi,
     native,
 )
 
@@ -70,9 +71,9 @@ def test_the_size_of_subgroups_that_a_kernel_asks_for(
     size = device.info.limits["subgroup_size"]
     if not device.capabilities.features >= CHOOSES_SUBGROUPS:
         pytest.skip("kernels cannot choose the size of subgroups on this device")
-    plan = device._context.plan
-    several = dataclasses.replace(plan, limits={**plan.limits, "min_subgroup_size": size // 2})
-    monkeypatch.setattr(device._loader, "_context", dataclasses.replace(device._context, plan=several))
+    setup = device._context.setup
+    several = dataclasses.replace(setup, limits={**setup.limits, "min_subgroup_size": size // 2})
+    monkeypatch.setattr(device._loader, "_context", dataclasses.replace(device._context, setup=several))
     b = KernelBuilder("sizes", [(DType.I32, True)], 0, workgroup=(2 * size, 1, 1), index=DType.I32)
     b.subgroup = size
     b.store(b.bindings[0], b.local_id(0), b.subgroup_place("subgroup_size"))
@@ -266,7 +267,7 @@ def test_a_batch_whose_producer_runs_is_handed_on_at_once(device: VulkanDevice) 
     device.inject(hang=True)
     first, second = Point(semaphore, 1), Point(semaphore, 2)
     device.submit([empty_batch(device, first), empty_batch(device, second, first)])
-    stats = native.StatsStruct()
+    stats = core_abi.StatsStruct()
     native.core.mn_queue_get_stats(device._queue._core, ctypes.byref(stats))
     assert (stats.running, stats.waiting) == (2, 0)
     assert semaphore.value == 0

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.device_plan import DevicePlan
+from mansard.drivers.vulkan.instance.device_setup import DeviceSetup
 from mansard.drivers.vulkan.instance.loader import Instance, string_array
-from mansard.drivers.vulkan.instance.queues import QueuePlan
+from mansard.drivers.vulkan.instance.queues import QueueAssignment
 from mansard.drivers.vulkan.instance.results import check
 from mansard.drivers.vulkan.instance.snapshot import (
     EXTERNAL_MEMORY_HOST,
@@ -27,21 +27,21 @@ _PLAIN_USAGE = (
 
 @dataclass(frozen=True)
 class Context:
-    """What the parts of the driver share: handles, commands, snapshot and plan of one open device."""
+    """What the parts of the driver share: handles, commands, snapshot and setup of one open device."""
 
     instance: Instance
     physical: int
     handle: int
-    queues: QueuePlan
+    queues: QueueAssignment
     commands: vk.DeviceCommands
     snapshot: Snapshot
-    plan: DevicePlan
+    setup: DeviceSetup
     can_import_host: bool
 
     @property
     def has_addresses(self) -> bool:
         """Whether buffers have addresses."""
-        return self.plan.features["buffer_device_address"]
+        return self.setup.features["buffer_device_address"]
 
     def name(self, kind: int, handle: int, text: str) -> None:
         """Name an object (``kind``: a VkObjectType) for debuggers; nothing without the validation layer."""
@@ -55,11 +55,11 @@ class Context:
     @property
     def buffer_usage(self) -> int:
         """VkBufferUsageFlags of every buffer."""
-        return _usage(self.plan)
+        return _usage(self.setup)
 
 
 def open_context(
-    instance: Instance, physical: int, snapshot: Snapshot, plan: DevicePlan, queues: QueuePlan
+    instance: Instance, physical: int, snapshot: Snapshot, setup: DeviceSetup, queues: QueueAssignment
 ) -> Context:
     """Create the VkDevice the plans describe; raises DeviceError."""
     counts = {f: 1 + max(s.index for s in queues.slots if s.family == f) for f in queues.families}
@@ -76,10 +76,10 @@ def open_context(
     info = vk.VkDeviceCreateInfo(
         queueCreateInfoCount=len(counts),
         pQueueCreateInfos=queue_infos,
-        enabledExtensionCount=len(plan.extensions),
-        ppEnabledExtensionNames=string_array(list(plan.extensions)),
+        enabledExtensionCount=len(setup.extensions),
+        ppEnabledExtensionNames=string_array(list(setup.extensions)),
     )
-    vk.chain(info, _enable(plan.enabled, plan.extensions))
+    vk.chain(info, _enable(setup.enabled, setup.extensions))
     handle = instance.create_device(physical, info)
     return Context(
         instance=instance,
@@ -88,9 +88,9 @@ def open_context(
         queues=queues,
         commands=instance.device_commands(handle),
         snapshot=snapshot,
-        plan=plan,
-        can_import_host=EXTERNAL_MEMORY_HOST in plan.extensions
-        and _importable(instance, physical, _usage(plan)),
+        setup=setup,
+        can_import_host=EXTERNAL_MEMORY_HOST in setup.extensions
+        and _importable(instance, physical, _usage(setup)),
     )
 
 
@@ -105,8 +105,8 @@ def _enable(names: Iterable[str], extensions: Collection[str]) -> vk.VkPhysicalD
     return chain
 
 
-def _usage(plan: DevicePlan) -> int:
-    addressed = vk.VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT if plan.features["buffer_device_address"] else 0
+def _usage(setup: DeviceSetup) -> int:
+    addressed = vk.VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT if setup.features["buffer_device_address"] else 0
     return _PLAIN_USAGE | addressed
 
 

@@ -86,7 +86,7 @@ class Instance:
 
     def _listen(self) -> None:
         """Collect the validation layer's warnings and errors."""
-        from mansard.drivers.vulkan.submission.bridge import message_callback
+        from mansard.drivers.vulkan.instance.messages import message_callback
 
         info = vk.VkDebugUtilsMessengerCreateInfoEXT(
             messageSeverity=vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT
@@ -106,7 +106,7 @@ class Instance:
         """What validation layers have reported in this process; empty without validation."""
         if not self.validation:
             return []
-        from mansard.drivers.vulkan.submission.bridge import read_messages
+        from mansard.drivers.vulkan.instance.messages import read_messages
 
         return [text for text in read_messages(clear=clear) if not text.startswith(_NOT_OURS)]
 

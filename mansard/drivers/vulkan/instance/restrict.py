@@ -15,17 +15,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.device_plan import (
+from mansard.drivers.vulkan.instance.features import (
     ADDRESS_FEATURES,
     BASELINE_FEATURES,
     NAMED_FEATURES,
     OPTIONAL_EXTENSIONS,
     SUBGROUP_OPERATIONS,
     UNNAMED_FEATURES,
-    choose_queue_family,
     matrix_feature,
     named_features,
 )
+from mansard.drivers.vulkan.instance.queues import choose_queue_family
 from mansard.drivers.vulkan.instance.snapshot import (
     COOPERATIVE_MATRIX,
     EXTENSION_FEATURES,

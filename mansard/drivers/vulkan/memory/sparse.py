@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import Context
-from mansard.drivers.vulkan.instance.device_plan import pick_memory
+from mansard.drivers.vulkan.instance.memory_types import pick_memory
 from mansard.drivers.vulkan.instance.results import check
 from mansard.errors import DeviceError, OutOfMemoryError
 
@@ -80,10 +80,10 @@ class SparseBinder:
     def _allocate(self, needed: vk.VkMemoryRequirements, pieces: list[int]) -> list[vk.VkSparseMemoryBind]:
         """Memory for the whole buffer; ``pieces`` takes the objects as they are made."""
         context = self._context
-        memory_type = pick_memory(context.plan.device_memory, needed.memoryTypeBits)
+        memory_type = pick_memory(context.setup.device_memory, needed.memoryTypeBits)
         if memory_type is None:
             raise OutOfMemoryError("no device memory can hold sparse buffers")
-        max_piece = context.plan.limits["memory_object"] // needed.alignment * needed.alignment
+        max_piece = context.setup.limits["memory_object"] // needed.alignment * needed.alignment
         binds = []
         for offset in range(0, needed.size, max_piece):
             length = min(max_piece, needed.size - offset)

@@ -12,7 +12,7 @@ from typing import Any
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import Context
-from mansard.drivers.vulkan.instance.device_plan import DevicePlan
+from mansard.drivers.vulkan.instance.device_setup import DeviceSetup
 from mansard.drivers.vulkan.instance.results import check
 from mansard.drivers.vulkan.shaders.abi import DESCRIPTORS, FORMATS, Module, modules_of
 from mansard.drivers.vulkan.shaders.feedback import Feedback
@@ -25,7 +25,9 @@ _LIMIT = re.compile(r"(\w+)\s*>=\s*(\d+)")
 _SUBGROUP = re.compile(r"subgroup_size_(\d+)")
 
 
-def unmet_requirements(requires: Iterable[str], entries: Iterable[EntryPoint], plan: DevicePlan) -> list[str]:
+def unmet_requirements(
+    requires: Iterable[str], entries: Iterable[EntryPoint], setup: DeviceSetup
+) -> list[str]:
     """What kernels need and the device lacks, each as a sentence part; empty when it fits.
 
     A requirement is a named feature (``float16``) or a limit (``workgroup_invocations>=256``).
@@ -34,19 +36,19 @@ def unmet_requirements(requires: Iterable[str], entries: Iterable[EntryPoint], p
     for requirement in requires:
         limit = _LIMIT.fullmatch(requirement)
         if limit is None:
-            if requirement not in plan.feature_names:
+            if requirement not in setup.feature_names:
                 missing.append(f"needs {requirement}, which the device lacks")
-        elif plan.limits.get(limit[1], 0) < int(limit[2]):
+        elif setup.limits.get(limit[1], 0) < int(limit[2]):
             missing.append(
-                f"needs {requirement}, the device has {plan.limits.get(limit[1], 'no such limit')}"
+                f"needs {requirement}, the device has {setup.limits.get(limit[1], 'no such limit')}"
             )
     for entry in entries:
         x, y, z = entry.workgroup
-        if x * y * z > plan.limits["workgroup_invocations"]:
+        if x * y * z > setup.limits["workgroup_invocations"]:
             missing.append(f"{entry.name} has workgroups of {x * y * z}, the device's limit is "
-                           f"{plan.limits['workgroup_invocations']}")  # fmt: skip
+                           f"{setup.limits['workgroup_invocations']}")  # fmt: skip
         for axis, extent in zip("xyz", entry.workgroup, strict=True):
-            max_extent = plan.limits[f"workgroup_size_{axis}"]
+            max_extent = setup.limits[f"workgroup_size_{axis}"]
             if extent > max_extent:
                 missing.append(
                     f"{entry.name} has workgroups of {extent} in {axis}, the device's limit is {max_extent}"
@@ -54,9 +56,9 @@ def unmet_requirements(requires: Iterable[str], entries: Iterable[EntryPoint], p
     return missing
 
 
-def asked_subgroup_size(requires: Iterable[str], plan: DevicePlan) -> int | None:
+def asked_subgroup_size(requires: Iterable[str], setup: DeviceSetup) -> int | None:
     """The size of subgroups that a module is made for, where the device has several and must be told."""
-    if plan.limits["min_subgroup_size"] == plan.limits["max_subgroup_size"]:
+    if setup.limits["min_subgroup_size"] == setup.limits["max_subgroup_size"]:
         return None
     sizes = [int(found[1]) for requirement in requires if (found := _SUBGROUP.fullmatch(requirement))]
     return sizes[0] if sizes else None
@@ -162,7 +164,7 @@ class ExecutableLoader:
         """The first module whose requirements the device meets; raises TargetMismatchError."""
         refusals = []
         for module in modules_of(spec):
-            missing = unmet_requirements(module.requires, spec.entries, self._context.plan)
+            missing = unmet_requirements(module.requires, spec.entries, self._context.setup)
             if not missing:
                 return module
             refusals.append("; ".join(missing))
@@ -180,7 +182,7 @@ class ExecutableLoader:
                 module,
                 entries,
                 module_.abi == DESCRIPTORS,
-                asked_subgroup_size(module_.requires, self._context.plan),
+                asked_subgroup_size(module_.requires, self._context.setup),
             )
         finally:
             commands.vkDestroyShaderModule(device, module, None)
@@ -230,7 +232,7 @@ class ExecutableLoader:
             return self._layouts[key]
 
     def _create_layout(self, descriptors: bool, size: int, buffers: int) -> Layout:
-        pushed = buffers <= self._context.plan.limits["push_descriptors"]
+        pushed = buffers <= self._context.setup.limits["push_descriptors"]
         set_layout = ctypes.c_uint64(self._create_set_layout(buffers, pushed) if buffers else 0)
         constants = vk.VkPushConstantRange(stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT, offset=0, size=size)
         info = vk.VkPipelineLayoutCreateInfo(

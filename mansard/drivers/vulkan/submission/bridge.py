@@ -1,14 +1,41 @@
-"""The C half of the driver (src/vulkan/bridge.c), called through ctypes."""
+"""The C half of the driver, called through ctypes: a mirror of src/vulkan/bridge.h.
+
+`tests/native/test_mirrors.py` compares the two.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 
-from mansard.hal import native
+from mansard.hal import core_abi, native
+
+DISPATCH, DISPATCH_IN_MEMORY, DISPATCH_WITH_SET, COPY, FILL, BARRIER = range(1, 7)
+TIMESTAMP, LABEL, LABEL_END = range(7, 10)
+"""``mn_vk_op``: what a command of a recording is."""
+
+CALLS = {
+    "begin": "vkBeginCommandBuffer",
+    "end": "vkEndCommandBuffer",
+    "bind_pipeline": "vkCmdBindPipeline",
+    "push_constants": "vkCmdPushConstants",
+    "dispatch": "vkCmdDispatch",
+    "copy": "vkCmdCopyBuffer",
+    "fill": "vkCmdFillBuffer",
+    "barrier": "vkCmdPipelineBarrier2",
+    "reset_queries": "vkCmdResetQueryPool",
+    "timestamp": "vkCmdWriteTimestamp2",
+    "allocate_sets": "vkAllocateDescriptorSets",
+    "update_sets": "vkUpdateDescriptorSets",
+    "bind_sets": "vkCmdBindDescriptorSets",
+    "push_set": "vkCmdPushDescriptorSetKHR",
+    "begin_label": "vkCmdBeginDebugUtilsLabelEXT",
+    "end_label": "vkCmdEndDebugUtilsLabelEXT",
+}
+"""The Vulkan command behind every member of ``mn_vk_calls``, in its order."""
 
 
-class QueueOptions(ctypes.Structure):
+class QueueOptionsStruct(ctypes.Structure):
     """``mn_vk_options``."""
 
     _fields_ = (
@@ -24,17 +51,17 @@ class QueueOptions(ctypes.Structure):
     )
 
 
-class Calls(ctypes.Structure):
+class CallsStruct(ctypes.Structure):
     """``mn_vk_calls``."""
 
-    _fields_ = (("address", ctypes.c_void_p * 16),)
+    _fields_ = tuple((name, ctypes.c_void_p) for name in CALLS)
 
 
 class RecordingStruct(ctypes.Structure):
     """``mn_vk_recording``."""
 
     _fields_ = (
-        ("calls", ctypes.POINTER(Calls)),
+        ("calls", ctypes.POINTER(CallsStruct)),
         ("device", ctypes.c_void_p),
         ("target", ctypes.c_void_p),
         ("queries", ctypes.c_uint64),
@@ -45,35 +72,20 @@ class RecordingStruct(ctypes.Structure):
     )
 
 
+_ptr, _u64, _i32 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32
+SIGNATURES: core_abi.Signatures = {
+    "mn_vk_queue_create": (_ptr, (ctypes.POINTER(QueueOptionsStruct),)),
+    "mn_vk_queue_core": (_ptr, (_ptr,)),
+    "mn_vk_queue_release": (None, (_ptr,)),
+    "mn_vk_queue_abandon": (None, (_ptr,)),
+    "mn_vk_queue_inject_failure": (None, (_ptr, _u64, _i32)),
+    "mn_vk_queue_inject_hang": (None, (_ptr, _u64)),
+    "mn_vk_queue_let_go": (None, (_ptr,)),
+    "mn_vk_record": (_i32, (ctypes.POINTER(RecordingStruct), _ptr, _u64)),
+}
+
+
 @functools.cache
 def library() -> ctypes.CDLL:
     """The native core with the bridge's functions declared."""
-    core = native.load_library()
-    pointer, u64 = ctypes.c_void_p, ctypes.c_uint64
-    signatures: dict[str, tuple[object, tuple[object, ...]]] = {
-        "mn_vk_queue_create": (pointer, (ctypes.POINTER(QueueOptions),)),
-        "mn_vk_queue_core": (pointer, (pointer,)),
-        "mn_vk_queue_release": (None, (pointer,)),
-        "mn_vk_queue_abandon": (None, (pointer,)),
-        "mn_vk_queue_inject_failure": (None, (pointer, u64, ctypes.c_int32)),
-        "mn_vk_queue_inject_hang": (None, (pointer, u64)),
-        "mn_vk_queue_let_go": (None, (pointer,)),
-        "mn_vk_record": (ctypes.c_int32, (ctypes.POINTER(RecordingStruct), pointer, u64)),
-        "mn_vk_messages": (ctypes.c_size_t, (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_bool)),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(core, name)
-        function.restype, function.argtypes = result, arguments
-    return core
-
-
-def message_callback() -> int:
-    """The address of the bridge's PFN_vkDebugUtilsMessengerCallbackEXT."""
-    return ctypes.cast(library().mn_vk_message_callback, ctypes.c_void_p).value or 0
-
-
-def read_messages(*, clear: bool) -> list[str]:
-    """The messages collected from validation layers in this process."""
-    text = ctypes.create_string_buffer(1 << 20)  # The bridge keeps no more.
-    size = library().mn_vk_messages(text, len(text), clear)
-    return text.raw[:size].decode(errors="replace").split("\0")[:-1]
+    return native.declare(native.load_library(), SIGNATURES)

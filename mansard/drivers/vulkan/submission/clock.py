@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import Context
-from mansard.drivers.vulkan.instance.device_plan import CALIBRATED_TIMESTAMPS
+from mansard.drivers.vulkan.instance.features import CALIBRATED_TIMESTAMPS
 from mansard.drivers.vulkan.instance.results import check
 from mansard.drivers.vulkan.instance.snapshot import enumerate_all
 
@@ -36,13 +36,13 @@ class DeviceClock:
     def __init__(self, context: Context, sample: Callable[[], tuple[int, int, int]]) -> None:
         self._context = context
         self._sample = sample
-        self._calibrated = CALIBRATED_TIMESTAMPS in context.plan.extensions and self._has_domains()
+        self._calibrated = CALIBRATED_TIMESTAMPS in context.setup.extensions and self._has_domains()
         self._measured: tuple[int, int] | None = None
 
     def convert(self, ticks: Sequence[int]) -> list[int]:
         """Host times in ns of timestamps taken a moment ago."""
         reference = self._read_both() if self._calibrated else self._measure()
-        bits, period = self._context.plan.timestamp_bits, self._context.snapshot.timestamp_period
+        bits, period = self._context.setup.timestamp_bits, self._context.snapshot.timestamp_period
         return [ticks_to_ns(tick, reference, bits, period) for tick in ticks]
 
     def _has_domains(self) -> bool:
@@ -66,7 +66,7 @@ class DeviceClock:
             ),
             "reading the device's clock",
         )
-        mask = (1 << self._context.plan.timestamp_bits) - 1
+        mask = (1 << self._context.setup.timestamp_bits) - 1
         return times[0] & mask, times[1]
 
     def _measure(self) -> tuple[int, int]:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mansard.drivers.vulkan.submission.commands import VulkanCommandBuffer
 from mansard.drivers.vulkan.submission.queue import DeviceQueue
+from mansard.drivers.vulkan.submission.recorder import VulkanCommandBuffer
 from mansard.errors import DeviceError
-from mansard.hal import native
+from mansard.hal import core_abi
 from mansard.hal.device import Launcher
 from mansard.hal.semaphore import Semaphore
 
@@ -21,8 +21,8 @@ class VulkanLauncher(Launcher):
 
     def __init__(self, queue: DeviceQueue, commands: VulkanCommandBuffer, semaphore: Semaphore) -> None:
         self._queue, self._commands, self._semaphore = queue, commands, semaphore
-        self._signal = native.PointStruct(semaphore.handle, 0)
-        self._submission = native.SubmissionDescStruct(
+        self._signal = core_abi.PointStruct(semaphore.handle, 0)
+        self._submission = core_abi.SubmissionDescStruct(
             signals=ctypes.pointer(self._signal),
             work=commands.handle,
             token=0,  # nothing to report: the caller keeps alive what the run uses

@@ -11,13 +11,13 @@ from typing import Any
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import Context
-from mansard.drivers.vulkan.instance.device_plan import describe_kind
+from mansard.drivers.vulkan.instance.device_setup import describe_kind
 from mansard.drivers.vulkan.instance.queues import QueueSlot
 from mansard.drivers.vulkan.instance.results import check
-from mansard.drivers.vulkan.submission.bridge import QueueOptions, library
-from mansard.drivers.vulkan.submission.commands import VulkanCommandBuffer
+from mansard.drivers.vulkan.submission.bridge import QueueOptionsStruct, library
+from mansard.drivers.vulkan.submission.recorder import VulkanCommandBuffer
 from mansard.errors import DeviceError
-from mansard.hal import native
+from mansard.hal import core_abi, native
 from mansard.hal.device import Submission
 from mansard.hal.queue import QueueRecord, read_records
 from mansard.hal.semaphore import Point
@@ -56,7 +56,7 @@ class DeviceQueue:
         queue = ctypes.c_void_p()
         commands.vkGetDeviceQueue(context.handle, slot.family, slot.index, ctypes.byref(queue))
         context.name(vk.VK_OBJECT_TYPE_QUEUE, queue.value or 0, label)
-        options = QueueOptions(
+        options = QueueOptionsStruct(
             label=label.encode(),
             device=context.handle,
             queue=queue,
@@ -81,7 +81,7 @@ class DeviceQueue:
             token = next(self._tokens)
             self._running[token] = commands
             commands.users += 1
-        desc = native.SubmissionDescStruct(
+        desc = core_abi.SubmissionDescStruct(
             waits=waits,
             wait_count=len(waits),
             signals=signals,
@@ -90,7 +90,7 @@ class DeviceQueue:
             token=token,
         )
         code = native.core.mn_queue_submit(self._core, ctypes.byref(desc), 1)
-        if code != native.OK:
+        if code != core_abi.OK:
             error = native.exception_of(code, native.last_message())
             self._retire([token])
             raise error
@@ -98,7 +98,7 @@ class DeviceQueue:
     def submit_prepared(self, submission: Any) -> None:
         """Hand over one submission, by reference, whose commands the caller keeps until it is done."""
         code = native.core.mn_queue_submit(self._core, submission, 1)
-        if code != native.OK:
+        if code != core_abi.OK:
             native.check(code)
 
     def collect(self) -> None:
@@ -119,7 +119,7 @@ class DeviceQueue:
         library().mn_vk_queue_let_go(self._handle)
         while True:
             code = native.core.mn_queue_close(self._core, _CLOSE_SLICE_NS)
-            if code != native.TIMEOUT:
+            if code != core_abi.TIMEOUT:
                 break
         native.check(code)
         self.collect()
@@ -172,7 +172,7 @@ class DeviceQueue:
         return handle.value
 
 
-def _points(points: Sequence[Point]) -> ctypes.Array[native.PointStruct]:
-    return (native.PointStruct * len(points))(
-        *(native.PointStruct(point.semaphore.handle, point.value) for point in points)
+def _points(points: Sequence[Point]) -> ctypes.Array[core_abi.PointStruct]:
+    return (core_abi.PointStruct * len(points))(
+        *(core_abi.PointStruct(point.semaphore.handle, point.value) for point in points)
     )

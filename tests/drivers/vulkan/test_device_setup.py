@@ -25,17 +25,11 @@ from support.vulkan_snapshots import (
 )
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.device_plan import (
-    ADDRESS_FEATURES,
-    BASELINE_FEATURES,
-    describe_capabilities,
-    describe_heaps,
-    describe_kind,
-    make_plan,
-    max_allocation,
-    pick_memory,
-    version_text,
-)
+from mansard.drivers.vulkan.capabilities import describe_capabilities
+from mansard.drivers.vulkan.instance.device_setup import describe_kind, make_setup, version_text
+from mansard.drivers.vulkan.instance.features import ADDRESS_FEATURES, BASELINE_FEATURES
+from mansard.drivers.vulkan.instance.limits import max_allocation
+from mansard.drivers.vulkan.instance.memory_types import describe_heaps, pick_memory
 from mansard.drivers.vulkan.instance.snapshot import (
     BFLOAT16_COMPONENT,
     Heap,
@@ -52,117 +46,121 @@ def flags(snapshot: Snapshot, index: int) -> int:
 
 
 def test_discrete_device() -> None:
-    plan = make_plan(DISCRETE)
-    assert plan.reasons == ()
-    assert plan.queue_family == 2, "the family without graphics"
-    assert plan.timestamp_bits == 64
-    assert not plan.unified
-    assert plan.device_memory == (1, 4), "video memory first, the small mapped window last, nothing else"
-    assert plan.shared_memory == (3, 2, 4), "cached host memory, host memory, then the window"
+    setup = make_setup(DISCRETE)
+    assert setup.reasons == ()
+    assert setup.queue_family == 2, "the family without graphics"
+    assert setup.timestamp_bits == 64
+    assert not setup.unified
+    assert setup.device_memory == (1, 4), "video memory first, the small mapped window last, nothing else"
+    assert setup.shared_memory == (3, 2, 4), "cached host memory, host memory, then the window"
 
 
 def test_discrete_device_with_all_memory_mapped_is_not_unified() -> None:
     types = (MemoryType(1, MAPPED | CACHED), MemoryType(0, LOCAL), MemoryType(0, LOCAL | MAPPED))
-    plan = make_plan(dataclasses.replace(DISCRETE, memory_types=types))
-    assert not plan.unified
-    assert plan.device_memory[0] == 1
-    assert plan.shared_memory[0] == 0
+    setup = make_setup(dataclasses.replace(DISCRETE, memory_types=types))
+    assert not setup.unified
+    assert setup.device_memory[0] == 1
+    assert setup.shared_memory[0] == 0
 
 
 def test_integrated_device() -> None:
-    plan = make_plan(INTEGRATED)
-    assert plan.reasons == ()
-    assert plan.unified
-    assert plan.queue_family == 0
-    assert plan.timestamp_bits == 36
-    assert plan.device_memory == (2, 0), "mapped first; lazily allocated and protected memory never"
-    assert plan.shared_memory == (3, 2), "cached before uncached: the host reads it"
+    setup = make_setup(INTEGRATED)
+    assert setup.reasons == ()
+    assert setup.unified
+    assert setup.queue_family == 0
+    assert setup.timestamp_bits == 36
+    assert setup.device_memory == (2, 0), "mapped first; lazily allocated and protected memory never"
+    assert setup.shared_memory == (3, 2), "cached before uncached: the host reads it"
 
 
 def test_lavapipe() -> None:
-    plan = make_plan(LAVAPIPE)
-    assert plan.reasons == ()
-    assert plan.unified
-    assert plan.device_memory == plan.shared_memory == (0,)
+    setup = make_setup(LAVAPIPE)
+    assert setup.reasons == ()
+    assert setup.unified
+    assert setup.device_memory == setup.shared_memory == (0,)
     assert describe_kind(LAVAPIPE) == "software"
-    assert plan.limits["subgroup_size"] == 8
-    assert plan.limits["max_allocation"] == 2 * GIB
+    assert setup.limits["subgroup_size"] == 8
+    assert setup.limits["max_allocation"] == 2 * GIB
 
 
 def test_a_device_of_an_old_version_is_listed_with_that_one_reason() -> None:
     old = dataclasses.replace(DISCRETE, api_version=1 << 22 | 1 << 12 | 182, features=frozenset())
-    assert make_plan(old).reasons == ("Vulkan 1.1.182; 1.3 or newer is needed",)
+    assert make_setup(old).reasons == ("Vulkan 1.1.182; 1.3 or newer is needed",)
 
 
 @pytest.mark.parametrize("feature", BASELINE_FEATURES)
 def test_a_missing_baseline_feature_is_a_reason(feature: str) -> None:
     without = dataclasses.replace(DISCRETE, features=DISCRETE.features - {feature})
-    assert make_plan(without).reasons == (f"feature {feature} is missing",)
+    assert make_setup(without).reasons == (f"feature {feature} is missing",)
 
 
 def test_all_missing_features_are_named() -> None:
-    reasons = make_plan(dataclasses.replace(DISCRETE, features=frozenset())).reasons
+    reasons = make_setup(dataclasses.replace(DISCRETE, features=frozenset())).reasons
     assert [name for name in BASELINE_FEATURES if not any(name in reason for reason in reasons)] == []
 
 
 def test_no_compute_queue() -> None:
     families = (QueueFamily(GRAPHICS | TRANSFER, 1, 64), QueueFamily(COMPUTE, 0, 64))
-    plan = make_plan(dataclasses.replace(DISCRETE, queue_families=families))
-    assert plan.reasons == ("no queue family can run compute work",)
+    setup = make_setup(dataclasses.replace(DISCRETE, queue_families=families))
+    assert setup.reasons == ("no queue family can run compute work",)
 
 
 def test_no_shared_memory() -> None:
-    plan = make_plan(dataclasses.replace(DISCRETE, memory_types=(MemoryType(0, LOCAL),)))
-    assert plan.reasons == ("no memory type is both visible to the host and coherent",)
+    setup = make_setup(dataclasses.replace(DISCRETE, memory_types=(MemoryType(0, LOCAL),)))
+    assert setup.reasons == ("no memory type is both visible to the host and coherent",)
 
 
 def test_virtual_device_is_unified_when_all_its_memory_is_local() -> None:
     virtual = dataclasses.replace(LAVAPIPE, device_type=vk.VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU)
-    assert make_plan(virtual).unified
+    assert make_setup(virtual).unified
     split = dataclasses.replace(virtual, heaps=(Heap(2 * GIB, LOCAL_HEAP), Heap(2 * GIB, 0)))
-    assert not make_plan(split).unified
+    assert not make_setup(split).unified
 
 
 @pytest.mark.parametrize("snapshot", [DISCRETE, INTEGRATED, LAVAPIPE], ids=lambda s: s.name)
 def test_memory_keeps_its_promises_in_any_order_of_types(snapshot: Snapshot) -> None:
     for types in itertools.permutations(snapshot.memory_types):
         changed = dataclasses.replace(snapshot, memory_types=types)
-        plan = make_plan(changed)
-        assert all(flags(changed, i) & LOCAL for i in plan.device_memory)
-        assert all(flags(changed, i) & MAPPED == MAPPED for i in plan.shared_memory)
+        setup = make_setup(changed)
+        assert all(flags(changed, i) & LOCAL for i in setup.device_memory)
+        assert all(flags(changed, i) & MAPPED == MAPPED for i in setup.shared_memory)
         assert not any(
-            flags(changed, i) & (LAZY | PROTECTED) for i in plan.device_memory + plan.shared_memory
+            flags(changed, i) & (LAZY | PROTECTED) for i in setup.device_memory + setup.shared_memory
         )
         # The best type does not depend on the order in which the driver lists them.
-        assert flags(changed, plan.device_memory[0]) == flags(snapshot, make_plan(snapshot).device_memory[0])
-        assert flags(changed, plan.shared_memory[0]) == flags(snapshot, make_plan(snapshot).shared_memory[0])
+        assert flags(changed, setup.device_memory[0]) == flags(
+            snapshot, make_setup(snapshot).device_memory[0]
+        )
+        assert flags(changed, setup.shared_memory[0]) == flags(
+            snapshot, make_setup(snapshot).shared_memory[0]
+        )
 
 
 def test_only_known_features_and_extensions_are_enabled() -> None:
-    plan = make_plan(DISCRETE)
+    setup = make_setup(DISCRETE)
     expected = {*BASELINE_FEATURES, *ADDRESS_FEATURES, "hostQueryReset", "shaderFloat16", "shaderFloat64"}
-    assert plan.enabled == expected
-    assert plan.extensions == ("VK_EXT_external_memory_host", "VK_EXT_memory_budget")
+    assert setup.enabled == expected
+    assert setup.extensions == ("VK_EXT_external_memory_host", "VK_EXT_memory_budget")
 
 
 def test_named_features() -> None:
-    plan = make_plan(DISCRETE)
-    assert {"int64", "float16", "float64", "subgroup_arithmetic"} <= plan.feature_names
-    assert not plan.features["int8"]
-    assert not plan.features["subgroup_shuffle"]
-    assert plan.feature_names.isdisjoint({"int8", "subgroup_shuffle"})
+    setup = make_setup(DISCRETE)
+    assert {"int64", "float16", "float64", "subgroup_arithmetic"} <= setup.feature_names
+    assert not setup.features["int8"]
+    assert not setup.features["subgroup_shuffle"]
+    assert setup.feature_names.isdisjoint({"int8", "subgroup_shuffle"})
 
 
 def test_subgroup_operations_outside_compute_do_not_count() -> None:
     limits = {**LIMITS, "subgroupSupportedStages": 0}
-    assert not make_plan(dataclasses.replace(DISCRETE, limits=limits)).features["subgroup_arithmetic"]
+    assert not make_setup(dataclasses.replace(DISCRETE, limits=limits)).features["subgroup_arithmetic"]
 
 
 def test_a_feature_of_two_parts_needs_both() -> None:
     half = dataclasses.replace(DISCRETE, features=DISCRETE.features | {"vulkanMemoryModelDeviceScope"})
-    assert not make_plan(half).features["memory_model_device_scope"]
+    assert not make_setup(half).features["memory_model_device_scope"]
     whole = dataclasses.replace(half, features=half.features | {"vulkanMemoryModel"})
-    assert make_plan(whole).features["memory_model_device_scope"]
+    assert make_setup(whole).features["memory_model_device_scope"]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +190,7 @@ def test_nvidia_allocates_what_the_heap_holds() -> None:
     ],
 )
 def test_only_old_llvmpipe_cuts_loops(snapshot: Snapshot, driver: str, limited: bool) -> None:
-    limit = make_plan(dataclasses.replace(snapshot, driver=driver)).limits["loop_iterations"]
+    limit = make_setup(dataclasses.replace(snapshot, driver=driver)).limits["loop_iterations"]
     assert limit == 65535 if limited else limit > 1 << 60
 
 
@@ -208,7 +206,7 @@ def test_heaps_say_who_sees_them() -> None:
 
 
 def test_capabilities_follow_the_plan() -> None:
-    capabilities = describe_capabilities(DISCRETE, make_plan(DISCRETE), import_host=True)
+    capabilities = describe_capabilities(DISCRETE, make_setup(DISCRETE), import_host=True)
     expected: dict[str, Any] = {
         "formats": ("spirv", "spirv-all", "spirv-descriptors"),
         "unified_memory": False, "late_binding": False, "import_host": True,
@@ -217,9 +215,9 @@ def test_capabilities_follow_the_plan() -> None:
     }  # fmt: skip
     assert {name: getattr(capabilities, name) for name in expected} == expected
     deaf = dataclasses.replace(DISCRETE, features=DISCRETE.features - {"hostQueryReset"})
-    assert not describe_capabilities(deaf, make_plan(deaf), import_host=True).profiling
+    assert not describe_capabilities(deaf, make_setup(deaf), import_host=True).profiling
     blind = dataclasses.replace(DISCRETE, queue_families=(QueueFamily(COMPUTE, 1, 0),))
-    assert not describe_capabilities(blind, make_plan(blind), import_host=True).profiling
+    assert not describe_capabilities(blind, make_setup(blind), import_host=True).profiling
 
 
 def test_version_text() -> None:
@@ -245,7 +243,7 @@ def test_version_text() -> None:
     ],
 )  # fmt: skip
 def test_cores_are_those_the_driver_reports(reported: dict[str, int], units: int, held: int) -> None:
-    limits = make_plan(dataclasses.replace(DISCRETE, limits={**LIMITS, **reported})).limits
+    limits = make_setup(dataclasses.replace(DISCRETE, limits={**LIMITS, **reported})).limits
     assert (limits["compute_units"], limits["resident_invocations"]) == (units, held)
 
 
@@ -262,15 +260,15 @@ def test_shapes_of_matrices_are_features() -> None:
     more = ("cooperativeMatrix", "vulkanMemoryModel", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
     features = {*DISCRETE.features, *more}
     device = dataclasses.replace(DISCRETE, matrices=listed, features=frozenset(features))
-    names = make_plan(device).feature_names
+    names = make_setup(device).feature_names
     shapes = {name for name in names if name.startswith("matrix_")}
     assert shapes == {"matrix_16x16x16_f16_f32", "matrix_16x16x16_bf16_f32"}
     without = dataclasses.replace(device, features=DISCRETE.features)
-    assert not any(name.startswith("matrix_1") for name in make_plan(without).feature_names)
+    assert not any(name.startswith("matrix_1") for name in make_setup(without).feature_names)
 
 
 def test_devices_with_one_size_of_subgroups_name_it() -> None:
-    assert "subgroup_size_32" in make_plan(DISCRETE).feature_names
+    assert "subgroup_size_32" in make_setup(DISCRETE).feature_names
     several = dataclasses.replace(DISCRETE, limits={**LIMITS, "minSubgroupSize": 16})
     assert not _subgroup_sizes(several)
 
@@ -280,10 +278,10 @@ def test_devices_with_several_sizes_of_subgroups_name_those_that_kernels_may_cho
     features = {*DISCRETE.features, "subgroupSizeControl", "computeFullSubgroups"}
     several = dataclasses.replace(DISCRETE, limits=limits, features=frozenset(features))
     assert _subgroup_sizes(several) == {"subgroup_size_8", "subgroup_size_16", "subgroup_size_32"}
-    plan = make_plan(several)
-    assert asked_subgroup_size(("float16", "subgroup_size_16"), plan) == 16
-    assert asked_subgroup_size(("float16",), plan) is None
-    assert asked_subgroup_size(("subgroup_size_32",), make_plan(DISCRETE)) is None
+    setup = make_setup(several)
+    assert asked_subgroup_size(("float16", "subgroup_size_16"), setup) == 16
+    assert asked_subgroup_size(("float16",), setup) is None
+    assert asked_subgroup_size(("subgroup_size_32",), make_setup(DISCRETE)) is None
     elsewhere = {**limits, "requiredSubgroupSizeStages": 0}
     assert not _subgroup_sizes(dataclasses.replace(several, limits=elsewhere))
     without = several.features - {"computeFullSubgroups"}
@@ -291,5 +289,5 @@ def test_devices_with_several_sizes_of_subgroups_name_those_that_kernels_may_cho
 
 
 def _subgroup_sizes(snapshot: Snapshot) -> set[str]:
-    names = make_plan(snapshot).feature_names - {"subgroup_size_control"}
+    names = make_setup(snapshot).feature_names - {"subgroup_size_control"}
     return {name for name in names if name.startswith("subgroup_size_")}

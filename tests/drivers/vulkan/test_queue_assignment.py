@@ -8,7 +8,7 @@ import pytest
 from support.vulkan_snapshots import COMPUTE, DISCRETE, GRAPHICS, INTEGRATED, LAVAPIPE, TRANSFER
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.queues import QueuePlan, QueueSlot, can_time, plan_queues
+from mansard.drivers.vulkan.instance.queues import QueueAssignment, QueueSlot, assign_queues, can_time
 from mansard.drivers.vulkan.instance.snapshot import QueueFamily, Snapshot
 
 ALL = GRAPHICS | COMPUTE | TRANSFER
@@ -27,9 +27,9 @@ def slots(family: int, *indices: int) -> tuple[QueueSlot, ...]:
 @pytest.mark.parametrize(
     ("snapshot", "expected"),
     [
-        (DISCRETE, QueuePlan(QueueSlot(2, 0), QueueSlot(1, 0), beside=slots(2, 1, 2, 3))),
-        (INTEGRATED, QueuePlan(QueueSlot(0, 0), None)),
-        (LAVAPIPE, QueuePlan(QueueSlot(0, 0), None)),
+        (DISCRETE, QueueAssignment(QueueSlot(2, 0), QueueSlot(1, 0), more_compute=slots(2, 1, 2, 3))),
+        (INTEGRATED, QueueAssignment(QueueSlot(0, 0), None)),
+        (LAVAPIPE, QueueAssignment(QueueSlot(0, 0), None)),
         # A video engine can copy too, but it is another engine's.
         (
             of(
@@ -37,39 +37,42 @@ def slots(family: int, *indices: int) -> tuple[QueueSlot, ...]:
                 QueueFamily(TRANSFER | VIDEO, 1, 64),
                 QueueFamily(TRANSFER | SPARSE, 2, 64),
             ),
-            QueuePlan(QueueSlot(0, 0), QueueSlot(2, 0)),
+            QueueAssignment(QueueSlot(0, 0), QueueSlot(2, 0)),
         ),
         (
             of(QueueFamily(ALL, 1, 64), QueueFamily(TRANSFER | VIDEO, 1, 64)),
-            QueuePlan(QueueSlot(0, 0), QueueSlot(1, 0)),
+            QueueAssignment(QueueSlot(0, 0), QueueSlot(1, 0)),
         ),
         # No engine for copies: a second queue of the family that computes.
-        (of(QueueFamily(ALL, 4, 64)), QueuePlan(QueueSlot(0, 0), QueueSlot(0, 1), beside=slots(0, 2))),
+        (
+            of(QueueFamily(ALL, 4, 64)),
+            QueueAssignment(QueueSlot(0, 0), QueueSlot(0, 1), more_compute=slots(0, 2)),
+        ),
         (
             of(QueueFamily(ALL, 1, 64), QueueFamily(COMPUTE | TRANSFER, 4, 64)),
-            QueuePlan(QueueSlot(1, 0), QueueSlot(1, 1), beside=slots(1, 2)),
+            QueueAssignment(QueueSlot(1, 0), QueueSlot(1, 1), more_compute=slots(1, 2)),
         ),
-        (of(QueueFamily(ALL, 1, 64), QueueFamily(TRANSFER, 0, 64)), QueuePlan(QueueSlot(0, 0), None)),
+        (of(QueueFamily(ALL, 1, 64), QueueFamily(TRANSFER, 0, 64)), QueueAssignment(QueueSlot(0, 0), None)),
     ],
 )
-def test_queues_of_devices(snapshot: Snapshot, expected: QueuePlan) -> None:
-    plan = plan_queues(snapshot)
-    assert plan == expected
+def test_queues_of_devices(snapshot: Snapshot, expected: QueueAssignment) -> None:
+    queues = assign_queues(snapshot)
+    assert queues == expected
     # The last queue of a family is left to sparse binding.
-    last = QueueSlot(plan.compute.family, snapshot.queue_families[plan.compute.family].count - 1)
-    assert last not in plan.beside
+    last = QueueSlot(queues.compute.family, snapshot.queue_families[queues.compute.family].count - 1)
+    assert last not in queues.more_compute
 
 
 def test_families_share_buffers() -> None:
-    assert plan_queues(DISCRETE).families == (2, 1)
-    assert plan_queues(of(QueueFamily(ALL, 2, 64))).families == (0,)
-    assert len(plan_queues(of(QueueFamily(ALL, 2, 64))).slots) == 2
+    assert assign_queues(DISCRETE).families == (2, 1)
+    assert assign_queues(of(QueueFamily(ALL, 2, 64))).families == (0,)
+    assert len(assign_queues(of(QueueFamily(ALL, 2, 64))).slots) == 2
 
 
 def test_copy_engines_take_no_times() -> None:
-    plan = plan_queues(DISCRETE)
-    assert plan.transfer is not None
-    assert can_time(DISCRETE, plan.compute)
-    assert not can_time(DISCRETE, plan.transfer)
+    queues = assign_queues(DISCRETE)
+    assert queues.transfer is not None
+    assert can_time(DISCRETE, queues.compute)
+    assert not can_time(DISCRETE, queues.transfer)
     without = dataclasses.replace(DISCRETE, features=DISCRETE.features - {"hostQueryReset"})
-    assert not can_time(without, plan.compute)
+    assert not can_time(without, queues.compute)

@@ -12,11 +12,11 @@ from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import Context
 from mansard.drivers.vulkan.instance.queues import QueueSlot, can_time
 from mansard.drivers.vulkan.instance.results import check
-from mansard.drivers.vulkan.memory.memory import VulkanBuffer
+from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
 from mansard.drivers.vulkan.submission.bridge import RecordingStruct
 from mansard.drivers.vulkan.submission.clock import DeviceClock
-from mansard.drivers.vulkan.submission.encode import Encoder
-from mansard.drivers.vulkan.submission.stream import Stream, calls_of, record
+from mansard.drivers.vulkan.submission.command_stream import CommandStream, calls_of, record
+from mansard.drivers.vulkan.submission.encoder import Encoder
 from mansard.errors import DeviceError
 from mansard.hal.buffer import MemoryKind
 from mansard.hal.commands import Command
@@ -116,13 +116,13 @@ class Recorder:
         stream = self.stream(profile)
         return self.record_stream(stream, self._encoder.encode(commands, stream))
 
-    def stream(self, profile: bool) -> Stream:
+    def stream(self, profile: bool) -> CommandStream:
         """A stream for `record_stream`."""
-        return Stream(
+        return CommandStream(
             kinds=self._kinds, profile=profile and self._can_time, labelled=self.context.instance.validation
         )
 
-    def record_stream(self, stream: Stream, keep: list[object]) -> VulkanCommandBuffer:
+    def record_stream(self, stream: CommandStream, keep: list[object]) -> VulkanCommandBuffer:
         """Record what was checked before."""
         words = stream.finish()
         tables: VulkanBuffer | None = None

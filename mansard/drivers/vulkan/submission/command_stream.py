@@ -1,4 +1,4 @@
-"""Commands as 64-bit words, which the native core records in one call (src/vulkan/record.c)."""
+"""The command stream: commands as 64-bit words, which the native core records in one call (record.c)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,22 @@ import ctypes
 from dataclasses import dataclass, field
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.submission.bridge import Calls, RecordingStruct, library
+from mansard.drivers.vulkan.submission.bridge import (
+    BARRIER,
+    CALLS,
+    COPY,
+    DISPATCH,
+    DISPATCH_IN_MEMORY,
+    DISPATCH_WITH_SET,
+    FILL,
+    LABEL,
+    LABEL_END,
+    TIMESTAMP,
+    CallsStruct,
+    RecordingStruct,
+    library,
+)
 
-DISPATCH, DISPATCH_IN_MEMORY, DISPATCH_WITH_SET, COPY, FILL, BARRIER = range(1, 7)
-TIMESTAMP, LABEL, LABEL_END = range(7, 10)
 WORD = (1 << 64) - 1
 """The bits of a word: ``param & WORD`` is a signed parameter as a word."""
 
@@ -37,7 +49,7 @@ _HOST_ACCESSES = vk.VK_ACCESS_2_HOST_READ_BIT | vk.VK_ACCESS_2_HOST_WRITE_BIT
 
 
 @dataclass
-class Stream:
+class CommandStream:
     """Commands to record, and what they need: timed rows, bytes of argument tables, descriptors.
 
     Barriers name only the stages and accesses of the work on both of their sides: of what was recorded
@@ -161,23 +173,13 @@ class Stream:
             self.words[self._open + 4] = _ACCESSES[self._kinds]
 
 
-_CALLS = (
-    "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkCmdBindPipeline", "vkCmdPushConstants", "vkCmdDispatch",
-    "vkCmdCopyBuffer", "vkCmdFillBuffer", "vkCmdPipelineBarrier2", "vkCmdResetQueryPool",
-    "vkCmdWriteTimestamp2", "vkAllocateDescriptorSets", "vkUpdateDescriptorSets", "vkCmdBindDescriptorSets",
-    "vkCmdPushDescriptorSetKHR", "vkCmdBeginDebugUtilsLabelEXT", "vkCmdEndDebugUtilsLabelEXT",
-)  # fmt: skip
-"""In the order of ``mn_vk_calls``."""
-
-
-def calls_of(commands: vk.DeviceCommands) -> Calls:
+def calls_of(commands: vk.DeviceCommands) -> CallsStruct:
     """The calls the native core makes when it records; those of absent extensions are NULL."""
-    addresses = [commands.address(name) if hasattr(commands, name) else None for name in _CALLS]
-    return Calls((ctypes.c_void_p * len(_CALLS))(*addresses))
+    return CallsStruct(*(commands.address(n) if hasattr(commands, n) else None for n in CALLS.values()))
 
 
 def record(words: list[int], recording: RecordingStruct) -> int:
-    """Record words that `Stream.finish` gave; returns a VkResult."""
+    """Record words that `CommandStream.finish` gave; returns a VkResult."""
     packed = array.array("Q", words)
     address, count = packed.buffer_info()
     return int(library().mn_vk_record(ctypes.byref(recording), address, count))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.submission.stream import (
+from mansard.drivers.vulkan.submission.command_stream import (
     BARRIER,
     COMPUTE,
     COPY,
@@ -11,7 +11,7 @@ from mansard.drivers.vulkan.submission.stream import (
     FILL,
     TIMESTAMP,
     TRANSFER,
-    Stream,
+    CommandStream,
 )
 
 SHADER, COPIES = vk.VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT, vk.VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT
@@ -29,11 +29,11 @@ def parse(words: list[int]) -> list[tuple[int, list[int]]]:
     return found
 
 
-def stages(stream: Stream) -> list[tuple[int, int]]:
+def stages(stream: CommandStream) -> list[tuple[int, int]]:
     return [(w[0], w[2]) for kind, w in parse(stream.finish()) if kind == BARRIER]
 
 
-def work(stream: Stream, *kinds: int) -> None:
+def work(stream: CommandStream, *kinds: int) -> None:
     for kind in kinds:
         stream.begin("", kind)
         if kind == COMPUTE:
@@ -44,7 +44,7 @@ def work(stream: Stream, *kinds: int) -> None:
 
 
 def test_barriers_name_their_neighbours() -> None:
-    stream = Stream()
+    stream = CommandStream()
     work(stream, COMPUTE, COMPUTE)
     stream.barrier()
     work(stream, COMPUTE)
@@ -57,7 +57,7 @@ def test_barriers_name_their_neighbours() -> None:
 
 
 def test_barriers_that_order_nothing_are_left_out() -> None:
-    stream = Stream()
+    stream = CommandStream()
     stream.barrier()
     work(stream, COMPUTE)
     stream.barrier()
@@ -68,7 +68,7 @@ def test_barriers_that_order_nothing_are_left_out() -> None:
 
 
 def test_a_command_without_work_keeps_its_times() -> None:
-    stream = Stream(profile=True)
+    stream = CommandStream(profile=True)
     work(stream, COMPUTE)
     stream.barrier()
     stream.begin("empty copy", 0)
@@ -84,13 +84,13 @@ def test_a_command_without_work_keeps_its_times() -> None:
 
 
 def test_nothing_recorded_is_no_words() -> None:
-    stream = Stream()
+    stream = CommandStream()
     stream.barrier()
     assert stream.finish() == []
 
 
 def test_timestamps_wait_for_the_work_before_them() -> None:
-    stream = Stream(profile=True)
+    stream = CommandStream(profile=True)
     work(stream, COMPUTE, COMPUTE)
     stream.barrier()
     work(stream, TRANSFER)
@@ -101,7 +101,7 @@ def test_timestamps_wait_for_the_work_before_them() -> None:
 
 
 def test_words_of_commands() -> None:
-    stream = Stream(profile=True)
+    stream = CommandStream(profile=True)
     stream.begin("a", COMPUTE | TRANSFER)
     stream.dispatch(11, 12, (1, 2, 3), [7, 8, 9], True)
     stream.copy(1, 2, 3, 4, 5)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mansard.drivers.vulkan.instance.device_plan import DevicePlan
-from mansard.drivers.vulkan.memory.memory import Allocator, VulkanBuffer
+from mansard.drivers.vulkan.instance.device_setup import DeviceSetup
+from mansard.drivers.vulkan.memory.allocator import Allocator
+from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
 from mansard.drivers.vulkan.shaders import copy_kernel
 from mansard.drivers.vulkan.shaders.abi import ADDRESSES
 from mansard.drivers.vulkan.shaders.executable import ExecutableLoader, Pipeline, VulkanExecutable
-from mansard.drivers.vulkan.submission.stream import COMPUTE, TRANSFER, WORD, Stream
+from mansard.drivers.vulkan.submission.command_stream import COMPUTE, TRANSFER, WORD, CommandStream
 from mansard.errors import DeviceError
 from mansard.hal.buffer import MemoryKind
 from mansard.hal.commands import (
@@ -30,19 +31,19 @@ HOST_COPIES = 1 << 20
 class Encoder:
     """Writes commands of one device into streams. Raises DeviceError for what the device cannot run."""
 
-    def __init__(self, plan: DevicePlan, allocator: Allocator, loader: ExecutableLoader) -> None:
-        self.plan = plan
+    def __init__(self, setup: DeviceSetup, allocator: Allocator, loader: ExecutableLoader) -> None:
+        self.setup = setup
         self.allocator = allocator
         self.loader = loader
-        fits = plan.limits["workgroup_invocations"] >= copy_kernel.ENTRY.workgroup[0]
-        self.copies_by_kernel = not plan.unified and fits and all(plan.features[n] for n in ADDRESSES)
+        fits = setup.limits["workgroup_invocations"] >= copy_kernel.ENTRY.workgroup[0]
+        self.copies_by_kernel = not setup.unified and fits and all(setup.features[n] for n in ADDRESSES)
         """Whether copies within device memory are left to a kernel."""
         self.host_copies_by_kernel = HOST_COPIES
         """The largest copy from or to host memory, in bytes, that is left to a kernel too."""
         self._copiers: tuple[VulkanExecutable, VulkanExecutable] | None = None
-        self._counts = tuple(plan.limits[f"workgroup_count_{axis}"] for axis in "xyz")
+        self._counts = tuple(setup.limits[f"workgroup_count_{axis}"] for axis in "xyz")
 
-    def encode(self, commands: Sequence[Command], stream: Stream) -> list[object]:
+    def encode(self, commands: Sequence[Command], stream: CommandStream) -> list[object]:
         """Write checked commands; returns what the recording must keep alive."""
         keep: dict[object, None] = {}
         for command in commands:
@@ -63,7 +64,7 @@ class Encoder:
                     raise DeviceError(f"a Vulkan device cannot record {type(command).__name__}")
         return list(keep)
 
-    def _dispatch(self, command: DispatchCommand, stream: Stream, keep: dict[object, None]) -> None:
+    def _dispatch(self, command: DispatchCommand, stream: CommandStream, keep: dict[object, None]) -> None:
         pipeline = self._pipeline(command)
         x, y, z = grid = command.grid
         most_x, most_y, most_z = self._counts
@@ -90,7 +91,7 @@ class Encoder:
         command: DispatchCommand,
         pipeline: Pipeline,
         label: str,
-        stream: Stream,
+        stream: CommandStream,
         keep: dict[object, None],
     ) -> None:
         buffers = []
@@ -108,7 +109,7 @@ class Encoder:
 
     def _range(self, ref: BufferRef, buffer: VulkanBuffer, what: str) -> tuple[int, int, int]:
         """Handle, offset and size of a buffer's range for a descriptor."""
-        limits = self.plan.limits
+        limits = self.setup.limits
         offset = buffer.offset + ref.offset
         size = buffer.size - ref.offset if ref.size is None else ref.size
         if offset % limits["storage_alignment"]:
@@ -148,7 +149,7 @@ class Encoder:
                     f"the device's limit is {limit} (maxComputeWorkGroupCount)"
                 )
 
-    def _copy(self, command: CopyCommand, stream: Stream, keep: dict[object, None]) -> None:
+    def _copy(self, command: CopyCommand, stream: CommandStream, keep: dict[object, None]) -> None:
         source = self._resolve(command.source, command.size, command.label)
         target = self._resolve(command.target, command.size, command.label)
         at, to = command.source.offset, command.target.offset
@@ -174,7 +175,7 @@ class Encoder:
         return size // 4 * 4 if taken else 0
 
     def _copy_by_kernel(
-        self, source: int, target: int, size: int, stream: Stream, keep: dict[object, None]
+        self, source: int, target: int, size: int, stream: CommandStream, keep: dict[object, None]
     ) -> None:
         if self._copiers is None:
             main, rest = copy_kernel.copy_specs()
@@ -196,7 +197,7 @@ class Encoder:
             table = [source + done, target + done, left // 16, left % 16 // 4]
             stream.dispatch(pipeline.handle, pipeline.layout, copy_kernel.rest_grid(left), table, False)
 
-    def _fill(self, command: FillCommand, stream: Stream, keep: dict[object, None]) -> None:
+    def _fill(self, command: FillCommand, stream: CommandStream, keep: dict[object, None]) -> None:
         target, to = self._resolve(command.target, command.size, command.label), command.target.offset
         if command.size % 4 or to % 4:
             raise DeviceError(f"fill of {command.size} bytes at {to}: both must be multiples of 4")

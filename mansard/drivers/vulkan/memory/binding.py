@@ -1,0 +1,143 @@
+"""VkBuffers and the memory bound to them: allocated or imported from the host."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from mansard.drivers.vulkan import vk
+from mansard.drivers.vulkan.instance.context import Context
+from mansard.drivers.vulkan.instance.features import MEMORY_BUDGET
+from mansard.drivers.vulkan.instance.memory_types import pick_memory
+from mansard.drivers.vulkan.instance.results import check
+from mansard.drivers.vulkan.memory.buffer import Allocation
+from mansard.errors import DeviceError
+
+_HOST_ALLOCATION = vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
+
+
+def create_buffer(context: Context, size: int, memory_type: int, mapped: bool) -> Allocation | None:
+    """A buffer in memory of one type, mapped if asked for; None when that type holds no buffers."""
+    buffer, needed = _create_handle(context, size, None)
+    try:
+        if not needed.memoryTypeBits >> memory_type & 1:
+            context.commands.vkDestroyBuffer(context.handle, buffer, None)
+            return None
+        return _bind(context, buffer, needed.size, memory_type, None, mapped)
+    except DeviceError:
+        context.commands.vkDestroyBuffer(context.handle, buffer, None)
+        raise
+
+
+def import_buffer(context: Context, pointer: int, size: int) -> Allocation:
+    """A buffer over host memory at an aligned address; raises DeviceError when it cannot be."""
+    commands, handle = context.commands, context.handle
+    properties = vk.VkMemoryHostPointerPropertiesEXT()
+    check(
+        commands.vkGetMemoryHostPointerPropertiesEXT(
+            handle, _HOST_ALLOCATION, pointer, ctypes.byref(properties)
+        ),
+        f"importing {size} bytes of host memory",
+    )
+    buffer, needed = _create_handle(
+        context, size, vk.VkExternalMemoryBufferCreateInfo(handleTypes=_HOST_ALLOCATION)
+    )
+    index = pick_memory(context.setup.shared_memory, properties.memoryTypeBits & needed.memoryTypeBits)
+    try:
+        if index is None or needed.size > size:
+            raise DeviceError(
+                f"no memory type of the device fits {size} bytes of host memory at {pointer:#x}"
+            )
+        return _bind(context, buffer, size, index, pointer, False)
+    except DeviceError:
+        commands.vkDestroyBuffer(handle, buffer, None)
+        raise
+
+
+def _create_handle(
+    context: Context, size: int, extension: vk.VkExternalMemoryBufferCreateInfo | None
+) -> tuple[int, Any]:
+    """A VkBuffer without memory, and its VkMemoryRequirements."""
+    # Kernels reach buffers by address, so nobody could name those whose ownership to hand over; and
+    # for buffers concurrent sharing costs nothing on devices that have several families.
+    families = context.queues.families
+    info = vk.VkBufferCreateInfo(
+        size=size,
+        usage=context.buffer_usage,
+        sharingMode=vk.VK_SHARING_MODE_CONCURRENT if len(families) > 1 else vk.VK_SHARING_MODE_EXCLUSIVE,
+        queueFamilyIndexCount=len(families),
+        pQueueFamilyIndices=(ctypes.c_uint32 * len(families))(*families),
+    )
+    if extension is not None:
+        vk.chain(info, extension)
+    buffer = ctypes.c_uint64()
+    check(
+        context.commands.vkCreateBuffer(context.handle, ctypes.byref(info), None, ctypes.byref(buffer)),
+        f"creating a buffer of {size} bytes",
+    )
+    needed = vk.VkMemoryRequirements()
+    context.commands.vkGetBufferMemoryRequirements(context.handle, buffer.value, ctypes.byref(needed))
+    return buffer.value, needed
+
+
+def _bind(
+    context: Context, buffer: int, size: int, memory_type: int, imported: int | None, mapped: bool
+) -> Allocation:
+    """Allocate (or import) memory and bind the buffer to it; the buffer stays when that fails."""
+    commands, handle = context.commands, context.handle
+    info = vk.VkMemoryAllocateInfo(allocationSize=size, memoryTypeIndex=memory_type)
+    chain: list[Any] = [info]
+    if context.has_addresses:
+        chain.append(vk.VkMemoryAllocateFlagsInfo(flags=vk.VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT))
+    if imported is not None:
+        chain.append(vk.VkImportMemoryHostPointerInfoEXT(handleType=_HOST_ALLOCATION, pHostPointer=imported))
+    memory = ctypes.c_uint64()
+    check(
+        commands.vkAllocateMemory(handle, ctypes.byref(vk.chain(*chain)), None, ctypes.byref(memory)),
+        f"allocating {size} bytes" if imported is None else f"importing {size} bytes of host memory",
+    )
+    try:
+        check(commands.vkBindBufferMemory(handle, buffer, memory.value, 0), f"binding {size} bytes")
+        pointer = _map(context, memory.value) if mapped else imported
+    except DeviceError:
+        commands.vkFreeMemory(handle, memory.value, None)
+        raise
+    address = 0
+    if context.has_addresses:
+        address = commands.vkGetBufferDeviceAddress(
+            handle, ctypes.byref(vk.VkBufferDeviceAddressInfo(buffer=buffer))
+        )
+    return Allocation(buffer, memory.value, address, pointer, size)
+
+
+def _map(context: Context, memory: int) -> int | None:
+    """The host's address of an allocation, for as long as it lives."""
+    pointer = ctypes.c_void_p()
+    check(
+        context.commands.vkMapMemory(context.handle, memory, 0, vk.VK_WHOLE_SIZE, 0, ctypes.byref(pointer)),
+        "mapping memory",
+    )
+    return pointer.value
+
+
+def heap_use(context: Context, memory_type: int) -> str:
+    """How full a memory type's heap is, as a part of a message; empty when the driver does not say."""
+    if MEMORY_BUDGET not in context.setup.extensions:
+        return ""
+    properties, budget = (
+        vk.VkPhysicalDeviceMemoryProperties2(),
+        vk.VkPhysicalDeviceMemoryBudgetPropertiesEXT(),
+    )
+    context.instance.commands.vkGetPhysicalDeviceMemoryProperties2(
+        context.physical, ctypes.byref(vk.chain(properties, budget))
+    )
+    heap = context.snapshot.memory_types[memory_type].heap
+    used, available = budget.heapUsage[heap], budget.heapBudget[heap]
+    return f" ({used} of the {available} bytes this process may use are in use)"
+
+
+def destroy(context: Context, allocation: Allocation) -> None:
+    """Free a buffer and its memory."""
+    context.commands.vkDestroyBuffer(context.handle, allocation.buffer, None)
+    for memory in allocation.pieces or (allocation.memory,):
+        context.commands.vkFreeMemory(context.handle, memory, None)
