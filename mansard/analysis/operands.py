@@ -8,22 +8,17 @@ from typing import TypeVar
 
 from mansard.ir.ops import Generic, Op
 from mansard.ir.scalar import Apply, Arg, Gather, Scalar, count_ops, rewrite, walk
+from mansard.ir.scalar_ops import scalar_op
 from mansard.ir.types import IndexMap, Value
 
 AnyOp = TypeVar("AnyOp", bound=Op)
-
-
-_HEAVY = frozenset({
-    "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "sin", "cos", "tan", "tanh",
-    "sinh", "cosh", "asin", "acos", "atan", "atan2", "pow",
-})  # fmt: skip
 
 
 def is_light(body: Scalar, limit: int) -> bool:
     """Whether computing ``body`` again costs less than reading it: few ops, none of them a function."""
     if count_ops(body) > limit:
         return False
-    return not any(isinstance(n, Apply) and n.op in _HEAVY for n in walk(body))
+    return not any(isinstance(n, Apply) and not scalar_op(n.op).recomputable for n in walk(body))
 
 
 def renamed(op: AnyOp, names: Mapping[Value, Value]) -> AnyOp:

@@ -17,7 +17,8 @@ from mansard import dims
 from mansard.analysis.affine import Affine, Ends
 from mansard.analysis.operands import with_reads
 from mansard.ir.ops import Generic, Op
-from mansard.ir.scalar import COMPARE, Apply, Arg, Bitcast, Cast, Gather, Index, Scalar, rewrite, walk
+from mansard.ir.scalar import Apply, Arg, Bitcast, Cast, Gather, Index, Scalar, rewrite, walk
+from mansard.ir.scalar_ops import COMPARE
 from mansard.ir.types import IndexMap, Linear, Value
 
 

@@ -17,7 +17,6 @@ from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import (
-    COMPARE,
     Apply,
     Arg,
     Bitcast,
@@ -31,8 +30,6 @@ from mansard.ir.scalar import (
 )
 from mansard.ir.types import Linear, Value
 
-_DIRECT_BINARY = frozenset({"add", "sub", "mul", "min", "max", "and", "or", "xor", "shl", "shr"})
-_DIRECT_UNARY = frozenset({"neg", "abs", "sqrt", "floor", "ceil", "round", "trunc", "not"})
 _NARROW = frozenset({DType.F16, DType.BF16, DType.F8})
 
 
@@ -331,7 +328,7 @@ class Evaluator:
             case Gather():
                 return self._gather(op, node, index, done)
             case Apply():
-                return self._apply(node, [done[id(k)] for k in node.args])
+                return math.apply_in_body(b, node.op, [done[id(k)] for k in node.args])
             case Cast():
                 value = b.cast(done[id(node.arg)], register_dtype(node.dtype))
                 if node.dtype in _NARROW:  # rounding to the narrow type is part of the meaning
@@ -378,20 +375,6 @@ class Evaluator:
             aligned = self._aligned(inside) and dims.exact_div(step, self.vector[1]) is not None
             return self._widen(b.load(memory, b.add(computed, base), self.vector[1], aligned=aligned))
         return self._widen(b.load(memory, b.add(computed, self.lanes_of(inside))))
-
-    def _apply(self, node: Apply, args: Sequence[KValue]) -> KValue:
-        b = self.b
-        if node.op == "select":
-            return b.select(*args)
-        if node.op in COMPARE:
-            return b.compare(node.op, *args)
-        dtype = args[0].type.dtype
-        if node.op in _DIRECT_BINARY or (node.op == "div" and dtype.is_float):
-            return b.binary(node.op, *args)
-        if node.op in _DIRECT_UNARY:
-            return b.unary(node.op, *args)
-        lanes = max(a.type.lanes for a in args)
-        return math.apply(b, node.op, [b.splat(a, lanes) for a in args])
 
     def part(self, root: Root, node: Scalar) -> KValue:
         """One subtree of a root's body at the bound loops."""

@@ -23,7 +23,8 @@ from mansard.analysis.affine import Affine, Ends
 from mansard.analysis.specialise import specialise
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.ir.ops import Generic
-from mansard.ir.scalar import COMPARE, Apply, Arg, walk
+from mansard.ir.scalar import Apply, Arg, walk
+from mansard.ir.scalar_ops import COMPARE
 from mansard.ir.types import Linear
 
 MOST_SEGMENTS = 4

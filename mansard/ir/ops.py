@@ -8,8 +8,6 @@ from mansard.dims import DimLike
 from mansard.ir.scalar import Scalar
 from mansard.ir.types import IndexMap, Location, Value
 
-COMBINERS = ("add", "mul", "min", "max", "and", "or", "argmin", "argmax")
-
 
 @dataclass(frozen=True, eq=False)
 class Op:

@@ -1,12 +1,7 @@
 """Scalar bodies: the element-wise program inside a `Generic`.
 
-A body is an expression tree of frozen nodes (shared subtrees are the same object). The op names in
-`OPS` are the whole vocabulary; semantics are those of the reference interpreter:
-
-* ``div``, ``rem`` on integers truncate towards zero, ``floordiv`` rounds down; a zero divisor gives 0.
-* ``min``, ``max`` propagate NaN (IEEE 754-2019 minimum and maximum).
-* ``round`` is half to even; ``shr`` is arithmetic on signed, logical on unsigned integers.
-* comparisons give bool; ``ne`` is true for NaN operands, the others false.
+A body is an expression tree of frozen nodes (shared subtrees are the same object). The ops that `Apply` may
+name are declared in `mansard.ir.scalar_ops`.
 """
 
 from __future__ import annotations
@@ -17,18 +12,6 @@ from typing import Union
 
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-
-UNARY = frozenset({
-    "neg", "abs", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "sin", "cos",
-    "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "floor", "ceil", "round", "trunc", "not",
-    "sign", "isnan", "isinf",
-})  # fmt: skip
-BINARY = frozenset({
-    "add", "sub", "mul", "div", "floordiv", "rem", "pow", "min", "max", "atan2", "and", "or", "xor",
-    "shl", "shr",
-})  # fmt: skip
-COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-OPS = UNARY | BINARY | COMPARE | {"select"}
 
 
 @dataclass(frozen=True)
@@ -85,7 +68,7 @@ class Gather:
 
 @dataclass(frozen=True)
 class Apply:
-    """An op of `OPS` on scalars. For ``select`` the arguments are condition, then, else."""
+    """An op of `mansard.ir.scalar_ops` on scalars. For ``select``: condition, then, else."""
 
     op: str
     args: tuple[Scalar, ...]
@@ -186,5 +169,5 @@ def count_ops(root: Scalar) -> int:
 
 def operands(root: Scalar) -> frozenset[int]:
     """Indices of the operands the body reads, by Arg or Gather."""
-    found = {n.index for n in walk(root) if isinstance(n, Arg)}
-    return frozenset(found | {n.operand for n in walk(root) if isinstance(n, Gather)})
+    read = {n.index for n in walk(root) if isinstance(n, Arg)}
+    return frozenset(read | {n.operand for n in walk(root) if isinstance(n, Gather)})

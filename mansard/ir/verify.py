@@ -9,9 +9,9 @@ from mansard import dims
 from mansard.dims import Dim, DimLike, Expr
 from mansard.dtypes import DType
 from mansard.errors import VerificationError
+from mansard.ir.combiners import ARG_COMBINERS, ARITHMETIC_COMBINERS, COMBINERS, accepts
 from mansard.ir.graph import Graph
 from mansard.ir.ops import (
-    COMBINERS,
     Assert,
     Attention,
     Concat,
@@ -26,8 +26,6 @@ from mansard.ir.ops import (
 )
 from mansard.ir.types import IndexMap, Value
 from mansard.ir.verify_body import check_body, check_literal
-
-ARITHMETIC_COMBINERS = ("add", "mul", "min", "max")
 
 _sound: WeakKeyDictionary[Op, frozenset[Dim]] = WeakKeyDictionary()
 """Ops that were found sound, with the dims that were known."""
@@ -230,7 +228,7 @@ class _Verifier:
             raise self.fail(str(error)) from None
         self._combiner(op)
         rank = op.output.type.rank
-        is_arg = op.combiner in ("argmin", "argmax")
+        is_arg = op.combiner in ARG_COMBINERS
         self.typed(op.output, op.extents[:rank], DType.I64 if is_arg else op.body.dtype)
 
     def _map(self, op: Generic, value: Value, index_map: IndexMap) -> None:
@@ -268,12 +266,10 @@ class _Verifier:
         if op.combiner not in COMBINERS:
             raise self.fail(f"has reduced dims and combiner {op.combiner!r}, not one of {COMBINERS}")
         dtype = op.body.dtype
-        if op.combiner in ("argmin", "argmax") and reduced != 1:
+        if op.combiner in ARG_COMBINERS and reduced != 1:
             raise self.fail(f"{op.combiner} has {reduced} reduced dims, not 1")
-        if op.combiner in ("and", "or") and dtype.is_float:
+        if not accepts(op.combiner, dtype):
             raise self.fail(f"combiner {op.combiner!r} does not take {dtype.value}")
-        if op.combiner in ARITHMETIC_COMBINERS and dtype is DType.BOOL:
-            raise self.fail(f"combiner {op.combiner!r} does not take bool")
 
     def _reshape(self, op: Reshape) -> None:
         self.counts(op, (1,), 1)

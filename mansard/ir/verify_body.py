@@ -9,9 +9,6 @@ from mansard.dtypes import DType
 from mansard.errors import VerificationError
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import (
-    COMPARE,
-    OPS,
-    UNARY,
     Apply,
     Arg,
     Bitcast,
@@ -23,18 +20,7 @@ from mansard.ir.scalar import (
     Scalar,
     walk,
 )
-
-FLOAT_ONLY = frozenset({
-    "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "sin", "cos", "tan", "tanh",
-    "sinh", "cosh", "asin", "acos", "atan", "atan2", "isnan", "isinf",
-})  # fmt: skip
-"""Ops on floats only."""
-INT_ONLY = frozenset({"shl", "shr"})
-"""Ops on integers only."""
-BITS_ONLY = frozenset({"and", "or", "xor", "not"})
-"""Ops on integers and bool."""
-ANY = frozenset({"select", "eq", "ne", "lt", "le", "gt", "ge", "min", "max"}) | BITS_ONLY
-"""Ops that take bool."""
+from mansard.ir.scalar_ops import find_scalar_op
 
 
 def check_body(op: Generic, symbols: Mapping[str, Dim]) -> None:
@@ -107,25 +93,18 @@ def _operand(op: Generic, index: int, dtype: DType) -> None:
 
 
 def _check_apply(node: Apply) -> None:
-    if node.op not in OPS:
+    op = find_scalar_op(node.op)
+    if op is None:
         raise VerificationError(f"{node.op!r} is not a scalar op")
-    arity = 1 if node.op in UNARY else 3 if node.op == "select" else 2
-    if len(node.args) != arity:
-        raise VerificationError(f"{node.op} has {len(node.args)} arguments, not {arity}")
-    if node.op == "select" and node.args[0].dtype is not DType.BOOL:
-        raise VerificationError(f"the condition of a select is {node.args[0].dtype.value}, not bool")
-    operands = node.args[1:] if node.op == "select" else node.args
+    if len(node.args) != op.arity:
+        raise VerificationError(f"{node.op} has {len(node.args)} arguments, not {op.arity}")
+    if op.conditional and node.args[0].dtype is not DType.BOOL:
+        raise VerificationError(f"the condition of a {node.op} is {node.args[0].dtype.value}, not bool")
+    operands = node.args[1:] if op.conditional else node.args
     taken = operands[0].dtype
     if any(a.dtype is not taken for a in operands):
         raise VerificationError(f"{node.op} has arguments of types {[a.dtype for a in operands]}")
-    gives_bool = node.op in COMPARE or node.op in ("isnan", "isinf")
-    if node.dtype is not (DType.BOOL if gives_bool else taken):
+    if node.dtype is not op.result_dtype(taken):
         raise VerificationError(f"{node.op} of {taken.value} is typed {node.dtype.value}")
-    wrong = (
-        (node.op in FLOAT_ONLY and not taken.is_float)
-        or (node.op in INT_ONLY and not taken.is_int)
-        or (node.op in BITS_ONLY and taken.is_float)
-        or (taken is DType.BOOL and node.op not in ANY)
-    )
-    if wrong:
+    if not op.accepts(taken):
         raise VerificationError(f"{node.op} does not take {taken.value}")

@@ -15,13 +15,10 @@ from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch, is_contraction
 from mansard.ir.ops import Generic, Op, Reshape, Sort
 from mansard.ir.scalar import Apply, Cast, Gather, walk
+from mansard.ir.scalar_ops import scalar_op
 from mansard.ir.types import Value
-from mansard.passes.fusion.groups import HEAVY
 from mansard.placement.kinds import kind_of
 from mansard.targets.profile import DeviceProfile
-
-HEAVY_OPERATIONS = 12
-"""Operations of one exp, erf …: the length of their polynomials."""
 
 STEP_OPERATIONS = 100
 """Operations of products in the time of one scalar step that depends on the one before: about 200
@@ -101,7 +98,7 @@ def _operations(op: Op) -> DimLike:
         # Contractions widen narrow factors in the multiplication itself: those casts are free.
         counted = (Apply,) if is_contraction(op) else (Apply, Cast)
         each = sum(
-            HEAVY_OPERATIONS if isinstance(n, Apply) and n.op in HEAVY else 1
+            scalar_op(n.op).operations if isinstance(n, Apply) else 1
             for n in walk(op.body)
             if isinstance(n, counted)
         )

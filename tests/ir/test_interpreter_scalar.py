@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from support.ir_graphs import BOOL, F32, I64, arg, call, plain, random
+from support.scalar_vocabulary import BINARY, COMPARE, UNARY
 
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
 from mansard.ir.interpreter.graph import interpret
-from mansard.ir.scalar import BINARY, COMPARE, UNARY, Bitcast, Cast, Scalar
+from mansard.ir.scalar import Bitcast, Cast, Scalar
 
 SPECIAL = np.array([0.0, -0.0, 1.5, -2.5, 0.5, np.inf, -np.inf, np.nan, 1e-40, 3.0], np.float32)
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.graphs import random_graphs
 from support.ir_graphs import BOOL, F32, I64, arg, call, const, elementwise, index, plain, random
+from support.scalar_vocabulary import BINARY, COMPARE, UNARY
 
 from mansard import dims
 from mansard.dims import Dim
@@ -21,8 +22,8 @@ from mansard.ir.graph_data import graph_from_bytes, graph_to_bytes
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.parser import parse_graph
 from mansard.ir.printer import print_graph
-from mansard.ir.scalar import BINARY, COMPARE, UNARY, Apply, Bitcast, Cast, DimValue, Gather, Index, Scalar
-from mansard.ir.verify_body import FLOAT_ONLY, INT_ONLY
+from mansard.ir.scalar import Apply, Bitcast, Cast, DimValue, Gather, Index, Scalar
+from mansard.ir.scalar_ops import scalar_op
 
 
 def same_text(graph: Graph) -> Graph:
@@ -131,9 +132,8 @@ class _Bodies:
             op = self.pick(sorted(COMPARE))
             return call(op, self.node(other, depth), self.node(other, depth))
         if kind == "apply":
-            wrong = INT_ONLY if dtype.is_float else FLOAT_ONLY
-            ops = (UNARY | BINARY) - wrong - {"isnan", "isinf"}
-            op = self.pick(sorted(ops - {"and", "or", "xor", "not"} if dtype.is_float else ops))
+            ops = (UNARY | BINARY) - {"isnan", "isinf"}
+            op = self.pick(sorted(op for op in ops if scalar_op(op).accepts(dtype)))
             return Apply(op, tuple(self.node(dtype, depth) for _ in range(1 if op in UNARY else 2)), dtype)
         return arg(self.operand(dtype, self.map(dtype)), dtype)
 

@@ -6,13 +6,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.graph_runner import check, compare, compiled, outputs
 from support.graphs import A0, A1, F32, binary, layer_norm, maps, matmul, op, random_graphs, softmax, unary
+from support.scalar_vocabulary import BINARY, COMPARE, UNARY
 
 from mansard import dims
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap, Linear
 from mansard.ir.interpreter.graph import interpret
-from mansard.ir.scalar import BINARY, COMPARE, UNARY, Apply, Arg, Cast, Const, DimValue, Gather, Index
+from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index
 
 RNG = np.random.default_rng(7)
 

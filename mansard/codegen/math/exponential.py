@@ -10,9 +10,11 @@ import math
 
 from mansard.codegen.kernel import KernelBuilder, KValue
 from mansard.codegen.math import coefficients as table
+from mansard.codegen.math.lowering import lowers
 from mansard.codegen.math.pieces import int_lit, lit, polynomial, power_of_two, round_scaled, scale
 from mansard.codegen.math.rounding import copysign
 from mansard.dtypes import DType
+from mansard.ir.scalar_ops import Domain
 
 # Beyond these the result is 0 or infinite whatever the argument, also in the subnormals.
 _EXP_RANGE = {DType.F32: (-105.0, 90.0), DType.F64: (-750.0, 720.0)}
@@ -46,6 +48,7 @@ def _exp_times(b: KernelBuilder, x: KValue, doublings: int) -> KValue:
     return scale(b, b.add(p, lit(b, x, 1.0)), b.add(exponent, int_lit(b, x, doublings)))
 
 
+@lowers("exp", Domain.FLOAT)
 def exp(b: KernelBuilder, x: KValue) -> KValue:
     """Within 1 ulp; subnormal results are rounded once more."""
     return _exp_times(b, x, 0)
@@ -61,6 +64,7 @@ def exp_below_zero(b: KernelBuilder, x: KValue) -> KValue:
     return b.mul(b.add(p, lit(b, x, 1.0)), power_of_two(b, exponent, x))
 
 
+@lowers("exp2", Domain.FLOAT)
 def exp2(b: KernelBuilder, x: KValue) -> KValue:
     """Within 1 ulp; exact for integers."""
     clamped = clamp(b, x, *_EXP2_RANGE[x.type.dtype])
@@ -80,6 +84,7 @@ def _expm1_bounded(b: KernelBuilder, x: KValue) -> KValue:
     return b.fma(power, p, b.sub(power, lit(b, x, 1.0)), exact=True)
 
 
+@lowers("expm1", Domain.FLOAT)
 def expm1(b: KernelBuilder, x: KValue) -> KValue:
     """Within 2 ulp, also for small arguments, whose sign of zero is kept."""
     p, exponent = _reduced(b, clamp(b, x, *_EXPM1_RANGE[x.type.dtype]))
@@ -89,6 +94,7 @@ def expm1(b: KernelBuilder, x: KValue) -> KValue:
     return b.select(b.compare("eq", x, lit(b, x, 0.0)), x, b.add(half, half))
 
 
+@lowers("tanh", Domain.FLOAT)
 def tanh(b: KernelBuilder, x: KValue) -> KValue:
     """``e / (e + 2)`` with ``e = exp(2|x|) - 1``: within 3 ulp, 1 beyond `_TANH_LIMIT`."""
     magnitude = b.binary("min", b.unary("abs", x), lit(b, x, _TANH_LIMIT[x.type.dtype]))
@@ -96,6 +102,7 @@ def tanh(b: KernelBuilder, x: KValue) -> KValue:
     return copysign(b, b.binary("div", e, b.add(e, lit(b, x, 2.0))), x)
 
 
+@lowers("sinh", Domain.FLOAT)
 def sinh(b: KernelBuilder, x: KValue) -> KValue:
     """``(e + e/(e + 1)) / 2`` with ``e = expm1|x|`` up to 1, then ``(exp|x| - exp(-|x|)) / 2``: 3 ulp."""
     a = b.unary("abs", x)
@@ -107,12 +114,14 @@ def sinh(b: KernelBuilder, x: KValue) -> KValue:
     return copysign(b, b.select(b.compare("gt", a, one), large, small), x)
 
 
+@lowers("cosh", Domain.FLOAT)
 def cosh(b: KernelBuilder, x: KValue) -> KValue:
     """``(exp|x| + exp(-|x|)) / 2``: within 2 ulp."""
     half_exp = _exp_times(b, b.unary("abs", x), -1)
     return b.add(half_exp, b.binary("div", lit(b, x, 0.25), half_exp))
 
 
+@lowers("erf", Domain.FLOAT)
 def erf(b: KernelBuilder, x: KValue) -> KValue:
     """f32: ``x*P(x*x) / Q(x*x)``, clamped before and after: 7 ulp. f64: `_erf_by_exp`, 4 ulp."""
     if x.type.dtype is DType.F64:

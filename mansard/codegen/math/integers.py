@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mansard.codegen.kernel import KernelBuilder, KValue
-from mansard.dtypes import DType
+from mansard.codegen.math.lowering import lowers
+from mansard.ir.scalar_ops import Domain
 
 
 def lit(b: KernelBuilder, like: KValue, value: int) -> KValue:
@@ -30,6 +31,7 @@ def _zero_where(b: KernelBuilder, condition: KValue | None, value: KValue) -> KV
     return value if condition is None else b.select(condition, lit(b, value, 0), value)
 
 
+@lowers("div", Domain.INT)
 def div(b: KernelBuilder, x: KValue, d: KValue) -> KValue:
     """Truncating; 0 for a zero divisor; wraps."""
     x, d = b.match(x, d)
@@ -40,6 +42,7 @@ def div(b: KernelBuilder, x: KValue, d: KValue) -> KValue:
     return _zero_where(b, zero, value)
 
 
+@lowers("rem", Domain.INT)
 def rem(b: KernelBuilder, x: KValue, d: KValue) -> KValue:
     """Remainder of the truncating division, with the dividend's sign; 0 for a zero divisor."""
     x, d = b.match(x, d)
@@ -48,6 +51,7 @@ def rem(b: KernelBuilder, x: KValue, d: KValue) -> KValue:
     return _zero_where(b, zero, b.binary("rem", x, safe))
 
 
+@lowers("floordiv", Domain.INT)
 def floordiv(b: KernelBuilder, x: KValue, d: KValue) -> KValue:
     """Rounding down; 0 for a zero divisor."""
     x, d = b.match(x, d)
@@ -63,6 +67,7 @@ def floordiv(b: KernelBuilder, x: KValue, d: KValue) -> KValue:
     return _zero_where(b, zero, value)
 
 
+@lowers("pow", Domain.INT)
 def pow_(b: KernelBuilder, x: KValue, y: KValue) -> KValue:
     """Wraps; a negative exponent gives the power truncated to an integer, and 0 for base 0."""
     known = b.constant_value(y)
@@ -115,13 +120,30 @@ def shift(b: KernelBuilder, op: str, x: KValue, amount: KValue) -> KValue:
     return b.select(inside, value, outside)
 
 
+@lowers("neg", Domain.INT, instruction=True)
+def _neg(b: KernelBuilder, x: KValue) -> KValue:
+    return b.sub(lit(b, x, 0), x)
+
+
+@lowers("abs", Domain.INT, instruction=True)
+def _abs(b: KernelBuilder, x: KValue) -> KValue:
+    return b.unary("abs", x) if x.type.dtype.is_signed else x
+
+
+@lowers("shl", Domain.INT, instruction=True)
+def _shl(b: KernelBuilder, x: KValue, amount: KValue) -> KValue:
+    return shift(b, "shl", x, amount)
+
+
+@lowers("shr", Domain.INT, instruction=True)
+def _shr(b: KernelBuilder, x: KValue, amount: KValue) -> KValue:
+    return shift(b, "shr", x, amount)
+
+
+@lowers("sign", Domain.INT)
 def sign(b: KernelBuilder, x: KValue) -> KValue:
     """-1, 0 or 1."""
     one = lit(b, x, 1)
     if not x.type.dtype.is_signed:
         return b.binary("min", x, one)
     return b.binary("max", b.binary("min", x, one), lit(b, x, -1))
-
-
-LARGEST = {dtype: (1 << (dtype.bits - (1 if dtype.is_signed else 0))) - 1 for dtype in DType if dtype.is_int}
-"""The largest value of every integer type."""

@@ -10,6 +10,7 @@ import math
 from mansard.codegen.kernel import KernelBuilder, KValue
 from mansard.codegen.math import coefficients as table
 from mansard.codegen.math.exponential import clamp, exp2_fraction
+from mansard.codegen.math.lowering import lowers
 from mansard.codegen.math.pieces import (
     Pair,
     bits_of,
@@ -24,6 +25,7 @@ from mansard.codegen.math.pieces import (
 )
 from mansard.codegen.math.rounding import MANTISSA_BITS, copysign, float_bits
 from mansard.dtypes import DType
+from mansard.ir.scalar_ops import Domain
 
 _SMALLEST_NORMAL = {DType.F32: 2.0**-126, DType.F64: 2.0**-1022}
 # Beyond these an exponent gives 0 or infinity (for pow).
@@ -67,6 +69,7 @@ def _domain(b: KernelBuilder, x: KValue, value: KValue) -> KValue:
     return b.select(b.compare("eq", x, lit(b, x, 0.0)), lit(b, x, -math.inf), value)
 
 
+@lowers("log", Domain.FLOAT)
 def log(b: KernelBuilder, x: KValue) -> KValue:
     """Within 1 ulp."""
     high, low = table.LN2[x.type.dtype]
@@ -76,6 +79,7 @@ def log(b: KernelBuilder, x: KValue) -> KValue:
     return _domain(b, x, b.fma(e, lit(b, x, high), b.add(f, tail), exact=True))
 
 
+@lowers("log2", Domain.FLOAT)
 def log2(b: KernelBuilder, x: KValue) -> KValue:
     """Within 2 ulp; exact for powers of two."""
     high, low = table.LOG2E[x.type.dtype]
@@ -85,6 +89,7 @@ def log2(b: KernelBuilder, x: KValue) -> KValue:
     return _domain(b, x, b.add(e, b.fma(f, lit(b, x, high), small)))
 
 
+@lowers("log1p", Domain.FLOAT)
 def log1p(b: KernelBuilder, x: KValue) -> KValue:
     """``log(u) + (x - (u - 1))/u`` with ``u = 1 + x``: the second term is what ``u`` lost. Within 2 ulp."""
     one = lit(b, x, 1.0)

@@ -7,9 +7,11 @@ import math
 from mansard.codegen.kernel import KernelBuilder, KValue
 from mansard.codegen.math import coefficients as table
 from mansard.codegen.math.angles import reduce_angle
+from mansard.codegen.math.lowering import lowers
 from mansard.codegen.math.pieces import bits_of, int_lit, lit, polynomial
 from mansard.codegen.math.rounding import copysign
 from mansard.dtypes import DType
+from mansard.ir.scalar_ops import Domain
 
 # What the type's pi/2 lacks.
 _HALF_PI_LOW = {DType.F32: -4.371138828673793e-08, DType.F64: 6.123233995736766e-17}
@@ -33,6 +35,7 @@ def _bit(b: KernelBuilder, quadrant: KValue, like: KValue, bit: int) -> KValue:
     return b.compare("ne", masked, int_lit(b, like, 0))
 
 
+@lowers("sin", Domain.FLOAT)
 def sin(b: KernelBuilder, x: KValue) -> KValue:
     """Within 3 ulp for every finite argument; NaN for infinite ones."""
     sine, cosine, quadrant = _sin_cos(b, x)
@@ -40,6 +43,7 @@ def sin(b: KernelBuilder, x: KValue) -> KValue:
     return b.select(_bit(b, quadrant, x, 2), b.unary("neg", value), value)
 
 
+@lowers("cos", Domain.FLOAT)
 def cos(b: KernelBuilder, x: KValue) -> KValue:
     """Within 3 ulp for every finite argument; NaN for infinite ones."""
     sine, cosine, quadrant = _sin_cos(b, x)
@@ -48,6 +52,7 @@ def cos(b: KernelBuilder, x: KValue) -> KValue:
     return b.select(negative, b.unary("neg", value), value)
 
 
+@lowers("tan", Domain.FLOAT)
 def tan(b: KernelBuilder, x: KValue) -> KValue:
     """sin/cos: within 4 ulp."""
     sine, cosine, quadrant = _sin_cos(b, x)
@@ -68,6 +73,7 @@ def _atan_unit(b: KernelBuilder, t: KValue) -> KValue:
     return b.fma(b.mul(t, z), polynomial(b, table.ATAN[t.type.dtype], z), t)
 
 
+@lowers("atan", Domain.FLOAT)
 def atan(b: KernelBuilder, x: KValue) -> KValue:
     """Within 2 ulp; above 1 as ``pi/2 - atan(1/x)``."""
     a = b.unary("abs", x)
@@ -76,6 +82,7 @@ def atan(b: KernelBuilder, x: KValue) -> KValue:
     return copysign(b, b.select(steep, _from_half_pi(b, p), p), x)
 
 
+@lowers("atan2", Domain.FLOAT)
 def atan2(b: KernelBuilder, y: KValue, x: KValue) -> KValue:
     """Angle of the point (x, y) within 3 ulp, with IEEE 754's answers for zeros and infinities."""
     y, x = b.match(y, x)
@@ -104,12 +111,14 @@ def _asin_parts(b: KernelBuilder, x: KValue) -> tuple[KValue, KValue]:
     return large, b.fma(b.mul(s, z), polynomial(b, table.ASIN[x.type.dtype], z), s)
 
 
+@lowers("asin", Domain.FLOAT)
 def asin(b: KernelBuilder, x: KValue) -> KValue:
     """Within 3 ulp; NaN outside [-1, 1]."""
     large, p = _asin_parts(b, x)
     return copysign(b, b.select(large, _from_half_pi(b, b.add(p, p)), p), x)
 
 
+@lowers("acos", Domain.FLOAT)
 def acos(b: KernelBuilder, x: KValue) -> KValue:
     """Within 3 ulp; NaN outside [-1, 1]."""
     large, p = _asin_parts(b, x)

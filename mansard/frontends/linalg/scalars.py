@@ -16,7 +16,8 @@ from mansard import dims
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.frontends.linalg import dimmath
-from mansard.ir.scalar import COMPARE, Apply, Bitcast, Cast, Const, DimValue, Index, Scalar
+from mansard.ir.scalar import Apply, Bitcast, Cast, Const, DimValue, Index, Scalar
+from mansard.ir.scalar_ops import COMPARE, result_dtype
 from mansard.ir.types import Linear
 
 Range = tuple[DimLike, DimLike]
@@ -127,7 +128,7 @@ class Space:
     # Constructors ---------------------------------------------------------------------------
     def unary(self, op: str, x: Scalar) -> Scalar:
         """``op(x)``."""
-        dtype = DType.BOOL if op in ("isnan", "isinf") else x.dtype
+        dtype = result_dtype(op, x.dtype)
         if isinstance(x, Const) and op in _FOLD_UNARY and not isinstance(x.value, bool):
             return _literal(_FOLD_UNARY[op](x.value), dtype)
         if op == "not":

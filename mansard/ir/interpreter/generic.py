@@ -17,6 +17,7 @@ import numpy as np
 from mansard import dims
 from mansard.dtypes import DType
 from mansard.errors import VerificationError
+from mansard.ir.combiners import UFUNCS, neutral
 from mansard.ir.interpreter import scalar as scalars
 from mansard.ir.interpreter.scalar import Array
 from mansard.ir.ops import Generic
@@ -29,19 +30,6 @@ PRODUCT_ELEMENTS = 1 << 24
 """Elements of one factor of a matrix product copied at a time."""
 
 Box = tuple[slice, ...]
-
-_UFUNCS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum,
-           "and": np.bitwise_and, "or": np.bitwise_or}  # fmt: skip
-
-
-def neutral(combiner: str, dtype: DType) -> float | int | bool:
-    """The value that leaves the others as they are; the start of every reduction."""
-    if dtype is DType.BOOL:
-        return combiner == "and"
-    low = -(2 ** (dtype.bits - 1)) if dtype.is_signed else 0
-    extremes = (-math.inf, math.inf) if dtype.is_float else (low, low + 2**dtype.bits - 1)
-    return {"add": 0, "mul": 1, "min": extremes[1], "max": extremes[0],
-            "and": -1 if dtype.is_signed else extremes[1], "or": 0}[combiner]  # fmt: skip
 
 
 def run_generic(op: Generic, operands: Sequence[Array], symbols: Mapping[str, int]) -> Array:
@@ -160,7 +148,7 @@ class _Evaluation:
         # f32 sums are kept in f64: the oracle should be better than what it checks.
         wide = np.dtype(np.float64) if op.combiner == "add" and dtype == np.float32 else dtype
         out = np.full(self.shape, neutral(op.combiner, op.body.dtype)).astype(wide)
-        ufunc, axes = _UFUNCS[op.combiner], self.op.reduced
+        ufunc, axes = UFUNCS[op.combiner], self.op.reduced
         for box in boxes(self.extents, BOX_POINTS):
             values = self._full(self.evaluate(op.body, box), box)
             part = ufunc.reduce(values, axis=axes, dtype=wide)
@@ -198,15 +186,15 @@ class _Evaluation:
 
     def _used(self, root: Scalar) -> set[int]:
         """Iteration dims (of more than one point) that a node depends on."""
-        found: set[int] = set()
+        dims_used: set[int] = set()
         for node in walk(root):
             if isinstance(node, Index):
-                found.add(node.dim)
+                dims_used.add(node.dim)
             elif isinstance(node, Arg):
                 index_map = self.op.maps[node.index]
                 assert index_map is not None
-                found |= {d for r in index_map.results for d, _ in r.terms}
-        return {d for d in found if self.extents[d] != 1}
+                dims_used |= {d for r in index_map.results for d, _ in r.terms}
+        return {d for d in dims_used if self.extents[d] != 1}
 
     def _product(self, a: Scalar, b: Scalar) -> Array:
         used = self._used(a), self._used(b)
@@ -219,9 +207,9 @@ class _Evaluation:
     def _product_boxes(self, used: tuple[set[int], set[int]]) -> Iterator[Box]:
         """Boxes over the parallel dims in which each factor has at most PRODUCT_ELEMENTS."""
         steps = list(self.extents)
-        for own in used:
-            for d in sorted(own - set(self.op.reduced)):
-                size = math.prod(steps[i] for i in own)
+        for factor in used:
+            for d in sorted(factor - set(self.op.reduced)):
+                size = math.prod(steps[i] for i in factor)
                 if size > PRODUCT_ELEMENTS:
                     steps[d] = max(1, steps[d] // -(-size // PRODUCT_ELEMENTS))
         return _grid(self.extents, steps)

@@ -15,16 +15,13 @@ from mansard import dims
 from mansard.dims import Dim, DimLike
 from mansard.dtypes import from_numpy
 from mansard.errors import InputError, UnsupportedOpError, VerificationError
+from mansard.ir.combiners import UFUNCS, neutral
 from mansard.ir.graph import Graph
 from mansard.ir.interpreter import scalar as scalars
-from mansard.ir.interpreter.generic import neutral, run_generic
+from mansard.ir.interpreter.generic import run_generic
 from mansard.ir.interpreter.scalar import Array
 from mansard.ir.ops import Assert, Attention, Concat, Generic, Op, Pad, Reshape, Scan, Scatter, Slice, Sort
 from mansard.ir.types import Constant, TensorType, Value
-
-_UFUNCS: dict[str, np.ufunc] = {
-    "add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum,
-}  # fmt: skip
 
 
 def interpret(
@@ -247,7 +244,7 @@ def _scatter(op: Scatter, target: Array, indices: Array, updates: Array) -> Arra
         # NumPy keeps the last of repeated indices, which is the order the op states.
         out[where] = rows
     else:
-        _UFUNCS[op.combiner].at(out, where, rows)
+        UFUNCS[op.combiner].at(out, where, rows)
     return scalars.to_storage(out.reshape(target.shape), dtype)
 
 
@@ -269,7 +266,7 @@ def _scan(op: Scan, x: Array) -> Array:
     dtype = op.output.type.dtype
     values = scalars.to_register(x, dtype)
     wide = np.float64 if values.dtype == np.float32 else values.dtype
-    out = np.asarray(_UFUNCS[op.combiner].accumulate(values, axis=op.axis, dtype=wide))
+    out = np.asarray(UFUNCS[op.combiner].accumulate(values, axis=op.axis, dtype=wide))
     if not op.inclusive and x.shape[op.axis]:
         first = np.full_like(np.take(out, [0], op.axis), neutral(op.combiner, dtype))
         out = np.concatenate([first, np.delete(out, -1, op.axis)], op.axis)

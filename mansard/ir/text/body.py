@@ -19,8 +19,6 @@ from mansard import dims
 from mansard.dtypes import DType
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import (
-    COMPARE,
-    UNARY,
     Apply,
     Arg,
     Bitcast,
@@ -34,21 +32,11 @@ from mansard.ir.scalar import (
     rewrite,
     walk,
 )
-from mansard.ir.scalar import OPS as SCALAR_OPS
+from mansard.ir.scalar_ops import ScalarOp, find_scalar_op, result_dtype, scalar_ops
 from mansard.ir.text.literals import default_dtype, number_text, read_text, value_text
 from mansard.ir.text.scanner import Scanner
 from mansard.ir.types import IndexMap, Value
 
-_INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "rem": "%", "pow": "**",
-    "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>", "eq": "==", "ne": "!=", "lt": "<",
-    "le": "<=", "gt": ">", "ge": ">=",
-}  # fmt: skip
-_BY_SYMBOL = {symbol: op for op, symbol in _INFIX.items()}
-_SYMBOL = re.compile("|".join(re.escape(s) for s in sorted(_BY_SYMBOL, key=len, reverse=True)))
-_BINDING = {s: level for level, group in enumerate(
-    (("==", "!=", "<", "<=", ">", ">="), ("|",), ("^",), ("&",), ("<<", ">>"), ("+", "-"),
-     ("*", "/", "//", "%"), ("**",))) for s in group}  # fmt: skip
 _NAME = re.compile(r"(t|d|in)(\d+)(?![\w.])")
 _DTYPES = {d.value: d for d in DType}
 
@@ -132,8 +120,9 @@ class _Printer:
             case Bitcast():
                 return f"bitcast_{node.dtype.value}({_bare(kids[0])})"
             case Apply():
-                if node.op in _INFIX:
-                    return f"({kids[0]} {_INFIX[node.op]} {kids[1]})"
+                declared = find_scalar_op(node.op)
+                if declared is not None and declared.infix is not None:
+                    return f"({kids[0]} {declared.infix.symbol} {kids[1]})"
                 return f"{node.op}({', '.join(map(_bare, kids))})"
 
 
@@ -164,6 +153,12 @@ def read_body(scanner: Scanner) -> Body:
     return _Parser(scanner).body()
 
 
+@dataclass(frozen=True)
+class _Operator:
+    op: str
+    precedence: int
+
+
 @dataclass
 class _Frame:
     """An open parenthesis, brace or call: what was read inside it, and what to make of that."""
@@ -173,13 +168,13 @@ class _Frame:
     many: bool = False
     arguments: list[Scalar] = field(default_factory=list)
     operands: list[Scalar] = field(default_factory=list)
-    operators: list[str] = field(default_factory=list)
+    operators: list[_Operator] = field(default_factory=list)
 
-    def reduce(self, binding: int) -> None:
+    def reduce(self, precedence: int) -> None:
         """Apply the operators that bind at least as tightly."""
-        while self.operators and _BINDING[self.operators[-1]] >= binding:
+        while self.operators and self.operators[-1].precedence >= precedence:
             right, left = self.operands.pop(), self.operands.pop()
-            self.operands.append(_apply(_BY_SYMBOL[self.operators.pop()], [left, right]))
+            self.operands.append(_apply(self.operators.pop().op, [left, right]))
 
 
 class _Parser:
@@ -188,6 +183,9 @@ class _Parser:
         self.operands: dict[Operand, int] = {}
         self.listed: list[Operand] | None = None
         self.names: dict[str, Scalar] = {}
+        infix = {op.infix.symbol: _Operator(op.name, op.infix.precedence) for op in scalar_ops() if op.infix}
+        self.operators = infix
+        self.symbol = re.compile("|".join(re.escape(s) for s in sorted(infix, key=len, reverse=True)))
 
     def body(self) -> Body:
         s = self.scanner
@@ -260,10 +258,10 @@ class _Parser:
         """Add an operand to a frame; whether that closes it."""
         s = self.scanner
         frame.operands.append(node)
-        if symbol := s.match(_SYMBOL):
-            binding = _BINDING[symbol.group()]
-            frame.reduce(binding)
-            frame.operators.append(symbol.group())
+        if symbol := s.match(self.symbol):
+            operator = self.operators[symbol.group()]
+            frame.reduce(operator.precedence)
+            frame.operators.append(operator)
             return False
         frame.reduce(0)
         frame.arguments.append(frame.operands.pop())
@@ -338,21 +336,18 @@ class _Parser:
             bits = _DTYPES[name[8:]]
             s.expect("(")
             return _Frame(")", lambda arguments: Bitcast(arguments[0], bits))
-        if name not in SCALAR_OPS:
-            s.fail("a scalar op", start)
+        declared = find_scalar_op(name) or s.fail("a scalar op", start)
         s.expect("(")
-        return _Frame(")", lambda arguments: self._applied(name, arguments, start), many=True)
+        return _Frame(")", lambda arguments: self._applied(declared, arguments, start), many=True)
 
-    def _applied(self, name: str, arguments: list[Scalar], start: int) -> Scalar:
-        arity = 1 if name in UNARY else 3 if name == "select" else 2
-        if len(arguments) != arity:
-            self.scanner.fail(f"{name} with {arity} arguments, not {len(arguments)}", start)
-        return _apply(name, arguments)
+    def _applied(self, op: ScalarOp, arguments: list[Scalar], start: int) -> Scalar:
+        if len(arguments) != op.arity:
+            self.scanner.fail(f"{op.name} with {op.arity} arguments, not {len(arguments)}", start)
+        return _apply(op.name, arguments)
 
 
 def _apply(name: str, arguments: Sequence[Scalar]) -> Scalar:
-    gives_bool = name in COMPARE or name in ("isnan", "isinf")
-    return Apply(name, tuple(arguments), DType.BOOL if gives_bool else arguments[-1].dtype)
+    return Apply(name, tuple(arguments), result_dtype(name, arguments[-1].dtype))
 
 
 def _gather(number: int, value: Value) -> _Frame:

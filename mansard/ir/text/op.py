@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mansard.dims import DimLike
+from mansard.ir.combiners import ARITHMETIC_COMBINERS, COMBINERS
 from mansard.ir.ops import (
-    COMBINERS,
     Assert,
     Attention,
     Concat,
@@ -36,15 +36,18 @@ from mansard.ir.text.literals import value_text
 from mansard.ir.text.scanner import Scanner
 from mansard.ir.types import Location, Value
 
-_ARITHMETIC = ("add", "mul", "min", "max")
 _ATTRIBUTES: dict[type[Op], tuple[Attribute, ...]] = {
     Reshape: (),
     Slice: (Keyword("offsets", DIMS), Keyword("strides", INTEGERS)),
     Concat: (Keyword("axis", INTEGER),),
     Pad: (Keyword("low", DIMS), Keyword("high", DIMS), Keyword("value", NUMBER)),
-    Scatter: (Choice("combiner", _ARITHMETIC, optional=True),),
+    Scatter: (Choice("combiner", ARITHMETIC_COMBINERS, optional=True),),
     Sort: (Keyword("axis", INTEGER), Flag("descending"), Keyword("limit", INTEGER, optional=True)),
-    Scan: (Keyword("axis", INTEGER), Choice("combiner", _ARITHMETIC), Flag("exclusive", "inclusive", False)),
+    Scan: (
+        Keyword("axis", INTEGER),
+        Choice("combiner", ARITHMETIC_COMBINERS),
+        Flag("exclusive", "inclusive", False),
+    ),
     Attention: (Keyword("scale", NUMBER), Flag("causal")),
     Assert: (Text("message"),),
 }

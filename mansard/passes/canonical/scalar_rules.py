@@ -15,7 +15,6 @@ from mansard.analysis.affine import Affine, dim_scalar, to_scalar, type_range
 from mansard.dtypes import DType
 from mansard.ir.interpreter import scalar as numpy_scalars
 from mansard.ir.scalar import (
-    COMPARE,
     Apply,
     Arg,
     Cast,
@@ -27,6 +26,7 @@ from mansard.ir.scalar import (
     children,
     rewrite,
 )
+from mansard.ir.scalar_ops import COMPARE
 
 MAX_SIZE = 64
 """Arithmetic of a body up to which its branches are simplified on their own."""

@@ -11,6 +11,7 @@ from mansard.dims import DimLike
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Assert, Generic, Op, Reshape
 from mansard.ir.scalar import Apply, walk
+from mansard.ir.scalar_ops import scalar_op
 from mansard.ir.types import Value
 from mansard.passes.fusion.outputs import base_of
 
@@ -18,10 +19,6 @@ MAX_OPS = 48
 """Ops in one dispatch: keeps kernels small enough to compile fast."""
 MAX_BINDINGS = 16
 """Buffers of one dispatch: more would not fit the argument table into push constants."""
-HEAVY = frozenset({
-    "exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "sin", "cos", "tan", "tanh", "sinh", "cosh",
-    "asin", "acos", "atan", "atan2", "pow",
-})  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -54,8 +51,8 @@ def truncates(op: Op) -> bool:
 
 
 def map_cost(op: Generic) -> int:
-    """Rough arithmetic of one element: heavy functions count 10."""
-    return sum((10 if n.op in HEAVY else 1) for n in walk(op.body) if isinstance(n, Apply))
+    """Rough arithmetic of one element: functions count 10 at most."""
+    return sum(min(scalar_op(n.op).operations, 10) for n in walk(op.body) if isinstance(n, Apply))
 
 
 class Groups:

@@ -6,7 +6,8 @@ from mansard.analysis.attention import AttentionForm
 from mansard.analysis.specialise import is_join
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.ops import Generic
-from mansard.ir.scalar import COMPARE, Apply, Index, Scalar, walk
+from mansard.ir.scalar import Apply, Index, Scalar, walk
+from mansard.ir.scalar_ops import COMPARE
 from mansard.ir.types import Value
 from mansard.passes.fusion.groups import MAX_BINDINGS, MAX_OPS, Group, Groups, map_cost, truncates
 

@@ -21,9 +21,9 @@ from mansard import dims
 from mansard.analysis.affine import to_scalar
 from mansard.dims import DimLike
 from mansard.dtypes import DType
+from mansard.ir.combiners import neutral
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.graph import Graph
-from mansard.ir.interpreter.generic import neutral
 from mansard.ir.op_writer import OpWriter
 from mansard.ir.ops import Generic, Op, Scan, Sort
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, rewrite

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from support.kernel_runner import Machine, compile_vulkan, machines
+from support.scalar_vocabulary import BINARY, COMPARE, UNARY
 
 from mansard.codegen.kernel import KernelBuilder
 from mansard.codegen.math import apply, neutral
@@ -12,7 +13,6 @@ from mansard.codegen.math.apply import result_type
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.ir.interpreter import scalar as reference
-from mansard.ir.scalar import BINARY, COMPARE, UNARY
 
 F32, F64, I64, I32, BOOL = DType.F32, DType.F64, DType.I64, DType.I32, DType.BOOL
 RNG = np.random.default_rng(5)
