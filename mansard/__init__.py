@@ -75,6 +75,7 @@ __all__ = [
     "compile",
     "configure_driver",
     "devices",
+    "get_include",
     "load",
     "tune",
 ]
@@ -93,6 +94,13 @@ _LAZY = {
 
 _RENAMED = {"Placement": "PlacementOptions"}
 """Former names, which go with the next minor release."""
+
+
+def get_include() -> str:
+    """The folder of ``mansard_core.h``, the C interface of the native core, for drivers written in C."""
+    from pathlib import Path
+
+    return str(Path(__file__).parent / "include")
 
 
 def __getattr__(name: str) -> Any:

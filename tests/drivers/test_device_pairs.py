@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 from support import vulkan_support
 from support.adapters import CpuAdapter, NullAdapter, VulkanAdapter
-from support.conformance import Adapter, PairTests, PartnerAdapter
+
+from mansard.testing import Adapter, PairTests, PartnerAdapter
 
 ADAPTERS: dict[str, Adapter] = {
     "Cpu": CpuAdapter(),
@@ -37,23 +38,23 @@ WITH_A_SURVIVOR = ("test_a_lost_device_takes_its_dependants_alone", "test_a_wait
 """Not for a device with itself."""
 
 
-def _suite(one: str, other: str, *, together: bool = True) -> type[Pairs]:
+def _suite(one: str, other: str, *, two_devices: bool = True) -> type[Pairs]:
     members: dict[str, object] = {
         "adapter": ADAPTERS[one],
         "partner": ADAPTERS[other],
-        "together": together,
+        "two_devices": two_devices,
         **dict.fromkeys(WITH_DATA if "Null" in (one, other) else ()),
-        **dict.fromkeys(WITH_A_SURVIVOR if not together else ()),
+        **dict.fromkeys(WITH_A_SURVIVOR if not two_devices else ()),
     }
-    made = type(f"Test{one}And{other if together else 'Itself'}", (Pairs,), members)
-    return pytest.mark.vulkan(made) if "Vulkan" in (one, other) else made
+    suite = type(f"Test{one}And{other if two_devices else 'Itself'}", (Pairs,), members)
+    return pytest.mark.vulkan(suite) if "Vulkan" in (one, other) else suite
 
 
 def _suites() -> list[type[Pairs]]:
     different = [pair for pair in itertools.combinations(ADAPTERS, 2) if "Partner" not in pair]
     of_one_driver = [(name, name) for name in ADAPTERS]
     pairs = [_suite(one, other) for one, other in different + of_one_driver]
-    return pairs + [_suite(name, name, together=False) for name in ADAPTERS]
+    return pairs + [_suite(name, name, two_devices=False) for name in ADAPTERS]
 
 
 globals().update({suite.__name__: suite for suite in _suites()})

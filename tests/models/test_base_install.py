@@ -29,9 +29,9 @@ def python(tmp_path_factory):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((ROOT / name).read_bytes())
     venv.create(folder / "venv", with_pip=True)
-    found = folder / "venv" / "bin" / "python"
-    subprocess.run([found, "-m", "pip", "install", "-q", str(source)], check=True, cwd=folder)
-    return found
+    interpreter = folder / "venv" / "bin" / "python"
+    subprocess.run([interpreter, "-m", "pip", "install", "-q", str(source)], check=True, cwd=folder)
+    return interpreter
 
 
 def run(python, *words, cwd):
@@ -50,8 +50,8 @@ def test_an_artifact_runs_with_the_base_install(python, tmp_path):
     json.loads(result.stdout)
     with torch.no_grad():
         expected = model.module(*model.args).numpy()
-    found = np.load(tmp_path / "y.npy")
-    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+    actual = np.load(tmp_path / "y.npy")
+    assert np.abs(actual - expected).max() < 1e-4 * np.abs(expected).max()
 
 
 def test_the_compiler_is_missing_with_a_clear_error(python, tmp_path):
@@ -59,6 +59,19 @@ def test_the_compiler_is_missing_with_a_clear_error(python, tmp_path):
     code = "import mansard\ntry:\n mansard.compile('m.mlir')\nexcept mansard.CompileError as e: print(e)"
     result = run(python, "-c", code, cwd=tmp_path)
     assert "pip install 'mansard[compile]'" in result.stdout, result.stderr
+
+
+def test_drivers_are_tested_and_built_without_a_checkout(python, tmp_path):
+    tools = Path(pytest.__file__).parent.parent
+    code = (
+        f"import sys; sys.path.append({str(tools)!r}); import mansard, mansard.testing, pathlib;"
+        "print(mansard.testing.__file__, (pathlib.Path(mansard.get_include()) / 'mansard_core.h').stat().st_size)"
+    )
+    result = run(python, "-c", code, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    module, size = result.stdout.split()
+    assert Path(module).is_relative_to(python.parent.parent)
+    assert int(size) > 1000
 
 
 def test_importing_is_quick_and_pulls_in_no_compiler(python, tmp_path):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from support.paths import ROOT, TESTS
+from support.paths import ROOT
 
 from mansard.compiler.targets import backend
 from mansard.errors import CompileError
@@ -19,24 +19,24 @@ PLUGIN = ROOT / "examples" / "npu_plugin"
 
 def test_the_simulated_npu_as_an_installed_plugin(plugin):
     tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(plugin.sources / "tests")]
-    done = plugin.run(*tests, also=(TESTS,))
+    done = plugin.run(*tests)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
 
 
 TRY_THE_TOY = """
 import numpy as np
-from support.graphs import F32, unary
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.ir import GraphBuilder
+from mansard.testing.graphs import F32, unary
 
 b = GraphBuilder()
 x = b.input("x", (5, 7), F32)
-made = compile_graph(b.build([unary(b, "neg", x)]), CompileOptions(targets=("toy",)))
+compiled = compile_graph(b.build([unary(b, "neg", x)]), CompileOptions(targets=("toy",)))
 data = np.arange(35, dtype=np.float32).reshape(5, 7)
-with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
+with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
     np.testing.assert_array_equal(model(data), -data)
     print(model.explain())
 other = compile_graph(b.build([unary(b, "exp", x)]), CompileOptions(targets=("toy",)))
@@ -54,7 +54,7 @@ def test_the_skeleton_is_a_whole_plugin(tmp_path):
     (info / "entry_points.txt").write_text(
         "[mansard.drivers]\ntoy = mansard_toy:DRIVER\n[mansard.targets]\ntoy = mansard_toy:BACKEND\n"
     )
-    paths = [tmp_path, ROOT, TESTS]
+    paths = [tmp_path, ROOT]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     run = [sys.executable, "-c", TRY_THE_TOY]
     done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)

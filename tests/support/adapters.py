@@ -10,9 +10,9 @@ from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.errors import DeviceLostError, MansardError
 from mansard.hal import Device, EntryPoint, ExecutableSpec, Submission
+from mansard.testing import Adapter
 from support import cpu_kernels, vulkan_support
 from support import vulkan_kernels as kernels
-from support.conformance import Adapter
 
 
 class CpuAdapter(Adapter):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +13,9 @@ from mansard.compiler import CompileOptions, compile_graph
 from mansard.ir import Graph
 from mansard.ir.interpreter.graph import interpret
 from mansard.placement import PlacementOptions
-from mansard.plan.plan import Plan
+from mansard.testing.results import Arrays, compare, outputs, validate_spirv
 
-Arrays = list[npt.NDArray[np.generic]]
+__all__ = ["Arrays", "check", "compare", "compiled", "outputs", "run", "validate_spirv"]
 
 
 def compiled(graph: Graph, *devices: str, placement: PlacementOptions | None = None) -> Model:
@@ -29,29 +26,10 @@ def compiled(graph: Graph, *devices: str, placement: PlacementOptions | None = N
     return Model(result.plan, MemoryResources(result.executables, result.weights))
 
 
-def validate_spirv(plan: Plan, executables: Mapping[str, bytes]) -> None:
-    """Every SPIR-V module of a plan passes spirv-val; in CI the tool must be there."""
-    tool = shutil.which("spirv-val")
-    modules = [executables[e.entry] for d in plan.devices for e in d.executables if e.format == "spirv"]
-    if tool is None:
-        assert not modules or os.environ.get("CI", "") != "true", "spirv-val is not installed"
-        return
-    for module in modules:
-        command = [tool, "--target-env", "vulkan1.3", "-"]
-        checked = subprocess.run(command, input=module, capture_output=True, check=False)
-        assert checked.returncode == 0, checked.stderr.decode()
-
-
 def run(graph: Graph, inputs: Sequence[npt.NDArray[np.generic]], *devices: str) -> Arrays:
     """The outputs of one call."""
     with compiled(graph, *devices) as model:
         return outputs(model, inputs)
-
-
-def outputs(model: Model, inputs: Sequence[npt.NDArray[np.generic]]) -> Arrays:
-    """The outputs of a call, always as a list."""
-    result = model(*inputs)
-    return list(result) if isinstance(result, tuple) else [result]
 
 
 def check(
@@ -63,17 +41,3 @@ def check(
 ) -> None:
     """Compare a call with the interpreter; ``atol`` is relative to the largest expected magnitude."""
     compare(run(graph, inputs, *devices), interpret(graph, inputs), rtol, atol)
-
-
-def compare(found: Arrays, expected: Arrays, rtol: float = 1e-5, atol: float = 1e-5) -> None:
-    """Equal shapes, element types and values; integers and bools exactly."""
-    assert len(found) == len(expected)
-    for a, b in zip(found, expected, strict=True):
-        assert a.shape == b.shape and a.dtype == b.dtype
-        if b.dtype.kind in "iub":
-            np.testing.assert_array_equal(a, b)
-            continue
-        wide = b.astype(np.float64)
-        finite = np.abs(wide[np.isfinite(wide)])
-        scale = float(finite.max()) if finite.size else 0.0
-        np.testing.assert_allclose(a.astype(np.float64), wide, rtol=rtol, atol=atol * max(scale, 1e-30))

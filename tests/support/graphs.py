@@ -6,66 +6,26 @@ import numpy as np
 from hypothesis import strategies as st
 
 from mansard.dtypes import DType
-from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Linear, Value
-from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
+from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Value
+from mansard.ir.scalar import Cast, Const, Gather, Index
+from mansard.testing.graphs import A0, A1, F32, binary, layer_norm, maps, matmul, op, softmax, unary
 
-F32 = DType.F32
-
-
-def maps(*indices: int | None) -> IndexMap:
-    return IndexMap.of_dims(indices)
-
-
-def op(name: str, *args) -> Apply:
-    return Apply(name, tuple(args), args[-1].dtype)
-
-
-A0, A1 = Arg(0, F32), Arg(1, F32)
-
-
-def matmul(b: GraphBuilder, x: Value, w: Value, *, transposed: bool = False) -> Value:
-    """x (M, K) times w (K, N), or (N, K) transposed."""
-    (m, k), n = x.type.shape, w.type.shape[0 if transposed else 1]
-    second = maps(1, 2) if transposed else maps(2, 1)
-    return b.generic([x, w], [maps(0, 2), second], (m, n, k), op("mul", A0, A1), reduced=1, combiner="add")
-
-
-def unary(b: GraphBuilder, name: str, x: Value) -> Value:
-    identity = IndexMap.identity(x.type.rank)
-    return b.generic([x], [identity], x.type.shape, op(name, A0))
-
-
-def binary(b: GraphBuilder, name: str, x: Value, y: Value) -> Value:
-    """Elementwise; y may have fewer (trailing) dims."""
-    rank = x.type.rank
-    offset = rank - y.type.rank
-    second = IndexMap(tuple(Linear.dim(offset + i) for i in range(y.type.rank)))
-    return b.generic([x, y], [IndexMap.identity(rank), second], x.type.shape, op(name, A0, A1))
-
-
-def softmax(b: GraphBuilder, x: Value) -> Value:
-    rank, shape = x.type.rank, x.type.shape
-    full, row = IndexMap.identity(rank), IndexMap.identity(rank - 1)
-    top = b.generic([x], [full], shape, A0, reduced=1, combiner="max")
-    e = b.generic([x, top], [full, row], shape, op("exp", op("sub", A0, A1)))
-    total = b.generic([e], [full], shape, A0, reduced=1, combiner="add")
-    return b.generic([e, total], [full, row], shape, op("div", A0, A1))
-
-
-def layer_norm(b: GraphBuilder, x: Value, gamma: Value, beta: Value) -> Value:
-    rank, shape = x.type.rank, x.type.shape
-    full, row, last = IndexMap.identity(rank), IndexMap.identity(rank - 1), maps(rank - 1)
-    count = Const(float(shape[-1]), F32)
-    total = b.generic([x], [full], shape, A0, reduced=1, combiner="add")
-    mean = b.generic([total], [row], shape[:-1], op("div", A0, count))
-    centred = b.generic([x, mean], [full, row], shape, op("sub", A0, A1))
-    squares = b.generic([centred], [full], shape, op("mul", A0, A0), reduced=1, combiner="add")
-    scale = b.generic(
-        [squares], [row], shape[:-1], op("rsqrt", op("add", op("div", A0, count), Const(1e-5, F32)))
-    )
-    normal = b.generic([centred, scale], [full, row], shape, op("mul", A0, A1))
-    scaled = b.generic([normal, gamma], [full, last], shape, op("mul", A0, A1))
-    return b.generic([scaled, beta], [full, last], shape, op("add", A0, A1))
+__all__ = [
+    "A0",
+    "A1",
+    "F32",
+    "RNG",
+    "attention",
+    "binary",
+    "layer_norm",
+    "maps",
+    "matmul",
+    "op",
+    "random_graphs",
+    "softmax",
+    "unary",
+    "values",
+]
 
 
 @st.composite

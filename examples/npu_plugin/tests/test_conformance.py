@@ -1,4 +1,4 @@
-"""The simulated NPU in Mansard's conformance suite (tests/ of Mansard's repository on the path)."""
+"""The simulated NPU in Mansard's conformance suite."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 import numpy as np
 from mansard_npu.driver import DRIVER
 from mansard_npu.library import FORMAT, function
-from support.conformance import Adapter, Conformance
 
 from mansard.hal import Device, EntryPoint, ExecutableSpec
+from mansard.testing import Adapter, Conformance
 
 _ABI = {"fill_index": (1, 3), "add": (3, 1), "spin": (1, 1), "wide": (1, 20)}
 

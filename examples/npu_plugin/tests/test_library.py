@@ -10,7 +10,6 @@ import pytest
 from mansard_npu.library import FUNCTIONS
 from mansard_npu.maps import PIECE
 from mansard_npu.products import EXACT, factors_of
-from support.graphs import F32, binary, maps, unary
 
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
@@ -19,6 +18,7 @@ from mansard.ir.ops import Generic
 from mansard.ir.scalar import Apply, Arg, Bitcast, Cast, Const, Index
 from mansard.ir.serialise import Writer
 from mansard.ir.types import IndexMap, Linear
+from mansard.testing.graphs import F32, binary, maps, unary
 
 I8, U8, I32, BF16 = DType.I8, DType.U8, DType.I32, DType.BF16
 RNG = np.random.default_rng(5)

@@ -15,7 +15,6 @@ from mansard_npu.compiler import BACKEND
 from mansard_npu.device import NpuDevice
 from mansard_npu.driver import DRIVER
 from mansard_npu.model import read_models
-from support.graphs import F32, binary, maps, matmul, unary
 
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
@@ -30,6 +29,7 @@ from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import IndexMap, Linear
 from mansard.placement import PlacementOptions
 from mansard.placement.plan_memory import slot_memory
+from mansard.testing.graphs import F32, binary, maps, matmul, unary
 
 ON_NPU = PlacementOptions(fallback="error")
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from mansard_npu.driver import DRIVER
-from support.graphs import maps
 
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
@@ -19,6 +18,7 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import IndexMap
 from mansard.placement import PlacementOptions
+from mansard.testing.graphs import maps
 
 ROWS, SIDE = 1200, 32
 """Values of 77 KB: enough for the transfer queue."""

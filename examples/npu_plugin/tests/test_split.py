@@ -8,7 +8,6 @@ import contextlib
 import numpy as np
 import pytest
 from mansard_npu.driver import DRIVER
-from support.graphs import maps
 
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
@@ -18,6 +17,7 @@ from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.placement import PlacementOptions
+from mansard.testing.graphs import maps
 
 ROWS, SIDE = 192, 32
 CALLS = 24

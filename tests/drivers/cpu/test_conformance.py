@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from support.adapters import CpuAdapter
-from support.conformance import Conformance
+
+from mansard.testing import Conformance
 
 
 class TestCpu(Conformance):

@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.conformance.adapter import WAIT
 from support.cpu_kernels import chain
 
 from mansard.drivers.cpu.device import CpuDevice
 from mansard.drivers.cpu.driver import DRIVER
 from mansard.errors import DeviceError, WaitTimeoutError
 from mansard.hal import Point, Semaphore, Submission
+from mansard.testing.adapter import WAIT
 
 
 @pytest.fixture

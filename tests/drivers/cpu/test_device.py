@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import cpu_kernels
-from support.conformance.adapter import WAIT
 from support.paths import TESTS
 
 from mansard.codegen.llvm import target as llvm_target
@@ -37,6 +36,7 @@ from mansard.hal import (
     Semaphore,
     Submission,
 )
+from mansard.testing.adapter import WAIT
 
 
 @pytest.fixture

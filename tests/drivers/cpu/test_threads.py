@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import cpu_kernels
-from support.conformance.adapter import WAIT
 from support.cpu_kernels import chain
 from support.paths import TESTS
 
@@ -35,6 +34,7 @@ from mansard.hal import (
     Submission,
     registry,
 )
+from mansard.testing.adapter import WAIT
 
 
 @pytest.fixture(params=[1, 2, 8])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from support.adapters import NullAdapter
-from support.conformance import Conformance
+
+from mansard.testing import Conformance
 
 
 class TestNull(Conformance):

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from support import cpu_kernels
-from support.conformance.adapter import WAIT
 
 from mansard.drivers.cpu.driver import DRIVER as CPU
 from mansard.drivers.null.driver import DRIVER as NULL
@@ -25,6 +24,7 @@ from mansard.hal import (
     Semaphore,
     Submission,
 )
+from mansard.testing.adapter import WAIT
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from support import vulkan_support
 from support.adapters import VulkanAdapter
-from support.conformance import Conformance, KernelTests
+
+from mansard.testing import Conformance, KernelTests
 
 pytestmark = pytest.mark.vulkan
 

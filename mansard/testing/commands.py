@@ -14,6 +14,7 @@ from mansard.hal import (
     BindingSlot,
     Buffer,
     BufferRef,
+    Command,
     CopyCommand,
     DispatchCommand,
     ExecutableSpec,
@@ -24,7 +25,7 @@ from mansard.hal import (
     Semaphore,
     Submission,
 )
-from support.conformance.adapter import Suite, Workbench, computes
+from mansard.testing.adapter import Suite, Workbench, computes
 
 
 def _zeros(bench: Workbench, count: int) -> tuple[Buffer, npt.NDArray[np.int32]]:
@@ -61,7 +62,7 @@ class CommandTests(Suite):
     def test_work_of_both_queues_in_the_order_of_its_points(self, bench: Workbench) -> None:
         data, timeline = np.arange(1000, dtype=np.int32), Semaphore("queues")
         source, (middle, _), (target, values) = bench.shared(data), _zeros(bench, 1000), _zeros(bench, 1000)
-        steps = [
+        steps: list[tuple[QueueKind, Command]] = [
             (QueueKind.TRANSFER, CopyCommand(BufferRef(source), BufferRef(middle), 4000)),
             (QueueKind.COMPUTE, FillCommand(BufferRef(middle, 400), 400, 7)),
             (QueueKind.TRANSFER, CopyCommand(BufferRef(middle), BufferRef(target), 4000)),

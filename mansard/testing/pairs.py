@@ -27,7 +27,7 @@ from mansard.hal import (
     Submission,
 )
 from mansard.hal.threaded import Bytes, ThreadedDevice
-from support.conformance.adapter import WAIT, Adapter, Suite, Workbench
+from mansard.testing.adapter import WAIT, Adapter, Suite, Workbench
 
 SOON = 0.03
 """Seconds in which something that must not happen would have happened."""
@@ -79,10 +79,10 @@ class Pair:
     def crossing(self) -> tuple[Buffer, Buffer]:
         """Zeroed memory of both, as each of them has it."""
         for owner, other in ((self.source, self.target), (self.target, self.source)):
-            own = owner.shared(np.zeros(PAGE, dtype=np.uint8))
-            seen = own if owner.device is other.device else other.device.import_buffer(own)
+            memory = owner.shared(np.zeros(PAGE, dtype=np.uint8))
+            seen = memory if owner.device is other.device else other.device.import_buffer(memory)
             if seen is not None:
-                return (own, seen) if owner is self.source else (seen, own)
+                return (memory, seen) if owner is self.source else (seen, memory)
         pytest.skip(f"{self.source.device.info.id} and {self.target.device.info.id} share no memory")
 
     def skip_unless_computing(self) -> None:
@@ -99,6 +99,7 @@ def submit(bench: Workbench, *commands: Command, wait: Sequence[Point] = ()) -> 
 
 
 def host_point(label: str) -> Point:
+    """The first point of a semaphore that the host signals."""
     return Point(Semaphore(label), 1)
 
 
@@ -106,14 +107,14 @@ class PairTests(Suite):
     """What holds between ``adapter``'s device and ``partner``'s."""
 
     partner: Adapter = PartnerAdapter()
-    together = True
-    """Whether the partner is a device of its own; else the device is tested with itself."""
+    two_devices = True
+    """Whether the partner is a second device; else the device is tested with itself."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def other(cls, bench: Workbench) -> Iterator[Workbench]:
         """The partner's workbench."""
-        if not cls.together:
+        if not cls.two_devices:
             yield bench
             return
         device = cls.partner.open()
@@ -130,7 +131,7 @@ class PairTests(Suite):
     @pytest.fixture(params=["to the partner", "from the partner"])
     def broken(self, request: pytest.FixtureRequest) -> Iterator[Pair]:
         """Devices of their own, the source of which may be closed or lost."""
-        if not self.together:
+        if not self.two_devices:
             pytest.skip("one device has no partner to outlive it")
         ours, theirs = (Workbench(adapter, adapter.open()) for adapter in (self.adapter, self.partner))
         yield Pair(ours, theirs) if request.param == "to the partner" else Pair(theirs, ours)
@@ -156,20 +157,20 @@ class PairTests(Suite):
         rounds = 40
         written, read = pair.crossing()
         log = pair.target.shared(np.zeros(4 * rounds, dtype=np.uint8))
-        turn = Semaphore("turns")
+        rounds_done = Semaphore("rounds")
         writer, reader = pair.source.device, pair.target.device
         batches: list[tuple[Device, Submission]] = []
         for i in range(rounds):
             fill = writer.record([FillCommand(BufferRef(written), PAGE, 0x01010101 * (i + 1))])
             at = BufferRef(read, PAGE - 4 * (i + 1))
             copy = reader.record([CopyCommand(at, BufferRef(log, 4 * i), 4)])
-            points = [Point(turn, 2 * i + k) for k in (1, 2, 3)]
+            points = [Point(rounds_done, 2 * i + k) for k in (1, 2, 3)]
             batches.append((writer, Submission(fill, (points[0],), (points[1],))))
             batches.append((reader, Submission(copy, (points[1],), (points[2],))))
         for device, batch in reversed(batches):  # every one waits for what is handed over later
             device.submit([batch])
-        turn.signal(1)
-        Point(turn, 2 * rounds + 1).wait(WAIT)
+        rounds_done.signal(1)
+        Point(rounds_done, 2 * rounds + 1).wait(WAIT)
         expected = [0x01010101 * (i + 1) for i in range(rounds)]
         assert log.view().view(np.uint32).tolist() == expected
 
@@ -198,13 +199,13 @@ class PairTests(Suite):
     def test_points_of_both_and_of_the_host(self, pair: Pair) -> None:
         gates = [host_point(f"gate {i}") for i in range(3)]
         theirs = submit(pair.source, wait=gates[:1])
-        own = submit(pair.target, wait=gates[1:2])
-        all_of_them = submit(pair.target, wait=(theirs, own, gates[2]))
+        ours = submit(pair.target, wait=gates[1:2])
+        all_of_them = submit(pair.target, wait=(theirs, ours, gates[2]))
         for gate in gates:
             assert not all_of_them.done()
             gate.semaphore.signal(1)
         all_of_them.wait(WAIT)
-        assert theirs.done() and own.done()
+        assert theirs.done() and ours.done()
 
     def test_points_signalled_out_of_order(self, pair: Pair) -> None:
         timeline, (early, late) = Semaphore("both ways"), (host_point("early"), host_point("late"))
@@ -341,17 +342,17 @@ class Waiter:
     """A thread that waits for a point to fail."""
 
     def __init__(self, point: Point) -> None:
-        self._found: list[BaseException] = []
+        self._errors: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, args=(lambda: raised_by(point),))
         self._thread.start()
 
     def _run(self, wait: Callable[[], MansardError]) -> None:
         try:
-            self._found.append(wait())
+            self._errors.append(wait())
         except BaseException as error:
-            self._found.append(error)
+            self._errors.append(error)
 
     def result(self) -> BaseException:
         """What the thread was told."""
         self._thread.join()
-        return self._found[0]
+        return self._errors[0]

@@ -9,7 +9,7 @@ import pytest
 
 from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.hal import BufferRef, CopyCommand, Device, MemoryKind, registry
-from support.conformance.adapter import Suite, Workbench, computes
+from mansard.testing.adapter import Suite, Workbench, computes
 
 
 def aligned_array(device: Device, count: int) -> np.ndarray:

@@ -19,11 +19,10 @@ from mansard.ir import Graph, GraphBuilder
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.placement import PlacementOptions
-from support.conformance.adapter import Suite, Workbench, computes
-from support.graph_runner import compare, outputs, validate_spirv
-from support.graphs import A0, F32, binary, layer_norm, maps, matmul, op, softmax, unary
+from mansard.testing.adapter import Suite, Workbench, computes
+from mansard.testing.graphs import A0, F32, binary, layer_norm, maps, matmul, op, softmax, unary
+from mansard.testing.results import Arrays, compare, outputs, validate_spirv
 
-Arrays = list[npt.NDArray[np.generic]]
 _REFUSED = re.compile(r"needs the device feature ([\w, ]+)")
 
 
@@ -65,7 +64,7 @@ def narrow(dtype: DType, rows: int) -> Callable[[], tuple[Graph, Arrays]]:
     return make
 
 
-def rows() -> tuple[Graph, Arrays]:
+def normalised_rows() -> tuple[Graph, Arrays]:
     """Reductions of rows, and what uses them."""
     b = GraphBuilder()
     x, gamma, beta = b.input("x", (9, 257), F32), b.input("g", (257,), F32), b.input("b", (257,), F32)
@@ -98,7 +97,7 @@ def elementwise(dtype: DType) -> Callable[[], tuple[Graph, Arrays]]:
 GRAPHS: dict[str, Callable[[], tuple[Graph, Arrays]]] = {
     "linear": linear,
     "one_row": one_row,
-    "rows": rows,
+    "rows": normalised_rows,
     "one_sum": one_sum,
     "f16_product": narrow(DType.F16, 64),
     "bf16_product": narrow(DType.BF16, 64),
@@ -121,14 +120,16 @@ class KernelTests(Suite):
         target = backend(device.info.driver).describe_device(device.info)
         options = CompileOptions(targets=(target,), placement=PlacementOptions(fallback="error"))
         try:
-            made = compile_graph(graph, options)
+            compiled = compile_graph(graph, options)
         except PlacementError as error:
             refused = _REFUSED.findall(str(error))
             assert refused, error
             lacking = {feature for part in refused for feature in part.split(", ")}
             assert not {f for f in lacking if device.info.features.get(f)}, error
             return
-        validate_spirv(made.plan, made.executables)
+        validate_spirv(compiled.plan, compiled.executables)
         tolerance = 2e-3 if name.startswith(("f16_", "bf16_")) else 1e-5
-        with Model(made.plan, MemoryResources(made.executables, made.weights), devices=[device]) as model:
+        with Model(
+            compiled.plan, MemoryResources(compiled.executables, compiled.weights), devices=[device]
+        ) as model:
             compare(outputs(model, inputs), interpret(graph, inputs), tolerance, tolerance)

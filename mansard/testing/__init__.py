@@ -1,6 +1,10 @@
-"""What every driver must do, written once.
+"""The driver conformance suite: what every driver must do, for the tests of plug-ins too.
 
 A driver joins with an adapter and a class::
+
+    from mansard.testing import Adapter, Conformance
+
+    class MyAdapter(Adapter): ...
 
     class TestMine(Conformance):
         adapter = MyAdapter()
@@ -14,14 +18,23 @@ variation of a device: with a feature less, or held to the limits of another.
 
 `PairTests` runs a device with a partner, each waiting for the other: by default with `PartnerAdapter`'s, a
 plain device of the suite's own.
+
+Importing this package imports pytest, which nothing else in Mansard does.
 """
 
-from support.conformance.adapter import KERNELS, Adapter, computes
-from support.conformance.commands import CommandTests
-from support.conformance.kernels import KernelTests
-from support.conformance.memory import MemoryTests
-from support.conformance.order import OrderTests
-from support.conformance.pairs import PairTests, PartnerAdapter
+import pytest
+
+# Failing asserts of the suite show their operands, as those of test modules do.
+pytest.register_assert_rewrite(
+    *(f"mansard.testing.{name}" for name in ("commands", "kernels", "memory", "order", "pairs", "results"))
+)
+
+from mansard.testing.adapter import KERNELS, Adapter, computes  # noqa: E402  # after the registration
+from mansard.testing.commands import CommandTests  # noqa: E402
+from mansard.testing.kernels import KernelTests  # noqa: E402
+from mansard.testing.memory import MemoryTests  # noqa: E402
+from mansard.testing.order import OrderTests  # noqa: E402
+from mansard.testing.pairs import PairTests, PartnerAdapter  # noqa: E402
 
 
 class Conformance(MemoryTests, CommandTests, OrderTests, PairTests):

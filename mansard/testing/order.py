@@ -11,7 +11,7 @@ import pytest
 
 from mansard.errors import CallCancelledError, DeviceError, ExecutionError, WaitTimeoutError
 from mansard.hal import BufferRef, FillCommand, Point, Semaphore, Submission
-from support.conformance.adapter import WAIT, Suite, Workbench, computes
+from mansard.testing.adapter import WAIT, Suite, Workbench, computes
 
 SOON = 0.03
 """Seconds in which something that must not happen would have happened."""
