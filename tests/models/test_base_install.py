@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import venv
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,8 +65,9 @@ def test_the_compiler_is_missing_with_a_clear_error(python, tmp_path):
 def test_drivers_are_tested_and_built_without_a_checkout(python, tmp_path):
     tools = Path(pytest.__file__).parent.parent
     code = (
-        f"import sys; sys.path.append({str(tools)!r}); import mansard, mansard.testing, pathlib;"
-        "print(mansard.testing.__file__, (pathlib.Path(mansard.get_include()) / 'mansard_core.h').stat().st_size)"
+        f"import os, sys; sys.path.append({str(tools)!r}); import mansard, mansard.testing;"
+        "header = os.path.join(mansard.get_include(), 'mansard_core.h');"
+        "print(mansard.testing.__file__, os.path.getsize(header))"
     )
     result = run(python, "-c", code, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
