@@ -93,7 +93,7 @@ def _is_product(ops: str) -> bool:
 
 
 def build(name: str) -> None:
-    """Compile a network of the harness for the CPU and keep its outline. Decoders are in bf16."""
+    """Compile a network of the harness for the CPU and keep its workload. Decoders are in bf16."""
     import torch
     from harness import networks
 
