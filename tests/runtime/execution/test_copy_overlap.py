@@ -11,8 +11,8 @@ def lonely(plan, *kinds):
 
 
 def chain(*, beside_fetch=False, beside_send=False):
-    """The CPU makes a value, the card another of it, the CPU an output of that. As asked, the card has kernels
-    that wait for nothing, before or behind."""
+    """The CPU makes a value, the card another of it, the CPU an output of that. As asked, the card has
+    kernels that wait for nothing, before or behind."""
     b = PlanBuilder("cpu", "card")
     x, own = b.input(0), b.input(1)
     a, y = b.value(0), b.value(1)
