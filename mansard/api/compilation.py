@@ -11,7 +11,7 @@ from mansard.api.model import Model
 from mansard.artifact.resources import MemoryResources, read_artifact
 from mansard.errors import CompileError, PlacementError
 from mansard.hal import registry as _registry
-from mansard.runtime.calls.limits import seconds as time_limit
+from mansard.runtime.calls.limits import checked_seconds
 from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def tune(
 def _tune(model: Model, seconds: float, *, cache: bool, progress: Progress | None) -> Model:
     from mansard.tuning import tune as search
 
-    seconds = time_limit("tune", seconds)
+    seconds = checked_seconds("tune", seconds)
     tuning = search(model.plan, model._resources, seconds, cache=cache, progress=progress)
     limits = model._max_in_flight, model._max_queued
     tuned = Model(tuning.plan, tuning.resources, max_in_flight=limits[0], max_queued=limits[1])

@@ -13,7 +13,7 @@ from mansard.api.explanation import Explanation
 from mansard.artifact.resources import Resources, write_artifact
 from mansard.errors import MansardError
 from mansard.plan.plan import Plan, TensorSpec
-from mansard.runtime.calls.call import Stats
+from mansard.runtime.calls.stats import Stats
 from mansard.runtime.devices.binding import Devices
 from mansard.runtime.execution.partition_shares import Share
 from mansard.runtime.memory.ledger import MemoryLedger

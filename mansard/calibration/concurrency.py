@@ -11,7 +11,7 @@ from mansard.calibration import probes
 from mansard.calibration.links import wake
 from mansard.calibration.sessions import session_on
 from mansard.hal import Device
-from mansard.runtime.memory.tensors import Prepared
+from mansard.runtime.memory.signature import PreparedInputs
 from mansard.runtime.session import Session
 
 _ROUNDS = 3
@@ -41,12 +41,12 @@ def concurrency(device: Device) -> float:
     return min(float(queues), max(1.0, alone / concurrent))
 
 
-def _busy(session: Session, prepared: Prepared) -> float:
+def _busy(session: Session, prepared: PreparedInputs) -> float:
     """Seconds of the dispatches of a call by itself."""
     return sum(row.end_ns - row.start_ns for row in session.profile(prepared).rows) / 1e9
 
 
-def _per_call(session: Session, prepared: Prepared, pool: ThreadPoolExecutor, clients: int) -> float:
+def _per_call(session: Session, prepared: PreparedInputs, pool: ThreadPoolExecutor, clients: int) -> float:
     """Seconds per call of clients that each make one call after another."""
 
     def client(calls: int) -> None:

@@ -121,18 +121,22 @@ def variants(plan: Plan) -> list[dict[str, Any]]:
     """The variants of a model, the best first: which this machine runs and why, what it lacks for others."""
     if not plan.variants:
         return []
-    from mansard.runtime.devices.variants import chosen_of, verdicts
+    from mansard.runtime.devices.variants import best_variant, check_variants
 
-    verdict_list = verdicts(plan)
-    chosen = chosen_of(verdict_list)
+    checks = check_variants(plan)
+    chosen = best_variant(checks)
     return [
         {
             "target": v.target,
             "chosen": v is chosen,
             "refusal": v.refusal,
-            "reason": "" if v is not chosen else f"made for {v.meant}" if v.meant else "the first that runs",
+            "reason": ""
+            if v is not chosen
+            else f"made for {v.made_for}"
+            if v.made_for
+            else "the first that runs",
         }
-        for v in verdict_list
+        for v in checks
     ]
 
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mansard.plan.plan import Decision, Plan
-    from mansard.runtime.profiling.profile import DeviceProfile, Profile
+    from mansard.runtime.profiling.device_timeline import DeviceTimeline
+    from mansard.runtime.profiling.profile import Profile
 
 SHOWN = 20
 
@@ -56,7 +57,7 @@ def dispatch_times(plan: Plan, profiles: Sequence[Profile]) -> list[DispatchTime
 
 
 def _judged(
-    part: DeviceProfile, label: str, us: float, decision: Decision | None, profile: Profile
+    part: DeviceTimeline, label: str, us: float, decision: Decision | None, profile: Profile
 ) -> DispatchTime:
     from mansard.targets.roofline import roofline_of
 

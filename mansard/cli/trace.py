@@ -28,7 +28,7 @@ from mansard.cli.models import (
 from mansard.cli.output import JsonOption, Output, milliseconds
 
 if TYPE_CHECKING:
-    from mansard.runtime.profiling.profile import Row
+    from mansard.runtime.profiling.device_timeline import TimelineRow
 
 
 def trace(
@@ -89,7 +89,7 @@ def arguments(row: DispatchTime) -> dict[str, Any]:
 
 
 def trace_document(
-    rows: Sequence[Row],
+    rows: Sequence[TimelineRow],
     facts: Mapping[tuple[str, str], Mapping[str, Any]],
     name: str = "model",
     all_busy: Sequence[tuple[int, int]] = (),
@@ -125,20 +125,20 @@ def trace_document(
     return {"traceEvents": events, "displayTimeUnit": "ns"}
 
 
-def track_names(rows: Sequence[Row]) -> list[str]:
+def track_names(rows: Sequence[TimelineRow]) -> list[str]:
     """The track of every row: its device's queue, or its copies where one of them ran beside a kernel."""
     names = [f"{row.slot} queue" for row in rows]
     for device in dict.fromkeys(row.slot for row in rows):
         device_rows = [n for n, row in enumerate(rows) if row.slot == device]
         copies = [n for n in device_rows if rows[n].label.startswith(COPIES)]
         kernels = sorted((rows[n].start_ns, rows[n].end_ns) for n in device_rows if n not in copies)
-        if any(_runs_beside(rows[n], kernels) for n in copies):
+        if any(_overlaps(rows[n], kernels) for n in copies):
             for n in copies:
                 names[n] = f"{device} copies"
     return names
 
 
-def _runs_beside(row: Row, others: Sequence[tuple[int, int]]) -> bool:
+def _overlaps(row: TimelineRow, others: Sequence[tuple[int, int]]) -> bool:
     """Whether one of ``others``, in order of start, runs at the same time."""
     before = bisect.bisect_left(others, (row.end_ns, 0))
     return before > 0 and max(end for _, end in others[max(0, before - 2) : before]) > row.start_ns

@@ -28,8 +28,8 @@ from mansard.hal import (
 )
 from mansard.ir import dispatch as ir
 from mansard.ir.types import Value
-from mansard.runtime.memory.constants import upload
 from mansard.runtime.memory.tensors import empty
+from mansard.runtime.memory.upload import upload
 
 _MAX_SETS = 16
 _MAX_COPIES = 1 << 30

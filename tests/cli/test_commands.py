@@ -29,8 +29,8 @@ from mansard.hal.device import MemoryType, QueueFamily
 from mansard.hal.executable import Build
 from mansard.plan.plan import Decision, Plan, TensorSpec
 from mansard.runtime.memory.ledger import MemoryLedger, MemoryRow
-from mansard.runtime.profiling.profile import DeviceProfile as RanOn
-from mansard.runtime.profiling.profile import Profile, Row
+from mansard.runtime.profiling.device_timeline import DeviceTimeline, TimelineRow
+from mansard.runtime.profiling.profile import Profile
 from mansard.targets.roofline import roofline_of
 
 DEVICES = [
@@ -44,16 +44,16 @@ DECISIONS = (
     Decision("d2_matmul", "matmul", "cpu", "the only one", {"cpu": 0.25, "vulkan": "no int4"}),
 )
 ROWS = [
-    Row("cpu", "a", 1_000, 3_000, 0),
-    Row("vulkan", "b", 2_500, 9_500, 0),
-    Row("cpu", "c", 9_500, 10_000, 0),
+    TimelineRow("cpu", "a", 1_000, 3_000, 0),
+    TimelineRow("vulkan", "b", 2_500, 9_500, 0),
+    TimelineRow("cpu", "c", 9_500, 10_000, 0),
 ]
 
 
 GPU = DeviceInfo("vulkan", 0, "NVIDIA H200", "vulkan:1.3", kind="discrete")
 PARTS = (
-    RanOn("cpu", "cpu", (ProfileRow("a", 1000, 3000), ProfileRow("c", 9500, 10000)), DEVICES[0]),
-    RanOn(
+    DeviceTimeline("cpu", "cpu", (ProfileRow("a", 1000, 3000), ProfileRow("c", 9500, 10000)), DEVICES[0]),
+    DeviceTimeline(
         "vulkan",
         "vulkan",
         (ProfileRow("b", 2500, 9500),),
@@ -316,11 +316,11 @@ def test_trace_has_one_track_per_device(model: FakeModel, tmp_path: Path) -> Non
 
 def test_copies_beside_kernels_have_a_track_of_their_own_in_a_trace() -> None:
     rows = [
-        Row("npu", "upload x", 0, 1000, 0),
-        Row("npu", "kernel", 1000, 3000, 0),
-        Row("npu", "transfer v", 2000, 2500, 0),
-        Row("gpu", "upload x", 0, 1000, 0),
-        Row("gpu", "kernel", 1000, 3000, 0),
+        TimelineRow("npu", "upload x", 0, 1000, 0),
+        TimelineRow("npu", "kernel", 1000, 3000, 0),
+        TimelineRow("npu", "transfer v", 2000, 2500, 0),
+        TimelineRow("gpu", "upload x", 0, 1000, 0),
+        TimelineRow("gpu", "kernel", 1000, 3000, 0),
     ]
     assert track_names(rows) == ["npu copies", "npu queue", "npu copies", "gpu queue", "gpu queue"]
     events = trace_document(rows, {})["traceEvents"]
@@ -330,7 +330,11 @@ def test_copies_beside_kernels_have_a_track_of_their_own_in_a_trace() -> None:
 
 
 def test_requests_have_tracks_of_their_own_in_a_trace() -> None:
-    rows = [Row("cpu", "a", 0, 2000, 0), Row("cpu", "a", 2000, 4000, 1), Row("gpu", "b", 3000, 7000, 0)]
+    rows = [
+        TimelineRow("cpu", "a", 0, 2000, 0),
+        TimelineRow("cpu", "a", 2000, 4000, 1),
+        TimelineRow("gpu", "b", 3000, 7000, 0),
+    ]
     events = trace_document(rows, {}, all_busy=[(3000, 4000)])["traceEvents"]
     spans = [(e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X" and e["pid"] > 1]
     assert spans == [("all busy", 3.0, 1.0), ("request 0", 0.0, 7.0), ("request 1", 2.0, 2.0)]

@@ -35,7 +35,9 @@ from mansard.plan.plan import (
     TransferStep,
     ValueSpec,
 )
-from mansard.runtime.profiling.profile import Copies, DeviceProfile, Profile
+from mansard.runtime.execution.copy_counts import CopyCounts
+from mansard.runtime.profiling.device_timeline import DeviceTimeline
+from mansard.runtime.profiling.profile import Profile
 
 NAMES = ("first", "<b>&\"evil'", "third", "last")
 VOID = {"meta", "input", "br"}
@@ -79,8 +81,8 @@ def profile(latency_ms: float) -> Profile:
         ProfileRow(NAMES[1], 6000, 11_000),
         ProfileRow(NAMES[2], 11_000, 16_000),
     )
-    parts = (DeviceProfile("cpu", "cpu", cpu), DeviceProfile("gpu", "vulkan:1", gpu))
-    return Profile(parts, latency_ms, {"cpu": 2, "gpu": 2}, {}, dataflow(plan()), Copies(1, 64))
+    parts = (DeviceTimeline("cpu", "cpu", cpu), DeviceTimeline("gpu", "vulkan:1", gpu))
+    return Profile(parts, latency_ms, {"cpu": 2, "gpu": 2}, {}, dataflow(plan()), CopyCounts(1, 64))
 
 
 @pytest.fixture

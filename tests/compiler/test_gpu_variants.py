@@ -18,7 +18,7 @@ from mansard.hal.device import DeviceInfo
 from mansard.ir import Constant, GraphBuilder
 from mansard.placement import PlacementOptions
 from mansard.runtime.devices import variants as runtime_variants
-from mansard.runtime.devices.variants import choose, chosen_of, verdicts
+from mansard.runtime.devices.variants import best_variant, check_variants, choose_variant
 from mansard.targets.gpus import known_gpus
 
 RNG = np.random.default_rng(5)
@@ -70,7 +70,7 @@ def test_variants_are_ordered_by_what_they_use(model):
 )
 def test_the_variant_meant_for_a_device_is_taken(monkeypatch, tmp_path, model, name, gpu, taken, reason):
     present(monkeypatch, device(name, gpu))
-    assert target_of(choose(model.plan)) == taken
+    assert target_of(choose_variant(model.plan)) == taken
     path = tmp_path / "m.mansard"
     Model(model.plan, MemoryResources(model.executables, model.weights)).save(path)
     explained = CliRunner().invoke(app, ["explain", str(path), "--json"])
@@ -93,18 +93,18 @@ def test_a_device_nobody_meant_gets_the_first_that_runs(monkeypatch, model):
     second = requiring(others[0], "shared_memory>=49152")
     plan = dataclasses.replace(first, variants=(second, *others[1:]))
     present(monkeypatch, device("Some GPU", "adreno"))
-    assert target_of(choose(plan)) == "vulkan:mali-g715"
-    found = verdicts(plan)
+    assert target_of(choose_variant(plan)) == "vulkan:mali-g715"
+    found = check_variants(plan)
     assert "lacks cooperative_matrix" in found[0].refusal
     assert "shared_memory>=49152" in found[1].refusal
-    assert chosen_of(found) is found[2]
-    assert not any(verdict.meant for verdict in found)
+    assert best_variant(found) is found[2]
+    assert not any(check.made_for for check in found)
 
 
 def test_the_first_device_that_runs_any_decides(monkeypatch, model):
     present(monkeypatch, device("NVIDIA GeForce RTX 4090", "rtx4090"), device("NVIDIA H200", "h200", 1))
-    assert target_of(choose(model.plan)) == "vulkan:ada"
-    assert target_of(choose(model.plan, ["vulkan:1"])) == "vulkan:hopper"
+    assert target_of(choose_variant(model.plan)) == "vulkan:ada"
+    assert target_of(choose_variant(model.plan, ["vulkan:1"])) == "vulkan:hopper"
 
 
 def test_a_device_that_runs_none_is_told_what_each_needs(monkeypatch, model):
@@ -114,7 +114,7 @@ def test_a_device_that_runs_none_is_told_what_each_needs(monkeypatch, model):
     with pytest.raises(
         TargetMismatchError, match=r"vulkan:hopper: vulkan \(Some GPU\) lacks .*vulkan:1\.3: "
     ):
-        choose(plan)
+        choose_variant(plan)
 
 
 def test_two_targets_with_variants_are_refused():

@@ -28,7 +28,7 @@ from mansard.plan.check import check_plan
 from mansard.plan.plan import WeightSpec
 from mansard.plan.serialise import plan_from_json, plan_to_json
 from mansard.runtime.devices import variants as runtime_variants
-from mansard.runtime.devices.variants import choose, verdicts
+from mansard.runtime.devices.variants import check_variants, choose_variant
 
 LEVELS = "cpu:x86-64-v2,x86-64-v4,cpu:x86-64-v3"
 I8, I32, BF16 = DType.I8, DType.I32, DType.BF16
@@ -108,8 +108,8 @@ def test_equal_weights_are_kept_once_and_each_variant_has_its_kernels():
 def test_the_best_variant_the_cpu_can_run_is_chosen(monkeypatch, present, chosen):
     plan = compiled(LEVELS).plan
     only(monkeypatch, present)
-    assert choose(plan) is plan.with_variants()[chosen]
-    refused = [bool(v.refusal) for v in verdicts(plan)]
+    assert choose_variant(plan) is plan.with_variants()[chosen]
+    refused = [bool(v.refusal) for v in check_variants(plan)]
     assert refused == [True] * chosen + [False] * (3 - chosen)
 
 
@@ -117,7 +117,7 @@ def test_a_cpu_that_can_run_none_is_told_what_each_needs(monkeypatch):
     plan = compiled("cpu:x86-64-v4,x86-64-v3,cortex-a76").plan
     only(monkeypatch, "cpu:x86-64-v2")
     with pytest.raises(TargetMismatchError) as error:
-        choose(plan)
+        choose_variant(plan)
     said = str(error.value)
     assert "cpu:x86-64-v3: cpu (A CPU) lacks avx, avx2" in said and "avx512f" in said
     assert "cpu:cortex-a76: cpu (A CPU) is cpu:x86_64, not cpu:aarch64" in said
@@ -127,7 +127,7 @@ def test_variants_of_two_architectures(monkeypatch):
     plan = compiled("cpu:x86-64-v3,neoverse-n1,cortex-a53").plan
     for present, target in [("cpu:cortex-a55", "cpu:neoverse-n1"), ("cpu:cortex-a72", "cpu:cortex-a53")]:
         only(monkeypatch, present)
-        assert choose(plan).devices[0].target == target
+        assert choose_variant(plan).devices[0].target == target
 
 
 def test_every_variant_runs_and_matches(tmp_path):

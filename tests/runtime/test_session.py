@@ -159,7 +159,7 @@ def test_old_shapes_are_dropped_and_come_back(make):
 
 
 def test_large_idle_contexts_are_few(make, monkeypatch):
-    monkeypatch.setattr("mansard.runtime.calls.admission.IDLE_BYTES", 0)
+    monkeypatch.setattr("mansard.runtime.calls.idle_contexts.MAX_IDLE_BYTES", 0)
     model = bound(dynamic(), make("dev", **gpu_options("unified")))
     for n in (64, 62, 60, 58, 56, 54, 64):
         model(np.ones(n, np.float32))

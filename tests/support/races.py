@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mansard.hal import BindingSlot, BufferRef, CopyCommand, DispatchCommand
 from mansard.runtime.execution.context import Context
-from mansard.runtime.execution.recording import LandingCopy
+from mansard.runtime.execution.recorded import OutputBlockCopy
 from support.fake_device import FakeBuffer, FakeCommands
 
 Batch = tuple[int, int]
@@ -14,7 +14,7 @@ Access = tuple[object, int, int, bool]
 
 def races(context: Context) -> list[str]:
     """Pairs of batches that may run at the same time, of which one writes what the other uses."""
-    recorded = {(s, n): batch for s, own in enumerate(context._batches) for n, batch in enumerate(own)}
+    recorded = {(s, n): batch for s, own in enumerate(context.submissions) for n, batch in enumerate(own)}
     lanes: dict[tuple[int, int], Batch] = {}
     before: dict[Batch, set[Batch]] = {}
 
@@ -48,7 +48,7 @@ def races(context: Context) -> list[str]:
 
 
 def _accesses(slot: int, commands: object) -> list[Access]:
-    if isinstance(commands, LandingCopy):  # the recording of the last call
+    if isinstance(commands, OutputBlockCopy):  # the recording of the last call
         commands = commands.latest
     assert isinstance(commands, FakeCommands)
     found: list[Access] = []

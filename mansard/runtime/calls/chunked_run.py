@@ -1,41 +1,41 @@
-"""One large batch run as many calls that are in flight together."""
+"""Runs one large batch as chunks: several calls that are in flight at a time."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from mansard.errors import CallCancelledError, DeadlineExceededError, InputError, MansardError
 from mansard.plan.plan import Plan
-from mansard.runtime.calls.chunking import cut, joined
-from mansard.runtime.calls.requests import Call, Limit, Request
-from mansard.runtime.memory.tensors import Array, Signature
-
-if TYPE_CHECKING:
-    from mansard.runtime.calls.call import Calls
+from mansard.runtime.calls.async_call import AsyncCall
+from mansard.runtime.calls.call import Call
+from mansard.runtime.calls.chunking import allocate_outputs, plan_chunks
+from mansard.runtime.calls.lifecycle import CallLifecycle
+from mansard.runtime.calls.limits import Deadline
+from mansard.runtime.memory.signature import Signature
+from mansard.runtime.memory.tensors import Array
 
 Done = Callable[[BaseException | None], None]
-"""Called once, from any thread: every call has ended well, or the first error of one."""
+"""Called once, from any thread: when all chunks have succeeded, or with the first error of one."""
 
 
-class Batches:
-    """Runs calls, ``at_once`` of them queued or running at a time; the first error gives the others up.
+class ChunkQueue:
+    """Runs the calls of chunks, ``max_active`` of them queued or running; the first error cancels the rest.
 
-    Only the first is counted by the limit of the model's queue: who was let in is served to the end.
+    Only the first counts towards the limit of the model's queue: a batch that was admitted is completed.
     """
 
-    def __init__(self, calls: Calls, pending: Sequence[Call], at_once: int, done: Done) -> None:
-        self._calls, self._done, self._at_once = calls, done, at_once
-        self._pending = deque(pending)
-        self._total = len(pending)
+    def __init__(self, lifecycle: CallLifecycle, calls: Sequence[Call], max_active: int, done: Done) -> None:
+        self._lifecycle, self._done, self._max_active = lifecycle, done, max_active
+        self._pending = deque(calls)
+        self._total = len(calls)
         self._lock = threading.Lock()
-        self._active: set[Request] = set()
-        self._ended = 0
+        self._active: set[AsyncCall] = set()
+        self._completed = 0
         self._over = False
-        self._busy = False
-        """Whether some thread is in `_feed`."""
+        self._feeding = False
+        """Whether a thread is in `_feed`."""
 
     def start(self) -> None:
         """Begin; raises QueueFullError when the model's queue is full."""
@@ -44,68 +44,68 @@ class Batches:
 
     @property
     def progress(self) -> str:
-        """How far it is, in words."""
-        return f"{self._ended} of {self._total} calls have ended"
+        """The progress for messages."""
+        return f"{self._completed} of {self._total} calls have ended"
 
-    def give_up(self, error: MansardError) -> None:
-        """Nobody wants the outputs any more: no call begins, those that run are withdrawn."""
+    def cancel(self, error: MansardError) -> None:
+        """Cancel the running calls with ``error`` and start no more."""
         with self._lock:
             self._over = True
             self._pending.clear()
             active, self._active = self._active, set()
-        for request in active:
-            request.give_up(error)
+        for async_call in active:
+            async_call.cancel(error)
 
     def _enter(self, call: Call, counts: bool) -> None:
         def deliver(results: list[Array], error: BaseException | None) -> None:
-            self._delivered(request, error)
+            self._delivered(async_call, error)
 
-        request = self._calls.request(call, deliver)
+        async_call = AsyncCall(self._lifecycle, call, deliver)
         with self._lock:
             if self._over:
                 return
-            self._active.add(request)
+            self._active.add(async_call)
         try:
-            request.enter(counts)
+            async_call.enter(counts)
         except BaseException:
-            self._active.discard(request)
+            self._active.discard(async_call)
             raise
 
     def _feed(self) -> None:
-        """Enter calls while there is room. A call that ends at once comes back to the loop, not into it."""
+        """Enter calls while there is room. A call that ends at once returns to the loop, not into it."""
         with self._lock:
-            if self._busy:
+            if self._feeding:
                 return
-            self._busy = True
+            self._feeding = True
         while True:
             with self._lock:
-                if not self._pending or len(self._active) >= self._at_once:
-                    self._busy = False
+                if not self._pending or len(self._active) >= self._max_active:
+                    self._feeding = False
                     return
                 call = self._pending.popleft()
             self._enter(call, counts=False)
 
-    def _delivered(self, request: Request, error: BaseException | None) -> None:
+    def _delivered(self, async_call: AsyncCall, error: BaseException | None) -> None:
         with self._lock:
-            self._active.discard(request)
-            self._ended += error is None
+            self._active.discard(async_call)
+            self._completed += error is None
             if self._over:
                 return
-            last = self._over = error is not None or self._ended == self._total
+            last = self._over = error is not None or self._completed == self._total
         if error is not None:
-            self.give_up(error if isinstance(error, MansardError) else MansardError(str(error)))
+            self.cancel(error if isinstance(error, MansardError) else MansardError(str(error)))
         if last:
             self._done(error)
         else:
             self._feed()
 
 
-class Job:
-    """A large batch that is to be run: its calls, and the arrays that they fill."""
+class ChunkedRun:
+    """A large batch to be run: the calls of its chunks, and the output arrays that they fill."""
 
     def __init__(
         self,
-        calls: Calls,
+        lifecycle: CallLifecycle,
         plan: Plan,
         signature: Signature,
         args: Sequence[object],
@@ -115,15 +115,15 @@ class Job:
         deadline: float | None,
     ) -> None:
         if plan.states:
-            raise InputError("a model with states takes one call after another; a batch cannot be cut for it")
-        self._limit = None if deadline is None else Limit.after(deadline)
+            raise InputError("a model with states takes one call after another: its batches cannot be split")
+        self._deadline = None if deadline is None else Deadline.after(deadline)
         arrays, self.torch = signature.arrays(args, named)
-        how = cut(signature, plan.outputs, arrays, size, calls.permits)
-        prepared = [signature.prepare(given, {}) for given in how.given(arrays)]
-        self._results = joined(plan.outputs, how, prepared[0].dims, calls.landings)
-        parts = zip(prepared, how.taken(self._results), strict=True)
-        self._calls = calls
-        self._pending = [calls.call(given, priority, self._limit, into) for given, into in parts]
+        chunking = plan_chunks(signature, plan.outputs, arrays, size, lifecycle.permits)
+        prepared = [signature.prepare(chunk, {}) for chunk in chunking.split_inputs(arrays)]
+        self._results = allocate_outputs(plan.outputs, chunking, prepared[0].dims, lifecycle.output_pool)
+        chunks = zip(prepared, chunking.split_outputs(self._results), strict=True)
+        self._lifecycle = lifecycle
+        self._calls = [lifecycle.new_call(inputs, priority, self._deadline, into) for inputs, into in chunks]
 
     def run(self) -> list[Array]:
         """Run the calls and return the joined outputs. Blocks outside the interpreter lock."""
@@ -134,21 +134,21 @@ class Job:
             errors.append(error)
             done.set()
 
-        batches = self._batches(end)
+        queue = self._queue(end)
         try:
-            batches.start()
-            if not done.wait(None if self._limit is None else self._limit.left):
-                raise self._late(batches)
+            queue.start()
+            if not done.wait(None if self._deadline is None else self._deadline.remaining):
+                raise self._deadline_error(queue)
         except BaseException as error:
-            batches.give_up(_reason(error))
+            queue.cancel(_cancellation_error(error))
             raise
         if errors[0] is not None:
             raise errors[0]
         return self._results
 
     async def run_async(self) -> list[Array]:
-        """Like `run`, for asyncio. Cancelling the wait gives the calls up."""
-        import asyncio  # loaded already: a loop runs
+        """Like `run`, for asyncio. Cancelling the wait cancels the calls."""
+        import asyncio  # loaded already: an event loop runs
 
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -165,30 +165,30 @@ class Job:
             try:
                 loop.call_soon_threadsafe(resolve, error)
             except RuntimeError:
-                return  # the loop was closed: nobody waits any more
+                return  # the loop was closed: nothing waits any more
 
-        batches = self._batches(end)
+        queue = self._queue(end)
         timer = None
-        if self._limit is not None:
-            timer = loop.call_later(self._limit.left, lambda: resolve(self._late(batches)))
+        if self._deadline is not None:
+            timer = loop.call_later(self._deadline.remaining, lambda: resolve(self._deadline_error(queue)))
         try:
-            batches.start()
+            queue.start()
             await done
         except BaseException as error:
-            batches.give_up(_reason(error))
+            queue.cancel(_cancellation_error(error))
             raise
         finally:
             if timer is not None:
                 timer.cancel()
         return self._results
 
-    def _batches(self, end: Done) -> Batches:
-        return Batches(self._calls, self._pending, self._calls.permits, end)
+    def _queue(self, end: Done) -> ChunkQueue:
+        return ChunkQueue(self._lifecycle, self._calls, self._lifecycle.permits, end)
 
-    def _late(self, batches: Batches) -> DeadlineExceededError:
-        assert self._limit is not None
-        return DeadlineExceededError(f"deadline of {self._limit.seconds:g} s: {batches.progress}")
+    def _deadline_error(self, queue: ChunkQueue) -> DeadlineExceededError:
+        assert self._deadline is not None
+        return DeadlineExceededError(f"deadline of {self._deadline.seconds:g} s: {queue.progress}")
 
 
-def _reason(error: BaseException) -> MansardError:
+def _cancellation_error(error: BaseException) -> MansardError:
     return error if isinstance(error, MansardError) else CallCancelledError("the call was cancelled")

@@ -1,4 +1,4 @@
-"""One thread per process that calls back when timeline points complete."""
+"""Callbacks on the completion of timeline points, by one thread per process."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from mansard.hal import Point, core_abi, native
 
 Callback = Callable[[], None]
 
-_TOKENS_AT_ONCE = 64
+_MAX_TOKENS = 64
 
 
 @dataclass
 class _Watch:
-    """Points somebody waits for. The points keep their semaphores alive."""
+    """Points that a callback waits for. The points keep their semaphores alive."""
 
     points: Sequence[Point]
     missing: int
+    """How many of the points are not complete."""
     callback: Callback
 
 
 class Completions:
-    """Calls back once all of a set of points are complete, reached or failed."""
+    """Calls back when all of a set of points are complete: reached or failed."""
 
     def __init__(self) -> None:
         self._handle = native.check_handle(native.core.mn_completion_create(), core_abi.OUT_OF_MEMORY)
         self._watches: dict[int, _Watch] = {}
         self._tokens = itertools.count(1)
         self._lock = threading.Lock()
-        # A daemon, asleep in the core: nothing to stop when the process ends.
+        # A daemon that sleeps in the native core: nothing has to stop it at exit.
         threading.Thread(target=self._run, name="mansard completions", daemon=True).start()
 
     def when(self, points: Sequence[Point], callback: Callback) -> None:
         """Call ``callback`` on the completion thread when every point is complete. Never blocks.
 
-        Without points the callback is called at once, by the caller.
+        Without points the callback is called at once, by this thread.
         """
         if not points:
             callback()
@@ -54,11 +55,11 @@ class Completions:
             )
 
     def _run(self) -> None:
-        tokens = (ctypes.c_uint64 * _TOKENS_AT_ONCE)()
+        tokens = (ctypes.c_uint64 * _MAX_TOKENS)()
         count = ctypes.c_uint32()
         while True:
             code = native.core.mn_completion_next(
-                self._handle, core_abi.FOREVER, tokens, _TOKENS_AT_ONCE, ctypes.byref(count)
+                self._handle, core_abi.FOREVER, tokens, _MAX_TOKENS, ctypes.byref(count)
             )
             if code == core_abi.CLOSED:
                 return
@@ -74,7 +75,7 @@ class Completions:
             del self._watches[token]
         try:
             watch.callback()
-        except Exception:  # the thread serves every session of the process
+        except Exception:  # the thread serves all sessions of the process
             import logging
 
             logging.getLogger("mansard").exception("a completion callback failed")
@@ -87,14 +88,14 @@ def completions() -> Completions:
 
 
 process = object()
-"""Another one in every process: what was made before a fork is known by it."""
+"""A different object in every process, which identifies what was created before a fork."""
 
 
-def _start_anew() -> None:
-    """The thread stays behind in the parent: the first to need one in a forked process starts another."""
+def _restart() -> None:
+    """A forked process has no completion thread: the first use in it starts one."""
     global process  # noqa: PLW0603
     process = object()
     completions.cache_clear()
 
 
-os.register_at_fork(after_in_child=_start_anew)
+os.register_at_fork(after_in_child=_restart)

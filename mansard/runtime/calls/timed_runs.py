@@ -1,4 +1,4 @@
-"""Several requests of the same inputs in flight, timed: for reports of how devices overlap."""
+"""Timed runs: several requests with the same inputs in flight, to report how devices overlap."""
 
 from __future__ import annotations
 
@@ -8,55 +8,60 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mansard.hal import Point, ProfileRow
-from mansard.runtime.calls.admission import Gate
+from mansard.runtime.calls.admission import Admission
 from mansard.runtime.calls.completion import completions
-from mansard.runtime.execution.context import Context, Machine
-from mansard.runtime.memory.tensors import Prepared
+from mansard.runtime.execution.context import Context
+from mansard.runtime.execution.copy_counts import CopyCounts
+from mansard.runtime.execution.environment import ExecutionEnvironment
+from mansard.runtime.memory.signature import PreparedInputs
 
 Rows = list[list[ProfileRow]]
 """The commands of a request by device slot."""
 
 
 @dataclass(frozen=True)
-class Timed:
-    """One request. ``begin`` and ``end``: its submission and its completion, by `time.perf_counter`."""
+class TimedRun:
+    """One request. ``begin`` and ``end``: its submission and completion, by `time.perf_counter`."""
 
     rows: Rows
     begin: float
     end: float
-    host_copies: int
-    host_bytes: int
+    copies: CopyCounts
 
 
-class Rehearsal:
+class TimedRuns:
     """Runs a request many times, ``in_flight`` at a time, each worker on a context of its own.
 
     Contexts are recorded, and have run once, before the clock starts; a model with states runs no more
-    often than asked. In ``lockstep`` requests follow one another, and so do the batches of each.
+    often than requested. In ``lockstep`` requests follow one another, and so do the submissions of each.
     """
 
-    def __init__(self, machine: Machine, gate: Gate, prepared: Prepared, *, lockstep: bool) -> None:
-        self._machine, self._gate, self._prepared = machine, gate, prepared
+    def __init__(
+        self,
+        environment: ExecutionEnvironment,
+        admission: Admission,
+        inputs: PreparedInputs,
+        *,
+        lockstep: bool,
+    ) -> None:
+        self._environment, self._admission, self._inputs = environment, admission, inputs
         self._lockstep = lockstep
         self._lock = threading.Lock()
-        self._left = 0
-        self._last: Sequence[Point] = ()
-        self._timed: list[Timed] = []
+        self._remaining = 0
+        self._last_finals: Sequence[Point] = ()
+        self._runs: list[TimedRun] = []
         self._errors: list[BaseException] = []
-        self.copies = (0, 0)
-        """What device queues copy in one request, and the bytes."""
 
-    def run(self, requests: int, in_flight: int) -> list[Timed]:
-        """Every request, in order of submission. Raises the first error of one, when all in flight ended."""
+    def run(self, requests: int, in_flight: int) -> list[TimedRun]:
+        """Every request, in order of submission. Raises the first error, when all in flight have ended."""
         contexts: list[Context] = []
         try:
-            contexts.extend(self._context() for _ in range(min(in_flight, requests)))
+            contexts.extend(self._record() for _ in range(min(in_flight, requests)))
         except BaseException:
             for context in contexts:
                 context.close()
             raise
-        self.copies = contexts[0].copies, contexts[0].copied_bytes
-        self._left = requests
+        self._remaining = requests
         ready = threading.Barrier(len(contexts))
         workers = [threading.Thread(target=self._work, args=(c, ready), daemon=True) for c in contexts]
         try:
@@ -64,24 +69,24 @@ class Rehearsal:
                 worker.start()
             for worker in workers:
                 worker.join()
-        except BaseException as error:  # an interrupt: workers end behind the request at hand
+        except BaseException as error:  # an interrupt: workers end after their current request
             self._errors.append(error)
             ready.abort()
         if self._errors:
             raise self._errors[0]
-        return sorted(self._timed, key=lambda timed: timed.begin)
+        return sorted(self._runs, key=lambda run: run.begin)
 
-    def _context(self) -> Context:
-        return Context(self._machine, self._prepared.dims, profile=True, lockstep=self._lockstep)
+    def _record(self) -> Context:
+        return Context(self._environment, self._inputs.dims, profile=True, lockstep=self._lockstep)
 
     def _work(self, context: Context, ready: threading.Barrier) -> None:
-        """Requests one after another, until there are no more or one has failed."""
+        """Run requests one after another, until there are no more or one has failed."""
         try:
-            if not self._machine.plan.states:
+            if not self._environment.plan.states:
                 self._request(context)
             ready.wait()
-            while self._takes_one():
-                self._timed.append(self._request(context))
+            while self._take_request():
+                self._runs.append(self._request(context))
         except threading.BrokenBarrierError:  # another worker failed
             context.close()
         except BaseException as error:
@@ -90,38 +95,38 @@ class Rehearsal:
         else:
             context.close()
 
-    def _takes_one(self) -> bool:
-        """Whether there is one more request to run; it is then the caller's."""
+    def _take_request(self) -> bool:
+        """Whether another request is to be run, which the caller then has to do."""
         with self._lock:
-            self._left -= 1
-            return self._left >= 0 and not self._errors
+            self._remaining -= 1
+            return self._remaining >= 0 and not self._errors
 
-    def _request(self, context: Context) -> Timed:
+    def _request(self, context: Context) -> TimedRun:
         """One request; when it fails, the context is closed as soon as no device uses it."""
-        self._gate.wait()
+        self._admission.acquire()
         try:
-            timed = self._run(context)
+            run = self._run(context)
         except BaseException:
-            completions().when(context.finals(), lambda: self._drop(context))
+            completions().when(context.finals, lambda: self._close(context))
             raise
-        self._gate.leave()
-        return timed
+        self._admission.release()
+        return run
 
-    def _run(self, context: Context) -> Timed:
+    def _run(self, context: Context) -> TimedRun:
         context.reserve()
-        with self._lock:  # in lockstep each request names the one before it
+        with self._lock:  # in lockstep each request waits for the one submitted before it
             begin = time.perf_counter()
-            context.start(self._prepared.arrays, self._last if self._lockstep else ())
-            self._last = context.finals()
-        for point in context.finals():
+            context.start(self._inputs.arrays, self._last_finals if self._lockstep else ())
+            self._last_finals = context.finals
+        for point in context.finals:
             point.wait()
         end = time.perf_counter()
         rows = context.profile()
         context.finish()
-        return Timed(rows, begin, end, context.host_copies, context.host_bytes)
+        return TimedRun(rows, begin, end, context.copy_counts())
 
-    def _drop(self, context: Context) -> None:
+    def _close(self, context: Context) -> None:
         try:
             context.close()
         finally:
-            self._gate.leave()
+            self._admission.release()

@@ -1,4 +1,4 @@
-"""From the device slots of a plan to open devices with the plan's code loaded."""
+"""Binds the device slots of a plan to open devices, and loads the plan's code on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Devices = Sequence[DeviceChoice] | Mapping[str, DeviceChoice] | None
 
 @dataclass(frozen=True)
 class BoundSlot:
-    """A device slot of the plan, the device it runs on, and its executables in plan order."""
+    """A device slot of the plan, the device it is bound to, and its executables in plan order."""
 
     plan: DevicePlan
     device: Device
@@ -32,7 +32,7 @@ class BoundSlot:
         return self.device.info.id
 
     def memory(self, kind: MemoryKind) -> str:
-        """Where memory lies that the device allocates, for the memory ledger."""
+        """Where the device allocates memory of a kind, for the memory ledger."""
         capabilities = self.device.capabilities
         if not capabilities.unified_memory:
             return "device memory" if kind is MemoryKind.DEVICE else "host memory"
@@ -45,16 +45,16 @@ class BoundSlot:
 
 
 def bind(plan: Plan, resources: Resources, devices: Devices = None) -> list[BoundSlot]:
-    """Find a device for every slot and load the slot's code.
+    """Bind every slot to a device and load the slot's code.
 
-    ``devices`` maps slots to devices: a mapping by slot name, or names of devices, each of which takes
-    the slot of its name, else one of its driver (``["vulkan:1"]``). Slots that are not named get the device
-    they are called after, else the first of their driver that can run the code, one that no other slot has
-    where there are several. Open `Device` objects are taken as they are.
-    Raises TargetMismatchError naming the target and what is present, DeviceUnavailableError for a
-    device that is asked for but does not exist, cannot be used or has no slot.
+    ``devices`` assigns devices to slots: a mapping by slot name, or names of devices (``["vulkan:1"]``), each
+    for the slot of that name, else for one of its driver. Other slots are bound to the device of their own
+    name, else to the first of their driver that can run the code, preferably one that no other slot has. Open
+    `Device` objects are used as they are.
+    Raises TargetMismatchError naming the target and the devices present, DeviceUnavailableError for a
+    requested device that does not exist, cannot be used or has no slot.
     """
-    chosen = choices(plan, devices)
+    chosen = assign_devices(plan, devices)
     taken = {_label(choice) for choice in chosen.values()}
     bound = []
     for slot in plan.devices:
@@ -65,7 +65,7 @@ def bind(plan: Plan, resources: Resources, devices: Devices = None) -> list[Boun
 
 
 def probe_links(slots: Sequence[BoundSlot]) -> Links:
-    """Which slots share memory, found by trying: one small buffer of each, imported by the others."""
+    """Which slots share memory, probed with one small buffer of each that the others import."""
     capabilities = [slot.device.capabilities for slot in slots]
     reach = []
     for owner in slots:
@@ -89,8 +89,8 @@ def probe_links(slots: Sequence[BoundSlot]) -> Links:
     )
 
 
-def choices(plan: Plan, devices: Devices) -> dict[str, DeviceChoice]:
-    """The devices asked for, by slot name; raises DeviceUnavailableError as `bind` does."""
+def assign_devices(plan: Plan, devices: Devices) -> dict[str, DeviceChoice]:
+    """The requested devices by slot name; raises DeviceUnavailableError as `bind` does."""
     names = {slot.name: slot for slot in plan.devices}
     listed = ", ".join(names) or "none"
     if devices is None:
@@ -107,18 +107,18 @@ def choices(plan: Plan, devices: Devices) -> dict[str, DeviceChoice]:
     for device in sorted(devices, key=lambda device: _label(device) not in by_name):
         label = device if isinstance(device, str) else device.info.id
         driver = label.partition(":")[0]
-        fits = [s for s in plan.devices if (s.driver == driver or s.name == label) and s.name not in chosen]
-        fits.sort(key=lambda slot: _plain(slot.name) != _plain(label))
-        if not fits:
+        slots = [s for s in plan.devices if (s.driver == driver or s.name == label) and s.name not in chosen]
+        slots.sort(key=lambda slot: _plain(slot.name) != _plain(label))
+        if not slots:
             raise DeviceUnavailableError(
                 f"the model was not compiled for {label!r} (or it is named twice); its device slots: {listed}"
             )
-        chosen[fits[0].name] = device
+        chosen[slots[0].name] = device
     return chosen
 
 
 def _plain(name: str) -> str:
-    """The first device of a driver goes by the driver's name alone."""
+    """The canonical name of a device: the first of a driver has the driver's name."""
     return name.removesuffix(":0")
 
 
@@ -129,7 +129,7 @@ def _label(choice: DeviceChoice) -> str:
 def _bind_slot(
     slot: DevicePlan, resources: Resources, choice: DeviceChoice | None, taken: set[str], others: set[str]
 ) -> BoundSlot:
-    """``taken`` are the devices of other slots, ``others`` the names of the other slots."""
+    """``taken`` are the devices bound to other slots, ``others`` the names of the other slots."""
     if choice is not None:
         device = open_device(choice) if isinstance(choice, str) else choice
         return BoundSlot(slot, device, _load_all(slot, device, resources))
@@ -149,8 +149,8 @@ def _bind_slot(
         except (TargetMismatchError, DeviceUnavailableError) as error:
             reasons.append(f"{info.id} ({info.name}): {error}")
     if not candidates:
-        found = ", ".join(f"{i.id} ({i.name})" for i in present_devices() if i.supported) or "no device"
-        reasons.append(f"no device of driver {slot.driver!r}; present: {found}")
+        present = ", ".join(f"{i.id} ({i.name})" for i in present_devices() if i.supported) or "no device"
+        reasons.append(f"no device of driver {slot.driver!r}; present: {present}")
     raise TargetMismatchError(
         f"no present device can run the part for {slot.name!r} (target {slot.target}): " + " | ".join(reasons)
     )

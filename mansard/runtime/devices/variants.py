@@ -1,4 +1,4 @@
-"""Which variant of a plan runs on the devices present, and why."""
+"""Selects the variant of a plan that runs on the devices present."""
 
 from __future__ import annotations
 
@@ -9,64 +9,64 @@ from mansard.errors import TargetMismatchError
 from mansard.hal.device import DeviceInfo
 from mansard.hal.registry import devices as present_devices
 from mansard.plan.plan import DevicePlan, Plan
-from mansard.runtime.devices.binding import DeviceChoice, Devices, choices
+from mansard.runtime.devices.binding import DeviceChoice, Devices, assign_devices
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """A variant, the target that tells it from the others, and why it cannot run (empty: it can)."""
+class VariantCheck:
+    """A variant, the target that distinguishes it, and why it cannot run (empty: it can)."""
 
     plan: Plan
     target: str
     refusal: str
-    meant: str = ""
-    """The device present that the target means, by its name; empty for none, or without a name."""
+    made_for: str = ""
+    """The name of the device present that the variant was compiled for; empty for none or without a name."""
 
 
-def choose(plan: Plan, devices: Devices = None) -> Plan:
+def choose_variant(plan: Plan, devices: Devices = None) -> Plan:
     """The best variant of a plan that the devices can run; the plan itself when it has no variants.
 
-    ``devices`` are as for `bind`. Raises TargetMismatchError naming what each variant needs and the
+    ``devices`` are as for `bind`. Raises TargetMismatchError naming what each variant requires and the
     devices lack.
     """
     if not plan.variants:
         return plan
-    found = verdicts(plan, devices)
-    best = chosen_of(found)
+    checks = check_variants(plan, devices)
+    best = best_variant(checks)
     if best is not None:
         return best.plan
     raise TargetMismatchError(
-        "no variant of the model runs here: " + "; ".join(f"{v.target}: {v.refusal}" for v in found)
+        "no variant of the model runs here: " + "; ".join(f"{v.target}: {v.refusal}" for v in checks)
     )
 
 
-def chosen_of(found: Sequence[Verdict]) -> Verdict | None:
-    """The variant to take: one that is meant for a device present, else the first that runs."""
-    running = [verdict for verdict in found if not verdict.refusal]
-    return next((verdict for verdict in running if verdict.meant), next(iter(running), None))
+def best_variant(checks: Sequence[VariantCheck]) -> VariantCheck | None:
+    """A variant that can run: one compiled for a device present, else the first."""
+    runnable = [check for check in checks if not check.refusal]
+    return next((check for check in runnable if check.made_for), next(iter(runnable), None))
 
 
-def verdicts(plan: Plan, devices: Devices = None) -> list[Verdict]:
-    """Each variant of a plan, the best first, and whether it can run."""
+def check_variants(plan: Plan, devices: Devices = None) -> list[VariantCheck]:
+    """The variants of a plan, the best first, and whether each can run."""
     plans = plan.with_variants()
-    chosen = choices(plan, devices)
+    chosen = assign_devices(plan, devices)
     varying = [i for i in range(len(plan.devices)) if len({p.devices[i].target for p in plans}) > 1]
     infos = {i: _infos(plan.devices[i], chosen.get(plan.devices[i].name)) for i in varying}
     for i in varying:
-        # A model is bound to the first device that runs any variant: what fits later ones does not count.
-        able = [info for info in infos[i] if any(not _lacks(p.devices[i], info) for p in plans)]
-        infos[i] = able[:1] or infos[i]
-    found = []
-    for one in plans:
-        slots = [(one.devices[i], infos[i]) for i in varying]
+        # A model is bound to the first device that runs any variant, whatever fits the later ones.
+        capable = [info for info in infos[i] if any(not _lacks(p.devices[i], info) for p in plans)]
+        infos[i] = capable[:1] or infos[i]
+    checks = []
+    for variant in plans:
+        slots = [(variant.devices[i], infos[i]) for i in varying]
         reasons = [_refusal(slot, present) for slot, present in slots]
-        meant = [info.name for slot, present in slots for info in present if _is_meant(slot, info)]
+        products = [info.name for slot, present in slots for info in present if _is_made_for(slot, info)]
         target = " and ".join(slot.target for slot, _ in slots)
-        found.append(Verdict(one, target, "; ".join(filter(None, reasons)), ", ".join(meant)))
-    return found
+        checks.append(VariantCheck(variant, target, "; ".join(filter(None, reasons)), ", ".join(products)))
+    return checks
 
 
-def _is_meant(slot: DevicePlan, info: DeviceInfo) -> bool:
+def _is_made_for(slot: DevicePlan, info: DeviceInfo) -> bool:
     return any(map(info.is_product, slot.made_for))
 
 
@@ -97,8 +97,8 @@ def _lacks(slot: DevicePlan, info: DeviceInfo) -> str:
 
 
 def _has(info: DeviceInfo, requirement: str) -> bool:
-    """Whether a device meets a requirement: a feature, or a limit as ``shared_memory>=16384``."""
-    name, limit, least = requirement.partition(">=")
-    if limit:
-        return info.limits.get(name.strip(), 0) >= int(least)
+    """Whether a device meets a requirement: a feature, or a limit such as ``shared_memory>=16384``."""
+    name, is_limit, minimum = requirement.partition(">=")
+    if is_limit:
+        return info.limits.get(name.strip(), 0) >= int(minimum)
     return info.features.get(name, False)

@@ -1,8 +1,8 @@
-"""Which copies between devices have nothing of their call to run beside.
+"""Finds copies between devices that no kernel of their call can overlap with.
 
-A copy on a device's transfer queue runs while kernels do, but takes longer to begin and to be noticed than
-one in the order of the kernels (on an H200 50 to 150 us). Where the device could not compute meanwhile, since
-all that it has left waits for the copy or for what is made of it elsewhere, that is lost.
+A copy on a device's transfer queue overlaps with kernels, but starting it and signalling its end takes longer
+than for a copy in the order of the kernels (on an H200 50 to 150 us). That cost is wasted where the device
+could not compute in the meantime, because everything it has left depends on the copy.
 """
 
 from __future__ import annotations
@@ -14,15 +14,37 @@ from mansard.plan.plan import DispatchStep, Plan, Segment, Step, TransferStep
 from mansard.plan.segments import Place, Segments, named, written
 
 
-def lonely_copies(plan: Plan, layout: Layout) -> set[CopyPlan]:
+def copies_without_overlap(plan: Plan, layout: Layout) -> set[CopyPlan]:
     """The copies of transfer steps during which their device has no kernel of the same call to run.
 
-    Not those to outputs: as batches of their own they reach memory that becomes the caller's.
+    Copies to outputs are left out: as separate submissions they can write to memory lent to the caller.
     """
     segments = Segments(plan)
     outputs = set(layout.readbacks.values())
+    fetches, readers = _idle_fetches_and_readers(plan, layout)
+    lonely = set(fetches)
+    for slot, device in enumerate(plan.devices):
+        for number, stores in enumerate(_written_before_kernels(device.segments, layout)):
+            later = [
+                n for n in range(number + 1, len(device.segments)) if _computes(device.segments[n].steps)
+            ]
+            ended = (
+                [segments.ended(slot, later[0], other) for other in range(len(plan.devices))] if later else []
+            )
+            for copy in layout.after.get((slot, number), []):
+                awaited = not later or any(ended[other] >= n for other, n in readers.get(copy, []))
+                if copy in readers and awaited and copy.source not in stores and copy.target not in outputs:
+                    lonely.add(copy)
+    return lonely
+
+
+def _idle_fetches_and_readers(
+    plan: Plan, layout: Layout
+) -> tuple[list[CopyPlan], dict[CopyPlan, list[Place]]]:
+    """The fetches that no kernel of their segment precedes; and by copy to memory shared by two devices, the
+    segments whose transfer steps read it."""
+    fetches: list[CopyPlan] = []
     readers: dict[CopyPlan, list[Place]] = {}
-    found = set()
     for slot, device in enumerate(plan.devices):
         for number, segment in enumerate(device.segments):
             for position, step in enumerate(segment.steps):
@@ -31,22 +53,10 @@ def lonely_copies(plan: Plan, layout: Layout) -> set[CopyPlan]:
                 key = step.source, step.target
                 copy, send = layout.transfers[key], layout.sends.get(key)
                 if copy is not None and copy.beside == number and not _computes(segment.steps[:position]):
-                    found.add(copy)
+                    fetches.append(copy)
                 if send is not None:
                     readers.setdefault(send, []).append((slot, number))
-    for slot, device in enumerate(plan.devices):
-        for number, behind in enumerate(_behind(device.segments, layout)):
-            later = [
-                n for n in range(number + 1, len(device.segments)) if _computes(device.segments[n].steps)
-            ]
-            ended = (
-                [segments.ended(slot, later[0], other) for other in range(len(plan.devices))] if later else []
-            )
-            for copy in layout.after.get((slot, number), []):
-                waited = not later or any(ended[other] >= n for other, n in readers.get(copy, []))
-                if copy in readers and waited and copy.source not in behind and copy.target not in outputs:
-                    found.add(copy)
-    return found
+    return fetches, readers
 
 
 def _computes(steps: Sequence[Step]) -> bool:
@@ -54,15 +64,15 @@ def _computes(steps: Sequence[Step]) -> bool:
     return any(isinstance(step, DispatchStep) for step in steps)
 
 
-def _behind(segments: Sequence[Segment], layout: Layout) -> list[set[Store]]:
-    """Of every segment of a device the memory it writes with a kernel behind."""
-    found: list[set[Store]] = []
+def _written_before_kernels(segments: Sequence[Segment], layout: Layout) -> list[set[Store]]:
+    """For every segment of a device, the stores that it writes before its last kernel."""
+    by_segment: list[set[Store]] = []
     seen: set[int] = set()
     for segment in segments:
-        own: dict[Store, int] = {}
+        last_write: dict[Store, int] = {}
         for position, step in enumerate(segment.steps):
             stores = [layout.of_value[value] for value in written(step, seen) if value in layout.of_value]
-            own.update(dict.fromkeys(stores, position))
+            last_write.update(dict.fromkeys(stores, position))
             seen.update(named(step))
-        found.append({store for store, at in own.items() if _computes(segment.steps[at + 1 :])})
-    return found
+        by_segment.append({store for store, at in last_write.items() if _computes(segment.steps[at + 1 :])})
+    return by_segment

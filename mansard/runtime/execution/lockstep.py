@@ -1,7 +1,7 @@
-"""The batches of a call one after another, on all devices together: how runtimes without overlap execute.
+"""Lockstep: the submissions of a call one after another across all devices, as runtimes without overlap do.
 
-Nothing else changes: the same recordings run on the same queues and wait for the same kind of points, so
-that a call in lockstep, measured beside the call itself, tells what overlap is worth.
+Everything else stays the same: the same recordings run on the same queues and wait for points of the same
+kind, so the time of a call in lockstep compared to that of a normal call shows what overlap gains.
 """
 
 from __future__ import annotations
@@ -11,38 +11,41 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mansard.errors import ArtifactError
-from mansard.runtime.execution.recording import RecordedBatch
-
-Place = tuple[int, int]
-"""A batch by device slot and number."""
+from mansard.runtime.execution.recorded import RecordedSubmission
+from mansard.runtime.memory.staged_upload import SubmissionId
 
 
-def one_order(batches: Sequence[Sequence[RecordedBatch]]) -> list[Place]:
-    """Every batch of every slot behind what it waits for.
+def serial_order(submissions: Sequence[Sequence[RecordedSubmission]]) -> list[SubmissionId]:
+    """Every submission of every slot, after those that it waits for.
 
-    A device goes on as long as it has a batch that may run, so that devices hand over as rarely as one order
-    allows. Raises ArtifactError when batches wait for each other in a circle.
+    A device continues as long as it has a submission that may run, so that the order changes devices as
+    rarely as possible. Raises ArtifactError when submissions wait for each other in a circle.
     """
-    order: list[Place] = []
-    done: set[Place] = set()
-    left = [list(range(len(own))) for own in batches]
-    while any(left):
+    order: list[SubmissionId] = []
+    done: set[SubmissionId] = set()
+    pending = [list(range(len(local))) for local in submissions]
+    while any(pending):
         before = len(order)
-        for slot, own in enumerate(batches):
-            while (number := next((n for n in left[slot] if done.issuperset(own[n].wait)), None)) is not None:
+        for slot, local in enumerate(submissions):
+            while (number := _next_ready(local, pending[slot], done)) is not None:
                 order.append((slot, number))
                 done.add((slot, number))
-                left[slot].remove(number)
+                pending[slot].remove(number)
         if len(order) == before:
-            raise ArtifactError("batches of the plan wait for each other in a circle")
+            raise ArtifactError("submissions of the plan wait for each other in a circle")
     return order
 
 
-def in_lockstep(batches: Sequence[Sequence[RecordedBatch]]) -> list[list[RecordedBatch]]:
-    """The batches, each of which waits for the one before it in `one_order` as well."""
-    found = [list(own) for own in batches]
-    order = one_order(batches)
-    for before, (slot, number) in itertools.pairwise(order):
-        batch = found[slot][number]
-        found[slot][number] = replace(batch, wait=tuple(dict.fromkeys((*batch.wait, before))))
-    return found
+def _next_ready(
+    local: Sequence[RecordedSubmission], pending: Sequence[int], done: set[SubmissionId]
+) -> int | None:
+    return next((number for number in pending if done.issuperset(local[number].wait)), None)
+
+
+def in_lockstep(submissions: Sequence[Sequence[RecordedSubmission]]) -> list[list[RecordedSubmission]]:
+    """The submissions, each of which also waits for its predecessor in `serial_order`."""
+    chained = [list(local) for local in submissions]
+    for previous, (slot, number) in itertools.pairwise(serial_order(submissions)):
+        submission = chained[slot][number]
+        chained[slot][number] = replace(submission, wait=tuple(dict.fromkeys((*submission.wait, previous))))
+    return chained

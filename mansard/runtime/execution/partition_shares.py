@@ -1,16 +1,16 @@
-"""The parts of divided dispatches that each device gets, corrected by what calls measure.
+"""The shares of partitioned dispatches that each device computes, adapted to the times that calls measure.
 
-Every call takes the extents of the moment (`Shares.applied`) and, when it has ended, tells how long each
-piece took (`Shares.observe`). A device's rate is the median of its last `MEMORY` calls, so that one
-call that was disturbed changes nothing, and a device that stays slower gets less from the third call on.
+Every call uses the current extents (`PartitionShares.applied`) and reports at its end how long each piece
+took (`PartitionShares.observe`). The rate of a device is the median of its last `WINDOW` calls, so a single
+disturbed call has no effect, and a device that stays slower gets less from the third call on.
 
-Rates are not all: kernels work in tiles, and a few rows more can cost a whole round of them. So what was
-measured of a division counts for more than what rates promise (`_Known`), as long as the devices are as fast
-as they were then.
+Rates are not sufficient: kernels work in tiles, and a few more rows can cost another round of tiles. So the
+times measured for a division take precedence over the times that rates predict (`_MeasuredDivision`), as long
+as the speed of the devices has not changed since.
 
-Every other set of extents is another recording; equal ones are used again. So extents change in steps of
-a 64th of the whole, and only when all divided dispatches together would then take less time by `GAIN`, and by
-more than that after recent changes: where times are noise, shares come to rest.
+Each set of extents needs recordings of its own. So extents change in steps of a 64th of the whole, and only
+when that is expected to shorten all partitioned dispatches by `MIN_GAIN`, or by more after recent changes:
+so shares settle even where times are noisy.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from mansard import dims
 from mansard.dims import Dim
 from mansard.hal import ProfileRow
 from mansard.plan.plan import SplitSpec
-from mansard.runtime.memory.tensors import Prepared
+from mansard.runtime.memory.signature import PreparedInputs
 
-MEMORY = 5
-GAIN = 0.04
+WINDOW = 5
+MIN_GAIN = 0.04
 STEPS = 64
-SURE = 3
-"""Calls from which the median of a division's times counts."""
-CHANGED = 0.15
-"""By how much a piece's time must differ for its device to be another than before."""
-CALM = 0.97
-"""What is left of the unrest of a change after each call; each change raises the gain asked for by `GAIN`."""
+MIN_SAMPLES = 3
+"""Calls from which the median of a division's times is used."""
+SPEED_CHANGE = 0.15
+"""The relative difference in a piece's time from which the speed of its device counts as changed."""
+DAMPING_DECAY = 0.97
+"""Each change of shares raises the required gain by `MIN_GAIN`; this part of it remains after each call."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """How dispatches are divided now: ``extents`` of ``total`` positions of a dim, by device."""
+    """The current division of dispatches: ``extents`` of ``total`` positions of a dim, by device."""
 
     dim: str
     total: int
     devices: tuple[str, ...]
     extents: tuple[int, ...]
     dispatches: int
-    """How many dispatches are divided like this."""
+    """How many dispatches are divided in this way."""
 
     @property
     def fractions(self) -> dict[str, float]:
-        """The part of each device."""
+        """The fraction of each device."""
         return {d: e / self.total for d, e in zip(self.devices, self.extents, strict=True)}
 
     def __str__(self) -> str:
@@ -59,50 +59,51 @@ class Share:
         return f"{self.total} {self.dim} of {self.dispatches} dispatches: {parts}"
 
 
-def balanced(rates: Sequence[float], total: int, unit: int, most: Sequence[int]) -> tuple[int, ...]:
-    """Extents in the ratio of rates. All but the last are multiples of ``unit`` from one unit to what
-    ``most`` allows; the last is what they leave, at least a unit."""
+def balanced(rates: Sequence[float], total: int, unit: int, limits: Sequence[int]) -> tuple[int, ...]:
+    """Extents in the ratio of rates. All but the last are multiples of ``unit``, at least one unit and within
+    ``limits``; the last is the remainder, at least a unit."""
     whole = sum(rates)
-    left = total - unit * len(rates)
+    remaining = total - unit * len(rates)
     extents = []
-    for rate, limit in zip(rates[:-1], most, strict=True):
-        wanted = round(rate / whole * total / unit) * unit
-        more = max(0, min(wanted, limit) - unit)
-        more = min(more, left - left % unit)
-        left -= more
-        extents.append(unit + more)
+    for rate, limit in zip(rates[:-1], limits, strict=True):
+        ideal = round(rate / whole * total / unit) * unit
+        extra = max(0, min(ideal, limit) - unit)
+        extra = min(extra, remaining - remaining % unit)
+        remaining -= extra
+        extents.append(unit + extra)
     return (*extents, total - sum(extents))
 
 
-class _Known:
+class _MeasuredDivision:
     """The seconds that the pieces of one division took in the latest calls."""
 
     def __init__(self, count: int) -> None:
-        self._latest: list[deque[float]] = [deque(maxlen=MEMORY) for _ in range(count)]
-        self._first: list[float] = []
-        """The medians when there were enough to be sure."""
+        self._latest: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(count)]
+        self._reference: list[float] = []
+        """The medians when there were enough samples for the first time."""
 
     def add(self, seconds: Sequence[float]) -> bool:
-        """Take over another call; False where devices are no longer what they were."""
-        for known, time in zip(self._latest, seconds, strict=True):
-            known.append(time)
-        if not self.sure:
+        """Add the times of a call; False where the speed of a device has changed."""
+        for times, time in zip(self._latest, seconds, strict=True):
+            times.append(time)
+        if not self.reliable:
             return True
-        medians = [_median(known) for known in self._latest]
-        self._first = self._first or medians
-        same = all(abs(new - old) <= CHANGED * old for new, old in zip(medians, self._first, strict=True))
-        self._first = self._first if same else medians
-        return same
+        medians = [_median(times) for times in self._latest]
+        self._reference = self._reference or medians
+        pairs = zip(medians, self._reference, strict=True)
+        unchanged = all(abs(new - old) <= SPEED_CHANGE * old for new, old in pairs)
+        self._reference = self._reference if unchanged else medians
+        return unchanged
 
-    def agrees(self, extents: Sequence[int], rates: Sequence[float]) -> bool:
-        """Whether devices of these rates may have done it. A round more or less is up to a factor of two."""
-        ends = zip(extents, map(_median, self._latest), rates, strict=True)
-        return all(0.5 <= extent / time / rate <= 2.0 for extent, time, rate in ends)
+    def consistent_with(self, extents: Sequence[int], rates: Sequence[float]) -> bool:
+        """Whether the times fit devices of these rates, within a factor of two for a round of tiles."""
+        pieces = zip(extents, map(_median, self._latest), rates, strict=True)
+        return all(0.5 <= extent / time / rate <= 2.0 for extent, time, rate in pieces)
 
     @property
-    def sure(self) -> bool:
-        """Whether there were enough calls."""
-        return len(self._latest[0]) >= SURE
+    def reliable(self) -> bool:
+        """Whether there are enough samples."""
+        return len(self._latest[0]) >= MIN_SAMPLES
 
     @property
     def seconds(self) -> float:
@@ -111,134 +112,140 @@ class _Known:
 
 
 @dataclass
-class _Ratio:
-    """One split: its extents now, and the latest rates of its pieces in positions a second."""
+class _AdaptiveSplit:
+    """A split with its current extents, and the latest rates of its pieces in positions per second."""
 
-    split: SplitSpec
+    spec: SplitSpec
     symbols: tuple[Dim, ...]
     extents: tuple[int, ...]
     rates: list[deque[float]] = field(default_factory=list)
-    tried: dict[tuple[int, ...], _Known] = field(default_factory=dict)
-    """Divisions that were measured with the devices as they are."""
+    measured: dict[tuple[int, ...], _MeasuredDivision] = field(default_factory=dict)
+    """Divisions measured at the devices' current speed."""
 
     def __post_init__(self) -> None:
-        self.rates = [deque(maxlen=MEMORY) for _ in self.extents]
+        self.rates = [deque(maxlen=WINDOW) for _ in self.extents]
         unit = max((dim.multiple for dim in self.symbols), default=1)
-        step = unit * -(-self.split.total // (unit * STEPS))
-        self.step = step if self.split.total >= step * len(self.extents) else unit
+        step = unit * -(-self.spec.total // (unit * STEPS))
+        self.step = step if self.spec.total >= step * len(self.extents) else unit
 
     @staticmethod
-    def of(split: SplitSpec) -> _Ratio:
-        """The split with the shares that the compiler expects to be best."""
+    def of(split: SplitSpec) -> _AdaptiveSplit:
+        """The split with the shares that the compiler predicts to be best."""
         symbols = tuple(next(iter(dims.to_expr(size).symbols())) for size in split.sizes[:-1])
-        return _Ratio(split, symbols, split.initial)
+        return _AdaptiveSplit(split, symbols, split.initial)
 
     def learn(self, extents: tuple[int, ...], seconds: Sequence[float]) -> None:
-        """Take over what pieces of these extents took."""
+        """Add the times of pieces of these extents."""
         for rates, extent, time in zip(self.rates, extents, seconds, strict=True):
             rates.append(extent / time)
-        known = self.tried.setdefault(extents, _Known(len(extents)))
-        if not known.add(seconds):
-            self.tried = {extents: known}
-        elif known.sure:
-            now = [_median(latest) for latest in self.rates]
-            self.tried = {e: k for e, k in self.tried.items() if k is known or k.agrees(e, now)}
+        division = self.measured.setdefault(extents, _MeasuredDivision(len(extents)))
+        if not division.add(seconds):
+            self.measured = {extents: division}
+        elif division.reliable:
+            current = [_median(latest) for latest in self.rates]
+            self.measured = {
+                e: d for e, d in self.measured.items() if d is division or d.consistent_with(e, current)
+            }
 
-    def outlook(self) -> tuple[float, float, tuple[int, ...]]:
-        """The seconds until the last piece ends, as it is and with better extents, and those."""
+    def best(self) -> tuple[float, float, tuple[int, ...]]:
+        """The seconds until the last piece ends, with the current and with the best extents, and those."""
         if not self.rates[0]:
             return 0.0, 0.0, self.extents
-        rates = [_median(known) for known in self.rates]
-        # One call may have been disturbed, which makes a division look worse, never better.
-        measured = {e: known.seconds for e, known in self.tried.items() if known.sure or e != self.extents}
-        even = balanced(rates, self.split.total, self.step, [dim.max for dim in self.symbols])
-        expected = {extents: _last(extents, rates) for extents in (self.extents, even)} | measured
-        better = min(expected, key=lambda extents: expected[extents])
-        now, then = expected[self.extents], expected[better]
-        return (now, then, better) if then < now else (now, now, self.extents)
+        rates = [_median(latest) for latest in self.rates]
+        # A disturbed call makes a division look slower, never faster, so one sample is enough for others.
+        measured = {
+            extents: division.seconds
+            for extents, division in self.measured.items()
+            if division.reliable or extents != self.extents
+        }
+        even = balanced(rates, self.spec.total, self.step, [dim.max for dim in self.symbols])
+        predicted = {extents: _makespan(extents, rates) for extents in (self.extents, even)} | measured
+        best = min(predicted, key=lambda extents: predicted[extents])
+        now, then = predicted[self.extents], predicted[best]
+        return (now, then, best) if then < now else (now, now, self.extents)
 
 
-def _median(known: deque[float]) -> float:
-    return sorted(known)[len(known) // 2]
+def _median(values: deque[float]) -> float:
+    return sorted(values)[len(values) // 2]
 
 
-def _last(extents: Sequence[int], rates: Sequence[float]) -> float:
-    """When the last piece ends."""
+def _makespan(extents: Sequence[int], rates: Sequence[float]) -> float:
+    """The time until the last piece ends."""
     return max(extent / rate for extent, rate in zip(extents, rates, strict=True))
 
 
-class Shares:
-    """The extents of all splits of a plan. Safe to use from several threads."""
+class PartitionShares:
+    """The extents of all splits of a plan. Thread-safe."""
 
     def __init__(self, splits: Sequence[SplitSpec] = (), devices: Sequence[str] = ()) -> None:
-        self._ratios = [_Ratio.of(split) for split in splits]
+        self._splits = [_AdaptiveSplit.of(split) for split in splits]
         self._devices = tuple(devices)
-        self._unrest = 0.0
+        self._damping = 0.0
         self._lock = threading.Lock()
         self._pieces = {
-            (piece.device, piece.label): (ratio, number)
-            for ratio in self._ratios
-            for pieces in ratio.split.dispatches
+            (piece.device, piece.label): (split, number)
+            for split in self._splits
+            for pieces in split.spec.dispatches
             for number, piece in enumerate(pieces)
         }
         self._copies = {
-            label: (ratio, number)
-            for ratio in self._ratios
-            for pieces in ratio.split.dispatches
+            label: (split, number)
+            for split in self._splits
+            for pieces in split.spec.dispatches
             for number, piece in enumerate(pieces)
             for label in piece.copies
         }
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to share."""
-        return bool(self._ratios)
+        """Whether any dispatch is partitioned."""
+        return bool(self._splits)
 
     def now(self) -> list[Share]:
-        """How every split is shared out to the next call."""
+        """The division of every split in the next call."""
         with self._lock:
             return [
                 Share(
-                    ratio.split.dim,
-                    ratio.split.total,
-                    tuple(self._devices[piece.device] for piece in ratio.split.dispatches[0]),
-                    ratio.extents,
-                    len(ratio.split.dispatches),
+                    split.spec.dim,
+                    split.spec.total,
+                    tuple(self._devices[piece.device] for piece in split.spec.dispatches[0]),
+                    split.extents,
+                    len(split.spec.dispatches),
                 )
-                for ratio in self._ratios
+                for split in self._splits
             ]
 
-    def applied(self, prepared: Prepared) -> Prepared:
-        """A call's inputs with the extents it shall use; as they are where that is decided already."""
-        if not self._ratios or self._ratios[0].symbols[0].name in prepared.dims:
-            return prepared
+    def applied(self, inputs: PreparedInputs) -> PreparedInputs:
+        """The inputs of a call with the extents it uses; unchanged if they have been applied already."""
+        if not self._splits or self._splits[0].symbols[0].name in inputs.dims:
+            return inputs
         with self._lock:
             chosen = {
                 dim.name: extent
-                for ratio in self._ratios
-                for dim, extent in zip(ratio.symbols, ratio.extents, strict=False)
+                for split in self._splits
+                for dim, extent in zip(split.symbols, split.extents, strict=False)
             }
-        return dataclasses.replace(prepared, dims={**prepared.dims, **chosen})
+        return dataclasses.replace(inputs, dims={**inputs.dims, **chosen})
 
     def observe(self, sizes: Mapping[str, int], rows: Sequence[Sequence[ProfileRow]]) -> None:
-        """Learn from a call with these values of the plan's dims; ``rows`` are its device times by slot."""
-        taken = {id(ratio): [0] * len(ratio.extents) for ratio in self._ratios}
-        for slot, own in enumerate(rows):
-            for row in own:
-                found = self._pieces.get((slot, row.label)) or self._copies.get(row.label)
-                if found is not None:
-                    ratio, number = found
-                    taken[id(ratio)][number] += row.end_ns - row.start_ns
+        """Adapt to a call with these values of the plan's dims; ``rows`` are its device times by slot."""
+        nanoseconds = {id(split): [0] * len(split.extents) for split in self._splits}
+        for slot, slot_rows in enumerate(rows):
+            for row in slot_rows:
+                piece = self._pieces.get((slot, row.label)) or self._copies.get(row.label)
+                if piece is not None:
+                    split, number = piece
+                    nanoseconds[id(split)][number] += row.end_ns - row.start_ns
         with self._lock:
-            self._unrest *= CALM
-            for ratio in self._ratios:
-                times = taken[id(ratio)]
+            self._damping *= DAMPING_DECAY
+            for split in self._splits:
+                times = nanoseconds[id(split)]
                 if all(times):
-                    extents = tuple(dims.evaluate(size, sizes) for size in ratio.split.sizes)
-                    ratio.learn(extents, [time / 1e9 for time in times])
-            outlooks = [ratio.outlook() for ratio in self._ratios]
-            now, then = sum(outlook[0] for outlook in outlooks), sum(outlook[1] for outlook in outlooks)
-            if then < now * (1 - GAIN * (1 + self._unrest)):
-                self._unrest += 1
-                for ratio, (_, _, better) in zip(self._ratios, outlooks, strict=True):
-                    ratio.extents = better
+                    extents = tuple(dims.evaluate(size, sizes) for size in split.spec.sizes)
+                    split.learn(extents, [time / 1e9 for time in times])
+            bests = [split.best() for split in self._splits]
+            now, then = sum(best[0] for best in bests), sum(best[1] for best in bests)
+            if then < now * (1 - MIN_GAIN * (1 + self._damping)):
+                self._damping += 1
+                for split, (_, _, extents) in zip(self._splits, bests, strict=True):
+                    split.extents = extents

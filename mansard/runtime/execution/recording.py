@@ -1,9 +1,8 @@
-"""From the steps of a plan to recorded command buffers, for one set of sizes."""
+"""Records the submissions of a plan as command buffers, for one set of sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from mansard import dims
 from mansard.errors import ArtifactError
@@ -16,78 +15,30 @@ from mansard.hal import (
     CommandBuffer,
     CopyCommand,
     DispatchCommand,
-    ProfileRow,
     QueueKind,
 )
 from mansard.plan.layout import CopyPlan, Layout, Store
 from mansard.plan.plan import BarrierStep, BindingSpec, DispatchStep, Plan
 from mansard.runtime.devices.binding import BoundSlot
-from mansard.runtime.execution.copy_overlap import lonely_copies
-from mansard.runtime.execution.submission import COMPUTE, SEND, Item, Piece, Work, make_batches
-from mansard.runtime.memory.output_pool import Block
-from mansard.runtime.memory.staged_upload import Fill, piece_bytes, pieces
-
-KEPT_RECORDINGS = 4
-"""Of a copy to blocks: while a caller holds one result, two blocks take turns."""
+from mansard.runtime.execution.copy_overlap import copies_without_overlap
+from mansard.runtime.execution.pooled_outputs import pooled_outputs
+from mansard.runtime.execution.recorded import OutputBlockCopy, RecordedSubmission
+from mansard.runtime.execution.submission import (
+    COMPUTE,
+    SEND,
+    CopyPiece,
+    Item,
+    SubmissionSpec,
+    plan_submissions,
+)
+from mansard.runtime.memory.staged_upload import SubmissionId, UploadPiece, piece_bytes, split_upload
 
 PlaceOf = Callable[[Store, int], tuple[Buffer | BindingSlot, int]]
-"""Where the commands of a slot find a store: a buffer, or what is bound to a slot at submission."""
-
-
-class LandingCopy(CommandBuffer):
-    """A copy to a block of `mansard.runtime.memory.output_pool`, another one for each call: recorded for
-    each.
-
-    Profiles and sizes are those of the recording used last.
-    """
-
-    def __init__(self, store: Store, record: Callable[[Buffer], CommandBuffer]) -> None:
-        self.store = store
-        self._record = record
-        self._recorded: dict[int, CommandBuffer] = {}
-        """By the number of the block, the one used last at the end."""
-
-    def to(self, block: Block, slot: int) -> CommandBuffer:
-        """The commands that copy to a block, by the device of a slot that has imported it."""
-        commands = self._recorded.pop(block.number, None) or self._record(block.buffers[slot])
-        self._recorded[block.number] = commands
-        if len(self._recorded) > KEPT_RECORDINGS:
-            self._recorded.pop(next(iter(self._recorded))).close()
-        return commands
-
-    @property
-    def latest(self) -> CommandBuffer | None:
-        """The recording used last."""
-        return self._recorded[next(reversed(self._recorded))] if self._recorded else None
-
-    def profile(self) -> Sequence[ProfileRow]:
-        """See `CommandBuffer.profile`."""
-        return () if self.latest is None else self.latest.profile()
-
-    def close(self) -> None:
-        """See `CommandBuffer.close`."""
-        for commands in self._recorded.values():
-            commands.close()
-        self._recorded = {}
-
-
-@dataclass(frozen=True)
-class RecordedBatch:
-    """Recorded commands, the batches they wait for (slot and number), and the arguments they name.
-
-    Batches of one ``lane`` (`mansard.runtime.execution.submission`) of a slot end in order, others in any.
-    """
-
-    commands: CommandBuffer
-    wait: tuple[tuple[int, int], ...]
-    arguments: tuple[int, ...]
-    lane: int = COMPUTE
-    fill: Fill | None = None
-    """What the host has filled before it runs."""
+"""Where the commands of a slot address a store: a buffer, or a binding slot, and an offset."""
 
 
 class Recorder:
-    """Records every batch of a plan once; counts the copies that a call then makes."""
+    """Records every submission of a plan once, and counts the copies that each call then performs."""
 
     def __init__(
         self,
@@ -106,90 +57,64 @@ class Recorder:
         capabilities = [slot.device.capabilities for slot in slots]
         # Calls that run at the same time have recordings of their own, spread over the compute queues.
         self._affinities = [slot.device.next_affinity() for slot in slots]
-        self.binds = [able.late_binding and able.unified_memory for able in capabilities]
-        """By slot, whether its commands may name memory that is known when they are submitted."""
-        # Where throughput is wanted there are kernels of other calls.
-        alone = plan.prediction is None or plan.prediction.objective == "latency"
-        queues = any(able.transfer_queue for able in capabilities)
-        self._lonely = lonely_copies(plan, layout) if alone and queues else set[CopyPlan]()
+        self.binds = [each.late_binding and each.unified_memory for each in capabilities]
+        """By slot, whether its commands may address memory that is bound at submission."""
+        # Where throughput is the objective, copies overlap with the kernels of other calls.
+        for_latency = plan.prediction is None or plan.prediction.objective == "latency"
+        transfer_queues = any(each.transfer_queue for each in capabilities)
+        without_overlap = for_latency and transfer_queues
+        self._without_overlap = copies_without_overlap(plan, layout) if without_overlap else set[CopyPlan]()
         self.copies = 0
         self.copied_bytes = 0
 
-    def landings(self, able: Callable[[int], bool]) -> set[Store]:
-        """The stores of outputs that may lie in other memory in every call: see
-        `mansard.runtime.memory.output_pool`.
+    def pooled_outputs(self, can_import: Callable[[int], bool]) -> set[Store]:
+        """See `mansard.runtime.execution.pooled_outputs`."""
+        return pooled_outputs(self._plan, self._layout, self.binds, self._is_separate, can_import)
 
-        Devices that bind buffers at submission may do with them what they want. Others may only copy to
-        them, in batches of their own, and must be ``able`` to import memory.
+    def record(self, pooled: Collection[Store] = ()) -> list[list[RecordedSubmission]]:
+        """The submissions of every slot, each after those of its slot that it waits for.
+
+        Large copies are submissions of their own on the device's transfer queue, so that they overlap with
+        kernels. Where that queue cannot be profiled, profiled recordings of them use the compute queue.
+        Copies to ``pooled`` stores are recorded when calls come, for the block of the call.
         """
-        layout, values = self._layout, [spec.value for spec in self._plan.outputs]
-        found = {
-            store
-            for value, store in layout.readbacks.items()
-            if values.count(value) == 1 and store.role == "arena" and value not in layout.offset_of
-        }
-        copies = [(slot, copy) for (slot, _), own in layout.before.items() for copy in own]
-        copies += [(copy.value.device, copy) for copy in layout.transfers.values() if copy is not None]
-        sends = [(slot, copy) for (slot, _), own in layout.after.items() for copy in own]
-        reached = {copy.target for slot, copy in sends if not self.binds[slot] and self._apart(slot, copy)}
-        fixed = {layout.of_value[exit_] for _, exit_ in self._plan.states}
-        fixed |= {
-            layout.of_value[value.id]
-            for value in self._plan.values
-            if not self.binds[value.device] and value.id in layout.of_value
-        }
-        for slot, copy in copies:
-            fixed |= set() if self.binds[slot] else {copy.source, copy.target}
-        for slot, copy in sends:
-            if not self.binds[slot]:
-                fixed |= {copy.source} if self._apart(slot, copy) else {copy.source, copy.target}
-        return {
-            store
-            for store in (found & reached) - fixed
-            if all(self.binds[slot] or able(slot) for slot in store.members)
-        }
-
-    def record(self, landings: Collection[Store] = ()) -> list[list[RecordedBatch]]:
-        """The batches of every slot, each behind those of its slot that it waits for.
-
-        Large copies are batches of their own for the device's transfer queue, so that they run while it
-        computes. Where that queue takes no times, profiled recordings have the same batches on the other.
-        Copies to ``landings`` are recorded as calls come.
-        """
-        work = make_batches(self._plan, self._layout, self._apart, self._pieces)
-        numbers = {each: (slot, n) for slot, own in enumerate(work) for n, each in enumerate(own)}
-        batches = [
-            [self._batch(slot, each, tuple(numbers[other] for other in each.after), landings) for each in own]
-            for slot, own in enumerate(work)
+        specs = plan_submissions(self._plan, self._layout, self._is_separate, self._split)
+        ids = {spec: (slot, n) for slot, local in enumerate(specs) for n, spec in enumerate(local)}
+        recorded = [
+            [
+                self._submission(slot, spec, tuple(ids[other] for other in spec.after), pooled)
+                for spec in local
+            ]
+            for slot, local in enumerate(specs)
         ]
         ends = [
             (slot, n)
-            for slot, own in enumerate(work)
-            for n in sorted({each.lane: n for n, each in enumerate(own)}.values())
+            for slot, local in enumerate(specs)
+            for n in sorted({spec.lane: n for n, spec in enumerate(local)}.values())
         ]
-        for slot in range(len(batches)):
-            batches[slot] += self._commit_states(slot, ends)
-        return batches
+        for slot in range(len(recorded)):
+            recorded[slot] += self._commit_states(slot, ends)
+        return recorded
 
-    def _apart(self, slot: int, copy: CopyPlan) -> bool:
-        """Whether a copy is a batch of its own, for the transfer queue of its device."""
+    def _is_separate(self, slot: int, copy: CopyPlan) -> bool:
+        """Whether a copy is a submission of its own, for the transfer queue of its device."""
         capabilities = self._slots[slot].device.capabilities
         large = self._bytes[copy.value.id] >= max(1, capabilities.transfer_bytes)
-        return capabilities.transfer_queue and large and copy not in self._lonely
+        return capabilities.transfer_queue and large and copy not in self._without_overlap
 
-    def _pieces(self, copy: CopyPlan) -> list[Piece]:
-        uploads = [(slot, each) for (slot, _), own in self._layout.before.items() for each in own]
-        total = sum(self._bytes[each.value.id] for slot, each in uploads if self._apart(slot, each))
-        cut = pieces(self._bytes[copy.value.id], piece_bytes(total))
-        return [Piece(copy, begin, size) for begin, size in cut]
+    def _split(self, copy: CopyPlan) -> list[CopyPiece]:
+        uploads = [(slot, each) for (slot, _), copies in self._layout.before.items() for each in copies]
+        total = sum(self._bytes[each.value.id] for slot, each in uploads if self._is_separate(slot, each))
+        pieces = split_upload(self._bytes[copy.value.id], piece_bytes(total))
+        return [CopyPiece(copy, begin, size) for begin, size in pieces]
 
-    def _fill(self, piece: Piece) -> Fill | None:
-        """What the host fills; None where it need not, since the device copies from the caller's array."""
+    def _staged(self, piece: CopyPiece) -> UploadPiece | None:
+        """What the host fills for a piece; None where the device copies from the caller's array."""
         source = piece.copy.source
-        return None if source.role == "argument" else Fill(source, piece.begin, piece.size)
+        return None if source.role == "argument" else UploadPiece(source, piece.begin, piece.size)
 
-    def _commit_states(self, slot: int, ends: Sequence[tuple[int, int]]) -> list[RecordedBatch]:
-        """New contents of states move to their place when every device is done with the old ones."""
+    def _commit_states(self, slot: int, ends: Sequence[SubmissionId]) -> list[RecordedSubmission]:
+        """Copies new contents of states to their place when every device is done with the old ones."""
         commands: list[Command] = []
         for entry, exit_ in self._plan.states:
             target, source = self._layout.of_value[entry], self._layout.of_value[exit_]
@@ -199,18 +124,18 @@ class Recorder:
         if not commands:
             return []
         recorded = self._record(slot, commands, COMPUTE)
-        return [RecordedBatch(recorded, tuple(ends), tuple(sorted(_arguments(commands))))]
+        return [RecordedSubmission(recorded, tuple(ends), tuple(sorted(_binding_slots(commands))))]
 
-    def _batch(
-        self, slot: int, work: Work, wait: tuple[tuple[int, int], ...], landings: Collection[Store]
-    ) -> RecordedBatch:
-        for copy in work.items if work.lane == SEND else ():
-            if isinstance(copy, CopyPlan) and copy.target in landings and self._bytes[copy.value.id]:
-                return RecordedBatch(self._landing_copy(slot, copy), wait, (), SEND)
-        commands = [command for item in work.items for command in self._commands(slot, item)]
-        recorded = self._record(slot, commands, work.lane)
-        fill = next((self._fill(item) for item in work.items if isinstance(item, Piece)), None)
-        return RecordedBatch(recorded, wait, tuple(sorted(_arguments(commands))), work.lane, fill)
+    def _submission(
+        self, slot: int, spec: SubmissionSpec, wait: tuple[SubmissionId, ...], pooled: Collection[Store]
+    ) -> RecordedSubmission:
+        for copy in spec.items if spec.lane == SEND else ():
+            if isinstance(copy, CopyPlan) and copy.target in pooled and self._bytes[copy.value.id]:
+                return RecordedSubmission(self._output_block_copy(slot, copy), wait, (), SEND)
+        commands = [command for item in spec.items for command in self._commands(slot, item)]
+        recorded = self._record(slot, commands, spec.lane)
+        staged = next((self._staged(item) for item in spec.items if isinstance(item, CopyPiece)), None)
+        return RecordedSubmission(recorded, wait, tuple(sorted(_binding_slots(commands))), spec.lane, staged)
 
     def _record(self, slot: int, commands: Sequence[Command], lane: int) -> CommandBuffer:
         device = self._slots[slot].device
@@ -219,29 +144,30 @@ class Recorder:
         affinity = self._affinities[slot]
         return device.record(commands, profile=self._profile, queue=queue, affinity=affinity)
 
-    def _landing_copy(self, slot: int, copy: CopyPlan) -> LandingCopy:
-        size, source, end = self._ends(slot, copy)
+    def _output_block_copy(self, slot: int, copy: CopyPlan) -> OutputBlockCopy:
+        size, source, target_offset = self._count_copy(slot, copy)
 
         def record(buffer: Buffer) -> CommandBuffer:
-            return self._record(slot, [CopyCommand(source, BufferRef(buffer, end), size, copy.label)], SEND)
+            target = BufferRef(buffer, target_offset)
+            return self._record(slot, [CopyCommand(source, target, size, copy.label)], SEND)
 
-        return LandingCopy(copy.target, record)
+        return OutputBlockCopy(copy.target, record)
 
-    def _commands(self, slot: int, step: Item) -> list[Command]:
-        if isinstance(step, BarrierStep):
+    def _commands(self, slot: int, item: Item) -> list[Command]:
+        if isinstance(item, BarrierStep):
             return [BarrierCommand()]
-        if isinstance(step, CopyPlan):
-            return self._copy(slot, step)
-        if isinstance(step, Piece):
-            return self._copy_piece(slot, step)
-        grid = [dims.evaluate(d, self._symbols) for d in step.grid]
+        if isinstance(item, CopyPlan):
+            return self._copy(slot, item)
+        if isinstance(item, CopyPiece):
+            return self._copy_piece(slot, item)
+        grid = [dims.evaluate(d, self._symbols) for d in item.grid]
         if min(grid) <= 0:
-            return []  # nothing to do for these sizes
-        bindings = tuple(self._binding(slot, binding, step) for binding in step.bindings)
-        params = tuple(dims.evaluate(p, self._symbols) for p in step.params)
-        executable = self._slots[slot].executables[step.executable]
+            return []  # an empty grid for these sizes
+        bindings = tuple(self._binding(slot, binding, item) for binding in item.bindings)
+        params = tuple(dims.evaluate(p, self._symbols) for p in item.params)
+        executable = self._slots[slot].executables[item.executable]
         return [
-            DispatchCommand(executable, step.entry, bindings, params, (grid[0], grid[1], grid[2]), step.label)
+            DispatchCommand(executable, item.entry, bindings, params, (grid[0], grid[1], grid[2]), item.label)
         ]
 
     def _binding(self, slot: int, binding: BindingSpec, step: DispatchStep) -> BufferRef:
@@ -261,33 +187,35 @@ class Recorder:
     def _copy(self, slot: int, copy: CopyPlan) -> list[Command]:
         if self._bytes[copy.value.id] == 0:
             return []
-        size, source, end = self._ends(slot, copy)
-        return [CopyCommand(source, self._reference(slot, copy.target, end), size, copy.label)]
+        size, source, target_offset = self._count_copy(slot, copy)
+        return [CopyCommand(source, self._reference(slot, copy.target, target_offset), size, copy.label)]
 
-    def _copy_piece(self, slot: int, piece: Piece) -> list[Command]:
+    def _copy_piece(self, slot: int, piece: CopyPiece) -> list[Command]:
         copy, begin = piece.copy, piece.begin
-        self.copies += begin == 0  # one copy, however it is cut
+        self.copies += begin == 0  # a copy counts once, however it is split
         self.copied_bytes += piece.size
         source, target = (self._reference(slot, store, begin) for store in (copy.source, copy.target))
         return [CopyCommand(source, target, piece.size, copy.label)]
 
-    def _ends(self, slot: int, copy: CopyPlan) -> tuple[int, BufferRef, int]:
-        """The bytes of a copy, which is counted, its source, and where in its target it begins."""
+    def _count_copy(self, slot: int, copy: CopyPlan) -> tuple[int, BufferRef, int]:
+        """Count a copy; returns its bytes, its source, and the offset in its target."""
         size = self._bytes[copy.value.id]
         self.copies += 1
         self.copied_bytes += size
-        begin, end = (dims.evaluate(at, self._symbols) for at in (copy.source_offset, copy.target_offset))
-        return size, self._reference(slot, copy.source, begin), end
+        source_offset, target_offset = (
+            dims.evaluate(offset, self._symbols) for offset in (copy.source_offset, copy.target_offset)
+        )
+        return size, self._reference(slot, copy.source, source_offset), target_offset
 
 
-def _arguments(commands: Sequence[Command]) -> set[int]:
-    """The argument numbers that commands name."""
-    found: set[int] = set()
+def _binding_slots(commands: Sequence[Command]) -> set[int]:
+    """The indices of the binding slots that commands use."""
+    indices: set[int] = set()
     for command in commands:
         references: tuple[BufferRef, ...] = ()
         if isinstance(command, DispatchCommand):
             references = command.bindings
         elif isinstance(command, CopyCommand):
             references = (command.source, command.target)
-        found |= {r.buffer.index for r in references if isinstance(r.buffer, BindingSlot)}
-    return found
+        indices |= {r.buffer.index for r in references if isinstance(r.buffer, BindingSlot)}
+    return indices

@@ -1,10 +1,10 @@
-"""Which commands of a call go to which queue in one batch, and what each batch waits for.
+"""Groups the commands of a call into submissions, with the submissions that each waits for.
 
-Every device slot has up to three lanes, in each of which batches run in order: `COMPUTE` for kernels and
-small copies, and on the device's transfer queue `FETCH` for what it copies before its kernels and `SEND`
-for what it copies after them. Kernels of a segment wait for its fetches alone, a fetch for whoever makes
-what it copies and for the segment beside which it may run (its target's memory is free from there on),
-a send for the kernel that makes what it copies.
+Every device slot has up to three lanes, in each of which submissions run in order: `COMPUTE` for kernels and
+small copies, and on the device's transfer queue `FETCH` for the copies before its kernels and `SEND` for
+those after them. The kernels of a segment wait only for its fetches; a fetch waits for the producer of what
+it copies, and for the segment that it may overlap with (from whose start on its target is free); a send waits
+for the kernel that produces what it copies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LANES = 3
 
 
 @dataclass(frozen=True)
-class Piece:
+class CopyPiece:
     """A part of an upload: ``size`` bytes from byte ``begin`` on."""
 
     copy: CopyPlan
@@ -30,71 +30,74 @@ class Piece:
     size: int
 
 
-Item = DispatchStep | BarrierStep | CopyPlan | Piece
-Pieces = Callable[[CopyPlan], Sequence[CopyPlan | Piece]]
-"""How an upload that goes to the transfer queue is cut."""
-Apart = Callable[[int, CopyPlan], bool]
-"""Whether a slot's copy goes to the transfer queue."""
+Item = DispatchStep | BarrierStep | CopyPlan | CopyPiece
+SplitUpload = Callable[[CopyPlan], Sequence[CopyPlan | CopyPiece]]
+"""How an upload on the transfer queue is split."""
+IsSeparate = Callable[[int, CopyPlan], bool]
+"""Whether a slot's copy is a submission of its own, for the transfer queue."""
 
 
 @dataclass(eq=False)
-class Work:
-    """What becomes one batch of a slot."""
+class SubmissionSpec:
+    """The contents of one submission of a slot, before it is recorded."""
 
     slot: int
     lane: int
     items: list[Item] = field(default_factory=list)
-    after: list[Work] = field(default_factory=list)
-    """What it waits for."""
+    after: list[SubmissionSpec] = field(default_factory=list)
+    """The submissions it waits for."""
 
     @property
     def computes(self) -> bool:
-        """Whether there is a kernel in it."""
+        """Whether it contains a kernel."""
         return any(isinstance(item, DispatchStep) for item in self.items)
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to run."""
+        """Whether it contains nothing to run."""
         return all(isinstance(item, BarrierStep) for item in self.items)
 
 
-def whole(copy: CopyPlan) -> list[CopyPlan]:
+def unsplit(copy: CopyPlan) -> list[CopyPlan]:
     """An upload in one piece."""
     return [copy]
 
 
-def make_batches(plan: Plan, layout: Layout, apart: Apart, cut: Pieces = whole) -> list[list[Work]]:
-    """The batches of every slot, each behind those of its slot that it waits for.
+def plan_submissions(
+    plan: Plan, layout: Layout, is_separate: IsSeparate, split: SplitUpload = unsplit
+) -> list[list[SubmissionSpec]]:
+    """The submissions of every slot, each after those of its slot that it waits for.
 
-    Uploads that are apart are ``cut`` into batches of one piece each.
-    Segments without commands have none; who waits for one waits for what it waits for.
+    Separate uploads are ``split`` into submissions of one piece each. Segments without commands have no
+    submission; what waits for one waits for its predecessors instead.
     """
-    return _Batching(plan, layout, apart, cut).run()
+    return _SubmissionPlanner(plan, layout, is_separate, split).run()
 
 
-class _Batching:
-    def __init__(self, plan: Plan, layout: Layout, apart: Apart, cut: Pieces) -> None:
-        self.plan, self.layout, self.apart, self.cut = plan, layout, apart, cut
-        self.work: list[list[Work]] = [[] for _ in plan.devices]
-        self.last: list[list[Work | None]] = [[None] * LANES for _ in plan.devices]
-        self.end: dict[Place, Work] = {}
-        """The last batch of a segment's kernels."""
-        self.moved: dict[CopyPlan, Work] = {}
-        """The batches of copies that are apart."""
+class _SubmissionPlanner:
+    def __init__(self, plan: Plan, layout: Layout, is_separate: IsSeparate, split: SplitUpload) -> None:
+        self.plan, self.layout, self.is_separate, self.split = plan, layout, is_separate, split
+        self.submissions: list[list[SubmissionSpec]] = [[] for _ in plan.devices]
+        self.last: list[list[SubmissionSpec | None]] = [[None] * LANES for _ in plan.devices]
+        """By slot and lane."""
+        self.end: dict[Place, SubmissionSpec] = {}
+        """The last submission of a segment's kernels."""
+        self.copied_by: dict[CopyPlan, SubmissionSpec] = {}
+        """The submissions of separate copies."""
         self.reading: list[list[CopyPlan]] = [[] for _ in plan.devices]
-        """Copies apart that may still read what the slot's kernels have made."""
+        """Separate copies that may still read what the slot's kernels have written."""
         self.seen: list[set[int]] = [set() for _ in plan.devices]
 
-    def run(self) -> list[list[Work]]:
+    def run(self) -> list[list[SubmissionSpec]]:
         reached = [0] * len(self.plan.devices)
         while any(self._advance(slot, reached) for slot in range(len(reached))):
             pass
         if any(n < len(d.segments) for n, d in zip(reached, self.plan.devices, strict=True)):
             raise ArtifactError("segments of the plan wait for each other in a circle")
-        return [_without_empty(own) for own in self.work]
+        return [_without_empty(submissions) for submissions in self.submissions]
 
     def _advance(self, slot: int, reached: list[int]) -> bool:
-        """Make the batches of a slot's next segments, as far as what they wait for is made."""
+        """Plan a slot's next segments, as far as those that they wait for are planned."""
         begin, segments = reached[slot], self.plan.devices[slot].segments
         while reached[slot] < len(segments):
             if any(s != slot and n >= reached[s] for s, n in segments[reached[slot]].wait):
@@ -107,134 +110,143 @@ class _Batching:
         segment = self.plan.devices[slot].segments[number]
         uploads = self.layout.before.get((slot, number), [])
         downloads = self.layout.after.get((slot, number), [])
-        early = self._first_uses(segment.steps, [copy for copy in uploads if self.apart(slot, copy)])
-        late = [copy for copy in downloads if self.apart(slot, copy)]
-        cuts = self._cuts(slot, segment.steps, late)
+        fetches = self._by_first_use(
+            segment.steps, [copy for copy in uploads if self.is_separate(slot, copy)]
+        )
+        sends = [copy for copy in downloads if self.is_separate(slot, copy)]
+        cuts = self._by_producer(slot, segment.steps, sends)
         needed = [self.end[place] for place in segment.wait if place[0] != slot]
-        work = Work(slot, COMPUTE, [copy for copy in uploads if not self.apart(slot, copy)])
-        if work.items:
-            work.items.append(BarrierStep())
+        current = SubmissionSpec(
+            slot, COMPUTE, [copy for copy in uploads if not self.is_separate(slot, copy)]
+        )
+        if current.items:
+            current.items.append(BarrierStep())
         for position, step in enumerate(segment.steps):
-            waits = self._overwritten(slot, step)
-            if position in early:
-                fetched = [piece for copy in early[position] for piece in self.cut(copy)]
-                waits.append([self._lane(Work(slot, FETCH, [piece])) for piece in fetched][-1])
+            waits = self._readers_overwritten(slot, step)
+            if position in fetches:
+                pieces = [piece for copy in fetches[position] for piece in self.split(copy)]
+                waits.append([self._append(SubmissionSpec(slot, FETCH, [piece])) for piece in pieces][-1])
             items: list[Item] = []
             if isinstance(step, TransferStep):
-                items, sent = self._transfer(slot, number, step)
-                waits += sent
+                items, transfer_waits = self._transfer(slot, number, step)
+                waits += transfer_waits
             else:
                 items.append(step)
-            if waits and work.computes:  # what came before need not wait
-                self._kernels(work, needed, slot, number)
-                work, needed = Work(slot, COMPUTE), []
+            if waits and current.computes:  # earlier kernels need not wait
+                self._append_kernels(current, needed, slot, number)
+                current, needed = SubmissionSpec(slot, COMPUTE), []
             needed += waits
-            work.items += items
+            current.items += items
             self.seen[slot].update(named(step))
             if copies := cuts.get(position):
-                self._kernels(work, needed, slot, number)
-                self._send(copies, work)
-                work, needed = Work(slot, COMPUTE), []
-        if len(late) < len(downloads):
-            work.items += [BarrierStep(), *(copy for copy in downloads if copy not in late)]
-        self._kernels(work, needed, slot, number)
-        self._send(cuts.get(len(segment.steps), []), work)
+                self._append_kernels(current, needed, slot, number)
+                self._send(copies, current)
+                current, needed = SubmissionSpec(slot, COMPUTE), []
+        if len(sends) < len(downloads):
+            current.items += [BarrierStep(), *(copy for copy in downloads if copy not in sends)]
+        self._append_kernels(current, needed, slot, number)
+        self._send(cuts.get(len(segment.steps), []), current)
 
-    def _kernels(self, work: Work, needed: Sequence[Work], slot: int, number: int) -> None:
-        work.after += needed
-        self.end[slot, number] = self._lane(work)
+    def _append_kernels(
+        self, submission: SubmissionSpec, needed: Sequence[SubmissionSpec], slot: int, number: int
+    ) -> None:
+        submission.after += needed
+        self.end[slot, number] = self._append(submission)
 
-    def _lane(self, work: Work) -> Work:
-        """Put a batch at the end of its lane."""
-        before = self.last[work.slot][work.lane]
-        if before is not None:
-            work.after.append(before)
-        self.last[work.slot][work.lane] = work
-        self.work[work.slot].append(work)
-        self.moved |= {
-            item: work for item in work.items if isinstance(item, CopyPlan) and work.lane != COMPUTE
-        }
-        return work
+    def _append(self, submission: SubmissionSpec) -> SubmissionSpec:
+        """Put a submission at the end of its lane."""
+        slot, lane = submission.slot, submission.lane
+        previous = self.last[slot][lane]
+        if previous is not None:
+            submission.after.append(previous)
+        self.last[slot][lane] = submission
+        self.submissions[slot].append(submission)
+        if lane != COMPUTE:
+            copies = (item for item in submission.items if isinstance(item, CopyPlan))
+            self.copied_by.update(dict.fromkeys(copies, submission))
+        return submission
 
-    def _transfer(self, slot: int, number: int, step: TransferStep) -> tuple[list[Item], list[Work]]:
-        """What a step adds to its segment's work, and what the segment waits for from there on."""
+    def _transfer(
+        self, slot: int, number: int, step: TransferStep
+    ) -> tuple[list[Item], list[SubmissionSpec]]:
+        """What a step adds to its segment's submission, and what the segment waits for from there on."""
         key = step.source, step.target
         copy, send = self.layout.transfers[key], self.layout.sends.get(key)
-        sends = [self.moved[send]] if send in self.moved else []
+        sends = [self.copied_by[send]] if send in self.copied_by else []
         if copy is None:
             return [], sends
-        if copy.beside is None or not self.apart(slot, copy):
+        if copy.beside is None or not self.is_separate(slot, copy):
             return [BarrierStep(), copy, BarrierStep()], sends
-        beside = copy.beside
-        # The target's memory is free when the segment may run beside which it is filled.
-        before = list(self.plan.devices[slot].segments[beside].wait)
-        before += [(slot, beside - 1)] if beside else []
+        overlapped = copy.beside
+        # The target's memory is free as soon as the segment may run that the copy overlaps with.
+        before = list(self.plan.devices[slot].segments[overlapped].wait)
+        before += [(slot, overlapped - 1)] if overlapped else []
         before += [copy.made] if copy.made is not None and not sends else []
         after = [self.end[place] for place in dict.fromkeys(before)]
-        return [], [self._lane(Work(slot, FETCH, [copy], after + sends))]
+        return [], [self._append(SubmissionSpec(slot, FETCH, [copy], after + sends))]
 
-    def _send(self, copies: Sequence[CopyPlan], work: Work) -> None:
-        for copy in copies:  # one by one: whoever waits for the first need not wait for the others
-            self._lane(Work(work.slot, SEND, [copy], [work]))
-            self.reading[work.slot].append(copy)
+    def _send(self, copies: Sequence[CopyPlan], kernels: SubmissionSpec) -> None:
+        for copy in copies:  # one submission each: what waits for the first need not wait for the others
+            self._append(SubmissionSpec(kernels.slot, SEND, [copy], [kernels]))
+            self.reading[kernels.slot].append(copy)
 
-    def _overwritten(self, slot: int, step: Step) -> list[Work]:
-        """The copies apart that have to end before a step, which writes what they read."""
+    def _readers_overwritten(self, slot: int, step: Step) -> list[SubmissionSpec]:
+        """The separate copies that must end before a step, which writes what they read."""
         if not self.reading[slot]:
             return []
         values = written(step, self.seen[slot])
         stores = [self.layout.of_value[value] for value in values if value in self.layout.of_value]
-        found = [copy for copy in self.reading[slot] if copy.source in stores]
-        self.reading[slot] = [copy for copy in self.reading[slot] if copy not in found]
-        return [self.moved[copy] for copy in found]
+        overwritten = [copy for copy in self.reading[slot] if copy.source in stores]
+        self.reading[slot] = [copy for copy in self.reading[slot] if copy not in overwritten]
+        return [self.copied_by[copy] for copy in overwritten]
 
-    def _first_uses(self, steps: Sequence[Step], copies: Sequence[CopyPlan]) -> dict[int, list[CopyPlan]]:
-        """Copies by the position of the first step that uses what they bring."""
-        found: dict[int, list[CopyPlan]] = {}
+    def _by_first_use(self, steps: Sequence[Step], copies: Sequence[CopyPlan]) -> dict[int, list[CopyPlan]]:
+        """Uploads by the position of the first step that uses what they copy."""
+        first_uses: dict[int, list[CopyPlan]] = {}
         for copy in copies:
             uses = (
                 position
                 for position, step in enumerate(steps)
                 if any(self.layout.of_value.get(value) is copy.target for value in named(step))
             )
-            found.setdefault(next(uses), []).append(copy)
-        return dict(sorted(found.items()))
+            first_uses.setdefault(next(uses), []).append(copy)
+        return dict(sorted(first_uses.items()))
 
-    def _cuts(
+    def _by_producer(
         self, slot: int, steps: Sequence[Step], copies: Sequence[CopyPlan]
     ) -> dict[int, list[CopyPlan]]:
-        """Behind which step copies may start, by its position; those for the end have that of no step."""
+        """Downloads by the position of the step after which they may start; ``len(steps)`` at the end."""
         cuts: dict[int, list[CopyPlan]] = {}
         kernels = [p for p, step in enumerate(steps) if isinstance(step, DispatchStep)]
         for copy in copies:
-            seen, made = set(self.seen[slot]), -1
+            seen, producer = set(self.seen[slot]), -1
             for position, step in enumerate(steps):
                 stores = [self.layout.of_value.get(value) for value in written(step, seen)]
-                made = position if copy.source in stores else made
+                producer = position if copy.source in stores else producer
                 seen.update(named(step))
-            at_end = not kernels or made >= kernels[-1] or made < 0
-            cuts.setdefault(len(steps) if at_end else made, []).append(copy)
+            at_end = not kernels or producer >= kernels[-1] or producer < 0
+            cuts.setdefault(len(steps) if at_end else producer, []).append(copy)
         return cuts
 
 
-def _without_empty(own: Sequence[Work]) -> list[Work]:
-    for work in own:
-        work.after = _full(work.after)
-    return [work for work in own if not work.empty]
+def _without_empty(submissions: Sequence[SubmissionSpec]) -> list[SubmissionSpec]:
+    for submission in submissions:
+        submission.after = _skip_empty(submission.after)
+    return [submission for submission in submissions if not submission.empty]
 
 
-def _full(after: Iterable[Work]) -> list[Work]:
-    """Batches with, in place of empty ones, what those wait for."""
-    found: dict[Work, None] = {}
+def _skip_empty(after: Iterable[SubmissionSpec]) -> list[SubmissionSpec]:
+    """Submissions in which empty ones are replaced by what those wait for."""
+    nonempty: dict[SubmissionSpec, None] = {}
     pending = list(after)[::-1]
-    seen: set[Work] = set()
+    seen: set[SubmissionSpec] = set()
     while pending:
-        work = pending.pop()
-        if work in seen:
+        submission = pending.pop()
+        if submission in seen:
             continue
-        seen.add(work)
-        if work.empty:
-            pending += work.after
+        seen.add(submission)
+        if submission.empty:
+            pending += submission.after
         else:
-            found[work] = None
-    return list(found)
+            nonempty[submission] = None
+    return list(nonempty)

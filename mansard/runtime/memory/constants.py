@@ -1,54 +1,39 @@
-"""Weights on devices: in place where the device can use the host's memory, else uploaded once."""
+"""Weights on devices: used in place where the device can import host memory, else uploaded once."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from mansard.artifact.resources import FileResources, Resources, WeightBlock
 from mansard.artifact.weights import weight_bytes
 from mansard.errors import DeviceError, OutOfMemoryError
-from mansard.hal import (
-    Buffer,
-    BufferRef,
-    CopyCommand,
-    Device,
-    MemoryKind,
-    Point,
-    QueueKind,
-    Semaphore,
-    Submission,
-)
+from mansard.hal import Buffer, MemoryKind
 from mansard.plan.arena import ALIGNMENT
 from mansard.plan.layout import Layout, Links
 from mansard.plan.plan import Plan, WeightSpec
 from mansard.runtime.devices.binding import BoundSlot
-from mansard.runtime.memory.host_copy import HostCopy, copy_all
+from mansard.runtime.memory.host_copy import Bytes
+from mansard.runtime.memory.upload import upload
 
-STAGING_BYTES = 32 << 20
-# Kernels count on no more than the alignment of an element; NumPy gives 16 to every array.
 WEIGHT_ALIGNMENT = 16
-
-Bytes = npt.NDArray[np.uint8]
+"""Kernels assume no more than the alignment of an element; NumPy aligns every array to this."""
 
 
 @dataclass(frozen=True)
 class ConstantRow:
-    """One range of memory with weights, for the memory ledger."""
+    """A range of memory that holds weights, for the memory ledger."""
 
     slot: int
     bytes: int
     kind: str
-    """mapped (the host's own memory), uploaded, or shared (memory that another device's row counts)."""
+    """mapped (host memory used in place), uploaded, or shared (memory counted by another device's row)."""
     how: str
     """Where the memory lies, and how the device reaches it."""
 
 
 class Constants:
-    """The weights of a session: (slot, weight number) to the buffer and offset kernels read."""
+    """The weights of a session: by slot and weight number, the buffer and offset that kernels read."""
 
     def __init__(
         self, plan: Plan, layout: Layout, slots: Sequence[BoundSlot], links: Links, resources: Resources
@@ -60,13 +45,13 @@ class Constants:
         self._slots, self._links, self._resources = slots, links, resources
         self._weights = plan.weights
         self._mapped: set[str] = set()
-        wanted: dict[int, dict[int, WeightSpec]] = {}
+        by_slot: dict[int, dict[int, WeightSpec]] = {}
         for store in layout.stores:
             if store.role == "constant":
-                wanted.setdefault(store.home, {})[store.source] = plan.weights[store.source]
-        # Devices that may need copies come first: those that share their memory then use these copies.
-        for slot in sorted(wanted, key=lambda s: slots[s].device.capabilities.late_binding):
-            self._place(slot, wanted[slot])
+                by_slot.setdefault(store.home, {})[store.source] = plan.weights[store.source]
+        # Devices that may need uploads come first, so that devices sharing their memory can use the copies.
+        for slot in sorted(by_slot, key=lambda s: slots[s].device.capabilities.late_binding):
+            self._place(slot, by_slot[slot])
 
     def place(self, slot: int, weight: int) -> tuple[Buffer, int]:
         """Where a slot's kernels read a weight."""
@@ -77,29 +62,30 @@ class Constants:
         return self._resources.load(self._weights[weight])
 
     def close(self) -> None:
-        """Free the copies and let go of the host's memory."""
+        """Free the uploads and close the imported buffers."""
         for buffer in reversed(self._buffers):
             buffer.close()
         self._buffers, self._places = [], {}
 
-    def _place(self, slot: int, wanted: dict[int, WeightSpec]) -> None:
-        rest = {n: spec for n, spec in wanted.items() if not self._borrow(slot, n, spec)}
-        numbers = {spec.entry: number for number, spec in rest.items()}
-        left: dict[int, WeightSpec] = {}
-        for block in self._resources.blocks(list(rest.values())):
-            sizes = {entry: weight_bytes(rest[numbers[entry]]) for entry in block.offsets}
+    def _place(self, slot: int, weights: dict[int, WeightSpec]) -> None:
+        """Give a slot its weights: by sharing, else by importing, else by uploading them."""
+        unshared = {n: spec for n, spec in weights.items() if not self._share(slot, n, spec)}
+        numbers = {spec.entry: number for number, spec in unshared.items()}
+        uploads: dict[int, WeightSpec] = {}
+        for block in self._resources.blocks(list(unshared.values())):
+            sizes = {entry: weight_bytes(unshared[numbers[entry]]) for entry in block.offsets}
             for window, first in self._windows(slot, block, sizes):
                 buffer = self._import(slot, window, {entry: sizes[entry] for entry in window.offsets})
                 for entry, offset in window.offsets.items():
                     if buffer is None:
-                        left[numbers[entry]] = rest[numbers[entry]]
+                        uploads[numbers[entry]] = unshared[numbers[entry]]
                     else:
                         self._places[slot, numbers[entry]] = (buffer, offset - first)
-        for group in self._groups(slot, left):
+        for group in self._groups(slot, uploads):
             self._upload(slot, group)
 
-    def _borrow(self, slot: int, number: int, spec: WeightSpec) -> bool:
-        """Use the copy of a device whose memory this one shares, if there is one."""
+    def _share(self, slot: int, number: int, spec: WeightSpec) -> bool:
+        """Use the upload of a device whose memory this slot's device shares; False if there is none."""
         for other in range(len(self._slots)):
             place = self._places.get((other, number))
             if place is None or place[0].kind is not MemoryKind.SHARED or not self._links.reach[other][slot]:
@@ -110,7 +96,7 @@ class Constants:
                 self._places[slot, number] = place
                 return True
             if not any(row.slot == other and row.kind == "uploaded" for row in self.rows):
-                continue  # the host's own memory: better imported directly
+                continue  # host memory, which is better imported directly
             imported = self._slots[slot].device.import_buffer(place[0], f"weight {spec.entry}")
             if imported is not None:
                 self._buffers.append(imported)
@@ -123,29 +109,28 @@ class Constants:
     def _windows(
         self, slot: int, block: WeightBlock, sizes: Mapping[str, int]
     ) -> list[tuple[WeightBlock, int]]:
-        """A block in pieces that the device can use in place, each with the byte at which it starts.
+        """Ranges of a block that the device can import, each with its first byte.
 
-        The whole block where one buffer may be as large; else pieces of whole weights, from one multiple
-        of the alignment of imported memory to another.
+        The whole block where a buffer may be as large; otherwise ranges of whole weights, aligned as imported
+        memory has to be.
         """
         capabilities = self._slots[slot].device.capabilities
         limit, alignment = capabilities.max_allocation, capabilities.import_alignment
         if block.data.size <= limit:
             return [(block, 0)]
-        pieces: list[tuple[int, int, dict[str, int]]] = []
+        ranges: list[tuple[int, int, dict[str, int]]] = []
         for entry, offset in sorted(block.offsets.items(), key=lambda item: item[1]):
             start = offset // alignment * alignment
             end = min(-(-(offset + sizes[entry]) // alignment) * alignment, block.data.size)
-            if pieces and end - pieces[-1][0] <= limit:
-                start, _, held = pieces.pop()
-                pieces.append((start, end, {**held, entry: offset}))
+            if ranges and end - ranges[-1][0] <= limit:
+                start, _, offsets = ranges.pop()
+                ranges.append((start, end, {**offsets, entry: offset}))
             else:
-                pieces.append((start, end, {entry: offset}))
-        return [(WeightBlock(block.data[start:end], held), start) for start, end, held in pieces]
+                ranges.append((start, end, {entry: offset}))
+        return [(WeightBlock(block.data[start:end], offsets), start) for start, end, offsets in ranges]
 
     def _import(self, slot: int, block: WeightBlock, sizes: Mapping[str, int]) -> Buffer | None:
-        """The block as a buffer of the slot's device, which reads so many bytes of its entries; None if it
-        cannot."""
+        """Import the block, of whose entries the slot reads so many bytes; None if the device cannot."""
         device = self._slots[slot].device
         capabilities = device.capabilities
         if not (capabilities.import_host and capabilities.unified_memory) or block.data.size == 0:
@@ -157,7 +142,7 @@ class Constants:
         try:
             buffer = device.import_host(block.data, "weights")
         except DeviceError:
-            return None  # a driver may refuse some memory; a copy always works
+            return None  # a driver may refuse some memory; an upload always works
         self._buffers.append(buffer)
         place = "mapped file" if isinstance(self._resources, FileResources) else "memory of the frontend"
         how = place if capabilities.late_binding else f"{place}, imported"
@@ -169,7 +154,7 @@ class Constants:
         return buffer
 
     def _groups(self, slot: int, weights: dict[int, WeightSpec]) -> list[dict[int, WeightSpec]]:
-        """Weights that go into one allocation, within the device's limit."""
+        """The weights to upload in groups of one allocation each, within the device's limit."""
         limit = self._slots[slot].device.capabilities.max_allocation
         for spec in weights.values():
             if weight_bytes(spec) > limit:
@@ -204,49 +189,3 @@ class Constants:
         self.rows.append(ConstantRow(slot, total, "uploaded", self._slots[slot].memory(kind)))
         for number, offset in offsets.items():
             self._places[slot, number] = (buffer, offset)
-
-
-def upload(
-    device: Device, target: Buffer, parts: Sequence[tuple[int, Bytes]], first: int, total: int
-) -> None:
-    """Copy host bytes to their offsets in a buffer, all within ``first`` to ``first + total``.
-
-    A buffer the host cannot see is filled by the device, through two staging buffers. Blocks.
-    """
-    if total == 0:
-        return
-    if target.host_pointer is not None:
-        _fill(target.view(), parts, 0, target.size)
-        return
-    size = min(STAGING_BYTES, total)
-    loans = [device.pool.alloca(size, MemoryKind.SHARED, "staging") for _ in range(2)]
-    for point in (point for loan in loans for point in loan.wait):
-        point.wait()  # the host writes first
-    staging = [loan.buffer for loan in loans]
-    semaphore = Semaphore("weights upload")
-    recorded = []
-    for count, start in enumerate(range(first, first + total, size)):
-        if count >= 2:
-            Point(semaphore, count - 1).wait()  # the copy that last used this half is done
-        half, end = staging[count % 2], min(start + size, first + total)
-        _fill(half.view(), parts, start, end)
-        copy = CopyCommand(BufferRef(half), BufferRef(target, start), end - start, "weights")
-        commands = device.record([copy], queue=QueueKind.TRANSFER)
-        recorded.append(commands)
-        before = (Point(semaphore, count),) if count else ()
-        device.submit([Submission(commands, before, (Point(semaphore, count + 1),))])
-    Point(semaphore, len(recorded)).wait()
-    for commands in recorded:
-        commands.close()
-    for half in staging:
-        device.pool.dealloca(half)
-
-
-def _fill(view: Bytes, parts: Sequence[tuple[int, Bytes]], start: int, end: int) -> None:
-    """Put what parts hold of the range ``start`` to ``end`` into a view of that range."""
-    copies = []
-    for offset, data in parts:
-        low, high = max(offset, start), min(offset + data.size, end)
-        if low < high:
-            copies.append(HostCopy(data[low - offset : high - offset], view[low - start : high - start]))
-    copy_all(copies)

@@ -1,4 +1,4 @@
-"""Copies by the host between arrays: small ones by NumPy, large ones by threads of the native core."""
+"""Copies between arrays by the host: small ones with NumPy, large ones by threads of the native core."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mansard.hal import Point, core_abi, native
 
 Bytes = npt.NDArray[np.uint8]
 
-LARGE = 1 << 20
-"""Bytes of all copies together from which on the core makes them: below, helpers would come too late."""
+NATIVE_COPY_BYTES = 1 << 20
+"""Total bytes from which the native core copies: below, its threads would not start in time to help."""
 THREADS_VARIABLE = "MANSARD_COPY_THREADS"
-_MOST_THREADS = 16
+_MAX_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,22 @@ class HostCopy:
 
 @functools.cache
 def copy_threads() -> int:
-    """How many threads the environment allows a copy; 0 where it says nothing. Raises InputError."""
+    """How many threads the environment allows a copy; 0 if it sets no limit. Raises InputError."""
     text = os.environ.get(THREADS_VARIABLE, "")
     if not text:
         return 0
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_THREADS:
-        raise InputError(f"{THREADS_VARIABLE}={text}: a copy takes 1 to {_MOST_THREADS} threads")
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_THREADS:
+        raise InputError(f"{THREADS_VARIABLE}={text}: a copy takes 1 to {_MAX_THREADS} threads")
     return int(text)
 
 
 def copy_all(copies: Sequence[HostCopy], threads: int | None = None) -> None:
-    """Make copies in order; ``threads`` for them at most, 0: as many as pay, None: `copy_threads`. Returns
-    when all are made.
+    """Perform copies in order and return when all are complete.
 
-    The point of each is signalled when it and all before it are complete.
+    At most ``threads`` threads take part (0: as many as pay off; None: `copy_threads`). The point of a copy
+    is signalled when it and all before it are complete.
     """
-    if sum(copy.source.nbytes for copy in copies) < LARGE:
+    if sum(copy.source.nbytes for copy in copies) < NATIVE_COPY_BYTES:
         for copy in copies:
             copy.target[:] = copy.source
             if copy.done is not None:

@@ -1,4 +1,4 @@
-"""The memory ledger: what a session holds, what for, and on which device."""
+"""The memory ledger: the memory that a session holds, by use and device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, overload
 from mansard.plan.memory_uses import ACTIVATIONS, USES, WEIGHTS
 
 CALLER = "caller's arrays"
-"""The kind of inputs and outputs that kernels use where the caller has them: the model holds nothing."""
+"""The kind of inputs and outputs that kernels access in the caller's memory: the model holds nothing."""
 
 
 @dataclass(frozen=True)
@@ -18,22 +18,21 @@ class MemoryRow:
 
     ``what`` is one of
 
-    - weights: ``kind`` says how (mapped: read in place from the artifact's file or the frontend's memory;
-      uploaded: a copy in device memory; shared: another device's copy);
+    - weights: ``kind`` is mapped (read in place from the artifact's file or the frontend's memory), uploaded
+      (a copy in device memory) or shared (another device's copy);
     - states: buffers that live across calls;
-    - activations: the arena of one context, in which values never alive together share memory;
-      ``lower_bound`` is the most bytes alive in one step, below which no arena can be;
-    - scratch: argument tables and command lists of the recordings (the CPU's kernels have their own
-      scratch on the stacks of the threads);
-    - inputs, outputs: memory of the context that the host fills and reads, or the caller's own arrays,
-      which the model does not hold;
-    - staging: memory through which inputs, outputs and transfers pass on their way;
+    - activations: the arena of one context, in which values with disjoint live ranges share memory;
+      ``lower_bound`` is the peak of live bytes over all steps, below which no arena can be;
+    - scratch: argument tables and command lists of the recordings (CPU kernels have their scratch memory
+      on the threads' stacks);
+    - inputs, outputs: memory of the context that the host fills and reads, or the caller's arrays, which
+      the model does not hold;
+    - staging: memory through which inputs, outputs and transfers are copied;
     - code: machine code or shaders.
 
-    For memory that is allocated, ``kind`` is device or shared (visible to the host), and ``device`` is the
-    one that allocated it. ``users`` are the devices whose commands use it: one allocation serves all of them.
-    ``how`` says where it lies and how the others reach it: host memory, device memory or host-visible device
-    memory, ``imported`` by those that did not allocate it.
+    For allocated memory, ``kind`` is device or shared (host-visible), and ``device`` is the one that
+    allocated it. ``users`` are the devices whose commands access the allocation. ``how`` is where it lies
+    (host memory, device memory or host-visible device memory) and by which devices it is ``imported``.
     """
 
     what: str
@@ -46,14 +45,14 @@ class MemoryRow:
 
     @property
     def held(self) -> bool:
-        """Whether the model holds this memory here; not so the caller's arrays and another device's copy."""
+        """Whether the model holds this memory: not the caller's arrays, nor shared weights."""
         return self.kind != CALLER and not (self.what == WEIGHTS and self.kind == "shared")
 
 
 class MemoryLedger(Sequence[MemoryRow]):
-    """The rows of the ledger, with sums. ``str()`` gives a table.
+    """The rows of the ledger, with totals. ``str()`` gives a table.
 
-    Weights that several devices use in one place are held by the first of them.
+    Weights that several devices share are counted for the first of them.
     """
 
     def __init__(self, rows: Sequence[MemoryRow]) -> None:
@@ -74,27 +73,27 @@ class MemoryLedger(Sequence[MemoryRow]):
 
     @property
     def total(self) -> int:
-        """Bytes the model holds, on all devices together."""
+        """Bytes that the model holds on all devices."""
         return sum(row.bytes for row in self.rows if row.held)
 
     @property
     def totals(self) -> dict[str, int]:
-        """Bytes held by use; every use is there."""
+        """Bytes held by use; every use has an entry."""
         return {use: sum(r.bytes for r in self.rows if r.held and r.what == use) for use in USES}
 
     @property
     def devices(self) -> dict[str, dict[str, int]]:
         """Bytes held by device and use; uses of no bytes are left out."""
-        found: dict[str, dict[str, int]] = {}
+        by_device: dict[str, dict[str, int]] = {}
         for row in self.rows:
-            uses = found.setdefault(row.device, {})
+            uses = by_device.setdefault(row.device, {})
             if row.held and row.bytes:
                 uses[row.what] = uses.get(row.what, 0) + row.bytes
-        return found
+        return by_device
 
     @property
     def lower_bound(self) -> int:
-        """The lower bound of all activations together."""
+        """The sum of the lower bounds of all activations."""
         return sum(row.lower_bound or 0 for row in self.rows)
 
     def summary(self) -> str:
@@ -130,13 +129,13 @@ class MemoryLedger(Sequence[MemoryRow]):
         return "\n".join([*lines, self.summary()])
 
 
-def joined(rows: Sequence[MemoryRow]) -> list[MemoryRow]:
-    """Rows that differ in their bytes alone, as one."""
-    found: dict[MemoryRow, int] = {}
+def merge_rows(rows: Sequence[MemoryRow]) -> list[MemoryRow]:
+    """Merge rows that differ only in their bytes."""
+    totals: dict[MemoryRow, int] = {}
     for row in rows:
         key = replace(row, bytes=0)
-        found[key] = found.get(key, 0) + row.bytes
-    return [replace(row, bytes=size) for row, size in found.items()]
+        totals[key] = totals.get(key, 0) + row.bytes
+    return [replace(row, bytes=size) for row, size in totals.items()]
 
 
 def _size(count: int) -> str:

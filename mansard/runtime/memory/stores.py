@@ -1,29 +1,28 @@
-"""Memory for stores: arenas allocated by one device and imported by the others that use them."""
+"""Memory of stores: arenas that one device allocates and the other devices that use them import."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from mansard.errors import MansardError, OutOfMemoryError
 from mansard.hal import Buffer, MemoryKind
 from mansard.plan.arena import Lease, plan_arena
 from mansard.plan.layout import Store
 from mansard.runtime.devices.binding import BoundSlot
+from mansard.runtime.memory.host_copy import Bytes
 
-Bytes = npt.NDArray[np.uint8]
-Place = tuple[Buffer, int]
+StorePlace = tuple[Buffer, int]
+"""A buffer, and the offset of the store in it."""
 
-TINY = 64  # bytes of an arena without contents: no device allocates nothing
+MIN_BUFFER_BYTES = 64
+"""The size of a buffer for no bytes, since devices do not allocate empty buffers."""
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """One buffer: the slot that allocated it, its kind and bytes, the least that would have done, and the
-    slots whose commands use it, of which all but the first have imported it."""
+    """One buffer: the slot that allocated it, its kind and bytes, their lower bound, and the slots whose
+    commands use it, of which all but the first have imported it."""
 
     slot: int
     use: str
@@ -33,24 +32,24 @@ class Allocation:
     users: tuple[int, ...] = ()
 
 
-class Memory:
+class StoreMemory:
     """Buffers for stores: allocated by one slot, imported by the other members."""
 
     def __init__(self, slots: Sequence[BoundSlot]) -> None:
         self._slots = slots
         self._buffers: list[Buffer] = []
-        self._places: dict[tuple[Store, int], Place] = {}
-        self._owners: dict[Store, Place] = {}
+        self._places: dict[tuple[Store, int], StorePlace] = {}
+        self._owners: dict[Store, StorePlace] = {}
         self._views: dict[Store, Bytes] = {}
         self.allocations: list[Allocation] = []
 
     @property
     def bytes(self) -> int:
-        """Bytes allocated, on all devices together."""
+        """Bytes allocated on all devices."""
         return sum(allocation.bytes for allocation in self.allocations)
 
     def allocate(self, stores: Sequence[Store], sizes: Mapping[Store, int], label: str) -> None:
-        """Give memory to stores; those of one slot, use, kind and set of members share an arena."""
+        """Allocate memory for stores; those of one slot, use, kind and set of members share an arena."""
         groups: dict[tuple[int, int, str, MemoryKind, frozenset[int]], list[Store]] = {}
         for store in stores:
             key = (store.home, store.allocator, store.use, store.kind, frozenset(store.members))
@@ -58,8 +57,8 @@ class Memory:
         for (_, allocator, _, kind, members), group in groups.items():
             self._allocate_group(group, sizes, allocator, kind, members, label)
 
-    def place(self, store: Store, slot: int) -> Place:
-        """Buffer and offset of a store as a slot's commands name it."""
+    def place(self, store: Store, slot: int) -> StorePlace:
+        """The buffer and offset by which a slot's commands address a store."""
         return self._places[store, slot]
 
     def view(self, store: Store, size: int) -> Bytes:
@@ -99,23 +98,23 @@ class Memory:
                 f"{self._slots[allocator].name} holds {device.capabilities.max_allocation}; "
                 "only weights are split over several buffers"
             )
-        buffer = device.allocate(max(arena.size, TINY), kind, label)
+        buffer = device.allocate(max(arena.size, MIN_BUFFER_BYTES), kind, label)
         self._buffers.append(buffer)
         users = (*members & {allocator}, *sorted(members - {allocator}))
         self.allocations.append(
             Allocation(allocator, group[0].use, kind, buffer.size, arena.lower_bound, users)
         )
         for slot in members:
-            seen = buffer if slot == allocator else self._import(slot, allocator, buffer, label)
+            local = buffer if slot == allocator else self._import(slot, allocator, buffer, label)
             for store, offset in zip(group, arena.offsets, strict=True):
-                self._places[store, slot] = (seen, offset)
+                self._places[store, slot] = (local, offset)
                 self._owners[store] = (buffer, offset)
 
     def _import(self, slot: int, allocator: int, buffer: Buffer, label: str) -> Buffer:
         if self._slots[slot].device is self._slots[allocator].device:
             return buffer
         imported = self._slots[slot].device.import_buffer(buffer, label)
-        if imported is None:  # the probe of the links said otherwise
+        if imported is None:  # contradicts the probed links
             raise MansardError(f"{self._slots[slot].name} cannot use memory of {self._slots[allocator].name}")
         self._buffers.append(imported)
         return imported

@@ -1,7 +1,7 @@
-"""Workspaces: memory for activations in which the contexts of many shapes take turns.
+"""Workspaces: activation memory that contexts of different shapes share over time.
 
-A device that accepts buffers at submission (``late_binding``) needs no arena for every set of shapes it
-has recorded: a context is given a workspace that is large enough for the time of a call.
+A device that binds buffers at submission (``late_binding``) needs no arena for each set of shapes that it
+has recorded: for the time of a call a context acquires a workspace that is large enough.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from mansard.errors import OutOfMemoryError
 from mansard.hal import Buffer, MemoryKind
 from mansard.plan.arena import ArenaPlan, Lease, plan_arena
 from mansard.plan.layout import Store
 from mansard.plan.memory_uses import ACTIVATIONS
 from mansard.runtime.devices.binding import BoundSlot
+from mansard.runtime.memory.host_copy import Bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,12 +25,12 @@ class Workspace:
 
     slot: int
     buffer: Buffer
-    view: npt.NDArray[np.uint8]
+    view: Bytes
 
 
 @dataclass(frozen=True)
 class WorkspacePlan:
-    """What a context needs of a slot's workspace: where its stores lie in it."""
+    """The offsets of a context's stores in the workspace of a slot."""
 
     slot: int
     arena: ArenaPlan
@@ -42,78 +40,78 @@ class WorkspacePlan:
 def plan_workspaces(
     slots: Sequence[BoundSlot], stores: Sequence[Store], sizes: Mapping[Store, int]
 ) -> dict[int, WorkspacePlan]:
-    """The workspaces of a context, by slot: for activations that one late-binding device uses alone."""
+    """The workspaces that a context needs, by slot: for activations used by a single late-binding device."""
     plans = {}
     for number, slot in enumerate(slots):
         capabilities = slot.device.capabilities
-        own = [
+        local = [
             store
             for store in stores
             if store.use == ACTIVATIONS and store.members == {number} and store.kind is MemoryKind.DEVICE
         ]
         if not (capabilities.late_binding and capabilities.unified_memory):
             continue
-        arena = plan_arena([Lease(sizes[store], store.first, store.last) for store in own])
+        arena = plan_arena([Lease(sizes[store], store.first, store.last) for store in local])
         if 0 < arena.size <= capabilities.max_allocation:
-            offsets = dict(zip(own, arena.offsets, strict=True))
+            offsets = dict(zip(local, arena.offsets, strict=True))
             plans[number] = WorkspacePlan(number, arena, offsets)
     return plans
 
 
 class Workspaces:
-    """The workspaces of a session. Free ones are kept; a larger one takes the place of smaller ones."""
+    """The workspaces of a session. Free ones are kept; a larger one replaces free ones that are too small."""
 
     def __init__(self, slots: Sequence[BoundSlot]) -> None:
         self._slots = slots
         self._free: list[Workspace] = []
-        self._lent: list[Workspace] = []
+        self._in_use: list[Workspace] = []
         self._lock = threading.Lock()
 
-    def take(self, plan: WorkspacePlan) -> Workspace:
+    def acquire(self, plan: WorkspacePlan) -> Workspace:
         """The smallest free workspace that is large enough, or a new one; raises OutOfMemoryError."""
         with self._lock:
             fitting = [w for w in self._free if w.slot == plan.slot and w.buffer.size >= plan.arena.size]
             if fitting:
-                found = min(fitting, key=lambda w: w.buffer.size)
-                self._free.remove(found)
+                workspace = min(fitting, key=lambda w: w.buffer.size)
+                self._free.remove(workspace)
             else:
-                found = self._allocate(plan)
-            self._lent.append(found)
-            return found
+                workspace = self._allocate(plan)
+            self._in_use.append(workspace)
+            return workspace
 
-    def give(self, workspace: Workspace) -> None:
-        """Take back what `take` gave."""
+    def release(self, workspace: Workspace) -> None:
+        """Return a workspace that `acquire` gave."""
         with self._lock:
-            self._lent.remove(workspace)
+            self._in_use.remove(workspace)
             self._free.append(workspace)
 
     def all(self) -> list[Workspace]:
-        """Every workspace, lent or free."""
+        """Every workspace, in use or free."""
         with self._lock:
-            return [*self._lent, *self._free]
+            return [*self._in_use, *self._free]
 
     def close(self) -> None:
-        """Free the workspaces nobody uses."""
+        """Free the workspaces that are not in use."""
         with self._lock:
             free, self._free = self._free, []
         for workspace in free:
             workspace.buffer.close()
 
     def _allocate(self, plan: WorkspacePlan) -> Workspace:
-        # What is free is too small for this plan; the new one serves smaller plans as well.
-        self._drop(plan.slot)
+        # The free ones are too small for this plan; the new one serves smaller plans as well.
+        self._drop_free(plan.slot)
         try:
             return self._new(plan)
         except OutOfMemoryError:
             for slot in range(len(self._slots)):
-                self._drop(slot)
+                self._drop_free(slot)
         return self._new(plan)
 
     def _new(self, plan: WorkspacePlan) -> Workspace:
         buffer = self._slots[plan.slot].device.allocate(plan.arena.size, MemoryKind.DEVICE, ACTIVATIONS)
         return Workspace(plan.slot, buffer, buffer.view())
 
-    def _drop(self, slot: int) -> None:
+    def _drop_free(self, slot: int) -> None:
         for workspace in [w for w in self._free if w.slot == slot]:
             self._free.remove(workspace)
             workspace.buffer.close()

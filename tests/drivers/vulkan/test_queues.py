@@ -244,7 +244,7 @@ def test_calls_at_once_on_a_device_with_memory_of_its_own(
         if apart == 1 and opened.capabilities.transfer_profiling:  # as the calls, so their profile
             rows = model.profile(array_of(0), weight).rows
             assert {row.label.split()[0] for row in rows} >= {"upload", "download"}
-        contexts = [context._batches for context in model.bind()._calls.contexts()]
+        contexts = [context.submissions for context in model.bind()._calls.contexts()]
         recorders = {own[0].commands.recorder for (own,) in contexts} if apart != 1 else set()
         assert len(recorders) == (min(len(contexts), capabilities.compute_queues) if apart != 1 else 0)
         batches = {len(b) for own in contexts for b in own}

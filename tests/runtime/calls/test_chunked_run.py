@@ -1,4 +1,4 @@
-"""Large batches cut into calls in flight together."""
+"""Large batches split into calls in flight together."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from mansard.errors import (
     ShapeContractError,
 )
 from mansard.plan.plan import TensorSpec
-from mansard.runtime.calls.chunking import Cut, cut
-from mansard.runtime.memory.tensors import Signature
+from mansard.runtime.calls.chunking import Chunking, plan_chunks
+from mansard.runtime.memory.signature import Signature
 
 B = Dim("b", 2, 64, 2)
 N = Dim("n", 1, 100)
@@ -42,10 +42,12 @@ def planned(
     given: Sequence[Sequence[int]],
     size: int | None = None,
     in_flight: int = 4,
-) -> Cut:
+) -> Chunking:
     symbols = {s for shape in (*inputs, *outputs) for d in shape for s in dims.to_expr(d).symbols()}
     signature = Signature(specs(*inputs), list(symbols))
-    return cut(signature, specs(*outputs), [np.zeros(shape, np.float32) for shape in given], size, in_flight)
+    return plan_chunks(
+        signature, specs(*outputs), [np.zeros(shape, np.float32) for shape in given], size, in_flight
+    )
 
 
 n, b = dims.symbol(N), dims.symbol(B)
@@ -83,11 +85,11 @@ def test_a_remainder_that_is_too_small_takes_from_the_call_before_it():
 
 def test_rows_of_a_unit_and_inputs_that_do_not_depend_on_it():
     how = planned([[DOUBLE, 3], [], [7, 7], [n]], [[n], [DOUBLE, 5]], [[20, 3], [], [7, 7], [10]], 4)
-    assert how == Cut((2, 0, 0, 1), (1, 2), (4, 4, 2))
+    assert how == Chunking((2, 0, 0, 1), (1, 2), (4, 4, 2))
 
 
 def test_a_fixed_batch_takes_multiples():
-    assert planned([[4, 3], [4, 9], []], [[4]], [[12, 3], [4, 9], []]) == Cut((4, 0, 0), (4,), (1, 1, 1))
+    assert planned([[4, 3], [4, 9], []], [[4]], [[12, 3], [4, 9], []]) == Chunking((4, 0, 0), (4,), (1, 1, 1))
     assert planned([[4, 3]], [[4]], [[4, 3]]).sizes == (1,)
 
 
@@ -106,11 +108,11 @@ def test_a_fixed_batch_takes_multiples():
         ([[4]], [[]], [[8]], "cannot be joined"),
         ([[4]], [[4]], [[10]], "has 10 rows; each call takes 4"),
         ([[4], [4]], [[4]], [[8], [12]], "different sizes: t0: 2, t1: 3"),
-        ([[n]], [[7]], [[8]], r"t0: f32\[7\] cannot be cut along its first axis by the batch dim 'n'"),
-        ([[n]], [[3, n]], [[8]], "cannot be cut along its first axis"),
-        ([[n, n]], [[n]], [[8, 8]], "cannot be cut along its first axis"),
-        ([[n]], [[dims.add(n, 1)]], [[8]], "cannot be cut along its first axis"),
-        ([[n], [5, n]], [[n]], [[8], [5, 8]], "cannot be cut along its first axis"),
+        ([[n]], [[7]], [[8]], r"t0: f32\[7\] cannot be split along its first axis by the batch dim 'n'"),
+        ([[n]], [[3, n]], [[8]], "cannot be split along its first axis"),
+        ([[n, n]], [[n]], [[8, 8]], "cannot be split along its first axis"),
+        ([[n]], [[dims.add(n, 1)]], [[8]], "cannot be split along its first axis"),
+        ([[n], [5, n]], [[n]], [[8], [5, 8]], "cannot be split along its first axis"),
         ([[n], [n]], [[n]], [[8], [9]], "different sizes: t0: 8, t1: 9"),
         ([[DOUBLE]], [[n]], [[7]], "has 7 rows, not a multiple of 2"),
         ([[n]], [[n]], [[0]], "the batch is empty"),

@@ -69,11 +69,11 @@ def test_an_interrupt_at_any_line_of_a_call(make, how):
     def call() -> np.ndarray:
         return model.run_in_batches(rows) if how == "batches" else model(X)
 
-    gate, expected = model.bind()._calls.gate, call()
+    admission, expected = model.bind()._calls.admission, call()
     line = 1
     while (where := interrupted_at(line, call)) is not None:
         until = time.monotonic() + 5
-        while gate._free < gate.permits:  # what devices have of the call ends in the background
+        while admission._free < admission.permits:  # what devices have of the call ends in the background
             assert time.monotonic() < until, f"a permit was lost at {where}"
             time.sleep(0.0005)
         results: list[np.ndarray] = []
@@ -91,7 +91,7 @@ def test_a_timeline_knows_what_was_submitted(make):
     model = bound(scaled("cpu"), device)
     model(X)
     (context,) = model.bind()._calls.contexts()
-    (point,) = context.finals()
+    (point,) = context.finals
     assert point.semaphore.promised == point.value
     assert Semaphore("nobody signals it").promised == 0
 
@@ -104,7 +104,7 @@ def test_a_model_of_the_parent_in_a_forked_process(make, monkeypatch):
     device.gate.clear()
     running = threading.Thread(target=model, args=(X,))
     running.start()
-    while model.bind()._calls.gate._free:
+    while model.bind()._calls.admission._free:
         time.sleep(0.001)
     with monkeypatch.context() as child:
         child.setattr(completion, "process", object())

@@ -11,12 +11,14 @@ from support.plan_builder import X, bound, there_and_back
 
 from mansard.hal import ProfileRow
 from mansard.plan.dataflow import Node, dataflow, dispatch_parents, longest_path
-from mansard.runtime.profiling.profile import Copies, DeviceProfile, Profile
+from mansard.runtime.execution.copy_counts import CopyCounts
+from mansard.runtime.profiling.device_timeline import DeviceTimeline
+from mansard.runtime.profiling.profile import Profile
 
 
 def profile(rows: dict[str, list[tuple[str, int, int]]], latency_us: float) -> Profile:
     parts = tuple(
-        DeviceProfile(slot, slot, tuple(ProfileRow(label, 1000 * a, 1000 * b) for label, a, b in found))
+        DeviceTimeline(slot, slot, tuple(ProfileRow(label, 1000 * a, 1000 * b) for label, a, b in found))
         for slot, found in rows.items()
     )
     return Profile(parts, latency_us / 1e3, {"cpu": 4, "gpu": 1}, nodes=dataflow(diamond()))
@@ -113,5 +115,5 @@ def test_a_profiled_call_knows_its_graph_and_copies(make) -> None:
     assert {link.slot for link in one.critical_path} == {"cpu", "gpu"}
     assert [link.label for link in one.critical_path][-4:] == ["add", "transfer v7", "scale", "add"]
     assert 0 < one.bound_ms <= one.latency_ms and 0 < one.efficiency <= 1
-    assert one.copies == Copies(device=3, device_bytes=72, host=1, host_bytes=24)
+    assert one.copies == CopyCounts(device=3, device_bytes=72, host=1, host_bytes=24)
     assert [row["bytes"] for row in one.timeline()["copies"]["rows"]] == [24, 24, 24]

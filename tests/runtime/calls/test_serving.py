@@ -333,7 +333,7 @@ def test_a_closed_model_refuses_those_who_wait(make):
         await settled()
         closing = threading.Thread(target=model.close)
         closing.start()
-        while not model.bind()._calls._closed:
+        while not model.bind()._calls.closed:
             time.sleep(0.001)
         device.gate.set()
         results = await asyncio.gather(*calls, return_exceptions=True)
@@ -347,16 +347,16 @@ def test_a_closed_model_refuses_those_who_wait(make):
 def test_an_interrupt_while_another_call_is_begun_is_delivered_to_both(make, monkeypatch):
     device = make()
     model = bound(labelled("any"), device, max_in_flight=1)
-    calls = model.bind()._calls
-    start, interrupts = calls.start, [KeyboardInterrupt()]
+    lifecycle = model.bind()._calls.lifecycle
+    start, interrupts = lifecycle.start, [KeyboardInterrupt()]
 
     def interrupted(call):
         if call.priority == 7 and interrupts:
-            calls.gate.leave()
+            lifecycle.admission.release()
             raise interrupts.pop()
         start(call)
 
-    monkeypatch.setattr(calls, "start", interrupted)
+    monkeypatch.setattr(lifecycle, "start", interrupted)
     caught: list[BaseException] = []
 
     def first() -> None:
@@ -405,9 +405,9 @@ def test_every_call_is_counted_once_and_leaves_nothing_behind(make):
             await asyncio.gather(*(one(first + n) for n in range(20)))
 
     asyncio.run(main())
-    gate, stats = model.bind()._calls.gate, model.stats
-    with gate.exclusive():
-        assert not gate._queue
+    admission, stats = model.bind()._calls.admission, model.stats
+    with admission.exclusive():
+        assert not admission._queue
     assert stats.contexts <= 3
     assert min(stats.calls, stats.dropped, stats.refused) > 0
     # A cancelled task may not even have begun its call.

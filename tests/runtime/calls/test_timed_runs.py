@@ -17,9 +17,10 @@ from mansard.errors import ArtifactError, ExecutionError, InputError
 from mansard.hal import ProfileRow
 from mansard.hal.device import CommandBuffer
 from mansard.plan.dataflow import dataflow, expected_times
-from mansard.runtime.execution.lockstep import in_lockstep, one_order
-from mansard.runtime.execution.recording import RecordedBatch
-from mansard.runtime.profiling.profile import DeviceProfile, Profile
+from mansard.runtime.execution.lockstep import in_lockstep, serial_order
+from mansard.runtime.execution.recorded import RecordedSubmission
+from mansard.runtime.profiling.device_timeline import DeviceTimeline
+from mansard.runtime.profiling.profile import Profile
 
 
 class NoCommands(CommandBuffer):
@@ -30,8 +31,8 @@ class NoCommands(CommandBuffer):
         pass
 
 
-def batch(*wait: tuple[int, int]) -> RecordedBatch:
-    return RecordedBatch(NoCommands(), wait, ())
+def batch(*wait: tuple[int, int]) -> RecordedSubmission:
+    return RecordedSubmission(NoCommands(), wait, ())
 
 
 def two_branches() -> PlanBuilder:
@@ -59,20 +60,20 @@ def overlapping(rows) -> list[tuple[str, str]]:
 # Lockstep -----------------------------------------------------------------------------------------
 
 
-def test_one_order_goes_behind_waits_and_stays_on_a_device() -> None:
+def test_serial_order_goes_behind_waits_and_stays_on_a_device() -> None:
     cpu = [batch(), batch((0, 0)), batch((0, 1), (1, 1))]
     gpu = [batch((0, 0)), batch((1, 0))]
-    assert one_order([cpu, gpu]) == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2)]
+    assert serial_order([cpu, gpu]) == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2)]
 
 
-def test_one_order_takes_batches_of_a_device_in_any_order() -> None:
+def test_serial_order_takes_batches_of_a_device_in_any_order() -> None:
     late_first = [batch((1, 0)), batch()]
-    assert one_order([late_first, [batch((0, 1))]]) == [(0, 1), (1, 0), (0, 0)]
+    assert serial_order([late_first, [batch((0, 1))]]) == [(0, 1), (1, 0), (0, 0)]
 
 
-def test_one_order_refuses_circles() -> None:
+def test_serial_order_refuses_circles() -> None:
     with pytest.raises(ArtifactError, match="in a circle"):
-        one_order([[batch((1, 0))], [batch((0, 0))]])
+        serial_order([[batch((1, 0))], [batch((0, 0))]])
 
 
 def test_in_lockstep_every_batch_waits_for_the_one_before() -> None:
@@ -193,7 +194,7 @@ def _until(condition, seconds: float = 20.0) -> None:
 def many(rows: dict[str, list[tuple[str, int, int, int]]], latency_us: float, **fields) -> Profile:
     """A profile of the plan `diamond` with rows (label, start, end, request) in microseconds."""
     parts = tuple(
-        DeviceProfile(
+        DeviceTimeline(
             slot,
             slot,
             tuple(ProfileRow(label, 1000 * a, 1000 * b) for label, a, b, _ in found),
@@ -222,12 +223,12 @@ def test_the_bound_of_requests_is_the_busiest_device_or_one_chain() -> None:
 
 def test_copies_beside_kernels_bound_by_the_busier_queue() -> None:
     rows = (ProfileRow("transfer v1", 0, 30_000), ProfileRow("c", 30_000, 80_000))
-    part = DeviceProfile("gpu", "gpu", rows)
-    cpu = DeviceProfile("cpu", "cpu", ())
+    part = DeviceTimeline("gpu", "gpu", rows)
+    cpu = DeviceTimeline("cpu", "cpu", ())
     nodes = tuple(dataclasses.replace(node, parents=()) for node in dataflow(diamond()))
     one = Profile((cpu, part), 0.08, nodes=nodes)
     assert (one.bound_ms, one.bound_by) == (pytest.approx(0.08), "gpu")
-    apart = Profile((cpu, dataclasses.replace(part, copies_apart=True)), 0.08, nodes=nodes)
+    apart = Profile((cpu, dataclasses.replace(part, transfer_queue=True)), 0.08, nodes=nodes)
     assert (apart.bound_ms, apart.bound_by) == (pytest.approx(0.05), "gpu")
     assert apart.devices["gpu"]["busy_ms"] == pytest.approx(0.08)
 

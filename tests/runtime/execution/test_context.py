@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mansard.runtime.execution.context import _submission_order
+from mansard.runtime.execution.recorded import submission_order
 
 
 def slot(kind):
@@ -26,4 +26,4 @@ def batches(*waits):
 def test_the_hosts_cores_come_last_unless_all_others_wait_for_them(gpu_waits, expected):
     slots = [slot("cpu"), slot("discrete"), slot("simulated")]
     found = [batches([], [(1, 0)]), batches(*gpu_waits), batches([(0, 0)])]
-    assert _submission_order(slots, found) == expected
+    assert submission_order(slots, found) == expected

@@ -3,11 +3,11 @@
 from support.plan_builder import CARD, CPU, PlanBuilder, links
 
 from mansard.plan.layout import lay_out
-from mansard.runtime.execution.copy_overlap import lonely_copies
+from mansard.runtime.execution.copy_overlap import copies_without_overlap
 
 
 def lonely(plan, *kinds):
-    return {copy.label for copy in lonely_copies(plan, lay_out(plan, links(*kinds)))}
+    return {copy.label for copy in copies_without_overlap(plan, lay_out(plan, links(*kinds)))}
 
 
 def chain(*, beside_fetch=False, beside_send=False):

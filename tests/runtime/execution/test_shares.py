@@ -1,4 +1,4 @@
-"""Shares of divided dispatches follow the rates that calls measure, and nothing else."""
+"""PartitionShares of divided dispatches follow the rates that calls measure, and nothing else."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ from mansard import dims
 from mansard.dims import Dim
 from mansard.hal import ProfileRow
 from mansard.plan.plan import SplitPiece, SplitSpec
-from mansard.runtime.execution.partition_shares import MEMORY, STEPS, Shares, balanced
-from mansard.runtime.memory.tensors import Prepared
+from mansard.runtime.execution.partition_shares import STEPS, WINDOW, PartitionShares, balanced
+from mansard.runtime.memory.signature import PreparedInputs
 
 TOTAL, UNIT = 512, 4
 NAMES = ("fast", "slow", "other")
@@ -24,7 +24,7 @@ def shares_of(count, initial=None, total=TOTAL, unit=UNIT, dispatches=1):
         tuple(SplitPiece(i, f"d{n}.{i}", (f"transfer d{n}.{i}",)) for i in range(count))
         for n in range(dispatches)
     )
-    return Shares([SplitSpec("rows", total, sizes, initial, pieces)], NAMES)
+    return PartitionShares([SplitSpec("rows", total, sizes, initial, pieces)], NAMES)
 
 
 def row(label, seconds):
@@ -33,7 +33,7 @@ def row(label, seconds):
 
 def call(shares, rates, disturbed=1.0):
     """One call on devices that do so many rows a second; the first takes longer by a factor."""
-    sizes = shares.applied(Prepared((), {"n": 3}, False)).dims
+    sizes = shares.applied(PreparedInputs((), {"n": 3}, False)).dims
     assert sizes["n"] == 3
     (share,) = shares.now()
     rows = []
@@ -67,11 +67,11 @@ def test_a_device_that_slows_down_gets_less_within_a_few_calls_and_more_again():
     shares = shares_of(2)
     for _ in range(3):
         call(shares, (2.0, 2.0))
-    for _ in range(MEMORY):
+    for _ in range(WINDOW):
         call(shares, (1.0, 2.0))
     (share,) = shares.now()
     assert share.fractions["fast"] == pytest.approx(1 / 3, abs=2 / STEPS)
-    for _ in range(MEMORY):
+    for _ in range(WINDOW):
         call(shares, (2.0, 2.0))
     (share,) = shares.now()
     assert share.fractions["fast"] == pytest.approx(1 / 2, abs=2 / STEPS)
@@ -116,7 +116,7 @@ def test_shares_stay_where_kernels_fill_their_rounds(noise):
     for _ in range(60):
         (share,) = shares.now()
         times = [-(-e // 128) * t for e, t in zip(share.extents, (1.15, 1.0), strict=True)]
-        sizes = shares.applied(Prepared((), {}, False)).dims
+        sizes = shares.applied(PreparedInputs((), {}, False)).dims
         shares.observe(sizes, [[row(f"d0.{i}", t * (1 + rng.normal(0, noise)))] for i, t in enumerate(times)])
         longest.append(max(times))
         recorded.add(share.extents)
@@ -139,15 +139,15 @@ def test_what_was_measured_of_a_slower_device_does_not_last(calls):
 
 def test_copies_of_a_piece_count_as_its_time():
     shares = shares_of(2)
-    sizes = shares.applied(Prepared((), {}, False)).dims
-    for _ in range(MEMORY):
+    sizes = shares.applied(PreparedInputs((), {}, False)).dims
+    for _ in range(WINDOW):
         shares.observe(sizes, [[row("d0.0", 1.0), row("transfer d0.0", 1.0)], [row("d0.1", 1.0)]])
     assert shares.now()[0].fractions["fast"] == pytest.approx(1 / 3, abs=2 / STEPS)
 
 
 def test_dispatches_divided_alike_count_together():
     shares = shares_of(2, dispatches=2)
-    sizes = shares.applied(Prepared((), {}, False)).dims
+    sizes = shares.applied(PreparedInputs((), {}, False)).dims
     slow, fast = [row("d0.0", 1.0), row("d1.0", 3.0)], [row("d0.1", 1.0), row("d1.1", 1.0)]
     shares.observe(sizes, [slow, fast])
     assert shares.now()[0].fractions["fast"] == pytest.approx(1 / 3, abs=2 / STEPS)
@@ -156,23 +156,23 @@ def test_dispatches_divided_alike_count_together():
 def test_a_call_without_times_teaches_nothing():
     shares = shares_of(2)
     before = shares.now()
-    shares.observe(shares.applied(Prepared((), {}, False)).dims, [[row("d0.0", 1.0)], []])
+    shares.observe(shares.applied(PreparedInputs((), {}, False)).dims, [[row("d0.0", 1.0)], []])
     assert shares.now() == before
 
 
 def test_a_call_keeps_the_shares_it_began_with():
     shares = shares_of(2)
-    begun = shares.applied(Prepared((), {}, False))
-    for _ in range(MEMORY):
+    begun = shares.applied(PreparedInputs((), {}, False))
+    for _ in range(WINDOW):
         call(shares, (1.0, 5.0))
     assert shares.applied(begun) is begun
-    assert shares.applied(Prepared((), {}, False)).dims != begun.dims
+    assert shares.applied(PreparedInputs((), {}, False)).dims != begun.dims
 
 
 def test_plans_without_splits_are_left_alone():
-    prepared = Prepared((), {"n": 1}, False)
-    assert not Shares().active
-    assert Shares().applied(prepared) is prepared
+    prepared = PreparedInputs((), {"n": 1}, False)
+    assert not PartitionShares().active
+    assert PartitionShares().applied(prepared) is prepared
 
 
 @pytest.mark.parametrize("total", [17, 64, 100, 4097])

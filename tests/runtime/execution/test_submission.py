@@ -17,7 +17,7 @@ from mansard.plan.arena import Lease, plan_arena
 from mansard.plan.layout import CopyPlan, lay_out
 from mansard.plan.plan import DispatchStep
 from mansard.plan.segments import Segments
-from mansard.runtime.execution.submission import COMPUTE, FETCH, SEND, make_batches
+from mansard.runtime.execution.submission import COMPUTE, FETCH, SEND, plan_submissions
 
 
 @st.composite
@@ -98,12 +98,12 @@ def test_every_order_that_the_waits_allow_gives_the_same(graph, data):
     plan = plan_of(fused, [data.draw(st.integers(0, 2)) for _ in fused.dispatches], devices=3)
     sizes = {v.id: dims.evaluate(v.bytes, {d.name: 8 for d in plan.dims}) for v in plan.values}
     together = lay_out(plan, links(*kinds, transfer_queue=False))
-    nothing_apart = make_batches(plan, together, lambda slot, copy: False)
+    nothing_apart = plan_submissions(plan, together, lambda slot, copy: False)
     assert all(work.lane == COMPUTE for own in nothing_apart for work in own)
     expected = run(plan, together, an_order(data.draw, nothing_apart), sizes)
     assert not any("garbage" in what for what in expected[1])
     layout, chosen = lay_out(plan, links(*kinds)), {}
-    work = make_batches(
+    work = plan_submissions(
         plan, layout, lambda slot, copy: chosen.setdefault(copy, data.draw(st.booleans(), label=copy.label))
     )
     for _ in range(3):
@@ -131,7 +131,7 @@ def two_chains():
 def test_what_the_next_segment_reads_comes_while_one_computes():
     plan = two_chains()
     layout = lay_out(plan, links(CPU, CARD))
-    work = make_batches(plan, layout, lambda slot, copy: True)
+    work = plan_submissions(plan, layout, lambda slot, copy: True)
     named = by_label(work)
     first, second = named["transfer v1"], named["transfer v2"]
     assert (first.lane, second.lane) == (FETCH, FETCH)
@@ -151,7 +151,7 @@ def test_without_a_transfer_queue_targets_are_taken_when_they_are_needed():
 def test_outputs_leave_while_the_rest_computes():
     plan = two_chains()
     layout = lay_out(plan, links(CPU, CARD))
-    named = by_label(make_batches(plan, layout, lambda slot, copy: True))
+    named = by_label(plan_submissions(plan, layout, lambda slot, copy: True))
     early = named["download v5"]
     assert early.lane == SEND
     assert early.after == [named["y"]]
@@ -164,11 +164,11 @@ def test_an_output_in_the_middle_of_a_segment_cuts_it():
     b.segment(0, b.step("scale", x, y, params=(2,), label="y"), b.step("scale", y, z, params=(2,), label="z"))
     plan = b.plan()
     layout = lay_out(plan, links(CARD))
-    apart = by_label(make_batches(plan, layout, lambda slot, copy: copy.label == "download v1"))
+    apart = by_label(plan_submissions(plan, layout, lambda slot, copy: copy.label == "download v1"))
     assert apart["download v1"].after == [apart["y"]]
     assert apart["y"] in apart["z"].after
     assert apart["download v1"] not in apart["z"].after
-    together = by_label(make_batches(plan, layout, lambda slot, copy: False))
+    together = by_label(plan_submissions(plan, layout, lambda slot, copy: False))
     assert len(set(together.values())) == 1
 
 
@@ -189,13 +189,13 @@ def test_kernels_wait_for_what_they_read_alone():
     )
     plan = b.plan()
     layout = lay_out(plan, links(CPU, CARD))
-    named = by_label(make_batches(plan, layout, lambda slot, copy: True))
+    named = by_label(plan_submissions(plan, layout, lambda slot, copy: True))
     assert set(named["y"].after) == {named["made"], named["upload x0"]}
     assert set(named["z"].after) == {named["y"], named["upload x1"]}
     assert set(named["w"].after) == {named["z"], named["transfer v3"]}
     assert named["y"] not in named["transfer v3"].after
     assert layout.of_value[fetched].first == 0
-    small = make_batches(plan, layout, lambda slot, copy: False)
+    small = plan_submissions(plan, layout, lambda slot, copy: False)
     assert [len(own) for own in small] == [1, 1]
 
 
@@ -207,7 +207,7 @@ def test_contents_change_in_place_when_they_have_left():
     plan = b.plan()
     layout = lay_out(plan, links(CARD))
     # The download is of the contents that come last, behind the segment that makes them.
-    named = by_label(make_batches(plan, layout, lambda slot, copy: True))
+    named = by_label(plan_submissions(plan, layout, lambda slot, copy: True))
     assert named["download v1"].after == [named["twice"]]
 
 

@@ -10,11 +10,17 @@ import pytest
 
 from mansard.errors import InputError
 from mansard.hal import Point, Semaphore
-from mansard.runtime.memory import host_copy as copying
-from mansard.runtime.memory.host_copy import LARGE, HostCopy, copy_all, copy_threads, flat
+from mansard.runtime.memory import host_copy
+from mansard.runtime.memory.host_copy import NATIVE_COPY_BYTES, HostCopy, copy_all, copy_threads, flat
 
 MB = 1 << 20
-SIZES = [(LARGE - 1,), (LARGE,), (9 * MB + 77,), (3 * MB, 0, 5, 4 * MB + 1, 130), (1,) * 40]
+SIZES = [
+    (NATIVE_COPY_BYTES - 1,),
+    (NATIVE_COPY_BYTES,),
+    (9 * MB + 77,),
+    (3 * MB, 0, 5, 4 * MB + 1, 130),
+    (1,) * 40,
+]
 
 
 def _pairs(sizes, shift=1):
@@ -102,12 +108,12 @@ def test_flat_shares_memory():
 
 @pytest.mark.parametrize(("text", "threads"), [("", 0), ("1", 1), ("16", 16)])
 def test_the_environment_may_say_how_many_threads(monkeypatch, text, threads):
-    monkeypatch.setenv(copying.THREADS_VARIABLE, text)
+    monkeypatch.setenv(host_copy.THREADS_VARIABLE, text)
     assert copy_threads.__wrapped__() == threads
 
 
 @pytest.mark.parametrize("text", ["0", "17", "-1", "two", "1.5"])
 def test_wrong_numbers_of_threads_are_refused(monkeypatch, text):
-    monkeypatch.setenv(copying.THREADS_VARIABLE, text)
+    monkeypatch.setenv(host_copy.THREADS_VARIABLE, text)
     with pytest.raises(InputError, match=f"MANSARD_COPY_THREADS={text}: a copy takes 1 to 16"):
         copy_threads.__wrapped__()

@@ -16,8 +16,8 @@ from support.plan_builder import PlanBuilder, bound
 from mansard.api import Model
 from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.ir.interpreter.graph import interpret
-from mansard.runtime.memory import output_pool as module
-from mansard.runtime.memory.output_pool import Landings
+from mansard.runtime.memory import output_pool
+from mansard.runtime.memory.output_pool import OutputPool
 
 COUNT = 1 << 18
 BYTES = 4 * COUNT
@@ -74,12 +74,12 @@ def test_memory_comes_again_when_results_are_dropped(make):
     assert held(model) == 2 * BYTES
 
 
-@pytest.mark.parametrize("most", [None, 2 * BYTES])
-def test_who_holds_on_to_results_gets_copies(make, most):
+@pytest.mark.parametrize("limit", [None, 2 * BYTES])
+def test_who_holds_on_to_results_gets_copies(make, limit):
     model = bound(doubled(), make("gpu", **CARD))
-    if most is not None:
-        model.bind()._landings._most_lent = most
-    lent = 3 if most is None else 2
+    if limit is not None:
+        model.bind()._environment.output_pool._max_lent = limit
+    lent = 3 if limit is None else 2
     for _ in range(2):
         before = model.stats.host_copies
         kept = [model(factor * ARRAY) for factor in range(5)]
@@ -146,31 +146,31 @@ def test_pages_that_cannot_be_imported_now_are_replaced_by_device_memory(make, m
 
 
 def test_what_is_kept_is_bounded(make, monkeypatch):
-    monkeypatch.setattr(module, "KEPT_BYTES", 3 << 20)
-    landings = Landings([SimpleNamespace(device=make("gpu", **CARD))])
+    monkeypatch.setattr(output_pool, "MAX_IDLE_BYTES", 3 << 20)
+    pool = OutputPool([SimpleNamespace(device=make("gpu", **CARD))])
     shape, dtype = (1 << 20,), np.dtype(np.uint8)
-    arrays = [landings.lend(landings.take(1 << 20, ()), shape, dtype) for _ in range(6)]
-    assert landings.held == {}
+    arrays = [pool.lend(pool.acquire(1 << 20, ()), shape, dtype) for _ in range(6)]
+    assert pool.held == {}
     del arrays
     gc.collect()
-    assert landings.held == {(): 3 << 20}
-    landings.give(landings.take(8 << 20, ()))
-    assert landings.held == {}
-    landings.give(landings.take(8 << 20, (0,)))
-    assert landings.held == {(0,): 8 << 20}  # what calls take, importing it anew would cost in every call
-    landings.give(landings.take(30 << 20, ()))
-    assert landings.held == {(0,): 8 << 20}
-    landings.close()
+    assert pool.held == {(): 3 << 20}
+    pool.release(pool.acquire(8 << 20, ()))
+    assert pool.held == {}
+    pool.release(pool.acquire(8 << 20, (0,)))
+    assert pool.held == {(0,): 8 << 20}  # what calls take, importing it anew would cost in every call
+    pool.release(pool.acquire(30 << 20, ()))
+    assert pool.held == {(0,): 8 << 20}
+    pool.close()
 
 
 def test_pages_that_nobody_wants_go_when_results_do(monkeypatch):
-    monkeypatch.setattr(module, "KEPT_BYTES", 20 << 20)
-    landings = Landings([])
-    arrays = [landings.array((9 << 20,), np.dtype(np.uint8)) for _ in range(6)]
+    monkeypatch.setattr(output_pool, "MAX_IDLE_BYTES", 20 << 20)
+    pool = OutputPool([])
+    arrays = [pool.array((9 << 20,), np.dtype(np.uint8)) for _ in range(6)]
     arrays[0][:] = 1
     del arrays  # and nothing else is done
-    assert [block.size for block in landings._idle] == [9 << 20] * 2
-    assert not landings._returned
+    assert [block.size for block in pool._idle] == [9 << 20] * 2
+    assert not pool._returned
 
 
 def test_large_results_in_place_take_turns_in_pages_too(make):
@@ -191,11 +191,11 @@ def test_large_results_in_place_take_turns_in_pages_too(make):
 
 
 def test_arrays_may_end_in_any_thread():
-    landings = Landings([])
+    pool = OutputPool([])
 
     def work():
         for _ in range(200):
-            array = landings.lend(landings.take(1 << 16, ()), (1 << 14,), np.dtype(np.float32))
+            array = pool.lend(pool.acquire(1 << 16, ()), (1 << 14,), np.dtype(np.float32))
             assert array is not None
             array[:] = threading.get_ident() % 1000
             assert (array == threading.get_ident() % 1000).all()
@@ -205,12 +205,12 @@ def test_arrays_may_end_in_any_thread():
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(landings.held.values()) <= 8 << 16
+    assert sum(pool.held.values()) <= 8 << 16
 
 
 def test_memory_that_is_not_there_is_an_error():
     with pytest.raises(OutOfMemoryError, match="for outputs"):
-        Landings([]).take(1 << 60, ())
+        OutputPool([]).acquire(1 << 60, ())
 
 
 @pytest.mark.parametrize("kinds", [("cpu", "gpu"), ("gpu", "cpu")])

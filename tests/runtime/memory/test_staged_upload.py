@@ -8,8 +8,8 @@ from support.fake_device import gpu_options
 from support.plan_builder import PlanBuilder, bound
 
 from mansard.errors import DeviceError
-from mansard.runtime.memory import staged_upload as filling
-from mansard.runtime.memory.staged_upload import LEAST_PIECE, piece_bytes, pieces
+from mansard.runtime.memory import staged_upload
+from mansard.runtime.memory.staged_upload import MIN_PIECE_BYTES, piece_bytes, split_upload
 
 COUNT = (5 << 20) // 2  # 10 MB
 CARD = {**gpu_options("discrete"), "transfer_queue": True}
@@ -31,13 +31,15 @@ def expected(first, second):
     return first + 2 * second + 3 * first
 
 
-@pytest.mark.parametrize("size", [1, LEAST_PIECE, LEAST_PIECE + 1, 100 * LEAST_PIECE, 999_999_999])
+@pytest.mark.parametrize(
+    "size", [1, MIN_PIECE_BYTES, MIN_PIECE_BYTES + 1, 100 * MIN_PIECE_BYTES, 999_999_999]
+)
 def test_pieces_cover_everything_once(size):
-    most = piece_bytes(size)
-    found = pieces(size, most)
-    assert found[0][0] == 0 and len(found) == -(-size // most) <= 30
-    assert [begin + length for begin, length in found] == [*(begin for begin, _ in found[1:]), size]
-    assert min(length for _, length in found) > 0 and max(length for _, length in found) <= most + 4096
+    limit = piece_bytes(size)
+    pieces = split_upload(size, limit)
+    assert pieces[0][0] == 0 and len(pieces) == -(-size // limit) <= 30
+    assert [begin + length for begin, length in pieces] == [*(begin for begin, _ in pieces[1:]), size]
+    assert min(length for _, length in pieces) > 0 and max(length for _, length in pieces) <= limit + 4096
 
 
 def test_inputs_are_fetched_in_pieces_and_count_as_one_copy(make):
@@ -46,7 +48,7 @@ def test_inputs_are_fetched_in_pieces_and_count_as_one_copy(make):
     for factor in (1, 2, 3):
         first, second = factor * ARRAY, ARRAY[::-1].copy()
         np.testing.assert_allclose(model(first, second), expected(first, second))
-    cut = pieces(ARRAY.nbytes, piece_bytes(2 * ARRAY.nbytes))
+    cut = split_upload(ARRAY.nbytes, piece_bytes(2 * ARRAY.nbytes))
     assert gpu.log_of_transfers.count("upload x0") == len(cut) > 1
     stats = model.stats
     assert (stats.device_copies, stats.device_bytes) == (9, 9 * ARRAY.nbytes)
@@ -60,13 +62,13 @@ def test_the_host_copies_when_the_call_is_on_its_way(make, monkeypatch, lockstep
     gpu = make("gpu", **CARD)
     model = bound(summed(), gpu)
     seen = []
-    copy_all = filling.copy_all
+    copy_all = staged_upload.copy_all
 
     def watched(copies):
         seen.append(gpu.submissions)
         copy_all(copies)
 
-    monkeypatch.setattr(filling, "copy_all", watched)
+    monkeypatch.setattr(staged_upload, "copy_all", watched)
     before = gpu.submissions
     model.profile(ARRAY, ARRAY, requests=1, lockstep=lockstep)
     assert seen[0] == before + (not lockstep)
@@ -74,7 +76,7 @@ def test_the_host_copies_when_the_call_is_on_its_way(make, monkeypatch, lockstep
 
 def test_an_interrupted_copy_ends_the_call_and_nothing_else(make, monkeypatch):
     model = bound(summed(), make("gpu", **CARD))
-    copy_all = filling.copy_all
+    copy_all = staged_upload.copy_all
 
     def interrupted(copies):
         copy_all(copies[:2])
@@ -82,7 +84,7 @@ def test_an_interrupted_copy_ends_the_call_and_nothing_else(make, monkeypatch):
 
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(filling, "copy_all", interrupted)
+            patch.setattr(staged_upload, "copy_all", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 model(ARRAY, ARRAY)
         np.testing.assert_allclose(model(ARRAY, ARRAY), 6 * ARRAY, rtol=1e-6)

@@ -12,7 +12,8 @@ from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import InputError, ShapeContractError
 from mansard.plan.plan import TensorSpec
-from mansard.runtime.memory.tensors import Signature, empty, to_array, to_torch
+from mansard.runtime.memory.signature import Signature
+from mansard.runtime.memory.tensors import empty, to_array, to_torch
 
 N = Dim("n", 1, 8, 2)
 M = Dim("m", 1, 100)

@@ -11,7 +11,7 @@ import numpy as np
 from mansard import dims
 from mansard.compiler import CompiledModel
 from mansard.plan.plan import DispatchStep, Plan
-from mansard.runtime.memory.tensors import Signature
+from mansard.runtime.memory.signature import Signature
 from support.emulation import elf
 from support.emulation.cpus import run_program
 

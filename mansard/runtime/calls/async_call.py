@@ -1,0 +1,122 @@
+"""A call that blocks no thread: it starts when it is admitted, and may be cancelled at any time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from mansard.errors import CallCancelledError, DeadlineExceededError, MansardError, QueueFullError
+from mansard.runtime.calls.admission import QueueEntry
+from mansard.runtime.calls.call import Call
+from mansard.runtime.calls.completion import completions
+from mansard.runtime.calls.lifecycle import CallLifecycle
+from mansard.runtime.memory.tensors import Array
+
+Deliver = Callable[[list[Array], BaseException | None], None]
+"""Called once, from any thread, with the outputs or with the error."""
+
+
+class AsyncCall:
+    """A call that is queued, then running, then over; ``deliver`` receives its result."""
+
+    def __init__(self, lifecycle: CallLifecycle, call: Call, deliver: Deliver) -> None:
+        self._lifecycle, self._call, self._deliver = lifecycle, call, deliver
+        self._lock = threading.Lock()
+        self._entry: QueueEntry | None = None
+        self._admitted = self._running = False
+        self._error: MansardError | None = None
+        """The error that it was cancelled with."""
+        self._ended = False
+        """Whether it is too late to cancel it."""
+
+    def enter(self, counts: bool = True) -> None:
+        """Start at once, or queue. Raises QueueFullError, if it ``counts``; other errors are delivered."""
+        admission = self._lifecycle.admission
+        try:
+            self._entry = admission.admit(self._begin, self._call.priority, counts, self._call)
+        except QueueFullError as error:
+            self._lifecycle.counter.count_lost(error)
+            raise
+        except BaseException:
+            if not self._admitted:  # an interrupt: it may have a permit already
+                admission.release(self._call)
+            raise
+
+    @property
+    def running(self) -> bool:
+        """Whether devices have the call."""
+        return self._running
+
+    def cancel(self, error: MansardError) -> None:
+        """Cancel the call with ``error``. No result is delivered, unless the call has ended already.
+
+        A queued call leaves the queue. Of a running one, what devices have not begun is withdrawn; the rest
+        ends in the background.
+        """
+        with self._lock:
+            if self._error is not None or self._ended:
+                return
+            self._error = error
+            self._lifecycle.counter.count_lost(error)
+            if self._running:
+                self._lifecycle.cancellation.withdraw(self._call, error)
+        if self._entry is not None:
+            self._lifecycle.admission.cancel(self._entry)
+
+    def _begin(self) -> None:
+        """Called with a permit, on any thread: an event loop's, the completion thread, another caller's."""
+        try:
+            self._admitted = True
+            if self._error is not None:
+                self._lifecycle.admission.release(self._call)
+            elif not self._lifecycle.needs_recording(self._call) or not self._start_on_thread():
+                self._start()
+        except BaseException:  # an interrupt of the thread that released the permit
+            self._lifecycle.cancellation.interrupted(self._call)
+            self._fail(CallCancelledError("the call was interrupted as it began"))
+            raise
+
+    def _start_on_thread(self) -> bool:
+        """Start on a new thread: recording takes milliseconds, which would block the calling thread."""
+        try:
+            threading.Thread(target=self._start, name="mansard recording", daemon=True).start()
+        except RuntimeError:  # too many threads, or the interpreter is shutting down
+            return False
+        return True
+
+    def _start(self) -> None:
+        try:
+            self._lifecycle.start(self._call)
+        except Exception as error:
+            self._fail(error)
+            return
+        with self._lock:
+            self._running = True
+            if self._error is not None:
+                self._lifecycle.cancellation.withdraw(self._call, self._error)
+        completions().when(self._call.context.finals, self._completed)
+
+    def _completed(self) -> None:
+        """Every device is done with the call."""
+        with self._lock:
+            self._running, self._ended = False, True
+            error = self._error
+        if error is not None:
+            self._lifecycle.cancellation.discard(self._call, error)
+            return
+        try:
+            results = self._lifecycle.finish(self._call)
+        except Exception as error:
+            self._deliver([], error)
+        else:
+            self._deliver(results, None)
+
+    def _fail(self, error: BaseException) -> None:
+        """The call could not start."""
+        with self._lock:
+            self._ended = True
+            if self._error is not None:
+                return
+        if isinstance(error, DeadlineExceededError):
+            self._lifecycle.counter.count_lost(error)
+        self._deliver([], error)

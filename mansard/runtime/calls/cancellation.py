@@ -1,0 +1,81 @@
+"""Cancellation: how a call ends that its caller no longer waits for.
+
+A call is cancelled when its deadline passes, when the awaiting task is cancelled, when an interrupt (such as
+KeyboardInterrupt) ends the calling thread's wait, or when another chunk of its batch fails. It is then failed
+here: `Cancellation.withdraw` fails what devices have not begun, and the rest of it ends in the background,
+after which `Cancellation.discard` releases its context and permit. After a timeout the call is not
+withdrawn; it only ends in the background.
+
+A call that still waits for admission just leaves the queue (`mansard.runtime.calls.async_call` and
+`Admission.acquire`).
+"""
+
+from __future__ import annotations
+
+from mansard.errors import CallCancelledError, DeadlineExceededError, MansardError, WaitTimeoutError
+from mansard.runtime.calls.admission import Admission
+from mansard.runtime.calls.call import Call
+from mansard.runtime.calls.completion import completions
+
+
+class Cancellation:
+    """Ends calls without a result. ``withdrawable``: whether work may be withdrawn from devices.
+
+    It may not for a model with states: what a call has done to them cannot be undone, so a call that has
+    begun runs to its end.
+    """
+
+    def __init__(self, admission: Admission, *, withdrawable: bool) -> None:
+        self._admission = admission
+        self._withdrawable = withdrawable
+
+    def withdraw(self, call: Call, error: MansardError) -> None:
+        """Fail with ``error`` what devices have not begun of a running call."""
+        if self._withdrawable:
+            call.context.withdraw(error)
+
+    def abandon(self, call: Call, error: Exception) -> None:
+        """Let a running call end in the background; it is withdrawn, unless ``error`` is a timeout."""
+        if isinstance(error, DeadlineExceededError | CallCancelledError):
+            self.withdraw(call, error)
+        completions().when(call.context.finals, lambda: self.discard(call, error))
+
+    def interrupted(self, call: Call) -> None:
+        """An interrupt ended the call at any point: what devices have of it ends in the background."""
+        if not call.holds_context:
+            self._admission.release(call)
+            return
+        error = CallCancelledError("the call was interrupted")
+        call.context.fail_unsubmitted(error)
+        self.abandon(call, error)
+
+    def discard(self, call: Call, error: BaseException) -> None:
+        """Release a call that was cancelled with ``error`` and that every device is done with."""
+        keep = False
+        try:
+            cancelled = isinstance(error, DeadlineExceededError | CallCancelledError)
+            keep = call.context.discard(error if cancelled else None)
+        finally:
+            call.release(self._admission, keep=keep)
+
+    def deadline_error(self, call: Call, *, running: bool) -> DeadlineExceededError:
+        """The error of a call whose deadline has passed."""
+        assert call.deadline is not None
+        return DeadlineExceededError(
+            f"deadline of {call.deadline.seconds:g} s: the call {self._state(running)}"
+        )
+
+    def expiry_error(
+        self, call: Call, *, running: bool, wait_error: MansardError | None = None
+    ) -> MansardError:
+        """The error of a call whose deadline or timeout has passed; ``wait_error`` is that of a wait."""
+        if call.deadline is not None and call.deadline.passed:
+            return self.deadline_error(call, running=running)
+        if wait_error is not None:
+            return wait_error
+        assert call.timeout is not None
+        return WaitTimeoutError(f"timeout of {call.timeout.seconds:g} s: the call {self._state(running)}")
+
+    def _state(self, running: bool) -> str:
+        limit = self._admission.permits
+        return "was still running" if running else f"had not begun; {limit} run at a time (max_in_flight)"

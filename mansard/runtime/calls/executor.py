@@ -1,0 +1,196 @@
+"""Runs the calls of a session: blocking, awaited, profiled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from mansard.errors import (
+    CallCancelledError,
+    DeadlineExceededError,
+    InputError,
+    QueueFullError,
+    WaitTimeoutError,
+)
+from mansard.hal import ProfileRow
+from mansard.runtime.calls.admission import Admission, ExclusiveAdmission
+from mansard.runtime.calls.async_call import AsyncCall
+from mansard.runtime.calls.call import Call
+from mansard.runtime.calls.lifecycle import CallLifecycle
+from mansard.runtime.calls.limits import Deadline
+from mansard.runtime.calls.stats import Stats
+from mansard.runtime.calls.timed_runs import TimedRun, TimedRuns
+from mansard.runtime.execution.context import Context
+from mansard.runtime.execution.copy_counts import CopyCounts
+from mansard.runtime.execution.environment import ExecutionEnvironment
+from mansard.runtime.execution.partition_shares import PartitionShares
+from mansard.runtime.memory.signature import PreparedInputs
+from mansard.runtime.memory.tensors import Array
+
+if TYPE_CHECKING:
+    import asyncio
+
+_LOST = (DeadlineExceededError, WaitTimeoutError, QueueFullError)
+
+
+class CallExecutor:
+    """Runs at most ``max_in_flight`` calls at a time; at most ``max_queued`` others wait."""
+
+    def __init__(
+        self,
+        environment: ExecutionEnvironment,
+        max_in_flight: int,
+        max_idle: int,
+        max_queued: int | None = None,
+        shares: PartitionShares | None = None,
+    ) -> None:
+        self.shares = shares or PartitionShares()
+        self.admission = Admission(max_in_flight, max_queued)
+        self.lifecycle = CallLifecycle(environment, self.admission, max_idle, self.shares)
+        self._environment = environment
+        self._closing = threading.Lock()
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of calls, contexts and copies."""
+        return self.lifecycle.counter.stats
+
+    def run(
+        self,
+        inputs: PreparedInputs,
+        timeout: float | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> list[Array]:
+        """See `Session.run`."""
+        lifecycle = self.lifecycle
+        call = lifecycle.new_call(inputs, priority, None if deadline is None else Deadline.after(deadline))
+        if timeout is not None:
+            call.timeout = Deadline.after(timeout, "timeout")
+        try:
+            self._begin_blocking(call)
+            lifecycle.wait(call)
+            return lifecycle.finish(call)
+        except _LOST as error:
+            lifecycle.counter.count_lost(error)
+            raise
+        except Exception:
+            raise
+        except BaseException as interrupt:
+            lifecycle.counter.count_lost(interrupt)
+            lifecycle.cancellation.interrupted(call)
+            raise
+
+    async def run_async(
+        self, inputs: PreparedInputs, priority: int = 0, deadline: float | None = None
+    ) -> list[Array]:
+        """See `Session.run_async`."""
+        import asyncio  # loaded already: an event loop runs
+
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Array]] = loop.create_future()
+
+        def deliver(results: list[Array], error: BaseException | None) -> None:
+            try:
+                loop.call_soon_threadsafe(_resolve, future, results, error)
+            except RuntimeError:
+                return  # the loop was closed: nothing waits any more
+
+        def expire() -> None:
+            error = self.lifecycle.cancellation.deadline_error(call, running=async_call.running)
+            async_call.cancel(error)
+            _resolve(future, [], error)
+
+        limit = None if deadline is None else Deadline.after(deadline)
+        call = self.lifecycle.new_call(inputs, priority, limit)
+        async_call = AsyncCall(self.lifecycle, call, deliver)
+        async_call.enter()
+        timer = None if call.deadline is None else loop.call_later(call.deadline.remaining, expire)
+        try:
+            return await future
+        except BaseException:
+            if not future.done() or future.cancelled():
+                async_call.cancel(CallCancelledError("the call was cancelled"))
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def profile(self, inputs: PreparedInputs) -> tuple[list[list[ProfileRow]], float, CopyCounts]:
+        """Device times by slot, the seconds from submission to completion, and the copies."""
+        lifecycle = self.lifecycle
+        call = lifecycle.new_profiled_call(inputs)
+        try:
+            self._begin_blocking(call)
+            lifecycle.wait(call)
+            wall = time.perf_counter() - call.submitted
+            rows = call.context.profile()
+            lifecycle.finish(call)
+        except Exception:
+            raise
+        except BaseException:
+            lifecycle.cancellation.interrupted(call)
+            raise
+        return rows, wall, call.copies
+
+    def timed_runs(
+        self, inputs: PreparedInputs, requests: int, in_flight: int, *, lockstep: bool
+    ) -> tuple[list[TimedRun], CopyCounts]:
+        """See `TimedRuns`; the requests in order of submission, and the copies of all of them."""
+        self.lifecycle.check_open()
+        if not 1 <= in_flight <= self.admission.permits:
+            raise InputError(
+                f"{in_flight} requests in flight: the model takes 1 to {self.admission.permits} at a time "
+                "(max_in_flight, and 1 for a model with states)"
+            )
+        inputs = self.shares.applied(inputs)
+        runs = TimedRuns(self._environment, self.admission, inputs, lockstep=lockstep).run(
+            requests, in_flight
+        )
+        count, size = inputs.copied
+        copies = CopyCounts(
+            sum(run.copies.device for run in runs),
+            sum(run.copies.device_bytes for run in runs),
+            sum(run.copies.host for run in runs) + count,
+            sum(run.copies.host_bytes for run in runs) + size,
+        )
+        self.lifecycle.counter.count_calls(requests, copies)
+        return runs, copies
+
+    def exclusive(self) -> ExclusiveAdmission:
+        """A context manager within which no call runs."""
+        return self.admission.exclusive()
+
+    def contexts(self) -> list[Context]:
+        """Idle contexts, for reports."""
+        return self.lifecycle.idle_contexts()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self.lifecycle.closed
+
+    def close(self) -> None:
+        """Wait for running calls and free every context; later calls raise MansardError."""
+        with self._closing:
+            if not self.lifecycle.close():
+                return
+        with self.exclusive():
+            self.lifecycle.free_idle_contexts()
+            self._environment.workspaces.close()
+
+    def _begin_blocking(self, call: Call) -> None:
+        """Wait for a permit, until the deadline or timeout, and start."""
+        if not self.admission.acquire(call.priority, call.time_left(), call):
+            raise self.lifecycle.cancellation.expiry_error(call, running=False)
+        self.lifecycle.start(call)
+
+
+def _resolve(future: asyncio.Future[list[Array]], result: list[Array], error: BaseException | None) -> None:
+    if future.done():  # cancelled in the meantime
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

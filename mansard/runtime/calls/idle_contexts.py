@@ -1,0 +1,70 @@
+"""Idle contexts, kept by shape for later calls."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+from mansard.runtime.execution.context import Context
+
+MAX_IDLE_BYTES = 256 << 20
+
+ShapeKey = tuple[tuple[str, int], ...]
+"""The values of the model's dims."""
+
+
+class IdleContexts:
+    """Contexts that no call uses, most recently used last.
+
+    The oldest are closed when there are more than ``limit``, or when their total memory exceeds both
+    `MAX_IDLE_BYTES` and four times the largest: many large shapes are not all kept.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._idle: list[tuple[ShapeKey, Context]] = []
+        self._lock = threading.Lock()
+
+    def take(self, key: ShapeKey) -> Context | None:
+        """Remove and return the most recently used context for these shapes, if one is idle."""
+        with self._lock:
+            for index in range(len(self._idle) - 1, -1, -1):
+                if self._idle[index][0] == key:
+                    return self._idle.pop(index)[1]
+        return None
+
+    def has(self, key: ShapeKey) -> bool:
+        """Whether `take` would return a context now."""
+        with self._lock:
+            return any(idle_key == key for idle_key, _ in self._idle)
+
+    def put(self, key: ShapeKey, context: Context) -> None:
+        """Keep a context for later calls."""
+        with self._lock:
+            self._idle.append((key, context))
+            if len(self._idle) == 1:
+                return  # one is always kept
+            keep = self._count_to_keep()
+            surplus, self._idle = self._idle[:-keep], self._idle[-keep:]
+        for _, oldest in surplus:
+            oldest.close()
+
+    def _count_to_keep(self) -> int:
+        """How many of the most recently used contexts stay; at least one."""
+        sizes = [context.memory.bytes for _, context in reversed(self._idle)]
+        budget = max(MAX_IDLE_BYTES, 4 * max(sizes))
+        within_budget = sum(total <= budget for total in itertools.accumulate(sizes))
+        return max(1, min(within_budget, self._limit))
+
+    def clear(self) -> int:
+        """Close every idle context; returns how many there were."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, context in idle:
+            context.close()
+        return len(idle)
+
+    def contexts(self) -> list[Context]:
+        """The idle contexts, for reports."""
+        with self._lock:
+            return [context for _, context in self._idle]

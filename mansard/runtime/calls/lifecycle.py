@@ -1,0 +1,187 @@
+"""The steps of a call: a permit, a context, submission, completion, and the result.
+
+Blocking calls (`executor`), awaited ones (`async_call`) and chunks (`chunked_run`) take the same steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from mansard.errors import DeviceError, InputError, MansardError, OutOfMemoryError
+from mansard.runtime.calls import completion
+from mansard.runtime.calls.admission import Admission
+from mansard.runtime.calls.call import Call
+from mansard.runtime.calls.cancellation import Cancellation
+from mansard.runtime.calls.idle_contexts import IdleContexts
+from mansard.runtime.calls.limits import Deadline, checked_int
+from mansard.runtime.calls.stats import StatsCounter
+from mansard.runtime.execution.context import Context
+from mansard.runtime.execution.copy_counts import CopyCounts
+from mansard.runtime.execution.environment import ExecutionEnvironment
+from mansard.runtime.execution.partition_shares import PartitionShares
+from mansard.runtime.memory.output_pool import OutputPool
+from mansard.runtime.memory.signature import PreparedInputs
+from mansard.runtime.memory.tensors import Array
+
+
+class CallLifecycle:
+    """Starts and finishes the calls of a session, with the contexts it keeps for them."""
+
+    def __init__(
+        self,
+        environment: ExecutionEnvironment,
+        admission: Admission,
+        max_idle: int,
+        shares: PartitionShares,
+    ) -> None:
+        self.environment, self.admission, self.shares = environment, admission, shares
+        self.counter = StatsCounter()
+        self.cancellation = Cancellation(admission, withdrawable=not environment.plan.states)
+        self._idle, self._idle_profiled = IdleContexts(max_idle), IdleContexts(1)
+        self._closed = False
+        self._process = completion.process
+
+    @property
+    def permits(self) -> int:
+        """How many calls may run at a time."""
+        return self.admission.permits
+
+    @property
+    def output_pool(self) -> OutputPool:
+        """Memory for large outputs."""
+        return self.environment.output_pool
+
+    def new_call(
+        self,
+        inputs: PreparedInputs,
+        priority: int = 0,
+        deadline: Deadline | None = None,
+        into: Sequence[Array] | None = None,
+    ) -> Call:
+        """A call that has not been admitted; raises InputError for an invalid priority."""
+        self.check_open()
+        priority = checked_int("priority", priority)
+        if not -(2**31) <= priority < 2**31:
+            raise InputError(f"a priority must be in -2**31 ... 2**31 - 1, not {priority}")
+        return Call(inputs, self._idle, False, priority, deadline, into)
+
+    def new_profiled_call(self, inputs: PreparedInputs) -> Call:
+        """A call on recordings that are profiled."""
+        self.check_open()
+        return Call(inputs, self._idle_profiled, profile=True)
+
+    def needs_recording(self, call: Call) -> bool:
+        """Whether no context is idle for the call, so that starting it records one."""
+        call.inputs = self.shares.applied(call.inputs)
+        return not call.idle.has(call.key)
+
+    def start(self, call: Call) -> None:
+        """Find a context and submit; called with a permit, which is returned on failure.
+
+        Raises DeadlineExceededError when the deadline has passed.
+        """
+        try:
+            self.check_open()
+            if call.deadline is not None and call.deadline.passed:
+                raise self.cancellation.deadline_error(call, running=False)
+            call.inputs = self.shares.applied(call.inputs)
+            call.context, call.holds_context = self._acquire_context(call), True
+        except Exception:
+            self.admission.release(call)
+            raise
+        try:
+            if call.priority != call.context.priority:
+                call.context.priority = call.priority
+            call.submitted = time.perf_counter()
+            call.context.start(call.inputs.arrays, into=call.into)
+        except Exception as error:
+            self.cancellation.abandon(call, error)
+            raise
+
+    def wait(self, call: Call) -> None:
+        """Block until every device is done with the call, also when one of them failed."""
+        try:
+            for point in call.context.finals:
+                try:
+                    point.wait(call.time_left())
+                except MansardError as error:
+                    if not point.done():  # the wait expired; errors of the point are raised by finish()
+                        raise self.cancellation.expiry_error(call, running=True, wait_error=error) from None
+        except Exception as error:
+            self.cancellation.abandon(call, error)
+            raise
+
+    def finish(self, call: Call) -> list[Array]:
+        """The outputs of a call that every device is done with; releases its context and permit."""
+        context = call.context
+        try:
+            results = context.finish()
+            if self.shares.active:
+                self.shares.observe(call.inputs.dims, context.profile())
+        except Exception:
+            call.release(self.admission, keep=False)
+            raise
+        self._count(call)
+        call.release(self.admission, keep=True)
+        return results
+
+    def idle_contexts(self) -> list[Context]:
+        """Idle contexts, for reports."""
+        return [*self._idle.contexts(), *self._idle_profiled.contexts()]
+
+    def free_idle_contexts(self) -> int:
+        """Close the idle contexts; returns how many there were."""
+        return self._idle.clear() + self._idle_profiled.clear()
+
+    def close(self) -> bool:
+        """Refuse later calls; returns whether those that run can be waited for, the first time only."""
+        first, self._closed = not self._closed, True
+        # Calls that ran when this process was forked belong to the parent and never end here.
+        return first and self._process is completion.process
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def check_open(self) -> None:
+        """Raise MansardError when the model is closed, DeviceError in a process forked since loading it."""
+        if self._closed:
+            raise MansardError("the model is closed")
+        if self._process is not completion.process:
+            raise DeviceError(
+                "the model was loaded before this process was forked off: load it in the process that uses it"
+            )
+
+    def _acquire_context(self, call: Call) -> Context:
+        """A context with its memory reserved; when memory is short, idle contexts are freed first."""
+        try:
+            return self._reserve_context(call)
+        except OutOfMemoryError:
+            if self.free_idle_contexts() == 0:
+                raise
+        # Outside the handler: the error's traceback would keep the failed allocations alive.
+        return self._reserve_context(call)
+
+    def _reserve_context(self, call: Call) -> Context:
+        context = call.idle.take(call.key)
+        if context is None:
+            profile = call.profile or self.shares.active
+            context = Context(self.environment, call.inputs.dims, profile=profile)
+            self.counter.count_context()
+        try:
+            context.reserve()
+        except BaseException:
+            context.close()
+            raise
+        return context
+
+    def _count(self, call: Call) -> None:
+        copies, (count, size) = call.context.copy_counts(), call.inputs.copied
+        if count:
+            copies = CopyCounts(
+                copies.device, copies.device_bytes, copies.host + count, copies.host_bytes + size
+            )
+        call.copies = copies
+        self.counter.count_calls(1, copies)
