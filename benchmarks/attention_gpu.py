@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
-from mansard.codegen.schedules import Parameters, candidates, schedule
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.parameters import Parameters
+from mansard.codegen.schedules import candidates, schedule
 from mansard.codegen.schedules.choose import takes_attention
 from mansard.compiler.targets import resolve_targets
 from mansard.dtypes import DType

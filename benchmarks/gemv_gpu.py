@@ -28,9 +28,11 @@ from typing import Any
 import numpy as np
 
 from mansard import dims
-from mansard.codegen.backend import Backend, KernelTarget
+from mansard.codegen.backend import Backend
 from mansard.codegen.kernel import Kernel, KernelBuilder
-from mansard.codegen.schedules import Parameters, schedule
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.parameters import Parameters
+from mansard.codegen.schedules import schedule
 from mansard.compiler.targets import resolve_targets
 from mansard.dtypes import DType
 from mansard.hal import (

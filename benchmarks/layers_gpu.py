@@ -23,7 +23,7 @@ from gemm_gpu import WARM_SECONDS, timed, upload
 from gemv_gpu import Kernels
 
 from mansard.codegen.loop_nest import Nest
-from mansard.codegen.schedules import Parameters
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.gpu.gemm import tiled
 from mansard.dtypes import DType
 from mansard.hal import BufferRef, CopyCommand, MemoryKind

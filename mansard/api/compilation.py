@@ -34,7 +34,6 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     objective: str | None = None,
     fallback: str | None = None,
     precision: str = "f32",
-    vulkan_dispatch_abi: str = "bda",
     cache: bool = True,
     tune: float | None = None,
     max_in_flight: int = MAX_IN_FLIGHT,
@@ -48,15 +47,14 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     ``model`` is a torch module or exported program, or whatever else an installed frontend reads;
     ``example_inputs`` are tensors of the shapes to compile for. ``devices`` names devices present here
     (``cpu``, ``vulkan``, ``vulkan:1``), ``target`` targets that need not be (``cpu:x86-64-v3``,
-    or ``cpu:x86-64-v4,x86-64-v3`` with kernels for both); without
-    either, the model is compiled for the CPU and every GPU present that is one in hardware.
+    or ``cpu:x86-64-v4,x86-64-v3`` with kernels for both); either may end in changes of the target
+    (``vulkan+abi=descriptors``, docs/gpus.md). Without either, the model is compiled for the CPU and every
+    GPU present that is one in hardware.
     ``dynamic_shapes`` tells which axes vary: ``{input: {axis: mansard.Dim(...)}}``.
     ``placement`` says how dispatches are placed; ``objective`` and ``fallback`` set the fields of it that
     are used most. ``precision="bf16"`` lets products with constant weights round their operands to bfloat16
     (sums stay f32; weights take half the memory); results then differ, by 2**-9 of each operand.
-    ``vulkan_dispatch_abi`` says how kernels for Vulkan receive their buffers: by 64-bit addresses
-    (``"bda"``), as ``"descriptors"`` for drivers that handle those better, or ``"all"``: the runtime then
-    uses addresses where the device supports them. Further keywords go to the frontend.
+    Further keywords go to the frontend.
     ``progress(step, done, total)`` is called as steps start, ``dump(step, text)`` with the IR after each.
     ``cache`` keeps compiled kernels on disk for later compilations (docs/compiling.md). ``tune`` spends
     that many seconds on a search of better kernels, as `mansard.tune` does. ``max_in_flight`` and
@@ -71,10 +69,9 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
         from mansard import compiler
 
         options = compiler.CompileOptions(
-            targets=(*_as_names(devices), *_as_names(target)) or _default_devices(),
+            targets=(*_as_names(devices), *_as_names(target)) or default_devices(),
             placement=_placement_options(placement, objective, fallback),
             precision=precision,
-            vulkan_dispatch_abi=vulkan_dispatch_abi,
             cache=cache,
             progress=progress,
             dump=dump,
@@ -136,7 +133,7 @@ def _as_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
     return listed
 
 
-def _default_devices() -> tuple[str, ...]:
+def default_devices() -> tuple[str, ...]:
     """The first hardware device of each driver; the CPU always."""
     by_driver = {"cpu": "cpu"}
     for info in _registry.devices():

@@ -18,8 +18,9 @@ from typing import TypeVar
 from mansard.cache import Folder
 from mansard.calibration import chains, links, mixed_graphs, probes
 from mansard.calibration.concurrency import concurrency
+from mansard.codegen.backend import CompiledDispatch
 from mansard.compiler import CompiledModel, CompileOptions, compile_graph
-from mansard.compiler.kernels import CompiledKernel, KernelCompiler
+from mansard.compiler.kernels import KernelCompiler
 from mansard.compiler.sources import sources_from_bytes
 from mansard.compiler.targets import backend
 from mansard.dims import evaluate
@@ -243,7 +244,7 @@ class DeviceBench:
         options = CompileOptions(targets=(self.device.info.id,), placement=PlacementOptions(fallback="error"))
         return compile_graph(graph, options)
 
-    def _kernels(self, plan: Plan, sources: bytes | None) -> list[tuple[CompiledKernel, Workload, int]]:
+    def _kernels(self, plan: Plan, sources: bytes | None) -> list[tuple[CompiledDispatch, Workload, int]]:
         if sources is None:
             raise DeviceError(f"the kernels of {self.device.info.id} cannot be run alone")
         (slot,) = plan.devices
@@ -262,7 +263,7 @@ class DeviceBench:
             kernels.append((kernel, Workload(dispatch, constants, {}, 0), runs[source.name]))
         return kernels
 
-    def _best(self, stopwatch: Stopwatch, kernel: CompiledKernel, budget: float) -> float:
+    def _best(self, stopwatch: Stopwatch, kernel: CompiledDispatch, budget: float) -> float:
         """Seconds of the quickest run within a budget of seconds."""
         if not stopwatch.loads(kernel):
             raise DeviceError(f"{self.device.info.id} does not load kernel {kernel.name!r}")

@@ -17,7 +17,7 @@ from mansard.cli.models import signature
 from mansard.cli.output import JsonOption, Output, si
 from mansard.cli.progress import progress_bar
 from mansard.cli.sources import read_source
-from mansard.cli.specs import parse_dynamic, parse_memory, parse_pins, parse_tensor
+from mansard.cli.specs import parse_dynamic, parse_memory, parse_pins, parse_tensor, with_vulkan_abi
 from mansard.cli.tune import parse_duration
 
 
@@ -126,17 +126,19 @@ def compile_(
 ) -> None:
     """Compile a model into one artifact file."""
     import mansard
+    from mansard.api.compilation import default_devices
 
     given = [parse_tensor(text) for text in input_ or ()]
     shapes = parse_dynamic(dynamic or ())
     with Output(as_json) as out:
         source = read_source(model, given, shapes)
+        named = device or (() if target else default_devices())
         begin = time.monotonic()
         with progress_bar() as progress:
             compiled = mansard.compile(
                 **source,
-                devices=device or None,
-                target=target or None,
+                devices=with_vulkan_abi(named, vulkan_dispatch_abi) or None,
+                target=with_vulkan_abi(target or (), vulkan_dispatch_abi) or None,
                 placement=mansard.PlacementOptions(
                     objective,
                     parse_pins(pin or ()),
@@ -147,7 +149,6 @@ def compile_(
                     colocate=tuple(colocate or ()),
                 ),
                 precision=precision,
-                vulkan_dispatch_abi=vulkan_dispatch_abi,
                 cache=not no_cache,
                 tune=None if tune is None else parse_duration(tune),
                 progress=progress,

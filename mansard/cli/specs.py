@@ -220,3 +220,16 @@ def parse_memory(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:
             raise typer.BadParameter(f"{text!r} is not DEVICE=BYTES, such as vulkan=2GB or npu=512MiB")
         limits.append((device, int(float(match[1]) * _UNITS[match[2] or ""])))
     return tuple(limits)
+
+
+def with_vulkan_abi(texts: Sequence[str], abi: str) -> list[str]:
+    """Devices or targets, those of Vulkan with the dispatch ABI in their text: ``vulkan:hopper,ada`` becomes
+    ``vulkan:hopper+abi=all,ada+abi=all``."""
+    if abi == "bda":
+        return list(texts)
+    return [
+        ",".join(f"{variant}+abi={abi}" for variant in re.split(r",(?![+-])", text))
+        if re.split("[:+,]", text)[0] == "vulkan"
+        else text
+        for text in texts
+    ]

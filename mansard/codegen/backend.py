@@ -1,132 +1,124 @@
-"""The compiler half of a backend: what `mansard.targets` entry points name."""
+"""The compiler half of a driver: what entry points of ``mansard.targets`` name.
+
+A `Backend` answers two questions about every dispatch: whether a target can run it, and with which
+executable.
+How it gets there is its own business: `mansard.codegen.generated` schedules dispatches into kernels and
+generates code, `mansard.codegen.library` calls functions that a device brings along.
+"""
 
 from __future__ import annotations
 
 import abc
-import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from mansard.codegen.kernel import Kernel
-from mansard.dtypes import DType
-from mansard.errors import CodegenError
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.parameters import Parameters
+from mansard.dims import DimLike
 from mansard.hal.device import DeviceInfo
 from mansard.hal.executable import ExecutableSpec
+from mansard.ir.dispatch import Dispatch
+from mansard.ir.panels import Panels
 from mansard.targets.profile import DeviceProfile, default_profile
 
-CHOOSES_SUBGROUPS = frozenset({"subgroup_size_control", "full_subgroups"})
-"""What a device needs to run a kernel with subgroups of a size that the kernel asks for."""
 
+@dataclass(frozen=True, eq=False)
+class CompiledDispatch:
+    """An executable with one entry point, and what a launch of it needs.
 
-@dataclass(frozen=True)
-class MatrixShape:
-    """One shape of matrices that a subgroup multiplies as a whole: ``c (m, n) += a (m, k) @ b (k, n)``."""
+    Its bindings are the dispatch's inputs and outputs in order.
+    """
 
-    m: int
-    n: int
-    k: int
-    operand: DType
-    """Element type of a and b."""
-    accumulator: DType
-    """Element type of c."""
-
-
-@dataclass(frozen=True)
-class KernelTarget:
-    """What a schedule needs to know of a target to make a kernel for it."""
-
-    name: str
-    """The whole target, such as ``cpu:x86_64+avx2`` or ``vulkan:1.3``."""
-    vector_bits: int
-    """SIMD register width of a CPU; 0 where lanes are invocations (a GPU)."""
-    index: DType
-    """Default type of index arithmetic."""
-    workgroup_invocations: int
-    """Invocations to use in a workgroup (1 on a CPU)."""
-    shared_memory_bytes: int
-    features: frozenset[str] = frozenset()
-    resident_invocations: int = 1 << 12
-    """Invocations a GPU should be given at least: about half of what it holds at a time."""
-    compute_units: int = 4
-    """Cores of a GPU (each runs several workgroups at a time)."""
-    subgroup: tuple[int, int] = (1, 128)
-    """Least and greatest invocations of a subgroup; equal where the size is known."""
-    matrices: tuple[MatrixShape, ...] = ()
-    """Shapes that cooperative matrices of a subgroup may have."""
+    spec: ExecutableSpec
+    params: tuple[DimLike, ...] = ()
+    """The integer parameters of a launch."""
+    grid: tuple[DimLike, DimLike, DimLike] = (1, 1, 1)
+    packed: Mapping[int, Panels] = field(default_factory=dict)
+    """The layout in which the entry point reads inputs (by position) that the dispatch allows to be
+    packed."""
+    parameters: Parameters | None = None
+    """The schedule parameters asked for; None: the default ones."""
 
     @property
-    def is_gpu(self) -> bool:
-        """Whether workgroups have many invocations."""
-        return self.vector_bits == 0
-
-    @property
-    def vector_registers(self) -> int:
-        """Vector registers of a CPU: 32 with AVX-512, NEON or RVV, else 16."""
-        return 32 if self.vector_bits >= 512 or self.features & {"neon", "v"} else 16
-
-    def with_one_subgroup_size(self) -> KernelTarget:
-        """The target for kernels that need to know the size of subgroups: with the least size where kernels
-        may ask for one; itself where there is but one, or where none is known."""
-        least, most = self.subgroup
-        if least == most or not self.features >= CHOOSES_SUBGROUPS:
-            return self
-        return dataclasses.replace(self, subgroup=(least, least))
-
-    def lanes(self, dtype: DType) -> int:
-        """Vector lanes for an element type (1 on a GPU)."""
-        return max(1, self.vector_bits // dtype.bits) if self.vector_bits else 1
+    def name(self) -> str:
+        """The entry point's name."""
+        return self.spec.entries[0].name
 
 
 class Backend(abc.ABC):
-    """Turns kernels into executables for one family of targets. ``name`` is the driver's name."""
+    """Compiles dispatches for one family of targets. ``name`` is the driver's name.
+
+    Methods are called from several threads at the same time.
+    """
 
     name: str
     late_binding: bool = False
     """Whether the driver's devices take buffers at submission (`Capabilities.late_binding`): the caller's
     arrays then need no copy, which predictions of memory take into account without a device."""
 
+    # Targets --------------------------------------------------------------------------------
     @abc.abstractmethod
     def parse_target(self, text: str) -> KernelTarget:
-        """Understand ``cpu``, ``cpu:NAME+feature`` …; raises CodegenError naming what is known.
+        """Read a target text, ``NAME`` or ``NAME:CPU+feature`` …; raises CodegenError naming what is known.
 
-        The bare driver name means the device at hand (CPU) or a safe baseline (GPU).
+        The driver's name alone stands for this machine (CPU) or a safe baseline (GPU).
         """
 
     def describe_device(self, device: DeviceInfo) -> str:
-        """The target text for a device that is present: what the device says itself."""
+        """The target text for a device that is present: by default what the device reports."""
         return device.target
 
+    def device_target(self, device: DeviceInfo) -> KernelTarget:
+        """The target to compile for when a device that is present is asked for by its name."""
+        return self.parse_target(self.describe_device(device))
+
+    def stands_for(self, target: KernelTarget, device: DeviceInfo) -> bool:
+        """Whether a target means a device that is present: kernels tuned on the device are used for it."""
+        return target == self.device_target(device)
+
     def hint(self, device: DeviceInfo) -> str:
-        """What to give as ``--target`` on another machine to compile for a device of this one."""
+        """The ``--target`` with which another machine compiles for a device of this one."""
         return self.describe_device(device)
 
-    def profile(self, text: str, device: DeviceInfo | None) -> DeviceProfile:
-        """The rates to place by, for a target text and the device present, if it is."""
-        return default_profile(self.name, device.kind if device is not None else "")
-
-    def made_for(self, text: str) -> tuple[str, ...]:
-        """Parts of the names of the devices a target text is meant for; empty: it is not meant for any."""
+    def product_names(self, text: str) -> tuple[str, ...]:
+        """Parts of the product names of the devices a target stands for; empty where it stands for none in
+        particular."""
         return ()
 
-    def largest_buffer(self, text: str) -> int | None:
-        """Bytes of one buffer on the devices of a target; None where memory alone limits them."""
+    def profile(self, text: str, device: DeviceInfo | None) -> DeviceProfile:
+        """The rates to place by, for a target text and the device, where one is present."""
+        return default_profile(self.name, device.kind if device is not None else "")
+
+    def largest_buffer(self, target: KernelTarget, device: DeviceInfo | None) -> int | None:
+        """Bytes of the largest buffer a kernel can use; larger weights are split. None: as much as there is
+        memory. ``device`` is the one compiled for, where it is present."""
         return None
 
+    # Dispatches -----------------------------------------------------------------------------
     @abc.abstractmethod
-    def compile_kernel(self, kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
-        """One kernel, alone in its executable. Threads call it at the same time."""
+    def refuses(self, dispatch: Dispatch, target: KernelTarget) -> str | None:
+        """Why a target cannot run a dispatch; None when it can. Placement shows the reason."""
+
+    @abc.abstractmethod
+    def compile_dispatch(
+        self, dispatch: Dispatch, target: KernelTarget, name: str, parameters: Parameters | None = None
+    ) -> CompiledDispatch:
+        """The executable of a dispatch that is not refused, with an entry point called ``name``.
+
+        ``parameters`` are one of `candidates`; None stands for the first. Raises CodegenError when the target
+        lacks what the kernel of these parameters needs.
+        """
+
+    def candidates(self, dispatch: Dispatch, target: KernelTarget) -> Sequence[Parameters]:
+        """Parameters that give the same results at different speeds, the default first: what tuning tries."""
+        return (Parameters(),)
 
     def join(self, specs: Sequence[ExecutableSpec]) -> list[ExecutableSpec]:
-        """Executables of one kernel each as a device should load them: here as they are."""
+        """Executables of one entry point each, merged as a device loads them best: by default unmerged."""
         return list(specs)
 
-    def compile(self, kernels: Sequence[Kernel], target: KernelTarget) -> list[ExecutableSpec]:
-        """Executables that together hold every kernel, by name, each once."""
-        names = [k.name for k in kernels]
-        if repeated := sorted({n for n in names if names.count(n) > 1}):
-            raise CodegenError(f"kernel names are not unique: {', '.join(repeated)}")
-        return self.join([self.compile_kernel(kernel, target) for kernel in kernels])
-
-    @abc.abstractmethod
-    def emit_text(self, kernels: Sequence[Kernel], target: KernelTarget) -> str:
-        """The kernels in readable low-level form (LLVM IR, SPIR-V assembly), for dumps."""
+    def listings(
+        self, compiled: Sequence[tuple[Dispatch, CompiledDispatch]], target: KernelTarget
+    ) -> Mapping[str, str]:
+        """Readable forms of compiled dispatches for dumps, by the name of the form; by default none."""
+        return {}

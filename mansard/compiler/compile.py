@@ -12,14 +12,13 @@ from typing import Any
 
 from mansard.cache import Folder
 from mansard.compiler.compiled_model import CompiledModel
-from mansard.compiler.dispatch_abi import with_dispatch_abi
 from mansard.compiler.executables import KernelSettings, build_executables
 from mansard.compiler.options import CompileOptions
 from mansard.compiler.place import place_graph
 from mansard.compiler.plans import build_model
 from mansard.compiler.stages import StageTimer
 from mansard.compiler.target_pipeline import target_pipeline
-from mansard.compiler.targets import CompileTarget, resolve_targets
+from mansard.compiler.targets import resolve_targets
 from mansard.compiler.variants import target_sets
 from mansard.errors import CompileError
 from mansard.ir.graph import Graph
@@ -74,7 +73,7 @@ def lower_graph(graph: Graph, options: CompileOptions | None = None) -> IR:
     Raises CompileError for passes that the pipeline does not have.
     """
     options = options or CompileOptions()
-    steps = target_pipeline(_targets(options), options.precision)
+    steps = target_pipeline(resolve_targets(options.targets, options.placement), options.precision)
     steps = select(steps, start=options.start, stop_after=options.stop_after, skip=options.skip)
     graph = run_passes(graph, graph_steps(steps), options.dump)
     return run_fusion(graph, fusion_steps(steps), options.dump) if fusion_steps(steps) else graph
@@ -102,14 +101,10 @@ def _import(
         return import_model(model, example_inputs, cache=options.cache, **frontend)
 
 
-def _targets(options: CompileOptions) -> list[CompileTarget]:
-    return with_dispatch_abi(resolve_targets(options.targets, options.placement), options.vulkan_dispatch_abi)
-
-
 def _compile(graph: Graph, options: CompileOptions, timer: StageTimer) -> CompiledModel:
     if options.stop_after is not None:
         raise CompileError(f"stop_after={options.stop_after!r} gives IR and no model: lower_graph returns it")
-    targets = _targets(options)
+    targets = resolve_targets(options.targets, options.placement)
     steps = select(target_pipeline(targets, options.precision), start=options.start, skip=options.skip)
     with timer.stage("simplify"):
         graph = run_passes(graph, graph_steps(steps), options.dump)

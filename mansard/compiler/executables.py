@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mansard.cache import Counts, Folder
-from mansard.codegen.schedules import Parameters, schedule
-from mansard.compiler.kernels import Choose, CompiledKernel, KernelCompiler, distinct
+from mansard.codegen.backend import CompiledDispatch
+from mansard.codegen.parameters import Parameters
+from mansard.compiler.kernels import Choose, KernelCompiler, distinct
 from mansard.compiler.plan_builder import KernelRef
 from mansard.compiler.sources import KernelSource
 from mansard.compiler.targets import CompileTarget
@@ -103,13 +104,11 @@ def _dump(
     dump: Callable[[str, str], None],
     target: CompileTarget,
     first: Mapping[str, Dispatch],
-    compiled: Mapping[str, CompiledKernel],
+    compiled: Mapping[str, CompiledDispatch],
 ) -> None:
-    """The kernels in readable form; made again, since the cache keeps their code only."""
-    kernels = [
-        schedule(first[key], target.kernel, kernel.name, kernel.parameters).kernel
-        for key, kernel in compiled.items()
-    ]
-    if kernels:
-        dump(f"kernels-{target.backend.name}", "\n\n".join(str(k) for k in kernels))
-        dump(f"code-{target.backend.name}", target.backend.emit_text(kernels, target.kernel))
+    """What was compiled, in the forms that the backend can show."""
+    if not compiled:
+        return
+    pairs = [(first[key], kernel) for key, kernel in compiled.items()]
+    for form, text in target.backend.listings(pairs, target.kernel).items():
+        dump(f"{form}-{target.backend.name}", text)

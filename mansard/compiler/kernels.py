@@ -13,37 +13,19 @@ from dataclasses import dataclass, field
 
 from mansard import dims
 from mansard.cache import Folder, compiler_digest
-from mansard.codegen.backend import Backend, KernelTarget
-from mansard.codegen.library import LibraryBackend
-from mansard.codegen.schedules import Parameters, schedule
-from mansard.codegen.schedules.common.base import Grid
+from mansard.codegen.backend import Backend, CompiledDispatch
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.parameters import Parameters
 from mansard.compiler.identity import dispatch_key
 from mansard.compiler.sources import panels_from_data, panels_to_data
 from mansard.dims import Dim, DimLike
 from mansard.errors import ArtifactError
 from mansard.hal.executable import EntryPoint, ExecutableSpec
 from mansard.ir.dispatch import Dispatch
-from mansard.ir.panels import Panels
 from mansard.ir.types import Value
 
 Choose = Callable[[str], Parameters | None]
 """The schedule parameters to use for a kernel, by its `dispatch_key`; None for the default."""
-
-
-@dataclass(frozen=True, eq=False)
-class CompiledKernel:
-    """An executable of one kernel, with what a launch needs (as in `Scheduled`)."""
-
-    spec: ExecutableSpec
-    params: tuple[DimLike, ...]
-    grid: Grid
-    packed: Mapping[int, Panels]
-    parameters: Parameters | None = None
-
-    @property
-    def name(self) -> str:
-        """The entry point's name."""
-        return self.spec.entries[0].name
 
 
 @dataclass
@@ -60,7 +42,7 @@ class KernelCompiler:
         shown["features"] = sorted(self.target.features)
         self._target_text = f"{self.backend.name} {shown}"
 
-    def compile(self, dispatch: Dispatch, key: str, parameters: Parameters | None = None) -> CompiledKernel:
+    def compile(self, dispatch: Dispatch, key: str, parameters: Parameters | None = None) -> CompiledDispatch:
         """The kernel of a dispatch; ``key`` is its `dispatch_key`. Threads may call this at the same time."""
         chosen = str(parameters) if parameters is not None else "default"
         stored = f"{compiler_digest()}\n{self._target_text}\n{chosen}\n{key}"
@@ -70,25 +52,19 @@ class KernelCompiler:
             found = _decode(data, symbols, parameters)
             if found is not None:
                 return found
-        compiled = self._make(dispatch, kernel_name(dispatch, f"{chosen}\n{key}"), parameters)
+        compiled = self.backend.compile_dispatch(
+            dispatch, self.target, kernel_name(dispatch, f"{chosen}\n{key}"), parameters
+        )
         if self.folder:
             self.folder.put(stored, _encode(compiled))
         return compiled
-
-    def _make(self, dispatch: Dispatch, name: str, parameters: Parameters | None) -> CompiledKernel:
-        if isinstance(self.backend, LibraryBackend):
-            call = self.backend.compile_dispatch(dispatch, self.target, name)
-            return CompiledKernel(call.spec, call.params, call.grid, {}, parameters)
-        made = schedule(dispatch, self.target, name, parameters)
-        spec = self.backend.compile_kernel(made.kernel, self.target)
-        return CompiledKernel(spec, made.params, made.grid, made.packed, parameters)
 
     def compile_all(
         self,
         dispatches: Mapping[str, Dispatch],
         choose: Choose,
         progress: Callable[[int, int], None] | None = None,
-    ) -> dict[str, CompiledKernel]:
+    ) -> dict[str, CompiledDispatch]:
         """Kernels of dispatches by `dispatch_key`, in the same order, on as many threads as there are CPUs.
 
         Raises the first error in the order of ``dispatches``; what has not begun then is left.
@@ -147,7 +123,7 @@ def _symbols(dispatch: Dispatch) -> dict[str, Dim]:
     return {s.name: s for d in used if not isinstance(d, int) for s in d.symbols()}
 
 
-def _encode(kernel: CompiledKernel) -> bytes:
+def _encode(kernel: CompiledDispatch) -> bytes:
     (entry,) = kernel.spec.entries
     head = {
         "format": kernel.spec.format,
@@ -165,7 +141,9 @@ def _text(value: DimLike) -> int | str:
     return value if isinstance(value, int) else str(value)
 
 
-def _decode(data: bytes, symbols: Mapping[str, Dim], parameters: Parameters | None) -> CompiledKernel | None:
+def _decode(
+    data: bytes, symbols: Mapping[str, Dim], parameters: Parameters | None
+) -> CompiledDispatch | None:
     """The kernel, or None for data that does not fit: it is then compiled again."""
     text, _, code = data.partition(b"\n")
     try:
@@ -177,4 +155,4 @@ def _decode(data: bytes, symbols: Mapping[str, Dim], parameters: Parameters | No
         packed = panels_from_data(head["packed"])
     except (ValueError, KeyError, TypeError, AttributeError, ArtifactError):
         return None
-    return CompiledKernel(spec, params, (x, y, z), packed, parameters)
+    return CompiledDispatch(spec, params, (x, y, z), packed, parameters)

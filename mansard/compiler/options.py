@@ -15,7 +15,7 @@ Dump = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How to compile. ``targets`` are target texts (``cpu``, ``vulkan``, ``cpu:x86-64-v3``).
+    """How to compile. ``targets`` are target texts (``cpu``, ``vulkan+abi=all``, ``cpu:x86-64-v3``).
 
     ``start``, ``stop_after`` and ``skip`` name passes of `mansard.passes.pipeline`.
     """
@@ -27,8 +27,6 @@ class CompileOptions:
     precision: str = "f32"
     """How products with constant weights compute: as the model says, or bf16
     (`mansard.passes.products.demote`)."""
-    vulkan_dispatch_abi: str = "bda"
-    """How Vulkan kernels receive buffers: by address, as ``descriptors``, or ``all`` (`dispatch_abi`)."""
     cache: bool = True
     """Whether compiled kernels are kept on disk, and taken from there (`mansard.cache`)."""
     start: str | None = None

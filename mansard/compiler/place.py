@@ -72,7 +72,12 @@ def _sketch_plan(
 
 def device_target(target: CompileTarget, refs: tuple[ExecutableRef, ...]) -> DeviceTarget:
     """What the plan records of a target and its executables."""
-    name = target.kernel.name
+    name, backend = target.kernel.name, target.backend
     return DeviceTarget(
-        target.name, target.driver, name, refs, target.backend.made_for(name), target.backend.late_binding
+        target.name,
+        target.driver,
+        name,
+        refs,
+        backend.product_names(name),
+        backend.late_binding,
     )

@@ -52,7 +52,7 @@ class DeviceTarget:
     driver: str
     target: str
     executables: tuple[ExecutableRef, ...]
-    made_for: tuple[str, ...] = ()
+    product_names: tuple[str, ...] = ()
     late_binding: bool = False
 
 
@@ -380,7 +380,13 @@ class _Builder:
         values = tuple(self._value_spec(s) for s in self.specs)
         devices = tuple(
             DevicePlan(
-                t.name, t.driver, t.target, t.executables, tuple(self.closed[i]), t.made_for, t.late_binding
+                t.name,
+                t.driver,
+                t.target,
+                t.executables,
+                tuple(self.closed[i]),
+                t.product_names,
+                t.late_binding,
             )
             for i, t in enumerate(self.targets)
         )

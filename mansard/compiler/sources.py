@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mansard.codegen.schedules import Parameters
+from mansard.codegen.parameters import Parameters
 from mansard.compiler.identity import dispatch_from_data
 from mansard.errors import ArtifactError
 from mansard.ir.dispatch import Dispatch

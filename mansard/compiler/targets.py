@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.metadata
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mansard.analysis.packed_reads import only_reads_packed
-from mansard.codegen.backend import Backend, KernelTarget
-from mansard.codegen.library import LibraryBackend
-from mansard.codegen.schedules.common.attention_nest import attention_form
-from mansard.compiler.limits import gpu_loop_iterations
-from mansard.dtypes import DType
+from mansard.codegen.backend import Backend
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.errors import CompileError, DeviceUnavailableError
 from mansard.hal.device import DeviceInfo
-from mansard.ir.dispatch import Dispatch
-from mansard.ir.ops import Generic
-from mansard.ir.scalar import walk
 from mansard.placement import DeviceSlot, PlacementOptions
 from mansard.targets.calibrated import calibrated
+from mansard.targets.profile import DeviceProfile
 
 GROUP = "mansard.targets"
 FOR_MODEL = 0.9
 """The part of a device's memory that a model and one call of it may take; the rest is for further calls."""
-LEAST_RANGE = 1 << 27
-"""Bytes that a descriptor may name on every Vulkan device (the least maxStorageBufferRange)."""
-_NEEDS = {
-    DType.F64: ("float64",),
-    DType.I64: ("int64",),
-    DType.F16: ("storage16",),
-    DType.BF16: ("storage16",),
-    DType.I16: ("storage16",),
-    DType.F8: ("storage8",),
-    DType.I8: ("storage8",),
-    DType.U8: ("storage8",),
-    DType.BOOL: ("storage8",),
-    DType.I4: ("storage8",),
-    DType.U4: ("storage8",),
-}
+_PRESENT = re.compile(r"(?P<driver>[^:+,]+)(:(?P<index>\d+))?(?P<changes>([+]|,[+-]).*)?")
+"""A device that is present: a driver, its number, and changes of the target it would be compiled for."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +34,7 @@ class CompileTarget:
     kernel: KernelTarget
     slot: DeviceSlot
     variants: tuple[KernelTarget, ...] = ()
-    """CPUs with less than ``kernel`` has, for which there are kernels too; the best first."""
-    descriptor_range: int | None = None
-    """Bytes that one descriptor names, for kernels that take descriptors instead of addresses."""
+    """Lesser targets of the same driver for which there are kernels too; the best first."""
     largest_buffer: int | None = None
     """Bytes of one buffer; larger weights are split over several. None: as much as there is memory."""
 
@@ -82,8 +62,10 @@ def resolve_targets(texts: Sequence[str], placement: PlacementOptions) -> list[C
 
     Raises CompileError when more than one target has variants.
     """
-    unique = list(dict.fromkeys(texts))
-    targets = [_target(text, fallback=False) for text in unique]
+    targets = [_target(text, fallback=False) for text in dict.fromkeys(texts)]
+    names = [t.name for t in targets]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise CompileError(f"{', '.join(repeated)} is asked for more than once, with different changes")
     several = [t.name for t in targets if t.variants]
     if len(several) > 1:
         raise CompileError(f"only one target may have variants: join {' and '.join(several)} with a comma")
@@ -93,48 +75,69 @@ def resolve_targets(texts: Sequence[str], placement: PlacementOptions) -> list[C
 
 
 def _target(text: str, *, fallback: bool) -> CompileTarget:
-    driver, _, rest = text.partition(":")
-    device = _present(driver, int(rest)) if rest.isdigit() else _present(driver, 0)
-    if device is None and rest.isdigit():
-        _check_number(text, driver)
-    kernel, *variants = _kernel_targets(driver, driver if rest.isdigit() else text)
-    at_hand = not rest or rest.isdigit()
-    profile = backend(driver).profile(driver if at_hand else kernel.name, device)
-    if device is not None and at_hand:
+    """A device that is present (``vulkan``, ``vulkan:1``, ``vulkan+abi=all``), or any that a text
+    describes."""
+    named = _PRESENT.fullmatch(text)
+    if named is not None:
+        return _present_target(named["driver"], named["index"], named["changes"] or "", fallback)
+    driver = text.partition(":")[0]
+    compiler, device = backend(driver), _present(driver, 0)
+    kernel, *variants = _kernel_targets(compiler, text)
+    if device is not None and not compiler.product_names(kernel.name):
+        # What is made for no device in particular is likely to run on the one here.
+        limit = compiler.device_target(device).loop_iterations
+        kernel = dataclasses.replace(kernel, loop_iterations=kernel.loop_iterations or limit)
+    profile = compiler.profile(kernel.name, device)
+    return _compile_target(text, compiler, [kernel, *variants], None, profile, fallback)
+
+
+def _present_target(driver: str, index: str | None, changes: str, fallback: bool) -> CompileTarget:
+    name = driver if index is None else f"{driver}:{index}"
+    device = _present(driver, int(index or 0))
+    if device is None and index is not None:
+        _check_number(name, driver)
+    compiler = backend(driver)
+    kernel = compiler.parse_target(driver) if device is None else compiler.device_target(device)
+    if changes:
+        kernel = compiler.parse_target(kernel.name + changes)
+    profile = compiler.profile(driver, device)
+    if device is not None:
         profile = calibrated(device) or profile
-    if device is not None and at_hand:
-        kernel = _at_hand(kernel, device)
-    # What is made for other devices than the one present is not bound by its limits.
-    elsewhere = not at_hand and backend(driver).made_for(kernel.name)
-    loops = device.limits.get("loop_iterations") if device and not elsewhere else None
-    room = _room(device) if device is not None and at_hand and not profile.unified else None
-    slot = DeviceSlot(text, profile, _support(backend(driver), kernel, loops), fallback, room)
-    if not kernel.is_gpu:
-        return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants))
-    limits = device.limits if device is not None and at_hand else {}
-    named = limits.get("storage_range", LEAST_RANGE)
-    largest = limits.get("max_allocation") or backend(driver).largest_buffer(kernel.name) or named
-    if "buffer_device_address" not in kernel.features:
-        largest = min(largest, named)
-    return CompileTarget(text, driver, backend(driver), kernel, slot, tuple(variants), named, largest)
+    return _compile_target(name, compiler, [kernel], device, profile, fallback)
+
+
+def _compile_target(
+    name: str,
+    compiler: Backend,
+    kernels: Sequence[KernelTarget],
+    device: DeviceInfo | None,
+    profile: DeviceProfile,
+    fallback: bool,
+) -> CompileTarget:
+    kernel, *variants = kernels
+    room = _room(device) if device is not None and not profile.unified else None
+    refuses = functools.partial(compiler.refuses, target=kernel)
+    slot = DeviceSlot(name, profile, refuses, fallback, room)
+    largest = compiler.largest_buffer(kernel, device)
+    return CompileTarget(name, compiler.name, compiler, kernel, slot, tuple(variants), largest)
 
 
 def _room(device: DeviceInfo) -> int | None:
     """Bytes for a model in the device's own memory; None where the driver does not say how much it has."""
-    own = sum(heap.size for heap in device.heaps if heap.device_local)
-    return int(own * FOR_MODEL) or None
+    local = sum(heap.size for heap in device.heaps if heap.device_local)
+    return int(local * FOR_MODEL) or None
 
 
-def _kernel_targets(driver: str, text: str) -> list[KernelTarget]:
+def _kernel_targets(compiler: Backend, text: str) -> list[KernelTarget]:
     """The variants that a target text names, the best first: of wider vectors, then of more features, then
     with more room for a workgroup and more cores."""
-    found = {kernel.name: kernel for kernel in map(backend(driver).parse_target, variant_texts(text))}
+    kernels = {kernel.name: kernel for kernel in map(compiler.parse_target, variant_texts(text))}
 
     def rank(kernel: KernelTarget) -> tuple[int, ...]:
-        room = (kernel.workgroup_invocations, kernel.shared_memory_bytes) if kernel.is_gpu else ()
+        room = (kernel.workgroup_invocations, kernel.shared_memory_bytes)
         return (kernel.vector_bits, len(kernel.features), *room, kernel.compute_units)
 
-    return sorted(found.values(), key=rank, reverse=True)
+    return sorted(kernels.values(), key=rank, reverse=True)
 
 
 def variant_texts(text: str) -> list[str]:
@@ -150,9 +153,8 @@ def variant_texts(text: str) -> list[str]:
 def _present(driver: str, index: int) -> DeviceInfo | None:
     from mansard.hal import registry
 
-    found = registry.drivers().get(driver)
-    infos = [i for i in found.devices() if i.supported and i.index == index] if found else []
-    return infos[0] if infos else None
+    infos = (i for i in registry.devices(driver) if i.supported and i.index == index)
+    return next(infos, None)
 
 
 def _check_number(text: str, driver: str) -> None:
@@ -162,46 +164,8 @@ def _check_number(text: str, driver: str) -> None:
     """
     from mansard.hal import registry
 
-    found = registry.drivers().get(driver)
-    present = [info.id for info in found.devices() if info.supported] if found else []
+    present = [info.id for info in registry.devices(driver) if info.supported]
     if present:
         raise DeviceUnavailableError(
             f"no device {text!r}; devices of driver {driver!r}: {', '.join(present)}"
         )
-
-
-def _at_hand(kernel: KernelTarget, device: DeviceInfo) -> KernelTarget:
-    """The target with the features and limits of the device that is present."""
-    made = backend(device.driver)
-    return made.parse_target(made.describe_device(device)) if kernel.is_gpu else kernel
-
-
-def _support(made: Backend, kernel: KernelTarget, loops: int | None) -> Callable[[Dispatch], str | None]:
-    if isinstance(made, LibraryBackend):
-        return functools.partial(made.refuses, target=kernel)
-
-    def refuses(dispatch: Dispatch) -> str | None:
-        used = {v.type.dtype for v in (*dispatch.inputs, *dispatch.outputs)}
-        for op in dispatch.ops:
-            if isinstance(op, Generic):
-                used |= {n.dtype for n in walk(op.body)} - {DType.BOOL}
-        packed = sorted(d.value for d in used if d.bits < 8)
-        if packed and not (kernel.is_gpu and only_reads_packed(dispatch)):
-            what = "no kernels that compute with or store" if kernel.is_gpu else "no CPU kernels for"
-            return f"{what} packed element type {', '.join(packed)}"
-        if not kernel.is_gpu:
-            form = attention_form(dispatch)
-            partial = form is not None and form.partial is not None
-            return "no CPU kernel for a part of the keys of an attention" if partial else None
-        stored = {v.type.dtype for v in (*dispatch.inputs, *dispatch.outputs)}
-        for dtype in sorted(used, key=lambda d: d.value):
-            wanted = _NEEDS.get(dtype, ()) if dtype in stored or dtype in (DType.F64, DType.I64) else ()
-            missing = [name for name in wanted if name not in kernel.features]
-            if missing:
-                return f"{dtype.value} needs the device feature {', '.join(missing)}"
-        longest = gpu_loop_iterations(dispatch, kernel)
-        if loops is not None and longest > loops:
-            return f"up to {longest} loop iterations in an invocation; the driver stops after {loops}"
-        return None
-
-    return refuses

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass
 
 from mansard.cache import Folder, compiler_digest
-from mansard.codegen.backend import Backend, KernelTarget
-from mansard.codegen.schedules import Parameters
+from mansard.codegen.backend import Backend
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.parameters import Parameters
 from mansard.hal.device import DeviceInfo
 from mansard.hal.registry import devices
 
@@ -61,26 +61,9 @@ class TunedKernels:
 
 
 def device_here(backend: Backend, target: KernelTarget) -> DeviceInfo | None:
-    """The device of this machine that a target means; None for targets that mean another.
-
-    A CPU's target is that of this machine, by name. A GPU's either asks for exactly what a device here
-    has, or names the one product that it is.
-    """
-    present = [info for info in devices(backend.name) if info.supported]
-    if not target.is_gpu:
-        return present[0] if present and target.name == backend.parse_target(backend.name).name else None
-    products = backend.made_for(target.name)
-    for info in present:
-        own = backend.parse_target(backend.describe_device(info))
-        if _plain(own) == _plain(target) or (len(products) == 1 and info.is_product(products[0])):
-            return info
-    return None
-
-
-def _plain(target: KernelTarget) -> KernelTarget:
-    """A target without what says how its kernels get their arguments."""
-    features = frozenset(f for f in target.features if not f.startswith("abi_"))
-    return dataclasses.replace(target, name="", features=features)
+    """The device of this machine that a target means; None for targets that mean another."""
+    present = (info for info in devices(backend.name) if info.supported)
+    return next((info for info in present if backend.stands_for(target, info)), None)
 
 
 def tuned_here(backend: Backend, target: KernelTarget) -> TunedKernels | None:

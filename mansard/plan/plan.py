@@ -142,7 +142,7 @@ class DevicePlan:
     target: str
     executables: tuple[ExecutableRef, ...]
     segments: tuple[Segment, ...]
-    made_for: tuple[str, ...] = ()
+    product_names: tuple[str, ...] = ()
     """Parts of the names of devices that the target means: on these, the variant is taken before others."""
     late_binding: bool = False
     """Whether such devices take buffers at submission (`Capabilities.late_binding`), for predictions without

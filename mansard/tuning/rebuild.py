@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.artifact.resources import Resources, WeightBlock
-from mansard.codegen.backend import Backend
-from mansard.codegen.schedules import Parameters
+from mansard.codegen.backend import Backend, CompiledDispatch
+from mansard.codegen.parameters import Parameters
 from mansard.compiler.executables import add_executables
-from mansard.compiler.kernels import CompiledKernel, KernelCompiler
+from mansard.compiler.kernels import KernelCompiler
 from mansard.compiler.sources import KernelSource, sources_to_bytes
 from mansard.ir.panels import Panels
 from mansard.ir.types import Value
@@ -65,7 +65,7 @@ def with_parameters(
 
     ``chosen`` gives the parameters of kernels by slot and name; others keep theirs.
     """
-    latest: dict[tuple[int, str], tuple[KernelSource, CompiledKernel]] = {}
+    latest: dict[tuple[int, str], tuple[KernelSource, CompiledDispatch]] = {}
     updated = []
     for source in sources:
         if source.device not in compilers:
@@ -90,7 +90,7 @@ def _with_kernels(
     base: Resources,
     slot: int,
     backend: Backend,
-    kernels: Mapping[str, tuple[KernelSource, CompiledKernel]],
+    kernels: Mapping[str, tuple[KernelSource, CompiledDispatch]],
 ) -> Plan:
     """The plan with the kernels of one device slot replaced, by their old names.
 

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 
-from mansard.codegen.schedules import Parameters, candidates
-from mansard.compiler.kernels import CompiledKernel, KernelCompiler, workers
+from mansard.codegen.backend import CompiledDispatch
+from mansard.codegen.parameters import Parameters
+from mansard.compiler.kernels import KernelCompiler, workers
 from mansard.compiler.tuned import Tuned
 from mansard.errors import CodegenError
 from mansard.ir.dispatch import Dispatch
@@ -27,9 +28,9 @@ class Search:
 
     def __init__(self, compiler: KernelCompiler, dispatch: Dispatch, key: str, stopwatch: Stopwatch) -> None:
         self._compiler, self._dispatch, self._key, self._stopwatch = compiler, dispatch, key, stopwatch
-        self.candidates: Sequence[Parameters] = candidates(dispatch, compiler.target)
-        self._best_of: dict[CompiledKernel, int] = {}
-        self._default: CompiledKernel | None = None
+        self.candidates: Sequence[Parameters] = compiler.backend.candidates(dispatch, compiler.target)
+        self._best_of: dict[CompiledDispatch, int] = {}
+        self._default: CompiledDispatch | None = None
 
     def default_ns(self) -> int:
         """The time of the kernel with default parameters."""
@@ -47,7 +48,7 @@ class Search:
         self.default_ns()
         assert self._default is not None
         tried = {0, *(known.tried if known else ())}  # the first is the default
-        kept: list[CompiledKernel] = []
+        kept: list[CompiledDispatch] = []
         if known and known.parameters is not None:
             kept = self._compile([known.parameters])
             self._run([self._default, *kept], _FIRST_ROUNDS)
@@ -66,7 +67,7 @@ class Search:
         rest.sort(key=lambda i: (_differing(self.candidates[i], best), i))
         return rest[: max(2, workers())]
 
-    def _verdict(self, kept: Sequence[CompiledKernel], tried: tuple[int, ...]) -> Tuned:
+    def _verdict(self, kept: Sequence[CompiledDispatch], tried: tuple[int, ...]) -> Tuned:
         """The winner of a last, longer comparison with the default."""
         default = self._default
         assert default is not None
@@ -81,7 +82,7 @@ class Search:
             return Tuned(winner.parameters, usual, self._best_of[winner], tried)
         return Tuned(None, usual, usual, tried)
 
-    def _close_to_best(self, kernels: Sequence[CompiledKernel]) -> list[CompiledKernel]:
+    def _close_to_best(self, kernels: Sequence[CompiledDispatch]) -> list[CompiledDispatch]:
         best = min(self._best_of.values())
         kept = [k for k in kernels if self._best_of[k] <= _CLOSE * best]
         for kernel in kernels:
@@ -90,10 +91,10 @@ class Search:
                 self._best_of.pop(kernel, None)
         return kept
 
-    def _compile(self, parameters: Sequence[Parameters]) -> list[CompiledKernel]:
+    def _compile(self, parameters: Sequence[Parameters]) -> list[CompiledDispatch]:
         """Kernels of the parameters a kernel can be made with."""
 
-        def one(chosen: Parameters) -> CompiledKernel | None:
+        def one(chosen: Parameters) -> CompiledDispatch | None:
             try:
                 return self._compiler.compile(self._dispatch, self._key, chosen)
             except CodegenError:
@@ -103,7 +104,7 @@ class Search:
             compiled = [kernel for kernel in pool.map(one, parameters) if kernel is not None]
         return [kernel for kernel in compiled if self._stopwatch.loads(kernel)]
 
-    def _run(self, kernels: Sequence[CompiledKernel], rounds: int) -> None:
+    def _run(self, kernels: Sequence[CompiledDispatch], rounds: int) -> None:
         """Time kernels against each other; the least time of each is kept."""
         (warm,) = zip(*self._stopwatch.measure(kernels, 1), strict=True)
         fitting = max(2, min(rounds, _BATCH_NS * rounds // 5 // max(1, sum(warm))))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mansard import dims
-from mansard.compiler.kernels import CompiledKernel
+from mansard.codegen.backend import CompiledDispatch
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import DeviceError, TargetMismatchError
@@ -77,7 +77,7 @@ class Stopwatch:
         wanted = math.ceil(workload.model_constants / max(1, constant_bytes))
         self._sets = max(1, min(_MAX_SETS, wanted, _MAX_COPIES // max(1, constant_bytes)))
 
-    def commands(self, variants: Sequence[CompiledKernel], rounds: int) -> list[Command]:
+    def commands(self, variants: Sequence[CompiledDispatch], rounds: int) -> list[Command]:
         """``rounds`` runs of each variant, in turn, each after the end of the one before."""
         commands: list[Command] = []
         for turn in range(rounds):
@@ -85,7 +85,7 @@ class Stopwatch:
                 commands += [self._dispatch(variant, turn % self._sets), BarrierCommand()]
         return commands
 
-    def measure(self, variants: Sequence[CompiledKernel], rounds: int) -> list[list[int]]:
+    def measure(self, variants: Sequence[CompiledDispatch], rounds: int) -> list[list[int]]:
         """Nanoseconds of ``rounds`` runs of each variant."""
         first = self._warming(variants[0])
         commands = [*self.commands(variants[:1], first), *self.commands(variants, rounds)]
@@ -102,7 +102,7 @@ class Stopwatch:
         self._shortest = min(spans)
         return [spans[first + i :: len(variants)] for i in range(len(variants))]
 
-    def _warming(self, variant: CompiledKernel) -> int:
+    def _warming(self, variant: CompiledDispatch) -> int:
         """Runs of a variant before those that count, for a device that lowers its clock when it idles."""
         if self._device.info.kind not in _LOWERS_CLOCK:
             return 0
@@ -111,7 +111,7 @@ class Stopwatch:
             self.measure([variant], 1)
         return min(_MAX_WARMING, -(-_WARMING_NS // max(1, self._shortest)))
 
-    def loads(self, variant: CompiledKernel) -> bool:
+    def loads(self, variant: CompiledDispatch) -> bool:
         """Whether the device takes a variant: a driver may refuse code that keeps to every limit."""
         if variant.name not in self._loaded:
             try:
@@ -128,13 +128,13 @@ class Stopwatch:
             buffer.close()
         self._loaded, self._buffers = {}, {}
 
-    def forget(self, variant: CompiledKernel) -> None:
+    def forget(self, variant: CompiledDispatch) -> None:
         """Unload a variant's code."""
         executable = self._loaded.pop(variant.name, None)
         if executable is not None:
             executable.close()
 
-    def _dispatch(self, variant: CompiledKernel, copies: int) -> DispatchCommand:
+    def _dispatch(self, variant: CompiledDispatch, copies: int) -> DispatchCommand:
         if not self.loads(variant):
             raise DeviceError(f"{self._device.info.id} does not load kernel {variant.name!r}")
         dispatch, sizes = self._work.dispatch, self._work.sizes

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from mansard.artifact.resources import Resources
 from mansard.cache import Folder
-from mansard.codegen.backend import Backend, KernelTarget
-from mansard.codegen.schedules import Parameters
+from mansard.codegen.backend import Backend
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.parameters import Parameters
 from mansard.compiler.kernels import KernelCompiler
 from mansard.compiler.sources import KernelSource, sources_from_bytes
 from mansard.compiler.targets import backend

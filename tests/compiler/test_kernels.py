@@ -9,6 +9,7 @@ from support.graphs import A0, F32, maps, matmul, op, random_graphs, softmax, un
 
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
+from mansard.codegen import schedules
 from mansard.compiler import CompileOptions, compile_graph, kernels
 from mansard.compiler.identity import dispatch_from_data, dispatch_key, dispatch_to_data
 from mansard.dims import Dim, symbol
@@ -129,7 +130,7 @@ def test_parallel_compilation_gives_what_serial_gives(monkeypatch):
 
 def test_an_error_in_a_thread_is_raised(monkeypatch):
     monkeypatch.setattr(kernels, "workers", lambda: 3)
-    monkeypatch.setattr(kernels, "schedule", lambda *_: 1 / 0)
+    monkeypatch.setattr(schedules, "schedule", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         compile_graph(layers(2), CompileOptions(cache=False))
 

@@ -9,7 +9,8 @@ import pytest
 import mansard
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources, read_artifact
-from mansard.codegen.schedules import Parameters, candidates, schedule
+from mansard.codegen.parameters import Parameters
+from mansard.codegen.schedules import candidates, schedule
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.kernels import KernelCompiler
 from mansard.compiler.sources import sources_from_bytes
@@ -236,4 +237,4 @@ def test_results_of_a_gpu_belong_to_its_own_target():
     assert device_here(vulkan, own) == present[0]
     assert device_here(vulkan, vulkan.parse_target("vulkan:mali-g715")) is None
     h200 = dataclasses.replace(present[0], name="NVIDIA H200")
-    assert h200.is_product(vulkan.made_for("vulkan:h200")[0])
+    assert h200.is_product(vulkan.product_names("vulkan:h200")[0])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-from mansard.codegen.backend import KernelTarget
-from mansard.codegen.library import LibraryBackend, LibraryCall
+from mansard.codegen.backend import Backend, CompiledDispatch
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.parameters import Parameters
 from mansard.dims import symbol
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -23,7 +24,7 @@ from mansard_npu.library import FORMAT
 _FACTORS = {DType.I8: "i8", DType.U8: "i8", DType.BF16: "bf16"}
 
 
-class NpuBackend(LibraryBackend):
+class NpuBackend(Backend):
     """Products and convolutions of i8 and bf16 with what is fused to them; everything else is refused."""
 
     name = "npu"
@@ -33,9 +34,7 @@ class NpuBackend(LibraryBackend):
         """``npu`` alone."""
         if text != self.name:
             raise CodegenError(f"unknown target {text!r}: the simulated NPU has one, {self.name!r}")
-        return KernelTarget(
-            self.name, vector_bits=8, index=DType.I64, workgroup_invocations=1, shared_memory_bytes=0
-        )
+        return KernelTarget(self.name)
 
     def profile(self, text: str, device: DeviceInfo | None) -> DeviceProfile:
         """The figures of the device's model, of the first one's without a device."""
@@ -70,7 +69,9 @@ class NpuBackend(LibraryBackend):
             return f"its products are of i8 or bf16 numbers, not {types}"
         return None
 
-    def compile_dispatch(self, dispatch: Dispatch, target: KernelTarget, name: str) -> LibraryCall:
+    def compile_dispatch(
+        self, dispatch: Dispatch, target: KernelTarget, name: str, parameters: Parameters | None = None
+    ) -> CompiledDispatch:
         """A call of the library's ``dispatch`` function with the ops as data."""
         (product,) = (op for op in dispatch.ops if is_contraction(op))
         assert isinstance(product, Generic)
@@ -89,7 +90,7 @@ class NpuBackend(LibraryBackend):
         bindings = len(dispatch.inputs) + len(dispatch.outputs)
         entry = EntryPoint(name, bindings, len(params))
         spec = ExecutableSpec(FORMAT, target.name, json.dumps(call).encode(), (entry,))
-        return LibraryCall(spec, params, (1, 1, 1))
+        return CompiledDispatch(spec, params)
 
 
 def _only(dispatch: Dispatch, product: Generic) -> Dispatch:

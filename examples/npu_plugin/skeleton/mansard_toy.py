@@ -1,7 +1,7 @@
 """The smallest plug-in: a device ``toy`` that has one function, x -> -x on f32, and refuses all else."""
 
-from mansard.codegen.backend import KernelTarget
-from mansard.codegen.library import LibraryBackend, LibraryCall
+from mansard.codegen.backend import Backend, CompiledDispatch
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.dtypes import DType
 from mansard.errors import TargetMismatchError
 from mansard.hal import DeviceInfo, Driver, EntryPoint, Executable, ExecutableSpec
@@ -41,20 +41,20 @@ class ToyDriver(Driver):
         return ToyDevice(info, formats=("toy",))
 
 
-class ToyBackend(LibraryBackend):
+class ToyBackend(Backend):
     name, late_binding = "toy", True  # as every ThreadedDevice
 
     def parse_target(self, text):
-        return KernelTarget("toy", 8, DType.I64, 1, 0)
+        return KernelTarget("toy")
 
     def refuses(self, dispatch, target):
         op, *more = dispatch.ops
         fits = getattr(op, "body", None) == NEGATE and op.maps == (IndexMap.identity(op.rank),)
         return None if fits and not more else "it can only negate"
 
-    def compile_dispatch(self, dispatch, target, name):
+    def compile_dispatch(self, dispatch, target, name, parameters=None):
         spec = ExecutableSpec("toy", "toy", b"negate", (EntryPoint(name, 2, 1),))
-        return LibraryCall(spec, (dispatch.outputs[0].type.elements,), (1, 1, 1))
+        return CompiledDispatch(spec, (dispatch.outputs[0].type.elements,))
 
 
 DRIVER, BACKEND = ToyDriver(), ToyBackend()

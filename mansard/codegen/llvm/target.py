@@ -13,7 +13,7 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from mansard.codegen.backend import KernelTarget
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.targets.cpus import Cpu, known_cpus

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mansard.analysis.attention import AttentionForm
-from mansard.codegen.backend import KernelTarget
+from mansard.analysis.element_types import element_types, only_reads_packed
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common import sequential as special
 from mansard.codegen.schedules.common.attention_nest import attention_form
 from mansard.codegen.schedules.common.base import Scheduled
-from mansard.codegen.schedules.common.parameters import NestSchedule, Parameters, Tunable
+from mansard.codegen.schedules.common.tunable import NestSchedule, Tunable
 from mansard.codegen.schedules.cpu import attention as cpu_attention
 from mansard.codegen.schedules.cpu import choose as cpu
 from mansard.codegen.schedules.gpu import choose as gpu
@@ -37,6 +39,20 @@ def schedule(
     chosen = choose(nest, target)
     tunable = _tunable(chosen, target)
     return tunable.schedule(nest, target, name, parameters) if tunable else chosen(nest, target, name)
+
+
+def refuses(dispatch: Dispatch, target: KernelTarget) -> str | None:
+    """Why there is no schedule for a dispatch on a target; None where there is one."""
+    packed = sorted(d.value for d in element_types(dispatch) if d.bits < 8)
+    if packed and not (target.is_gpu and only_reads_packed(dispatch)):
+        what = "no kernels that compute with or store" if target.is_gpu else "no CPU kernels for"
+        return f"{what} packed element type {', '.join(packed)}"
+    if target.is_gpu:
+        return None
+    form = attention_form(dispatch)
+    if form is not None and not takes_attention(form, target):
+        return "no CPU kernel for a part of the keys of an attention"
+    return None
 
 
 def candidates(dispatch: Dispatch, target: KernelTarget) -> Sequence[Parameters]:

@@ -13,6 +13,7 @@ from mansard.codegen.kernel import Binding, Block, For, If, Inst, Kernel, Kernel
 from mansard.codegen.kernel.matrix import MATRIX_OPS
 from mansard.codegen.spirv.descriptors import MAX_PARAMS
 from mansard.codegen.spirv.module import Module, glsl_number
+from mansard.codegen.spirv.requirements import FEATURES
 from mansard.codegen.spirv.words import (
     BUILT_IN,
     NON_PRIVATE,
@@ -310,30 +311,19 @@ class KernelEmitter:
 
     def requires(self) -> tuple[str, ...]:
         """What a device must have, in the names of `Capabilities.features` and limits."""
-        names = {
-            "Float16": "float16", "Float64": "float64", "Int64": "int64", "Int64Atomics": "int64_atomics",
-            "GroupNonUniformArithmetic": "subgroup_arithmetic", "StorageBuffer16BitAccess": "storage16",
-            "StorageBuffer8BitAccess": "storage8", "SubgroupExtendedTypes": "subgroup_extended_types",
-            "SignedZeroInfNanPreserve": "nan_preserve", "CooperativeMatrixKHR": "cooperative_matrix",
-            "CooperativeMatrixReductionsNV": "matrix_reductions",
-            "CooperativeMatrixConversionsNV": "matrix_conversions",
-            "DotProduct": "integer_dot_product",
-            "BFloat16CooperativeMatrixKHR": "bfloat16_matrix", "Int8": "int8",
-            "BFloat16TypeKHR": "bfloat16",
-        }  # fmt: skip
-        found = sorted(names[c] for c in self.module.capabilities if c in names)
-        if "bfloat16_matrix" in found:
-            found.remove("bfloat16")  # which it includes
+        features = sorted(FEATURES[c] for c in self.module.capabilities if c in FEATURES)
+        if "bfloat16_matrix" in features:
+            features.remove("bfloat16")  # which it includes
         x, y, z = self.kernel.workgroup
-        found += sorted(self.needs)
+        features += sorted(self.needs)
         if self.kernel.subgroup:
-            found.append(f"{SUBGROUP_SIZE}{self.kernel.subgroup}")
-        found.append(f"workgroup_invocations>={x * y * z}")
+            features.append(f"{SUBGROUP_SIZE}{self.kernel.subgroup}")
+        features.append(f"workgroup_invocations>={x * y * z}")
         if self.shared_bytes:
-            found.append(f"shared_memory>={self.shared_bytes}")
+            features.append(f"shared_memory>={self.shared_bytes}")
         if self.descriptors:
-            found.append(f"storage_buffers>={len(self.kernel.bindings)}")
-        return tuple(found)
+            features.append(f"storage_buffers>={len(self.kernel.bindings)}")
+        return tuple(features)
 
     def label(self, id_: Id) -> None:
         """Start a block."""

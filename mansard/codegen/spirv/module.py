@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Union
 
+from mansard.codegen.spirv.requirements import number_capability
 from mansard.codegen.spirv.words import (
     CAPABILITIES,
     DECORATION,
@@ -100,21 +101,18 @@ class Module:
 
     def int_type(self, bits: int) -> Id:
         """An integer; operations choose the signedness."""
-        if bits == 16:
-            self.capabilities.add("StorageBuffer16BitAccess")
-        if bits == 8:
-            self.capabilities.add("StorageBuffer8BitAccess")
-        if bits == 64:
-            self.capabilities.add("Int64")
+        self._uses_number(bits, is_float=False)
         return self.declare("OpTypeInt", None, bits, 0)
 
     def float_type(self, bits: int) -> Id:
         """A float; f16 only for memory and conversions unless Float16 is asked for."""
-        if bits == 64:
-            self.capabilities.add("Float64")
-        if bits == 16:
-            self.capabilities.add("StorageBuffer16BitAccess")
+        self._uses_number(bits, is_float=True)
         return self.declare("OpTypeFloat", None, bits)
+
+    def _uses_number(self, bits: int, *, is_float: bool) -> None:
+        capability = number_capability(bits, is_float=is_float)
+        if capability is not None:
+            self.capabilities.add(capability)
 
     def bfloat16_type(self) -> Id:
         """bf16 as a float of its own, which conversions and matrices take where devices know it."""

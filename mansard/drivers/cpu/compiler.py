@@ -1,22 +1,24 @@
-"""The compiler half of the CPU backend: kernels to a flat image of machine code."""
+"""The compiler half of the CPU driver: kernels to a flat image of machine code."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mansard.codegen.backend import Backend, KernelTarget
+from mansard.codegen.generated import GeneratedBackend
 from mansard.codegen.kernel import Kernel
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.llvm import link, module, target
 from mansard.errors import CodegenError
+from mansard.hal.device import DeviceInfo
 from mansard.hal.executable import EntryPoint, ExecutableSpec
 
 _KERNELS_PER_IMAGE = 16
 """Few enough that a model loads only what it runs, enough to share the cost of loading."""
 
 
-class CpuBackend(Backend):
-    """x86-64 and AArch64 through LLVM."""
+class CpuBackend(GeneratedBackend):
+    """x86-64, AArch64 and RISC-V through LLVM."""
 
     name = "cpu"
     late_binding = True
@@ -24,6 +26,14 @@ class CpuBackend(Backend):
     def parse_target(self, text: str) -> KernelTarget:
         """``cpu`` (this machine), ``cpu:x86-64-v3``, ``cpu:znver4+avx512fp16`` …"""
         return target.parse(text).kernel_target()
+
+    def device_target(self, device: DeviceInfo) -> KernelTarget:
+        """This machine, with LLVM's timings of its CPU."""
+        return self.parse_target(self.name)
+
+    def stands_for(self, target: KernelTarget, device: DeviceInfo) -> bool:
+        """Whether the target is this machine, under its canonical name."""
+        return target.name == self.device_target(device).name
 
     def compile_kernel(self, kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
         """An image of whole pages with the kernel's code, and what data it reads."""

@@ -1,33 +1,39 @@
-"""The compiler half of the Vulkan backend: kernels to SPIR-V modules."""
+"""The compiler half of the Vulkan driver: kernels to SPIR-V modules."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 
-from mansard.codegen.backend import Backend, KernelTarget, MatrixShape
+from mansard.codegen.generated import GeneratedBackend
 from mansard.codegen.kernel import Kernel
 from mansard.codegen.kernel.verify import verify
+from mansard.codegen.kernel_target import KernelTarget, MatrixShape
 from mansard.codegen.spirv.function import SUBGROUP_SIZE, KernelEmitter
+from mansard.codegen.spirv.requirements import missing_type_feature
 from mansard.drivers.vulkan.instance.features import OPERAND_FEATURES
-from mansard.drivers.vulkan.shaders.abi import BDA, DESCRIPTORS, Module, join
+from mansard.drivers.vulkan.shaders.abi import ALL, BDA, DESCRIPTORS, Module, join
 from mansard.drivers.vulkan.target_text import of_device, parse
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.hal.device import DeviceInfo
 from mansard.hal.executable import EntryPoint, ExecutableSpec
+from mansard.ir.dispatch import Dispatch
 from mansard.targets.gpus import product_of
 from mansard.targets.profile import DeviceProfile, default_profile, gpu_profile
 
 _MATRIX = re.compile(r"matrix_(\d+)x(\d+)x(\d+)_([a-z0-9]+)_([a-z0-9]+)")
 _DTYPES = {dtype.value: dtype for dtype in DType}
-LEAST_BUFFER = 1 << 30
-"""Bytes that one allocation may have on every Vulkan 1.3 device (the least maxMemoryAllocationSize)."""
+MIN_ALLOCATION = 1 << 30
+"""Bytes of one allocation that every Vulkan 1.3 device allows (the minimum of maxMemoryAllocationSize)."""
+MIN_STORAGE_RANGE = 1 << 27
+"""Bytes that one descriptor names on every Vulkan device (the minimum of maxStorageBufferRange)."""
 TARGET = "vulkan:1.3"
 """What every executable is for: SPIR-V names what it needs beyond that by itself."""
 
 
-class VulkanBackend(Backend):
+class VulkanBackend(GeneratedBackend):
     """Vulkan 1.3 compute, through physical storage buffers unless a target asks for descriptors."""
 
     name = "vulkan"
@@ -37,7 +43,8 @@ class VulkanBackend(Backend):
 
         ``+workgroup=N`` and ``+shared=BYTES`` say what sizes schedules may use, ``+units=N`` how many cores
         there are, ``+resident=N`` how many invocations keep them busy, ``+subgroup=N`` or ``=N..M`` the size
-        of subgroups (`mansard.drivers.vulkan.target_text`).
+        of subgroups, ``+abi=descriptors`` or ``+abi=all`` how kernels receive their buffers
+        (`mansard.drivers.vulkan.target_text`).
         """
         target = parse(text)
         return KernelTarget(
@@ -51,6 +58,8 @@ class VulkanBackend(Backend):
             compute_units=target.limits["units"],
             subgroup=target.subgroup,
             matrices=matrix_shapes(target.features),
+            max_workgroups=target.limits["grid"],
+            loop_iterations=target.limits["loops"] or None,
         )
 
     def describe_device(self, device: DeviceInfo) -> str:
@@ -59,8 +68,12 @@ class VulkanBackend(Backend):
 
     def hint(self, device: DeviceInfo) -> str:
         """The device's product by name, if that asks for nothing the device lacks; else what it reports."""
-        gpu, made = product_of(device), of_device(device)
-        return f"{self.name}:{gpu.name}" if gpu is not None and gpu.features <= made.features else str(made)
+        gpu, described = product_of(device), of_device(device)
+        return (
+            f"{self.name}:{gpu.name}"
+            if gpu is not None and gpu.features <= described.features
+            else str(described)
+        )
 
     def profile(self, text: str, device: DeviceInfo | None) -> DeviceProfile:
         """The rates of the product that the text or the device's name stands for, else of its kind."""
@@ -72,15 +85,30 @@ class VulkanBackend(Backend):
             return default_profile(self.name, device.kind if device is not None else "")
         return gpu_profile(gpu, device.kind)
 
-    def made_for(self, text: str) -> tuple[str, ...]:
+    def product_names(self, text: str) -> tuple[str, ...]:
         """Parts of the names of the devices that a named GPU is sold as; empty for ``vulkan:1.3``."""
         gpu = parse(text).gpu
         return gpu.devices if gpu is not None else ()
 
-    def largest_buffer(self, text: str) -> int:
-        """What the drivers of a named GPU allow, else what every Vulkan 1.3 device does."""
-        gpu = parse(text).gpu
-        return gpu.allocation if gpu is not None else LEAST_BUFFER
+    def stands_for(self, target: KernelTarget, device: DeviceInfo) -> bool:
+        """Whether the target gives kernels exactly what the device has, or names its product alone."""
+        present = dataclasses.replace(self.device_target(device), name=target.name)
+        products = self.product_names(target.name)
+        return present == target or (len(products) == 1 and device.is_product(products[0]))
+
+    def largest_buffer(self, target: KernelTarget, device: DeviceInfo | None) -> int:
+        """What the device or the drivers of a named GPU allow, else what every Vulkan 1.3 device does;
+        kernels
+        that take descriptors reach no more than one descriptor names."""
+        text, limits = parse(target.name), device.limits if device is not None else {}
+        allocation = limits.get("max_allocation") or (text.gpu.allocation if text.gpu else MIN_ALLOCATION)
+        if text.abi == BDA:
+            return allocation
+        return min(allocation, limits.get("storage_range", MIN_STORAGE_RANGE))
+
+    def missing_feature(self, dispatch: Dispatch, target: KernelTarget) -> str | None:
+        """The feature behind an element type that the target lacks."""
+        return missing_type_feature(dispatch, target.features)
 
     def compile_kernel(self, kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
         """A SPIR-V module of one kernel."""
@@ -91,7 +119,7 @@ class VulkanBackend(Backend):
         parts = []
         for kernel in kernels:
             verify(kernel)
-            for abi in dispatch_abis(target.features):
+            for abi in module_abis(target):
                 lines = [str(i) for i in KernelEmitter(kernel, descriptors=abi == DESCRIPTORS).emit()]
                 parts.append("\n".join([f"; {kernel.name} ({abi})", *lines, ""]))
         return "\n".join(parts)
@@ -103,28 +131,27 @@ def matrix_shapes(features: frozenset[str]) -> tuple[MatrixShape, ...]:
         return ()
     shapes = []
     for name in sorted(features):
-        found = _MATRIX.fullmatch(name)
-        if found is None or OPERAND_FEATURES.get(found[4], found[0]) not in features:
+        parts = _MATRIX.fullmatch(name)
+        if parts is None or OPERAND_FEATURES.get(parts[4], parts[0]) not in features:
             continue
-        if {found[4], found[5]} <= _DTYPES.keys():
-            m, n, k = (int(part) for part in found.group(1, 2, 3))
-            shapes.append(MatrixShape(m, n, k, _DTYPES[found[4]], _DTYPES[found[5]]))
+        if {parts[4], parts[5]} <= _DTYPES.keys():
+            m, n, k = (int(part) for part in parts.group(1, 2, 3))
+            shapes.append(MatrixShape(m, n, k, _DTYPES[parts[4]], _DTYPES[parts[5]]))
     return tuple(sorted(shapes, key=lambda s: s.m * s.n * s.k, reverse=True))
 
 
 def _compile(kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
     verify(kernel)
-    modules = [_module(kernel, target, abi) for abi in dispatch_abis(target.features)]
+    modules = [_module(kernel, target, abi) for abi in module_abis(target)]
     code_format, code, requires = join(modules)
     entry = EntryPoint(kernel.name, len(kernel.bindings), kernel.params, kernel.workgroup)
     return ExecutableSpec(code_format, TARGET, code, (entry,), requires)
 
 
-def dispatch_abis(features: frozenset[str]) -> tuple[str, ...]:
-    """The ABIs that a target's features ask for, best first."""
-    if "abi_all" in features:
-        return BDA, DESCRIPTORS
-    return (DESCRIPTORS,) if "abi_descriptors" in features else (BDA,)
+def module_abis(target: KernelTarget) -> tuple[str, ...]:
+    """The ABIs of a target's modules, best first."""
+    abi = parse(target.name).abi
+    return (BDA, DESCRIPTORS) if abi == ALL else (abi,)
 
 
 def _module(kernel: Kernel, target: KernelTarget, abi: str) -> Module:

@@ -1,13 +1,17 @@
-"""Target texts of Vulkan: ``vulkan:1.3+float16``, ``vulkan:h200``, ``vulkan:valhall4+units=7,-float16``."""
+"""Target texts of Vulkan: ``vulkan:1.3+float16``, ``vulkan:h200+abi=all``,
+``vulkan:valhall4+units=7,-float16``."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mansard.drivers.vulkan.instance.features import NAMED_FEATURES, SUBGROUP_OPERATIONS
+from mansard.drivers.vulkan.instance.limits import UNLIMITED
 from mansard.drivers.vulkan.instance.restrict import NAN_PRESERVE
+from mansard.drivers.vulkan.shaders.abi import ADDRESSES, BDA, DESCRIPTORS, FORMATS
 from mansard.errors import CodegenError
 from mansard.hal.device import DeviceInfo
 from mansard.targets.gpus import Gpu, known_gpus, near_names, product_of
@@ -22,6 +26,8 @@ LIMITS: Mapping[str, int] = {
     "shared": 16 * 1024,  # likewise
     "resident": 1 << 12,  # a phone's GPU holds some 8,000 invocations
     "units": 4,
+    "grid": 65535,  # workgroups per axis: the minimum of maxComputeWorkGroupCount
+    "loops": 0,  # loop iterations of an invocation that the driver runs; 0: all of them
 }
 SUBGROUP = (1, 128)
 """Sizes of subgroups that Vulkan allows."""
@@ -36,9 +42,7 @@ _USED = 4
 places empty, and half of the others hides what memory takes."""
 
 _MATRIX = re.compile(r"matrix_\d+x\d+x\d+_[a-z0-9]+_[a-z0-9]+")
-ABI_FEATURES = ("abi_descriptors", "abi_all")
-"""Not of devices but asked for: how kernels receive their buffers (`mansard.drivers.vulkan.shaders.abi`)."""
-_NAMES = {*NAMED_FEATURES, *SUBGROUP_OPERATIONS, NAN_PRESERVE, *ABI_FEATURES}
+_NAMES = {*NAMED_FEATURES, *SUBGROUP_OPERATIONS, NAN_PRESERVE}
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,15 @@ class Target:
     features: frozenset[str]
     limits: Mapping[str, int]
     subgroup: tuple[int, int]
+    asked_abi: str = BDA
+    """How kernels shall receive their buffers (`mansard.drivers.vulkan.shaders.abi`)."""
+
+    @property
+    def abi(self) -> str:
+        """``bda``, ``descriptors`` or ``all``: what takes no addresses gets descriptors without being
+        asked."""
+        addresses = self.features.issuperset(ADDRESSES)
+        return DESCRIPTORS if self.asked_abi == BDA and not addresses else self.asked_abi
 
     @property
     def gpu(self) -> Gpu | None:
@@ -61,12 +74,15 @@ class Target:
         parts = [f"+{name}" for name in sorted(self.features - plain.features)]
         parts += [f"+{name}={value}" for name, value in self.limits.items() if plain.limits[name] != value]
         if self.subgroup != plain.subgroup:
-            least, most = self.subgroup
-            parts.append(f"+subgroup={least}" if least == most else f"+subgroup={least}..{most}")
+            lower, upper = self.subgroup
+            parts.append(f"+subgroup={lower}" if lower == upper else f"+subgroup={lower}..{upper}")
+        if self.asked_abi != BDA:
+            parts.append(f"+abi={self.asked_abi}")
         parts += [f",-{name}" for name in sorted(plain.features - self.features)]
         return f"vulkan:{self.base}" + "".join(parts)
 
 
+@functools.cache
 def parse(text: str) -> Target:
     """Read a target text; raises CodegenError naming what is known or near."""
     driver, _, rest = text.partition(":")
@@ -74,7 +90,7 @@ def parse(text: str) -> Target:
     if driver != "vulkan" or (base != VERSION and base not in known_gpus()):
         raise CodegenError(f"unknown Vulkan target {text!r}{_hint(base)}")
     plain = _base(base)
-    features, limits, subgroup = set(plain.features), dict(plain.limits), plain.subgroup
+    features, limits, subgroup, abi = set(plain.features), dict(plain.limits), plain.subgroup, BDA
     for addition in additions:
         name, _, value = addition.partition("=")
         size = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", value)
@@ -82,12 +98,18 @@ def parse(text: str) -> Target:
             limits[name] = int(value)
         elif name == "subgroup" and size is not None:
             subgroup = int(size[1]), int(size[2] or size[1])
+        elif name == "abi":
+            if value not in FORMATS:
+                raise CodegenError(f"no Vulkan dispatch ABI {value!r}; known: {', '.join(FORMATS)}")
+            abi = value
         elif not value and is_feature(name.removeprefix("-")):
             (features.discard if name.startswith("-") else features.add)(name.removeprefix("-"))
         else:
-            known = ", ".join(sorted(_NAMES | {f"{limit}=N" for limit in (*LIMITS, "subgroup")}))
+            known = ", ".join(
+                sorted(_NAMES | {f"{limit}=N" for limit in (*LIMITS, "subgroup")} | {"abi=ABI"})
+            )
             raise CodegenError(f"unknown feature {addition!r} in target {text!r}; known: {known}")
-    return Target(base, frozenset(features), limits, subgroup)
+    return Target(base, frozenset(features), limits, subgroup, abi)
 
 
 def of_device(device: DeviceInfo) -> Target:
@@ -105,6 +127,8 @@ def of_device(device: DeviceInfo) -> Target:
             "shared": limits.get("shared_memory", LIMITS["shared"]),
             "resident": held // _USED or RESIDENT.get(device.kind, LIMITS["resident"]),
             "units": units,
+            "grid": LIMITS["grid"],
+            "loops": loops if (loops := limits.get("loop_iterations", 0)) < UNLIMITED else 0,
         },
         subgroup=(
             limits.get("min_subgroup_size") or SUBGROUP[0],
@@ -128,6 +152,8 @@ def _base(base: str) -> Target:
         "shared": gpu.shared,
         "resident": units * gpu.held // _USED,
         "units": units,
+        "grid": LIMITS["grid"],
+        "loops": LIMITS["loops"],
     }
     return Target(base, BASELINE | gpu.features, limits, gpu.subgroup)
 

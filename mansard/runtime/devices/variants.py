@@ -60,14 +60,14 @@ def check_variants(plan: Plan, devices: Devices = None) -> list[VariantCheck]:
     for variant in plans:
         slots = [(variant.devices[i], infos[i]) for i in varying]
         reasons = [_refusal(slot, present) for slot, present in slots]
-        products = [info.name for slot, present in slots for info in present if _is_made_for(slot, info)]
+        products = [info.name for slot, present in slots for info in present if _names_product(slot, info)]
         target = " and ".join(slot.target for slot, _ in slots)
         checks.append(VariantCheck(variant, target, "; ".join(filter(None, reasons)), ", ".join(products)))
     return checks
 
 
-def _is_made_for(slot: DevicePlan, info: DeviceInfo) -> bool:
-    return any(map(info.is_product, slot.made_for))
+def _names_product(slot: DevicePlan, info: DeviceInfo) -> bool:
+    return any(map(info.is_product, slot.product_names))
 
 
 def _infos(slot: DevicePlan, choice: DeviceChoice | None) -> list[DeviceInfo]:

@@ -67,9 +67,7 @@ CASES = {"matmul": matmul_with_epilogue, "rows": norm_and_softmax, "narrow": nar
 
 
 def compiled(graph: Graph, abi: str) -> CompiledModel:
-    options = CompileOptions(
-        ("vulkan",), PlacementOptions(fallback="error"), vulkan_dispatch_abi=abi, cache=False
-    )
+    options = CompileOptions((f"vulkan+abi={abi}",), PlacementOptions(fallback="error"), cache=False)
     return compile_graph(graph, options)
 
 
@@ -167,7 +165,7 @@ def add_one(params: int = 1) -> ExecutableSpec:
         b.store(
             b.bindings[1], loop.index, b.binary("add", b.load(b.bindings[0], loop.index), b.const(1.0, F32))
         )
-    return BACKEND.compile_kernel(b.build(), BACKEND.parse_target("vulkan:1.3+abi_descriptors"))
+    return BACKEND.compile_kernel(b.build(), BACKEND.parse_target("vulkan:1.3+abi=descriptors"))
 
 
 def test_ranges_are_those_a_descriptor_can_name() -> None:

@@ -8,7 +8,6 @@ from support.graphs import A0, F32, binary, maps, matmul, op
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources, read_artifact, write_artifact
 from mansard.compiler import CompileOptions, compile_graph, targets
-from mansard.compiler.dispatch_abi import with_dispatch_abi
 from mansard.dtypes import DType
 from mansard.errors import OutOfMemoryError
 from mansard.hal import MemoryKind
@@ -101,7 +100,7 @@ def test_weights_of_a_file_are_used_in_place_in_several_pieces(small_device, tmp
 
 def test_descriptors_name_less_than_a_buffer_holds():
     (plain,) = targets.resolve_targets(["vulkan:1.3"], PlacementOptions(fallback="error"))
-    (bound,) = with_dispatch_abi([plain], "descriptors")
+    (bound,) = targets.resolve_targets(["vulkan:1.3+abi=descriptors"], PlacementOptions(fallback="error"))
     assert (plain.largest_buffer, bound.largest_buffer) == (1 << 30, 1 << 27)
     sizes = [
         targets.resolve_targets([f"vulkan:{n}"], PlacementOptions(fallback="error"))[0]

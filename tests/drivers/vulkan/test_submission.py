@@ -17,8 +17,8 @@ from support import vulkan_kernels as kernels
 from support import vulkan_support
 from support.paths import TESTS
 
-from mansard.codegen.backend import CHOOSES_SUBGROUPS
 from mansard.codegen.kernel import KernelBuilder
+from mansard.codegen.kernel_target import CHOOSES_SUBGROUPS
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.drivers.vulkan.device import VulkanDevice

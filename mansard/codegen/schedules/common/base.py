@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import Evaluator, Params
 from mansard.codegen.kernel import Kernel, KernelBuilder, KValue
+from mansard.codegen.kernel.trip_counts import loop_iterations
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -16,8 +17,6 @@ from mansard.ir.dispatch import Dispatch
 from mansard.ir.panels import Panels
 
 Grid = tuple[DimLike, DimLike, DimLike]
-MAX_GRID = 65535
-"""Workgroups per axis every Vulkan device allows (minimum of maxComputeWorkGroupCount)."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,15 @@ class Scheduled:
     grid: Grid
     packed: Mapping[int, Panels] = field(default_factory=dict)
     """Layout the kernel expects of inputs (by position) that the dispatch lets it pack."""
+
+    def loop_iterations(self) -> int:
+        """An upper bound on the loop iterations of one invocation, all loops together, at the largest
+        dims."""
+        sizes = {
+            s.name: s.max for d in (*self.params, *self.grid) if not isinstance(d, int) for s in d.symbols()
+        }
+        params = [dims.evaluate(d, sizes) for d in self.params]
+        return loop_iterations(self.kernel, params, [dims.evaluate(d, sizes) for d in self.grid])
 
 
 def index_dtype(dispatch: Dispatch, target: KernelTarget) -> DType:
@@ -65,6 +73,10 @@ class Frame:
         """The finished kernel with its launch data."""
         self.b.params = len(self.params.values)
         return Scheduled(self.b.build(), tuple(self.params.values), grid)
+
+    def workgroups(self, count: DimLike) -> DimLike:
+        """Workgroups to launch for ``count`` blocks: where a grid cannot have as many, each takes several."""
+        return dims.minimum(count, self.target.max_workgroups)
 
     @property
     def lanes(self) -> int:

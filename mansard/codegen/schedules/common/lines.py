@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import Params, register_dtype
 from mansard.codegen.kernel import KernelBuilder, KValue
-from mansard.codegen.schedules.common.base import MAX_GRID, Grid, Scheduled, index_dtype
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.schedules.common.base import Grid, Scheduled, index_dtype
 from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.types import Value
@@ -61,7 +61,7 @@ class Lines:
             emit(b.workgroup_id(0))
             grid: Grid = (count, 1, 1)
         else:
-            groups = dims.minimum(dims.ceildiv(count, self.width), MAX_GRID)
+            groups = dims.minimum(dims.ceildiv(count, self.width), self.target.max_workgroups)
             start = b.add(b.mul(b.workgroup_id(0), b.idx(self.width)), b.local_id(0))
             with b.for_(start, self.dim(count), self.dim(dims.mul(groups, self.width))) as loop:
                 emit(loop.index)
@@ -72,8 +72,8 @@ class Lines:
     def run_workgroups(self, count: DimLike, emit: Callable[[KValue], None]) -> Scheduled:
         """The finished kernel: ``emit`` for every line, with all invocations of a workgroup."""
         b = self.b
-        groups = dims.minimum(count, MAX_GRID)
-        if dims.bounds(count)[1] <= MAX_GRID:
+        groups = dims.minimum(count, self.target.max_workgroups)
+        if dims.bounds(count)[1] <= self.target.max_workgroups:
             emit(b.workgroup_id(0))
         else:
             with b.for_(b.workgroup_id(0), self.dim(count), self.dim(groups)) as loop:

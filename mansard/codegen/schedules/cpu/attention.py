@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from mansard import dims
 from mansard.analysis.attention import AttentionForm
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Read
 from mansard.codegen.math.exponential import exp_below_zero
 from mansard.codegen.schedules.common.attention_nest import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mansard.codegen.backend import KernelTarget
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.common.contraction import is_tiled
-from mansard.codegen.schedules.common.parameters import NestSchedule, Tunable
+from mansard.codegen.schedules.common.tunable import NestSchedule, Tunable
 from mansard.codegen.schedules.cpu import contraction, rows, window
 from mansard.codegen.schedules.cpu import map as maps
 

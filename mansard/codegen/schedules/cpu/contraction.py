@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape, analyse, fit_tile
-from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.cpu import dot, gemm
 from mansard.codegen.schedules.cpu import gemm_dot as narrow
 from mansard.codegen.schedules.cpu import gemm_runtime_packed as gemm_dense

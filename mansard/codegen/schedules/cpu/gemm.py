@@ -21,15 +21,15 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import Evaluator, register_dtype
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.ir import Memory
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.common.contraction import Shape
-from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile, tiles
 from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
 from mansard.dims import DimLike

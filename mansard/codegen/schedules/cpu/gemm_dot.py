@@ -8,9 +8,10 @@ reduced positions, side by side; the other operand's group is read as one 32-bit
 
 from __future__ import annotations
 
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.common.contraction import Shape
 from mansard.codegen.schedules.common.dot_products import (
@@ -19,7 +20,6 @@ from mansard.codegen.schedules.common.dot_products import (
     load_raw,
     low_precision_product,
 )
-from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.cpu.gemm import Gemm
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile, tiles
 from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights

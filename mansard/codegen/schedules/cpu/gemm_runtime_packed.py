@@ -15,12 +15,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Read, Root
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, power_of_two_below
 from mansard.codegen.schedules.common.contraction import Shape
-from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.cpu.gemm import Ahead, Gemm
 from mansard.codegen.schedules.cpu.gemm_tile import RegisterTile, tiles
 from mansard.codegen.schedules.cpu.packed_weights import Weights

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mansard.codegen.backend import KernelTarget
-from mansard.codegen.schedules.common.parameters import Parameters
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.parameters import Parameters
 from mansard.dtypes import DType
 
 WIDTH = 16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.loop_partition import segments
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate

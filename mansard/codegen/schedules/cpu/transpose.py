@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Read
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, power_of_two_below
 from mansard.codegen.schedules.common.staged import StagedEvaluator

@@ -23,14 +23,14 @@ from functools import partial
 from itertools import product
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, estimate
 from mansard.codegen.schedules.common.contraction import Group
 from mansard.codegen.schedules.common.contraction import applies as contraction_applies
-from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.common.window import (
     SEGMENTS,
     SlidingWindow,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.common import contraction
 from mansard.codegen.schedules.common.base import estimate
-from mansard.codegen.schedules.common.parameters import NestSchedule, Tunable
+from mansard.codegen.schedules.common.tunable import NestSchedule, Tunable
 from mansard.codegen.schedules.gpu.convolution import depthwise as window
 from mansard.codegen.schedules.gpu.elementwise import map as maps
 from mansard.codegen.schedules.gpu.elementwise import transpose

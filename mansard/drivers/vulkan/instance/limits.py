@@ -10,7 +10,7 @@ from mansard.drivers.vulkan.instance.snapshot import PUSH_DESCRIPTOR, SOFTWARE_T
 _LLVMPIPE_LOOPS = 65535
 _LLVMPIPE_UNLIMITED_SINCE = 25
 """The Mesa release in which llvmpipe was seen to run loops to their end (25.0.7; 22.3.6 cuts them)."""
-_UNLIMITED = (1 << 63) - 1
+UNLIMITED = (1 << 63) - 1
 
 
 def named_limits(snapshot: Snapshot) -> dict[str, int]:
@@ -85,10 +85,10 @@ def loop_iterations(snapshot: Snapshot) -> int:
     results: a kernel that may need more must require ``loop_iterations>=...``.
     """
     if snapshot.driver_id != vk.VK_DRIVER_ID_MESA_LLVMPIPE:
-        return _UNLIMITED
+        return UNLIMITED
     release = re.search(r"Mesa (\d+)\.", snapshot.driver)
     newer = release is not None and int(release[1]) >= _LLVMPIPE_UNLIMITED_SINCE
-    return _UNLIMITED if newer else _LLVMPIPE_LOOPS
+    return UNLIMITED if newer else _LLVMPIPE_LOOPS
 
 
 def max_allocation(snapshot: Snapshot) -> int:

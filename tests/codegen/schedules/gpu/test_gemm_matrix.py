@@ -8,7 +8,7 @@ from support.graphs import F32, maps
 from support.kernel_emulator import run
 
 from mansard import dims
-from mansard.codegen.backend import CHOOSES_SUBGROUPS
+from mansard.codegen.kernel_target import CHOOSES_SUBGROUPS
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.gpu.gemm import matrix
 from mansard.codegen.schedules.gpu.gemm.matrix_tile import GemmMatrixTile

@@ -19,15 +19,15 @@ from collections.abc import Sequence
 
 from mansard import dims
 from mansard.analysis.attention import AttentionForm
-from mansard.codegen.backend import KernelTarget
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.attention_nest import (
     AttentionLoops,
     AttentionNest,
     classify,
     distribute,
 )
-from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, estimate, power_of_two_below
-from mansard.codegen.schedules.common.parameters import Parameters
+from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, power_of_two_below
 from mansard.codegen.schedules.gpu.attention import matrix as attention_matrix
 from mansard.codegen.schedules.gpu.attention import matrix_tiles as attention_units
 from mansard.codegen.schedules.gpu.attention.tile import FlashTile
@@ -63,7 +63,7 @@ def schedule(
     extent: DimLike = nest.total([d for g in work.rows for d in g])
     counts = (nest.total([d for g in work.rest for d in g]), dims.ceildiv(extent, tile.rows))
     total = dims.product(counts)
-    workgroups = dims.minimum(total, MAX_GRID)
+    workgroups = frame.workgroups(total)
     flash = FlashTile(frame, nest, loops, work.rows, tile)
     with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
         rest, number = frame.decode(loop.index, counts)

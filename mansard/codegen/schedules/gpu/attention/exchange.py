@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mansard.codegen.backend import KernelTarget, MatrixShape
 from mansard.codegen.kernel import KernelBuilder, KValue, matrix
+from mansard.codegen.kernel_target import KernelTarget, MatrixShape
 from mansard.codegen.schedules.common.online_softmax import larger
 from mansard.dtypes import DType
 

@@ -16,8 +16,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue, matrix
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.schedules.common.attention_nest import (
     AttentionLoops,
     AttentionNest,
@@ -30,7 +30,7 @@ from mansard.codegen.schedules.common.attention_nest import (
     tile_end,
     without_ends,
 )
-from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides
+from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
 from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
 from mansard.codegen.schedules.gpu.attention.exchange import Exchange
 from mansard.codegen.schedules.gpu.attention.matrix_tiles import (
@@ -77,7 +77,7 @@ def schedule(nest: AttentionNest, target: KernelTarget, name: str, tile: Attenti
     tiles = dims.ceildiv(nest.total([d for g in work.rows for d in g]), tile.rows)
     counts = (nest.total([d for g in work.rest for d in g]), tiles)
     total = dims.product(counts)
-    workgroups = dims.minimum(total, MAX_GRID)
+    workgroups = frame.workgroups(total)
     flash = _MatrixFlash(frame, nest, loops, work.rows, tile)
     with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
         head, number = frame.decode(loop.index, counts)

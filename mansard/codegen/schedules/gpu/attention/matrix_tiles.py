@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget, MatrixShape
+from mansard.codegen.kernel_target import KernelTarget, MatrixShape
 from mansard.codegen.loop_nest import Guard, Root
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.attention_nest import (
     AttentionLoops,
     AttentionNest,
@@ -15,7 +16,6 @@ from mansard.codegen.schedules.common.attention_nest import (
     distribute,
 )
 from mansard.codegen.schedules.common.base import estimate
-from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.gpu.attention.exchange import can_exchange, scratch_vectors
 from mansard.dtypes import DType
 from mansard.ir.scalar import Arg, Cast, Scalar

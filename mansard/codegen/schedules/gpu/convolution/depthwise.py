@@ -20,15 +20,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common import reduce
-from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group
 from mansard.codegen.schedules.common.contraction import applies as has_one_reduction
-from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.common.window import find_window
 from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
 from mansard.dims import DimLike
@@ -167,7 +167,7 @@ class _Window:
         rest = [nest.total(g) for g in loops.rest]
         counts: list[DimLike] = [*rest, blocks, vectors]
         total = dims.product(counts)
-        workgroups = dims.minimum(dims.ceildiv(total, self.width), MAX_GRID)
+        workgroups = self.frame.workgroups(dims.ceildiv(total, self.width))
         first = b.add(b.mul(b.workgroup_id(0), b.idx(self.width)), b.local_id(0))
         with b.for_(first, ev.dim(total), ev.dim(dims.mul(workgroups, self.width))) as loop, ev.scope():
             *outer, block, vector = self.frame.decode(loop.index, counts)

@@ -12,13 +12,13 @@ import itertools
 from collections.abc import Sequence
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.loop_partition import Segment, segments
-from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides, estimate
+from mansard.codegen.parameters import Parameters
+from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group
-from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
@@ -113,7 +113,7 @@ class _Map:
             vectors = dims.floordiv(extent, self.lanes)
             count = dims.add(vectors, dims.add(extent, dims.mul(vectors, -self.lanes)))
         block = self.width * self.vectors
-        workgroups = dims.minimum(dims.ceildiv(count, block), MAX_GRID)
+        workgroups = self.frame.workgroups(dims.ceildiv(count, block))
         first = b.add(b.mul(b.workgroup_id(0), b.idx(block)), b.local_id(0))
         with b.for_(first, ev.dim(count), ev.dim(dims.mul(workgroups, block))) as loop, ev.scope():
             if self.vectors > 1:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Read
-from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group
 from mansard.codegen.schedules.cpu.transpose import crossing
 from mansard.dims import DimLike
@@ -105,7 +105,7 @@ class _Squares:
             dims.ceildiv(along, self.side),
         ]
         total = dims.product(counts)
-        workgroups = dims.minimum(total, MAX_GRID)
+        workgroups = self.frame.workgroups(total)
         with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
             place, block_down, block_across = self.frame.decode(loop.index, counts)
             if self.outer:

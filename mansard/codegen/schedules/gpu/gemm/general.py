@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.common import reduce
-from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, analyse
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -61,7 +61,7 @@ class _Contraction:
             dims.ceildiv(self.columns, block_columns),
         )
         total = dims.product(counts)
-        workgroups = dims.minimum(total, MAX_GRID)
+        workgroups = self.frame.workgroups(total)
         lane = b.local_id(0)
         lane_column = b.binary("rem", lane, b.idx(self.thread_columns))
         lane_row = b.binary("div", lane, b.idx(self.thread_columns))

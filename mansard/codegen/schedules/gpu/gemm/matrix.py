@@ -22,12 +22,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget, MatrixShape
 from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.kernel import matrix as matrices
+from mansard.codegen.kernel_target import KernelTarget, MatrixShape
 from mansard.codegen.loop_nest import Nest
-from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides, estimate
-from mansard.codegen.schedules.common.parameters import Parameters
+from mansard.codegen.parameters import Parameters
+from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.gpu.gemm.matrix_cost import MatrixGemmShape, cost
 from mansard.codegen.schedules.gpu.gemm.matrix_staging import WORDS, MatrixStager, StagedOperand, operand
 from mansard.codegen.schedules.gpu.gemm.matrix_tile import GemmMatrixTile, shape_for, tiles
@@ -147,11 +147,11 @@ class _MatrixProduct:
         rows = dims.ceildiv(product.left.extent, tile.rows)
         columns = dims.ceildiv(product.right.extent, tile.columns)
         total = dims.product((batch, rows, columns))
-        if dims.bounds(total)[1] <= MAX_GRID:
+        if dims.bounds(total)[1] <= self.frame.target.max_workgroups:
             with ev.scope():
                 self._block(b.workgroup_id(0), rows, columns)
             return self.frame.finish((total, 1, 1))
-        workgroups = dims.minimum(total, MAX_GRID)
+        workgroups = self.frame.workgroups(total)
         with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
             b.barrier()  # the tiles before have been read by everyone
             self._block(loop.index, rows, columns)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mansard.codegen.backend import KernelTarget, MatrixShape
+from mansard.codegen.kernel_target import KernelTarget, MatrixShape
 from mansard.codegen.schedules.gpu.gemm.matrix_staging import StagedOperand
 from mansard.codegen.schedules.gpu.gemm.matrix_tile import GemmMatrixTile
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mansard.codegen.backend import KernelTarget, MatrixShape
-from mansard.codegen.schedules.common.parameters import Parameters
+from mansard.codegen.kernel_target import KernelTarget, MatrixShape
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.gpu.gemm.matrix_staging import VECTOR_BITS, StagedOperand
 from mansard.dtypes import DType
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mansard.codegen.backend import KernelTarget
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.base import estimate
-from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.gpu.gemm.product import LANES, Product
 from mansard.codegen.schedules.gpu.gemm.staging import row_vectors
 from mansard.errors import CodegenError

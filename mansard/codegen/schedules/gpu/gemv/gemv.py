@@ -22,11 +22,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import register_dtype
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, power_of_two_below
-from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.gpu.gemv.form import MAX_LOAD_BYTES, Form, analyse, chunk_of, rows_of
 from mansard.codegen.schedules.gpu.gemv.sums import (
     MAX_SUMS,

@@ -12,11 +12,11 @@ from mansard import dims
 from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue, Shared
 from mansard.codegen.loop_nest import Read
+from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common import reduce
-from mansard.codegen.schedules.common.base import MAX_GRID, Frame, Scheduled, divides
+from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
 from mansard.codegen.schedules.common.contraction import Group
 from mansard.codegen.schedules.common.dot_products import LowPrecisionProduct, low_precision_product
-from mansard.codegen.schedules.common.parameters import Parameters
 from mansard.codegen.schedules.gpu.elementwise.vector_loads import VectorLoads
 from mansard.codegen.schedules.gpu.gemv.form import (
     MAX_LOAD_BYTES,
@@ -120,7 +120,7 @@ class GemvKernel(abc.ABC):
         block = self.column_groups * tile.columns
         counts = self._blocks(block)
         total = dims.product(counts)
-        workgroups = dims.minimum(total, MAX_GRID)
+        workgroups = self.frame.workgroups(total)
         lane = b.local_id(0)
         part, place = lane, b.idx(0)
         if self.column_groups > 1:
@@ -131,7 +131,7 @@ class GemvKernel(abc.ABC):
             first = self._begin(loop.index, counts, block)
             sums = self._sums(b.add(first, b.mul(place, b.idx(tile.columns))), part)
             self._finish(exchange, sums, first, lane, part, place)
-            if not (isinstance(total, int) and total <= MAX_GRID):
+            if not (isinstance(total, int) and total <= self.frame.target.max_workgroups):
                 b.barrier()  # what was exchanged has been read
         return workgroups
 
@@ -140,7 +140,7 @@ class GemvKernel(abc.ABC):
         b, tile = self.b, self.tile
         counts = self._blocks(tile.columns)
         total = dims.product(counts)
-        workgroups = dims.minimum(dims.ceildiv(total, self.column_groups), MAX_GRID)
+        workgroups = self.frame.workgroups(dims.ceildiv(total, self.column_groups))
         one = b.const(1, DType.I32)
         self.share = b.cast(b.subgroup_reduce("add", one), b.index)
         part = b.cast(b.sub(b.subgroup_scan("add", one), one), b.index)

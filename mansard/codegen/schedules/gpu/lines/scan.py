@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.math import neutral
 from mansard.codegen.schedules.common.base import Scheduled, estimate, power_of_two_below
 from mansard.codegen.schedules.common.lines import Lines

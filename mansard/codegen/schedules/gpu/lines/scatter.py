@@ -15,8 +15,8 @@ from collections.abc import Callable
 from functools import partial
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.schedules.common.base import Scheduled, divides, estimate, power_of_two_below
 from mansard.codegen.schedules.common.lines import Lines
 from mansard.codegen.schedules.gpu.reduction.cooperative_group import CooperativeGroup

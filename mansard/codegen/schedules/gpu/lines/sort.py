@@ -13,9 +13,9 @@ import abc
 from collections.abc import Callable, Sequence
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.schedules.common.base import Scheduled, power_of_two_below
 from mansard.codegen.schedules.common.lines import Lines, line_base
 from mansard.codegen.schedules.cpu.topk import precedes

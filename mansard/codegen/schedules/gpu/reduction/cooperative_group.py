@@ -6,8 +6,8 @@ kernel runs; shared memory is needed only between them, and for all of it on oth
 
 from __future__ import annotations
 
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KernelBuilder, KValue, Shared
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.schedules.common.base import power_of_two_below
 from mansard.dtypes import DType
 

@@ -15,12 +15,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.builder import Loop
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import (
-    MAX_GRID,
     Frame,
     Scheduled,
     divides,
@@ -92,10 +91,10 @@ class _Rows:
     def run(self) -> Scheduled:
         b, ev = self.b, self.ev
         blocks = dims.ceildiv(self.rows, self.packed)
-        if dims.bounds(blocks)[1] <= MAX_GRID:
+        if dims.bounds(blocks)[1] <= self.frame.target.max_workgroups:
             self._block(b.workgroup_id(0))
             return self.frame.finish((blocks, 1, 1))
-        workgroups = dims.minimum(blocks, MAX_GRID)
+        workgroups = self.frame.workgroups(blocks)
         with b.for_(b.workgroup_id(0), ev.dim(blocks), ev.dim(workgroups)) as loop, ev.scope():
             self._block(loop.index)
         return self.frame.finish((workgroups, 1, 1))

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from mansard import dims
-from mansard.codegen.backend import KernelTarget
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import (
-    MAX_GRID,
     Frame,
     Scheduled,
     divides,
@@ -115,7 +114,7 @@ class _StridedRows:
         if self.slices == 1:
             # Rows one after another, without regard to lines: short ones would leave invocations idle.
             count = dims.mul(nest.total([loop for g in outer for loop in g]), vectors)
-            workgroups = dims.minimum(dims.ceildiv(count, self.columns), MAX_GRID)
+            workgroups = self.frame.workgroups(dims.ceildiv(count, self.columns))
             first = b.add(b.mul(b.workgroup_id(0), b.idx(self.columns)), self.lane)
             with b.for_(first, ev.dim(count), ev.dim(dims.mul(workgroups, self.columns))) as loop, ev.scope():
                 place, vector = (
@@ -126,7 +125,7 @@ class _StridedRows:
         blocks = dims.ceildiv(vectors, self.columns)
         counts = (nest.total([loop for g in outer for loop in g]), blocks)
         total = dims.product(counts)
-        workgroups = dims.minimum(total, MAX_GRID)
+        workgroups = self.frame.workgroups(total)
         with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
             place, block = self.frame.decode(loop.index, counts)
             vector = b.add(b.mul(block, b.idx(self.columns)), self.column)

@@ -1,4 +1,4 @@
-"""Which dispatches only read packed 4-bit integers, and compute with wider types."""
+"""Element types of a dispatch: those it computes with, and where packed 4-bit integers are only read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ from mansard.dtypes import DType
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Generic, Reshape
 from mansard.ir.scalar import Arg, Cast, Gather, children, walk
+
+
+def stored_types(dispatch: Dispatch) -> set[DType]:
+    """Element types of the buffers a dispatch reads and writes."""
+    return {v.type.dtype for v in (*dispatch.inputs, *dispatch.outputs)}
+
+
+def element_types(dispatch: Dispatch) -> set[DType]:
+    """Element types of a dispatch's buffers and of what it computes on the way."""
+    used = stored_types(dispatch)
+    for op in dispatch.ops:
+        if isinstance(op, Generic):
+            used |= {node.dtype for node in walk(op.body)} - {DType.BOOL}
+    return used
 
 
 def only_reads_packed(dispatch: Dispatch) -> bool:

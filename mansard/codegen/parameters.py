@@ -1,13 +1,10 @@
-"""Schedule parameters: the choices of a schedule that do not change what a kernel computes."""
+"""Schedule parameters: choices that change how a dispatch is computed, not what it computes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mansard.codegen.backend import KernelTarget
-from mansard.codegen.loop_nest import Nest
-from mansard.codegen.schedules.common.base import Scheduled
 from mansard.errors import CodegenError
 
 
@@ -47,16 +44,3 @@ class Parameters:
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.items)
-
-
-NestSchedule = Callable[[Nest, KernelTarget, str], Scheduled]
-"""Makes the kernel of a loop nest for a target, under a name."""
-
-
-@dataclass(frozen=True)
-class Tunable:
-    """A schedule with parameters: which there are to try for a nest (the default first), and the kernel
-    for some (None: for the default)."""
-
-    candidates: Callable[[Nest, KernelTarget], Sequence[Parameters]]
-    schedule: Callable[[Nest, KernelTarget, str, Parameters | None], Scheduled]
