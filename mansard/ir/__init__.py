@@ -18,6 +18,7 @@ from mansard.ir.ops import (
     Slice,
     Sort,
 )
+from mansard.ir.scalar_ops import Domain, ScalarOp, register_scalar_op
 from mansard.ir.types import Constant, IndexMap, Linear, Location, TensorType, Value
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Attention",
     "Concat",
     "Constant",
+    "Domain",
     "Generic",
     "Graph",
     "GraphBuilder",
@@ -34,10 +36,12 @@ __all__ = [
     "Op",
     "Pad",
     "Reshape",
+    "ScalarOp",
     "Scan",
     "Scatter",
     "Slice",
     "Sort",
     "TensorType",
     "Value",
+    "register_scalar_op",
 ]

@@ -21,7 +21,8 @@ from mansard.errors import ArtifactError
 from mansard.ir import ops as ops_module
 from mansard.ir import scalar as scalar_module
 from mansard.ir.ops import Op
-from mansard.ir.scalar import Scalar, children, walk
+from mansard.ir.scalar import Apply, Scalar, children, walk
+from mansard.ir.scalar_ops import find_scalar_op, scalar_op
 from mansard.ir.types import IndexMap, Linear, Location, TensorType, Value
 
 _OPS: dict[str, type[Op]] = {
@@ -61,7 +62,7 @@ class Writer:
         return int(value)
 
     def contracts(self) -> list[list[Any]]:
-        """Name, least, most and divisor of every dim so far."""
+        """Name, bounds and divisor of every dim so far."""
         return [[d.name, d.min, d.max, d.multiple] for _, d in sorted(self.dims.items())]
 
     def op(self, op: Op) -> dict[str, Any]:
@@ -111,6 +112,8 @@ class Writer:
                 for f in dataclasses.fields(node)
                 if f.name not in ("arg", "args", "indices")
             }
+            if isinstance(node, Apply) and (revision := scalar_op(node.op).revision):
+                fields["revision"] = revision
             places[id(node)] = len(nodes)
             nodes.append([type(node).__name__, [places[id(k)] for k in kids], fields])
         return nodes
@@ -189,9 +192,19 @@ class Reader:
             if name not in _SCALARS:
                 raise ArtifactError(f"unknown scalar {name!r}")
             values = {key: self._field(item) for key, item in fields.items()}
+            if name == "Apply":
+                _check_revision(values["op"], values.pop("revision", ""))
             operands = tuple(built[k] for k in kids)
             if operands or name in ("Apply", "Gather"):
                 key = {"Apply": "args", "Gather": "indices"}.get(name, "arg")
                 values[key] = operands if key != "arg" else operands[0]
             built.append(_SCALARS[name](**values))
         return built[-1]
+
+
+def _check_revision(name: str, revision: str) -> None:
+    """An op from outside may be absent here, or compute something else than when the data was written."""
+    op = find_scalar_op(name)
+    if op is None or op.revision != revision:
+        here = "not declared" if op is None else f"of revision {op.revision!r}"
+        raise ArtifactError(f"scalar op {name!r} of revision {revision!r} is {here} here")

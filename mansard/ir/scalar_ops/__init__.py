@@ -12,7 +12,7 @@ from mansard.ir.scalar_ops import arithmetic as arithmetic
 from mansard.ir.scalar_ops import comparison as comparison
 from mansard.ir.scalar_ops import functions as functions
 from mansard.ir.scalar_ops import logic as logic
-from mansard.ir.scalar_ops.declaration import Domain, ScalarOp, domain_of
+from mansard.ir.scalar_ops.declaration import Array, Domain, Infix, ScalarOp, domain_of
 from mansard.ir.scalar_ops.registry import (
     find_scalar_op,
     register_scalar_op,
@@ -26,7 +26,9 @@ COMPARE = frozenset(comparison.COMPARISONS)
 
 __all__ = [
     "COMPARE",
+    "Array",
     "Domain",
+    "Infix",
     "ScalarOp",
     "domain_of",
     "find_scalar_op",
