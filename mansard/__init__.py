@@ -39,7 +39,7 @@ from mansard.errors import (
 )
 
 if TYPE_CHECKING:
-    from mansard.api import Explanation, Model, compile, devices, load, tune  # noqa: A004
+    from mansard.api import Explanation, Model, compile, devices, load, lower, tune  # noqa: A004
     from mansard.dims import Dim
     from mansard.hal.registry import configure_driver
     from mansard.placement import PlacementOptions
@@ -77,6 +77,7 @@ __all__ = [
     "devices",
     "get_include",
     "load",
+    "lower",
     "tune",
 ]
 
@@ -89,6 +90,7 @@ _LAZY = {
     "configure_driver": "mansard.hal.registry",
     "devices": "mansard.api",
     "load": "mansard.api",
+    "lower": "mansard.api",
     "tune": "mansard.api",
 }
 

@@ -1,8 +1,8 @@
-"""What `import mansard` offers: `compile`, `load`, `tune`, `devices`, and the `Model` they return."""
+"""`import mansard`: `compile`, `load`, `lower`, `tune`, `devices`, and the `Model` they return."""
 
-from mansard.api.compilation import compile, tune  # noqa: A004  # used as mansard.compile
+from mansard.api.compilation import compile, lower, tune  # noqa: A004  # used as mansard.compile
 from mansard.api.explanation import Explanation
 from mansard.api.loading import devices, load
 from mansard.api.model import Model
 
-__all__ = ["Explanation", "Model", "compile", "devices", "load", "tune"]
+__all__ = ["Explanation", "Model", "compile", "devices", "load", "lower", "tune"]

@@ -1,10 +1,11 @@
-"""`mansard.compile` and `mansard.tune`."""
+"""`mansard.compile`, `mansard.lower` and `mansard.tune`."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mansard.api.model import Model
@@ -15,6 +16,8 @@ from mansard.runtime.calls.limits import checked_seconds
 from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED
 
 if TYPE_CHECKING:
+    from mansard.ir.dispatch import DispatchGraph
+    from mansard.ir.graph import Graph
     from mansard.placement import PlacementOptions
 
 Progress = Callable[[str, int, int], None]
@@ -40,6 +43,8 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     max_queued: int | None = MAX_QUEUED,
     progress: Progress | None = None,
     dump: Dump | None = None,
+    start: str | None = None,
+    skip: Sequence[str] = (),
     **frontend: Any,
 ) -> Model:
     """Compile a model and bind it to the devices of this machine.
@@ -55,7 +60,8 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     are used most. ``precision="bf16"`` lets products with constant weights round their operands to bfloat16
     (sums stay f32; weights take half the memory); results then differ, by 2**-9 of each operand.
     Further keywords go to the frontend.
-    ``progress(step, done, total)`` is called as steps start, ``dump(step, text)`` with the IR after each.
+    ``progress(stage, done, total)`` is called as stages start, ``dump(pass, text)`` with the IR after
+    each pass. ``start`` names the first pass to run, for a dumped graph, and ``skip`` passes to leave out.
     ``cache`` keeps compiled kernels on disk for later compilations (docs/compiling.md). ``tune`` spends
     that many seconds on a search of better kernels, as `mansard.tune` does. ``max_in_flight`` and
     ``max_queued`` bound the calls that run and that wait at a time, as for `load`.
@@ -65,28 +71,75 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     """
     if dynamic_shapes is not None:
         frontend["dynamic_shapes"] = dynamic_shapes
-    try:
+    with _missing_packages():
         from mansard import compiler
 
         options = compiler.CompileOptions(
-            targets=(*_as_names(devices), *_as_names(target)) or default_devices(),
+            targets=_targets(devices, target),
             placement=_placement_options(placement, objective, fallback),
             precision=precision,
             cache=cache,
             progress=progress,
             dump=dump,
+            start=start,
+            skip=tuple(skip),
         )
         compiled = compiler.compile_model(model, example_inputs, options=options, **frontend)
+    resources = MemoryResources(compiled.executables, compiled.weights, compiled.sources)
+    model = Model(compiled.plan, resources, max_in_flight=max_in_flight, max_queued=max_queued)
+    model.timings, model.kernels_cached = compiled.timings, (compiled.cache.hits, compiled.cache.misses)
+    return model if tune is None else _tune(model, tune, cache=cache, progress=progress)
+
+
+def lower(
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    stop_after: str | None = None,
+    devices: str | Sequence[str] | None = None,
+    target: str | Sequence[str] | None = None,
+    dynamic_shapes: Any = None,
+    precision: str = "f32",
+    cache: bool = True,
+    dump: Dump | None = None,
+    start: str | None = None,
+    skip: Sequence[str] = (),
+    **frontend: Any,
+) -> Graph | DispatchGraph:
+    """The IR of a model after the pass ``stop_after``, or after all passes; ``str()`` gives its text.
+
+    The other arguments are those of `compile`. From fusion on the IR is a DispatchGraph, before it a Graph,
+    which `mansard.ir.graph_file.write_graph` saves for `compile` to go on with. Raises CompileError for a
+    pass that the pipeline does not have, with those it has.
+    """
+    if dynamic_shapes is not None:
+        frontend["dynamic_shapes"] = dynamic_shapes
+    with _missing_packages():
+        from mansard import compiler
+
+        options = compiler.CompileOptions(
+            targets=_targets(devices, target),
+            precision=precision,
+            cache=cache,
+            dump=dump,
+            start=start,
+            stop_after=stop_after,
+            skip=tuple(skip),
+        )
+        return compiler.lower_model(model, example_inputs, options=options, **frontend)
+
+
+@contextlib.contextmanager
+def _missing_packages() -> Iterator[None]:
+    """Says of a package that compiling needs how to install it."""
+    try:
+        yield
     except ImportError as error:
         if (error.name or "").startswith("mansard"):
             raise
         raise CompileError(
             f"compiling needs a package that is not installed ({error.name}): pip install 'mansard[compile]'"
         ) from error
-    resources = MemoryResources(compiled.executables, compiled.weights, compiled.sources)
-    model = Model(compiled.plan, resources, max_in_flight=max_in_flight, max_queued=max_queued)
-    model.timings, model.kernels_cached = compiled.timings, (compiled.cache.hits, compiled.cache.misses)
-    return model if tune is None else _tune(model, tune, cache=cache, progress=progress)
 
 
 def tune(
@@ -120,6 +173,10 @@ def _tune(model: Model, seconds: float, *, cache: bool, progress: Progress | Non
     tuned = Model(tuning.plan, tuning.resources, max_in_flight=limits[0], max_queued=limits[1])
     tuned.tuning, tuned.timings, tuned.kernels_cached = tuning, model.timings, model.kernels_cached
     return tuned
+
+
+def _targets(devices: str | Sequence[str] | None, target: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (*_as_names(devices), *_as_names(target)) or default_devices()
 
 
 def _as_names(names: str | Sequence[str] | None) -> tuple[str, ...]:

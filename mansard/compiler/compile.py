@@ -12,17 +12,18 @@ from typing import Any
 
 from mansard.cache import Folder
 from mansard.compiler.compiled_model import CompiledModel
+from mansard.compiler.dumps import Dumps
 from mansard.compiler.executables import KernelSettings, build_executables
 from mansard.compiler.options import CompileOptions
 from mansard.compiler.place import place_graph
 from mansard.compiler.plans import build_model
 from mansard.compiler.stages import StageTimer
-from mansard.compiler.target_pipeline import target_pipeline
+from mansard.compiler.target_pipeline import select_steps, target_pipeline
 from mansard.compiler.targets import resolve_targets
 from mansard.compiler.variants import target_sets
 from mansard.errors import CompileError
 from mansard.ir.graph import Graph
-from mansard.passes.pass_manager import IR, print_ir, run_fusion, run_passes, select
+from mansard.passes.pass_manager import IR, run_fusion, run_passes
 from mansard.passes.pipeline import fusion_steps, graph_steps
 
 
@@ -74,9 +75,10 @@ def lower_graph(graph: Graph, options: CompileOptions | None = None) -> IR:
     """
     options = options or CompileOptions()
     steps = target_pipeline(resolve_targets(options.targets, options.placement), options.precision)
-    steps = select(steps, start=options.start, stop_after=options.stop_after, skip=options.skip)
-    graph = run_passes(graph, graph_steps(steps), options.dump)
-    return run_fusion(graph, fusion_steps(steps), options.dump) if fusion_steps(steps) else graph
+    dumps = Dumps(options.dump, steps)
+    steps = select_steps(steps, options)
+    graph = run_passes(graph, graph_steps(steps), dumps.ir)
+    return run_fusion(graph, fusion_steps(steps), dumps.ir) if fusion_steps(steps) else graph
 
 
 @contextmanager
@@ -105,19 +107,21 @@ def _compile(graph: Graph, options: CompileOptions, timer: StageTimer) -> Compil
     if options.stop_after is not None:
         raise CompileError(f"stop_after={options.stop_after!r} gives IR and no model: lower_graph returns it")
     targets = resolve_targets(options.targets, options.placement)
-    steps = select(target_pipeline(targets, options.precision), start=options.start, skip=options.skip)
+    steps = target_pipeline(targets, options.precision)
+    dumps = Dumps(options.dump, steps)
+    steps = select_steps(steps, options)
     with timer.stage("simplify"):
-        graph = run_passes(graph, graph_steps(steps), options.dump)
+        graph = run_passes(graph, graph_steps(steps), dumps.ir)
     with timer.stage("fuse"):
-        dispatches = run_fusion(graph, fusion_steps(steps), options.dump)
+        dispatches = run_fusion(graph, fusion_steps(steps), dumps.ir)
     with timer.stage("place"):
         placed = place_graph(
             dispatches, targets, options.placement, lambda divided: run_fusion(divided, fusion_steps(steps))
         )
-        if placed.splits and options.dump:
-            options.dump("split", print_ir(placed.graph))
+        if placed.splits and dumps.ir:
+            dumps.ir("split", str(placed.graph))
     with timer.stage("kernels"):
-        settings = _kernel_settings(options)
+        settings = _kernel_settings(options, dumps)
         variants = [
             (chosen, build_executables(placed.graph, placed.device_of, chosen, settings))
             for chosen in target_sets(placed.targets)
@@ -126,10 +130,10 @@ def _compile(graph: Graph, options: CompileOptions, timer: StageTimer) -> Compil
         return build_model(placed, variants, options, timer.timings)
 
 
-def _kernel_settings(options: CompileOptions) -> KernelSettings:
+def _kernel_settings(options: CompileOptions, dumps: Dumps) -> KernelSettings:
     report = options.progress
     return KernelSettings(
         folder=Folder("kernels") if options.cache else None,
         progress=(lambda done, total: report("kernels", done, total)) if report else None,
-        dump=options.dump,
+        dump=dumps.code,
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mansard.compiler.dumps import Dump
 from mansard.placement import PlacementOptions
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage's name, the work done and the work in all."""
-Dump = Callable[[str, str], None]
-"""Called with the name of a pass or stage and the IR after it, as text."""
 
 
 @dataclass(frozen=True)

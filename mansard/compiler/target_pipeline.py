@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from mansard.analysis.attention import AttentionForm
 from mansard.codegen.schedules.choose import takes_attention
+from mansard.compiler.options import CompileOptions
 from mansard.compiler.targets import CompileTarget
-from mansard.passes.pass_manager import Step
-from mansard.passes.pipeline import PipelineSettings, pipeline
+from mansard.errors import CompileError
+from mansard.passes.pass_manager import Step, select
+from mansard.passes.pipeline import PipelineSettings, fusion_steps, pipeline
 from mansard.passes.products.demote import check_precision
 
 _WORKGROUPS_PER_UNIT = 4
@@ -30,6 +32,17 @@ def target_pipeline(targets: Sequence[CompileTarget], precision: str) -> tuple[S
             fuse_attention=lambda form: _takes_attention(form, targets),
         )
     )
+
+
+def select_steps(steps: Sequence[Step], options: CompileOptions) -> tuple[Step, ...]:
+    """The part of the pipeline that ``options`` ask for; it takes a Graph.
+
+    Raises CompileError for passes that the pipeline does not have, and for a start behind fusion.
+    """
+    dispatch_passes = [step.name for step in fusion_steps(steps)[1:]]
+    if options.start in dispatch_passes:
+        raise CompileError(f"pass {options.start!r} takes dispatches: to start with a graph, start at 'fuse'")
+    return select(steps, start=options.start, stop_after=options.stop_after, skip=options.skip)
 
 
 def _attention_workgroups(gpus: Sequence[CompileTarget]) -> int:

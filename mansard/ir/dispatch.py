@@ -93,3 +93,8 @@ class DispatchGraph:
         """What has to be there for a value to be read: results of dispatches, inputs, constants, states."""
         base = self.whole(value)
         return tuple(part for part, _ in self.joins[base]) if base in self.joins else (base,)
+
+    def __str__(self) -> str:
+        from mansard.ir.printer import print_dispatches
+
+        return print_dispatches(self)

@@ -15,7 +15,6 @@ from typing import Any, Union
 from mansard.errors import CompileError, VerificationError
 from mansard.ir.dispatch import DispatchGraph
 from mansard.ir.graph import Graph
-from mansard.ir.printer import print_dispatches
 from mansard.ir.verify import verify
 
 IR = Union[Graph, DispatchGraph]
@@ -73,7 +72,7 @@ def run_passes(
     verified: a VerificationError names the pass that broke it.
     """
     if dump is not None:
-        dump("before", print_ir(graph))
+        dump("before", str(graph))
     result = _run_steps(graph, steps, dump, timings)
     assert isinstance(result, Graph)
     return result
@@ -116,7 +115,7 @@ def _run_fixpoint(
         if ir is before:
             break
     if dump is not None and ir is not first:
-        dump(step.name, print_ir(ir))
+        dump(step.name, str(ir))
     return ir
 
 
@@ -133,13 +132,8 @@ def _run_pass(ir: IR, step: PassStep, dump: Dump | None, timings: MutableMapping
     if timings is not None:
         timings[step.name] = timings.get(step.name, 0.0) + time.perf_counter() - started
     if dump is not None and result is not ir:
-        dump(step.name, print_ir(result))
+        dump(step.name, str(result))
     return result
-
-
-def print_ir(ir: IR) -> str:
-    """A Graph or a DispatchGraph as text."""
-    return str(ir) if isinstance(ir, Graph) else print_dispatches(ir)
 
 
 def with_unique_names(steps: Sequence[Step]) -> tuple[Step, ...]:

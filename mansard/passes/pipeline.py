@@ -6,7 +6,7 @@ those are the names that dumps carry and that ``--stop-after``, ``--skip-pass`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -151,14 +151,14 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
     return with_unique_names(steps)
 
 
-def graph_steps(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def graph_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
     """The part of a pipeline that takes a Graph to a Graph: all before fusion."""
-    return steps[: _index(steps, "fuse")]
+    return tuple(steps[: _index(steps, "fuse")])
 
 
-def fusion_steps(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def fusion_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
     """The part of a pipeline from fusion on."""
-    return steps[_index(steps, "fuse") :]
+    return tuple(steps[_index(steps, "fuse") :])
 
 
 def canonical_steps() -> tuple[Step, ...]:
@@ -167,5 +167,5 @@ def canonical_steps() -> tuple[Step, ...]:
     return steps[: _index(steps, "canonicalise.3") + 1]
 
 
-def _index(steps: tuple[Step, ...], name: str) -> int:
+def _index(steps: Sequence[Step], name: str) -> int:
     return next((i for i, step in enumerate(steps) if step.name == name), len(steps))
