@@ -109,7 +109,8 @@ def lower(
     """The IR of a model after the pass ``stop_after``, or after all passes; ``str()`` gives its text.
 
     The other arguments are those of `compile`. From fusion on the IR is a DispatchGraph, before it a Graph,
-    which `mansard.ir.graph_file.write_graph` saves for `compile` to go on with. Raises CompileError for a
+    which `mansard.ir.graph_file.write_graph` saves for
+    `compile` to go on with. Raises CompileError for a
     pass that the pipeline does not have, with those it has.
     """
     if dynamic_shapes is not None:

@@ -28,7 +28,7 @@ Bytes = npt.NDArray[np.uint8]
 Load = Callable[[], npt.NDArray[np.generic]]
 
 # The names of the safetensors format; sub-byte types have none and are stored as bytes.
-_SAFETENSORS_NAMES = {
+SAFETENSORS_NAMES = {
     DType.F64: "F64", DType.F32: "F32", DType.F16: "F16", DType.BF16: "BF16", DType.F8: "F8_E4M3",
     DType.I64: "I64", DType.I32: "I32", DType.I16: "I16", DType.I8: "I8", DType.U8: "U8", DType.BOOL: "BOOL",
 }  # fmt: skip
@@ -74,9 +74,9 @@ def lay_out(specs: Sequence[WeightSpec]) -> WeightLayout:
 
 
 def _describe(spec: WeightSpec, start: int, end: int) -> dict[str, Any]:
-    if spec.dtype in _SAFETENSORS_NAMES:
+    if spec.dtype in SAFETENSORS_NAMES:
         return {
-            "dtype": _SAFETENSORS_NAMES[spec.dtype],
+            "dtype": SAFETENSORS_NAMES[spec.dtype],
             "shape": list(spec.shape),
             "data_offsets": [start, end],
         }

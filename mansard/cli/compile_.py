@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mansard.cli.decisions import decided, totals
 from mansard.cli.explain import totals_table
 from mansard.cli.limits import LimitsOption
+from mansard.cli.lower import lower
 from mansard.cli.models import signature
 from mansard.cli.output import JsonOption, Output, si
 from mansard.cli.progress import progress_bar
-from mansard.cli.sources import read_source
+from mansard.cli.sources import Keywords, read_source
 from mansard.cli.specs import parse_dynamic, parse_memory, parse_pins, parse_tensor, with_vulkan_abi
 from mansard.cli.tune import parse_duration
+
+if TYPE_CHECKING:
+    from mansard import Model, PlacementOptions
 
 
 def compile_(
@@ -26,11 +29,20 @@ def compile_(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="An exported PyTorch program (.pt2), MLIR (.mlir), or FILE.py:FUNCTION, which returns "
-            "(module, example inputs) or (module, example inputs, dynamic shapes).",
+            help="An exported PyTorch program (.pt2), MLIR (.mlir), a dumped graph (.mir), or "
+            "FILE.py:FUNCTION, which returns (module, example inputs) or (module, example inputs, dynamic "
+            "shapes).",
         ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="ARTIFACT", help="The file to write.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="ARTIFACT",
+            help="The file to write: the artifact, or the IR where compilation stops before it.",
+        ),
+    ] = None,
     device: Annotated[
         list[str] | None,
         typer.Option(
@@ -119,71 +131,134 @@ def compile_(
     ] = None,
     dump: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write the IR before and after every step that changes it."),
+        typer.Option(metavar="FOLDER", help="Write the IR before and after every pass that changes it."),
     ] = None,
+    stop_after: Annotated[
+        str | None,
+        typer.Option(metavar="PASS", help="Stop after a pass and write the IR, to -o or standard output."),
+    ] = None,
+    skip_pass: Annotated[
+        list[str] | None, typer.Option("--skip-pass", metavar="PASS", help="Leave a pass out. Repeat.")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="PASS", help="Begin with a pass, for a graph (.mir) dumped before it."
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The weights of a graph (.mir): safetensors, by names or keys of constants. By default "
+            "those beside it.",
+        ),
+    ] = None,
+    with_weights: Annotated[
+        bool,
+        typer.Option("--with-weights", help="With --stop-after, write the weights beside the graph as well."),
+    ] = False,
     limits: LimitsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compile a model into one artifact file."""
-    import mansard
     from mansard.api.compilation import default_devices
 
     given = [parse_tensor(text) for text in input_ or ()]
     shapes = parse_dynamic(dynamic or ())
     with Output(as_json) as out:
         source = read_source(model, given, shapes)
+        if weights is not None:
+            if Path(model).suffix != ".mir":
+                raise typer.BadParameter("--weights is for a graph (.mir); other models bring their own")
+            source["weights"] = weights
         named = device or (() if target else default_devices())
-        begin = time.monotonic()
-        with progress_bar() as progress:
-            compiled = mansard.compile(
-                **source,
-                devices=with_vulkan_abi(named, vulkan_dispatch_abi) or None,
-                target=with_vulkan_abi(target or (), vulkan_dispatch_abi) or None,
-                placement=mansard.PlacementOptions(
-                    objective,
-                    parse_pins(pin or ()),
-                    min_share,
-                    fallback,
-                    memory=parse_memory(memory or ()),
-                    split=split,
-                    colocate=tuple(colocate or ()),
-                ),
-                precision=precision,
-                cache=not no_cache,
-                tune=None if tune is None else parse_duration(tune),
-                progress=progress,
-                dump=_dumper(dump) if dump else None,
-            )
-            compiled.save(output, progress=lambda done, total: progress("write", done, total))
-        seconds = time.monotonic() - begin
-        size = output.stat().st_size
-        plan = compiled.plan
-        out.show(totals_table(decided(plan)))
-        out.show(f"inputs: {signature(plan)}")
-        cached, compiled_count = compiled.kernels_cached
-        steps = ", ".join(f"{name} {time_s:.1f}" for name, time_s in compiled.timings.items())
-        out.show(f"{cached + compiled_count} distinct kernels, {cached} from the cache; seconds: {steps}")
-        out.show(f"{output}: {si(size, 'B')}, compiled in {seconds:.1f} s")
-        out.result(
-            {
-                "artifact": str(output),
-                "bytes": size,
-                "compile_s": seconds,
-                "timings": compiled.timings,
-                "kernels": cached + compiled_count,
-                "kernels_cached": cached,
-                "inputs": signature(plan),
-                "devices": totals(decided(plan)),
-            }
+        keywords = {
+            **source,
+            "devices": with_vulkan_abi(named, vulkan_dispatch_abi) or None,
+            "target": with_vulkan_abi(target or (), vulkan_dispatch_abi) or None,
+            "precision": precision,
+            "cache": not no_cache,
+            "start": start,
+            "skip": tuple(skip_pass or ()),
+            "dump": _folder_dump(dump),
+        }
+        if stop_after is not None:
+            lower(out, keywords, stop_after, output, with_weights=with_weights)
+            return
+        if output is None:
+            raise typer.BadParameter("-o ARTIFACT is needed: the file to write")
+        if with_weights:
+            raise typer.BadParameter("--with-weights is for --stop-after; an artifact holds its weights")
+        placement = _placement(objective, pin, min_share, fallback, memory, split, colocate)
+        _compile(out, keywords, placement, tune, output)
+
+
+def _placement(
+    objective: str,
+    pin: Sequence[str] | None,
+    min_share: float,
+    fallback: str,
+    memory: Sequence[str] | None,
+    split: str,
+    colocate: Sequence[str] | None,
+) -> PlacementOptions:
+    import mansard
+
+    return mansard.PlacementOptions(
+        objective,
+        parse_pins(pin or ()),
+        min_share,
+        fallback,
+        memory=parse_memory(memory or ()),
+        split=split,
+        colocate=tuple(colocate or ()),
+    )
+
+
+def _compile(
+    out: Output, keywords: Keywords, placement: PlacementOptions, tune: str | None, output: Path
+) -> None:
+    import mansard
+
+    begin = time.monotonic()
+    with progress_bar() as progress:
+        compiled = mansard.compile(
+            **keywords,
+            placement=placement,
+            tune=None if tune is None else parse_duration(tune),
+            progress=progress,
         )
+        compiled.save(output, progress=lambda done, total: progress("write", done, total))
+    _report(out, compiled, output, time.monotonic() - begin)
 
 
-def _dumper(folder: Path) -> Callable[[str, str], None]:
-    """Writes each step's text to a numbered file of the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    numbers = itertools.count()
+def _report(out: Output, compiled: Model, output: Path, seconds: float) -> None:
+    size = output.stat().st_size
+    plan = compiled.plan
+    out.show(totals_table(decided(plan)))
+    out.show(f"inputs: {signature(plan)}")
+    cached, compiled_count = compiled.kernels_cached
+    steps = ", ".join(f"{name} {time_s:.1f}" for name, time_s in compiled.timings.items())
+    out.show(f"{cached + compiled_count} distinct kernels, {cached} from the cache; seconds: {steps}")
+    out.show(f"{output}: {si(size, 'B')}, compiled in {seconds:.1f} s")
+    out.result(
+        {
+            "artifact": str(output),
+            "bytes": size,
+            "compile_s": seconds,
+            "timings": compiled.timings,
+            "kernels": cached + compiled_count,
+            "kernels_cached": cached,
+            "inputs": signature(plan),
+            "devices": totals(decided(plan)),
+        }
+    )
 
-    def write(step: str, text: str) -> None:
-        (folder / f"{next(numbers):03}-{step}.txt").write_text(text + "\n", encoding="utf-8")
 
-    return write
+def _folder_dump(folder: Path | None) -> Callable[[str, str], None] | None:
+    if folder is None:
+        return None
+    from mansard.compiler.dumps import DumpFolder
+
+    return DumpFolder(folder).write

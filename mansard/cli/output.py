@@ -54,6 +54,11 @@ class Output:
         if not self.as_json:
             console(self._stdout).print(renderable)
 
+    def text(self, text: str) -> None:
+        """Print text as it is, lines of any length; nothing with ``--json``."""
+        if not self.as_json:
+            self._stdout.write(text.rstrip("\n") + "\n")
+
     def note(self, text: str) -> None:
         """Print a remark on standard error."""
         print(text, file=sys.stderr)

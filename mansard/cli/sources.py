@@ -24,13 +24,35 @@ def read_source(text: str, inputs: Sequence[TensorArgument], dynamic: Dynamic) -
     if path.endswith(".py"):
         return _from_function(_load_function(Path(path), function), text, inputs, dynamic)
     file = Path(text)
-    reader = _READERS.get(file.suffix)
-    if reader is None:
-        known = ", ".join([*_READERS, "FILE.py:FUNCTION"])
-        raise typer.BadParameter(f"{text!r} is not a model Mansard reads; it reads {known}")
+    reader = _READERS.get(file.suffix, _from_file)
+    if reader is _from_file and not _is_read(file):
+        raise typer.BadParameter(f"{text!r} is not a model Mansard reads; it reads {_known()}")
     if not file.is_file():
         raise typer.BadParameter(f"there is no file {text}")
     return reader(file, inputs, dynamic)
+
+
+def _is_read(path: Path) -> bool:
+    from mansard.frontends import frontends
+
+    return any(frontend.accepts(path) for frontend in frontends().values())
+
+
+def _known() -> str:
+    from mansard.frontends import frontends
+
+    others = [f.reads for name, f in frontends().items() if name not in _OF_SUFFIXES]
+    return ", ".join([*_READERS, "FILE.py:FUNCTION", *others])
+
+
+def _from_file(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
+    """A file of a frontend of another package: ``--input`` gives examples, ``--dynamic`` what varies."""
+    keywords: Keywords = {"model": path}
+    if inputs:
+        keywords["example_inputs"] = [argument.load() for argument in inputs]
+    if dynamic:
+        keywords["dynamic_shapes"] = dynamic
+    return keywords
 
 
 def _from_exported(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
@@ -61,10 +83,19 @@ def _from_mlir(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -
     return keywords
 
 
+def _from_graph(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
+    if inputs or dynamic:
+        raise typer.BadParameter(f"{path} states its inputs and dims; it takes no --input and no --dynamic")
+    return {"model": path}
+
+
 _READERS: dict[str, Callable[[Path, Sequence[TensorArgument], Dynamic], Keywords]] = {
     ".pt2": _from_exported,
     ".mlir": _from_mlir,
+    ".mir": _from_graph,
 }
+_OF_SUFFIXES = ("pytorch", "linalg", "mir")
+"""Frontends whose files have a reader of their own here."""
 
 
 def _from_function(

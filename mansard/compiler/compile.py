@@ -18,7 +18,7 @@ from mansard.compiler.options import CompileOptions
 from mansard.compiler.place import place_graph
 from mansard.compiler.plans import build_model
 from mansard.compiler.stages import StageTimer
-from mansard.compiler.target_pipeline import select_steps, target_pipeline
+from mansard.compiler.target_pipeline import check_pass_names, select_steps, target_pipeline
 from mansard.compiler.targets import resolve_targets
 from mansard.compiler.variants import target_sets
 from mansard.errors import CompileError
@@ -99,6 +99,7 @@ def _import(
 ) -> Graph:
     from mansard.frontends import import_model
 
+    check_pass_names(options)
     with timer.stage("import"):
         return import_model(model, example_inputs, cache=options.cache, **frontend)
 

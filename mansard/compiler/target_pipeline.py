@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mansard.analysis.attention import AttentionForm
 from mansard.codegen.schedules.choose import takes_attention
+from mansard.compiler.dumps import Dumps
 from mansard.compiler.options import CompileOptions
 from mansard.compiler.targets import CompileTarget
 from mansard.errors import CompileError
@@ -43,6 +44,13 @@ def select_steps(steps: Sequence[Step], options: CompileOptions) -> tuple[Step, 
     if options.start in dispatch_passes:
         raise CompileError(f"pass {options.start!r} takes dispatches: to start with a graph, start at 'fuse'")
     return select(steps, start=options.start, stop_after=options.stop_after, skip=options.skip)
+
+
+def check_pass_names(options: CompileOptions) -> None:
+    """Raise the errors of names that `select_steps` and `Dumps` raise, before a model is imported."""
+    steps = pipeline()
+    Dumps(options.dump, steps)
+    select_steps(steps, options)
 
 
 def _attention_workgroups(gpus: Sequence[CompileTarget]) -> int:

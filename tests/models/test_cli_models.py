@@ -189,7 +189,7 @@ def test_pins_and_dumps(tmp_path: Path) -> None:
     path, dumps = tmp_path / "m.mansard", tmp_path / "dump"
     run_json("compile", f"{NETWORK}:build", "-o", path, "--device", "cpu", "--pin", "*=cpu", "--dump", dumps)
     names = sorted(p.name for p in dumps.iterdir())
-    assert names[0] == "000-before.txt"
+    assert names[0] == "000-before.mir"
     assert any("fuse" in name for name in names)
     assert "define" in next(p for p in dumps.iterdir() if "code-cpu" in p.name).read_text()
     decisions = run_json("explain", path)

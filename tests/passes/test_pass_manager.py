@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from support.graphs import F32
 
 from mansard.errors import CompileError
 from mansard.ir import Graph, GraphBuilder
 from mansard.passes.pass_manager import Fixpoint, PassStep, pass_names, run_passes, select, with_unique_names
 from mansard.passes.pipeline import PipelineSettings, canonical_steps, fusion_steps, graph_steps, pipeline
-from support.graphs import F32
 
 
 def noting(runs: list[str], name: str):
