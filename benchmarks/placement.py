@@ -48,10 +48,10 @@ class Devices:
 
 def device_sets() -> Iterator[Devices]:
     """Two equal CPUs; a server's CPU and GPU; CPU and GPU, and NPU too, of every shipped chip."""
-    cpu = per_core(default_profile("cpu", "cpu"))
+    cpu = per_core(default_profile("cpu"))
     two = scaled(cpu, 2)
     yield Devices("2 CPUs", (two, dataclasses.replace(two, name="cpu:1")))
-    yield Devices("CPU + H200", (scaled(cpu, _HOST_CORES), default_profile("vulkan", "discrete")))
+    yield Devices("CPU + H200", (scaled(cpu, _HOST_CORES), default_profile("discrete")))
     for soc in map(load_soc, shipped_socs()):
         cpu, gpu, npu = (soc.devices[name] for name in ("cpu", "vulkan", "npu"))
         yield Devices(f"{soc.name}: CPU + GPU", (cpu, gpu))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mansard.api.model import Model
 from mansard.artifact.resources import MemoryResources, read_artifact
 from mansard.errors import CompileError, PlacementError
+from mansard.hal import HOST_DEVICE
 from mansard.hal import registry as _registry
 from mansard.runtime.calls.limits import checked_seconds
 from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED
@@ -193,7 +194,7 @@ def _as_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def default_devices() -> tuple[str, ...]:
     """The first hardware device of each driver; the CPU always."""
-    by_driver = {"cpu": "cpu"}
+    by_driver = {HOST_DEVICE: HOST_DEVICE}
     for info in _registry.devices():
         if info.supported and info.kind not in ("software", "simulated"):
             by_driver.setdefault(info.driver, info.id)

@@ -294,7 +294,7 @@ def _memory_bytes(device: DeviceInfo) -> int:
     servers have caches of hundreds of megabytes that keep part of what is read over and over."""
     if device.kind == "discrete":
         return _MEMORY_DISCRETE
-    largest = _largest_cache() if device.kind in ("cpu", "software") else 0
+    largest = _largest_cache() if device.on_host_cores else 0
     return min(_MEMORY_MAX, max(_MEMORY, -(-4 * largest // _MEMORY) * _MEMORY))
 
 

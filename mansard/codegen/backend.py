@@ -86,8 +86,9 @@ class Backend(abc.ABC):
         return ()
 
     def profile(self, text: str, device: DeviceInfo | None) -> DeviceProfile:
-        """The rates to place by, for a target text and the device, where one is present."""
-        return default_profile(self.name, device.kind if device is not None else "")
+        """The rates to place by, for a target text and the device, where one is present: by default those of
+        its kind."""
+        return default_profile(device.kind if device is not None else "")
 
     def largest_buffer(self, target: KernelTarget, device: DeviceInfo | None) -> int | None:
         """Bytes of the largest buffer a kernel can use; larger weights are split. None: as much as there is

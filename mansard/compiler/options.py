@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mansard.compiler.dumps import Dump
+from mansard.hal.device import HOST_DEVICE
 from mansard.placement import PlacementOptions
 
 Progress = Callable[[str, int, int], None]
@@ -19,7 +20,7 @@ class CompileOptions:
     ``start``, ``stop_after`` and ``skip`` name passes of `mansard.passes.pipeline`.
     """
 
-    targets: tuple[str, ...] = ("cpu",)
+    targets: tuple[str, ...] = (HOST_DEVICE,)
     placement: PlacementOptions = field(default_factory=PlacementOptions)
     progress: Progress | None = None
     dump: Dump | None = None

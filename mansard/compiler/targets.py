@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mansard.codegen.backend import Backend
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.errors import CompileError, DeviceUnavailableError
-from mansard.hal.device import DeviceInfo
+from mansard.hal.device import HOST_DEVICE, DeviceInfo
 from mansard.placement import DeviceSlot, PlacementOptions
 from mansard.targets.calibrated import calibrated
 from mansard.targets.profile import DeviceProfile
@@ -69,8 +69,8 @@ def resolve_targets(texts: Sequence[str], placement: PlacementOptions) -> list[C
     several = [t.name for t in targets if t.variants]
     if len(several) > 1:
         raise CompileError(f"only one target may have variants: join {' and '.join(several)} with a comma")
-    if placement.fallback == "cpu" and not any(t.driver == "cpu" for t in targets):
-        targets.append(_target("cpu", fallback=True))
+    if placement.fallback == HOST_DEVICE and not any(t.driver == HOST_DEVICE for t in targets):
+        targets.append(_target(HOST_DEVICE, fallback=True))
     return targets
 
 

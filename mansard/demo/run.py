@@ -12,7 +12,7 @@ import numpy as np
 
 from mansard.demo.encoder import MAX_TOKENS, Batch, Floats, build_encoder, reference, tokenize
 from mansard.errors import InputError
-from mansard.hal import DeviceInfo, registry
+from mansard.hal import HOST_DEVICE, DeviceInfo, registry
 from mansard.plan.plan import Decision
 
 SENTENCES = (
@@ -152,8 +152,10 @@ def notes(present: Sequence[DeviceInfo], devices: Sequence[str]) -> tuple[str, .
     """What a reader should know about the devices used: no GPU, or one in software."""
     used = [info for info in present if info.id in devices]
     lines = []
-    if all(info.driver == "cpu" for info in used):
-        other = [info for info in registry.devices() if info.driver != "cpu" and info.kind != "simulated"]
+    if all(info.driver == HOST_DEVICE for info in used):
+        other = [
+            info for info in registry.devices() if info.driver != HOST_DEVICE and info.kind != "simulated"
+        ]
         reasons = "; ".join(f"{info.id}: {', '.join(info.reasons)}" for info in other if info.reasons)
         chosen = len(used) < len(present)
         why = "as asked" if chosen else (reasons or "no GPU driver was found")

@@ -15,6 +15,7 @@ from mansard.hal.commands import (
     FillCommand,
 )
 from mansard.hal.device import (
+    HOST_DEVICE,
     Capabilities,
     CommandBuffer,
     Device,
@@ -31,6 +32,7 @@ from mansard.hal.pool import BufferPool, Loan
 from mansard.hal.semaphore import Point, Semaphore
 
 __all__ = [
+    "HOST_DEVICE",
     "BarrierCommand",
     "BindingSlot",
     "Buffer",

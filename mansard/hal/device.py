@@ -93,10 +93,14 @@ class Capabilities:
     for each other counts (H200: 20 us for both ends; 4 MB take 100 us)."""
     transfer_profiling: bool = False
     """The transfer queue, too, reports the device time of every command."""
+    host_threads: bool = False
+    """Kernels run on threads of this process, which may take the core of the thread that submits them."""
     simulated: bool = False
     """Does not compute; results are undefined (the null driver)."""
 
 
+HOST_DEVICE = "cpu"
+"""The device that every machine has, by name: compiled for by default, and fallen back to."""
 _NO_OTHER_PRODUCT = r"(?!\w)(?!\s+(?:Ti|SUPER|XT|XTX|GRE|Max|Pro|Ultra|D|Laptop|Mobile|PCIe)\b)"
 
 
@@ -136,6 +140,11 @@ class DeviceInfo:
         ``GeForce RTX 4070`` is in ``NVIDIA GeForce RTX 4070 Ti``, which is another.
         """
         return re.search(rf"(?<!\w){re.escape(part)}{_NO_OTHER_PRODUCT}", self.name) is not None
+
+    @property
+    def on_host_cores(self) -> bool:
+        """Whether the device computes on the host's cores: a CPU, or a GPU in software."""
+        return self.kind in ("cpu", "software")
 
     @property
     def supported(self) -> bool:

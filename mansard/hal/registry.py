@@ -13,6 +13,8 @@ from mansard.hal import discovery
 from mansard.hal.device import Device, DeviceInfo, Driver
 
 GROUP = "mansard.drivers"
+_KINDS = {"cpu": 0, "discrete": 1, "integrated": 1, "virtual": 1, "software": 1, "simulated": 3}
+"""The order in which devices are listed, by kind: the CPU, GPUs, other devices, and simulated ones."""
 
 
 @functools.cache
@@ -52,8 +54,7 @@ def devices(name: str | None = None) -> list[DeviceInfo]:
     """Every device of one driver or of all, unsupported ones with their reasons; simulated ones last."""
     chosen = drivers().values() if name is None else filter(None, (driver(name),))
     infos = [info for each in chosen for info in each.devices()]
-    order = {"cpu": 0, "vulkan": 1}
-    return sorted(infos, key=lambda i: (i.kind == "simulated", order.get(i.driver, 2), i.driver, i.index))
+    return sorted(infos, key=lambda i: (_KINDS.get(i.kind, 2), i.driver, i.index))
 
 
 _open: dict[str, Device] = {}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from mansard import dims
 from mansard.errors import PlacementError
+from mansard.hal.device import HOST_DEVICE
 from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.placement.options import PlacementOptions
 from mansard.targets.profile import DeviceProfile
@@ -163,7 +164,7 @@ def _allowed_slots(
     """The slots for a dispatch without a pin: the requested ones, where they have the memory for it."""
     able = [i for i, refusal in enumerate(refusals) if refusal is None]
     requested = [i for i in able if not slots[i].fallback]
-    primary = [i for i, slot in enumerate(slots) if slot.name != "cpu" and not slot.fallback]
+    primary = [i for i, slot in enumerate(slots) if slot.name != HOST_DEVICE and not slot.fallback]
     if options.fallback == "error" and primary and not any(i in primary for i in able):
         raise PlacementError(_refused(dispatch, slots, refusals, 'fallback="error" forbids the CPU'))
     if requested and any(limits[i] is None for i in requested):

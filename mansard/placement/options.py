@@ -10,10 +10,11 @@ from dataclasses import InitVar, dataclass
 from typing import Any
 
 from mansard.errors import PlacementError
+from mansard.hal.device import HOST_DEVICE
 
 OBJECTIVES = ("latency", "throughput")
 SPLITS = ("off", "auto", "all")
-FALLBACKS = ("cpu", "error")
+FALLBACKS = (HOST_DEVICE, "error")
 
 PINS_FORM = "(pattern, device) pairs, as in (('contraction*', 'vulkan'),)"
 MEMORY_FORM = "(device, bytes) pairs, as in (('vulkan', 2 << 30),)"
@@ -34,7 +35,7 @@ class PlacementOptions:
     objective: str = "latency"
     pins: tuple[tuple[str, str], ...] = ()
     min_share: float = 0.0
-    fallback: str = "cpu"
+    fallback: str = HOST_DEVICE
     memory: tuple[tuple[str, int], ...] = ()
     """(device, bytes) pairs: the limit on what a device holds during one call of typical sizes (weights,
     states and values); the rest goes elsewhere. Devices with memory of their own that are not named here

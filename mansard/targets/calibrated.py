@@ -14,7 +14,6 @@ from mansard.hal.device import DeviceInfo
 from mansard.targets.profile import DeviceProfile, LinkProfile
 
 FOLDER = "calibration"
-_ON_CORES = ("cpu", "software")
 
 
 def calibrated(device: DeviceInfo) -> DeviceProfile | None:
@@ -60,7 +59,7 @@ def _link(data: Mapping[str, Any]) -> LinkProfile:
 
 
 def _key(device: DeviceInfo) -> str:
-    cores = len(os.sched_getaffinity(0)) if device.kind in _ON_CORES else 0
+    cores = len(os.sched_getaffinity(0)) if device.on_host_cores else 0
     threads = device.limits.get("threads", 0)
     # What figures mean: other counts or other kernels to measure by, other figures.
     counted = "casts of factors are no operations; whole dispatches of different kernels in turn"

@@ -147,13 +147,13 @@ def _time(points: Sequence[tuple[float, float]], operations: float, rate: float)
     return operations / _between(points, operations, rate)
 
 
-def _grown(points: Sequence[tuple[float, float]], at: float, most: float) -> float:
-    """The rate beyond the last of points: if it rose, it goes on to rise like that up to ``most``."""
+def _grown(points: Sequence[tuple[float, float]], at: float, limit: float) -> float:
+    """The rate beyond the last of points: if it rose, it goes on to rise like that up to ``limit``."""
     (size, first), (larger, last) = points[-2:] if len(points) > 1 else (points[0], points[0])
     if last <= first or at <= larger:
         return last
     return max(
-        last, min(most, last * math.pow(at / larger, math.log(last / first) / math.log(larger / size)))
+        last, min(limit, last * math.pow(at / larger, math.log(last / first) / math.log(larger / size)))
     )
 
 
@@ -173,19 +173,14 @@ def _data() -> Mapping[str, Any]:
     return tomllib.loads(text)
 
 
-def default_profile(driver: str, kind: str) -> DeviceProfile:
-    """The shipped profile of a kind of device: ``cpu``, or ``vulkan`` with a DeviceInfo.kind.
-
-    Drivers without a shipped profile of their own get that of a simulated device.
-    """
-    key = driver if driver in _data() else f"{driver}-{kind or 'integrated'}"
-    if key == "vulkan-virtual":
-        key = "vulkan-discrete"
-    if key not in _data():
-        key = "simulated"
-    raw = _data()[key]
+def default_profile(kind: str) -> DeviceProfile:
+    """The shipped profile of a kind of device (`mansard.hal.DeviceInfo.kind`); that of a simulated device for
+    kinds without one."""
+    name = kind if kind in _data() else "simulated"
+    name = _data()[name].get("like", name)
+    raw = _data()[name]
     scale = float(len(os.sched_getaffinity(0))) if raw["per_core"] else 1.0
-    return profile_from(key, raw, scale, unified=key not in ("vulkan-discrete", "simulated"))
+    return profile_from(name, raw, scale, unified=raw["unified"])
 
 
 def gpu_profile(gpu: Gpu, kind: str = "") -> DeviceProfile:
@@ -194,7 +189,7 @@ def gpu_profile(gpu: Gpu, kind: str = "") -> DeviceProfile:
     Bandwidths scale with the bandwidth of memory, rates with the rate of f32. An architecture alone has
     neither and gets the profile of its kind.
     """
-    base = default_profile("vulkan", kind or gpu.kind)
+    base = default_profile(kind or gpu.kind)
     reference = known_gpus().get(_data()[base.name].get("reference", ""))
     if reference is None or not (gpu.bandwidth and gpu.f32 and reference.bandwidth and reference.f32):
         return base

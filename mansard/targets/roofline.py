@@ -37,9 +37,9 @@ class Roofline:
 def roofline_of(device: DeviceInfo) -> Roofline:
     """The roofline of a device: the vendor's figures for a GPU that is known by name, else those of its
     profile, the one measured here before the shipped one."""
-    product = product_of(device) if device.driver == "vulkan" else None
+    product = None if device.on_host_cores else product_of(device)
     if product is None or product.f32 is None or product.bandwidth is None:
-        return _of_profile(calibrated(device) or default_profile(device.driver, device.kind))
+        return _of_profile(calibrated(device) or default_profile(device.kind))
     base = gpu_profile(product, device.kind)
     rates = {"f32": product.f32, **{dtype: max(rate, product.f32) for dtype, rate in product.rates.items()}}
     caches = max(base.cache_bandwidth, product.bandwidth)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mansard.errors import DeviceError, OutOfMemoryError
-from mansard.hal import BufferRef, CopyCommand, Device, MemoryKind, registry
+from mansard.hal import HOST_DEVICE, BufferRef, CopyCommand, Device, MemoryKind, registry
 from mansard.testing.adapter import Suite, Workbench, computes
 
 
@@ -99,7 +99,7 @@ class MemoryTests(Suite):
 
     @computes
     def test_memory_of_the_cpu_is_shared_or_refused(self, bench: Workbench) -> None:
-        cpu = registry.open_device("cpu")
+        cpu = registry.open_device(HOST_DEVICE)
         theirs = cpu.allocate(4096, MemoryKind.SHARED)
         ours = bench.device.import_buffer(theirs)
         if ours is None:

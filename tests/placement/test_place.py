@@ -255,15 +255,11 @@ def test_a_shared_producer_is_moved_once():
 
 
 def test_shipped_profiles_exist_for_every_kind():
-    for driver, kind in (
-        ("cpu", ""),
-        ("vulkan", "software"),
-        ("vulkan", "discrete"),
-        ("vulkan", "integrated"),
-    ):
-        profile = default_profile(driver, kind)
+    for kind in ("cpu", "software", "discrete", "virtual", "integrated"):
+        profile = default_profile(kind)
+        assert profile.name == ("discrete" if kind == "virtual" else kind)
         assert profile.rate("f32") > 0 and profile.bandwidth > 0
-    assert default_profile("npu", "").name == "simulated"
+    assert default_profile("").name == "simulated"
 
 
 def weights_chain(length=4, size=64):

@@ -83,7 +83,7 @@ def test_placement_uses_and_names_what_was_measured():
         (target,) = resolve_targets(["cpu"], PlacementOptions())
         return target.slot.profile
 
-    assert slot() == default_profile("cpu", "cpu")
+    assert slot() == default_profile("cpu")
     (cpu,) = [info for info in registry.devices("cpu") if info.index == 0]
     keep(cpu, profile(cpu.name))
     assert slot() == profile(cpu.name)
@@ -96,7 +96,7 @@ def test_placement_uses_and_names_what_was_measured():
     shown = CliRunner().invoke(app, ["devices", "--dump"]).stdout
     assert "calibrated: 2026-01-02" in shown
     assert CliRunner().invoke(app, ["calibrate", "--forget"]).exit_code == 0
-    assert slot() == default_profile("cpu", "cpu")
+    assert slot() == default_profile("cpu")
 
 
 def test_measured_profiles_make_a_chip():

@@ -151,11 +151,11 @@ def test_the_hint_is_a_product_only_if_the_device_can_all_of_it() -> None:
 
 def test_profiles_scale_with_the_product() -> None:
     h200, h100 = gpu_profile(GPUS["h200"]), gpu_profile(GPUS["h100"])
-    base = default_profile("vulkan", "discrete")
+    base = default_profile("discrete")
     assert h200.bandwidth == base.bandwidth and h200.rates == base.rates
     assert h100.bandwidth == pytest.approx(base.bandwidth * 3.35 / 4.8)
     assert h100.rates["f32"] == base.rates["f32"]
     phone = gpu_profile(GPUS["mali-g57"])
-    assert phone.unified and phone.rates["f32"] < default_profile("vulkan", "integrated").rates["f32"]
+    assert phone.unified and phone.rates["f32"] < default_profile("integrated").rates["f32"]
     (target,) = resolve_targets(["vulkan:mali-g57"], PlacementOptions(fallback="error"))
     assert target.slot.profile == phone

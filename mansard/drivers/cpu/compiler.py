@@ -12,6 +12,7 @@ from mansard.codegen.llvm import link, module, target
 from mansard.errors import CodegenError
 from mansard.hal.device import DeviceInfo
 from mansard.hal.executable import EntryPoint, ExecutableSpec
+from mansard.targets.profile import DeviceProfile, default_profile
 
 _KERNELS_PER_IMAGE = 16
 """Few enough that a model loads only what it runs, enough to share the cost of loading."""
@@ -30,6 +31,10 @@ class CpuBackend(GeneratedBackend):
     def device_target(self, device: DeviceInfo) -> KernelTarget:
         """This machine, with LLVM's timings of its CPU."""
         return self.parse_target(self.name)
+
+    def profile(self, text: str, device: DeviceInfo | None) -> DeviceProfile:
+        """That of CPUs, for each of this machine's cores."""
+        return default_profile("cpu")
 
     def stands_for(self, target: KernelTarget, device: DeviceInfo) -> bool:
         """Whether the target is this machine, under its canonical name."""

@@ -50,6 +50,7 @@ class CpuDevice(Device):
             max_workgroup_invocations=1,
             shared_memory_bytes=0,
             features=cpu.features,
+            host_threads=True,
         )
         self._cpu = cpu
         options = ctypes.byref(settings.native_options())

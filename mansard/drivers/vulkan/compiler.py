@@ -82,7 +82,7 @@ class VulkanBackend(GeneratedBackend):
             return gpu_profile(named)
         gpu = product_of(device) if device is not None else None
         if device is None or gpu is None:
-            return default_profile(self.name, device.kind if device is not None else "")
+            return default_profile(device.kind if device is not None else "integrated")
         return gpu_profile(gpu, device.kind)
 
     def product_names(self, text: str) -> tuple[str, ...]:

@@ -265,7 +265,7 @@ class Context:
             for slot in self._order:
                 local = enumerate(self.submissions[slot])
                 submissions = [self._submission(slot, n, each, buffers[slot], after) for n, each in local]
-                if slots[slot].device.info.kind == "cpu":
+                if slots[slot].device.capabilities.host_threads:
                     self._transfers.fill_staged()
                 if submissions:
                     slots[slot].device.submit(submissions)

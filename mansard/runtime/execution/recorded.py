@@ -76,7 +76,7 @@ def submission_order(
     Slots that run on the host's cores come last, since their threads may take the submitting thread's core;
     they come first where all others wait for them, and so could not begin in the meantime.
     """
-    on_host = [slot.device.info.kind == "cpu" for slot in slots]
+    on_host = [slot.device.capabilities.host_threads for slot in slots]
     others = [each for local, host in zip(submissions, on_host, strict=True) if not host for each in local]
     others_begin = any(not submission.wait for submission in others)
     return sorted(range(len(slots)), key=lambda slot: on_host[slot] == others_begin)

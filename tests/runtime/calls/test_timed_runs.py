@@ -168,7 +168,7 @@ def test_submission_waits_for_no_device(make, held: str) -> None:
 def test_devices_on_the_hosts_cores_are_given_work_last(make) -> None:
     """Their threads may take the core of the thread that has yet to give the others theirs."""
     cpu, gpu = make("cpu"), make("gpu", **gpu_options("unified"))
-    cpu.info = dataclasses.replace(cpu.info, kind="cpu")
+    cpu.capabilities = dataclasses.replace(cpu.capabilities, host_threads=True)
     order = []
     for device in (cpu, gpu):
         submit = device.submit

@@ -7,8 +7,8 @@ import pytest
 from mansard.runtime.execution.recorded import submission_order
 
 
-def slot(kind):
-    return SimpleNamespace(device=SimpleNamespace(info=SimpleNamespace(kind=kind)))
+def slot(host_threads):
+    return SimpleNamespace(device=SimpleNamespace(capabilities=SimpleNamespace(host_threads=host_threads)))
 
 
 def batches(*waits):
@@ -24,6 +24,6 @@ def batches(*waits):
     ],
 )
 def test_the_hosts_cores_come_last_unless_all_others_wait_for_them(gpu_waits, expected):
-    slots = [slot("cpu"), slot("discrete"), slot("simulated")]
+    slots = [slot(True), slot(False), slot(False)]
     found = [batches([], [(1, 0)]), batches(*gpu_waits), batches([(0, 0)])]
     assert submission_order(slots, found) == expected
