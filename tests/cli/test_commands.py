@@ -7,27 +7,24 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from support.artifact_plans import resources_for, two_device_plan
-from typer.testing import CliRunner
+from support.artifact_plans import DECISIONS, resources_for, sum_plan, two_device_plan
+from support.command_line import invoke, json_of
 
 import mansard
 from mansard.artifact.resources import write_artifact
 from mansard.cli.bench import statistics
 from mansard.cli.explain import select
-from mansard.cli.main import app
 from mansard.cli.trace import trace_document, track_names
 from mansard.dims import Dim, mul, symbol
-from mansard.dtypes import DType
 from mansard.errors import InputError
 from mansard.hal import DeviceInfo, MemoryHeap, ProfileRow, registry
 from mansard.hal.device import MemoryType, QueueFamily
 from mansard.hal.executable import Build
-from mansard.plan.plan import Decision, Plan, TensorSpec
+from mansard.plan.plan import Decision, Plan
 from mansard.runtime.memory.ledger import MemoryLedger, MemoryRow
 from mansard.runtime.profiling.device_timeline import DeviceTimeline, TimelineRow
 from mansard.runtime.profiling.profile import Profile
@@ -38,11 +35,6 @@ DEVICES = [
     DeviceInfo("vulkan", 0, "Old GPU", "vulkan:1.1", reasons=("Vulkan 1.1 is below 1.3",), kind="discrete"),
     DeviceInfo("null", 0, "null device", "null", kind="simulated"),
 ]
-DECISIONS = (
-    Decision("d0_matmul", "matmul+add", "cpu", "fastest", {"cpu": 0.5, "vulkan": 0.75}, 4096, 8192, "m.py:3"),
-    Decision("d1_softmax", "softmax", "vulkan", "pinned", {"cpu": 0.25, "vulkan": 0.125}),
-    Decision("d2_matmul", "matmul", "cpu", "the only one", {"cpu": 0.25, "vulkan": "no int4"}),
-)
 ROWS = [
     TimelineRow("cpu", "a", 1_000, 3_000, 0),
     TimelineRow("vulkan", "b", 2_500, 9_500, 0),
@@ -87,11 +79,6 @@ class FakeModel:
         return Profile(PARTS, 0.009, {"cpu": 2, "vulkan": 1}, {"n": 3})
 
 
-def sum_plan() -> Plan:
-    inputs = (TensorSpec("a", DType.F32, (2,), 0), TensorSpec("b", DType.F32, (2,), 1))
-    return Plan("sum", (), inputs, (TensorSpec("y", DType.F32, (2,), 2),), (), (), ())
-
-
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
     fake = FakeModel(sum_plan())
@@ -111,16 +98,6 @@ def artifact(tmp_path: Path) -> Path:
     path = tmp_path / "m.mansard"
     write_artifact(path, plan, resources_for(plan))
     return path
-
-
-def invoke(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def json_of(*arguments: object) -> Any:
-    result = invoke(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
 
 
 # devices ----------------------------------------------------------------------------------------
@@ -390,113 +367,6 @@ def test_missing_artifact() -> None:
 
 
 # compile ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Records what `mansard.compile` was called with."""
-    seen: dict[str, Any] = {}
-
-    def compile_(model: Any, *, progress: Any, **options: Any) -> Any:
-        seen.update(model=model, **options)
-        progress("simplify", 1, 2)
-        plan = dataclasses.replace(sum_plan(), decisions=DECISIONS)
-        return SimpleNamespace(
-            plan=plan,
-            save=lambda path, progress: Path(path).write_bytes(b"1234"),
-            timings={"kernels": 0.25},
-            kernels_cached=(3, 4),
-        )
-
-    monkeypatch.setattr(mansard, "compile", compile_, raising=False)
-    return seen
-
-
-def test_compile_function_of_a_file(compiled: dict[str, Any], tmp_path: Path) -> None:
-    source = tmp_path / "net_of_test.py"
-    source.write_text("def build():\n    return 'a module', [1, 2], {'x': 3}\n")
-    report = json_of("compile", f"{source}:build", "-o", tmp_path / "m.mansard", "--device", "cpu")
-    assert (compiled["model"], compiled["example_inputs"]) == ("a module", (1, 2))
-    assert compiled["dynamic_shapes"] == {"x": 3}
-    assert compiled["devices"] == ["cpu"]
-    assert report["bytes"] == 4
-    assert (report["kernels"], report["kernels_cached"], report["timings"]) == (7, 3, {"kernels": 0.25})
-    assert (compiled["cache"], compiled["tune"]) == (True, None)
-    assert report["devices"]["cpu"]["dispatches"] == 2
-    assert report["inputs"] == "a=2xf32, b=2xf32"
-
-
-@pytest.mark.parametrize("flag", ["--colocate", "--together"])
-def test_patterns_to_colocate_under_both_names(flag: str, compiled: dict[str, Any], tmp_path: Path) -> None:
-    source = tmp_path / "net_of_test.py"
-    source.write_text("def build():\n    return 'a module', [1, 2], {'x': 3}\n")
-    patterns = (flag, "layer.0*", flag, "head*")
-    json_of("compile", f"{source}:build", "-o", tmp_path / "m.mansard", "--device", "cpu", *patterns)
-    assert compiled["placement"].colocate == ("layer.0*", "head*")
-
-
-def test_compile_takes_examples_and_dims_of_the_command_line(
-    compiled: dict[str, Any], tmp_path: Path
-) -> None:
-    torch = pytest.importorskip("torch")
-    source = tmp_path / "net_of_another_test.py"
-    source.write_text("def build():\n    return 'a module', [1, 2]\n")
-    options = ["--input", "x=2x3xbf16=1.5", "--dynamic", "x:0=n:1..8", "--dynamic", "x:1=3..12/3"]
-    result = invoke("compile", f"{source}:build", "-o", tmp_path / "m.mansard", *options)
-    assert result.exit_code == 0, result.stderr
-    (example,) = compiled["example_inputs"]
-    assert torch.equal(example, torch.full((2, 3), 1.5, dtype=torch.bfloat16))
-    assert compiled["dynamic_shapes"] == {"x": {0: Dim("n", 1, 8), 1: Dim("x_1", 3, 12, 3)}}
-
-
-def test_compile_mlir_with_targets_names_and_dims(compiled: dict[str, Any], tmp_path: Path) -> None:
-    source = tmp_path / "m.mlir"
-    source.write_text("module {}")
-    options = ["--target", "cpu:x86-64-v3", "--device", "vulkan", "--fallback", "error"]
-    options += ["--no-cache", "--tune", "1.5m"]
-    inputs = ["--input", "x=2x3xf32", "--input", "4xf32", "--dynamic", "x:0=n:1..8"]
-    result = invoke("compile", source, "-o", tmp_path / "m.mansard", *options, *inputs)
-    assert result.exit_code == 0, result.stderr
-    assert compiled["model"] == source
-    assert compiled["input_names"] == ["x", "arg1"]
-    assert compiled["dims"] == {"x": [Dim("n", 1, 8), None]}
-    assert (compiled["devices"], compiled["target"]) == (["vulkan"], ["cpu:x86-64-v3"])
-    assert compiled["placement"] == mansard.PlacementOptions(fallback="error")
-    assert (compiled["cache"], compiled["tune"]) == (False, 90.0)
-    assert "simplify" in result.stderr
-
-
-def test_compile_refuses_dims_it_cannot_use(compiled: dict[str, Any], tmp_path: Path) -> None:
-    for name, message in (("m.mlir", "--dynamic x needs --input x="), ("m.pt2", "states its inputs")):
-        (tmp_path / name).write_text("")
-        result = invoke("compile", tmp_path / name, "-o", tmp_path / "m", "--dynamic", "x:0=1..8")
-        assert result.exit_code == 2
-        assert message in " ".join(result.stderr.replace("│", " ").split())
-    assert compiled == {}
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("net.h5", "is not a model Mansard reads"),
-        ("missing.mlir", "there is no file missing.mlir"),
-        ("missing.py:build", "there is no file missing.py"),
-    ],
-)
-def test_compile_of_what_is_no_model(compiled: dict[str, Any], model: str, message: str) -> None:
-    result = invoke("compile", model, "-o", "m.mansard")
-    assert result.exit_code == 2
-    assert message in " ".join(result.stderr.replace("│", " ").split())
-
-
-def test_compile_of_a_file_that_is_no_program(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    (tmp_path / "m.pt2").write_bytes(b"not a program")
-    result = invoke("compile", tmp_path / "m.pt2", "-o", tmp_path / "m.mansard")
-    assert result.exit_code == 1
-    assert "torch.export" in result.stderr
-
-
 # the program ------------------------------------------------------------------------------------
 
 

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from support.artifact_plans import resources_for
-from typer.testing import CliRunner
+from support.command_line import invoke, json_of
 
 import mansard
 from mansard.artifact.resources import write_artifact
 from mansard.cli.decisions import decided, regions
 from mansard.cli.html_report import page
-from mansard.cli.main import app
 from mansard.cli.timeline import timeline_lines
 from mansard.dtypes import DType
 from mansard.hal import ProfileRow
@@ -135,16 +134,6 @@ def model(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(mansard, "load", lambda *_, **__: Model())
     return latencies
-
-
-def invoke(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def json_of(*arguments: object) -> Any:
-    result = invoke(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
 
 
 # explain ------------------------------------------------------------------------------------------

@@ -114,3 +114,15 @@ def diamond() -> Plan:
     devices = (DevicePlan("cpu", "cpu", "cpu", (), cpu), DevicePlan("gpu", "vulkan", "v", (), gpu))
     spec = TensorSpec("x", DType.F32, (2,), 0)
     return Plan("m", (), (spec,), (TensorSpec("y", DType.F32, (2,), 6),), values, (), devices)
+
+
+DECISIONS = (
+    Decision("d0_matmul", "matmul+add", "cpu", "fastest", {"cpu": 0.5, "vulkan": 0.75}, 4096, 8192, "m.py:3"),
+    Decision("d1_softmax", "softmax", "vulkan", "pinned", {"cpu": 0.25, "vulkan": 0.125}),
+    Decision("d2_matmul", "matmul", "cpu", "the only one", {"cpu": 0.25, "vulkan": "no int4"}),
+)
+
+
+def sum_plan() -> Plan:
+    inputs = (TensorSpec("a", DType.F32, (2,), 0), TensorSpec("b", DType.F32, (2,), 1))
+    return Plan("sum", (), inputs, (TensorSpec("y", DType.F32, (2,), 2),), (), (), ())

@@ -8,8 +8,11 @@ import numpy as np
 
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.ir import GraphBuilder, IndexMap, Linear, Value
-from mansard.ir.scalar import Apply, Arg, Const, Index, Scalar
+from mansard.ir import Generic, Graph, GraphBuilder, IndexMap, Linear, Value
+from mansard.ir.interpreter.graph import interpret
+from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, walk
+from mansard.ir.verify import verify
+from mansard.passes.canonical.dce import eliminate_dead
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
 
@@ -72,3 +75,29 @@ def random(shape: Sequence[int], dtype: DType = F32, seed: int = 0) -> np.ndarra
         return rng.standard_normal(shape).astype(dtype.numpy)
     low, high = (0, 8) if not dtype.is_signed else (-8, 8)
     return rng.integers(low, high, shape).astype(dtype.numpy)
+
+
+def apply(graph: Graph, *passes) -> Graph:
+    """Run passes and DCE, verify, and compare with the interpreter on random inputs (symbols are 5)."""
+    after = graph
+    for one in (*passes, eliminate_dead):
+        after = one(after)
+        verify(after)
+    values = dict.fromkeys(graph.dims(), 5)
+    inputs = [random(v.type.concrete(values), v.type.dtype, seed=i) for i, v in enumerate(graph.inputs)]
+    for old, new in zip(interpret(graph, inputs), interpret(after, inputs), strict=True):
+        np.testing.assert_allclose(new, old, rtol=1e-5, atol=1e-6)
+    return after
+
+
+def kinds(graph: Graph) -> list[str]:
+    return [op.name for op in graph.ops]
+
+
+def gathers(graph: Graph) -> int:
+    bodies = [op.body for op in graph.ops if isinstance(op, Generic)]
+    return sum(isinstance(n, Gather) for body in bodies for n in walk(body))
+
+
+def transpose_i64(b: GraphBuilder, x: Value) -> Value:
+    return b.generic([x], [plain(1, 0)], tuple(reversed(x.type.shape)), arg(0, I64))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from support.kernel_runner import Machine, compile_vulkan, machines
+from support.kernel_runner import Machine, compile_vulkan
 from support.scalar_vocabulary import BINARY, COMPARE, UNARY
 
 from mansard.codegen.kernel import KernelBuilder
@@ -43,16 +43,6 @@ def _silent_numpy():
     """The references overflow and meet NaN on purpose."""
     with np.errstate(all="ignore"):
         yield
-
-
-@pytest.fixture(params=machines())
-def machine(request):
-    return request.param
-
-
-@pytest.fixture(params=["scalar", "vector"])
-def lanes(request, machine):
-    return 1 if request.param == "scalar" else 4 if machine.is_gpu else 16
 
 
 def specials(dtype):

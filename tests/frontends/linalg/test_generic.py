@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.linalg_text import floats, function, kinds, run
+from support.frontends.linalg_text import floats, function, kinds, run
 
 from mansard.errors import UnsupportedOpError
 from mansard.frontends.linalg.module import import_mlir

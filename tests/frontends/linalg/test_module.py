@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.linalg_text import ADD, floats, function, kinds, run
+from support.frontends.linalg_text import ADD, floats, function, kinds, run
 
 from mansard.dims import Dim
 from mansard.errors import ImportModelError, InputError, UnsupportedOpError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from support.linalg_text import floats, function, kinds, rng, run
+from support.frontends.linalg_text import floats, function, kinds, rng, run
 
 from mansard.frontends.linalg.module import import_mlir
 from mansard.ir.graph import Graph

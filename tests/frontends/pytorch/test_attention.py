@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.torch_import import Apply, as_module, check, import_and_check
+from support.frontends.torch_import import Apply, as_module, check, import_and_check
 
 from mansard.frontends import import_model
 from mansard.ir.graph import Graph

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.torch_import import as_module, check
+from support.frontends.torch_import import as_module, check
 from torch import nn
 from torch.export import Dim
 

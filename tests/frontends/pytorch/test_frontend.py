@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.torch_import import Apply, check
+from support.frontends.torch_import import Apply, check
 from torch import nn
 
 from mansard.errors import ImportModelError, UnsupportedOpError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.torch_import import import_and_check
+from support.frontends.torch_import import import_and_check
 from torch import nn
 
 torch.manual_seed(0)

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # defines the ops
 import torch.nn.functional as F
-from support.torch_import import check, import_and_check
+from support.frontends.torch_import import check, import_and_check
 
 from mansard.compiler import CompileOptions, compile_graph
 from mansard.dtypes import DType

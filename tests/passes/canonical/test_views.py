@@ -8,11 +8,14 @@ from support.ir_graphs import (
     F32,
     I64,
     affine,
+    apply,
     arg,
     call,
     const,
     elementwise,
+    gathers,
     index,
+    kinds,
     matmul,
     plain,
     random,
@@ -22,43 +25,17 @@ from support.ir_graphs import (
 from mansard import dims
 from mansard.analysis.operands import is_copy
 from mansard.dims import Dim
-from mansard.ir import Constant, Generic, Graph, GraphBuilder, Value
-from mansard.ir.interpreter.graph import interpret
-from mansard.ir.scalar import Cast, DimValue, Gather, Index, walk
+from mansard.ir import Constant, Generic, GraphBuilder
+from mansard.ir.scalar import DimValue, Gather, Index
 from mansard.ir.verify import verify
 from mansard.passes.canonical.copies import read_through_copies
 from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.canonical.gathers import affine_gathers
-from mansard.passes.canonical.inline import inline_into_gathers
 from mansard.passes.canonical.lower_views import lower_views
 from mansard.passes.canonical.simplify import simplify
 from mansard.passes.canonical.views import simplify_views
-from mansard.passes.layout.permute import permute_producers
-from mansard.passes.layout.split_loops import split_consumers
 from mansard.passes.pass_manager import run_passes
 from mansard.passes.pipeline import canonical_steps
-
-
-def apply(graph: Graph, *passes) -> Graph:
-    """Run passes and DCE, verify, and compare with the interpreter on random inputs (symbols are 5)."""
-    after = graph
-    for one in (*passes, eliminate_dead):
-        after = one(after)
-        verify(after)
-    values = dict.fromkeys(graph.dims(), 5)
-    inputs = [random(v.type.concrete(values), v.type.dtype, seed=i) for i, v in enumerate(graph.inputs)]
-    for old, new in zip(interpret(graph, inputs), interpret(after, inputs), strict=True):
-        np.testing.assert_allclose(new, old, rtol=1e-5, atol=1e-6)
-    return after
-
-
-def kinds(graph: Graph) -> list[str]:
-    return [op.name for op in graph.ops]
-
-
-def gathers(graph: Graph) -> int:
-    bodies = [op.body for op in graph.ops if isinstance(op, Generic)]
-    return sum(isinstance(n, Gather) for body in bodies for n in walk(body))
 
 
 # Views --------------------------------------------------------------------------------------
@@ -284,204 +261,6 @@ def test_copy_with_another_reader_stays_for_it():
     after = apply(b.build([elementwise(b, "exp", t), values]), read_through_copies)
     assert kinds(after) == ["generic", "sort", "generic"]
     assert after.ops[-1].inputs == (x,)
-
-
-# Permuted producers -------------------------------------------------------------------------
-def attention_output(b: GraphBuilder, p: Value, v: Value) -> Value:
-    """(B, H, Q, S) x (B, H, S, D) summed over S."""
-    extents = (*p.type.shape[:3], v.type.shape[3], p.type.shape[3])
-    maps = [plain(0, 1, 2, 4), plain(0, 1, 4, 3)]
-    return b.generic([p, v], maps, extents, call("mul", arg(0), arg(1)), reduced=1, combiner="add")
-
-
-def test_product_writes_in_the_order_of_the_transpose():
-    b = GraphBuilder()
-    p, v = b.input("p", (2, 3, 4, 5), F32), b.input("v", (2, 3, 5, 6), F32)
-    y = b.reshape(transpose(b, attention_output(b, p, v), (0, 2, 1, 3)), (8, 18))
-    after = apply(b.build([y]), permute_producers)
-    assert kinds(after) == ["generic", "reshape"]
-    assert after.ops[0].output.type.shape == (2, 4, 3, 6)
-
-
-def test_producer_behind_a_merging_reshape():
-    s = dims.symbol(Dim("s", 1, 64))
-    b = GraphBuilder()
-    p, v = b.input("p", (2, 3, 2, s, 5), F32), b.input("v", (2, 3, 5, 4), F32)
-    extents = (2, 3, 2, s, 4, 5)
-    maps = [plain(0, 1, 2, 3, 5), plain(0, 1, 5, 4)]
-    grouped = b.generic([p, v], maps, extents, call("mul", arg(0), arg(1)), reduced=1, combiner="add")
-    merged = b.reshape(grouped, (2, 6, s, 4))
-    y = b.reshape(transpose(b, merged, (0, 2, 1, 3)), (2, s, 24))
-    after = apply(b.build([y]), permute_producers, simplify_views)
-    assert kinds(after) == ["generic", "reshape"]
-    assert after.ops[0].output.type.shape == (2, s, 3, 2, 4)
-
-
-def test_map_takes_its_producer_along():
-    b = GraphBuilder()
-    p, v = b.input("p", (2, 3, 4, 5), F32), b.input("v", (2, 3, 5, 6), F32)
-    rounded = elementwise(b, "floor", attention_output(b, p, v))
-    y = b.reshape(transpose(b, rounded, (0, 2, 1, 3)), (8, 18))
-    after = apply(b.build([y]), permute_producers)
-    assert kinds(after) == ["generic", "generic", "reshape"]
-    product, floor = after.ops[:2]
-    assert isinstance(floor, Generic)
-    assert product.output.type.shape == floor.output.type.shape == (2, 4, 3, 6)
-    assert floor.maps == (plain(0, 1, 2, 3),)
-
-
-def test_epilogue_of_a_product_is_not_split_from_it():
-    b = GraphBuilder()
-    x, w = b.input("x", (6, 5), F32), b.input("w", (5, 8), F32)
-    heads = b.reshape(elementwise(b, "floor", matmul(b, x, w)), (6, 4, 2))
-    graph = b.build([b.reshape(transpose(b, heads, (1, 0, 2)), (4, 12))])
-    assert permute_producers(graph) is graph
-
-
-def test_elementwise_producer_is_split_for_the_order():
-    b = GraphBuilder()
-    x = b.input("x", (2, 6, 8), F32)
-    heads = b.reshape(elementwise(b, "exp", x), (2, 6, 4, 2))
-    y = b.reshape(transpose(b, heads, (0, 2, 1, 3)), (8, 12))
-    after = apply(b.build([y]), permute_producers)
-    assert kinds(after).count("generic") == 1
-
-
-def test_sum_of_products_is_not_split_for_the_order():
-    b = GraphBuilder()
-    x, w = b.input("x", (6, 5), F32), b.input("w", (5, 8), F32)
-    heads = b.reshape(matmul(b, x, w), (6, 4, 2))
-    graph = b.build([b.reshape(transpose(b, heads, (1, 0, 2)), (4, 12))])
-    assert permute_producers(graph) is graph
-
-
-@pytest.mark.parametrize("reason", ["two readers", "output", "not a permutation"])
-def test_producers_that_must_stay(reason):
-    b = GraphBuilder()
-    x = b.input("x", (4, 6), F32)
-    y = elementwise(b, "exp", x)
-    outs = []
-    if reason == "not a permutation":
-        t = b.generic([y], [plain(1, 0)], (6, 3), arg(0))
-    else:
-        t = transpose(b, y, (1, 0))
-    if reason == "two readers":
-        outs.append(elementwise(b, "neg", y))
-    if reason == "output":
-        outs.append(y)
-    outs.append(b.reshape(t, (t.type.elements,)))
-    graph = b.build(outs)
-    assert permute_producers(graph) is graph
-
-
-def test_index_bodies_follow_the_permutation():
-    b = GraphBuilder()
-    x = b.input("x", (4, 6), I64)
-    y = b.generic([x], [plain(0, 1)], (4, 6), call("add", arg(0, I64), index(1, 0, 10)))
-    after = apply(b.build([b.reshape(transpose_i64(b, y), (24,))]), permute_producers)
-    assert kinds(after) == ["generic", "reshape"]
-
-
-def transpose_i64(b: GraphBuilder, x: Value) -> Value:
-    return b.generic([x], [plain(1, 0)], tuple(reversed(x.type.shape)), arg(0, I64))
-
-
-# Split consumers ----------------------------------------------------------------------------
-@pytest.mark.parametrize("batch", [2, "b"])
-def test_batched_product_over_merged_heads_reads_through_the_transpose(batch):
-    n = dims.symbol(Dim("b", 1, 8)) if batch == "b" else batch
-    merged = dims.mul(n, 4)
-    b = GraphBuilder()
-    x, k = b.input("x", (n, 6, 4, 8), F32), b.input("k", (merged, 6, 8), F32)
-    heads = b.reshape(transpose(b, x, (0, 2, 1, 3)), (merged, 6, 8))
-    maps = [plain(0, 1, 3), plain(0, 2, 3)]
-    product = call("mul", arg(0), arg(1))
-    y = b.generic([heads, k], maps, (merged, 6, 6, 8), product, reduced=1, combiner="add")
-    after = apply(b.build([y]), split_consumers, read_through_copies)
-    assert kinds(after) == ["generic", "reshape"]
-    assert after.ops[0].inputs == (x, k)
-    assert after.ops[0].output.type.shape == (n, 4, 6, 6)
-
-
-def test_reduced_loop_is_split_in_order():
-    b = GraphBuilder()
-    x, w = b.input("x", (5, 4, 3), F32), b.input("w", (12, 7), F32)
-    rows = b.reshape(transpose(b, x, (1, 0, 2)), (4, 15))
-    y = matmul(b, rows, b.input("v", (15, 7), F32))
-    z = b.generic([w], [plain(1, 0)], (7, 12), call("mul", arg(0), const(2.0)), reduced=1, combiner="add")
-    after = apply(b.build([y, z]), split_consumers, read_through_copies)
-    assert kinds(after) == ["generic", "generic"]
-    assert after.ops[0].extents == (4, 7, 5, 3)
-
-
-def test_index_bodies_follow_the_split():
-    b = GraphBuilder()
-    x = b.input("x", (5, 4), I64)
-    flat = b.reshape(transpose_i64(b, x), (20,))
-    y = b.generic([flat], [plain(0)], (20,), call("add", arg(0, I64), index(0, 3, 2)))
-    after = apply(b.build([y]), split_consumers, read_through_copies)
-    assert kinds(after) == ["generic", "reshape"]
-
-
-def test_argmax_over_a_merged_dim_is_not_split():
-    b = GraphBuilder()
-    x = b.input("x", (5, 4), F32)
-    flat = b.reshape(transpose(b, x, (1, 0)), (20,))
-    graph = b.build([b.generic([flat], [plain(0)], (20,), arg(0), reduced=1, combiner="argmax")])
-    assert split_consumers(graph) is graph
-
-
-def test_read_with_a_stride_is_not_split():
-    b = GraphBuilder()
-    x = b.input("x", (5, 4), F32)
-    flat = b.reshape(transpose(b, x, (1, 0)), (20,))
-    graph = b.build([b.generic([flat], [affine(({0: 2}, 1))], (9,), call("exp", arg(0)))])
-    assert split_consumers(graph) is graph
-
-
-# Light maps in gathers ----------------------------------------------------------------------
-def rotate_half(b: GraphBuilder, x: Value) -> Value:
-    """concat(-x[8:], x[:8]) of (4, 16)."""
-    low, high = b.slice(x, (0, 0), (4, 8), (1, 1)), b.slice(x, (0, 8), (4, 8), (1, 1))
-    return elementwise(b, "mul", b.concat([elementwise(b, "neg", high), low], 1), x)
-
-
-def test_rotated_half_is_not_stored():
-    b = GraphBuilder()
-    x = elementwise(b, "exp", b.input("x", (4, 16), F32))
-    after = apply(b.build([rotate_half(b, x)]), lower_views, read_through_copies, inline_into_gathers)
-    assert kinds(after) == ["generic"] * 3  # exp, the concatenation, the product
-
-
-def test_maps_that_fusion_computes_better_stay():
-    b = GraphBuilder()
-    x, w = b.input("x", (4, 8), F32), b.input("w", (8, 6), F32)
-    y = matmul(b, x, w)  # only read by the bias: its epilogue
-    relu = b.generic([y], [plain(0, 1)], (4, 6), call("max", arg(0), const(0.0)))
-    graph = lower_views(b.build([b.pad(relu, (1, 0), (1, 0), 0.0)]))
-    assert inline_into_gathers(graph) is graph
-
-
-def test_heavy_maps_and_maps_read_elsewhere_stay():
-    b = GraphBuilder()
-    x = b.input("x", (4, 6), F32)
-    wave = elementwise(b, "sin", x)
-    shared = elementwise(b, "neg", x)
-    padded = [b.pad(v, (1, 0), (1, 0), 0.0) for v in (wave, shared)]
-    graph = lower_views(b.build([*padded, elementwise(b, "abs", shared)]))
-    assert inline_into_gathers(graph) is graph
-
-
-def test_inlined_map_clamps_where_it_was_read():
-    b = GraphBuilder()
-    x, ids = b.input("x", (12,), F32), b.input("ids", (7,), I64)
-    part = b.generic([x], [affine(({0: 2}, 1))], (5,), call("add", arg(0), Cast(Index(0), F32)))
-    y = b.generic([part, ids], [None, plain(0)], (7,), Gather(0, (arg(1, I64),), F32))
-    graph = b.build([y])
-    after = apply(graph, inline_into_gathers)
-    assert kinds(after) == ["generic"]
-    values = [random((12,)), np.array([-5, 0, 2, 4, 5, 6, 100])]
-    np.testing.assert_array_equal(interpret(after, values)[0], interpret(graph, values)[0])
 
 
 # The whole ----------------------------------------------------------------------------------
