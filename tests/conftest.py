@@ -35,6 +35,8 @@ def _has_gpu() -> bool:
 
 def _prepare_environment() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # Messages of the commands are not wrapped at the width of whatever terminal this is.
+    os.environ["COLUMNS"] = "200"
     # Tests neither read nor fill the user's cache of kernels and pipelines.
     cache = tempfile.mkdtemp(prefix="mansard-test-cache-")
     os.environ["MANSARD_CACHE_DIR"] = cache
