@@ -21,7 +21,7 @@ from mansard.plan.plan import (
     BarrierStep,
     BindingSpec,
     Decision,
-    DevicePlan,
+    DeviceProgram,
     DispatchStep,
     ExecutableRef,
     Plan,
@@ -379,7 +379,7 @@ class _Builder:
         graph = self.graph.graph
         values = tuple(self._value_spec(s) for s in self.specs)
         devices = tuple(
-            DevicePlan(
+            DeviceProgram(
                 t.name,
                 t.driver,
                 t.target,

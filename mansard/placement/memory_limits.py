@@ -18,8 +18,8 @@ from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.placement.constraints import NO_ROOM, DeviceSlot
 from mansard.placement.options import PlacementOptions
 from mansard.placement.plan_memory import allocated_stores, store_bytes
-from mansard.plan.layout import Store
 from mansard.plan.plan import DispatchStep, Plan
+from mansard.plan.stores import Store
 
 MAX_VALUE_PART = 0.5
 """The part of a limit up to which the memory of values other than constants is taken as given."""

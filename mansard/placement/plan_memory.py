@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from mansard.dims import evaluate
 from mansard.hal import MemoryKind
-from mansard.plan.arena import Lease, plan_arena
-from mansard.plan.layout import Links, Store, lay_out
+from mansard.plan.arena import LiveRange, plan_arena
+from mansard.plan.layout import lay_out
 from mansard.plan.plan import Plan
+from mansard.plan.stores import Links, Store
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,11 @@ def slot_memory(
     slots = []
     for stores in allocated_stores(plan, [True] * len(plan.devices) if unified is None else unified):
         size = {store: store_bytes(store, sizes) for store in stores}
-        arenas: dict[tuple[object, ...], list[Lease]] = {}
+        arenas: dict[tuple[object, ...], list[LiveRange]] = {}
         for store in stores:
             if store.role == "arena":
                 arena = (store.home, store.use, store.kind, *sorted(store.members))
-                arenas.setdefault(arena, []).append(Lease(size[store], store.first, store.last))
+                arenas.setdefault(arena, []).append(LiveRange(size[store], store.first, store.last))
         weights = sum(size[store] for store in stores if store.role in ("constant", "state"))
         slots.append(SlotMemory(weights, sum(plan_arena(leases).size for leases in arenas.values())))
     return slots

@@ -15,20 +15,20 @@ REPAIRS = 32
 
 
 @dataclass(frozen=True)
-class Lease:
+class LiveRange:
     """A claim on ``size`` bytes from epoch ``first`` to epoch ``last`` of a queue, inclusive."""
 
     size: int
     first: int = 0
     last: int = FOREVER
 
-    def overlaps(self, other: Lease) -> bool:
+    def overlaps(self, other: LiveRange) -> bool:
         """Whether both are alive in some epoch."""
         return self.first <= other.last and other.first <= self.last
 
 
 @dataclass(frozen=True)
-class ArenaPlan:
+class ArenaLayout:
     """Byte offset of every lease, in the order given, and the bytes the arena needs.
 
     No arena can need less than ``lower_bound``: the most bytes, in units of the alignment, that are
@@ -40,20 +40,20 @@ class ArenaPlan:
     lower_bound: int
 
 
-def plan_arena(leases: Sequence[Lease], alignment: int = ALIGNMENT) -> ArenaPlan:
+def plan_arena(leases: Sequence[LiveRange], alignment: int = ALIGNMENT) -> ArenaLayout:
     """Assign offsets so that leases alive in the same epoch do not overlap, in as few bytes as found.
 
-    Leases are placed one by one, each into the tightest gap that fits; what decides is their order.
+    LiveRanges are placed one by one, each into the tightest gap that fits; what decides is their order.
     The largest first usually reaches the lower bound (Pisarchyk and Lee, "Efficient Memory Management
     for Deep Neural Net Inference", 2020, section 5); when it does not, other orders are tried, and then
     orders in which the lease that ended highest goes before all others. The best wins, and the search
-    ends at the lower bound. Leases of no bytes take no room. The answer is always the same for the
+    ends at the lower bound. LiveRanges of no bytes take no room. The answer is always the same for the
     same leases.
     """
     claims = _Claims(leases, alignment)
     bound = claims.lower_bound()
     if bound == 0:
-        return ArenaPlan((0,) * len(leases), 0, 0)
+        return ArenaLayout((0,) * len(leases), 0, 0)
     by_size = claims.falling(lambda i: (claims.size[i], -claims.first[i]))
     best, size = claims.place(by_size)
     for order in claims.other_orders(by_size, best):
@@ -62,7 +62,7 @@ def plan_arena(leases: Sequence[Lease], alignment: int = ALIGNMENT) -> ArenaPlan
         offsets, needed = claims.place(order)
         if needed < size:
             best, size = offsets, needed
-    return ArenaPlan(tuple(best), size, bound)
+    return ArenaLayout(tuple(best), size, bound)
 
 
 class _Claims:
@@ -71,7 +71,7 @@ class _Claims:
     Only epochs in which a lease begins count: what is alive at once is so when the last of it begins.
     """
 
-    def __init__(self, leases: Sequence[Lease], alignment: int) -> None:
+    def __init__(self, leases: Sequence[LiveRange], alignment: int) -> None:
         self.size = [-(-lease.size // alignment) * alignment for lease in leases]
         begins = sorted({lease.first for lease in leases if lease.size})
         self.epochs = len(begins)

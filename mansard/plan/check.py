@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from mansard.dims import add, to_expr
 from mansard.errors import ArtifactError
-from mansard.plan.plan import BarrierStep, DevicePlan, DispatchStep, Plan, Step, TransferStep
+from mansard.plan.plan import BarrierStep, DeviceProgram, DispatchStep, Plan, Step, TransferStep
 
 Kernel = tuple[str, int, int, tuple[int, int, int], int]
 """An entry of `ExecutableRef.kernels`."""
@@ -101,7 +101,7 @@ def _check_inputs(plan: Plan) -> None:
             raise ArtifactError(f"value {value.id} ({value.name}) is of kind input but no input names it")
 
 
-def _check_device(plan: Plan, device: DevicePlan, known: set[int]) -> None:
+def _check_device(plan: Plan, device: DeviceProgram, known: set[int]) -> None:
     kernels = [{kernel[0]: kernel for kernel in ref.kernels} for ref in device.executables]
     for segment in device.segments:
         for slot, number in segment.wait:

@@ -74,7 +74,7 @@ class BindingSpec:
 
 @dataclass(frozen=True)
 class DispatchStep:
-    """Run a kernel. ``executable`` indexes `DevicePlan.executables`."""
+    """Run a kernel. ``executable`` indexes `DeviceProgram.executables`."""
 
     executable: int
     entry: str
@@ -111,7 +111,7 @@ Step = DispatchStep | TransferStep | BarrierStep
 
 @dataclass(frozen=True)
 class Segment:
-    """Steps of one queue between async boundaries: one batch of the queue's only submission.
+    """Steps of one queue between waits for other queues: what is submitted as one unit.
 
     ``wait`` lists (device slot, segment number) that must have completed.
     """
@@ -133,8 +133,8 @@ class ExecutableRef:
 
 
 @dataclass(frozen=True)
-class DevicePlan:
-    """One device slot: what to look for, what to load, what to run."""
+class DeviceProgram:
+    """What one device slot runs: the devices it is for, the code to load, and the segments of its queue."""
 
     name: str
     """The name the user compiled for, such as ``cpu`` or ``vulkan``."""
@@ -142,7 +142,7 @@ class DevicePlan:
     target: str
     executables: tuple[ExecutableRef, ...]
     segments: tuple[Segment, ...]
-    product_names: tuple[str, ...] = ()
+    product_names: tuple[str, ...] = field(default=(), metadata={"formerly": "made_for"})
     """Parts of the names of devices that the target means: on these, the variant is taken before others."""
     late_binding: bool = False
     """Whether such devices take buffers at submission (`Capabilities.late_binding`), for predictions without
@@ -208,12 +208,12 @@ class Prediction:
 
     def __str__(self) -> str:
         """A line for people."""
-        found = f"predicted latency: {self.latency_ms:.3f} ms"
+        text = f"predicted latency: {self.latency_ms:.3f} ms"
         if self.objective != "latency":
-            found += f"; {self.objective}: {self.cost_ms:.3f} ms a call"
+            text += f"; {self.objective}: {self.cost_ms:.3f} ms a call"
         copies = f"; {self.copied_bytes} bytes are copied" if self.copied_bytes else ""
         bound = f"no placement is below {self.bound_ms:.3f} ms (gap {100 * self.gap:.1f} %, {self.method})"
-        return f"{found}{copies}; {bound}"
+        return f"{text}{copies}; {bound}"
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Plan:
     outputs: tuple[TensorSpec, ...]
     values: tuple[ValueSpec, ...]
     weights: tuple[WeightSpec, ...]
-    devices: tuple[DevicePlan, ...]
+    devices: tuple[DeviceProgram, ...]
     states: tuple[tuple[int, int], ...] = ()
     """(value on entry, value on exit) of each state; equal ids mean updated in place."""
     asserts: tuple[AssertSpec, ...] = ()

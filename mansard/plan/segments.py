@@ -1,4 +1,4 @@
-"""What the segments of a plan say about order: epochs, what has ended when one starts, who writes what."""
+"""The order of a plan's segments: epochs, what has ended when one starts, which segments write a value."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from graphlib import TopologicalSorter
 
 from mansard.plan.plan import BarrierStep, DispatchStep, Plan, Segment, TransferStep
 
-Place = tuple[int, int]
+SegmentId = tuple[int, int]
 """A segment: device slot and number."""
 
 
-class Segments:
-    """The segments of a plan by slot and number."""
+class SegmentIndex:
+    """What the segments of a plan use, write and wait for, by slot and number."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._starts = [_starts(device.segments) for device in plan.devices]
         self._ended = _ended(plan)
-        self._users: dict[int, set[Place]] = {}
-        self._writers: dict[int, set[Place]] = {}
+        self._users: dict[int, set[SegmentId]] = {}
+        self._writers: dict[int, set[SegmentId]] = {}
         whole = {value.id: value.part_of for value in plan.values if value.part_of is not None}
         for slot, device in enumerate(plan.devices):
             seen: set[int] = set()
             for number, segment in enumerate(device.segments):
                 for step in segment.steps:
-                    for found, values in (
+                    for index, values in (
                         (self._users, set(named(step))),
                         (self._writers, written(step, seen)),
                     ):
                         # Who uses a part of a value uses the value.
                         for value in values | {whole[part] for part in values if part in whole}:
-                            found.setdefault(value, set()).add((slot, number))
+                            index.setdefault(value, set()).add((slot, number))
                     seen.update(named(step))
                     seen.update(whole[part] for part in named(step) if part in whole)
 
@@ -40,7 +40,7 @@ class Segments:
         return self._starts[slot][number]
 
     def ended(self, slot: int, number: int, other: int) -> int:
-        """The newest segment of slot ``other`` that has surely ended when a segment starts, -1 for none."""
+        """The newest segment of slot ``other`` that has ended by the start of a segment; -1 for none."""
         return self._ended[slot, number][other]
 
     def users(self, value: int, slot: int) -> list[int]:
@@ -51,11 +51,11 @@ class Segments:
         """The segments of a slot whose steps write a value, in order."""
         return sorted(number for where, number in self._writers.get(value, ()) if where == slot)
 
-    def early(self, slot: int, number: int, producer: Place | None) -> int:
-        """The segment beside which a copy for segment ``number`` may run, made of what ``producer`` made.
+    def earliest_overlap(self, slot: int, number: int, producer: SegmentId | None) -> int:
+        """The earliest segment that a copy for segment ``number``, of what ``producer`` wrote, overlaps with.
 
-        That is the last one before it with something to run (while it computes, the next one's operands
-        come), unless it has ended anyway when the producer has. ``number`` itself where there is none.
+        That is the last one before it with kernels (while it computes, the next one's operands are copied),
+        unless it has ended anyway when the producer has. ``number`` itself where there is none.
         """
         segments = self.plan.devices[slot].segments
         busy = [n for n in range(number) if any(isinstance(s, DispatchStep) for s in segments[n].steps)]
@@ -93,9 +93,9 @@ def _starts(segments: Sequence[Segment]) -> list[int]:
     return starts
 
 
-def _ended(plan: Plan) -> dict[Place, list[int]]:
+def _ended(plan: Plan) -> dict[SegmentId, list[int]]:
     """By segment: the newest segment of every slot that has ended when it starts."""
-    ended: dict[Place, list[int]] = {}
+    ended: dict[SegmentId, list[int]] = {}
     for slot, number in _in_order(plan):
         newest = [-1] * len(plan.devices)
         for other, before in _waits(plan, slot, number):
@@ -106,11 +106,11 @@ def _ended(plan: Plan) -> dict[Place, list[int]]:
     return ended
 
 
-def _waits(plan: Plan, slot: int, number: int) -> set[Place]:
+def _waits(plan: Plan, slot: int, number: int) -> set[SegmentId]:
     waits = set(plan.devices[slot].segments[number].wait)
     return waits | {(slot, number - 1)} if number else waits
 
 
-def _in_order(plan: Plan) -> Iterator[Place]:
-    places = [(s, n) for s, device in enumerate(plan.devices) for n in range(len(device.segments))]
-    return iter(TopologicalSorter({place: _waits(plan, *place) for place in places}).static_order())
+def _in_order(plan: Plan) -> Iterator[SegmentId]:
+    ids = [(s, n) for s, device in enumerate(plan.devices) for n in range(len(device.segments))]
+    return iter(TopologicalSorter({each: _waits(plan, *each) for each in ids}).static_order())

@@ -71,9 +71,6 @@ def _encode(value: Any) -> Any:
     return value
 
 
-_FORMER_NAMES = {"made_for": "product_names"}
-"""Fields that older artifacts hold under other names."""
-
 # Reading ------------------------------------------------------------------------------------------
 
 Symbols = Mapping[str, Dim]
@@ -127,9 +124,6 @@ def _record(cls: type) -> Decoder:
         try:
             return cls(**{key: decoders[key](item, symbols) for key, item in data.items() if key != "step"})
         except KeyError:
-            renamed = {_FORMER_NAMES.get(key, key): item for key, item in data.items()}
-            if renamed.keys() != data.keys():
-                return decode(renamed, symbols)
             unknown = data.keys() - hints.keys() - {"step"}
             if not unknown:
                 raise

@@ -17,7 +17,7 @@ from mansard.compiler.kernels import KernelCompiler
 from mansard.compiler.sources import KernelSource, sources_to_bytes
 from mansard.ir.panels import Panels
 from mansard.ir.types import Value
-from mansard.plan.plan import DevicePlan, DispatchStep, Plan, Segment, Step, WeightSpec
+from mansard.plan.plan import DeviceProgram, DispatchStep, Plan, Segment, Step, WeightSpec
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -127,7 +127,7 @@ def _with_kernels(
         )
 
     segments = tuple(Segment(s.wait, tuple(changed(step) for step in s.steps)) for s in device.segments)
-    devices: list[DevicePlan] = list(plan.devices)
+    devices: list[DeviceProgram] = list(plan.devices)
     devices[slot] = replace(device, executables=tuple(refs), segments=segments)
     return replace(
         plan, devices=tuple(devices), weights=tuple(weights), values=tuple(values[v.id] for v in plan.values)

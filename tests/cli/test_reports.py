@@ -24,7 +24,7 @@ from mansard.plan.dataflow import dataflow
 from mansard.plan.plan import (
     BindingSpec,
     Decision,
-    DevicePlan,
+    DeviceProgram,
     DispatchStep,
     ExecutableRef,
     Plan,
@@ -58,7 +58,7 @@ def plan() -> Plan:
     gpu = Segment(((0, 0),), (TransferStep(1, 2, 64), dispatch(NAMES[1], 2, 3), dispatch(NAMES[2], 3, 4)))
     kernels = tuple((f"k{count}", count, 0, (1, 1, 1), 0) for count in (2, 3))
     code = (ExecutableRef("kernels/0.bin", "f", "t", (), kernels),)
-    devices = (DevicePlan("cpu", "cpu", "t", code, cpu), DevicePlan("gpu", "vulkan", "t", code, (gpu,)))
+    devices = (DeviceProgram("cpu", "cpu", "t", code, cpu), DeviceProgram("gpu", "vulkan", "t", code, (gpu,)))
     decisions = (
         Decision(NAMES[0], "map", "cpu", "fastest", {"cpu": 0.5, "gpu": 1.0}, 128, 8),
         Decision(NAMES[1], "map<>", "gpu", "fastest", {"cpu": 4.0, "gpu": 1.0}, 128, 16, "<i>.py:1"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mansard.plan.arena import ALIGNMENT, Lease, plan_arena
+from mansard.plan.arena import ALIGNMENT, LiveRange, plan_arena
 
 leases = st.lists(
     st.builds(
-        lambda size, first, length: Lease(size, first, first + length),
+        lambda size, first, length: LiveRange(size, first, first + length),
         st.integers(0, 5000),
         st.integers(0, 30),
         st.integers(0, 10),
@@ -18,19 +18,19 @@ leases = st.lists(
 )
 
 
-def peak(items: list[Lease]) -> int:
+def peak(items: list[LiveRange]) -> int:
     """The most bytes alive in one epoch, rounded up to the alignment: no plan can need less."""
 
-    def rounded(lease: Lease) -> int:
+    def rounded(lease: LiveRange) -> int:
         return -(-lease.size // ALIGNMENT) * ALIGNMENT
 
     epochs = {lease.first for lease in items}
     return max((sum(rounded(x) for x in items if x.first <= e <= x.last) for e in epochs), default=0)
 
 
-def by_size(items: list[Lease]) -> int:
+def by_size(items: list[LiveRange]) -> int:
     """The arena of the plain greedy placement, largest first, each at the lowest place that is free."""
-    placed: list[tuple[int, int, Lease]] = []
+    placed: list[tuple[int, int, LiveRange]] = []
     for lease in sorted(items, key=lambda x: (-x.size, x.first)):
         size, start = -(-lease.size // ALIGNMENT) * ALIGNMENT, 0
         for low, high, other in sorted(placed, key=lambda p: p[0]):
@@ -69,29 +69,29 @@ def test_arenas_stay_close_to_the_lower_bound(items):
 
 def test_another_order_is_found_where_the_largest_first_wastes_memory():
     claims = [(6144, 6, 9), (4096, 4, 5), (7168, 7, 11), (5120, 2, 6), (7168, 3, 3)]
-    items = [Lease(*claim) for claim in claims]
+    items = [LiveRange(*claim) for claim in claims]
     assert by_size(items) > peak(items)
     assert plan_arena(items).size == peak(items)
 
 
 def test_values_that_live_forever_go_with_others():
-    items = [Lease(1000), Lease(5000, 0, 3), Lease(5000, 4, 9), Lease(256)]
+    items = [LiveRange(1000), LiveRange(5000, 0, 3), LiveRange(5000, 4, 9), LiveRange(256)]
     assert plan_arena(items).size == 1024 + 256 + 5120
 
 
 def test_a_chain_needs_room_for_two():
-    chain = [Lease(1000, i, i + 1) for i in range(50)]
+    chain = [LiveRange(1000, i, i + 1) for i in range(50)]
     assert plan_arena(chain).size == 2 * 1024
 
 
 def test_the_tightest_gap_is_used():
-    large = Lease(4096, 0, 9)
-    early, late = Lease(2048, 0, 3), Lease(1024, 5, 9)
-    fits = Lease(1024, 5, 9)
+    large = LiveRange(4096, 0, 9)
+    early, late = LiveRange(2048, 0, 3), LiveRange(1024, 5, 9)
+    fits = LiveRange(1024, 5, 9)
     plan = plan_arena([large, early, late, fits])
     assert plan.size == 4096 + 2048
 
 
 def test_nothing_needs_nothing():
     assert plan_arena([]).size == 0
-    assert plan_arena([Lease(0), Lease(0)]).size == 0
+    assert plan_arena([LiveRange(0), LiveRange(0)]).size == 0

@@ -13,7 +13,7 @@ from mansard.plan.plan import (
     BarrierStep,
     BindingSpec,
     Decision,
-    DevicePlan,
+    DeviceProgram,
     DispatchStep,
     ExecutableRef,
     Plan,
@@ -58,8 +58,10 @@ def two_device_plan() -> Plan:
             WeightSpec("none", DType.I64, (0,)),
         ),
         devices=(
-            DevicePlan("cpu", "cpu", "cpu:x86_64", (executable,), (Segment((), (dispatch, BarrierStep())),)),
-            DevicePlan(
+            DeviceProgram(
+                "cpu", "cpu", "cpu:x86_64", (executable,), (Segment((), (dispatch, BarrierStep())),)
+            ),
+            DeviceProgram(
                 "vulkan",
                 "vulkan",
                 "vulkan:1.3",
@@ -111,7 +113,7 @@ def diamond() -> Plan:
         ),
     )
     gpu = (Segment(((0, 0),), (TransferStep(1, 3, 8, "transfer v1"), step("c", 3, 4))),)
-    devices = (DevicePlan("cpu", "cpu", "cpu", (), cpu), DevicePlan("gpu", "vulkan", "v", (), gpu))
+    devices = (DeviceProgram("cpu", "cpu", "cpu", (), cpu), DeviceProgram("gpu", "vulkan", "v", (), gpu))
     spec = TensorSpec("x", DType.F32, (2,), 0)
     return Plan("m", (), (spec,), (TensorSpec("y", DType.F32, (2,), 6),), values, (), devices)
 

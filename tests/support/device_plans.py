@@ -11,7 +11,7 @@ from mansard.hal import Device, ExecutableSpec
 from mansard.plan.plan import (
     BarrierStep,
     BindingSpec,
-    DevicePlan,
+    DeviceProgram,
     DispatchStep,
     ExecutableRef,
     Plan,
@@ -50,6 +50,6 @@ def cpu_model(devices: dict[str, Device] | None = None) -> Model:
     """y = 3x on the CPU."""
     steps = (add(0, 0, 1, CPU_GROUP), BarrierStep(), add(1, 0, 2, CPU_GROUP))
     values = (value(0, "input", 0), value(1, "transient", 0), value(2, "output", 0))
-    slot = DevicePlan("cpu", "cpu", CPU_SPEC.target, (reference(CPU_SPEC, "k0"),), (Segment((), steps),))
+    slot = DeviceProgram("cpu", "cpu", CPU_SPEC.target, (reference(CPU_SPEC, "k0"),), (Segment((), steps),))
     resources = MemoryResources({"k0": bytes(CPU_SPEC.code)}, [])
     return Model(Plan("triple", (N,), *IO, values, (), (slot,)), resources, devices)

@@ -11,12 +11,11 @@ from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
 from mansard.dims import Dim, DimLike
 from mansard.dtypes import DType
-from mansard.plan.layout import Links
 from mansard.plan.plan import (
     AssertSpec,
     BarrierStep,
     BindingSpec,
-    DevicePlan,
+    DeviceProgram,
     DispatchStep,
     ExecutableRef,
     Plan,
@@ -26,6 +25,7 @@ from mansard.plan.plan import (
     ValueSpec,
     WeightSpec,
 )
+from mansard.plan.stores import Links
 from support.fake_device import FORMAT, FakeDevice
 
 ARITY = {"scale": (2, 2), "add": (3, 1), "is_positive": (2, 1), "explode": (1, 0), "pause": (2, 2)}
@@ -99,7 +99,7 @@ class PlanBuilder:
             for name, arity in ARITY.items()
         )
         devices = tuple(
-            DevicePlan(name, name, f"{name}:fake", kernels, tuple(self.segments[slot]))
+            DeviceProgram(name, name, f"{name}:fake", kernels, tuple(self.segments[slot]))
             for slot, name in enumerate(self.slots)
         )
         return Plan(

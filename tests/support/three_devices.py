@@ -19,7 +19,7 @@ from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.dtypes import DType
 from mansard.hal import Device, DeviceInfo, DispatchCommand, EntryPoint, Executable, ExecutableSpec
 from mansard.hal.threaded import Bytes, ThreadedDevice
-from mansard.plan.plan import BarrierStep, DevicePlan, Plan, Segment, TransferStep, WeightSpec
+from mansard.plan.plan import BarrierStep, DeviceProgram, Plan, Segment, TransferStep, WeightSpec
 from support import vulkan_kernels, vulkan_support
 from support.device_plans import (
     BYTES,
@@ -114,9 +114,11 @@ def model(devices: Devices, **options: object) -> Model:
     third = (TransferStep(1, 6, BYTES), TransferStep(0, 7, BYTES), BarrierStep(), add(6, 7, 8, 1))
     weight = WeightSpec("w", DType.F32, (COUNT,))
     slots = (
-        DevicePlan("cpu", "cpu", CPU_SPEC.target, (reference(CPU_SPEC, "k0"),), (first, last)),
-        DevicePlan("vulkan", "vulkan", spec.target, (reference(spec, "k1"),), (Segment(((0, 0),), gpu),)),
-        DevicePlan("adder", "adder", "adder", (reference(ADDER_SPEC, "k2"),), (Segment(((0, 0),), third),)),
+        DeviceProgram("cpu", "cpu", CPU_SPEC.target, (reference(CPU_SPEC, "k0"),), (first, last)),
+        DeviceProgram("vulkan", "vulkan", spec.target, (reference(spec, "k1"),), (Segment(((0, 0),), gpu),)),
+        DeviceProgram(
+            "adder", "adder", "adder", (reference(ADDER_SPEC, "k2"),), (Segment(((0, 0),), third),)
+        ),
     )
     code = {"k0": CPU_SPEC, "k1": spec, "k2": ADDER_SPEC}
     resources = MemoryResources({k: bytes(s.code) for k, s in code.items()}, [(weight, lambda: WEIGHT)])
@@ -137,6 +139,6 @@ def model_on_one(name: str, devices: Devices) -> Model:
     group = spec.entries[0].workgroup[0]
     steps = (add(0, 0, 1, group), BarrierStep(), add(1, 0, 2, group))
     values = (value(0, "input", 0), value(1, "transient", 0), value(2, "output", 0))
-    slot = DevicePlan(name, name, spec.target, (reference(spec, "k"),), (Segment((), steps),))
+    slot = DeviceProgram(name, name, spec.target, (reference(spec, "k"),), (Segment((), steps),))
     resources = MemoryResources({"k": bytes(spec.code)}, [])
     return Model(Plan("triple", (N,), *IO, values, (), (slot,)), resources, {name: getattr(devices, name)})

@@ -11,8 +11,8 @@ from mansard.hal import Device, DeviceInfo, EntryPoint, Executable, ExecutableSp
 from mansard.hal.executable import Build
 from mansard.hal.registry import devices as present_devices
 from mansard.hal.registry import open_device
-from mansard.plan.layout import Links
-from mansard.plan.plan import DevicePlan, ExecutableRef, Plan
+from mansard.plan.plan import DeviceProgram, ExecutableRef, Plan
+from mansard.plan.stores import Links
 
 DeviceChoice = str | Device
 Devices = Sequence[DeviceChoice] | Mapping[str, DeviceChoice] | None
@@ -22,7 +22,7 @@ Devices = Sequence[DeviceChoice] | Mapping[str, DeviceChoice] | None
 class BoundSlot:
     """A device slot of the plan, the device it is bound to, and its executables in plan order."""
 
-    plan: DevicePlan
+    plan: DeviceProgram
     device: Device
     executables: tuple[Executable, ...]
 
@@ -127,7 +127,7 @@ def _label(choice: DeviceChoice) -> str:
 
 
 def _bind_slot(
-    slot: DevicePlan, resources: Resources, choice: DeviceChoice | None, taken: set[str], others: set[str]
+    slot: DeviceProgram, resources: Resources, choice: DeviceChoice | None, taken: set[str], others: set[str]
 ) -> BoundSlot:
     """``taken`` are the devices bound to other slots, ``others`` the names of the other slots."""
     if choice is not None:
@@ -156,7 +156,7 @@ def _bind_slot(
     )
 
 
-def _load_all(slot: DevicePlan, device: Device, resources: Resources) -> tuple[Executable, ...]:
+def _load_all(slot: DeviceProgram, device: Device, resources: Resources) -> tuple[Executable, ...]:
     loaded: list[Executable] = []
     try:
         for ref in slot.executables:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mansard.errors import TargetMismatchError
 from mansard.hal.device import DeviceInfo
 from mansard.hal.registry import devices as present_devices
-from mansard.plan.plan import DevicePlan, Plan
+from mansard.plan.plan import DeviceProgram, Plan
 from mansard.runtime.devices.binding import DeviceChoice, Devices, assign_devices
 
 
@@ -66,11 +66,11 @@ def check_variants(plan: Plan, devices: Devices = None) -> list[VariantCheck]:
     return checks
 
 
-def _names_product(slot: DevicePlan, info: DeviceInfo) -> bool:
+def _names_product(slot: DeviceProgram, info: DeviceInfo) -> bool:
     return any(map(info.is_product, slot.product_names))
 
 
-def _infos(slot: DevicePlan, choice: DeviceChoice | None) -> list[DeviceInfo]:
+def _infos(slot: DeviceProgram, choice: DeviceChoice | None) -> list[DeviceInfo]:
     if choice is not None and not isinstance(choice, str):
         return [choice.info]
     infos = [info for info in present_devices() if info.driver == slot.driver and info.supported]
@@ -78,7 +78,7 @@ def _infos(slot: DevicePlan, choice: DeviceChoice | None) -> list[DeviceInfo]:
     return named or infos
 
 
-def _refusal(slot: DevicePlan, infos: Sequence[DeviceInfo]) -> str:
+def _refusal(slot: DeviceProgram, infos: Sequence[DeviceInfo]) -> str:
     """Why none of the devices can run the slot's code; empty when one can."""
     reasons = [f"{info.id} ({info.name}) {_lacks(slot, info)}" for info in infos if _lacks(slot, info)]
     if len(reasons) < len(infos):
@@ -86,7 +86,7 @@ def _refusal(slot: DevicePlan, infos: Sequence[DeviceInfo]) -> str:
     return ", ".join(reasons) or f"no usable device of driver {slot.driver!r}"
 
 
-def _lacks(slot: DevicePlan, info: DeviceInfo) -> str:
+def _lacks(slot: DeviceProgram, info: DeviceInfo) -> str:
     kind = info.target.partition("+")[0]
     for ref in slot.executables:
         if ref.target.partition("+")[0] != kind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mansard.hal import BindingSlot, Buffer, MemoryKind
-from mansard.plan.layout import Store
+from mansard.plan.stores import Store
 from mansard.runtime.execution.copy_counts import HostCopyCounter
 from mansard.runtime.execution.environment import ExecutionEnvironment
 from mansard.runtime.memory.outputs import Outputs

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from mansard import dims
 from mansard.errors import ExecutionError, MansardError
 from mansard.hal import BindingSlot, Buffer, Launcher, Point, ProfileRow, Submission
-from mansard.plan.layout import Store
+from mansard.plan.stores import Store
 from mansard.runtime.execution.bindings import CallBindings
 from mansard.runtime.execution.copy_counts import CopyCounts, HostCopyCounter
 from mansard.runtime.execution.environment import ExecutionEnvironment

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mansard.plan.layout import CopyPlan, Layout, Store
 from mansard.plan.plan import DispatchStep, Plan, Segment, Step, TransferStep
-from mansard.plan.segments import Place, Segments, named, written
+from mansard.plan.segments import SegmentId, SegmentIndex, named, written
+from mansard.plan.stores import Layout, Store, StoreCopy
 
 
-def copies_without_overlap(plan: Plan, layout: Layout) -> set[CopyPlan]:
+def copies_without_overlap(plan: Plan, layout: Layout) -> set[StoreCopy]:
     """The copies of transfer steps during which their device has no kernel of the same call to run.
 
     Copies to outputs are left out: as separate submissions they can write to memory lent to the caller.
     """
-    segments = Segments(plan)
+    segments = SegmentIndex(plan)
     outputs = set(layout.readbacks.values())
     fetches, readers = _idle_fetches_and_readers(plan, layout)
     lonely = set(fetches)
@@ -31,7 +31,7 @@ def copies_without_overlap(plan: Plan, layout: Layout) -> set[CopyPlan]:
             ended = (
                 [segments.ended(slot, later[0], other) for other in range(len(plan.devices))] if later else []
             )
-            for copy in layout.after.get((slot, number), []):
+            for copy in layout.copies_after.get((slot, number), []):
                 awaited = not later or any(ended[other] >= n for other, n in readers.get(copy, []))
                 if copy in readers and awaited and copy.source not in stores and copy.target not in outputs:
                     lonely.add(copy)
@@ -40,11 +40,11 @@ def copies_without_overlap(plan: Plan, layout: Layout) -> set[CopyPlan]:
 
 def _idle_fetches_and_readers(
     plan: Plan, layout: Layout
-) -> tuple[list[CopyPlan], dict[CopyPlan, list[Place]]]:
+) -> tuple[list[StoreCopy], dict[StoreCopy, list[SegmentId]]]:
     """The fetches that no kernel of their segment precedes; and by copy to memory shared by two devices, the
     segments whose transfer steps read it."""
-    fetches: list[CopyPlan] = []
-    readers: dict[CopyPlan, list[Place]] = {}
+    fetches: list[StoreCopy] = []
+    readers: dict[StoreCopy, list[SegmentId]] = {}
     for slot, device in enumerate(plan.devices):
         for number, segment in enumerate(device.segments):
             for position, step in enumerate(segment.steps):
@@ -52,7 +52,11 @@ def _idle_fetches_and_readers(
                     continue
                 key = step.source, step.target
                 copy, send = layout.transfers[key], layout.sends.get(key)
-                if copy is not None and copy.beside == number and not _computes(segment.steps[:position]):
+                if (
+                    copy is not None
+                    and copy.earliest_segment == number
+                    and not _computes(segment.steps[:position])
+                ):
                     fetches.append(copy)
                 if send is not None:
                     readers.setdefault(send, []).append((slot, number))

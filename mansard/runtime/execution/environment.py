@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mansard.plan.layout import Layout
 from mansard.plan.plan import Plan
+from mansard.plan.stores import Layout
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.constants import Constants
 from mansard.runtime.memory.output_pool import OutputPool

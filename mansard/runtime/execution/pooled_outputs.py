@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mansard.plan.layout import Layout, Store
 from mansard.plan.plan import Plan
+from mansard.plan.stores import Layout, Store
 from mansard.runtime.execution.submission import IsSeparate
 
 
@@ -27,7 +27,7 @@ def pooled_outputs(
         for value, store in layout.readbacks.items()
         if outputs.count(value) == 1 and store.role == "arena" and value not in layout.offset_of
     }
-    sends = [(slot, copy) for (slot, _), copies in layout.after.items() for copy in copies]
+    sends = [(slot, copy) for (slot, _), copies in layout.copies_after.items() for copy in copies]
     copied_to = {copy.target for slot, copy in sends if not binds[slot] and is_separate(slot, copy)}
     return {
         store
@@ -44,11 +44,11 @@ def _fixed_stores(plan: Plan, layout: Layout, binds: Sequence[bool], is_separate
         for value in plan.values
         if not binds[value.device] and value.id in layout.of_value
     }
-    copies = [(slot, copy) for (slot, _), before in layout.before.items() for copy in before]
+    copies = [(slot, copy) for (slot, _), before in layout.copies_before.items() for copy in before]
     copies += [(copy.value.device, copy) for copy in layout.transfers.values() if copy is not None]
     for slot, copy in copies:
         fixed |= set() if binds[slot] else {copy.source, copy.target}
-    for slot, copy in ((slot, copy) for (slot, _), after in layout.after.items() for copy in after):
+    for slot, copy in ((slot, copy) for (slot, _), after in layout.copies_after.items() for copy in after):
         if not binds[slot]:
             fixed |= {copy.source} if is_separate(slot, copy) else {copy.source, copy.target}
     return fixed

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mansard.hal import Buffer, CommandBuffer, ProfileRow
-from mansard.plan.layout import Store
+from mansard.plan.stores import Store
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.execution.submission import COMPUTE
 from mansard.runtime.memory.output_pool import OutputBlock

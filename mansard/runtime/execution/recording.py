@@ -17,8 +17,8 @@ from mansard.hal import (
     DispatchCommand,
     QueueKind,
 )
-from mansard.plan.layout import CopyPlan, Layout, Store
 from mansard.plan.plan import BarrierStep, BindingSpec, DispatchStep, Plan
+from mansard.plan.stores import Layout, Store, StoreCopy
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.execution.copy_overlap import copies_without_overlap
 from mansard.runtime.execution.pooled_outputs import pooled_outputs
@@ -63,7 +63,7 @@ class Recorder:
         for_latency = plan.prediction is None or plan.prediction.objective == "latency"
         transfer_queues = any(each.transfer_queue for each in capabilities)
         without_overlap = for_latency and transfer_queues
-        self._without_overlap = copies_without_overlap(plan, layout) if without_overlap else set[CopyPlan]()
+        self._without_overlap = copies_without_overlap(plan, layout) if without_overlap else set[StoreCopy]()
         self.copies = 0
         self.copied_bytes = 0
 
@@ -96,14 +96,16 @@ class Recorder:
             recorded[slot] += self._commit_states(slot, ends)
         return recorded
 
-    def _is_separate(self, slot: int, copy: CopyPlan) -> bool:
+    def _is_separate(self, slot: int, copy: StoreCopy) -> bool:
         """Whether a copy is a submission of its own, for the transfer queue of its device."""
         capabilities = self._slots[slot].device.capabilities
         large = self._bytes[copy.value.id] >= max(1, capabilities.transfer_bytes)
         return capabilities.transfer_queue and large and copy not in self._without_overlap
 
-    def _split(self, copy: CopyPlan) -> list[CopyPiece]:
-        uploads = [(slot, each) for (slot, _), copies in self._layout.before.items() for each in copies]
+    def _split(self, copy: StoreCopy) -> list[CopyPiece]:
+        uploads = [
+            (slot, each) for (slot, _), copies in self._layout.copies_before.items() for each in copies
+        ]
         total = sum(self._bytes[each.value.id] for slot, each in uploads if self._is_separate(slot, each))
         pieces = split_upload(self._bytes[copy.value.id], piece_bytes(total))
         return [CopyPiece(copy, begin, size) for begin, size in pieces]
@@ -120,7 +122,7 @@ class Recorder:
             target, source = self._layout.of_value[entry], self._layout.of_value[exit_]
             if target is not source and target.home == slot:
                 value = next(v for v in self._plan.values if v.id == entry)
-                commands += self._copy(slot, CopyPlan(source, target, value, f"keep {value.name}"))
+                commands += self._copy(slot, StoreCopy(source, target, value, f"keep {value.name}"))
         if not commands:
             return []
         recorded = self._record(slot, commands, COMPUTE)
@@ -130,7 +132,7 @@ class Recorder:
         self, slot: int, spec: SubmissionSpec, wait: tuple[SubmissionId, ...], pooled: Collection[Store]
     ) -> RecordedSubmission:
         for copy in spec.items if spec.lane == SEND else ():
-            if isinstance(copy, CopyPlan) and copy.target in pooled and self._bytes[copy.value.id]:
+            if isinstance(copy, StoreCopy) and copy.target in pooled and self._bytes[copy.value.id]:
                 return RecordedSubmission(self._output_block_copy(slot, copy), wait, (), SEND)
         commands = [command for item in spec.items for command in self._commands(slot, item)]
         recorded = self._record(slot, commands, spec.lane)
@@ -144,7 +146,7 @@ class Recorder:
         affinity = self._affinities[slot]
         return device.record(commands, profile=self._profile, queue=queue, affinity=affinity)
 
-    def _output_block_copy(self, slot: int, copy: CopyPlan) -> OutputBlockCopy:
+    def _output_block_copy(self, slot: int, copy: StoreCopy) -> OutputBlockCopy:
         size, source, target_offset = self._count_copy(slot, copy)
 
         def record(buffer: Buffer) -> CommandBuffer:
@@ -156,7 +158,7 @@ class Recorder:
     def _commands(self, slot: int, item: Item) -> list[Command]:
         if isinstance(item, BarrierStep):
             return [BarrierCommand()]
-        if isinstance(item, CopyPlan):
+        if isinstance(item, StoreCopy):
             return self._copy(slot, item)
         if isinstance(item, CopyPiece):
             return self._copy_piece(slot, item)
@@ -184,7 +186,7 @@ class Recorder:
         buffer, start = self._place(store, slot)
         return BufferRef(buffer, start + offset, size)
 
-    def _copy(self, slot: int, copy: CopyPlan) -> list[Command]:
+    def _copy(self, slot: int, copy: StoreCopy) -> list[Command]:
         if self._bytes[copy.value.id] == 0:
             return []
         size, source, target_offset = self._count_copy(slot, copy)
@@ -197,7 +199,7 @@ class Recorder:
         source, target = (self._reference(slot, store, begin) for store in (copy.source, copy.target))
         return [CopyCommand(source, target, piece.size, copy.label)]
 
-    def _count_copy(self, slot: int, copy: CopyPlan) -> tuple[int, BufferRef, int]:
+    def _count_copy(self, slot: int, copy: StoreCopy) -> tuple[int, BufferRef, int]:
         """Count a copy; returns its bytes, its source, and the offset in its target."""
         size = self._bytes[copy.value.id]
         self.copies += 1

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mansard.errors import ArtifactError
-from mansard.plan.layout import CopyPlan, Layout
 from mansard.plan.plan import BarrierStep, DispatchStep, Plan, Step, TransferStep
-from mansard.plan.segments import Place, named, written
+from mansard.plan.segments import SegmentId, named, written
+from mansard.plan.stores import Layout, StoreCopy
 
 COMPUTE, FETCH, SEND = range(3)
 LANES = 3
@@ -25,15 +25,15 @@ LANES = 3
 class CopyPiece:
     """A part of an upload: ``size`` bytes from byte ``begin`` on."""
 
-    copy: CopyPlan
+    copy: StoreCopy
     begin: int
     size: int
 
 
-Item = DispatchStep | BarrierStep | CopyPlan | CopyPiece
-SplitUpload = Callable[[CopyPlan], Sequence[CopyPlan | CopyPiece]]
+Item = DispatchStep | BarrierStep | StoreCopy | CopyPiece
+SplitUpload = Callable[[StoreCopy], Sequence[StoreCopy | CopyPiece]]
 """How an upload on the transfer queue is split."""
-IsSeparate = Callable[[int, CopyPlan], bool]
+IsSeparate = Callable[[int, StoreCopy], bool]
 """Whether a slot's copy is a submission of its own, for the transfer queue."""
 
 
@@ -58,7 +58,7 @@ class SubmissionSpec:
         return all(isinstance(item, BarrierStep) for item in self.items)
 
 
-def unsplit(copy: CopyPlan) -> list[CopyPlan]:
+def unsplit(copy: StoreCopy) -> list[StoreCopy]:
     """An upload in one piece."""
     return [copy]
 
@@ -80,11 +80,11 @@ class _SubmissionPlanner:
         self.submissions: list[list[SubmissionSpec]] = [[] for _ in plan.devices]
         self.last: list[list[SubmissionSpec | None]] = [[None] * LANES for _ in plan.devices]
         """By slot and lane."""
-        self.end: dict[Place, SubmissionSpec] = {}
+        self.end: dict[SegmentId, SubmissionSpec] = {}
         """The last submission of a segment's kernels."""
-        self.copied_by: dict[CopyPlan, SubmissionSpec] = {}
+        self.copied_by: dict[StoreCopy, SubmissionSpec] = {}
         """The submissions of separate copies."""
-        self.reading: list[list[CopyPlan]] = [[] for _ in plan.devices]
+        self.reading: list[list[StoreCopy]] = [[] for _ in plan.devices]
         """Separate copies that may still read what the slot's kernels have written."""
         self.seen: list[set[int]] = [set() for _ in plan.devices]
 
@@ -108,8 +108,8 @@ class _SubmissionPlanner:
 
     def _segment(self, slot: int, number: int) -> None:
         segment = self.plan.devices[slot].segments[number]
-        uploads = self.layout.before.get((slot, number), [])
-        downloads = self.layout.after.get((slot, number), [])
+        uploads = self.layout.copies_before.get((slot, number), [])
+        downloads = self.layout.copies_after.get((slot, number), [])
         fetches = self._by_first_use(
             segment.steps, [copy for copy in uploads if self.is_separate(slot, copy)]
         )
@@ -162,7 +162,7 @@ class _SubmissionPlanner:
         self.last[slot][lane] = submission
         self.submissions[slot].append(submission)
         if lane != COMPUTE:
-            copies = (item for item in submission.items if isinstance(item, CopyPlan))
+            copies = (item for item in submission.items if isinstance(item, StoreCopy))
             self.copied_by.update(dict.fromkeys(copies, submission))
         return submission
 
@@ -175,17 +175,17 @@ class _SubmissionPlanner:
         sends = [self.copied_by[send]] if send in self.copied_by else []
         if copy is None:
             return [], sends
-        if copy.beside is None or not self.is_separate(slot, copy):
+        if copy.earliest_segment is None or not self.is_separate(slot, copy):
             return [BarrierStep(), copy, BarrierStep()], sends
-        overlapped = copy.beside
+        overlapped = copy.earliest_segment
         # The target's memory is free as soon as the segment may run that the copy overlaps with.
         before = list(self.plan.devices[slot].segments[overlapped].wait)
         before += [(slot, overlapped - 1)] if overlapped else []
-        before += [copy.made] if copy.made is not None and not sends else []
+        before += [copy.producer] if copy.producer is not None and not sends else []
         after = [self.end[place] for place in dict.fromkeys(before)]
         return [], [self._append(SubmissionSpec(slot, FETCH, [copy], after + sends))]
 
-    def _send(self, copies: Sequence[CopyPlan], kernels: SubmissionSpec) -> None:
+    def _send(self, copies: Sequence[StoreCopy], kernels: SubmissionSpec) -> None:
         for copy in copies:  # one submission each: what waits for the first need not wait for the others
             self._append(SubmissionSpec(kernels.slot, SEND, [copy], [kernels]))
             self.reading[kernels.slot].append(copy)
@@ -200,9 +200,9 @@ class _SubmissionPlanner:
         self.reading[slot] = [copy for copy in self.reading[slot] if copy not in overwritten]
         return [self.copied_by[copy] for copy in overwritten]
 
-    def _by_first_use(self, steps: Sequence[Step], copies: Sequence[CopyPlan]) -> dict[int, list[CopyPlan]]:
+    def _by_first_use(self, steps: Sequence[Step], copies: Sequence[StoreCopy]) -> dict[int, list[StoreCopy]]:
         """Uploads by the position of the first step that uses what they copy."""
-        first_uses: dict[int, list[CopyPlan]] = {}
+        first_uses: dict[int, list[StoreCopy]] = {}
         for copy in copies:
             uses = (
                 position
@@ -213,10 +213,10 @@ class _SubmissionPlanner:
         return dict(sorted(first_uses.items()))
 
     def _by_producer(
-        self, slot: int, steps: Sequence[Step], copies: Sequence[CopyPlan]
-    ) -> dict[int, list[CopyPlan]]:
+        self, slot: int, steps: Sequence[Step], copies: Sequence[StoreCopy]
+    ) -> dict[int, list[StoreCopy]]:
         """Downloads by the position of the step after which they may start; ``len(steps)`` at the end."""
-        cuts: dict[int, list[CopyPlan]] = {}
+        cuts: dict[int, list[StoreCopy]] = {}
         kernels = [p for p, step in enumerate(steps) if isinstance(step, DispatchStep)]
         for copy in copies:
             seen, producer = set(self.seen[slot]), -1

@@ -10,8 +10,8 @@ from mansard.artifact.weights import weight_bytes
 from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.hal import Buffer, MemoryKind
 from mansard.plan.arena import ALIGNMENT
-from mansard.plan.layout import Layout, Links
 from mansard.plan.plan import Plan, WeightSpec
+from mansard.plan.stores import Layout, Links
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.host_copy import Bytes
 from mansard.runtime.memory.upload import upload

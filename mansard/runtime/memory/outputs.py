@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mansard.plan.layout import Layout, Store
 from mansard.plan.plan import Plan
+from mansard.plan.stores import Layout, Store
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.host_copy import Bytes
 from mansard.runtime.memory.output_pool import OutputBlock, OutputPool

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mansard.errors import CallCancelledError
 from mansard.hal import Point, Semaphore
-from mansard.plan.layout import Store
+from mansard.plan.stores import Store
 from mansard.runtime.memory.host_copy import Bytes, HostCopy, copy_all
 
 MIN_PIECE_BYTES = 4 << 20

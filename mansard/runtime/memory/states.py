@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.hal import BufferRef, FillCommand, Point, Semaphore, Submission
-from mansard.plan.layout import Layout, Store
+from mansard.plan.stores import Layout, Store
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.constants import Constants
 from mansard.runtime.memory.stores import StoreMemory

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from mansard.errors import MansardError, OutOfMemoryError
 from mansard.hal import Buffer, MemoryKind
-from mansard.plan.arena import Lease, plan_arena
-from mansard.plan.layout import Store
+from mansard.plan.arena import LiveRange, plan_arena
+from mansard.plan.stores import Store
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.host_copy import Bytes
 
@@ -84,7 +84,7 @@ class StoreMemory:
         members: frozenset[int],
         label: str,
     ) -> None:
-        arena = plan_arena([Lease(sizes[store], store.first, store.last) for store in group])
+        arena = plan_arena([LiveRange(sizes[store], store.first, store.last) for store in group])
         device = self._slots[allocator].device
         if arena.size > device.capabilities.max_allocation and len(group) > 1:
             half = len(group) // 2

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from mansard.errors import OutOfMemoryError
 from mansard.hal import Buffer, MemoryKind
-from mansard.plan.arena import ArenaPlan, Lease, plan_arena
-from mansard.plan.layout import Store
+from mansard.plan.arena import ArenaLayout, LiveRange, plan_arena
 from mansard.plan.memory_uses import ACTIVATIONS
+from mansard.plan.stores import Store
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.host_copy import Bytes
 
@@ -33,7 +33,7 @@ class WorkspacePlan:
     """The offsets of a context's stores in the workspace of a slot."""
 
     slot: int
-    arena: ArenaPlan
+    arena: ArenaLayout
     offsets: Mapping[Store, int]
 
 
@@ -51,7 +51,7 @@ def plan_workspaces(
         ]
         if not (capabilities.late_binding and capabilities.unified_memory):
             continue
-        arena = plan_arena([Lease(sizes[store], store.first, store.last) for store in local])
+        arena = plan_arena([LiveRange(sizes[store], store.first, store.last) for store in local])
         if 0 < arena.size <= capabilities.max_allocation:
             offsets = dict(zip(local, arena.offsets, strict=True))
             plans[number] = WorkspacePlan(number, arena, offsets)

@@ -18,7 +18,7 @@ from mansard.dtypes import DType
 from mansard.plan.plan import (
     BarrierStep,
     BindingSpec,
-    DevicePlan,
+    DeviceProgram,
     DispatchStep,
     ExecutableRef,
     Plan,
@@ -103,7 +103,7 @@ def artifact(tmp_path_factory) -> Path:
         (TensorSpec("y", DType.F32, (ELEMENTS,), last + 1),),
         tuple(values),
         tuple(WeightSpec(f"w{n}", DType.F32, (ELEMENTS,)) for n in range(WEIGHTS)),
-        (DevicePlan("cpu", "cpu", spec.target, (reference,), (Segment((), tuple(steps)),)),),
+        (DeviceProgram("cpu", "cpu", spec.target, (reference,), (Segment((), tuple(steps)),)),),
     )
     loads = [(w, lambda n=n: np.full(ELEMENTS, n, np.float32)) for n, w in enumerate(plan.weights)]
     path = tmp_path_factory.mktemp("live") / "sum.mansard"
@@ -164,7 +164,7 @@ values = (ValueSpec(0, "x", "input", 0, 4 * count), ValueSpec(1, "s", "state", 0
 grid = (-(-count // cpu_kernels.CHUNK), 1, 1)
 step = DispatchStep(0, "add", tuple(map(BindingSpec, (0, 1, 1))), (count,), grid, "add")
 reference = ExecutableRef("k", spec.format, spec.target, spec.requires, kernels)
-slot = DevicePlan("cpu", "cpu", spec.target, (reference,), (Segment((), (step,)),))
+slot = DeviceProgram("cpu", "cpu", spec.target, (reference,), (Segment((), (step,)),))
 x = TensorSpec("x", DType.F32, (count,), 0)
 y = TensorSpec("y", DType.F32, (count,), 1)
 plan = Plan("sum", (), (x,), (y,), values, (), (slot,), ((1, 1),))

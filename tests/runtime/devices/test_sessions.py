@@ -30,7 +30,7 @@ from mansard.hal.registry import devices
 from mansard.plan.plan import (
     BarrierStep,
     BindingSpec,
-    DevicePlan,
+    DeviceProgram,
     DispatchStep,
     Plan,
     Segment,
@@ -66,7 +66,7 @@ def test_arrays_without_elements():
     none = (TensorSpec("x", DType.F32, (0,), 0),), (TensorSpec("y", DType.F32, (0,), 1),)
     values = (ValueSpec(0, "x", "input", 0, 0), ValueSpec(1, "y", "output", 0, 0))
     step = DispatchStep(0, "add", tuple(BindingSpec(v) for v in (0, 0, 1)), (0,), (1, 1, 1), "add")
-    slot = DevicePlan("cpu", "cpu", CPU_SPEC.target, (reference(CPU_SPEC, "k0"),), (Segment((), (step,)),))
+    slot = DeviceProgram("cpu", "cpu", CPU_SPEC.target, (reference(CPU_SPEC, "k0"),), (Segment((), (step,)),))
     plan = Plan("nothing", (), *none, values, (), (slot,))
     model = Model(plan, MemoryResources({"k0": bytes(CPU_SPEC.code)}, []))
     for _ in range(3):
@@ -122,7 +122,7 @@ def mixed_model(spec: ExecutableSpec) -> Model:
         value(5, "transient", 1),
         value(6, "transient", 0),
     )
-    cpu = DevicePlan(
+    cpu = DeviceProgram(
         "cpu",
         "cpu",
         CPU_SPEC.target,
@@ -133,7 +133,9 @@ def mixed_model(spec: ExecutableSpec) -> Model:
         ),
     )
     steps = (TransferStep(1, 3, BYTES), BarrierStep(), add(3, 4, 5, group))
-    gpu = DevicePlan("vulkan", "vulkan", spec.target, (reference(spec, "k1"),), (Segment(((0, 0),), steps),))
+    gpu = DeviceProgram(
+        "vulkan", "vulkan", spec.target, (reference(spec, "k1"),), (Segment(((0, 0),), steps),)
+    )
     weight = WeightSpec("w", DType.F32, (1 << 20,))
     resources = MemoryResources(
         {"k0": bytes(CPU_SPEC.code), "k1": bytes(spec.code)}, [(weight, lambda: WEIGHT)]

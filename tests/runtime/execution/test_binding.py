@@ -8,7 +8,7 @@ from support.fake_device import FakeDevice
 from mansard.artifact.resources import MemoryResources
 from mansard.errors import DeviceUnavailableError
 from mansard.hal import registry
-from mansard.plan.plan import DevicePlan, Plan
+from mansard.plan.plan import DeviceProgram, Plan
 from mansard.runtime.devices import binding
 
 
@@ -25,7 +25,7 @@ def bound(monkeypatch, make):
         infos = [device(name).info for name in present]
         monkeypatch.setattr(binding, "open_device", device)
         monkeypatch.setattr(binding, "present_devices", lambda driver: infos)
-        parts = tuple(DevicePlan(slot, "npu", "npu", (), ()) for slot in slots)
+        parts = tuple(DeviceProgram(slot, "npu", "npu", (), ()) for slot in slots)
         plan = Plan("m", (), (), (), (), (), parts)
         return [slot.name for slot in binding.bind(plan, MemoryResources({}, ()), devices)]
 

@@ -13,10 +13,11 @@ from support.plan_builder import CARD, CARD_BOUND_LATE, CPU, GPU, PlanBuilder, l
 from mansard import dims
 from mansard.ir import GraphBuilder
 from mansard.passes.fusion.fuse import fuse
-from mansard.plan.arena import Lease, plan_arena
-from mansard.plan.layout import CopyPlan, lay_out
+from mansard.plan.arena import LiveRange, plan_arena
+from mansard.plan.layout import lay_out
 from mansard.plan.plan import DispatchStep
-from mansard.plan.segments import Segments
+from mansard.plan.segments import SegmentIndex
+from mansard.plan.stores import StoreCopy
 from mansard.runtime.execution.submission import COMPUTE, FETCH, SEND, plan_submissions
 
 
@@ -42,7 +43,7 @@ class Memory:
             groups.setdefault(key if store.role == "arena" else id(store), []).append(store)
         for key, group in groups.items():
             needed = [max(sizes[value.id] for value in store.values) for store in group]
-            arena = plan_arena([Lease(n, s.first, s.last) for n, s in zip(needed, group, strict=True)])
+            arena = plan_arena([LiveRange(n, s.first, s.last) for n, s in zip(needed, group, strict=True)])
             for store, size, offset in zip(group, needed, arena.offsets, strict=True):
                 self.place[store] = (key, offset, offset + size)
         self.content = {}
@@ -58,7 +59,7 @@ class Memory:
 def run(plan, layout, order, sizes):
     """Run batches in an order; returns what the host finds in the outputs."""
     memory = Memory(layout, sizes)
-    sources = {copy.source for copies in layout.before.values() for copy in copies}
+    sources = {copy.source for copies in layout.copies_before.values() for copy in copies}
     fed = {store for stores in layout.uploads for store in stores} | sources
     for store in layout.stores:
         if (
@@ -70,7 +71,7 @@ def run(plan, layout, order, sizes):
     made = set()
     for work in order:
         for item in work.items:
-            if isinstance(item, CopyPlan):
+            if isinstance(item, StoreCopy):
                 memory.write(item.target, memory.content.get(item.source, "garbage"))
             elif isinstance(item, DispatchStep):
                 *reads, write = [layout.of_value[binding.value] for binding in item.bindings]
@@ -212,15 +213,15 @@ def test_contents_change_in_place_when_they_have_left():
 
 
 def test_segments_know_what_has_ended():
-    segments = Segments(two_chains())
+    segments = SegmentIndex(two_chains())
     assert segments.ended(1, 1, 0) == 1
     assert segments.ended(1, 1, 1) == 0
     assert segments.ended(0, 1, 1) == -1
     assert segments.start(1, 1) == 3
-    assert segments.early(1, 1, (0, 1)) == 0
-    assert segments.early(1, 0, (0, 0)) == 0
+    assert segments.earliest_overlap(1, 1, (0, 1)) == 0
+    assert segments.earliest_overlap(1, 0, (0, 0)) == 0
     chained = replace(two_chains().devices[0], segments=())
-    assert Segments(replace(two_chains(), devices=(chained,))).writers(3, 0) == []
+    assert SegmentIndex(replace(two_chains(), devices=(chained,))).writers(3, 0) == []
 
 
 def test_a_value_made_in_parts_is_written_where_its_parts_are():
@@ -229,8 +230,8 @@ def test_a_value_made_in_parts_is_written_where_its_parts_are():
     part = b.value(part_of=y, part_offset=0)
     b.segment(0, b.step("scale", x, part, params=(2,)))
     b.segment(0, b.step("scale", y, b.output(), params=(2,)))
-    assert Segments(b.plan()).writers(y, 0) == [0]
-    assert Segments(b.plan()).users(y, 0) == [0, 1]
+    assert SegmentIndex(b.plan()).writers(y, 0) == [0]
+    assert SegmentIndex(b.plan()).users(y, 0) == [0, 1]
 
 
 def test_memory_that_devices_fill_for_each_other_is_used_again():
@@ -249,7 +250,7 @@ def test_memory_that_devices_fill_for_each_other_is_used_again():
             assert len(found) >= steps - 1
             sizes.append(
                 sum(
-                    plan_arena([Lease(64, s.first, s.last) for s in own]).size
+                    plan_arena([LiveRange(64, s.first, s.last) for s in own]).size
                     for own in ([s for s in found if s.home == home] for home in (0, 1))
                 )
             )
