@@ -60,7 +60,7 @@ def asked_subgroup_size(requires: Iterable[str], setup: DeviceSetup) -> int | No
     """The size of subgroups that a module is made for, where the device has several and must be told."""
     if setup.limits["min_subgroup_size"] == setup.limits["max_subgroup_size"]:
         return None
-    sizes = [int(found[1]) for requirement in requires if (found := _SUBGROUP.fullmatch(requirement))]
+    sizes = [int(match[1]) for requirement in requires if (match := _SUBGROUP.fullmatch(requirement))]
     return sizes[0] if sizes else None
 
 
