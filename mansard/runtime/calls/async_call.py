@@ -94,7 +94,7 @@ class AsyncCall:
             self._running = True
             if self._error is not None:
                 self._lifecycle.cancellation.withdraw(self._call, self._error)
-        completions().when(self._call.context.finals, self._completed)
+        completions().when(self._call.context.timelines.finals, self._completed)
 
     def _completed(self) -> None:
         """Every device is done with the call."""

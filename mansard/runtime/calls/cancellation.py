@@ -38,7 +38,7 @@ class Cancellation:
         """Let a running call end in the background; it is withdrawn, unless ``error`` is a timeout."""
         if isinstance(error, DeadlineExceededError | CallCancelledError):
             self.withdraw(call, error)
-        completions().when(call.context.finals, lambda: self.discard(call, error))
+        completions().when(call.context.timelines.finals, lambda: self.discard(call, error))
 
     def interrupted(self, call: Call) -> None:
         """An interrupt ended the call at any point: what devices have of it ends in the background."""

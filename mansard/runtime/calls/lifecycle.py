@@ -17,7 +17,6 @@ from mansard.runtime.calls.idle_contexts import IdleContexts
 from mansard.runtime.calls.limits import Deadline, checked_int
 from mansard.runtime.calls.stats import StatsCounter
 from mansard.runtime.execution.context import Context
-from mansard.runtime.execution.copy_counts import CopyCounts
 from mansard.runtime.execution.environment import ExecutionEnvironment
 from mansard.runtime.execution.partition_shares import PartitionShares
 from mansard.runtime.memory.output_pool import OutputPool
@@ -102,7 +101,7 @@ class CallLifecycle:
     def wait(self, call: Call) -> None:
         """Block until every device is done with the call, also when one of them failed."""
         try:
-            for point in call.context.finals:
+            for point in call.context.timelines.finals:
                 try:
                     point.wait(call.time_left())
                 except MansardError as error:
@@ -178,10 +177,5 @@ class CallLifecycle:
         return context
 
     def _count(self, call: Call) -> None:
-        copies, (count, size) = call.context.copy_counts(), call.inputs.copied
-        if count:
-            copies = CopyCounts(
-                copies.device, copies.device_bytes, copies.host + count, copies.host_bytes + size
-            )
-        call.copies = copies
-        self.counter.count_calls(1, copies)
+        call.copies = call.context.copy_counts().plus_host(*call.inputs.copied)
+        self.counter.count_calls(1, call.copies)

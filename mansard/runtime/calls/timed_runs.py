@@ -107,7 +107,7 @@ class TimedRuns:
         try:
             run = self._run(context)
         except BaseException:
-            completions().when(context.finals, lambda: self._close(context))
+            completions().when(context.timelines.finals, lambda: self._close(context))
             raise
         self._admission.release()
         return run
@@ -117,8 +117,8 @@ class TimedRuns:
         with self._lock:  # in lockstep each request waits for the one submitted before it
             begin = time.perf_counter()
             context.start(self._inputs.arrays, self._last_finals if self._lockstep else ())
-            self._last_finals = context.finals
-        for point in context.finals:
+            self._last_finals = context.timelines.finals
+        for point in context.timelines.finals:
             point.wait()
         end = time.perf_counter()
         rows = context.profile()

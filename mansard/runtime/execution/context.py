@@ -65,8 +65,8 @@ class Context:
         except BaseException:
             self.memory.close()
             raise
-        self._device_copies = (recorder.copies, recorder.copied_bytes)
-        self._timelines = CallTimelines(slots, self.submissions)
+        self._device_copies = CopyCounts(recorder.copies, recorder.copied_bytes)
+        self.timelines = CallTimelines(slots, self.submissions)
         self._order = submission_order(slots, self.submissions)
         self._submitted_slots = 0
         """How many slots of `_order` have received their submissions of the current call."""
@@ -141,7 +141,7 @@ class Context:
         device = self.environment.slots[slot].device
         if self.bindings.stores[slot] and device.capabilities.import_alignment > 1:
             return None
-        return device.launcher(submission.commands, self._timelines.compute_semaphore(slot))
+        return device.launcher(submission.commands, self.timelines.compute_semaphore(slot))
 
     # A call --------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Context:
         received ends, and the error is raised.
         """
         self._submitted_slots = 0
-        self._timelines.begin_call()
+        self.timelines.begin_call()
         self.bindings.inputs = inputs
         self._outputs.begin(into)
         self._host_copies.reset()
@@ -176,25 +176,20 @@ class Context:
     def fail_unsubmitted(self, error: MansardError) -> None:
         """Fail with ``error`` what an interrupted `start` has not submitted, so that the call ends."""
         self._staged.end()
-        self._timelines.fail_unsubmitted(self._order[self._submitted_slots :], error)
+        self.timelines.fail_unsubmitted(self._order[self._submitted_slots :], error)
 
     @property
     def priority(self) -> int:
         """The priority of calls that start from now on; the highest runs first (`Semaphore.priority`)."""
-        return self._timelines.priority
+        return self.timelines.priority
 
     @priority.setter
     def priority(self, priority: int) -> None:
-        self._timelines.priority = priority
+        self.timelines.priority = priority
 
     def withdraw(self, error: MansardError) -> None:
         """Fail with ``error`` what devices have not begun of the running call (`Semaphore.withdraw`)."""
-        self._timelines.withdraw(error)
-
-    @property
-    def finals(self) -> list[Point]:
-        """The points at which the call started last has ended: the last of every lane."""
-        return self._timelines.finals
+        self.timelines.withdraw(error)
 
     def finish(self) -> list[Array]:
         """The outputs of a completed call.
@@ -202,7 +197,7 @@ class Context:
         Raises the error of a failed point, or ExecutionError when an assert of the model does not hold.
         """
         try:
-            for point in self.finals:
+            for point in self.timelines.finals:
                 error = point.error()
                 if error is not None:
                     raise error
@@ -217,11 +212,11 @@ class Context:
         It may when nothing has failed, or only by a withdrawal with ``error``.
         """
         self._release()
-        errors = self._timelines.errors()
+        errors = self.timelines.errors()
         if any(each is not error for each in errors):
             return False
         if errors:
-            self._timelines.renew()
+            self.timelines.renew()
             self._staged.renew()
             self._launcher = self._create_launcher()
         return True
@@ -232,7 +227,7 @@ class Context:
 
     def copy_counts(self) -> CopyCounts:
         """The copies of the last call."""
-        return CopyCounts(*self._device_copies, self._host_copies.count, self._host_copies.bytes)
+        return self._device_copies.plus_host(self._host_copies.count, self._host_copies.bytes)
 
     def close(self) -> None:
         """Free the recordings and buffers; no call may be running."""
@@ -252,7 +247,7 @@ class Context:
         if arrays is None:
             return False
         self._transfers.fill_inputs()
-        launcher.submit(self._timelines.first_value(slot), arrays)
+        launcher.submit(self.timelines.first_value(slot), arrays)
         return True
 
     def _submit(self, after: Sequence[Point]) -> None:
@@ -282,11 +277,11 @@ class Context:
         buffers: Mapping[int, Buffer],
         after: Sequence[Point],
     ) -> Submission:
-        waits = tuple(self._timelines.point(s, n) for s, n in recorded.wait)
+        waits = tuple(self.timelines.point(s, n) for s, n in recorded.wait)
         if not waits:
             waits = tuple(after)
         waits += self._staged.points(slot, number)
-        signal, commands = (self._timelines.point(slot, number),), recorded.commands
+        signal, commands = (self.timelines.point(slot, number),), recorded.commands
         if isinstance(commands, OutputBlockCopy):
             commands = commands.to(self._outputs.block(commands.store), slot)
         return Submission(commands, waits, signal, {i: buffers[i] for i in recorded.arguments})

@@ -15,6 +15,12 @@ class CopyCounts:
     host: int = 0
     host_bytes: int = 0
 
+    def plus_host(self, count: int, size: int) -> CopyCounts:
+        """These copies and so many more by the host."""
+        if not count:
+            return self
+        return CopyCounts(self.device, self.device_bytes, self.host + count, self.host_bytes + size)
+
 
 class HostCopyCounter:
     """Counts the copies by the host during a call."""

@@ -91,7 +91,7 @@ def test_a_timeline_knows_what_was_submitted(make):
     model = bound(scaled("cpu"), device)
     model(X)
     (context,) = model.bind()._calls.contexts()
-    (point,) = context.finals
+    (point,) = context.timelines.finals
     assert point.semaphore.promised == point.value
     assert Semaphore("nobody signals it").promised == 0
 
