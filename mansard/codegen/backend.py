@@ -12,6 +12,7 @@ import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mansard.analysis.attention import AttentionForm
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.parameters import Parameters
 from mansard.dims import DimLike
@@ -94,6 +95,11 @@ class Backend(abc.ABC):
         """Bytes of the largest buffer a kernel can use; larger weights are split. None: as much as there is
         memory. ``device`` is the one compiled for, where it is present."""
         return None
+
+    # Graphs ---------------------------------------------------------------------------------
+    def takes_attention(self, form: AttentionForm, target: KernelTarget) -> bool:
+        """Whether an attention may become one dispatch; it does where all targets agree."""
+        return form.partial is None
 
     # Dispatches -----------------------------------------------------------------------------
     @abc.abstractmethod

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Mapping, Sequence
 
 from mansard import dims
+from mansard.analysis.attention import AttentionForm
 from mansard.codegen import schedules
 from mansard.codegen.backend import Backend, CompiledDispatch
 from mansard.codegen.kernel import Kernel
@@ -36,6 +37,10 @@ class GeneratedBackend(Backend):
         """Which feature a kernel of the dispatch would need and the target lacks, in a sentence; else
         None."""
         return None
+
+    def takes_attention(self, form: AttentionForm, target: KernelTarget) -> bool:
+        """Where there is a schedule for it."""
+        return schedules.takes_attention(form, target)
 
     def refuses(self, dispatch: Dispatch, target: KernelTarget) -> str | None:
         """What no schedule covers, no instruction of the target can do, or its driver does not run to the

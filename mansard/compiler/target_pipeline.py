@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mansard.analysis.attention import AttentionForm
-from mansard.codegen.schedules.choose import takes_attention
 from mansard.compiler.dumps import Dumps
 from mansard.compiler.options import CompileOptions
 from mansard.compiler.targets import CompileTarget
@@ -61,4 +60,4 @@ def _takes_attention(form: AttentionForm, targets: Sequence[CompileTarget]) -> b
     """Whether an attention becomes one dispatch: every target has a kernel for it, or every requested one
     where it is a part of a split attention, which CPUs have no kernel for."""
     needed = [t for t in targets if form.partial is None or not t.slot.fallback]
-    return all(takes_attention(form, t.kernel) for t in needed)
+    return all(t.backend.takes_attention(form, t.kernel) for t in needed)

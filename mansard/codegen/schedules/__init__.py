@@ -1,6 +1,6 @@
 """Schedules turn a dispatch into kernel IR; `schedule` picks the one for a dispatch and a target."""
 
-from mansard.codegen.schedules.choose import candidates, choose, refuses, schedule
+from mansard.codegen.schedules.choose import candidates, choose, refuses, schedule, takes_attention
 from mansard.codegen.schedules.common.base import Scheduled
 
-__all__ = ["Scheduled", "candidates", "choose", "refuses", "schedule"]
+__all__ = ["Scheduled", "candidates", "choose", "refuses", "schedule", "takes_attention"]
