@@ -1,4 +1,4 @@
-"""The contract of drivers and devices."""
+"""The contract that drivers and devices fulfil."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ class QueueKind(enum.Enum):
     """Which queue of a device runs a recording."""
 
     COMPUTE = "compute"
-    """The queue for everything."""
+    """A queue for dispatches, copies and fills."""
     TRANSFER = "transfer"
-    """A queue for copies and fills beside it, where there is one (``capabilities.transfer_queue``)."""
+    """A queue for copies and fills that overlap with kernels, where there is one
+    (``capabilities.transfer_queue``)."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ class Capabilities:
     transfer_queue: bool = False
     """Copies on `QueueKind.TRANSFER` run while kernels do; without it they go to the one queue."""
     transfer_bytes: int = 4 << 20
-    """From here on a copy is worth its way to the transfer queue. Below, the time that queues take to wait
-    for each other counts (H200: 20 us for both ends; 4 MB take 100 us)."""
+    """The smallest copy that pays off on the transfer queue. Below, the synchronisation of the queues costs
+    more than the overlap gains (H200: 20 us for both ends; 4 MB take 100 us)."""
     transfer_profiling: bool = False
     """The transfer queue, too, reports the device time of every command."""
     host_threads: bool = False
@@ -130,12 +131,12 @@ class DeviceInfo:
 
     @property
     def tier(self) -> str:
-        """What the device is measured by and whether it passes: ``vulkan-1.3: supported``."""
+        """The baseline the device is held to, and whether it meets it: ``vulkan-1.3: supported``."""
         family = re.split(r"[+,]", self.target)[0].replace(":", "-")
         return f"{family}: {'supported' if self.supported else 'not supported'}"
 
     def is_product(self, part: str) -> bool:
-        """Whether the device's name has ``part`` in it, and no word behind it that makes it another product.
+        """Whether the device's name contains ``part``, and no word after it that makes it another product.
 
         ``GeForce RTX 4070`` is in ``NVIDIA GeForce RTX 4070 Ti``, which is another.
         """
@@ -290,7 +291,7 @@ class Device(abc.ABC):
         return None
 
     def records(self) -> Sequence[QueueRecord]:
-        """When the submissions that ended last were handed over, ready, begun and done, oldest first.
+        """When the submissions that ended last were submitted, became ready, started and ended; oldest first.
 
         As far as the device keeps that, for reports; empty by default.
         """

@@ -1,4 +1,4 @@
-"""Faults on demand, and the loop of a thread that serves a queue in pull mode: shared by simple devices."""
+"""Fault injection, and the loop of a thread that serves a queue in pull mode: shared by simple devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mansard.hal.device import Submission
 from mansard.hal.queue import Queue
 
 _IDLE_S = 60.0
-"""How often an idle thread looks up; work and closing wake it."""
+"""How often an idle thread checks for its end; work and closing wake it."""
 
 
 class Faults:
@@ -34,7 +34,7 @@ class Faults:
         self._released.set()
 
     def strike(self) -> MansardError | None:
-        """The failure of the submission at hand, or None; a hang is sat out here."""
+        """The failure injected into the present submission, or None; an injected hang blocks here."""
         if self._next is None:
             return None
         left, failure = self._next

@@ -1,4 +1,4 @@
-"""Allocation in the order of queues: memory goes from work to work without the host waiting."""
+"""Queue-ordered allocation: memory is reused by later work without the host waiting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.semaphore import Point
 
 KEPT_BYTES = 256 << 20
-"""Free memory that a pool keeps for later; what is beyond goes back to the device, the oldest first."""
+"""Free memory that a pool keeps for later; what exceeds it goes back to the device, the oldest first."""
 _WASTE = 2
 _SMALL = 64 * 1024
 """A free buffer is lent for less than its size, but not for less than half, unless it is this small."""

@@ -1,9 +1,9 @@
-"""A device served by Python threads, over memory of the host: the start of many a plug-in.
+"""A device served by Python threads, over memory of the host: a base class for plug-ins.
 
-What such a driver brings is `ThreadedDevice.load`, and `ThreadedDevice.run`, which does one dispatch. The
-rest of the contract is here: memory, checking and recording of commands, queues in pull mode (one for kernels
-and one for copies beside them), profiles, failures. A driver whose device has a C interface gives the native
-core an executor instead.
+Such a driver implements `ThreadedDevice.load`, and `ThreadedDevice.run`, which runs one dispatch. The rest of
+the contract is here: memory, checking and recording of commands, queues in pull mode (one for kernels and one
+for copies that overlap with them), profiles, failures. A driver whose device has a C interface gives the
+native core an executor instead.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ TRANSFER_BYTES = 64 << 10
 
 
 class ThreadedBuffer(Buffer):
-    """Memory of the device, or of the host's that it was given. ``seen``: whether the host may look."""
+    """Memory of the device, or memory that it imported. ``host_visible``: whether the host can access it."""
 
-    def __init__(self, address: int, size: int, kind: MemoryKind, seen: bool, owner: object) -> None:
+    def __init__(self, address: int, size: int, kind: MemoryKind, host_visible: bool, owner: object) -> None:
         self.address, self.size, self.kind = address, size, kind
-        self.host_pointer = address if seen else None
+        self.host_pointer = address if host_visible else None
         self._owner: object = owner
         self._account: tuple[ThreadedDevice, int] | None = None
 
@@ -113,7 +113,7 @@ class ThreadedDevice(Device):
         transfer_queue: bool | None = None,
     ) -> None:
         self.info, self.memory = info, memory
-        apart = not unified if transfer_queue is None else transfer_queue
+        has_transfer_queue = not unified if transfer_queue is None else transfer_queue
         self.capabilities = Capabilities(
             formats=formats,
             unified_memory=unified,
@@ -124,13 +124,13 @@ class ThreadedDevice(Device):
             max_workgroup_invocations=1,
             shared_memory_bytes=0,
             features=features,
-            transfer_queue=apart,
+            transfer_queue=has_transfer_queue,
             transfer_bytes=TRANSFER_BYTES,
             transfer_profiling=True,
         )
         self._used, self._lock = 0, threading.Lock()
         self._faults = Faults(info.id)
-        kinds = (QueueKind.COMPUTE, QueueKind.TRANSFER) if apart else (QueueKind.COMPUTE,)
+        kinds = (QueueKind.COMPUTE, QueueKind.TRANSFER) if has_transfer_queue else (QueueKind.COMPUTE,)
         self._queues = {kind: Queue.pulled(f"{info.id} {kind.value}") for kind in kinds}
         self._threads = [
             threading.Thread(
@@ -169,8 +169,8 @@ class ThreadedDevice(Device):
             self.give_back(size if local else 0)
             raise OutOfMemoryError(f"{self.info.id}: {size} bytes do not fit: {error}") from error
         raw = ctypes.c_uint8.from_buffer(memory)
-        seen = not local or self.capabilities.unified_memory
-        buffer = ThreadedBuffer(ctypes.addressof(raw), size, kind, seen, raw)
+        host_visible = not local or self.capabilities.unified_memory
+        buffer = ThreadedBuffer(ctypes.addressof(raw), size, kind, host_visible, raw)
         if local:
             buffer.count_for(self)
         return buffer

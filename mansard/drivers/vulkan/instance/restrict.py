@@ -177,7 +177,7 @@ def _is_fixed(name: str) -> bool:
 
 
 def _behind(name: str) -> set[str]:
-    """The Vulkan features that a name stands for; not those that have a name of their own beside it."""
+    """The Vulkan features that a name stands for, except those that have a name of their own as well."""
     alone = {parts[0] for other, parts in NAMED_FEATURES.items() if len(parts) == 1 and other != name}
     if name in EXTENSION_FEATURES:
         return set(feature_names(EXTENSION_FEATURES[name]))

@@ -16,7 +16,7 @@ FEATURE_STRUCTS = (
     vk.VkPhysicalDeviceVulkan12Features,
     vk.VkPhysicalDeviceVulkan13Features,
 )
-"""The structs beside VkPhysicalDeviceFeatures whose members are features; all names differ."""
+"""The structs, other than VkPhysicalDeviceFeatures, whose members are features; all names differ."""
 
 
 class ShaderBfloat16Features(vk.Chained):
