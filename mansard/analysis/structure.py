@@ -7,10 +7,12 @@ take exponential time; keys number each distinct node once.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from mansard.ir.ops import Assert, Attention, Concat, Generic, Op, Pad, Reshape, Scan, Scatter, Slice, Sort
+from mansard.ir.ops import Op
 from mansard.ir.scalar import (
+    NODES,
     Apply,
     Arg,
     Bitcast,
@@ -59,31 +61,18 @@ def attributes(op: Op) -> Hashable:
 
 
 def _attributes_of(op: Op) -> Hashable:
-    types = tuple(v.type for v in op.outputs)
-    match op:
-        case Generic():
-            return op.name, types, op.extents, op.maps, op.combiner, body_key(op.body)
-        case Slice():
-            return op.name, types, op.offsets, op.strides
-        case Concat():
-            return op.name, types, op.axis
-        case Pad():
-            return op.name, types, op.low, op.high, repr(op.value)
-        case Sort():
-            return op.name, types, op.axis, op.descending, op.limit
-        case Scan():
-            return op.name, types, op.axis, op.combiner, op.inclusive
-        case Attention():
-            return op.name, types, op.scale, op.causal
-        case Scatter():
-            return op.name, types, op.combiner
-        case Assert():
-            return op.name, op.message
-        case Reshape():
-            return op.name, types
-        case _:
-            # An op unknown here is only equal to itself.
-            return op.name, types, id(op)
+    fields = (_field_key(getattr(op, name)) for name in op.attribute_fields())
+    return op.name, tuple(v.type for v in op.outputs), *fields
+
+
+def _field_key(value: Any) -> Hashable:
+    if isinstance(value, NODES):
+        return body_key(value)
+    # The text tells 0.0 from -0.0, and makes NaN equal to itself.
+    if isinstance(value, float):
+        return repr(value)
+    key: Hashable = value
+    return key
 
 
 def _label(node: Scalar) -> Hashable:

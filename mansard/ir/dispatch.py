@@ -52,18 +52,8 @@ def _kind(op: Op) -> str:
 
 
 def is_contraction(op: Op) -> bool:
-    """A sum of products in which some operand is reused over a parallel dim (matmul, convolution)."""
-    if not isinstance(op, Generic) or op.combiner != "add" or len(op.inputs) < 2:
-        return False
-    parallel = {d for d in range(op.rank) if op.extents[d] != 1}
-    for index_map in op.maps:
-        if index_map is None or not index_map.results:
-            continue
-        used = {d for r in index_map.results for d, _ in r.terms}
-        # Operands that ignore the reduced dims are coefficients of the whole sum, not factors.
-        if used & set(op.reduced) and not parallel <= used:
-            return True
-    return False
+    """Whether an op is a sum of products with reuse (`Generic.is_contraction`)."""
+    return isinstance(op, Generic) and op.is_contraction
 
 
 @dataclass(frozen=True)

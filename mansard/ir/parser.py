@@ -12,8 +12,8 @@ from mansard.dims import Dim
 from mansard.errors import ImportModelError, ShapeContractError
 from mansard.ir.graph import Graph, State
 from mansard.ir.interpreter.scalar import Array
+from mansard.ir.op_text import read_op
 from mansard.ir.ops import Op
-from mansard.ir.text.op import read_op
 from mansard.ir.text.scanner import Scanner, Scope
 from mansard.ir.types import Constant, Value
 from mansard.ir.verify import verify

@@ -18,10 +18,8 @@ from collections.abc import Iterator
 from mansard.dims import Dim
 from mansard.ir.dispatch import DispatchGraph
 from mansard.ir.graph import Graph
-from mansard.ir.ops import Op
+from mansard.ir.op_text import print_op
 from mansard.ir.text.literals import name_text, quoted, typed, value_text
-from mansard.ir.text.op import op_text
-from mansard.ir.types import Location
 
 
 def print_graph(graph: Graph, locations: bool = False) -> str:
@@ -60,13 +58,6 @@ def _contract(dim: Dim) -> str:
     return f"{dim.name}: {dim.min} to {dim.max}{step}{typical}"
 
 
-def print_op(op: Op, locations: bool = False) -> str:
-    """One op as one line."""
-    results = ", ".join(map(typed, op.outputs))
-    text = f"{results} = {op_text(op)}" if op.outputs else op_text(op)
-    return f"{text}  // {_location(op.location)}" if locations and op.location.text else text
-
-
 def print_dispatches(graph: DispatchGraph) -> str:
     """``graph`` as text: each dispatch with its buffers, then its ops."""
     lines = []
@@ -77,9 +68,3 @@ def print_dispatches(graph: DispatchGraph) -> str:
         lines.append(f"dispatch {dispatch.name}[{domain}] ({inputs}) -> ({outputs})")
         lines.extend(f"  {print_op(op)}" for op in dispatch.ops)
     return "\n".join(lines)
-
-
-def _location(location: Location) -> str:
-    text = location.text
-    plain = text == text.strip() and text.isprintable() and not text.startswith('"')
-    return text if plain else quoted(text)

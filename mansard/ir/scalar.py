@@ -93,6 +93,8 @@ class Bitcast:
 
 
 Scalar = Union[Arg, Const, Index, DimValue, Gather, Apply, Cast, Bitcast]
+NODES = (Arg, Const, Index, DimValue, Gather, Apply, Cast, Bitcast)
+"""The classes of nodes."""
 
 
 def children(node: Scalar) -> tuple[Scalar, ...]:

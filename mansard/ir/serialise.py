@@ -18,24 +18,12 @@ from mansard import dims
 from mansard.dims import Dim, DimLike, Expr
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError
-from mansard.ir import ops as ops_module
-from mansard.ir import scalar as scalar_module
-from mansard.ir.ops import Op
-from mansard.ir.scalar import Apply, Scalar, children, walk
+from mansard.ir.ops import OPS, Op
+from mansard.ir.scalar import NODES, Apply, Scalar, children, walk
 from mansard.ir.scalar_ops import find_scalar_op, scalar_op
 from mansard.ir.types import IndexMap, Linear, Location, TensorType, Value
 
-_OPS: dict[str, type[Op]] = {
-    name: cls
-    for name, cls in vars(ops_module).items()
-    if isinstance(cls, type) and issubclass(cls, Op) and cls is not Op
-}
-_SCALARS: dict[str, type] = {
-    name: getattr(scalar_module, name)
-    for name in ("Arg", "Const", "Index", "DimValue", "Gather", "Apply", "Cast", "Bitcast")
-}
-_APART = frozenset({"inputs", "outputs", "location"})
-_FIELDS = {name: frozenset(f.name for f in dataclasses.fields(cls)) - _APART for name, cls in _OPS.items()}
+_SCALARS: dict[str, type] = {cls.__name__: cls for cls in NODES}
 
 
 class Writer:
@@ -68,13 +56,12 @@ class Writer:
     def op(self, op: Op) -> dict[str, Any]:
         """An op as data."""
         record: dict[str, Any] = {"op": type(op).__name__}
-        if _OPS.get(record["op"]) is not type(op):
+        if OPS.get(record["op"]) is not type(op):
             raise ArtifactError(f"no data form for ops of class {type(op).__name__}")
         record["in"] = [self.value(v) for v in op.inputs]
         record["out"] = [self.value(v) for v in op.outputs]
-        for field in dataclasses.fields(op):
-            if field.name not in _APART:
-                record[field.name] = self._field(getattr(op, field.name))
+        for name in op.attribute_fields():
+            record[name] = self._field(getattr(op, name))
         if self._locations and op.location.text:
             record["at"] = op.location.text
         return record
@@ -148,12 +135,11 @@ class Reader:
 
     def op(self, record: Mapping[str, Any]) -> Op:
         """An op from its data."""
-        cls = _OPS.get(record.get("op", ""))
+        cls = OPS.get(record.get("op", ""))
         if cls is None:
             raise ArtifactError(f"unknown op {record.get('op')!r}")
-        names = _FIELDS[record["op"]]
         fields = {k: self._field(v) for k, v in record.items() if k not in ("op", "in", "out", "at")}
-        if unknown := fields.keys() - names:
+        if unknown := fields.keys() - set(cls.attribute_fields()):
             raise ArtifactError(f"{cls.__name__} has no field {', '.join(sorted(unknown))}")
         inputs = tuple(self.values[i] for i in record["in"])
         outputs = tuple(self.values[i] for i in record["out"])

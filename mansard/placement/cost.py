@@ -6,23 +6,17 @@ measurements replace operations / rate + launch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mansard import dims
 from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch, is_contraction
-from mansard.ir.ops import Generic, Op, Reshape, Sort
-from mansard.ir.scalar import Apply, Cast, Gather, walk
-from mansard.ir.scalar_ops import scalar_op
+from mansard.ir.ops import Generic, Op
+from mansard.ir.scalar import Gather, walk
 from mansard.ir.types import Value
 from mansard.placement.kinds import kind_of
 from mansard.targets.profile import DeviceProfile
-
-STEP_OPERATIONS = 100
-"""Operations of products in the time of one scalar step that depends on the one before: about 200
-on a core with AVX-512 (Xeon), 25 in a GPU's sorting network (H200)."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +46,8 @@ def estimate_work(dispatch: Dispatch) -> WorkEstimate:
         size = dims.product(dispatch.domain) if value in gathered else value.type.elements
         read = dims.add(read, dims.mul(size, max(1, value.type.dtype.bits // 8)))
     written = dims.add(0, *(value.type.bytes for value in dispatch.outputs))
-    products = dims.add(0, *(_operations(op) for op in dispatch.ops if is_contraction(op)))
-    others = dims.add(0, *(_operations(op) for op in dispatch.ops if not is_contraction(op)))
+    products = dims.add(0, *(op.operations() for op in dispatch.ops if is_contraction(op)))
+    others = dims.add(0, *(op.operations() for op in dispatch.ops if not is_contraction(op)))
     return WorkEstimate(
         bytes=dims.add(read, written),
         operations=dims.add(products, others),
@@ -89,40 +83,6 @@ def _gathered(dispatch: Dispatch) -> set[Value]:
         if isinstance(op, Generic):
             tables |= {op.inputs[n.operand] for n in walk(op.body) if isinstance(n, Gather)}
     return tables
-
-
-def _operations(op: Op) -> DimLike:
-    if isinstance(op, Reshape):
-        return 0
-    if isinstance(op, Generic):
-        # Contractions widen narrow factors in the multiplication itself: those casts are free.
-        counted = (Apply,) if is_contraction(op) else (Apply, Cast)
-        each = sum(
-            scalar_op(n.op).operations if isinstance(n, Apply) else 1
-            for n in walk(op.body)
-            if isinstance(n, counted)
-        )
-        return dims.mul(dims.product(op.extents), each + (op.combiner is not None))
-    if isinstance(op, Sort):
-        return _sort_operations(op)
-    return dims.mul(sum_elements(op), 2)
-
-
-def _sort_operations(op: Sort) -> DimLike:
-    """A sort compares every element with every other of its line. A top-k compares each with the k-th so far,
-    and inserts the about k * log(n / k) that are better among the k, one step after another."""
-    elements, length = op.inputs[0].type.elements, op.inputs[0].type.shape[op.axis]
-    kept, line = dims.representative(op.outputs[0].type.shape[op.axis]), dims.representative(length)
-    if 4 * kept > line:
-        return dims.mul(dims.mul(elements, length), 4)
-    lines = dims.representative(elements) // max(1, line)
-    steps = lines * kept * kept * math.log(line / max(1, kept))
-    return dims.add(dims.mul(elements, 4), round(steps * STEP_OPERATIONS))
-
-
-def sum_elements(op: Op) -> DimLike:
-    """Elements of all operands of an op."""
-    return dims.add(0, *(v.type.elements for v in op.inputs))
 
 
 def seconds(work: WorkEstimate, profile: DeviceProfile) -> float:

@@ -27,8 +27,8 @@ from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import InputError, ShapeContractError, VerificationError
 from mansard.ir import Constant, GraphBuilder
-from mansard.ir.interpreter.generic import boxes
 from mansard.ir.interpreter.graph import interpret, run_op
+from mansard.ir.ops.generic_reference import boxes
 from mansard.ir.scalar import DimValue, Gather
 
 
@@ -92,7 +92,7 @@ def test_batched_grouped_contraction():
 
 @pytest.mark.parametrize("groups", [1, 2, 8])
 def test_convolution(groups, monkeypatch):
-    monkeypatch.setattr("mansard.ir.interpreter.generic.PRODUCT_ELEMENTS", 500)  # several boxes
+    monkeypatch.setattr("mansard.ir.ops.generic_reference.PRODUCT_ELEMENTS", 500)  # several boxes
     n, c, h, w, k, stride, dilation = 2, 8, 11, 9, 3, 2, 2
     out_c, per = 16, c // groups
     oh, ow = (h - dilation * (k - 1) - 1) // stride + 1, (w - dilation * (k - 1) - 1) // stride + 1
@@ -130,7 +130,7 @@ def test_max_pooling_propagates_nan():
     ("argmax", np.argmax),
 ])  # fmt: skip
 def test_reductions_in_several_boxes(combiner, numpy, monkeypatch):
-    monkeypatch.setattr("mansard.ir.interpreter.generic.BOX_POINTS", 7)
+    monkeypatch.setattr("mansard.ir.ops.generic_reference.BOX_POINTS", 7)
     b = GraphBuilder()
     x = b.input("x", (5, 4, 6), F32)
     y = b.generic([x], [plain(0, 2, 1)], (5, 6, 4), arg(0), reduced=1, combiner=combiner)

@@ -295,7 +295,7 @@ START = "graph g\n  dim s: 1 to 8\n  input %x: [s]x4xf32\n"
         (START + "  const %y: f32 key", 4, 17, "the key of the constant"),
         (START + "  state %y: f32 -> %z\n  return", 4, 20, "a value that the graph defines"),
         (START + "  return %y", 4, 10, "a value that is defined above"),
-        (START + "  %y: f32 = fold %x", 4, 13, r"an op \(generic, reshape"),
+        (START + "  %y: f32 = fold %x", 4, 13, r"an op \(assert, attention"),
         (START + "  %y: f32 = reshape %y", 4, 21, "a value that is defined above"),
         (START + "  %y: f32 = concat %x axes 0", 4, 23, "'axis'"),
         (START + "  %y: f32 = scan %x axis 0 sum", 4, 28, "one of add, mul, min, max"),

@@ -35,7 +35,8 @@ from mansard.ir import (
 )
 from mansard.ir.graph import State
 from mansard.ir.scalar import Apply, Arg, Bitcast, Cast, Const, DimValue, Gather, Index, Scalar
-from mansard.ir.verify import same_dim, verify
+from mansard.ir.shapes import same_dim
+from mansard.ir.verify import verify
 
 S = dims.symbol(Dim("s", 2, 64, 2))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mansard.ir.graph import Graph
-from mansard.ir.ops import Assert, Op, Slice, Sort
+from mansard.ir.ops import Op, Slice, Sort
 from mansard.ir.types import TensorType, Value
 
 
@@ -18,7 +18,7 @@ def _prune(graph: Graph) -> Graph:
     live = set(graph.live_outs())
     kept: list[Op] = []
     for op in reversed(graph.ops):
-        if isinstance(op, Assert) or any(v in live for v in op.outputs):
+        if op.has_effect or any(v in live for v in op.outputs):
             kept.append(op)
             live.update(op.inputs)
     constants = {v: c for v, c in graph.constants.items() if v in live}

@@ -23,8 +23,8 @@ from mansard.frontends.linalg.values import Elements, Empty, Entry, Load, Splat,
 from mansard.ir.graph import GraphBuilder
 from mansard.ir.ops import Op, Reshape
 from mansard.ir.scalar import Const, Scalar
+from mansard.ir.shapes import same_shape
 from mansard.ir.types import Constant, Location, Value
-from mansard.ir.verify import same_shape
 
 Handler = Callable[["Importer", Any], None]
 

@@ -1,4 +1,4 @@
-"""The reference interpreter: what a Graph means, op by op in NumPy, and the oracle of every test.
+"""The reference interpreter: runs a Graph op by op in NumPy (`Op.evaluate`). Tests compare all else with it.
 
 Reductions of f16, bf16 and f8 accumulate in f32, those of f32 in f32 or better. Where IEEE
 arithmetic leaves room (order of sums, the sign of a zero from min or max) a kernel may differ.
@@ -14,13 +14,10 @@ import numpy as np
 from mansard import dims
 from mansard.dims import Dim, DimLike
 from mansard.dtypes import from_numpy
-from mansard.errors import InputError, UnsupportedOpError, VerificationError
-from mansard.ir.combiners import UFUNCS, neutral
+from mansard.errors import InputError, VerificationError
 from mansard.ir.graph import Graph
-from mansard.ir.interpreter import scalar as scalars
-from mansard.ir.interpreter.generic import run_generic
 from mansard.ir.interpreter.scalar import Array
-from mansard.ir.ops import Assert, Attention, Concat, Generic, Op, Pad, Reshape, Scan, Scatter, Slice, Sort
+from mansard.ir.ops import Op
 from mansard.ir.types import Constant, TensorType, Value
 
 
@@ -60,7 +57,7 @@ def run_op(op: Op, operands: Sequence[Array], symbols: Mapping[str, int] | None 
     has another shape than the op says."""
     known = symbols or {}
     with np.errstate(all="ignore"):
-        results = _dispatch(op, operands, known)
+        results = op.evaluate(operands, known)
     for value, array in zip(op.outputs, results, strict=True):
         if array.shape != value.type.concrete(known) or array.dtype != value.type.dtype.numpy:
             raise VerificationError(
@@ -180,130 +177,3 @@ def _read(graph: Graph, values: Mapping[Value, Array], value: Value) -> Array:
     if value in values:
         return values[value]
     return load(value, graph.constants[value])
-
-
-def _dispatch(op: Op, operands: Sequence[Array], symbols: Mapping[str, int]) -> list[Array]:
-    match op:
-        case Generic():
-            return [run_generic(op, operands, symbols)]
-        case Reshape():
-            return [operands[0].reshape(op.output.type.concrete(symbols))]
-        case Slice():
-            return [_slice(op, operands[0], symbols)]
-        case Concat():
-            return [np.concatenate(operands, op.axis)]
-        case Pad():
-            return [_pad(op, operands[0], symbols)]
-        case Scatter():
-            return [_scatter(op, *operands)]
-        case Sort():
-            return _sort(op, operands[0])
-        case Scan():
-            return [_scan(op, operands[0])]
-        case Attention():
-            return [_attention(op, operands)]
-        case Assert():
-            if not operands[0].all():
-                raise InputError(op.message)
-            return []
-        case _:
-            raise UnsupportedOpError(op.name, str(op.location), "the reference interpreter has no rule")
-
-
-def _slice(op: Slice, x: Array, symbols: Mapping[str, int]) -> Array:
-    index = []
-    for offset, stride, size, extent in zip(
-        op.offsets, op.strides, op.output.type.concrete(symbols), x.shape, strict=True
-    ):
-        start = dims.evaluate(offset, symbols)
-        last = start + (size - 1) * stride
-        if size and not 0 <= start <= last < extent:
-            raise VerificationError(f"op slice ({op.output}): reads {start} to {last} of a dim of {extent}")
-        index.append(slice(start, last + 1, stride) if size else slice(0, 0))
-    return x[tuple(index)]
-
-
-def _pad(op: Pad, x: Array, symbols: Mapping[str, int]) -> Array:
-    out = np.full(op.output.type.concrete(symbols), op.value, x.dtype)
-    low = [dims.evaluate(n, symbols) for n in op.low]
-    out[tuple(slice(n, n + size) for n, size in zip(low, x.shape, strict=True))] = x
-    return out
-
-
-def _scatter(op: Scatter, target: Array, indices: Array, updates: Array) -> Array:
-    dtype = op.output.type.dtype
-    bounds = np.array(target.shape[: indices.shape[1]], np.int64)
-    inside = ((indices >= 0) & (indices < bounds)).all(axis=1)
-    where = tuple(indices[inside].T)
-    out = np.array(scalars.to_register(target, dtype))
-    rows = scalars.to_register(updates[inside], dtype)
-    if not where:  # zero columns: every row addresses the whole target
-        where = (np.zeros(len(rows), np.int64),)
-        out = out[None]
-    if op.combiner is None:
-        # NumPy keeps the last of repeated indices, which is the order the op states.
-        out[where] = rows
-    else:
-        UFUNCS[op.combiner].at(out, where, rows)
-    return scalars.to_storage(out.reshape(target.shape), dtype)
-
-
-def _sort(op: Sort, x: Array) -> list[Array]:
-    keys = scalars.to_register(x, op.inputs[0].type.dtype)
-    if op.descending:
-        # Reversing before and after keeps equal entries in their order.
-        flipped = np.argsort(np.flip(keys, op.axis), axis=op.axis, kind="stable")
-        order = keys.shape[op.axis] - 1 - np.flip(flipped, op.axis)
-    else:
-        order = np.argsort(keys, axis=op.axis, kind="stable")
-    if op.limit is not None:
-        order = np.take(order, np.arange(op.limit), axis=op.axis)
-    order = order.astype(np.int64)
-    return [np.take_along_axis(x, order, op.axis), order]
-
-
-def _scan(op: Scan, x: Array) -> Array:
-    dtype = op.output.type.dtype
-    values = scalars.to_register(x, dtype)
-    wide = np.float64 if values.dtype == np.float32 else values.dtype
-    out = np.asarray(UFUNCS[op.combiner].accumulate(values, axis=op.axis, dtype=wide))
-    if not op.inclusive and x.shape[op.axis]:
-        first = np.full_like(np.take(out, [0], op.axis), neutral(op.combiner, dtype))
-        out = np.concatenate([first, np.delete(out, -1, op.axis)], op.axis)
-    return scalars.to_storage(out.astype(values.dtype), dtype)
-
-
-def _attention(op: Attention, operands: Sequence[Array]) -> Array:
-    dtype = op.output.type.dtype
-    q, k, v = (scalars.to_register(a, dtype) for a in operands[:3])
-    batch, heads, rows, _ = q.shape
-    group = heads // k.shape[1]
-    length = k.shape[2]
-    mask = None
-    if len(operands) == 4:
-        mask = np.broadcast_to(operands[3], (batch, heads, rows, length))
-    kept = np.arange(length) <= np.arange(rows)[:, None] if op.causal else None
-    out = np.empty((batch, heads, rows, v.shape[3]), q.dtype)
-    for b in range(batch):
-        for h in range(heads):
-            scores = q[b, h] @ k[b, h // group].T * q.dtype.type(op.scale)
-            row_mask = None if mask is None else mask[b, h]
-            out[b, h] = _softmax(scores, row_mask, kept) @ v[b, h // group]
-    return scalars.to_storage(out, dtype)
-
-
-def _softmax(scores: Array, mask: Array | None, kept: Array | None) -> Array:
-    """Row softmax of masked scores; rows with nothing kept are zero."""
-    if mask is not None and mask.dtype != np.bool_:
-        scores = scores + mask.astype(scores.dtype)
-    elif mask is not None:
-        kept = mask if kept is None else kept & mask
-    if kept is not None:
-        scores = np.where(kept, scores, -np.inf)
-    if scores.shape[1] == 0:
-        return scores
-    shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
-    probabilities = shifted / shifted.sum(axis=1, keepdims=True)
-    if kept is not None:
-        probabilities = np.where(kept.any(axis=1, keepdims=True), probabilities, 0)
-    return np.asarray(probabilities, scores.dtype)

@@ -13,6 +13,10 @@ from mansard.ir.text.scanner import Scanner
 class Attribute(Protocol):
     """A part of an op's line after its operands."""
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of the op that the part states."""
+
     def text(self, op: Any) -> str:
         """The part for an op; empty where it has none."""
 
@@ -51,6 +55,10 @@ class Keyword:
     optional: bool = False
     field: str = ""
 
+    @property
+    def fields(self) -> tuple[str, ...]:  # noqa: D102  (see Attribute)
+        return (self.field or self.word,)
+
     def text(self, op: Any) -> str:  # noqa: D102  (see Attribute)
         value = getattr(op, self.field or self.word)
         return "" if value is None else f"{self.word} {self.kind.text(value)}"
@@ -70,6 +78,10 @@ class Flag:
     field: str = ""
     value: bool = True
 
+    @property
+    def fields(self) -> tuple[str, ...]:  # noqa: D102
+        return (self.field or self.word,)
+
     def text(self, op: Any) -> str:  # noqa: D102  (see Attribute)
         return self.word if getattr(op, self.field or self.word) is self.value else ""
 
@@ -84,6 +96,10 @@ class Choice:
     field: str
     words: Sequence[str]
     optional: bool = False
+
+    @property
+    def fields(self) -> tuple[str, ...]:  # noqa: D102
+        return (self.field,)
 
     def text(self, op: Any) -> str:  # noqa: D102  (see Attribute)
         return getattr(op, self.field) or ""
@@ -100,6 +116,10 @@ class Text:
     """A quoted text."""
 
     field: str
+
+    @property
+    def fields(self) -> tuple[str, ...]:  # noqa: D102
+        return (self.field,)
 
     def text(self, op: Any) -> str:  # noqa: D102  (see Attribute)
         return repr(getattr(op, self.field))

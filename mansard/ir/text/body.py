@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 from mansard import dims
 from mansard.dtypes import DType
-from mansard.ir.ops import Generic
 from mansard.ir.scalar import (
     Apply,
     Arg,
@@ -41,18 +40,18 @@ _NAME = re.compile(r"(t|d|in)(\d+)(?![\w.])")
 _DTYPES = {d.value: d for d in DType}
 
 Operand = tuple[Value, IndexMap | None]
+"""An operand and how a body reads it; no map where it is gathered from only."""
 
 
 # Printing -----------------------------------------------------------------------------------
-def body_text(op: Generic) -> str:
+def body_text(operands: Sequence[Operand], body: Scalar) -> str:
     """The operands, where they have to be listed, and the body in braces."""
-    operands = list(zip(op.inputs, op.maps, strict=True))
     texts = [read_text(*operand) for operand in operands]
-    gathered = {n.operand for n in walk(op.body) if isinstance(n, Gather)}
+    gathered = {n.operand for n in walk(body) if isinstance(n, Gather)}
     listed = (
-        operand_order(op.body) != list(range(len(operands)))
+        operand_order(body) != list(range(len(operands)))
         or len(set(operands)) < len(operands)
-        or any(op.maps[i] is not None for i in gathered)
+        or any(operands[i][1] is not None for i in gathered)
     )
     reads = [
         t if operands.count(o) == 1 else f"in{i}"
@@ -60,10 +59,10 @@ def body_text(op: Generic) -> str:
     ]
     gathers = [
         value_text(value) if _gathered(operands, value) == i else f"in{i}"
-        for i, value in enumerate(op.inputs)
+        for i, (value, _) in enumerate(operands)
     ]
-    body = f"{{{_Printer(reads, gathers).text(op.body)}}}"
-    return f"({', '.join(texts)}) {body}" if listed else body
+    text = f"{{{_Printer(reads, gathers).text(body)}}}"
+    return f"({', '.join(texts)}) {text}" if listed else text
 
 
 def operand_order(body: Scalar) -> list[int]:
@@ -139,16 +138,7 @@ def _bare(text: str) -> str:
 
 
 # Parsing ------------------------------------------------------------------------------------
-@dataclass
-class Body:
-    """A body that was read, with its operands."""
-
-    inputs: tuple[Value, ...]
-    maps: tuple[IndexMap | None, ...]
-    root: Scalar
-
-
-def read_body(scanner: Scanner) -> Body:
+def read_body(scanner: Scanner) -> tuple[list[Operand], Scalar]:
     """The opposite of `body_text`."""
     return _Parser(scanner).body()
 
@@ -187,7 +177,7 @@ class _Parser:
         self.operators = infix
         self.symbol = re.compile("|".join(re.escape(s) for s in sorted(infix, key=len, reverse=True)))
 
-    def body(self) -> Body:
+    def body(self) -> tuple[list[Operand], Scalar]:
         s = self.scanner
         if s.accept("("):
             self._list()
@@ -195,7 +185,7 @@ class _Parser:
         while (root := self._definition()) is None:
             pass
         if self.listed is not None:
-            return Body(tuple(v for v, _ in self.listed), tuple(m for _, m in self.listed), root)
+            return self.listed, root
         return self._in_order(root)
 
     def _list(self) -> None:
@@ -207,7 +197,7 @@ class _Parser:
             value = s.value()
             self.listed.append((value, s.index_map() if s.accept("[") else None))
 
-    def _in_order(self, root: Scalar) -> Body:
+    def _in_order(self, root: Scalar) -> tuple[list[Operand], Scalar]:
         """Operands by first use, which is not always the first place in the text."""
         operands = list(self.operands)
         order = operand_order(root)
@@ -222,7 +212,7 @@ class _Parser:
 
         if order != list(range(len(order))):
             root = rewrite(root, renumber)
-        return Body(tuple(operands[i][0] for i in order), tuple(operands[i][1] for i in order), root)
+        return [operands[i] for i in order], root
 
     def _definition(self) -> Scalar | None:
         """Read ``t0 = …;``, or the body's result."""

@@ -12,13 +12,12 @@ After::
     %b: 4xf32 = generic (d0:4) {abs(%x[d0])}
     return %b
 
-Asserts stay: they are there for their effect.
+Ops with an effect (Assert) stay.
 """
 
 from __future__ import annotations
 
 from mansard.ir.graph import Graph
-from mansard.ir.ops import Assert
 
 
 def eliminate_dead(graph: Graph) -> Graph:
@@ -26,7 +25,7 @@ def eliminate_dead(graph: Graph) -> Graph:
     live = set(graph.live_outs())
     kept = []
     for op in reversed(graph.ops):
-        if isinstance(op, Assert) or any(v in live for v in op.outputs):
+        if op.has_effect or any(v in live for v in op.outputs):
             kept.append(op)
             live.update(op.inputs)
     constants = {v: c for v, c in graph.constants.items() if v in live}

@@ -129,7 +129,7 @@ class _Folder:
 
     # Folding --------------------------------------------------------------------------------
     def _fold(self, op: Op) -> bool:
-        if isinstance(op, Assert) or not all(v in self.constants or v in self.generated for v in op.inputs):
+        if op.has_effect or not all(v in self.constants or v in self.generated for v in op.inputs):
             return False
         if isinstance(op, Generic) and is_generated(op):
             return False

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.graph import State
-from mansard.ir.ops import Reshape, Scatter
+from mansard.ir.ops import Reshape
 
 
 def mark_in_place(graph: DispatchGraph) -> DispatchGraph:
@@ -39,9 +39,10 @@ def mark_in_place(graph: DispatchGraph) -> DispatchGraph:
 
 
 def _updates(graph: DispatchGraph, dispatch: Dispatch, state: State) -> bool:
-    """Whether a dispatch is a scatter into the state and nothing else."""
+    """Whether a dispatch is an op that can change the state where it is, and nothing else."""
     ops = [op for op in dispatch.ops if not isinstance(op, Reshape)]
-    if len(ops) != 1 or not isinstance(ops[0], Scatter):
+    if len(ops) != 1 or ops[0].in_place_operand is None:
         return False
-    target, *others = (graph.base(v) for v in ops[0].inputs)
-    return target is state.before and state.before not in others
+    inputs = [graph.base(v) for v in ops[0].inputs]
+    target = inputs.pop(ops[0].in_place_operand)
+    return target is state.before and state.before not in inputs

@@ -11,18 +11,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mansard import dims
 from mansard.dtypes import DType
 from mansard.errors import VerificationError
-from mansard.ir.combiners import UFUNCS, neutral
+from mansard.ir.combiners import ARG_COMBINERS, UFUNCS, neutral
 from mansard.ir.interpreter import scalar as scalars
 from mansard.ir.interpreter.scalar import Array
-from mansard.ir.ops import Generic
 from mansard.ir.scalar import Apply, Arg, Bitcast, Cast, Const, DimValue, Gather, Index, Scalar, walk
 from mansard.ir.types import IndexMap
+
+if TYPE_CHECKING:
+    from mansard.ir.ops.generic import Generic
 
 BOX_POINTS = 1 << 20
 """Iteration points evaluated at a time."""
@@ -53,7 +56,7 @@ class _Evaluation:
         op = self.op
         if 0 in self.shape:
             return np.empty(self.shape, op.output.type.dtype.numpy)
-        if op.combiner in ("argmin", "argmax"):
+        if op.combiner in ARG_COMBINERS:
             return self._arg_reduce()
         if op.combiner is None:
             out = np.empty(self.shape, op.output.type.dtype.numpy)
