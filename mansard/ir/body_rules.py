@@ -48,7 +48,9 @@ def _check_node(check: OpCheck, node: Scalar, maps: Sequence[IndexMap | None], l
                 raise check.fail(f"index of dim {node.dim} of {loops} iteration dims")
             _is_i64(check, node.dtype)
         case DimValue():
-            check.known(node.value, "the body")
+            for s in () if isinstance(node.value, int) else node.value.symbols():
+                if check.symbols.get(s.name) != s:
+                    raise check.fail(f"the body uses {s}, which no input or state binds")
             _is_i64(check, node.dtype)
         case Const():
             check.literal(node.value, node.dtype)
