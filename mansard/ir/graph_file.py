@@ -54,9 +54,9 @@ def read_graph(path: Path, weights: Path | None = None) -> Graph:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ImportModelError(f"cannot read {path}: {error}") from error
-    beside = weights_file(path)
-    if weights is None and beside.exists():
-        weights = beside
+    default = weights_file(path)
+    if weights is None and default.exists():
+        weights = default
     return bind_weights(parse_graph(text), weights, str(path))
 
 

@@ -97,6 +97,23 @@ def test_a_frontend_of_another_package_is_found(tmp_path: Path) -> None:
     assert "no frontend reads 'model.other'" in listed and "toy models (a .toy file) by toy" in listed
 
 
+def test_the_command_line_reads_files_of_another_frontend(tmp_path: Path) -> None:
+    folder = out_of_tree(tmp_path)
+    (tmp_path / "model.toy").write_text("")
+
+    def compiled(file: str) -> subprocess.CompletedProcess[str]:
+        program = (
+            f"import sys; sys.path.append({str(folder)!r})\n"
+            "from mansard.cli.main import app\n"
+            f"app(['compile', {str(tmp_path / file)!r}, '--device', 'cpu', '--stop-after', 'fuse'])\n"
+        )
+        return subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+
+    assert compiled("model.toy").stdout.startswith("dispatch ")
+    refused = " ".join(compiled("model.other").stderr.replace("│", " ").split())
+    assert ".pt2, .mlir, .mir, FILE.py:FUNCTION, toy models (a .toy file)" in refused
+
+
 def test_a_package_that_a_frontend_lacks_is_named_with_its_remedy(tmp_path: Path) -> None:
     text = answer(out_of_tree(tmp_path), "import_model('model.toy', size=9)")
     assert "frontend 'toy' needs a package that is not installed (toy_framework)" in text
