@@ -33,6 +33,16 @@ def lower(
     else:
         output.write_text(f"{ir}\n", encoding="utf-8")
     out.show(f"{output}: the IR after {stop_after}" + (f"; {weights}: its weights" if weights else ""))
+    if isinstance(ir, Graph):
+        out.show(f"compile it further: mansard compile {output} --from {_following(stop_after)} -o ARTIFACT")
     out.result(
         {"pass": stop_after, "file": str(output), "weights": None if weights is None else str(weights)}
     )
+
+
+def _following(name: str) -> str:
+    """The step behind one that leaves a Graph, of which fusion is the last."""
+    from mansard.passes.pipeline import pipeline
+
+    names = [step.name for step in pipeline()]
+    return names[names.index(name) + 1]

@@ -57,6 +57,14 @@ def test_stop_edit_and_go_on(graph: Path, tmp_path: Path) -> None:
     assert 'no weights file: %w "layer.w"' in missing.stderr and "--weights FILE" in missing.stderr
 
 
+def test_the_report_says_how_to_go_on(graph: Path, tmp_path: Path) -> None:
+    lowered = tmp_path / "lowered.mir"
+    shown = invoke(graph, "--stop-after", "canonicalise.2", "-o", lowered).stdout
+    assert f"mansard compile {lowered} --from permute_producers.2 -o ARTIFACT" in " ".join(shown.split())
+    assert "--from" not in invoke(graph, "--stop-after", "fuse", "-o", lowered).stdout
+    assert lowered.read_text().startswith("dispatch ")
+
+
 def test_the_ir_goes_to_standard_output(graph: Path) -> None:
     text = invoke(graph, "--stop-after", "before_nothing", code=1).stderr
     assert "no pass 'before_nothing' in the pipeline; its passes: quantised_products" in text
