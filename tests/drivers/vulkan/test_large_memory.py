@@ -94,7 +94,7 @@ def test_weights_of_a_file_are_used_in_place_in_several_pieces(small_device, tmp
     inputs = [np.array([1, 1499, 700])]
     with Model(plan, resources, devices={"vulkan": small_device}) as model:
         compare(outputs(model, inputs), interpret(graph, inputs), rtol=1e-4, atol=1e-4)
-        pieces = model.bind()._constants.rows
+        pieces = model.bind()._environment.constants.rows
     assert len(pieces) > 1 and all(piece.kind == "mapped" for piece in pieces)
 
 
