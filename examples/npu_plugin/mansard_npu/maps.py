@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from mansard.ir.interpreter.generic import boxes
 
 from mansard import dims
 from mansard.dtypes import DType
 from mansard.ir.interpreter import scalar as scalars
-from mansard.ir.interpreter.generic import boxes
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import Apply, Arg, Bitcast, Cast, Const, DimValue, Index, Scalar, walk
 from mansard.ir.types import IndexMap, Value
