@@ -11,12 +11,12 @@ from support.fake_device import FakeDevice
 @pytest.fixture
 def make() -> Iterator:
     """Makes fake devices and closes them."""
-    made: list[FakeDevice] = []
+    devices: list[FakeDevice] = []
 
     def build(name: str = "cpu", **options) -> FakeDevice:
-        made.append(FakeDevice(name, **options))
-        return made[-1]
+        devices.append(FakeDevice(name, **options))
+        return devices[-1]
 
     yield build
-    for device in made:
+    for device in devices:
         device.close()

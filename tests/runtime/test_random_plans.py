@@ -53,7 +53,7 @@ def plans(draw) -> RandomPlan:
     b = PlanBuilder(*(f"d{i}" for i in range(slots)))
     queues = [_Queue() for _ in range(slots)]
     where: dict[tuple[int, int], int] = {}  # (node, slot): value id
-    made: dict[int, tuple[int, int] | None] = {}  # node: slot and segment
+    producers: dict[int, tuple[int, int] | None] = {}  # node: slot and segment
     ops: list[tuple[str, int, tuple[int, ...]]] = []
     uses: dict[int, list[int]] = {}  # value id: epochs
 
@@ -63,14 +63,14 @@ def plans(draw) -> RandomPlan:
     for _ in range(draw(st.integers(1, 2))):
         node, home = len(ops), slot()
         ops.append(("input", len(b.inputs), ()))
-        where[node, home], made[node] = b.input(home), None
+        where[node, home], producers[node] = b.input(home), None
     for _ in range(draw(st.integers(0, 2))):
         node = len(ops)
         ops.append(("constant", node + 3, ()))
         weight = len(b.weights)
         for s in range(slots):
             where[node, s] = b.constant(np.full(6, node + 3), s, weight=weight if s else None)
-        made[node] = None
+        producers[node] = None
     for _ in range(draw(st.integers(3, 14))):
         node, here = len(ops), slot()
         kind = draw(st.sampled_from(["add", "scale"]))
@@ -82,8 +82,8 @@ def plans(draw) -> RandomPlan:
                 where[arg, here] = target = b.value(here)
                 steps.append(b.move(source, target))
                 b.values[source] = _kept(b.values[source])
-                if made[arg] is not None:
-                    waits.append(made[arg])
+                if producers[arg] is not None:
+                    waits.append(producers[arg])
         out = b.value(here)
         values = [where[a, here] for a in args]
         params = (2,) if kind == "scale" else None
@@ -96,7 +96,7 @@ def plans(draw) -> RandomPlan:
         queue.segments[-1][1].extend([*steps, BarrierStep()])
         queue.epoch += 1
         ops.append((kind, 2, args))
-        where[node, here], made[node] = out, (here, len(queue.segments) - 1)
+        where[node, here], producers[node] = out, (here, len(queue.segments) - 1)
     for value, epochs in uses.items():
         spec = b.values[value]
         if spec.kind == "transient" and spec.last != 1 << 30:
@@ -142,12 +142,14 @@ def test_random_plans_compute_what_numpy_does(plan, data):
         model = Model(b.plan(), b.resources(), dict(zip(b.slots, devices, strict=True)))
         sets = [[np.arange(6, dtype=np.float32) + 10 * i + k for k in range(len(b.inputs))] for i in range(4)]
 
-        async def together() -> list:
+        async def concurrently() -> list:
             return await asyncio.gather(*(model.run_async(*inputs) for inputs in sets))
 
-        for got, inputs in zip([model(*sets[0]), *asyncio.run(together())], [sets[0], *sets], strict=True):
-            found = got if isinstance(got, tuple) else (got,)
-            for y, want in zip(found, expected(plan, inputs), strict=True):
+        for got, inputs in zip(
+            [model(*sets[0]), *asyncio.run(concurrently())], [sets[0], *sets], strict=True
+        ):
+            results = got if isinstance(got, tuple) else (got,)
+            for y, want in zip(results, expected(plan, inputs), strict=True):
                 assert np.array_equal(y, want)
         assert [race for context in model.bind()._calls.contexts() for race in races(context)] == []
         model.close()
@@ -161,7 +163,7 @@ def test_random_plans_compute_what_numpy_does(plan, data):
 @given(plan=plans(), data=st.data())
 def test_random_plans_in_which_a_kernel_fails_leave_nothing_behind(plan, data):
     b = plan.builder
-    slot = data.draw(st.sampled_from([n for n, own in enumerate(b.segments) if own]))
+    slot = data.draw(st.sampled_from([n for n, local in enumerate(b.segments) if local]))
     number = data.draw(st.integers(0, len(b.segments[slot]) - 1))
     segment = b.segments[slot][number]
     used = next(step for step in segment.steps if isinstance(step, DispatchStep)).bindings[-1].value
@@ -176,10 +178,10 @@ def test_random_plans_in_which_a_kernel_fails_leave_nothing_behind(plan, data):
             with pytest.raises(ExecutionError, match="exploded"):
                 model(*inputs)
 
-        async def together() -> list:
+        async def concurrently() -> list:
             return await asyncio.gather(*(model.run_async(*inputs) for _ in range(4)), return_exceptions=True)
 
-        assert all(isinstance(found, ExecutionError) for found in asyncio.run(together()))
+        assert all(isinstance(error, ExecutionError) for error in asyncio.run(concurrently()))
         model.close()
         assert all(device.live == 0 for device in devices)
     finally:

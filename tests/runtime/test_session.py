@@ -263,11 +263,11 @@ def test_weights_exist_once_in_one_memory(make):
     b.segment(0, b.step("add", x, w, y0))
     b.segment(1, b.move(x, x_gpu), b.step("add", x_gpu, w_gpu, y1))
     unified = {**gpu_options("unified"), "import_host": False}
-    for options, ways in ((gpu_options("unified"), ["mapped", "shared"]), (unified, ["shared", "uploaded"])):
+    for options, kinds in ((gpu_options("unified"), ["mapped", "shared"]), (unified, ["shared", "uploaded"])):
         model = bound(b, make("cpu"), make("gpu", **options))
         for y in model(X):
             assert np.array_equal(y, X + np.arange(6))
-        assert sorted(row.kind for row in model.memory() if row.what == "weights") == ways
+        assert sorted(row.kind for row in model.memory() if row.what == "weights") == kinds
 
 
 # Profiles, devices, closing -----------------------------------------------------------------------

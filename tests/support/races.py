@@ -14,7 +14,7 @@ Access = tuple[object, int, int, bool]
 
 def races(context: Context) -> list[str]:
     """Pairs of batches that may run at the same time, of which one writes what the other uses."""
-    recorded = {(s, n): batch for s, own in enumerate(context.submissions) for n, batch in enumerate(own)}
+    recorded = {(s, n): batch for s, local in enumerate(context.submissions) for n, batch in enumerate(local)}
     lanes: dict[tuple[int, int], Batch] = {}
     before: dict[Batch, set[Batch]] = {}
 
@@ -26,42 +26,42 @@ def races(context: Context) -> list[str]:
             before[batch] = set(waits).union(*(behind(wait) for wait in waits))
         return before[batch]
 
-    found = []
+    conflicts = []
     used = {batch: _accesses(batch[0], each.commands) for batch, each in recorded.items()}
     for (slot, number), each in recorded.items():  # a timeline's values must rise
         previous = lanes.get((slot, each.lane))
         if previous is not None and previous not in behind((slot, number)):
-            found.append(f"lane {each.lane} of slot {slot}: {number} does not wait for {previous[1]}")
+            conflicts.append(f"lane {each.lane} of slot {slot}: {number} does not wait for {previous[1]}")
         lanes[slot, each.lane] = (slot, number)
-    batches = list(recorded)
-    for position, one in enumerate(batches):
-        for other in batches[position + 1 :]:
+    ids = list(recorded)
+    for position, one in enumerate(ids):
+        for other in ids[position + 1 :]:
             if one in behind(other) or other in behind(one):
                 continue
-            found += [
+            conflicts += [
                 f"{one} and {other} at {a[0]} {max(a[1], b[1])}"
                 for a in used[one]
                 for b in used[other]
                 if a[0] == b[0] and a[1] < b[2] and b[1] < a[2] and (a[3] or b[3])
             ]
-    return found
+    return conflicts
 
 
 def _accesses(slot: int, commands: object) -> list[Access]:
     if isinstance(commands, OutputBlockCopy):  # the recording of the last call
         commands = commands.latest
     assert isinstance(commands, FakeCommands)
-    found: list[Access] = []
+    accesses: list[Access] = []
     for command in commands.commands:
         if isinstance(command, DispatchCommand):
             size = 4 * command.params[0]
             *reads, write = command.bindings
-            found += [_access(slot, ref, size, False) for ref in reads]
-            found.append(_access(slot, write, size, True))
+            accesses += [_access(slot, ref, size, False) for ref in reads]
+            accesses.append(_access(slot, write, size, True))
         elif isinstance(command, CopyCommand):
-            found.append(_access(slot, command.source, command.size, False))
-            found.append(_access(slot, command.target, command.size, True))
-    return found
+            accesses.append(_access(slot, command.source, command.size, False))
+            accesses.append(_access(slot, command.target, command.size, True))
+    return accesses
 
 
 def _access(slot: int, ref: BufferRef, size: int, write: bool) -> Access:

@@ -151,10 +151,10 @@ def test_exclusive_waits_for_who_came_before_and_holds_off_who_comes_later():
 
 def test_threads_never_hold_more_than_there_are_and_lose_none():
     admission = Admission(3, max_queued=5)
-    lock, running, most, refused = threading.Lock(), 0, 0, 0
+    lock, running, peak, refused = threading.Lock(), 0, 0, 0
 
     def work(seed: int) -> None:
-        nonlocal running, most, refused
+        nonlocal running, peak, refused
         rng = random.Random(seed)
         for _ in range(150):
             try:
@@ -166,7 +166,7 @@ def test_threads_never_hold_more_than_there_are_and_lose_none():
                 continue
             with lock:
                 running += 1
-                most = max(most, running)
+                peak = max(peak, running)
             if rng.random() < 0.3:
                 time.sleep(0.0003)
             with lock:
@@ -178,7 +178,7 @@ def test_threads_never_hold_more_than_there_are_and_lose_none():
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert most <= 3
+    assert peak <= 3
     assert running == 0
     with admission.exclusive():
         pass

@@ -18,8 +18,8 @@ from mansard.runtime.profiling.profile import Profile
 
 def profile(rows: dict[str, list[tuple[str, int, int]]], latency_us: float) -> Profile:
     parts = tuple(
-        DeviceTimeline(slot, slot, tuple(ProfileRow(label, 1000 * a, 1000 * b) for label, a, b in found))
-        for slot, found in rows.items()
+        DeviceTimeline(slot, slot, tuple(ProfileRow(label, 1000 * a, 1000 * b) for label, a, b in spans))
+        for slot, spans in rows.items()
     )
     return Profile(parts, latency_us / 1e3, {"cpu": 4, "gpu": 1}, nodes=dataflow(diamond()))
 
@@ -44,8 +44,8 @@ def test_dataflow_follows_values_across_devices() -> None:
 
 def test_dispatch_parents_look_through_copies() -> None:
     nodes = dataflow(diamond())
-    found = dispatch_parents(nodes)
-    named = {nodes[n].label: [nodes[p].label for p in before] for n, before in found.items()}
+    parents = dispatch_parents(nodes)
+    named = {nodes[n].label: [nodes[p].label for p in before] for n, before in parents.items()}
     assert named == {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"], "e": ["d"]}
     assert [node.label for node in dataflow(two_device_plan()) if node.kind == "dispatch"] == [
         "double",
@@ -70,7 +70,7 @@ def test_the_bound_is_the_critical_path_when_it_is_longer_than_any_device_is_bus
     assert one.efficiency == pytest.approx(0.69)
     assert one.devices["cpu"]["busy_ms"] == pytest.approx(0.036)
     assert one.devices["gpu"]["idle_ms"] == pytest.approx(0.047)
-    assert one.overlap_ms == pytest.approx(0.013)  # b beside the copy and c
+    assert one.overlap_ms == pytest.approx(0.013)  # b overlaps with the copy and c
 
 
 def test_the_bound_is_the_busiest_device_when_no_chain_is_longer() -> None:

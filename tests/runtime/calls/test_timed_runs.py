@@ -77,8 +77,8 @@ def test_serial_order_refuses_circles() -> None:
 
 
 def test_in_lockstep_every_batch_waits_for_the_one_before() -> None:
-    found = in_lockstep([[batch(), batch((0, 0))], [batch(), batch((1, 0), (0, 1))]])
-    assert [[set(b.wait) for b in own] for own in found] == [
+    chained = in_lockstep([[batch(), batch((0, 0))], [batch(), batch((1, 0), (0, 1))]])
+    assert [[set(b.wait) for b in local] for local in chained] == [
         [set(), {(0, 0)}],
         [{(0, 1)}, {(1, 0), (0, 1)}],
     ]
@@ -172,7 +172,7 @@ def test_devices_on_the_hosts_cores_are_given_work_last(make) -> None:
     order = []
     for device in (cpu, gpu):
         submit = device.submit
-        device.submit = lambda batches, d=device, s=submit: (order.append(d), s(batches))
+        device.submit = lambda submissions, d=device, s=submit: (order.append(d), s(submissions))
     model = bound(two_branches(), cpu, gpu)
     model(X, X)
     assert order == [gpu, cpu]
@@ -197,10 +197,10 @@ def many(rows: dict[str, list[tuple[str, int, int, int]]], latency_us: float, **
         DeviceTimeline(
             slot,
             slot,
-            tuple(ProfileRow(label, 1000 * a, 1000 * b) for label, a, b, _ in found),
-            requests=tuple(request for *_, request in found),
+            tuple(ProfileRow(label, 1000 * a, 1000 * b) for label, a, b, _ in spans),
+            requests=tuple(request for *_, request in spans),
         )
-        for slot, found in rows.items()
+        for slot, spans in rows.items()
     )
     return Profile(parts, latency_us / 1e3, nodes=dataflow(diamond()), requests=2, **fields)
 
@@ -221,7 +221,7 @@ def test_the_bound_of_requests_is_the_busiest_device_or_one_chain() -> None:
     assert many(quick, 80).bound_by == "cpu"
 
 
-def test_copies_beside_kernels_bound_by_the_busier_queue() -> None:
+def test_overlapped_copies_and_kernels_are_bound_by_the_busier_queue() -> None:
     rows = (ProfileRow("transfer v1", 0, 30_000), ProfileRow("c", 30_000, 80_000))
     part = DeviceTimeline("gpu", "gpu", rows)
     cpu = DeviceTimeline("cpu", "cpu", ())

@@ -26,21 +26,21 @@ SIDE = 48
 DEVICES = ("cpu", "vulkan")
 
 
-@pytest.fixture(params=["unified", "apart", "apart, copies beside"])
+@pytest.fixture(params=["unified", "discrete", "discrete, overlapped copies"])
 def vulkan(request: pytest.FixtureRequest) -> Iterator[VulkanDevice]:
     """A device as it is, if it shares the host's memory, and as if it had memory of its own (and a queue for
     copies however small, with results that are lent to the caller)."""
     vulkan_support.usable_device()
-    found = driver("vulkan")
-    assert found is not None
-    found.configure(disable=None if request.param == "unified" else ["unified_memory"])
+    vulkan_driver = driver("vulkan")
+    assert vulkan_driver is not None
+    vulkan_driver.configure(disable=None if request.param == "unified" else ["unified_memory"])
     try:
-        device = found.open(found.devices()[0])
+        device = vulkan_driver.open(vulkan_driver.devices()[0])
         assert isinstance(device, VulkanDevice)
         if request.param == "unified" and not device.capabilities.unified_memory:
             device.close()
             pytest.skip("the device has memory of its own")
-        if "beside" in request.param:  # without a queue for them, they go to the one there is
+        if "overlapped" in request.param:  # without a queue for them, they go to the one there is
             able = device.capabilities
             device.capabilities = replace(
                 able, transfer_queue=True, transfer_bytes=1, transfer_profiling=able.profiling
@@ -48,7 +48,7 @@ def vulkan(request: pytest.FixtureRequest) -> Iterator[VulkanDevice]:
         yield device
         device.close()
     finally:
-        found.configure(disable=None)
+        vulkan_driver.configure(disable=None)
 
 
 def network() -> Graph:
@@ -86,19 +86,19 @@ PINS = {
 def test_only_what_the_plan_says_is_copied(vulkan: VulkanDevice, pins: str) -> None:
     graph = network()
     chosen = tuple((f"product {n}", DEVICES[which]) for n, which in enumerate(PINS[pins]))
-    made = compile_graph(graph, CompileOptions(DEVICES, PlacementOptions(pins=chosen)))
-    assert {(d.location, d.device) for d in made.plan.decisions} == set(chosen)
-    assert made.plan.prediction is not None
-    resources = MemoryResources(made.executables, made.weights)
+    compiled = compile_graph(graph, CompileOptions(DEVICES, PlacementOptions(pins=chosen)))
+    assert {(d.location, d.device) for d in compiled.plan.decisions} == set(chosen)
+    assert compiled.plan.prediction is not None
+    resources = MemoryResources(compiled.executables, compiled.weights)
     x = np.random.default_rng(9).standard_normal((SIDE, SIDE)).astype(np.float32)
-    with Model(made.plan, resources, {"vulkan": vulkan}) as model:
-        for found, expected in zip(outputs(model, [x]), interpret(graph, [x]), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-        assert model.stats.device_bytes == made.plan.prediction.copied_bytes
+    with Model(compiled.plan, resources, {"vulkan": vulkan}) as model:
+        for result, expected in zip(outputs(model, [x]), interpret(graph, [x]), strict=True):
+            np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+        assert model.stats.device_bytes == compiled.plan.prediction.copied_bytes
         profile = model.profile(x)
         assert (profile.copies.device, profile.copies.device_bytes) == (
             model.stats.device_copies // 2,
-            made.plan.prediction.copied_bytes,
+            compiled.plan.prediction.copied_bytes,
         )
         if vulkan.capabilities.unified_memory:
             assert model.stats.device_copies == 0
@@ -107,12 +107,12 @@ def test_only_what_the_plan_says_is_copied(vulkan: VulkanDevice, pins: str) -> N
             # Each constant is on the device that reads it, and only there.
             read = {
                 binding.value
-                for segment in made.plan.devices[1].segments
+                for segment in compiled.plan.devices[1].segments
                 for step in segment.steps
                 if isinstance(step, DispatchStep)
                 for binding in step.bindings
             }
-            weights = [v for v in made.plan.values if v.kind == "constant" and v.id in read]
+            weights = [v for v in compiled.plan.values if v.kind == "constant" and v.id in read]
             assert len(weights) == sum(PINS[pins][:6])
             assert model.stats.uploaded_bytes == sum(int(str(v.bytes)) for v in weights)
             if (

@@ -57,7 +57,7 @@ def test_a_failure_in_the_middle_is_raised_and_the_next_call_is_right(vulkan, ma
             compare(outputs(model, INPUTS), expected)
 
 
-def test_other_requests_go_on_beside_one_that_fails(vulkan):
+def test_other_requests_go_on_while_one_fails(vulkan):
     expected = interpret(chain(), INPUTS)
     with split() as ours, compiled(chain(), "cpu") as other:
         wrong = []

@@ -155,11 +155,11 @@ def alive() -> Counter[str]:
         gc.collect()
     kinds = (Context, Buffer, CommandBuffer, Semaphore, native.Status, Model)
     # The class as it is, not as objects of other libraries have it: asking some for it warns.
-    found = Counter(type(each).__name__ for each in gc.get_objects() if issubclass(type(each), kinds))
-    found["descriptors"] = len([*Path("/proc/self/fd").iterdir()])
-    found["threads"] = len([*Path("/proc/self/task").iterdir()])
-    found["errors"] = native.transported_errors()
-    return found
+    counts = Counter(type(each).__name__ for each in gc.get_objects() if issubclass(type(each), kinds))
+    counts["descriptors"] = len([*Path("/proc/self/fd").iterdir()])
+    counts["threads"] = len([*Path("/proc/self/task").iterdir()])
+    counts["errors"] = native.transported_errors()
+    return counts
 
 
 def resident() -> int:

@@ -63,7 +63,7 @@ def triple(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_failure_reaches_its_call_alone(devices: Devices, name: str) -> None:
-    beside, wrong, over = others(devices, name), [], threading.Event()
+    healthy, wrong, over = others(devices, name), [], threading.Event()
 
     def go_on(other: Model) -> None:
         try:
@@ -74,7 +74,7 @@ def test_a_failure_reaches_its_call_alone(devices: Devices, name: str) -> None:
 
     with model(devices) as ours:
         check(ours)
-        threads = [threading.Thread(target=go_on, args=(other,)) for other in beside]
+        threads = [threading.Thread(target=go_on, args=(other,)) for other in healthy]
         for thread in threads:
             thread.start()
         for _ in range(5):
@@ -107,10 +107,10 @@ def test_of_calls_in_flight_one_fails(devices: Devices, name: str) -> None:
 
     with model(devices) as ours:
         fail(devices, name, after=3)
-        found = asyncio.run(main(ours))
-        failed = [y for y in found if isinstance(y, BaseException)]
+        results = asyncio.run(main(ours))
+        failed = [y for y in results if isinstance(y, BaseException)]
         assert [type(error) for error in failed] == [ExecutionError]
-        for x, y in zip(inputs, found, strict=True):
+        for x, y in zip(inputs, results, strict=True):
             if not isinstance(y, BaseException):
                 np.testing.assert_array_equal(y, expected(x))
         check(ours)
@@ -118,7 +118,7 @@ def test_of_calls_in_flight_one_fails(devices: Devices, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hang_ends_with_the_callers_patience(devices: Devices, name: str) -> None:
-    beside = others(devices, name)
+    healthy = others(devices, name)
     with model(devices) as ours:
         check(ours)
         hang(devices, name)
@@ -126,7 +126,7 @@ def test_a_hang_ends_with_the_callers_patience(devices: Devices, name: str) -> N
         with pytest.raises(WaitTimeoutError, match="value"):
             ours(X, timeout=0.05)
         assert time.monotonic() - begin < TIMEOUT / 2
-        for other in beside:
+        for other in healthy:
             check(other, of=triple)
         devices.release()
         check(ours)
@@ -180,16 +180,16 @@ def lose(devices: Devices, name: str) -> type[MansardError]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_device_that_dies_takes_the_models_on_it_alone(devices: Devices, name: str) -> None:
-    beside = others(devices, name)
+    healthy = others(devices, name)
     ours = model(devices)
     check(ours)
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def call() -> None:
         try:
             ours(X, timeout=TIMEOUT)
         except BaseException as error:
-            found.append(error)
+            errors.append(error)
 
     # Held up before the device that dies has its turn, or on the way there.
     before = "adder" if name == "cpu" else "cpu"
@@ -200,11 +200,11 @@ def test_a_device_that_dies_takes_the_models_on_it_alone(devices: Devices, name:
     kind = lose(devices, name)
     getattr(devices, before).release()
     thread.join()
-    assert [type(error) for error in found] == [kind]
+    assert [type(error) for error in errors] == [kind]
     for _ in range(2):
         with pytest.raises(DeviceError, match=r"closed|lost|DEVICE_LOST"):
             ours(X, timeout=TIMEOUT)
-    for other in beside:
+    for other in healthy:
         check(other, of=triple)
     ours.close()
 
@@ -217,4 +217,4 @@ def test_memory_runs_out_before_a_call(devices: Devices) -> None:
             ours(X, timeout=TIMEOUT)
         check(ours)
         devices.vulkan.inject(allocation=True)
-        check(ours, X[:77])  # the memory of idle shapes is given up for it
+        check(ours, X[:77])  # the memory of idle shapes is freed for it

@@ -11,7 +11,7 @@ def slot(host_threads):
     return SimpleNamespace(device=SimpleNamespace(capabilities=SimpleNamespace(host_threads=host_threads)))
 
 
-def batches(*waits):
+def submissions(*waits):
     return [SimpleNamespace(wait=tuple(wait)) for wait in waits]
 
 
@@ -25,5 +25,5 @@ def batches(*waits):
 )
 def test_the_hosts_cores_come_last_unless_all_others_wait_for_them(gpu_waits, expected):
     slots = [slot(True), slot(False), slot(False)]
-    found = [batches([], [(1, 0)]), batches(*gpu_waits), batches([(0, 0)])]
-    assert submission_order(slots, found) == expected
+    recorded = [submissions([], [(1, 0)]), submissions(*gpu_waits), submissions([(0, 0)])]
+    assert submission_order(slots, recorded) == expected

@@ -30,27 +30,27 @@ def test_pieces_on_devices_of_any_kind_compute_the_whole(data):
     edges = [0, *(cut * UNIT for cut in cuts), SIDE]
     initial = tuple(b - a for a, b in itertools.pairwise(edges))
     along = data.draw(st.sampled_from(["rows", "columns"]))
-    made = planned(chain(steps), slots, initial, lambda: data.draw(st.integers(0, slots - 1)), along)
-    check_plan(made.plan)
+    partitioned = planned(chain(steps), slots, initial, lambda: data.draw(st.integers(0, slots - 1)), along)
+    check_plan(partitioned.plan)
     devices = [data.draw(st.sampled_from(sorted(KINDS))) for _ in range(slots)]
     x = (np.random.default_rng(len(steps)).standard_normal((SIDE, SIDE)) / 8).astype(np.float32)
-    (expected,) = interpret(made.graph, [x])
-    with made.model(devices) as model:
+    (expected,) = interpret(partitioned.graph, [x])
+    with partitioned.model(devices) as model:
         assert not model.dims
         for _ in range(3):  # whatever the shares become
             np.testing.assert_allclose(model(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 def test_pieces_of_devices_that_share_memory_are_made_in_place():
-    made = planned(chain(["rows", "exchange"]), 2, (24, 40), lambda: 0)
-    with made.model(["unified", "unified"]) as model:
+    partitioned = planned(chain(["rows", "exchange"]), 2, (24, 40), lambda: 0)
+    with partitioned.model(["unified", "unified"]) as model:
         model(np.ones((SIDE, SIDE), np.float32))
         assert (model.stats.device_copies, model.stats.host_copies) == (0, 3)  # two inputs, one output
 
 
 def test_a_piece_is_copied_to_its_place_on_a_device_with_memory_of_its_own():
-    made = planned(chain(["rows"]), 2, (24, 40), lambda: 0)
-    with made.model(["cpu", "discrete"]) as model:
+    partitioned = planned(chain(["rows"]), 2, (24, 40), lambda: 0)
+    with partitioned.model(["cpu", "discrete"]) as model:
         model(np.ones((SIDE, SIDE), np.float32))
         row = SIDE * 4
         # The input to the second device; its piece, or the first one's, to where the other's is.
@@ -58,17 +58,19 @@ def test_a_piece_is_copied_to_its_place_on_a_device_with_memory_of_its_own():
 
 
 def test_a_device_is_given_the_rows_that_its_piece_reads():
-    made = planned(chain(["map", "rows"]), 2, (24, 40), lambda: 0)
-    with made.model(["cpu", "discrete"]) as model:
+    partitioned = planned(chain(["map", "rows"]), 2, (24, 40), lambda: 0)
+    with partitioned.model(["cpu", "discrete"]) as model:
         model(np.ones((SIDE, SIDE), np.float32))
         rows = model.stats.device_bytes / (SIDE * 4)
         assert rows == 40 + 40  # those it reads, and those it makes
 
 
 def test_what_only_the_same_piece_reads_is_not_handed_over():
-    made = planned(chain(["rows", "map", "rows", "rows"]), 2, (24, 40), lambda: 0)
-    assert [len(device.segments[0].steps) > 3 for device in made.plan.devices] == [True, True]
-    waits = [wait for device in made.plan.devices for segment in device.segments for wait in segment.wait]
+    partitioned = planned(chain(["rows", "map", "rows", "rows"]), 2, (24, 40), lambda: 0)
+    assert [len(device.segments[0].steps) > 3 for device in partitioned.plan.devices] == [True, True]
+    waits = [
+        wait for device in partitioned.plan.devices for segment in device.segments for wait in segment.wait
+    ]
     first = [(slot, 0) for slot in (0, 1)]
     assert set(waits) <= set(first)  # only the parts of the result meet, at the end
 

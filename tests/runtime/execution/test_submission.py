@@ -68,22 +68,22 @@ def run(plan, layout, order, sizes):
             or (store.role == "argument" and not store.output)
         ):
             memory.write(store, f"original of {store.values[0].name}")
-    made = set()
+    computed = set()
     for work in order:
         for item in work.items:
             if isinstance(item, StoreCopy):
                 memory.write(item.target, memory.content.get(item.source, "garbage"))
             elif isinstance(item, DispatchStep):
                 *reads, write = [layout.of_value[binding.value] for binding in item.bindings]
-                found = [memory.content.get(store, "garbage") for store in reads]
-                made.add(f"{item.label}({', '.join(found)})")
-                memory.write(write, f"{hash(tuple(found)):x}.{item.label}")
-    return [memory.content[layout.readbacks[spec.value]] for spec in plan.outputs], made
+                operands = [memory.content.get(store, "garbage") for store in reads]
+                computed.add(f"{item.label}({', '.join(operands)})")
+                memory.write(write, f"{hash(tuple(operands)):x}.{item.label}")
+    return [memory.content[layout.readbacks[spec.value]] for spec in plan.outputs], computed
 
 
 def an_order(draw, work):
     """The batches in some order that their waits allow."""
-    left, order = [each for own in work for each in own], []
+    left, order = [each for local in work for each in local], []
     while left:
         ready = [each for each in left if set(each.after) <= set(order)]
         order.append(ready[draw(st.integers(0, len(ready) - 1))])
@@ -98,10 +98,10 @@ def test_every_order_that_the_waits_allow_gives_the_same(graph, data):
     kinds = [data.draw(st.sampled_from([CPU, GPU, CARD, CARD_BOUND_LATE])) for _ in range(3)]
     plan = plan_of(fused, [data.draw(st.integers(0, 2)) for _ in fused.dispatches], devices=3)
     sizes = {v.id: dims.evaluate(v.bytes, {d.name: 8 for d in plan.dims}) for v in plan.values}
-    together = lay_out(plan, links(*kinds, transfer_queue=False))
-    nothing_apart = plan_submissions(plan, together, lambda slot, copy: False)
-    assert all(work.lane == COMPUTE for own in nothing_apart for work in own)
-    expected = run(plan, together, an_order(data.draw, nothing_apart), sizes)
+    shared = lay_out(plan, links(*kinds, transfer_queue=False))
+    none_separate = plan_submissions(plan, shared, lambda slot, copy: False)
+    assert all(work.lane == COMPUTE for local in none_separate for work in local)
+    expected = run(plan, shared, an_order(data.draw, none_separate), sizes)
     assert not any("garbage" in what for what in expected[1])
     layout, chosen = lay_out(plan, links(*kinds)), {}
     work = plan_submissions(
@@ -112,7 +112,9 @@ def test_every_order_that_the_waits_allow_gives_the_same(graph, data):
 
 
 def by_label(work):
-    return {item.label: each for own in work for each in own for item in each.items if hasattr(item, "label")}
+    return {
+        item.label: each for local in work for each in local for item in each.items if hasattr(item, "label")
+    }
 
 
 def two_chains():
@@ -169,22 +171,22 @@ def test_an_output_in_the_middle_of_a_segment_cuts_it():
     assert apart["download v1"].after == [apart["y"]]
     assert apart["y"] in apart["z"].after
     assert apart["download v1"] not in apart["z"].after
-    together = by_label(plan_submissions(plan, layout, lambda slot, copy: False))
-    assert len(set(together.values())) == 1
+    unseparated = by_label(plan_submissions(plan, layout, lambda slot, copy: False))
+    assert len(set(unseparated.values())) == 1
 
 
 def test_kernels_wait_for_what_they_read_alone():
     """Of one segment: what the second kernel reads comes while the first runs, from the host or a device."""
     b = PlanBuilder("cpu", "card")
     x0, x1, cpu_in = b.input(1), b.input(1), b.input(0)
-    made, fetched = b.value(0), b.value(1, first=4, last=6)
+    produced, fetched = b.value(0), b.value(1, first=4, last=6)
     y, z, w = b.output(1), b.output(1), b.output(1)
-    b.segment(0, b.step("scale", cpu_in, made, params=(2,), label="made"))
+    b.segment(0, b.step("scale", cpu_in, produced, params=(2,), label="made"))
     b.segment(
         1,
         b.step("scale", x0, y, params=(2,), label="y"),
         b.step("scale", x1, z, params=(2,), label="z"),
-        b.move(made, fetched),
+        b.move(produced, fetched),
         b.step("scale", fetched, w, params=(2,), label="w"),
         wait=[(0, 0)],
     )
@@ -197,7 +199,7 @@ def test_kernels_wait_for_what_they_read_alone():
     assert named["y"] not in named["transfer v3"].after
     assert layout.of_value[fetched].first == 0
     small = plan_submissions(plan, layout, lambda slot, copy: False)
-    assert [len(own) for own in small] == [1, 1]
+    assert [len(local) for local in small] == [1, 1]
 
 
 def test_contents_change_in_place_when_they_have_left():
@@ -246,12 +248,12 @@ def test_memory_that_devices_fill_for_each_other_is_used_again():
         plan = plan_of(fused, [n % 2 for n in range(steps)])
         for kinds in ((CPU, CARD), (CARD, CARD)):
             layout = lay_out(plan, links(*kinds))
-            found = [s for s in layout.stores if len(s.members) == 2]
-            assert len(found) >= steps - 1
+            shared_stores = [s for s in layout.stores if len(s.members) == 2]
+            assert len(shared_stores) >= steps - 1
             sizes.append(
                 sum(
-                    plan_arena([LiveRange(64, s.first, s.last) for s in own]).size
-                    for own in ([s for s in found if s.home == home] for home in (0, 1))
+                    plan_arena([LiveRange(64, s.first, s.last) for s in home_stores]).size
+                    for home_stores in ([s for s in shared_stores if s.home == home] for home in (0, 1))
                 )
             )
     assert sizes[:2] == sizes[2:]

@@ -28,8 +28,8 @@ ARRAY = np.linspace(0, 1, COUNT, dtype=np.float32)
 def doubled(count=COUNT, outputs=1):
     b = PlanBuilder("gpu", count=count)
     x = b.input()
-    made = [b.output() for _ in range(outputs)]
-    b.segment(0, *(b.step("scale", x, y, params=(2 + n,)) for n, y in enumerate(made)))
+    results = [b.output() for _ in range(outputs)]
+    b.segment(0, *(b.step("scale", x, y, params=(2 + n,)) for n, y in enumerate(results)))
     return b
 
 
@@ -93,10 +93,10 @@ def test_who_holds_on_to_results_gets_copies(make, limit):
 def test_calls_in_flight_and_batches(make):
     model = bound(doubled(), make("gpu", **CARD))
 
-    async def together():
+    async def concurrently():
         return await asyncio.gather(*(model.run_async(factor * ARRAY) for factor in range(12)))
 
-    for factor, result in enumerate(asyncio.run(together())):
+    for factor, result in enumerate(asyncio.run(concurrently())):
         np.testing.assert_array_equal(result, 2 * factor * ARRAY)
     whole = np.concatenate([ARRAY, 3 * ARRAY])
     np.testing.assert_array_equal(model.run_in_batches(whole, size=COUNT), 2 * whole)
@@ -215,12 +215,12 @@ def test_memory_that_is_not_there_is_an_error():
 
 @pytest.mark.parametrize("kinds", [("cpu", "gpu"), ("gpu", "cpu")])
 def test_pieces_of_an_output_from_two_devices_meet_where_the_caller_finds_it(make, kinds):
-    made = planned(chain(["rows"]), 2, (24, 40), lambda: 0)
+    partitioned = planned(chain(["rows"]), 2, (24, 40), lambda: 0)
     card = {**CARD, "transfer_bytes": 1}
     devices = {f"d{n}": make(f"d{n}", **(card if kind == "gpu" else {})) for n, kind in enumerate(kinds)}
     x = np.ones((SIDE, SIDE), np.float32)
-    (expected,) = interpret(made.graph, [x])
-    with Model(made.plan, made.resources, devices) as model:
+    (expected,) = interpret(partitioned.graph, [x])
+    with Model(partitioned.plan, partitioned.resources, devices) as model:
         for _ in range(3):
             np.testing.assert_allclose(model(x), expected, atol=1e-5)
         assert model.stats.host_copies == 3  # inputs

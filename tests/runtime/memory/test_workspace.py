@@ -86,10 +86,10 @@ def test_a_failed_call_gives_its_workspace_back(make):
     assert np.array_equal(model(ones(64)), 4 * ones(64))
     submit, failures = device.submit, [DeviceError("refused")]
 
-    def refuse(batches):
+    def refuse(submissions):
         if failures:
             raise failures.pop()
-        submit(batches)
+        submit(submissions)
 
     device.submit = refuse
     with pytest.raises(DeviceError, match="refused"):

@@ -182,9 +182,9 @@ def test_extents_are_multiples_within_limits(total, unit):
     for count in (2, 3, 4):
         if total < unit * count:
             continue
-        most = [total - unit * (count - 1)] * (count - 1)
+        limits = [total - unit * (count - 1)] * (count - 1)
         for _ in range(20):
-            extents = balanced(list(rng.random(count) ** 4 + 1e-9), total, unit, most)
+            extents = balanced(list(rng.random(count) ** 4 + 1e-9), total, unit, limits)
             assert sum(extents) == total and min(extents) >= unit
             assert all(extent % unit == 0 for extent in extents[:-1])
 
