@@ -11,7 +11,8 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
-BENCH_RESULT ?= benchmarks/results/$(shell date -u +%F)-cpu
+BENCH_MACHINE ?= $(shell uname -n)
+BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
 .PHONY: help setup demo test lint format style typecheck imports pytest stress conformance bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
 
@@ -55,9 +56,10 @@ stress: $(STAMP) vulkan-packages ## ten thousand requests over three devices tha
 conformance: $(STAMP) vulkan-packages ## the conformance suite on every driver and device, in every variation
 	$(BIN)/python tools/conformance.py $(PYTEST_ARGS)
 
-bench: $(STAMP) ## measure Mansard beside the peers installed; writes benchmarks/results
+bench: $(STAMP) ## measure Mansard beside the peers installed; writes benchmarks/results/MACHINE
 	@$(BIN)/python -c 'import onnxruntime, openvino, matplotlib' 2>/dev/null || $(BIN)/pip install --quiet --no-build-isolation -e '.[bench]'
-	$(BIN)/python benchmarks/cpu.py --json $(BENCH_RESULT).json --markdown $(BENCH_RESULT).md \
+	@mkdir -p $(dir $(BENCH_RESULT))
+	$(BIN)/python -m benchmarks.models.cpu --json $(BENCH_RESULT).json --markdown $(BENCH_RESULT).md \
 		--plot $(BENCH_RESULT).svg $(BENCH_ARGS)
 
 bench-peers: ## make environments for the peers that need their own (gigabytes; BENCH_PEERS=... for some)

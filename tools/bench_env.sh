@@ -1,5 +1,5 @@
 #!/bin/sh
-# Create a virtual environment for each peer named, where benchmarks/cpu.py looks for it.
+# Create a virtual environment for each peer named, where benchmarks/models/cpu.py looks for it.
 #   sh tools/bench_env.sh iree executorch-xnnpack litert llama.cpp       PYTHON=... chooses the interpreter
 # A peer's packages are in benchmarks/requirements/PEER.txt. llama.cpp is compiled (CMake, minutes).
 set -eu

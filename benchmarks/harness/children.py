@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.cases import CASES, Case
-from harness.peers import PEERS, Peer
-from harness.step import folder
-
-HERE = Path(__file__).resolve().parent
+from benchmarks.harness.cases import CASES, Case
+from benchmarks.harness.paths import ROOT
+from benchmarks.harness.peers import PEERS, Peer
+from benchmarks.harness.step import folder
 
 
 class StepFailed(Exception):  # noqa: N818  # not an error of the program: a peer's answer
@@ -97,7 +96,16 @@ class Runner:
             raise StepFailed(f"no interpreter at {python}")
         with tempfile.TemporaryDirectory() as scratch:
             result = Path(scratch) / "result.json"
-            command = [python, "-m", "harness.step", result, self.work, str(self.threads), step, *names]
+            command = [
+                python,
+                "-m",
+                "benchmarks.harness.step",
+                result,
+                self.work,
+                str(self.threads),
+                step,
+                *names,
+            ]
             code, output = self._spawn(command, self._environment(peer, names, scratch), Path(scratch))
             if result.exists():
                 return json.loads(result.read_text())
@@ -110,7 +118,7 @@ class Runner:
 
     def _environment(self, peer: Peer, names: tuple[str, ...], scratch: str) -> dict[str, str]:
         changes = {
-            "PYTHONPATH": str(HERE.parent),
+            "PYTHONPATH": str(ROOT),
             "PATH": f"{self.python(peer).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONWARNINGS": "ignore",
             "HF_HUB_OFFLINE": "1",

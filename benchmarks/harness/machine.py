@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.cases import CASES
-from harness.children import processors
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.children import processors
+from benchmarks.harness.paths import ROOT
 
 SOURCE = Path(__file__).with_name("machine.c")
-DISPATCH = Path(__file__).resolve().parent.parent / "dispatch.py"
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-pthread")
 
 
@@ -26,7 +26,7 @@ def describe(threads: int, versions: Mapping[str, str]) -> dict[str, Any]:
     """Processor, memory, system, versions, load, and the command."""
     return {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "command": " ".join(["python benchmarks/cpu.py", *sys.argv[1:]]),
+        "command": " ".join(["python -m benchmarks.models.cpu", *sys.argv[1:]]),
         "processor": _field("/proc/cpuinfo", "model name") or platform.machine(),
         "cores": str(len(os.sched_getaffinity(0))),
         "threads": str(threads),
@@ -90,17 +90,28 @@ def shares(
 
 
 def dispatch_costs(threads: int) -> dict[str, dict[str, Any]]:
-    """What a dispatch costs Mansard beyond its kernel, as `benchmarks/dispatch.py` measures it.
+    """What a dispatch costs Mansard beyond its kernel, as `benchmarks/dispatch/executor.py` measures it.
 
     Raises subprocess.CalledProcessError when that program fails.
     """
     with tempfile.TemporaryDirectory() as scratch:
         answer = Path(scratch) / "dispatch.json"
-        command = [sys.executable, DISPATCH, "--threads", str(threads), "--seconds", "0.1", "--json", answer]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.dispatch.executor",
+            "--threads",
+            str(threads),
+            "--seconds",
+            "0.1",
+            "--json",
+            answer,
+        ]
         chosen = processors(threads)
         subprocess.run(
             [str(part) for part in command],
             check=True,
+            cwd=ROOT,
             stdout=subprocess.DEVNULL,
             preexec_fn=lambda: os.sched_setaffinity(0, chosen),  # no threads here
         )

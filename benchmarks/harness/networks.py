@@ -15,7 +15,7 @@ import transformers
 from torch import nn
 from transformers.cache_utils import DynamicCache
 
-from harness.cases import CACHED, Case, first
+from benchmarks.harness.cases import CACHED, Case, first
 
 PIXELS = {"mobilenet_v2": 224, "resnet50": 224, "deeplabv3": 257}
 TOKENS = 128

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.cases import CASES
-from harness.peers import OURS
-from harness.rows import Row, exact
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.peers import OURS
+from benchmarks.harness.rows import Row, exact
 
 _COLUMNS = (
     ("median ms", "median_ms"),

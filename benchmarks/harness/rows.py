@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from harness.cases import CASES
-from harness.peers import OURS
+from benchmarks.harness.cases import CASES
+from benchmarks.harness.peers import OURS
 
 Row = dict[str, Any]
 

@@ -1,5 +1,7 @@
-"""One step in a process of its own: ``python -m harness.step RESULT WORK THREADS prepare NETWORK``, or
-``build CASE PEER``, ``run CASE PEER``, ``versions PEER``. The answer is written to the file RESULT as JSON.
+"""One step in a process of its own: ``python -m benchmarks.harness.step RESULT WORK THREADS STEP``.
+
+STEP is ``prepare NETWORK``, ``build CASE PEER``, ``run CASE PEER`` or ``versions PEER``. The answer is written
+to the file RESULT as JSON.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.cases import CASES, Case, relative_error
-from harness.peers import PEERS, Peer
+from benchmarks.harness.cases import CASES, Case, relative_error
+from benchmarks.harness.peers import PEERS, Peer
 
 WARM_S = 0.3  # of calls that are not counted, and at least three of them
 TIMED_S = 1.5  # of calls that are counted, and from 10 (7 above a second each) to 1000 of them
@@ -44,7 +46,7 @@ def peak_mb() -> float:
 
 def prepare(name: str, work: Path) -> dict[str, Any]:
     """Write weights, inputs and references."""
-    from harness import networks
+    from benchmarks.harness import networks
 
     networks.prepare(name, work)
     return {}
@@ -52,7 +54,7 @@ def prepare(name: str, work: Path) -> dict[str, Any]:
 
 def build(peer: Peer, case: Case, work: Path) -> dict[str, Any]:
     """Time from a torch module in memory to files on disk: export, conversion and compilation."""
-    from harness import networks
+    from benchmarks.harness import networks
 
     place = folder(work, case, peer)
     module = networks.entry(case, work)

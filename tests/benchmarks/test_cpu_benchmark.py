@@ -9,16 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import report, step
-from harness.cases import CASES, relative_error
-from harness.children import Runner, StepFailed, processors, reason
-from harness.peers import PEERS, Peer
-from harness.peers.base import narrow, widen
-from harness.rows import add_ratios, exact, merge_rounds, new_row
+from support.paths import ROOT
 
-import cpu
-
-ROOT = Path(__file__).parents[2]
+from benchmarks.harness import report, step
+from benchmarks.harness.cases import CASES, relative_error
+from benchmarks.harness.children import Runner, StepFailed, processors, reason
+from benchmarks.harness.peers import PEERS, Peer
+from benchmarks.harness.peers.base import narrow, widen
+from benchmarks.harness.rows import add_ratios, exact, merge_rounds, new_row
+from benchmarks.models import cpu
 
 
 def row(peer: str, medians: list[float], live: float, error: float = 1e-6, **more: float) -> dict:

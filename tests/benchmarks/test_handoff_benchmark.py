@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-import handoff
 import pytest
 
+from benchmarks.dispatch import handoff
 from mansard.calibration import handoffs
 from mansard.hal import registry
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
-import overlap
-import overlap_simulated
 import pytest
-from overlap_case import Result
+from support.paths import ROOT
 
+from benchmarks.overlap import __main__ as overlap
+from benchmarks.overlap import simulated as overlap_simulated
+from benchmarks.overlap.case import Result
 from mansard.ir.interpreter.graph import interpret
-
-PROGRAM = Path(__file__).parents[2] / "benchmarks" / "overlap.py"
 
 
 def result(measured: float, **fields: object) -> Result:
@@ -50,8 +48,8 @@ def test_graphs_have_numbers_that_stay_in_range(kind: str) -> None:
 
 @pytest.mark.parametrize("case", ["fallback-2-1ms", "pipeline-2-1ms"])
 def test_a_case_runs_and_reports(case: str) -> None:
-    command = [sys.executable, str(PROGRAM), "--json", "--case", case, "--runs", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "benchmarks.overlap", "--json", "--case", case, "--runs", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = json.loads(done.stdout)["cases"]
     assert row["case"] == case and row["goal"] is None

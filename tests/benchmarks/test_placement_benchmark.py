@@ -4,11 +4,11 @@ import itertools
 import json
 import sys
 
-import outlines
-import placement
 import pytest
-from outlines import NETWORKS, load
 
+from benchmarks.placement import outlines
+from benchmarks.placement import quality as placement
+from benchmarks.placement.outlines import NETWORKS, load
 from mansard.placement.problem import HOST
 from mansard.placement.search.choose import choose
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from harness.peers.base import Peer
-from harness.peers.executorch_ import ExecuTorchXnnpack
-from harness.peers.iree_ import Iree
-from harness.peers.litert_ import LiteRt
-from harness.peers.llama_cpp_ import LlamaCpp
-from harness.peers.mansard_ import Mansard, MansardBf16
-from harness.peers.onnxruntime_ import OnnxRuntime
-from harness.peers.openvino_ import OpenVino, OpenVinoDefault
-from harness.peers.torch_ import TorchCompile, TorchEager
+from benchmarks.harness.peers.base import Peer
+from benchmarks.harness.peers.executorch_ import ExecuTorchXnnpack
+from benchmarks.harness.peers.iree_ import Iree
+from benchmarks.harness.peers.litert_ import LiteRt
+from benchmarks.harness.peers.llama_cpp_ import LlamaCpp
+from benchmarks.harness.peers.mansard_ import Mansard, MansardBf16
+from benchmarks.harness.peers.onnxruntime_ import OnnxRuntime
+from benchmarks.harness.peers.openvino_ import OpenVino, OpenVinoDefault
+from benchmarks.harness.peers.torch_ import TorchCompile, TorchEager
 
 _ORDER: tuple[Peer, ...] = (
     Mansard(),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.cases import Case
+from benchmarks.harness.cases import Case
 
 Call = Callable[[], np.ndarray]
 """Runs the model once on inputs given before, and returns its first output as float32."""

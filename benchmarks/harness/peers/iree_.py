@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.cases import Case, first
-from harness.peers.base import Call, Peer, export, narrow
+from benchmarks.harness.cases import Case, first
+from benchmarks.harness.peers.base import Call, Peer, export, narrow
 
 _FLAGS = (
     "--iree-hal-target-backends=llvm-cpu",

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.cases import CACHED, Case
-from harness.peers.base import Call, Peer
+from benchmarks.harness.cases import CACHED, Case
+from benchmarks.harness.peers.base import Call, Peer
 
 # The parts of a transformers parameter name and what GGUF calls them, applied in this order.
 _NAMES = {

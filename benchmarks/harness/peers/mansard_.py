@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.cases import Case, first
-from harness.peers.base import Call, Peer
+from benchmarks.harness.cases import Case, first
+from benchmarks.harness.peers.base import Call, Peer
 
 
 class Mansard(Peer):

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.cases import Case
-from harness.peers.base import Call, Peer, export, narrow, widen
+from benchmarks.harness.cases import Case
+from benchmarks.harness.peers.base import Call, Peer, export, narrow, widen
 
 
 class OpenVino(Peer):

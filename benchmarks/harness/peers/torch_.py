@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.cases import Case, first
-from harness.peers.base import Call, Peer
+from benchmarks.harness.cases import Case, first
+from benchmarks.harness.peers.base import Call, Peer
 
 
 class TorchEager(Peer):
@@ -18,6 +18,7 @@ class TorchEager(Peer):
     builds = False
 
     def imports(self) -> None:
+        import harness.networks  # noqa: F401
         from transformers import (  # noqa: F401  # transformers imports a class when it is named
             BertModel,
             MobileNetV2ForImageClassification,
@@ -26,15 +27,13 @@ class TorchEager(Peer):
             ResNetForImageClassification,
         )
 
-        import harness.networks  # noqa: F401
-
     def files(self, case: Case, place: Path, work: Path) -> list[Path]:
         return [case.weights(work)]
 
     def load(self, case: Case, place: Path, work: Path, arrays: list[np.ndarray], threads: int) -> Call:
         import torch
 
-        from harness import networks
+        from benchmarks.harness import networks
 
         torch.set_grad_enabled(False)
         torch.set_num_threads(threads)

@@ -1,0 +1,1 @@
+"""Programs that measure Mansard: ``python -m benchmarks.GROUP.PROGRAM``, from the root of the repository."""

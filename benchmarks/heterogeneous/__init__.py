@@ -1,0 +1,1 @@
+"""A CPU and a GPU on one model."""

@@ -1,0 +1,1 @@
+"""Kernels of one kind against what the machine can do, and beside libraries."""

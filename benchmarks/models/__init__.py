@@ -1,0 +1,1 @@
+"""Whole models, beside other runtimes."""

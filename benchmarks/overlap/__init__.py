@@ -1,0 +1,1 @@
+"""Several devices at once, beside the best possible."""

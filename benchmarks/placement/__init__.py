@@ -1,0 +1,1 @@
+"""How good placements are, and how well their cost is predicted."""
