@@ -1,7 +1,7 @@
 """One step in a process of its own: ``python -m benchmarks.harness.step RESULT WORK THREADS STEP``.
 
-STEP is ``prepare NETWORK``, ``build CASE PEER``, ``run CASE PEER`` or ``versions PEER``. The answer is written
-to the file RESULT as JSON.
+STEP is ``prepare NETWORK``, ``build CASE PEER``, ``run CASE PEER`` or ``versions PEER``. The answer is
+written to the file RESULT as JSON.
 """
 
 from __future__ import annotations

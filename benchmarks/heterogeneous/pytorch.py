@@ -1,4 +1,5 @@
-"""PyTorch on the models of ``benchmarks.heterogeneous``, in the same process: each device alone, and by hand on both.
+"""PyTorch on the models of ``benchmarks.heterogeneous``, in the same process: each device alone, and by hand
+on both.
 
 What somebody would write who has PyTorch only: modules moved to devices, tensors moved between them, and, for
 several requests in flight, a thread for each (PyTorch lets go of the interpreter lock inside its ops; on the

@@ -4,9 +4,9 @@
         [--json FILE]
 
 Products are M x K x N with constant weights: square ones as bound by arithmetic, those of one row by reading
-weights. ``GRAPHS`` holds imported graphs (``benchmarks.models.gpu prepare``); PyTorch runs the same networks, as
-they are. Each number of threads has a process of its own. Times are the least of some. Rows: case, threads,
-peer, ms, and gflops or gb_s.
+weights. ``GRAPHS`` holds imported graphs (``benchmarks.models.gpu prepare``); PyTorch runs the same networks,
+as they are. Each number of threads has a process of its own. Times are the least of some. Rows: case,
+threads, peer, ms, and gflops or gb_s.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Cases of `benchmarks.overlap`: simulated devices with memory of their own, whose copies take about as long as their
-kernels. Measured beside them is the same plan on the same devices without transfer queues."""
+"""Cases of `benchmarks.overlap`: simulated devices with memory of their own, whose copies take about as long
+as their kernels. Measured beside them is the same plan on the same devices without transfer queues."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Cases of `benchmarks.overlap` on several GPUs: independent branches, branches that meet after every step, requests
-in a pipeline, products divided by rows. There are none on a machine with fewer than two.
+"""Cases of `benchmarks.overlap` on several GPUs: independent branches, branches that meet after every step,
+requests in a pipeline, products divided by rows. There are none on a machine with fewer than two.
 
 Matrices are made and summed on the GPUs, so that calls copy next to nothing from and to the host. The bound
 is measured: what one device takes alone, in the same run, for its part of the work (`Part`).

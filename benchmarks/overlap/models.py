@@ -1,5 +1,5 @@
-"""Cases of `benchmarks.overlap` on real models: MiniLM with bf16 products and MobileNetV2 in int8 on a CPU, a Vulkan
-device and the simulated NPU at once, with requests in flight.
+"""Cases of `benchmarks.overlap` on real models: MiniLM with bf16 products and MobileNetV2 in int8 on a CPU, a
+Vulkan device and the simulated NPU at once, with requests in flight.
 
 Random weights; answers are compared with PyTorch's. The NPU is the plug-in's ``realtime`` one, slow enough
 for a core of the host to compute its functions within their simulated time: commands that were late are
@@ -7,8 +7,8 @@ counted as overruns. A software Vulkan device takes the cores of the CPU device:
 order and answers, not what three chips would gain.
 
 A machine with a GPU may lack the frontend. ``python -m benchmarks.overlap.models FOLDER``, run where it is
-installed, writes the imported graphs with an input and PyTorch's answer; ``benchmarks.overlap --graphs FOLDER`` takes
-them from there. Large weights are random numbers that both make from a seed.
+installed, writes the imported graphs with an input and PyTorch's answer; ``benchmarks.overlap --graphs
+FOLDER`` takes them from there. Large weights are random numbers that both make from a seed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Cases of `benchmarks.overlap` on simulated devices that run in real time, so that the cores of the machine do not
-matter: independent branches, branches that meet after every step, branches that share the CPU for what the
-simulated devices have no function for, and requests in a pipeline."""
+"""Cases of `benchmarks.overlap` on simulated devices that run in real time, so that the cores of the machine
+do not matter: independent branches, branches that meet after every step, branches that share the CPU for
+what the simulated devices have no function for, and requests in a pipeline."""
 
 from __future__ import annotations
 

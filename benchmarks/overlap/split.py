@@ -1,5 +1,5 @@
-"""Cases of `benchmarks.overlap`: products divided over simulated devices that run in real time, in the ratio of their
-rates, and a device that becomes slower on the way."""
+"""Cases of `benchmarks.overlap`: products divided over simulated devices that run in real time, in the ratio
+of their rates, and a device that becomes slower on the way."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.placement.outlines [NETWORK ...]
 
-compiles networks of benchmarks/harness for the CPU and writes benchmarks/placement/outlines/NETWORK.json: per dispatch
-bytes, operations, element type, bytes written and whether it is one product; the edges between dispatches;
-the constants with their readers; groups of dispatches that share a state.
+compiles networks of benchmarks/harness for the CPU and writes benchmarks/placement/outlines/NETWORK.json: per
+dispatch bytes, operations, element type, bytes written and whether it is one product; the edges between
+dispatches; the constants with their readers; groups of dispatches that share a state.
 """
 
 from __future__ import annotations

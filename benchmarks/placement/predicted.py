@@ -4,9 +4,9 @@
     python -m benchmarks.placement.predicted GRAPHS --devices cpu,vulkan --json FILE [--dispatches]
         [--calibrate 5]
 
-``GRAPHS`` holds imported graphs (``benchmarks.models.gpu prepare``). Every model is compiled for each device, and
-for all together: placed for latency, for throughput, and each device with at least a third of the dispatches
-(``shared``). Predicted are the latency and each device's busy time, by the profiles that ``mansard
+``GRAPHS`` holds imported graphs (``benchmarks.models.gpu prepare``). Every model is compiled for each device,
+and for all together: placed for latency, for throughput, and each device with at least a third of the
+dispatches (``shared``). Predicted are the latency and each device's busy time, by the profiles that ``mansard
 calibrate`` measured; measured are the latency of calls one after the other (median and least, inputs and
 outputs in host memory) and the least busy times of some profiled calls. The load of the busiest queue, which
 is what placement for throughput makes least, is predicted beside the time per request with 8 in flight.
