@@ -1,4 +1,4 @@
-"""What cases of `benchmarks.overlap` have in common: simulated devices, measuring a model, a case's result."""
+"""What cases of `benchmarks.overlap` have in common: simulated devices, timed models, a case's result."""
 
 from __future__ import annotations
 
