@@ -1,6 +1,6 @@
-"""Files kept between runs: imported models, compiled kernels, tuning results, pipelines of GPU drivers.
+"""The disk cache: imported models, compiled kernels, tuning results, pipelines of GPU drivers.
 
-Removing the folder, or any file in it, is always safe: what is missing or damaged is made again.
+Removing the folder, or any file in it, is always safe: what is missing or damaged is regenerated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 _MAGIC = b"mansard cache 1\n"
 _DIGEST = hashlib.sha256().digest_size
 _TOUCH_AFTER_S = 3600.0
-"""A file read is marked as used, for eviction, when its mark is older than this."""
+"""Reading a file updates its modification time, by which files are evicted, if that is older than this."""
 _STALE_SCRATCH_S = 3600.0
 DEFAULT_LIMIT = 512 << 20
 """Bytes a `Folder` may hold: some ten thousand kernels."""
@@ -35,7 +35,7 @@ def cache_directory() -> Path:
 
 
 def read_file(path: Path) -> bytes | None:
-    """The data `write_file` stored, or None when the file is absent, cut off or altered."""
+    """The data that `write_file` stored, or None when the file is absent, truncated or altered."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -47,7 +47,8 @@ def read_file(path: Path) -> bytes | None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Replace the file at once, so that no reader sees half of it. A read-only or full disk is no error."""
+    """Replace the file atomically, so that no reader sees a partial one. A read-only or full disk is not an
+    error."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}", suffix=".tmp")
@@ -62,7 +63,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 @dataclass
 class Counts:
-    """How often a `Folder` had what it was asked for."""
+    """Cache hits and misses of a `Folder`."""
 
     hits: int = 0
     misses: int = 0
@@ -71,8 +72,8 @@ class Counts:
 class Folder:
     """Byte strings by key in a folder of the cache; processes and threads may share it.
 
-    Keys are texts of any length. ``limit`` bounds the bytes on disk: `trim` removes what was not used
-    for longest.
+    Keys are strings of any length. ``limit`` bounds the bytes on disk: `trim` removes the least recently used
+    files.
     """
 
     def __init__(self, name: str, limit: int = DEFAULT_LIMIT) -> None:
@@ -96,13 +97,13 @@ class Folder:
         return data
 
     def put(self, key: str, data: bytes) -> None:
-        """Store data under a key, in place of what was there."""
+        """Store data under a key, replacing any present data."""
         write_file(self._file(key), data)
         with self._lock:
             self._written += len(data)
 
     def trim(self) -> None:
-        """Remove the files unused for longest until a tenth of the limit is free, if it is exceeded.
+        """If the limit is exceeded, remove the least recently used files until a tenth of it is free.
 
         Does nothing after runs that wrote nothing.
         """
@@ -138,13 +139,13 @@ def _mark_used(path: Path) -> None:
 
 
 _GENERATORS = ("numpy", "llvmlite", "torch", "torch-mlir")
-"""Packages whose version decides what is compiled."""
+"""Packages whose versions affect the generated code."""
 
 
 @functools.cache
 def compiler_digest() -> str:
-    """A digest of everything that decides what a model becomes: Mansard's sources, and the versions of
-    Python and of the packages that take part."""
+    """A digest of everything that affects how a model is compiled: Mansard's sources, and the versions of
+    Python and of the packages involved."""
     from importlib import metadata
 
     digest = hashlib.sha256(sys.version.encode())

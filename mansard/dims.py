@@ -3,7 +3,7 @@
 Shapes are tuples whose items are ``int`` or `Expr`. An `Expr` is a polynomial with integer
 coefficients over *atoms*; an atom is a symbol (`Dim`) or an opaque call (``floordiv``, ``mod``,
 ``min``, ``max``). The form is canonical, so two equal polynomials compare equal, and bounds of
-symbols simplify what a frontend leaves behind (``min(s, 0)`` is 0 when ``s >= 1``).
+symbols simplify the expressions that frontends build (``min(s, 0)`` is 0 when ``s >= 1``).
 
 The text form (``str(expr)``, read back by `parse`) is what artifacts store.
 """
@@ -25,9 +25,9 @@ INT_MAX = 2**62
 class Dim:
     """A named dimension with its contract: ``min <= value <= max`` and ``value % multiple == 0``.
 
-    Two dims of one name are the same symbol; a model states each contract once. ``typical`` is a value
-    to choose by where one must be assumed (costs, tiles); it is no part of the contract. Raises
-    ShapeContractError for a contract that no value keeps.
+    Two dims with the same name are the same symbol; a model states each contract once. ``typical`` is the
+    value assumed for costs and tile sizes; it is not part of the contract. Raises ShapeContractError for a
+    contract that no value satisfies.
     """
 
     name: str
@@ -323,7 +323,7 @@ def ceildiv(a: DimLike, b: int) -> DimLike:
 
 
 def minimum(a: DimLike, b: DimLike) -> DimLike:
-    """The smaller of two expressions, decided by bounds where they allow."""
+    """The smaller of two expressions, decided by their bounds where possible."""
     low, high = (to_expr(a) - b).bounds()
     if high <= 0:
         return a
@@ -333,7 +333,7 @@ def minimum(a: DimLike, b: DimLike) -> DimLike:
 
 
 def maximum(a: DimLike, b: DimLike) -> DimLike:
-    """The larger of two expressions, decided by bounds where they allow."""
+    """The larger of two expressions, decided by their bounds where possible."""
     low, high = (to_expr(a) - b).bounds()
     if low >= 0:
         return a
@@ -343,7 +343,7 @@ def maximum(a: DimLike, b: DimLike) -> DimLike:
 
 
 def literal(value: DimLike) -> int:
-    """The term of a dim without symbols: 3 of ``2*n + 3``."""
+    """The constant term of a dim: 3 in ``2*n + 3``."""
     if isinstance(value, int):
         return value
     return next((coefficient for monomial, coefficient in value.terms if not monomial), 0)
@@ -385,8 +385,8 @@ def evaluate(value: DimLike, values: Mapping[str, int]) -> int:
 
 
 def representative(value: DimLike, typical: int = 128) -> int:
-    """A typical size: the value, with each symbol at its own typical value, else at ``typical`` or the
-    nearest its bounds allow."""
+    """A typical size: the value with each symbol at its typical value, by default ``typical``, clamped to its
+    bounds."""
     if isinstance(value, int):
         return value
     usual = {s.name: typical if s.typical is None else s.typical for s in value.symbols()}
@@ -404,7 +404,7 @@ _FUNCTIONS: dict[str, Callable[[DimLike, DimLike], DimLike]] = {
 
 
 def parse(text: str | int, symbols: Mapping[str, Dim]) -> DimLike:
-    """Read back ``str(expr)``. Raises ArtifactError for anything that is not such a text."""
+    """Parse the result of ``str(expr)``. Raises ArtifactError for any other text."""
     if isinstance(text, int):
         return text
     try:

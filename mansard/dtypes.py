@@ -83,7 +83,7 @@ _NATIVE = {
 def _numpy_dtype(dtype: DType) -> np.dtype[np.generic]:
     if dtype in _NATIVE:
         return np.dtype(_NATIVE[dtype])
-    # Imported late: only models with these types pay for it.
+    # Imported lazily: only models with these types need it.
     import ml_dtypes
 
     extended = {

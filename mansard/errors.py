@@ -3,9 +3,9 @@
 MansardError
 ├── CompileError                 a model could not be turned into an artifact
 │   ├── ImportModelError         the frontend could not read the model
-│   │   └── GraphSyntaxError     a text is no graph (names line, column and what was expected)
-│   ├── UnsupportedOpError       an op has no lowering (names op, place, what is supported)
-│   ├── VerificationError        an IR broke its own rules (a Mansard defect or bad hand-written IR)
+│   │   └── GraphSyntaxError     a text is not a graph (names line, column and what was expected)
+│   ├── UnsupportedOpError       an op has no lowering (names op, location, what is supported)
+│   ├── VerificationError        an IR violates its invariants (a Mansard defect or bad hand-written IR)
 │   ├── PlacementError           no device may run a dispatch, or fallback="error" refused one
 │   └── CodegenError             a kernel could not be generated or was rejected by a tool
 ├── ArtifactError                a file is truncated, altered, foreign or of another version
@@ -18,9 +18,9 @@ MansardError
 │   ├── DeviceLostError          the device stopped answering
 │   └── ExecutionError           a submission failed; carried by its timeline point
 ├── WaitTimeoutError             a timeline point was not reached in time
-├── QueueFullError               as many calls of a model wait as may wait
-├── DeadlineExceededError        a call was not done by its deadline, and was given up
-└── CallCancelledError           a call was cancelled; carried by the points of what it had not begun
+├── QueueFullError               the queue of calls of a model is full
+├── DeadlineExceededError        a call did not complete by its deadline and was abandoned
+└── CallCancelledError           a call was cancelled; carried by the points of its work that had not started
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class ImportModelError(CompileError):
 
 
 class GraphSyntaxError(ImportModelError):
-    """A text is no graph. ``line`` and ``column`` count from 1; ``expected`` says what may stand there."""
+    """A text is not a graph. ``line`` and ``column`` count from 1; ``expected`` names the valid tokens
+    there."""
 
     def __init__(self, line: int, column: int, expected: str, actual: str) -> None:
         self.line, self.column, self.expected = line, column, expected
@@ -73,7 +74,7 @@ class GraphSyntaxError(ImportModelError):
 class UnsupportedOpError(CompileError):
     """An op of the model has no lowering.
 
-    ``op`` is the op's name, ``location`` where it stands in the user's model (may be empty).
+    ``op`` is the op's name, ``location`` its source location in the user's model (may be empty).
     """
 
     def __init__(self, op: str, location: str = "", detail: str = "") -> None:
@@ -83,7 +84,7 @@ class UnsupportedOpError(CompileError):
 
 
 class VerificationError(CompileError):
-    """An IR violates its own rules."""
+    """An IR violates its invariants."""
 
 
 class PlacementError(CompileError):
@@ -135,12 +136,12 @@ class WaitTimeoutError(MansardError, TimeoutError):
 
 
 class QueueFullError(MansardError):
-    """A call found the queue of its model full and was not taken; the message names the limit."""
+    """A call was rejected because its model's queue was full; the message names the limit."""
 
 
 class DeadlineExceededError(MansardError, TimeoutError):
-    """A call was not done by its deadline. What of it had not begun was given up."""
+    """A call did not complete by its deadline. Its work that had not started was abandoned."""
 
 
 class CallCancelledError(MansardError):
-    """A call was cancelled; timeline points of its work that had not begun fail with this."""
+    """A call was cancelled; timeline points of its work that had not started fail with this error."""

@@ -1,4 +1,4 @@
-"""``mansard bench``: how long a compiled model takes here."""
+"""``mansard bench``: time a compiled model on this machine."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def bench(
         bool,
         typer.Option(
             "--profile",
-            help="Time every dispatch, with bytes, operations and percent of the device's roofline.",
+            help="Time every dispatch, with bytes, operations and percentage of the device's roofline.",
         ),
     ] = False,
     timeline: Annotated[
         bool,
         typer.Option(
             "--timeline",
-            help="Tell when each device was busy in one call, the critical path, and the overlap efficiency: "
-            "the best possible time of the commands as measured, of the time the call took.",
+            help="Show when each device was busy in one call, the critical path, and the overlap efficiency: "
+            "the shortest possible time of the commands as measured, divided by the time the call took.",
         ),
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write one page with the graph and the timeline."),
+        typer.Option("--html", metavar="FILE", help="Write an HTML page with the graph and the timeline."),
     ] = None,
     min_overlap: Annotated[
         float | None,
@@ -60,7 +60,7 @@ def bench(
             "--min-overlap",
             min=0.0,
             max=1.0,
-            help="Exit with code 1 when the overlap efficiency is below.",
+            help="Exit with code 1 when the overlap efficiency is lower.",
         ),
     ] = None,
     requests: RequestsOption = 1,
@@ -69,18 +69,18 @@ def bench(
         bool,
         typer.Option(
             "--lockstep",
-            help="Measure beside it the same plan with one batch of all devices at a time, one request after "
-            "another: what overlap is worth.",
+            help="Also time the same plan without overlap, one submission at a time over all devices and the "
+            "requests sequentially, to show the gain from overlap.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Time a compiled model: wall time of whole calls, and busy time of each device.
 
-    Inputs that are not given are made up: random floats, zeros otherwise, of the smallest shape allowed.
-    With --profile the times of dispatches are the shortest of as many profiled calls as there are timed ones;
-    with --timeline, --html, --min-overlap, --requests or --lockstep, the timeline is that of the shortest of
-    these calls, or of as many runs of all requests.
+    Inputs that are not given are generated: random floats, zeros for other types, of the smallest allowed
+    shape. With --profile, as many profiled calls as timed ones are made, and each dispatch has its shortest
+    time. With --timeline, --html, --min-overlap, --requests or --lockstep, the timeline is that of the
+    shortest of these calls, or of the shortest of as many runs of all requests.
     """
     with_timeline = timeline or html is not None or min_overlap is not None or requests > 1 or lockstep
     with Output(as_json) as out:
@@ -99,7 +99,7 @@ def bench(
             f"{runs} calls: "
             + ", ".join(f"{key.removesuffix('_ms')} {milliseconds(value)}" for key, value in figures.items())
         )
-        if not with_timeline:  # which has these figures for the call it tells
+        if not with_timeline:  # which has these figures for its own call
             out.show(device_table(profile.devices))
         result = {"runs": runs, "warmup": warmup, **figures, "devices": profile.devices}
         for share in model.shares:
@@ -139,7 +139,7 @@ def bench(
                 out.show(str(html))
         out.result(result)
         if min_overlap is not None and efficiency < min_overlap:
-            out.note(f"mansard: overlap efficiency {efficiency:.3f} is below the {min_overlap:g} asked for")
+            out.note(f"mansard: overlap efficiency {efficiency:.3f} is below the {min_overlap:g} requested")
             raise typer.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""``mansard calibrate``: what the devices of this machine can do, measured and kept."""
+"""``mansard calibrate``: measure this machine's devices and store the figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 def calibrate(
     device: Annotated[
         list[str] | None,
-        typer.Option("--device", metavar="DEVICE", help="A device to measure; else every one that computes."),
+        typer.Option(
+            "--device", metavar="DEVICE", help="A device to measure. Default: every device that computes."
+        ),
     ] = None,
     budget: Annotated[
         str, typer.Option("--budget", metavar="TIME", help="How long to measure each device.")
@@ -34,12 +36,12 @@ def calibrate(
             "-o", "--output", metavar="TOML", help="Also write a file for `mansard simulate --profile`."
         ),
     ] = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Remove all that was measured, and stop.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Remove all measured figures, and exit.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure bandwidths, rates, launches and links of devices; placement uses the figures from then on.
 
-    They are kept by driver, device and driver version.
+    They are stored by driver, device and driver version.
     """
     from mansard.targets import calibrated
 
@@ -74,14 +76,14 @@ def calibrate(
 
 
 def present() -> list[str]:
-    """The devices here that can be used and compute."""
+    """The usable devices of this machine that compute."""
     from mansard.hal import registry
 
     return [info.id for info in registry.devices() if info.supported and info.kind != "simulated"]
 
 
 def simulated(names: Sequence[str] | None) -> list[DeviceInfo]:
-    """The simulated devices among the named ones, or here: those that `calibrate` passes over."""
+    """The simulated devices among the named ones, or on this machine, which `calibrate` skips."""
     from mansard.hal import registry
 
     infos = [registry.open_device(name).info for name in names] if names else registry.devices()
@@ -97,7 +99,7 @@ def write(path: Path, text: str) -> None:
 
 
 def describe(result: Calibration) -> dict[str, Any]:
-    """A calibration as the JSON output has it."""
+    """A calibration as in the JSON output."""
     return {
         "id": result.device.id,
         "name": result.device.name,
@@ -110,7 +112,7 @@ def describe(result: Calibration) -> dict[str, Any]:
 
 
 def figure_table(result: Calibration) -> Table:
-    """A line per figure: measured, and as shipped."""
+    """A row per figure: measured, and as shipped."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -122,7 +124,7 @@ def figure_table(result: Calibration) -> Table:
 
 
 def figure_rows(result: Calibration) -> Sequence[tuple[str, str, str]]:
-    """Name, measured value and shipped value of every figure, for people."""
+    """Name, measured value and shipped value of every figure, as text."""
     profile, shipped, missing = result.profile, result.shipped, result.missing
     figures = [
         ("bandwidth", si(profile.bandwidth, "B/s"), si(shipped.bandwidth, "B/s")),

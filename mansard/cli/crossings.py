@@ -1,4 +1,4 @@
-"""What crosses between the devices of a plan: every value with who makes it and who reads it."""
+"""Transfers between the devices of a plan: every value with its producer and its consumers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 def crossings(plan: Plan) -> list[dict[str, Any]]:
-    """One entry per value and device that gets it from another, in the order of the model: ``value``,
+    """One entry per value and device that receives it from another, in the model's order: ``value``,
     ``from`` and ``to`` (device slots), ``made_by`` and ``read_by`` (dispatches) and ``bytes``, with dims at a
-    representative size. Devices that share memory copy none of it; inputs come from the caller.
+    representative size. Devices that share memory do not copy it. Inputs come from the caller and are not
+    listed.
     """
     nodes, names = dataflow(plan), [device.name for device in plan.devices]
     readers: dict[int, list[str]] = {}
@@ -37,7 +38,7 @@ def crossings(plan: Plan) -> list[dict[str, Any]]:
 
 
 def by_pair(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:
-    """Values and bytes of `crossings` by the device they come from and the one they go to."""
+    """Values and bytes of `crossings` by source and destination device."""
     crossings: dict[tuple[str, str], tuple[int, int]] = {}
     for row in rows:
         count, size = crossings.get((row["from"], row["to"]), (0, 0))

@@ -1,4 +1,4 @@
-"""The decisions of placement by dispatch, by region and by device, with what crosses between devices."""
+"""The decisions of placement by dispatch, by region and by device, with the transfers between devices."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Decided:
-    """A dispatch with its decision; sums take dims at a representative size."""
+    """A dispatch with its decision; sizes are for representative values of the dims."""
 
     number: int
-    """Its place in the model's order."""
+    """Its position in the model's order."""
     decision: Decision
     moved_bytes: int
-    """What arrives from other devices because of it: each value counts where it is read first."""
+    """Bytes transferred from other devices for it: each value counts for its first reader."""
     parents: tuple[int, ...]
     """The dispatches whose results it reads."""
     start_ms: float | None = None
@@ -38,7 +38,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class Region:
-    """Neighbouring dispatches on one device."""
+    """Consecutive dispatches on one device."""
 
     number: int
     rows: tuple[Decided, ...]
@@ -78,14 +78,14 @@ def decided(plan: Plan) -> list[Decided]:
 
 
 def regions(rows: Sequence[Decided]) -> list[Region]:
-    """Runs of neighbours on one device."""
+    """Maximal runs of consecutive dispatches on one device."""
     runs = itertools.groupby(rows, key=lambda row: row.decision.device)
     return [Region(number, tuple(run)) for number, (_, run) in enumerate(runs)]
 
 
 def totals(rows: Sequence[Decided]) -> dict[str, dict[str, Any]]:
-    """By device: dispatches, predicted milliseconds as far as they were predicted, bytes that dispatches read
-    and write, operations, and bytes that arrive from other devices."""
+    """By device: dispatches, predicted milliseconds of those with a prediction, bytes that dispatches read
+    and write, operations, and bytes transferred from other devices."""
     result: dict[str, dict[str, Any]] = {}
     for row in rows:
         empty = {"dispatches": 0, "predicted_ms": 0.0, "bytes": 0, "operations": 0, "moved_bytes": 0}
@@ -99,7 +99,7 @@ def totals(rows: Sequence[Decided]) -> dict[str, dict[str, Any]]:
 
 
 def describe_region(region: Region) -> dict[str, Any]:
-    """A region as the JSON output has it.
+    """A region as in the JSON output.
 
     ``why`` counts reasons; ``elsewhere`` has for every other device the predicted milliseconds, or how many
     dispatches it refuses and the first refusal.
@@ -126,7 +126,7 @@ def _elsewhere(region: Region, name: str) -> float | str:
 
 
 def describe_prediction(plan: Plan) -> dict[str, Any] | None:
-    """What placement expected of a call, None in plans made before that was kept."""
+    """The prediction of placement for a call; None in plans written before it was recorded."""
     prediction = plan.prediction
     if prediction is None:
         return None
@@ -142,6 +142,10 @@ def describe_prediction(plan: Plan) -> dict[str, Any] | None:
 
 
 def prediction_line(plan: Plan) -> str:
-    """What placement expected of a call, for people."""
+    """The prediction of placement for a call, as text."""
     prediction = plan.prediction
-    return "predicted: not kept in this artifact; compile it again" if prediction is None else str(prediction)
+    return (
+        "predicted: not recorded in this artifact; compile it again"
+        if prediction is None
+        else str(prediction)
+    )

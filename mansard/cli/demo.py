@@ -1,4 +1,4 @@
-"""``mansard demo``: a sentence encoder on the devices present."""
+"""``mansard demo``: a sentence encoder on the devices of this machine."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def demo(
         typer.Option(
             "--devices",
             metavar="LIST",
-            help="Devices to use, as in cpu,vulkan; of several, each gets at least a third of the "
-            "dispatches. Without it: every device that can be used, as placement sees fit.",
+            help="Devices to use, as in cpu,vulkan; each of several runs at least a third of the "
+            "dispatches. Default: every usable device, as placement decides.",
         ),
     ] = "",
     length: Annotated[
@@ -41,7 +41,8 @@ def demo(
     runs: Annotated[int, typer.Option("--runs", min=1, help="Timed calls; the latency is their median.")] = 5,
     as_json: JsonOption = False,
 ) -> None:
-    """Compile a sentence encoder (all-MiniLM-L6-v2) for the devices here, run it, compare with PyTorch."""
+    """Compile a sentence encoder (all-MiniLM-L6-v2) for this machine's devices, run it, compare with
+    PyTorch."""
     from mansard.demo import run
     from mansard.demo.report import as_json as json_of
     from mansard.demo.report import renderables

@@ -1,4 +1,4 @@
-"""``mansard devices``: what can be used here, and why the rest cannot."""
+"""``mansard devices``: list the usable devices, and why the others cannot be used."""
 
 from __future__ import annotations
 
@@ -26,20 +26,18 @@ def devices(
     all_: Annotated[bool, typer.Option("--all", help="Also list simulated devices.")] = False,
     dump: Annotated[
         bool,
-        typer.Option(
-            "--dump", help="Everything about each device: features, limits, memory, queues, target."
-        ),
+        typer.Option("--dump", help="All details of each device: features, limits, memory, queues, target."),
     ] = False,
     artifact: Annotated[
         Path | None,
         typer.Option(
-            metavar="ARTIFACT", help="Also say which of the artifact's variants runs here, and why."
+            metavar="ARTIFACT", help="Also show which of the artifact's variants runs here, and why."
         ),
     ] = None,
     limits: LimitsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List devices: what can be used, and why the rest cannot."""
+    """List the usable devices, and why the others cannot be used."""
     from mansard.hal import registry
 
     with Output(as_json) as out:
@@ -65,7 +63,7 @@ def _variants(artifact: Path) -> list[dict[str, Any]]:
 
 
 def describe(info: DeviceInfo) -> dict[str, Any]:
-    """A device as the JSON output has it."""
+    """A device as in the JSON output."""
     return {
         "id": info.id,
         "name": info.name,
@@ -91,7 +89,7 @@ def describe(info: DeviceInfo) -> dict[str, Any]:
 
 
 def target_hint(info: DeviceInfo) -> str:
-    """What to give as ``--target`` elsewhere to compile for the device; empty when it cannot be used."""
+    """The ``--target`` with which another machine compiles for the device; empty when it cannot be used."""
     if not info.supported:
         return ""
     from mansard.compiler.targets import backend
@@ -103,7 +101,7 @@ def target_hint(info: DeviceInfo) -> str:
 
 
 def measured_on(info: DeviceInfo) -> str:
-    """The day on which `mansard calibrate` measured the device; empty when it did not."""
+    """The date on which `mansard calibrate` measured the device; empty if it did not."""
     from mansard.targets.calibrated import calibrated
 
     profile = calibrated(info)
@@ -111,13 +109,13 @@ def measured_on(info: DeviceInfo) -> str:
 
 
 def memory_bytes(info: DeviceInfo) -> int:
-    """The largest heap: of the device's own memory where it has some."""
+    """The size of the largest heap, device-local if there is one."""
     device_local = [heap.size for heap in info.heaps if heap.device_local]
     return max(device_local or [heap.size for heap in info.heaps] or [0])
 
 
 def dump_lines(info: DeviceInfo) -> list[str]:
-    """Everything about a device, for people."""
+    """All details of a device, as text."""
     lines = [f"{info.id}: {info.name}", f"  {info.tier}", *(f"    {reason}" for reason in info.reasons)]
     facts = {
         "kind": info.kind,
@@ -171,7 +169,7 @@ def _limit_lines(limits: Mapping[str, int]) -> list[str]:
 
 
 def device_table(infos: Sequence[DeviceInfo]) -> Table:
-    """Devices for people."""
+    """A row per device."""
     from rich.table import Table
     from rich.text import Text
 
@@ -187,5 +185,5 @@ def device_table(infos: Sequence[DeviceInfo]) -> Table:
 
 
 def _short(target: str) -> str:
-    """A target that fits a table: a CPU's lists every feature; ``--json`` has it whole."""
+    """The target without a CPU's feature list, to fit a table; ``--json`` has all of it."""
     return target if len(target) <= TARGET_WIDTH else target[: TARGET_WIDTH - 1] + "…"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class By(enum.StrEnum):
-    """What a line of the table is."""
+    """What a row of the table stands for."""
 
     DISPATCH = "dispatch"
     REGION = "region"
@@ -50,18 +50,19 @@ def explain(
         ),
     ] = None,
     by: Annotated[
-        By, typer.Option("--by", help="A line for each dispatch, or for neighbours on one device together.")
+        By,
+        typer.Option("--by", help="A row per dispatch, or per run of consecutive dispatches on one device."),
     ] = By.DISPATCH,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write one page with the graph coloured by device."),
+        typer.Option("--html", metavar="FILE", help="Write an HTML page with the graph coloured by device."),
     ] = None,
     timeline: Annotated[
         Path | None,
         typer.Option(
             "--timeline",
             metavar="JSON",
-            help="A measured run for the page: the output of `mansard bench --timeline --json`.",
+            help="A measured call for the page: the output of `mansard bench --timeline --json`.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -94,7 +95,7 @@ def explain(
         out.show(f"precision: {precision}")
         calibrated = plan.info.get("calibrated", "")
         if calibrated:
-            out.show(f"placed by figures that were calibrated: {calibrated}")
+            out.show(f"placed by calibrated figures: {calibrated}")
         plan_variants = variants(plan)
         for line in variant_lines(plan_variants):
             out.show(line)
@@ -118,7 +119,8 @@ def explain(
 
 
 def variants(plan: Plan) -> list[dict[str, Any]]:
-    """The variants of a model, the best first: which this machine runs and why, what it lacks for others."""
+    """The variants of a model, best first: which one this machine runs and why, and what it lacks for the
+    others."""
     if not plan.variants:
         return []
     from mansard.runtime.devices.variants import best_variant, check_variants
@@ -141,7 +143,7 @@ def variants(plan: Plan) -> list[dict[str, Any]]:
 
 
 def variant_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """`variants` for people."""
+    """`variants` as text."""
     lines = []
     for row in rows:
         state = f"chosen here: {row['reason']}" if row["chosen"] else row["refusal"] or "runs here too"
@@ -159,7 +161,7 @@ def select(rows: Sequence[Decision], pattern: str | None) -> list[Decision]:
 
 
 def describe(row: Decided) -> dict[str, Any]:
-    """A decision as the JSON output has it; sizes that depend on a dim are texts."""
+    """A decision as in the JSON output; sizes that depend on a dim are strings."""
     decision = row.decision
     values = {field.name: getattr(decision, field.name) for field in dataclasses.fields(decision)}
     return {
@@ -174,7 +176,7 @@ def describe(row: Decided) -> dict[str, Any]:
 
 
 def totals_table(rows: Sequence[Decided]) -> Table:
-    """`totals` for people."""
+    """`totals` as a table."""
     table = _table("device", "dispatches", "predicted", "bytes", "operations", "from other devices")
     for name, figures in totals(rows).items():
         cells = (name, str(figures["dispatches"]), milliseconds(figures["predicted_ms"]))
@@ -184,7 +186,7 @@ def totals_table(rows: Sequence[Decided]) -> Table:
 
 
 def crossings_table(rows: list[dict[str, Any]]) -> Table:
-    """`by_pair` for people."""
+    """`by_pair` as a table."""
     table = _table("from", "to", "values", "bytes", right=("values", "bytes"))
     for (source, target), (count, size) in by_pair(rows).items():
         table.add_row(source, target, str(count), si(size, "B"))
@@ -192,7 +194,7 @@ def crossings_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def region_table(regions: Sequence[Region]) -> Table:
-    """One line per region."""
+    """One row per region."""
     from rich.text import Text
 
     right = ("region", "dispatches", "predicted", "bytes", "moved")
@@ -209,7 +211,7 @@ def region_table(regions: Sequence[Region]) -> Table:
 
 
 def decision_table(rows: Sequence[Decided]) -> Table:
-    """One line per dispatch."""
+    """One row per dispatch."""
     from rich.text import Text
 
     right = ("bytes", "moved", "operations")
@@ -225,7 +227,7 @@ def decision_table(rows: Sequence[Decided]) -> Table:
 
 
 def _table(*titles: str, right: Sequence[str] | None = None) -> Table:
-    """An empty table; all columns but the first are numbers unless ``right`` names those that are."""
+    """An empty table; ``right`` names the right-aligned columns, by default all but the first."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -1,6 +1,6 @@
 """One self-contained page about a model: its dispatches in order, coloured by device, and a measured call.
 
-Nothing is loaded from anywhere: style, script and drawings are in the page.
+The page loads nothing: style, script and drawings are inline.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from mansard.plan.plan import Plan
 
 ROW = 22
-"""Pixels of a dispatch; the style sheet says it too."""
+"""Height of a dispatch's row in pixels; the style sheet has the same figure."""
 LANE = 26
 """Pixels between the devices' columns of nodes."""
 TRACK = 18
-"""Pixels of a line of commands on the timeline."""
+"""Height of a row of commands on the timeline in pixels."""
 TICKS = 10
 SLACK_US = 0.01
-"""Commands that overlap by less, as rounded times do, are drawn one after another."""
+"""Commands that overlap by less (from rounded times) are drawn as sequential."""
 
 
 def write_page(path: Path, plan: Plan, timeline: Mapping[str, Any] | None = None) -> None:
@@ -42,7 +42,7 @@ def write_page(path: Path, plan: Plan, timeline: Mapping[str, Any] | None = None
 
 
 def page(plan: Plan, timeline: Mapping[str, Any] | None = None) -> str:
-    """The page as HTML; ``timeline`` is a measured call as `Profile.timeline` tells it."""
+    """The page as HTML; ``timeline`` is a measured call as `Profile.timeline` returns it."""
     rows = decided(plan)
     names = [device.name for device in plan.devices] + [row.decision.device for row in rows]
     names += list(timeline["devices"]) if timeline else []
@@ -100,7 +100,7 @@ def _numbers(cells: Iterable[str]) -> str:
 
 
 def _graph(rows: Sequence[Decided], colours: Mapping[str, str]) -> str:
-    """A node a row, in a column for each device, and a curve from each to those that read its results."""
+    """One node per row, in its device's column, and a curve from each to the consumers of its results."""
     lanes = {name: n for n, name in enumerate(dict.fromkeys(row.decision.device for row in rows))}
     left = _bulge(len(rows)) + 10  # curves to the left of the first column
 
@@ -165,7 +165,7 @@ def _rows(rows: Sequence[Decided], colours: Mapping[str, str]) -> str:
 
 
 def elsewhere(row: Decided) -> str:
-    """What other devices would have cost, or why they refused."""
+    """The costs of the other devices, or why they refused."""
     costs = row.decision.costs.items()
     return "; ".join(
         f"{name}: {cost if isinstance(cost, str) else milliseconds(cost)}"
@@ -193,7 +193,7 @@ def _details(row: Decided, rows: Sequence[Decided]) -> str:
 
 
 def _predicted(rows: Sequence[Decided], colours: Mapping[str, str]) -> list[str]:
-    """The call that placement expects, if the plan keeps it; copies and handoffs show as gaps."""
+    """The predicted call, if the plan has a prediction; copies and handoffs appear as gaps."""
     spans = [
         {
             "device": row.decision.device,
@@ -265,7 +265,7 @@ def _devices(line: Mapping[str, Any]) -> list[str]:
 
 
 def _tracks(line: Mapping[str, Any], colours: Mapping[str, str]) -> str:
-    # Places are percentages: zooming makes the drawing wider and leaves texts as they are.
+    # Positions are percentages: zooming widens the drawing without scaling its text.
     whole = max([1e-3, *(row["start_us"] + row["us"] for row in line["rows"])])
     drawn, top = [], ROW
     for device in _devices(line):

@@ -1,4 +1,5 @@
-"""The dispatches of profiled calls beside what their device could do: times, bytes, operations, roofline."""
+"""The dispatches of profiled calls against the roofline of their device: times, bytes, operations,
+percentage."""
 
 from __future__ import annotations
 
@@ -21,21 +22,21 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class DispatchTime:
-    """One dispatch of a call. Fields after ``us`` are None where the plan says nothing about the command."""
+    """One dispatch of a call. Fields after ``us`` are None where the plan has no decision for the command."""
 
     device: str
     dispatch: str
     us: float
     """The shortest time of all profiled calls, in microseconds."""
     bytes: int | None = None
-    """To be read and written at least: every operand and result once."""
+    """The minimum read and written: every operand and result once."""
     operations: int | None = None
     gb_s: float | None = None
     gops_s: float | None = None
     roofline_percent: float | None = None
-    """The least time the device could take, of the time it took, in percent."""
+    """The device's shortest possible time as a percentage of the measured time."""
     bound: str | None = None
-    """What bounds that least time: ``memory`` or ``compute``."""
+    """What bounds the shortest possible time: ``memory`` or ``compute``."""
     location: str = ""
 
 
@@ -82,12 +83,12 @@ def _judged(
 
 
 def describe(rows: Iterable[DispatchTime]) -> list[dict[str, Any]]:
-    """The rows as the JSON output has them."""
+    """The rows as in the JSON output."""
     return [asdict(row) for row in rows]
 
 
 def dispatch_table(rows: Sequence[DispatchTime], shown: int = SHOWN) -> Table:
-    """The slowest dispatches, and a line that sums up the rest."""
+    """The slowest dispatches, and a row that sums up the rest."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -115,7 +116,7 @@ def _rate(giga: float | None, unit: str) -> str:
 def builds(profile: Profile) -> dict[str, dict[str, Any]]:
     """By slot: what drivers compiled when the model was loaded, for slots where they did.
 
-    ``pipelines`` and ``cached`` are counts, ``ms`` the time in all, ``slowest`` the rows of each entry point.
+    ``pipelines`` and ``cached`` are counts, ``ms`` is the total time, ``rows`` has each entry point.
     """
     builds: dict[str, dict[str, Any]] = {}
     for part in profile.parts:
@@ -132,9 +133,9 @@ def builds(profile: Profile) -> dict[str, dict[str, Any]]:
 
 
 def build_lines(builds: dict[str, dict[str, Any]]) -> list[str]:
-    """`builds` for people."""
+    """`builds` as text."""
     return [
-        f"{slot}: {figures['pipelines']} pipelines made in {milliseconds(figures['ms'])} at loading, "
+        f"{slot}: {figures['pipelines']} pipelines built in {milliseconds(figures['ms'])} at load time, "
         f"{figures['cached']} of them from the driver's cache; slowest {figures['rows'][0]['entry']} "
         f"({milliseconds(figures['rows'][0]['ms'])})"
         for slot, figures in builds.items()

@@ -1,4 +1,4 @@
-"""The option ``--limits``: GPUs made to behave like a smaller one."""
+"""The option ``--limits``: restrict GPUs to the features and limits of a smaller one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 
 def _hold(profile: str | None) -> str | None:
-    """Apply the option while the command line is read, before any device is listed or opened."""
+    """Apply the option while the command line is parsed, before any device is listed or opened."""
     if profile is not None:
         from mansard.hal.registry import configure_driver
 
@@ -22,7 +22,7 @@ LimitsOption = Annotated[
         "--limits",
         metavar="PROFILE",
         callback=_hold,
-        help="Hold every GPU to the features and limits of a smaller one: mali-g720, adreno-750, moltenvk, "
+        help="Restrict GPUs to the features and limits of a smaller one: mali-g720, adreno-750, moltenvk, "
         "steam-deck, vulkan-minimum.",
     ),
 ]

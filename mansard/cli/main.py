@@ -14,14 +14,14 @@ from mansard.errors import MansardError
 
 
 class _Commands(typer.core.TyperGroup):
-    """The commands in the order they are told, with Mansard's errors as one line instead of a traceback."""
+    """The commands in order of registration, with Mansard's errors as one line instead of a traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Commands in the order of registration."""
         return list(self.commands)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; exit code 1 for a MansardError, 141 as a shell has it for a closed pipe."""
+        """Run a command; exit code 1 for a MansardError, 141 for a closed pipe as in a shell."""
         try:
             return super().invoke(ctx)
         except MansardError as error:

@@ -1,4 +1,4 @@
-"""Loading a model and giving it inputs, as `run`, `bench` and `trace` do."""
+"""Loading a model and preparing its inputs, for `run`, `bench` and `trace`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mansard.plan.plan import Plan, TensorSpec
 
 ArtifactArgument = Annotated[
-    Path, typer.Argument(metavar="ARTIFACT", help="A file made by `mansard compile`.")
+    Path, typer.Argument(metavar="ARTIFACT", help="A file written by `mansard compile`.")
 ]
 InputOption = Annotated[
     list[str] | None,
@@ -35,14 +35,15 @@ DeviceOption = Annotated[
     ),
 ]
 RequestsOption = Annotated[
-    int, typer.Option("--requests", min=1, metavar="N", help="Tell of this many requests with equal inputs.")
+    int, typer.Option("--requests", min=1, metavar="N", help="Profile this many requests with equal inputs.")
 ]
 InFlightOption = Annotated[
     int | None,
-    typer.Option("--in-flight", min=1, metavar="K", help="At most so many requests at a time. Default: 4."),
+    typer.Option("--in-flight", min=1, metavar="K", help="At most this many requests at a time. Default: 4."),
 ]
 VerifyOption = Annotated[
-    bool, typer.Option("--verify", help="Check the weights against their hashes too, not only plan and code.")
+    bool,
+    typer.Option("--verify", help="Also check the weights against their hashes, not only plan and code."),
 ]
 
 
@@ -51,7 +52,7 @@ def open_model(
 ) -> Model:
     """Load an artifact on the devices named, or on those it was compiled for.
 
-    ``in_flight`` is how many calls it must take at a time, if that matters.
+    ``in_flight`` is the number of calls that may be in flight at a time; None for the default.
     """
     import mansard
 
@@ -62,8 +63,8 @@ def open_model(
 def gather_inputs(plan: Plan, texts: Sequence[str] | None, *, fill: bool) -> list[Array]:
     """The arrays of a call, in order.
 
-    ``fill`` makes up the inputs that are not given: random floats and zeros otherwise, of the
-    smallest shape the model takes. Raises typer.BadParameter for a missing, doubled or unknown input.
+    ``fill`` generates the inputs that are not given: random floats, zeros for other types, of the smallest
+    shape the model accepts. Raises typer.BadParameter for a missing, duplicate or unknown input.
     """
     arguments = [parse_tensor(text) for text in texts or ()]
     given = assign([spec.name for spec in plan.inputs], arguments)
@@ -115,7 +116,7 @@ def make_up(spec: TensorSpec, seed: int) -> Array:
     """An input of the smallest shape the contract allows."""
     smallest = {dim.name: -(-max(dim.min, 1) // dim.multiple) * dim.multiple for dim in _symbols(spec)}
     kind = TensorType(tuple(dims.evaluate(size, smallest) for size in spec.shape), spec.dtype)
-    # Zeros are the one index every table has.
+    # Zero is a valid index into every table.
     return random_array(kind, seed) if spec.dtype.is_float else TensorArgument("", kind, "").load()
 
 

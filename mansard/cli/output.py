@@ -1,7 +1,7 @@
-"""What commands print: tables for people, or one JSON value, and where each goes.
+"""Output of commands: tables and text, or one JSON value.
 
-With ``--json`` exactly one JSON value goes to standard output and everything else, also what libraries
-print, to standard error.
+With ``--json`` exactly one JSON value goes to standard output; everything else, including what libraries
+print, goes to standard error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 PIPE_WIDTH = 160
-"""Columns where the width of the screen is unknown."""
+"""Columns where the terminal's width is unknown."""
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON value on standard output, the rest on standard error.")
@@ -50,7 +50,7 @@ class Output:
             self._redirect.__exit__(kind, error, trace)
 
     def show(self, renderable: RenderableType) -> None:
-        """Print text or a table for people; nothing with ``--json``."""
+        """Print text or a table; nothing with ``--json``."""
         if not self.as_json:
             console(self._stdout).print(renderable)
 
@@ -60,7 +60,7 @@ class Output:
             self._stdout.write(text.rstrip("\n") + "\n")
 
     def note(self, text: str) -> None:
-        """Print a remark on standard error."""
+        """Print a note on standard error."""
         print(text, file=sys.stderr)
 
     def result(self, value: Any) -> None:
@@ -72,7 +72,7 @@ class Output:
 
 
 def console(stream: IO[str]) -> Console:
-    """A rich console; as wide as the screen, or `PIPE_WIDTH` where there is none."""
+    """A rich console as wide as the terminal, or `PIPE_WIDTH` where there is none."""
     from rich.console import Console
 
     return Console(
@@ -81,7 +81,7 @@ def console(stream: IO[str]) -> Console:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON can hold it: mappings and sequences walked, NaN and infinities as null."""
+    """``value`` in JSON types: mappings and sequences recursively, NaN and infinities as null."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (str, bool, int)) or value is None:
@@ -94,7 +94,7 @@ def plain(value: Any) -> Any:
 
 
 def milliseconds(value: float) -> str:
-    """A duration for people."""
+    """A duration as text."""
     return f"{value:.3f} ms" if value < 100 else f"{value:.1f} ms"
 
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from mansard.cli.output import console
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of the step, the units done in it and the units in all."""
+"""Called with the name of the step, the units done in it and the total units."""
 
 
 @contextlib.contextmanager
 def progress_bar(stream_is_terminal: bool | None = None) -> Iterator[Progress]:
-    """A callback that draws a bar on a terminal, and writes one line per step into a log."""
+    """A callback that draws a bar on a terminal, or writes one line per step to a log."""
     terminal = sys.stderr.isatty() if stream_is_terminal is None else stream_is_terminal
     with _bar() if terminal else _lines() as report:
         yield report

@@ -24,7 +24,7 @@ from mansard.dtypes import from_numpy
 from mansard.plan.plan import TensorSpec
 
 SHOWN_VALUES = 64
-"""Outputs up to this many elements are printed whole."""
+"""Outputs up to this many elements are printed in full."""
 
 
 def run(
@@ -40,7 +40,7 @@ def run(
     ] = None,
     device: DeviceOption = None,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Also show what memory the model holds, by use and device.")
+        bool, typer.Option("--memory", help="Also show the memory that the model holds, by use and device.")
     ] = False,
     verify: VerifyOption = False,
     limits: LimitsOption = None,
@@ -86,7 +86,7 @@ def assign_outputs(names: Sequence[str], targets: Sequence[OutputArgument]) -> d
     for target in targets:
         name = target.name or next(free, None)
         if name is None:
-            raise typer.BadParameter(f"{len(targets)} outputs asked for; the model has {len(names)}")
+            raise typer.BadParameter(f"{len(targets)} outputs requested; the model has {len(names)}")
         if name in files:
             raise typer.BadParameter(f"output {name!r} is given twice")
         files[name] = target
@@ -94,7 +94,7 @@ def assign_outputs(names: Sequence[str], targets: Sequence[OutputArgument]) -> d
 
 
 def _deliver(spec: TensorSpec, array: Array, file: OutputArgument | None) -> dict[str, Any]:
-    """Save an output where asked, and describe it."""
+    """Save an output to its file, if any, and describe it."""
     report: dict[str, Any] = {
         "name": spec.name,
         "shape": list(array.shape),

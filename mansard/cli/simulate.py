@@ -1,4 +1,4 @@
-"""``mansard simulate``: how a compiled model would run on a chip one does not have."""
+"""``mansard simulate``: how a compiled model would run on a chip that is not present."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def simulate(
             "--profile",
             metavar="CHIP",
             help="A TOML file with a table per device, or a shipped chip: apple-m2, jetson-agx-orin, rk3588, "
-            "snapdragon-8-gen-3. Without it: this machine, as far as it was calibrated.",
+            "snapdragon-8-gen-3. Default: this machine, with calibrated figures where there are any.",
         ),
     ] = None,
     size: SizeOption = None,
     place: Annotated[
         bool,
-        typer.Option("--place", help="Also search the placement that would be best there."),
+        typer.Option("--place", help="Also search for the best placement on that chip."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -89,7 +89,7 @@ def simulate(
 
 
 def handoffs(problem: PlacementProblem, labels: Sequence[int]) -> int:
-    """How often a value goes from the device that makes it to another that reads it."""
+    """The number of values read on another device than their producer's, once per reading device."""
     from mansard.placement.problem import HOST
 
     count = 0
@@ -102,12 +102,12 @@ def handoffs(problem: PlacementProblem, labels: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class Chip:
-    """What stands for the plan's device slots, in their order."""
+    """The profiles that stand in for the plan's device slots, in their order."""
 
     name: str
     profiles: tuple[DeviceProfile, ...]
     limits: tuple[int | None, ...]
-    """Bytes of memory that a model may take."""
+    """Bytes of memory that a model may use."""
 
 
 def chip_of(plan: Plan, name: str | None) -> Chip:
@@ -161,7 +161,7 @@ def device_rows(
     seconds: float,
     memory: Sequence[SlotMemory],
 ) -> list[dict[str, Any]]:
-    """One row per device slot; ``fits`` is None where the chip does not say how much memory there is."""
+    """One row per device slot; ``fits`` is None where the chip's memory size is not given."""
     rows = []
     for number, device in enumerate(plan.devices):
         limit, used = chip.limits[number], memory[number]
@@ -181,7 +181,7 @@ def device_rows(
 
 
 def best(plan: Plan, problem: PlacementProblem) -> dict[str, Any]:
-    """The best placement found for the chip: predicted latency, a bound of it, dispatches by device."""
+    """The best placement found for the chip: predicted latency, its lower bound, dispatches by device."""
     from mansard.placement.search.choose import choose
 
     choice = choose(problem, "latency", 5.0)
@@ -197,7 +197,7 @@ def _shown(sizes: Mapping[str, int]) -> str:
 
 
 def lines(result: Mapping[str, Any]) -> list[str]:
-    """The totals for people."""
+    """The totals as text."""
     shown = [
         f"predicted latency {milliseconds(result['latency_ms'])}, "
         f"{milliseconds(result['lockstep_ms'])} if one device at a time ran",
@@ -215,7 +215,7 @@ def lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def device_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """`device_rows` for people."""
+    """`device_rows` as a table."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")

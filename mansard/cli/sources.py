@@ -1,4 +1,4 @@
-"""What a MODEL argument names, as keywords of `mansard.compile`."""
+"""Reads the MODEL argument into keyword arguments of `mansard.compile`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mansard.cli.specs import TensorArgument
 from mansard.dims import Dim
 
 Dynamic = Mapping[str, Mapping[int, Dim]]
-"""Dims that vary, by input and axis."""
+"""Dynamic dims by input and axis."""
 Keywords = dict[str, Any]
 
 
 def read_source(text: str, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
-    """The model and what is said of its inputs; raises typer.BadParameter when ``text`` names none."""
+    """The model and the description of its inputs; raises typer.BadParameter when ``text`` names no model."""
     path, _, function = text.rpartition(":")
     if path.endswith(".py"):
         return _from_function(_load_function(Path(path), function), text, inputs, dynamic)
@@ -101,7 +101,7 @@ _OF_SUFFIXES = ("pytorch", "linalg", "mir")
 def _from_function(
     function: Callable[[], Any], text: str, inputs: Sequence[TensorArgument], dynamic: Dynamic
 ) -> Keywords:
-    """A module with examples: those of the command line, or else those the function returns."""
+    """A module with example inputs: those of the command line, otherwise those that the function returns."""
     result = function()
     if not isinstance(result, Sequence) or len(result) not in (2, 3):
         raise typer.BadParameter(
@@ -135,7 +135,7 @@ def _load_function(path: Path, name: str) -> Callable[[], Any]:
     assert spec is not None and spec.loader is not None  # the suffix is .py
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
-    sys.path.insert(0, str(path.parent.resolve()))  # as for `python FILE.py`: its neighbours import
+    sys.path.insert(0, str(path.parent.resolve()))  # as for `python FILE.py`: imports from its folder work
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):

@@ -1,4 +1,4 @@
-"""The little languages of the command line: tensors, files, dynamic dims.
+"""Parsers for option values: tensors, files, dynamic dims, pins, memory limits.
 
 A tensor is ``[NAME=]SHAPExDTYPE[=VALUE]`` or ``[NAME=]@FILE.npy``: ``1x3x224x224xf32=0``,
 ``ids=2x4xi64=1,2,3,4,5,6,7,8``, ``f32=0.5`` (a scalar), ``8xf32=random``, ``mask=@mask.npy``,
@@ -44,11 +44,11 @@ class TensorType:
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """One ``--input``: what it is called (empty: by position) and how to get its value."""
+    """One ``--input``: its name (empty: by position) and how to get its value."""
 
     name: str
     type: TensorType | None
-    """None when the file says it."""
+    """None when the file has it."""
     value: str
     """A number, a comma list, ``random``, ``@FILE``, or empty for zeros."""
 
@@ -61,7 +61,7 @@ class TensorArgument:
 
 
 def parse_tensor(text: str) -> TensorArgument:
-    """Read one ``--input``; raises typer.BadParameter that says what was expected."""
+    """Parse one ``--input``; raises typer.BadParameter that states what was expected."""
     name, spec = "", text
     match = _TYPE.fullmatch(spec)
     if match is None and "=" in text and not text.startswith("@"):
@@ -149,7 +149,7 @@ def random_array(kind: TensorType, seed: int) -> Array:
 
 @dataclass(frozen=True)
 class OutputArgument:
-    """One ``--output``: ``[NAME=]@FILE``; ``.npy`` files, anything else gets raw bytes."""
+    """One ``--output``: ``[NAME=]@FILE``; raw bytes for suffixes other than ``.npy``."""
 
     name: str
     path: Path
@@ -166,7 +166,7 @@ class OutputArgument:
 
 
 def parse_output(text: str) -> OutputArgument:
-    """Read one ``--output``."""
+    """Parse one ``--output``."""
     match = re.fullmatch(r"(?:(?P<name>[^=@]+)=)?@(?P<path>.+)", text)
     if match is None:
         raise typer.BadParameter(f"{text!r} is not [NAME=]@FILE")
@@ -174,9 +174,9 @@ def parse_output(text: str) -> OutputArgument:
 
 
 def parse_dynamic(texts: Sequence[str]) -> dict[str, dict[int, Dim]]:
-    """Read every ``--dynamic INPUT:AXIS=[SYMBOL:]MIN..MAX[/MULTIPLE]`` into dims by input and axis.
+    """Parse every ``--dynamic INPUT:AXIS=[SYMBOL:]MIN..MAX[/MULTIPLE]`` into dims by input and axis.
 
-    Axes that name one symbol have one size; without a name each axis is a symbol of its own.
+    Axes with the same symbol have equal sizes; without a name each axis has a symbol of its own.
     """
     result: dict[str, dict[int, Dim]] = {}
     symbols: dict[str, Dim] = {}

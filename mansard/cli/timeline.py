@@ -23,7 +23,7 @@ NUMBERS = ("latency_ms", "bound_ms", "efficiency", "critical_path_ms", "overlap_
 
 
 def least_disturbed(profiles: Sequence[Profile]) -> Profile:
-    """The call that took least: whatever else the machine did cost it least."""
+    """The shortest call, the one least disturbed by other work on the machine."""
     return min(profiles, key=lambda profile: profile.latency_ms)
 
 
@@ -44,7 +44,7 @@ def timeline_table(line: Mapping[str, Any]) -> Table:
 
 
 def timeline_lines(line: Mapping[str, Any]) -> list[str]:
-    """The figures of a call, its bound, copies, and the longest parts of its critical path."""
+    """The figures of a call, its bound, copies, and the longest commands of its critical path."""
     copies = line["copies"]
     overlap = f"all devices busy {milliseconds(line['all_busy_ms'])}, " if "all_busy_ms" in line else ""
     lines = [
@@ -75,7 +75,7 @@ def headline(line: Mapping[str, Any]) -> str:
 
 
 def expectation(line: Mapping[str, Any]) -> str:
-    """The bound by the profiles that placement went by."""
+    """The bound by the profiles that placement used."""
     return (
         f"by the plan's cost model, without copies, at best {milliseconds(line['expected_bound_ms'])}: "
         f"{100 * line['expected_efficiency']:.1f} %"
@@ -83,7 +83,7 @@ def expectation(line: Mapping[str, Any]) -> str:
 
 
 def each_request(line: Mapping[str, Any]) -> str:
-    """How long single requests took."""
+    """The latencies of single requests."""
     times = sorted(line["request_ms"])
     return (
         f"each request from submission to completion: median {milliseconds(statistics.median(times))}, "
@@ -92,7 +92,7 @@ def each_request(line: Mapping[str, Any]) -> str:
 
 
 def lockstep_line(line: Mapping[str, Any]) -> str:
-    """How long the same took in lockstep."""
+    """The time of the same requests in lockstep."""
     lockstep = line["lockstep_ms"]
     speedup = lockstep / line["latency_ms"] if line["latency_ms"] > 0 else 0.0
     return f"in lockstep {milliseconds(lockstep)}: {speedup:.2f} times as long"

@@ -1,4 +1,4 @@
-"""``mansard trace``: calls on a time line, in the JSON that Perfetto and Chrome read.
+"""``mansard trace``: a timeline of calls in the JSON format of Perfetto and Chrome.
 
 The format is the Trace Event Format's "JSON object format": complete events (``ph: X``) with
 microseconds, and metadata events (``ph: M``) that name processes and threads.
@@ -43,12 +43,13 @@ def trace(
 ) -> None:
     """Run a compiled model and write what every device did when; open it in ui.perfetto.dev.
 
-    Inputs that are not given are made up: random floats, zeros otherwise, of the smallest shape allowed.
+    Inputs that are not given are generated: random floats, zeros for other types, of the smallest allowed
+    shape.
     """
     with Output(as_json) as out:
         model = open_model(artifact, device, in_flight)
         inputs = gather_inputs(model.plan, input_, fill=True)
-        model(*inputs)  # recording and first-touch costs stay out of the picture
+        model(*inputs)  # keeps recording and first-touch costs out of the trace
         profile = model.profile(*inputs, requests=requests, in_flight=in_flight)
         facts = {(t.device, t.dispatch): arguments(t) for t in dispatch_times(model.plan, [profile])}
         document = trace_document(profile.rows, facts, model.plan.name, profile.all_busy)
@@ -75,7 +76,7 @@ def trace(
 
 
 def arguments(row: DispatchTime) -> dict[str, Any]:
-    """What a trace says about a dispatch when it is selected."""
+    """The details that a trace shows for a selected dispatch."""
     known = {
         "location": row.location or None,
         "bytes": row.bytes,
@@ -96,9 +97,9 @@ def trace_document(
 ) -> dict[str, Any]:
     """The trace of profile rows; time starts at the first.
 
-    ``facts`` are further arguments of events by device and label, ``all_busy`` the times during which every
-    device was busy. Several requests have a track each, from the start of their first command to the end of
-    their last; so have the copies of a device that ran beside its kernels.
+    ``facts`` are further arguments of events by device and label, ``all_busy`` the intervals in which every
+    device was busy. Each of several requests has a track, from the start of its first command to the end of
+    its last. Copies that a device ran concurrently with its kernels have a track of their own.
     """
     tracks = track_names(rows)
     shown = list(dict.fromkeys(tracks))
@@ -109,7 +110,7 @@ def trace_document(
         place = _DEVICES, 1 + shown.index(name_of_track)
         events.append(_event(label, device, place, (start - origin, end - origin), known))
     if len({row.slot for row in rows}) > 1:
-        events += _process("all devices at once", _TOGETHER, ["all busy"])
+        events += _process("all devices concurrently", _TOGETHER, ["all busy"])
         spans = [(start - origin, end - origin) for start, end in all_busy]
         events += [_event("all busy", "overlap", (_TOGETHER, 1), span, {}) for span in spans]
     requests = sorted({row.request for row in rows})
@@ -126,7 +127,8 @@ def trace_document(
 
 
 def track_names(rows: Sequence[TimelineRow]) -> list[str]:
-    """The track of every row: its device's queue, or its copies where one of them ran beside a kernel."""
+    """The track of every row: its device's queue, or its device's copies if one of these overlapped a
+    kernel."""
     names = [f"{row.slot} queue" for row in rows]
     for device in dict.fromkeys(row.slot for row in rows):
         device_rows = [n for n, row in enumerate(rows) if row.slot == device]
@@ -145,14 +147,14 @@ def _overlaps(row: TimelineRow, others: Sequence[tuple[int, int]]) -> bool:
 
 
 COPIES = ("upload ", "download ", "transfer ")
-"""How the labels of copies begin (`mansard.plan.layout`)."""
+"""The prefixes of the labels of copies (`mansard.plan.layout`)."""
 
 _DEVICES, _TOGETHER, _REQUESTS = 1, 2, 3
 """Processes of the trace."""
 
 
 def _process(name: str, number: int, tracks: Sequence[str]) -> list[dict[str, Any]]:
-    """The events that name a process and its tracks, and say in which order they are shown."""
+    """The events that name a process and its tracks and define their order."""
     named = [("process_name", 0, {"name": name}), ("process_sort_index", 0, {"sort_index": number})]
     for track, text in enumerate(tracks, start=1):
         named.append(("thread_name", track, {"name": text}))

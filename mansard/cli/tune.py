@@ -1,4 +1,4 @@
-"""``mansard tune``: faster kernels for this machine, found by trying."""
+"""``mansard tune``: search for faster kernels on this machine."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def tune(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="ARTIFACT", help="The file to write; else the artifact itself."
+            "-o", "--output", metavar="ARTIFACT", help="The file to write. Default: the artifact itself."
         ),
     ] = None,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Neither use nor keep results and kernels on disk.")
+        bool, typer.Option("--no-cache", help="Neither read nor write cached results and kernels.")
     ] = False,
     limits: LimitsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search schedule parameters of a model's kernels on this machine, and keep the best in the artifact.
+    """Search schedule parameters of a model's kernels on this machine, and store the best in the artifact.
 
-    Results are cached by device, driver and kernel: compiling for the device uses them, tuning again goes on
-    from them.
+    Results are cached by device, driver and kernel: compiling for the device uses them, and tuning again
+    continues from them.
     """
     import mansard
 
@@ -60,7 +60,7 @@ def tune(
         changed = sum(k.parameters is not None for k in tuning.kernels)
         out.show(
             f"{target}: {changed} of {len(tuning.kernels)} kernels changed "
-            f"in {tuning.seconds:.1f} s; together "
+            f"in {tuning.seconds:.1f} s; in total "
             f"{tuning.default_us / 1e3:.3f} ms before, {tuning.best_us / 1e3:.3f} ms now"
         )
         out.result(
@@ -78,7 +78,7 @@ def parse_duration(text: str) -> float:
     """``60s``, ``5m``, ``1.5h`` or a number of seconds. Raises typer.BadParameter."""
     matched = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if matched is None:
-        raise typer.BadParameter(f"{text!r} is no duration; write 60s, 5m or 1h")
+        raise typer.BadParameter(f"{text!r} is not a duration; write 60s, 5m or 1h")
     return float(matched[1]) * _UNITS[matched[2]]
 
 

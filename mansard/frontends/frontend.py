@@ -1,12 +1,13 @@
 """The contract of a frontend.
 
-A package offers one as an entry point of the group ``mansard.frontends``, which names a `Frontend` object::
+A package provides one by an entry point in the group ``mansard.frontends`` that refers to a `Frontend`
+object::
 
     [project.entry-points."mansard.frontends"]
     onnx = "my_package.frontend:FRONTEND"
 
-The module of that object is imported for every model that is compiled, so it imports no framework itself:
-`Frontend.accepts` answers by suffixes and by names of classes, `Frontend.import_model` imports what it needs.
+The object's module is imported for every model that is compiled, so it must not import a framework:
+`Frontend.accepts` decides by suffixes and class names, `Frontend.import_model` imports what it needs.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ class Frontend(abc.ABC):
     reads: str
     """The models it accepts, for messages: ``PyTorch (torch.nn.Module, .pt2 file)``."""
     requires: str = ""
-    """What to install to use it, as pip takes it: ``mansard[torch]``. Empty: nothing further."""
+    """The requirement to install for it, in pip's syntax: ``mansard[torch]``. Empty: none."""
 
     @abc.abstractmethod
     def accepts(self, model: Any) -> bool:
-        """Whether ``model``, an object, a path or a text, is of this kind. Imports no framework."""
+        """Whether ``model`` (an object, a path or a text) is of this kind. Must not import a framework."""
 
     @abc.abstractmethod
     def import_model(self, model: Any, example_inputs: Any = None, *, cache: bool, **options: Any) -> Graph:
-        """``model``, which `accepts` has accepted, as a verified Graph.
+        """Import ``model``, for which `accepts` returned True, as a verified Graph.
 
         ``example_inputs`` is a tensor or a sequence of them for frontends that trace, else None. ``cache``
-        allows to keep the result of long work on disk (`mansard.cache`). ``options`` are the caller's
-        keywords for this frontend. Raises ImportModelError for a model that cannot be read and
-        UnsupportedOpError for an op without a lowering; an ImportError is reported with `requires`.
+        permits caching the result on disk (`mansard.cache`). ``options`` are the caller's keywords for this
+        frontend. Raises ImportModelError for a model that cannot be read and UnsupportedOpError for an op
+        without a lowering; an ImportError is reported with `requires`.
         """
 
 

@@ -1,4 +1,4 @@
-"""Frontends by entry point (group ``mansard.frontends``), and the choice of the one that reads a model."""
+"""Frontends by entry point (group ``mansard.frontends``), and the selection of the one for a model."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def import_model(
 ) -> Graph:
     """Import a model of any supported kind as a Graph.
 
-    ``example_inputs`` (a tensor or a sequence) are for frontends that trace; kinds that state their shapes
-    themselves take None. ``frontend`` names the one to use where several read the model. ``options`` go to
-    the frontend, whose module documents them. ``cache`` lets a frontend keep the result of long work on
-    disk. Raises ImportModelError for a model that no frontend reads, or that several do.
+    ``example_inputs`` (a tensor or a sequence) are for frontends that trace; formats that state their shapes
+    take None. ``frontend`` names the one to use if several accept the model. ``options`` are passed to the
+    frontend, whose module documents them. ``cache`` permits caching the result on disk. Raises
+    ImportModelError for a model that no frontend accepts, or that several do.
     """
     chosen = _choose(model, frontend)
     try:
@@ -63,14 +63,14 @@ def _choose(model: Any, name: str | None) -> Frontend:
 
 @functools.cache
 def frontends() -> Mapping[str, Frontend]:
-    """Every frontend that can be loaded, by name, in the order of names."""
+    """Every frontend that can be loaded, by name, sorted."""
     loaded = {name: _load(entry) for name, entry in _entries().items()}
     return {name: frontend for name, frontend in loaded.items() if isinstance(frontend, Frontend)}
 
 
 @functools.cache
 def broken_frontends() -> Mapping[str, str]:
-    """Entry points that give no frontend, with the reason. They do not stand in the way of the others."""
+    """Entry points that fail to load, with the reason. They do not affect the others."""
     loaded = {name: _load(entry) for name, entry in _entries().items()}
     return {name: reason for name, reason in loaded.items() if isinstance(reason, str)}
 
@@ -82,7 +82,7 @@ def _entries() -> dict[str, importlib.metadata.EntryPoint]:
 
 @functools.cache
 def _load(entry: importlib.metadata.EntryPoint) -> Frontend | str:
-    """The object of an entry point, or why it is no frontend."""
+    """The object of an entry point, or the reason why it is not a frontend."""
     try:
         frontend = entry.load()
     except Exception as error:
@@ -92,7 +92,7 @@ def _load(entry: importlib.metadata.EntryPoint) -> Frontend | str:
 
 def _supported(installed: Mapping[str, Frontend]) -> str:
     if not installed and not broken_frontends():
-        return f"no entry points of group {GROUP} are installed: install the package again (make setup)"
+        return f"no entry points of group {GROUP} are installed: reinstall the package (make setup)"
     kinds = "; ".join(sorted(f"{frontend.reads} by {name}" for name, frontend in installed.items()))
     broken = "".join(f"; frontend {name!r} {reason}" for name, reason in broken_frontends().items())
     return f"supported: {kinds}{broken}"

@@ -1,1 +1,2 @@
-"""Passes over the Graph IR, each ``Graph -> Graph``, and fusion into dispatches."""
+"""Passes over the Graph IR, each ``Graph -> Graph``, and fusion into dispatches (`mansard.passes.pipeline`
+lists them in order)."""

@@ -277,7 +277,7 @@ def test_bench_profile_sets_each_dispatch_beside_its_roofline(model: FakeModel) 
     assert report["pipelines"]["vulkan"]["rows"][0] == {"entry": "slow", "ms": 300.0, "cached": False}
     assert gpu.bound_seconds(0, 989 * 10**12, "bf16") == (1.0, "compute")
     text = invoke("bench", "m.mansard", "--runs", "2", "--profile").stdout
-    assert "roofline" in text and "2 pipelines made in 301.0 ms" in text
+    assert "roofline" in text and "2 pipelines built in 301.0 ms" in text
 
 
 def test_trace_has_one_track_per_device(model: FakeModel, tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_explain_tells_regions_totals_and_prediction(artifact: Path) -> None:
 def test_a_plan_without_a_prediction_says_so(artifact: Path) -> None:
     write_artifact(artifact, dataclasses.replace(plan(), prediction=None), resources_for(plan()))
     assert json_of("explain", artifact)["prediction"] is None
-    assert "predicted: not kept" in invoke("explain", artifact).stdout
+    assert "predicted: not recorded" in invoke("explain", artifact).stdout
 
 
 def test_a_plan_made_before_predictions_were_kept_is_read() -> None:
@@ -362,7 +362,7 @@ def test_bench_has_a_gate_on_overlap(model: list[float]) -> None:
     assert invoke("bench", "m.mansard", "--runs", "3", "--min-overlap", "0.74").exit_code == 0
     result = invoke("bench", "m.mansard", "--runs", "3", "--min-overlap", "0.76", "--json")
     assert result.exit_code == 1
-    assert "overlap efficiency 0.750 is below the 0.76 asked for" in result.stderr
+    assert "overlap efficiency 0.750 is below the 0.76 requested" in result.stderr
     assert json.loads(result.stdout)["timeline"]["efficiency"] == pytest.approx(0.75)
     assert invoke("bench", "m.mansard", "--min-overlap", "1.5").exit_code == 2
 

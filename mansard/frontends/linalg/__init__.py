@@ -1,1 +1,1 @@
-"""Linalg-on-tensors MLIR, the dialect that other frontends lower to, as a Graph (`module`)."""
+"""Import of linalg-on-tensors MLIR, to which other frontends lower, into a Graph (`module`)."""

@@ -1,4 +1,4 @@
-"""Affine maps of MLIR as index maps and scalars."""
+"""Conversion of MLIR's affine maps to index maps and scalars."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Scalar ops of the ``arith`` and ``math`` dialects as scalar trees, by tables.
+"""Conversion of scalar ops of the ``arith`` and ``math`` dialects to scalar trees, by tables.
 
-Departures from MLIR, all inside what MLIR leaves undefined: conversions of floats to integers
-saturate; shifts and divisions are total. Fast-math flags are ignored. ``maxnumf`` in a reduction is
-taken as a maximum that propagates NaN.
+Differences from MLIR, all where MLIR's result is undefined: conversions of floats to integers saturate;
+shifts and divisions are total. Fast-math flags are ignored. ``maxnumf`` in a reduction is taken as a maximum
+that propagates NaN.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mansard.frontends.linalg.values import Out
 from mansard.ir.scalar import Const, Scalar
 
 Rule = Callable[[Space, Any, list[Scalar], DType], Scalar]
-"""Makes the scalar of an op's only result, from the space, the op, its operands, the result's type."""
+"""Builds the scalar of an op's only result from the space, the op, its operands and the result's type."""
 
 _UNARY = {
     "arith.negf": "neg", "math.absf": "abs", "math.absi": "abs", "math.sqrt": "sqrt", "math.rsqrt": "rsqrt",
@@ -77,7 +77,7 @@ def _trunci(space: Space, op: Any, args: list[Scalar], dtype: DType) -> Scalar:
 
 
 def unsigned_value(space: Space, x: Scalar, dtype: DType) -> Scalar:
-    """An integer read as unsigned, converted to ``dtype`` (wide enough, or float)."""
+    """An integer interpreted as unsigned, converted to ``dtype`` (a wide enough integer, or a float)."""
     if x.dtype is DType.BOOL or space.non_negative(x):
         return space.cast(x, dtype)
     if x.dtype is DType.I8:
@@ -136,7 +136,7 @@ def _cmpi(space: Space, op: Any, args: list[Scalar], dtype: DType) -> Scalar:
 
 
 def unsigned_order(space: Space, x: Scalar) -> Scalar:
-    """A signed integer that sorts as ``x`` does when read as unsigned (its top bit is flipped)."""
+    """A signed integer with the order of ``x`` as unsigned (its top bit is flipped)."""
     if x.dtype is DType.BOOL or not x.dtype.is_signed:
         return x
     return space.binary("xor", x, Const(-(1 << (x.dtype.bits - 1)), x.dtype))
@@ -154,7 +154,7 @@ def _unsigned_extreme(name: str) -> Rule:
 
 
 def _unsigned_division(name: str) -> Rule:
-    """Unsigned division as signed where both sides are non-negative, else through a wider type."""
+    """Unsigned division: signed where both operands are non-negative, otherwise in a wider type."""
 
     def rule(space: Space, op: Any, args: list[Scalar], dtype: DType) -> Scalar:
         a, b = args
@@ -175,7 +175,7 @@ def _shrui(space: Space, op: Any, args: list[Scalar], dtype: DType) -> Scalar:
     shifted = space.binary("shr", x, amount)
     ones = space.binary("shl", Const(-1, dtype), space.binary("sub", Const(bits, dtype), amount))
     mask = space.binary("xor", ones, Const(-1, dtype))
-    unshifted = space.compare("eq", amount, Const(0, dtype))  # a shift by all bits is not defined
+    unshifted = space.compare("eq", amount, Const(0, dtype))  # a shift by the full width is undefined
     return space.select(unshifted, x, space.binary("and", shifted, mask))
 
 

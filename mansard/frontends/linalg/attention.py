@@ -1,13 +1,13 @@
-"""``tm_tensor.attention`` as `Attention` with 4-D operands and what the model meant recovered.
+"""Import of ``tm_tensor.attention`` as `Attention` with 4-D operands, undoing torch-mlir's broadcasts.
 
-torch-mlir joins batch and heads, repeats keys and values for every query head that shares them, and
-spreads the mask over all heads; a causal flag becomes a mask of index comparisons. Here the operands
-are traced back::
+torch-mlir merges batch and heads, repeats keys and values for every query head that shares them, broadcasts
+the mask over all heads, and replaces a causal flag by a mask of index comparisons. This module traces the
+operands back to their sources::
 
     k: (B, Hk, S, D) -> copy (B, Hk, G, S, D) -> view (B*Hk*G, S, D)     becomes  k: (B, Hk, S, D)
     mask: (B, 1, Q, S) -> copy (B, H, Q, S) -> view (B*H, Q, S)          becomes  mask: (B, 1, Q, S)
 
-The copies lose their last user and are dropped at the end of the import.
+The copies then have no users and are removed at the end of the import.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mansard.ir.types import Value
 def import_attention(importer: Importer, op: Any) -> None:
     """``tm_tensor.attention``: query, key, value and an optional mask of equal leading dims."""
     operands = list(op.operands)
-    count = len(operands) - 1  # the last one is the result's initial value, which is not read
+    count = len(operands) - 1  # the last one is the result's initial value, which is unused
     q, k, v = (importer.value(x) for x in operands[:3])
     if q.type.rank < 3:
         raise importer.unsupported(op, f"a query of rank {q.type.rank}; it must be (heads, length, depth)")
@@ -70,7 +70,7 @@ def _four_dims(builder: Builder, q: Value) -> Value:
     if root.type.rank == 4 and root.type.shape[2:] == q.type.shape[-2:] and _is_int(root.type.shape[1]):
         return root
     joined = dims.product(q.type.shape[:-2])
-    if not isinstance(joined, int):  # heads are a number; a dynamic product is a batch
+    if not isinstance(joined, int):  # the number of heads is static; a dynamic product is a batch
         return builder.reshape(q, (joined, 1, *q.type.shape[-2:]))
     return builder.reshape(q, (1, joined, *q.type.shape[-2:]))
 
@@ -84,7 +84,7 @@ def _as_heads(builder: Builder, x: Value, batch: DimLike, heads: DimLike) -> Val
 
 
 def _grouped(builder: Builder, x: Value, batch: DimLike, heads: DimLike) -> Value:
-    """Keys or values before they were repeated for each group of query heads."""
+    """Keys or values before their repetition for each group of query heads."""
     root = _root(builder, x)
     source = _copied(builder, root)
     if source is not None and root.type.rank == 5:
@@ -98,7 +98,7 @@ def _grouped(builder: Builder, x: Value, batch: DimLike, heads: DimLike) -> Valu
 
 
 def _copied(builder: Builder, x: Value) -> tuple[Value, tuple[int | None, ...]] | None:
-    """The operand and plain index map of a pure copy that spreads or reorders dims, reading all of it."""
+    """The operand and index map of a pure broadcast or transpose that reads all of its operand."""
     producer = builder.producers.get(x)
     if not (isinstance(producer, Generic) and isinstance(producer.body, Arg) and len(producer.inputs) == 1):
         return None
@@ -115,12 +115,12 @@ def _copied(builder: Builder, x: Value) -> tuple[Value, tuple[int | None, ...]] 
 
 
 def _without_units(read_by: Sequence[int | None], shape: Sequence[DimLike]) -> list[int]:
-    """The dims read, without those of extent 1: reading them or index 0 is the same."""
+    """The dims read, without those of extent 1, whose only index is 0."""
     return [d for d in read_by if d is not None and shape[d] != 1]
 
 
 def _mask(builder: Builder, mask: TensorEntry | None, scores: Sequence[DimLike]) -> tuple[bool, Value | None]:
-    """Whether the mask is the causal one, and otherwise the mask as it was before it was spread."""
+    """Whether the mask is causal, and otherwise the mask before its broadcast."""
     if mask is None or (isinstance(mask, Splat) and _keeps_all(mask.scalar)):
         return False, None
     if not isinstance(mask, Value):

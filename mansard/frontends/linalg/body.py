@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def row_major(shape: Sequence[DimLike]) -> Linear:
-    """The position of an element of a dense tensor, over its indices."""
+    """The row-major position of an element as an affine function of its indices."""
     position = Linear()
     stride: DimLike = 1
     for i in reversed(range(len(shape))):
@@ -28,7 +28,7 @@ def row_major(shape: Sequence[DimLike]) -> Linear:
 
 
 class Body:
-    """The operands and extents of a Generic under construction."""
+    """Collects the operands and extents of a Generic under construction."""
 
     def __init__(self, importer: Importer, extents: Sequence[DimLike]) -> None:
         self.importer = importer
@@ -36,21 +36,22 @@ class Body:
         self.operands: list[tuple[Value, IndexMap | None]] = []
 
     def operand(self, value: Value, index_map: IndexMap | None) -> int:
-        """The number of an operand, added when it is new."""
+        """The number of an operand, which is added if it is new."""
         entry = (value, index_map)
         if entry not in self.operands:
             self.operands.append(entry)
         return self.operands.index(entry)
 
     def read(self, entry: TensorEntry, index_map: IndexMap) -> Scalar:
-        """The element of a tensor that an index map names."""
+        """The element of a tensor at an index map."""
         if isinstance(entry, Splat):
             return entry.scalar
         value = self.importer.materialise(entry)
         return Arg(self.operand(value, index_map), value.type.dtype)
 
     def extract(self, entry: TensorEntry, indices: Sequence[Scalar]) -> Scalar:
-        """The element at computed indices: by an index map when affine and in range, else a Gather."""
+        """The element at computed indices: by an index map if they are affine and in range, otherwise by a
+        Gather."""
         if isinstance(entry, Splat):
             return entry.scalar
         value = self.importer.materialise(entry)
@@ -63,7 +64,7 @@ class Body:
         return Gather(self.operand(value, None), casts, value.type.dtype)
 
     def finish(self, tree: Scalar, reduced: int = 0, combiner: str | None = None, name: str = "v") -> Value:
-        """Append the Generic; operands the body does not read are dropped."""
+        """Append the Generic; operands that the body does not read are dropped."""
         tree = rewrite(tree, self._resolve)
         used = sorted(operands(tree))
         numbers = {old: new for new, old in enumerate(used)}

@@ -1,4 +1,4 @@
-"""What an import leaves behind is removed here: dead ops, unused constants, sorts longer than needed."""
+"""Cleanup after an import: removes dead ops and unused constants, and limits sorts to the entries in use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mansard.ir.types import TensorType, Value
 
 
 def clean(graph: Graph) -> Graph:
-    """The graph without dead ops and constants, with sorts cut to what is read of them."""
+    """The graph without dead ops and constants, with sorts limited to the entries that are read."""
     return _prune(_limit_sorts(_prune(graph)))
 
 
@@ -26,7 +26,7 @@ def _prune(graph: Graph) -> Graph:
 
 
 def _limit_sorts(graph: Graph) -> Graph:
-    """A sort of which only the first ``n`` entries are sliced off keeps only those::
+    """Limit a sort to ``n`` entries if only slices of its first ``n`` are used::
 
     %v, %i = sort(x); slice(%v)[0:n]; slice(%i)[0:n]    ->    %v, %i = sort(x, limit=n)
     """
@@ -36,7 +36,7 @@ def _limit_sorts(graph: Graph) -> Graph:
     ops: list[Op] = []
     for op in graph.ops:
         if any(v in renamed for v in op.outputs):
-            continue  # a slice that the shorter sort replaced
+            continue  # a slice that the limited sort replaced
         limit = _limit_of(op, users, live) if isinstance(op, Sort) else None
         if limit is not None and isinstance(op, Sort):
             op = _limited(op, limit, users, renamed)

@@ -1,6 +1,6 @@
-"""Division of dim expressions in one normal form.
+"""Division of dim expressions in a normal form.
 
-`mansard.dims` keeps ``floordiv`` opaque. Frontends compute one extent by several formulas (a slice's
+`mansard.dims` keeps ``floordiv`` opaque. Frontends compute the same extent by different formulas (a slice's
 ``(n - 1) // 2 + 1``, a window's ``(n + 1) // 2``); moving every whole multiple of the divisor out of
 the call makes such formulas equal.
 """

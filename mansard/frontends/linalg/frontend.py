@@ -24,7 +24,7 @@ class LinalgFrontend(Frontend):
         return has_suffix(model, ".mlir") or (isinstance(model, str) and "func.func" in model)
 
     def import_model(self, model: Any, example_inputs: Any = None, *, cache: bool, **options: Any) -> Graph:
-        """Parse and import the module; it states its shapes itself."""
+        """Parse and import the module, which states its shapes."""
         from mansard.frontends.linalg.module import import_mlir
 
         if example_inputs is not None:

@@ -1,10 +1,9 @@
-"""``linalg.generic`` as `Generic` ops.
+"""Import of ``linalg.generic`` as `Generic` ops.
 
-linalg names its loops freely and writes through an output map; a `Generic` has none. So loops are
-renumbered: first the result's dims in order (a constant 0 in the output map, as ``keepdim`` leaves
-it, becomes a dim of extent 1), then the reduced loops. An op with several results becomes one
-`Generic` for each. ``cf.assert`` inside a body guards an index; `Gather` clamps its indices, so these
-are dropped.
+linalg orders its loops freely and writes through an output map, which a `Generic` does not have. So loops are
+renumbered: first the result's dims in order (a constant 0 in the output map, as from ``keepdim``, becomes a
+dim of extent 1), then the reduced loops. An op with several results becomes one `Generic` for each. A
+``cf.assert`` inside a body guards an index; since `Gather` clamps its indices, these are dropped.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Maps:
 
 @dataclass(frozen=True)
 class Order:
-    """The order of a result's iteration dims: for each loop its new number, and all extents."""
+    """The order of a result's iteration dims: the new number of each loop, and all extents."""
 
     position: tuple[int, ...]
     extents: tuple[DimLike, ...]
@@ -72,9 +71,9 @@ def _maps(importer: Importer, op: Any) -> Maps:
 
 
 def _loop_extents(importer: Importer, op: Any, maps: Maps) -> list[DimLike]:
-    """The extent of each loop, from every operand dim that is exactly that loop."""
+    """The extent of each loop, from the operand dims that it alone indexes."""
     extents: list[DimLike | None] = [None] * maps.loops
-    for number in reversed(range(len(op.operands))):  # results first: their sizes are the simplest
+    for number in reversed(range(len(op.operands))):  # results have the simplest sizes
         operand = op.operands[number]
         if not mlir.is_tensor(operand):
             continue
@@ -113,7 +112,7 @@ def _order(importer: Importer, op: Any, maps: Maps, extents: Sequence[DimLike], 
 
 
 def _result(importer: Importer, op: Any, maps: Maps, order: Order, k: int) -> Entry:
-    """One result of the op, as its own Generic (or without one, for copies and fills)."""
+    """One result of the op, as a separate Generic (none for copies and fills)."""
     body = Body(importer, order.extents)
     inits = op.operands[len(op.operands) - len(op.results) :]
     trees = _Region(importer, body, op, maps, order).trees()
@@ -136,7 +135,7 @@ def _result(importer: Importer, op: Any, maps: Maps, order: Order, k: int) -> En
     if match.arg_index is not None:
         unit = match.arg_index == ONLY_INDEX and order.extents[-1] == 1
         if reduced != 1 or not (unit or match.arg_index == order.rank):
-            raise importer.unsupported(op, "an index of an extreme over several dims")
+            raise importer.unsupported(op, "an argmin or argmax over several dims")
     return _reduce(importer, body, match, init, dtype, reduced)
 
 
@@ -152,7 +151,7 @@ def _plain(importer: Importer, body: Body, tree: Scalar, order: Order) -> Entry:
 
 
 def _is_identity(index_map: IndexMap | None, extents: Sequence[DimLike]) -> bool:
-    """Whether a map reads every dim by its own number; in a dim of extent 1, index 0 is the same."""
+    """Whether a map is the identity, where index 0 also counts for a dim of extent 1."""
     plain = None if index_map is None else index_map.plain_dims
     return plain is not None and all(d == i or (d is None and extents[i] == 1) for i, d in enumerate(plain))
 
@@ -183,7 +182,7 @@ def _reduce(
 def _is_neutral(init: TensorEntry, combiner: str) -> bool:
     """Whether combining with ``init`` changes nothing.
 
-    The lowest (highest) finite float counts as neutral for max (min): frontends write it for infinity.
+    The lowest (highest) finite float counts as neutral for max (min): frontends use it in place of infinity.
     """
     if isinstance(init, Empty):
         return True
@@ -251,7 +250,8 @@ class _Region:
 
 
 def loop_scalar(space: Space, order: Order, loop: int) -> Scalar:
-    """A loop's index as a scalar; 0 for a parallel loop of extent 1 (reductions are told by their index)."""
+    """A loop's index as a scalar; 0 for a parallel loop of extent 1 (reductions are recognised by their
+    index)."""
     position = order.position[loop]
     unit = position < order.rank and order.extents[position] == 1
     return Const(0, DType.I64) if unit else Index(position)
@@ -315,7 +315,7 @@ class RegionScalars:
         return []
 
     def _if(self, op: Any) -> list[Scalar]:
-        """Both sides are evaluated: bodies have no side effects and no read can fail."""
+        """Both branches are evaluated: bodies have no side effects and no read can fail."""
         condition = self._scalar(op.operands[0])
         then, other = (self.run(region.blocks[0]) for region in op.regions)
         return [self.body.space.select(condition, a, b) for a, b in zip(then, other, strict=True)]

@@ -1,4 +1,4 @@
-"""The table of ops a function's body may hold, beside the scalar ops of `arith.RULES`."""
+"""The handlers of ops in a function's body, in addition to the scalar ops of `arith.RULES`."""
 
 from __future__ import annotations
 

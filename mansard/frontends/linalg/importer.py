@@ -1,6 +1,6 @@
-"""Walks a function of linalg-on-tensors MLIR and builds a Graph.
+"""Imports a function of linalg-on-tensors MLIR into a Graph, op by op.
 
-Handlers are found in one table by op name; an op in no table ends in `UnsupportedOpError`.
+A table maps op names to handlers; an op that is not in it raises `UnsupportedOpError`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Handler = Callable[["Importer", Any], None]
 
 @dataclass(frozen=True)
 class Argument:
-    """What an argument of the imported function is.
+    """The description of an argument of the imported function.
 
-    ``constant`` makes it a constant, ``state`` a buffer that lives across calls (with ``constant``
-    as its first content), neither an input. ``dtype`` may differ from the MLIR type in sign only.
+    With ``constant`` it is a constant, with ``state`` a buffer that persists across calls (initialised with
+    ``constant``), otherwise an input. ``dtype`` may differ from the MLIR type in signedness only.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Argument:
     state: bool = False
 
 
-class Unify(Exception):  # noqa: N818  (a request to start again, not an error)
-    """Two automatic dim symbols must be one: import again with ``name`` replaced by ``value``."""
+class Unify(Exception):  # noqa: N818  (a request to restart, not an error)
+    """Two automatic dim symbols must be equal: restart the import with ``name`` replaced by ``value``."""
 
     def __init__(self, name: str, value: DimLike) -> None:
         self.name, self.value = name, value
@@ -53,20 +53,20 @@ class Unify(Exception):  # noqa: N818  (a request to start again, not an error)
 
 
 class Builder(GraphBuilder):
-    """A GraphBuilder that remembers producers and merges chains of reshapes."""
+    """A GraphBuilder that records producers and merges chains of reshapes."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.producers: dict[Value, Op] = {}
 
     def append(self, op: Op) -> Value:
-        """Append an op and remember it as the producer of its results."""
+        """Append an op and record it as the producer of its results."""
         for value in op.outputs:
             self.producers[value] = op
         return super().append(op)
 
     def reshape(self, x: Value, shape: Sequence[DimLike], name: str = "reshape") -> Value:
-        """Append a Reshape of the first value of a chain of reshapes; nothing for an equal shape."""
+        """Append one Reshape of the source of a chain of reshapes, or nothing if the shape is unchanged."""
         producer = self.producers.get(x)
         if isinstance(producer, Reshape):
             x = producer.inputs[0]
@@ -76,7 +76,7 @@ class Builder(GraphBuilder):
 
 
 def supported_like(name: str, known: Iterable[str]) -> str:
-    """What to tell of an unsupported op: the supported ops of its dialect, else the dialects."""
+    """The hint for an unsupported op: the supported ops of its dialect, or else the supported dialects."""
     dialect = name.partition(".")[0]
     same = sorted(k for k in known if k.partition(".")[0] == dialect)
     if same:
@@ -85,7 +85,7 @@ def supported_like(name: str, known: Iterable[str]) -> str:
 
 
 class Importer:
-    """The state of one import: the environment, the builder, and what handlers share."""
+    """The state of one import: the environment, the builder, and the state that handlers share."""
 
     def __init__(self, module: Any, name: str, automatic: frozenset[str], handlers: Mapping[str, Handler]):
         self.module = module
@@ -97,7 +97,7 @@ class Importer:
         self._blobs: dict[str, bytes] | None = None
         self._constants: dict[Value, np.ndarray[Any, Any]] = {}
 
-    # Walking --------------------------------------------------------------------------------
+    # Traversal ------------------------------------------------------------------------------
     def run(self, block: Any) -> list[Entry]:
         """Import a block; returns the operands of its terminator."""
         for view in block.operations:
@@ -120,39 +120,39 @@ class Importer:
             raise self.unsupported(op, supported_like(op.name, {*self.handlers, *RULES}))
 
     def unsupported(self, op: Any, detail: str) -> UnsupportedOpError:
-        """The error for an op that has no lowering here."""
+        """The error for an op without a lowering."""
         return UnsupportedOpError(op.name, mlir.location_text(op.location), detail)
 
     def bind(self, op: Any, entry: Entry, result: int = 0) -> None:
-        """Set what a result of ``op`` stands for."""
+        """Map a result of ``op`` to an entry."""
         self.env[op.results[result]] = entry
 
     # Operands -------------------------------------------------------------------------------
     def scalar(self, mlir_value: Any) -> Scalar:
-        """The scalar an MLIR value stands for."""
+        """The scalar to which an MLIR value is mapped."""
         entry = self.env[mlir_value]
         if isinstance(entry, (Value, Splat, Empty, Elements)):
             raise ImportModelError(f"a tensor is used as a number: {mlir_value}")
         return entry
 
     def tensor(self, mlir_value: Any) -> TensorEntry:
-        """The tensor an MLIR value stands for, not materialised."""
+        """The tensor entry to which an MLIR value is mapped, not materialised."""
         entry = self.env[mlir_value]
         if not isinstance(entry, (Value, Splat, Empty, Elements)):
             raise ImportModelError(f"a number is used as a tensor: {mlir_value}")
         return entry
 
     def value(self, mlir_value: Any) -> Value:
-        """The tensor an MLIR value stands for, as a value of the Graph."""
+        """The tensor to which an MLIR value is mapped, as a value of the Graph."""
         value = self.materialise(self.tensor(mlir_value))
         self.env[mlir_value] = value
         return value
 
     def materialise(self, entry: TensorEntry) -> Value:
-        """Make a Graph value of a tensor entry."""
+        """The Graph value of a tensor entry."""
         if isinstance(entry, Value):
             return entry
-        if isinstance(entry, Empty):  # undefined content: any will do
+        if isinstance(entry, Empty):  # undefined content: any value is valid
             return self.elementwise(zero(entry.dtype), entry.shape)
         if isinstance(entry, Splat):
             return self.elementwise(entry.scalar, entry.shape)
@@ -169,7 +169,7 @@ class Importer:
         return self.elementwise(chosen, entry.shape)
 
     def constant(self, data: np.ndarray[Any, Any], name: str = "const") -> Value:
-        """A constant held in memory; equal small constants are one."""
+        """A constant held in memory; equal small constants are shared."""
         for value, known in self._constants.items():
             if known.dtype == data.dtype and known.shape == data.shape and known.tobytes() == data.tobytes():
                 return value
@@ -187,12 +187,13 @@ class Importer:
         return value
 
     def mixed(self, op: Any, static: Iterable[int], dynamic: Iterable[Any]) -> list[Scalar]:
-        """The scalars of a list given as static numbers with gaps filled by operands."""
+        """The scalars of MLIR's mixed static and dynamic lists: static numbers, with operands for the dynamic
+        ones."""
         operands = iter(dynamic)
         return [self.scalar(next(operands)) if n == mlir.DYNAMIC else Const(n, DType.I64) for n in static]
 
     def unify(self, a: DimLike, b: DimLike, op: Any) -> DimLike:
-        """The one dim that two dims must be. Raises ImportModelError when they cannot be equal."""
+        """The common value of two dims that must be equal. Raises ImportModelError when they cannot be."""
         if a == b:
             return a
         for x, y in ((a, b), (b, a)):
@@ -202,7 +203,7 @@ class Importer:
         low, high = dims.bounds(dims.add(a, dims.mul(b, -1)))
         if low > 0 or high < 0:
             raise ImportModelError(
-                f"{op.name} at {mlir.location_text(op.location) or 'an unknown place'}: "
+                f"{op.name} at {mlir.location_text(op.location) or 'an unknown location'}: "
                 f"sizes {a} and {b} must be equal and are not"
             )
         if isinstance(a, int) or isinstance(b, int):
@@ -210,7 +211,7 @@ class Importer:
         return a if len(str(a)) <= len(str(b)) else b
 
     def _automatic_name(self, d: DimLike) -> str | None:
-        """The name of a dim that is exactly one automatic symbol."""
+        """The name of a dim that is a single automatic symbol."""
         if not isinstance(d, Expr):
             return None
         names = [s.name for s in d.symbols()]
@@ -219,11 +220,11 @@ class Importer:
 
     # Building -------------------------------------------------------------------------------
     def elementwise(self, body: Scalar, shape: Sequence[DimLike], name: str = "v") -> Value:
-        """A Generic without operands besides those `Load` leaves name."""
+        """A Generic whose only operands are those of its `Load` leaves."""
         return Body(self, shape).finish(body, name=name)
 
     def load(self, value: Value) -> Scalar:
-        """The element of a tensor of one element as a host scalar."""
+        """The element of a one-element tensor as a host scalar."""
         return Load.of(self.builder.reshape(value, ()))
 
     def blobs(self) -> dict[str, bytes]:

@@ -1,6 +1,6 @@
-"""The few things taken from MLIR's Python bindings: parsing, pass pipelines, types, attributes.
+"""A narrow interface to MLIR's Python bindings: parsing, pass pipelines, types, attributes.
 
-The bindings are those inside the ``torch-mlir`` wheel, which carries the upstream dialects as well.
+The bindings come with the ``torch-mlir`` wheel, which also has the upstream dialects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.ir.scalar import Const
 
 DYNAMIC = -(2**63)
-"""MLIR's mark of a dynamic size in static shape attributes (``ShapedType::kDynamic``)."""
+"""MLIR's marker of a dynamic size in static shape attributes (``ShapedType::kDynamic``)."""
 
 _DTYPES = {
     "f64": DType.F64, "f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16, "f8E4M3FN": DType.F8,
@@ -45,7 +45,7 @@ def new_context() -> Any:
 
 
 def parse_module(text: str) -> Any:
-    """An MLIR module read from text. Raises ImportModelError with MLIR's message and position."""
+    """An MLIR module parsed from text. Raises ImportModelError with MLIR's message and position."""
     from torch_mlir import ir
 
     context = new_context()
@@ -61,7 +61,7 @@ def parse_module(text: str) -> Any:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One error MLIR reported: the message, where the op stands, and the text of attached notes."""
+    """One error that MLIR reported: the message, the op's location, and the text of attached notes."""
 
     message: str
     location: str
@@ -69,7 +69,7 @@ class Diagnostic:
 
 
 class PipelineError(Exception):
-    """A pass pipeline failed; ``diagnostics`` says why."""
+    """A pass pipeline failed; ``diagnostics`` has the reasons."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
@@ -110,7 +110,7 @@ _FILE = re.compile(r'"([^"]+)":(\d+):\d+')
 
 
 def location_text(location: Any) -> str:
-    """A location as ``name`` or ``file:line``; empty when unknown. Nested ones give the innermost."""
+    """A location as ``name`` or ``file:line``; empty when unknown. For nested ones, the innermost."""
     text = str(location)
     named = _NAME.match(text)
     if named:
@@ -173,7 +173,7 @@ def _is_opaque(attribute: Any) -> bool:
 
 
 def _parse_dense(text: str, dtype: np.dtype[np.generic], shape: Sequence[int]) -> npt.NDArray[np.generic]:
-    """Read ``dense<...>`` in its printed form: nested lists, one element, or a hex string of bytes."""
+    """Parse ``dense<...>`` in its printed form: nested lists, one element, or a hex string of bytes."""
     content = text[text.index("<") + 1 : text.rindex("> : ")]
     if content.startswith('"0x'):
         data = bytes.fromhex(content[3:-1])

@@ -1,7 +1,7 @@
-"""A linalg-on-tensors module as a Graph.
+"""Import of linalg-on-tensors modules as Graphs.
 
-`import_linalg` takes a module in memory with its arguments described; `import_mlir` takes text or a
-file as a user wrote it.
+`import_linalg` takes a module in memory with descriptions of its arguments; `import_mlir` takes a user's text
+or file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mansard.ir.types import Constant, IndexMap, Value
 from mansard.ir.verify import verify
 
 AUTOMATIC_MAX = 2**31 - 1
-"""Upper bound of a dim whose range nobody states."""
+"""Upper bound of a dim without a stated range."""
 
 _PREPARE = "inline, func.func(convert-elementwise-to-linalg, linalg-generalize-named-ops), canonicalize, cse"
 
@@ -44,9 +44,9 @@ def import_mlir(
     """Import linalg-on-tensors MLIR from text, or from a file when ``source`` is a path.
 
     ``function`` is the entry point (the only function, when there is just one). ``dims`` gives, for
-    an input name, its dims: a `Dim`, an expression, or None for "as in the module". Dynamic sizes
-    nobody names become symbols ``d0``, ``d1`` … from 1 to 2**31 - 1; those that must be equal are
-    one symbol. ``constants`` binds arguments, by number or name, to data.
+    an input name, its dims: a `Dim`, an expression, or None for "as in the module". Unnamed dynamic sizes
+    become symbols ``d0``, ``d1`` … from 1 to 2**31 - 1; those that must be equal share a symbol.
+    ``constants`` binds arguments, by number or name, to data.
 
     Raises ImportModelError for text that is not MLIR, UnsupportedOpError for ops without a lowering.
     """
@@ -77,9 +77,10 @@ def import_linalg(
 ) -> Graph:
     """Import one function of a module in memory; named linalg ops are generalised first.
 
-    ``arguments`` describe the function's arguments in order. ``updates`` says which results are the
-    final values of states (result number to argument name); the others are outputs, named and typed
-    by ``output_names`` and ``output_dtypes`` (which may differ from the MLIR types in sign only).
+    ``arguments`` describe the function's arguments in order. ``updates`` maps the results that are final
+    values of states to their arguments (result number to argument name); the others are outputs, with names
+    and types from ``output_names`` and ``output_dtypes`` (which may differ from the MLIR types in signedness
+    only).
     """
     _prepare(module)
     func = _find_function(module, function)
@@ -102,7 +103,7 @@ def _prepare(module: Any) -> None:
     except mlir.PipelineError as error:
         first = error.diagnostics[0]
         raise ImportModelError(
-            f"the MLIR module is not usable: {first.message} ({first.location})"
+            f"the MLIR module cannot be used: {first.message} ({first.location})"
         ) from error
 
 
@@ -186,7 +187,7 @@ def _unique(names: Sequence[str]) -> list[str]:
 
 
 def _automatic(arguments: Sequence[Argument]) -> frozenset[str]:
-    """Symbols named ``d<number>`` with the automatic range: they may turn out to be equal."""
+    """Symbols named ``d<number>`` with the automatic range: the import may find them to be equal."""
     names = set()
     for d in (d for a in arguments for d in a.shape if not isinstance(d, int)):
         for s in d.symbols():
@@ -231,7 +232,7 @@ def _output(importer: Importer, entry: Entry) -> Value:
 
 
 def _retyped(importer: Importer, value: Value, dtype: DType) -> Value:
-    """The same bits under a type of other sign (MLIR's integers have none); bool and i8 by value."""
+    """The same bits as a type of other signedness (MLIR's integers are signless); bool and i8 by value."""
     if value.type.dtype is dtype:
         return value
     body = Body(importer, value.type.shape)

@@ -1,4 +1,4 @@
-"""Recognises what a reduction's body combines."""
+"""Recognises the combiner of a reduction's body."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _NEGATED = {"gt": "le", "ge": "lt", "lt": "ge", "le": "gt"}
 
 
 ONLY_INDEX = -1
-"""`Reduction.arg_index` of an index that is the literal 0: right where the reduced dim has extent 1."""
+"""`Reduction.arg_index` of an index that is the literal 0, which is valid if the reduced dim has extent 1."""
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """``combiner`` over ``body``; ``arg_index`` is the reduced dim whose index an arg combiner gives."""
+    """``combiner`` over ``body``; ``arg_index`` is the reduced dim whose index argmin or argmax returns."""
 
     combiner: str
     body: Scalar
@@ -31,11 +31,11 @@ class Reduction:
 
 
 def match_reduction(trees: Sequence[Scalar], k: int) -> Reduction | None:
-    """The reduction that result ``k`` of a body is, or None.
+    """The reduction that computes result ``k`` of a body, or None.
 
-    ``trees`` are the yielded scalars; the running values are `Out` leaves. ``select(x > out, x, out)``
-    is a maximum. A result ``select(x > out_j, index, out_k)`` is an argmax. A running value that is
-    widened before and narrowed after (``truncf(extf(out) + x)``) is combined in the wide type.
+    ``trees`` are the yielded scalars; the accumulators are `Out` leaves. ``select(x > out, x, out)``
+    is a maximum. A result ``select(x > out_j, index, out_k)`` is an argmax. An accumulator that is extended
+    before and truncated after the combiner (``truncf(extf(out) + x)``) is kept in the wider type.
     """
     tree = trees[k]
     if isinstance(tree, Cast) and not isinstance(tree.arg, Out):
@@ -52,7 +52,7 @@ def match_reduction(trees: Sequence[Scalar], k: int) -> Reduction | None:
 
 
 def _guarded(tree: Apply, k: int) -> Reduction | None:
-    """``select(c, out + x, out)`` adds ``select(c, x, 0)``; the like for ``mul``, ``and``, ``or``."""
+    """``select(c, out + x, out)`` adds ``select(c, x, 0)``; similarly for ``mul``, ``and``, ``or``."""
     condition, a, b = tree.args
     combined, running = (a, b) if _is_out(b, k) else (b, a)
     if not (_is_out(running, k) and isinstance(combined, Apply) and not outs(condition)):
@@ -67,7 +67,7 @@ def _guarded(tree: Apply, k: int) -> Reduction | None:
 
 
 def outs(tree: Scalar) -> set[int]:
-    """The running values a tree reads."""
+    """The accumulators that a tree reads."""
     return {n.index for n in walk(tree) if isinstance(n, Out)}
 
 
@@ -99,7 +99,7 @@ def _extreme(tree: Apply, k: int) -> Reduction | None:
 
 
 def _direction(condition: Scalar, x: Scalar, k: int) -> str | None:
-    """The comparison of ``x`` (left) with running value ``k`` (right) that a condition is."""
+    """The comparison in a condition, with ``x`` on the left and accumulator ``k`` on the right."""
     if isinstance(condition, Apply) and condition.op == "not":
         inner = _direction(condition.args[0], x, k)
         return None if inner is None else _NEGATED[inner]

@@ -1,4 +1,4 @@
-"""Smart constructors of scalar bodies: they fold what dims, bounds and literals decide.
+"""Folding constructors of scalar bodies: they simplify by dims, bounds and literals.
 
 The same constructors serve host arithmetic (no iteration dims: an ``arith.subi`` of two
 ``tensor.dim`` becomes one dim expression) and bodies of a `Generic` (index arithmetic becomes affine
@@ -24,7 +24,7 @@ Range = tuple[DimLike, DimLike]
 
 
 def dim_scalar(value: DimLike, dtype: DType = DType.I64) -> Scalar:
-    """A dim expression as a scalar; a literal when it is constant."""
+    """A dim expression as a scalar; a literal if it is constant."""
     if isinstance(value, int):
         return Const(value, dtype)
     return DimValue(value) if dtype is DType.I64 else Cast(DimValue(value), dtype)
@@ -36,9 +36,9 @@ def zero(dtype: DType) -> Const:
 
 
 def as_dim(scalar: Scalar) -> DimLike | None:
-    """The dim expression a scalar stands for, or None for a value only known when the model runs.
+    """The dim expression that a scalar represents, or None for a value only known at run time.
 
-    Conversions between integer types are looked through: sizes fit every index type.
+    Conversions between integer types are ignored: sizes fit every index type.
     """
     while isinstance(scalar, Cast) and scalar.dtype.is_int and scalar.arg.dtype.is_int:
         scalar = scalar.arg
@@ -207,7 +207,7 @@ class Space:
         return b if isinstance(more, Const) and more.value else None
 
     def compare(self, op: str, a: Scalar, b: Scalar) -> Scalar:
-        """``op(a, b)`` as bool, decided by bounds where they allow."""
+        """``op(a, b)`` as bool, folded if the bounds decide it."""
         decided = self._decide(op, a, b)
         return Apply(op, (a, b), DType.BOOL) if decided is None else Const(decided, DType.BOOL)
 
@@ -261,7 +261,7 @@ class Space:
         return Cast(x, dtype)
 
     def bitcast(self, x: Scalar, dtype: DType) -> Scalar:
-        """The same bits as another type."""
+        """The same bits reinterpreted as another type."""
         if x.dtype is dtype:
             return x
         if isinstance(x, Bitcast):

@@ -22,7 +22,7 @@ from mansard.ir.types import IndexMap, Value
 
 @dataclass(frozen=True)
 class Window:
-    """Where a slice lies in its source: offsets may be scalars read at run time; sizes are dims."""
+    """The position of a slice in its source: offsets may be scalars read at run time; sizes are dims."""
 
     offsets: tuple[Scalar, ...]
     sizes: tuple[DimLike, ...]
@@ -44,7 +44,7 @@ def _window(importer: Importer, op: Any, first: int) -> Window:
         lists.append(importer.mixed(op, op.attributes[name], taken))
     strides = [as_dim(s) for s in lists[2]]
     if not all(isinstance(s, int) for s in strides):
-        raise importer.unsupported(op, "a stride that is not a number")
+        raise importer.unsupported(op, "a stride that is not a constant")
     return Window(
         tuple(lists[0]),
         tuple(importer.dim(s, op) for s in lists[1]),
@@ -65,7 +65,7 @@ def import_extract_slice(importer: Importer, op: Any) -> None:
 
 
 def slice_window(importer: Importer, source: Value, window: Window) -> Value:
-    """The elements of a window; a Gather when an offset is only known at run time or a stride is negative."""
+    """The elements of a window; a Gather if an offset is only known at run time or a stride is negative."""
     offsets = window.static_offsets()
     if offsets is None or any(s < 1 for s in window.strides):
         body = Body(importer, window.sizes)
@@ -99,7 +99,7 @@ def drop_units(sizes: Sequence[DimLike], static: Sequence[int | None]) -> tuple[
 
 
 def import_insert_slice(importer: Importer, op: Any) -> None:
-    """``tensor.insert_slice``: padding, a concatenation, or a select, whichever says it best."""
+    """``tensor.insert_slice``: padding, a concatenation, or a select, whichever is simplest."""
     source, target = importer.tensor(op.operands[0]), importer.tensor(op.operands[1])
     window = _window(importer, op, 2)
     source = _as_tensor(reshaped(importer, source, window.sizes))
@@ -146,7 +146,7 @@ def _between(
 
 
 def _overlay(importer: Importer, source: TensorEntry, target: TensorEntry, window: Window) -> Value:
-    """For every element of the target: the source's element where the window covers it, else the old."""
+    """For every element of the target: the source's element inside the window, otherwise its old value."""
     shape = shape_of(target)
     body = Body(importer, shape)
     space = body.space
@@ -172,7 +172,7 @@ def _overlay(importer: Importer, source: TensorEntry, target: TensorEntry, windo
 
 
 def import_pad(importer: Importer, op: Any) -> None:
-    """``tensor.pad``: constant padding; negative amounts crop; other paddings read by index."""
+    """``tensor.pad``: constant padding; negative amounts crop; non-constant padding reads by index."""
     counts = list(op.attributes["operandSegmentSizes"])
     operands = list(op.operands)[1:]
     low = importer.mixed(op, op.attributes["static_low"], operands[: counts[1]])
@@ -211,7 +211,7 @@ def _constant_pad(
 
 
 def _cropped(amount: DimLike) -> DimLike:
-    """How much a negative padding removes."""
+    """The number of elements that a negative padding removes."""
     return dims.maximum(dims.mul(amount, -1), 0)
 
 

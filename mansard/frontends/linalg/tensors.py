@@ -19,7 +19,7 @@ from mansard.ir.types import IndexMap, Value
 
 
 def import_constant(importer: Importer, op: Any) -> None:
-    """``arith.constant``: a literal, a splat, or data kept as a constant of the Graph."""
+    """``arith.constant``: a literal, a splat, or a constant of the Graph."""
     if not mlir.is_tensor(op.results[0]):
         importer.bind(op, mlir.scalar_literal(op))
         return
@@ -48,7 +48,7 @@ def _static(op: Any) -> tuple[int | None, ...]:
 
 
 def import_splat(importer: Importer, op: Any) -> None:
-    """``tensor.splat``: one scalar everywhere."""
+    """``tensor.splat``: one scalar for all elements."""
     scalar = importer.scalar(op.operands[0])
     shape = result_shape(importer, op, list(op.operands)[1:])
     importer.bind(op, Splat(scalar, shape, scalar.dtype))
@@ -70,7 +70,7 @@ def import_dim(importer: Importer, op: Any) -> None:
 
 
 def reshaped(importer: Importer, entry: TensorEntry, shape: tuple[DimLike, ...]) -> Entry:
-    """The same elements under another shape."""
+    """The same elements in another shape."""
     if isinstance(entry, Splat):
         return Splat(entry.scalar, shape, entry.dtype)
     if isinstance(entry, Empty):
@@ -81,7 +81,7 @@ def reshaped(importer: Importer, entry: TensorEntry, shape: tuple[DimLike, ...])
 
 
 def import_cast(importer: Importer, op: Any) -> None:
-    """``tensor.cast``: the same tensor; a size stated on one side only holds for both."""
+    """``tensor.cast``: the same tensor; a size that only one side states holds for both."""
     entry = importer.tensor(op.operands[0])
     shape = tuple(
         d if static is None else importer.unify(d, static, op)
@@ -101,7 +101,7 @@ def import_expand(importer: Importer, op: Any) -> None:
 
 
 def _refine_group(shape: list[DimLike], group: list[int], size: DimLike) -> None:
-    """Take the one dynamic size of a group from the source's size: its form is the simpler one."""
+    """Derive the one dynamic size of a group from the source's size, which is the simpler expression."""
     dynamic = [i for i in group if not isinstance(shape[i], int)]
     if len(dynamic) == 1:
         rest = dims.product(shape[i] for i in group if i != dynamic[0])
@@ -111,7 +111,7 @@ def _refine_group(shape: list[DimLike], group: list[int], size: DimLike) -> None
 
 
 def import_collapse(importer: Importer, op: Any) -> None:
-    """``tensor.collapse_shape``: a reshape that joins dims."""
+    """``tensor.collapse_shape``: a reshape that merges dims."""
     source = importer.tensor(op.operands[0])
     before = shape_of(source)
     groups = [[int(i.value) for i in group] for group in op.attributes["reassociation"]]
@@ -142,7 +142,7 @@ def import_reshape(importer: Importer, op: Any) -> None:
 
 
 def import_from_elements(importer: Importer, op: Any) -> None:
-    """``tensor.from_elements``: kept as scalars until someone needs a tensor."""
+    """``tensor.from_elements``: kept as scalars until a tensor is needed."""
     static = _static(op)
     scalars = tuple(importer.scalar(v) for v in op.operands)
     shape = tuple(d for d in static if d is not None)
@@ -154,7 +154,7 @@ def import_from_elements(importer: Importer, op: Any) -> None:
 
 
 def import_extract(importer: Importer, op: Any) -> None:
-    """``tensor.extract`` on the host: a scalar read when the model runs, unless it is known now."""
+    """``tensor.extract`` on the host: a scalar read at run time, unless it is known at import."""
     entry = importer.tensor(op.operands[0])
     indices = [importer.scalar(v) for v in list(op.operands)[1:]]
     if isinstance(entry, Splat):
@@ -228,7 +228,7 @@ def import_assert(importer: Importer, op: Any) -> None:
     message = op.attributes["msg"].value
     if isinstance(condition, Const):
         if not condition.value:
-            where = mlir.location_text(op.location) or "an unknown place"
+            where = mlir.location_text(op.location) or "an unknown location"
             raise ImportModelError(f"the model always fails at {where}: {message}")
         return
     sizes = _compared_sizes(condition)

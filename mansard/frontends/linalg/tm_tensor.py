@@ -1,4 +1,4 @@
-"""``tm_tensor`` ops: scan, sort, top-k and scatter, which torch-mlir keeps whole."""
+"""``tm_tensor`` ops: scan, sort, top-k and scatter, which torch-mlir does not decompose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mansard.ir.types import IndexMap, Value
 
 
 def _region(importer: Importer, op: Any, arguments: list[Scalar]) -> list[Scalar]:
-    """The yielded scalars of an op's region, with its block arguments given."""
+    """The yielded scalars of an op's region, for the given block arguments."""
     block = op.regions[0].blocks[0]
     scalars = dict(zip(block.arguments, arguments, strict=True))
     return RegionScalars(importer, Body(importer, ()), scalars, Index).run(block)
@@ -30,14 +30,14 @@ def _argument_dtypes(op: Any) -> list[DType]:
 
 
 def import_scan(importer: Importer, op: Any) -> None:
-    """``tm_tensor.scan``: the running combination along one dim, without the final accumulator."""
+    """``tm_tensor.scan``: the prefix combination along one dim; the final accumulator is unsupported."""
     if next(iter(op.results[1].uses), None) is not None:
         raise importer.unsupported(op, "the final accumulator of a scan is not supported")
     dtypes = _argument_dtypes(op)
     trees = _region(importer, op, [Out(0, dtypes[0]), Arg(0, dtypes[1])])
     match = match_reduction(trees, 0)
     if match is None or not isinstance(match.body, Arg) or match.combiner not in ("add", "mul", "min", "max"):
-        raise importer.unsupported(op, "a running combination other than add, mul, min or max")
+        raise importer.unsupported(op, "a scan other than add, mul, min or max")
     axis = op.attributes["dimension"].value
     inclusive = bool(op.attributes["inclusive"].value)
     x = importer.value(op.operands[0])
@@ -45,7 +45,7 @@ def import_scan(importer: Importer, op: Any) -> None:
 
 
 def import_sort(importer: Importer, op: Any) -> None:
-    """``tm_tensor.sort`` of values, or of values and what travels with them (their indices)."""
+    """``tm_tensor.sort`` of values, or of values with payloads (their indices)."""
     operands = list(op.operands)
     dtypes = _argument_dtypes(op)
     trees = _region(importer, op, [Arg(i, d) for i, d in enumerate(dtypes)])
@@ -74,7 +74,7 @@ def _direction(tree: Scalar) -> bool | None:
 
 
 def _carried(importer: Importer, x: Value, order: Value, axis: int) -> Value:
-    """``x`` in the sorted order; when it counts along the axis that is the order itself."""
+    """``x`` in the sorted order; for an iota along the axis, the order itself."""
     producer = importer.builder.producers.get(x)
     if isinstance(producer, Generic) and not producer.inputs:
         body = producer.body
@@ -99,7 +99,7 @@ def import_topk(importer: Importer, op: Any) -> None:
     axis = op.attributes["dimension"].value
     limit = shape_of(importer.tensor(operands[counts[0]]))[axis]
     if descending is None or not isinstance(limit, int):
-        raise importer.unsupported(op, "a comparison other than an order, or a count that is not a number")
+        raise importer.unsupported(op, "a comparison other than an order, or a count that is not a constant")
     values, order = importer.builder.sort(importer.value(operands[0]), axis, descending, limit)
     if counts[0] > 1:
         order = _carried(importer, importer.value(operands[1]), order, axis)
@@ -113,7 +113,7 @@ def import_topk(importer: Importer, op: Any) -> None:
 
 
 def import_scatter(importer: Importer, op: Any) -> None:
-    """``tm_tensor.scatter``: rows of updates written or combined at indices of the leading dims.
+    """``tm_tensor.scatter``: rows of updates stored or combined at indices of the leading dims.
 
     A negative index counts from the end, as in PyTorch.
     """

@@ -1,9 +1,9 @@
-"""What an MLIR value stands for while a function is imported.
+"""Entries of the importer's environment, to which MLIR values are mapped during an import.
 
-An entry of the importer's environment is one of
+An entry is one of
 
 * an `mansard.ir.types.Value`: a tensor of the Graph;
-* a `Splat`, `Empty` or `Elements`: a tensor nobody had to materialise yet;
+* a `Splat`, `Empty` or `Elements`: a tensor that is not materialised yet;
 * a `Scalar`: a number known on the host (a dim, a literal) or read from a rank-0 tensor (`Load`).
 """
 
@@ -32,7 +32,7 @@ class Load(Arg):
 
 @dataclass(frozen=True)
 class Out(Arg):
-    """The running value of result ``index`` in the body of a reduction; a leaf during import only."""
+    """The accumulator of result ``index`` in the body of a reduction; a leaf during import only."""
 
 
 @dataclass(frozen=True)

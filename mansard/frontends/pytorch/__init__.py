@@ -1,5 +1,5 @@
-"""PyTorch models as a Graph: ``torch.export``, torch-mlir to linalg, then `mansard.frontends.linalg`.
+"""Import of PyTorch models: ``torch.export``, torch-mlir to linalg, then `mansard.frontends.linalg`.
 
-Weights never enter MLIR: every parameter and buffer is an argument of the imported function and is
-bound to its tensor's own storage by name.
+Weights never enter MLIR: every parameter and buffer is an argument of the imported function and is bound to
+its tensor's storage by name.
 """

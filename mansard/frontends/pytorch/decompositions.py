@@ -1,6 +1,6 @@
-"""Ops rewritten before torch-mlir sees them: those it lacks, and those it lowers wrongly.
+"""Decompositions applied before torch-mlir, for ops that it lacks or lowers incorrectly.
 
-Each rule has the op's own signature and says in a comment why it is here.
+Each rule has the op's signature and a comment with the reason for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Rule = Callable[..., Any]
 
 
 def decomposition_table() -> dict[Any, Rule]:
-    """torch-mlir's own table, with attention kept whole, and the rules below."""
+    """torch-mlir's table without the decomposition of attention, and the rules below."""
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
     table = {
@@ -50,7 +50,7 @@ def _var_mean(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two passes in the input's precision (f32 for halves); torch-mlir's own rule computes in f64."""
+    """Two passes in the input's precision (f32 for halves); torch-mlir's rule computes in f64."""
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     axes = list(range(x.dim())) if not dim else [d % max(x.dim(), 1) for d in dim]
     mean = wide.mean(axes, keepdim=True)
@@ -77,7 +77,8 @@ def _var(
 
 
 def _gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
-    """torch-mlir's tanh form has constants of three digits. Halves are computed in f32, as PyTorch does."""
+    """torch-mlir's tanh approximation has constants of three digits. Halves are computed in f32, as PyTorch
+    does."""
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide * wide * wide)
@@ -103,7 +104,7 @@ def _number_extreme(a: torch.Tensor, b: torch.Tensor, extreme: Rule) -> torch.Te
 
 
 def _cdist(a: torch.Tensor, b: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
-    """Distances of all pairs of rows."""
+    """Pairwise distances of rows."""
     distance = (a.unsqueeze(-2) - b.unsqueeze(-3)).abs()
     if p == 0:
         return (distance != 0).to(a.dtype).sum(-1)

@@ -1,4 +1,4 @@
-"""``dynamic_shapes`` of users: made complete, in torch's dims, and matched with the inputs."""
+"""The user's ``dynamic_shapes``: completed, converted to torch's dims, and matched with the inputs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DimNames = Mapping[tuple[int, int], Any]
 
 
 def torch_shapes(dynamic_shapes: Any, bound: Mapping[str, Any]) -> Any:
-    """``dynamic_shapes`` as ``torch.export`` wants it: every input named, every dim one of torch.
+    """``dynamic_shapes`` as ``torch.export`` requires it: with every input, and with torch's dims only.
 
-    ``bound`` are the example inputs by parameter name; inputs the user left out are static.
+    ``bound`` are the example inputs by parameter name; inputs that the user omitted are static.
     """
     if isinstance(dynamic_shapes, Mapping):
         unknown = [name for name in dynamic_shapes if name not in bound]
@@ -51,7 +51,7 @@ def _torch_dims(spec: Any, known: dict[str, Any]) -> Any:
 
 
 def dims_by_input(bound: Mapping[str, Any], inputs: Any, dynamic_shapes: Any) -> DimNames:
-    """Which named dim the user gave for which input; ``inputs`` in the order of the program's inputs."""
+    """The user's named dims by input and axis; ``inputs`` in the order of the program's inputs."""
     if not dynamic_shapes:
         return {}
     by_tensor: dict[int, Any] = {}

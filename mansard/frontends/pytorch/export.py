@@ -1,4 +1,4 @@
-"""Getting an ``ExportedProgram`` and bringing it to the ops that torch-mlir lowers."""
+"""Exporting or loading an ``ExportedProgram`` and decomposing it to the ops that torch-mlir lowers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mansard.frontends.pytorch.quantised import define_ops
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Drop what torch's own machinery prints and warns of: what matters is in its exceptions."""
+    """Suppress torch's output and warnings: the relevant information is in its exceptions."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -36,10 +36,10 @@ def quiet() -> Iterator[None]:
 
 
 def _unprinted() -> contextlib.AbstractContextManager[Any]:
-    """Keeps torch.fx from writing and compiling the Python text of every graph it makes on the way.
+    """Keeps torch.fx from generating and compiling Python code for every intermediate graph.
 
-    Nobody runs that text, and it is a third of the time of an export. Torch has the switch for its own
-    compiler; where a version lacks it, an export takes longer.
+    The code is never run and takes a third of an export's time. Torch has the switch for its own compiler;
+    with versions that lack it, an export takes longer.
     """
     try:
         from torch.fx._lazy_graph_module import _use_lazy_graph_module
@@ -51,9 +51,9 @@ def _unprinted() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def _eval_mode(module: torch.nn.Module) -> Iterator[None]:
-    """The module in eval mode (no dropout, stored batch statistics); flags are put back after."""
+    """The module in eval mode (no dropout, stored batch statistics); its flags are restored afterwards."""
     flags = [(m, m.training) for m in module.modules()]
-    # A module that was exported, and quantised since, does not bear eval(): its mode is part of its graph.
+    # An exported module (as quantisation produces) does not support eval(): its mode is part of its graph.
     with contextlib.suppress(NotImplementedError):
         module.eval()
     try:
@@ -78,13 +78,13 @@ def load_program(path: Path) -> torch.export.ExportedProgram:
 def export_module(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> tuple[torch.export.ExportedProgram, DimNames]:
-    """Export a module; also says which ``Dim`` the user gave for which input dim."""
+    """Export a module; also returns the user's named dims by input and axis."""
     args, kwargs = _distinct((args, kwargs))
     bound = _bind(module, args, kwargs)
     dynamic_shapes = torch_shapes(dynamic_shapes, bound)
     try:
         with quiet(), _eval_mode(module), torch.no_grad():
-            with _unprinted():  # which the strict mode does not bear
+            with _unprinted():  # which strict mode does not support
                 program = torch.export.export(
                     module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
                 )
@@ -108,10 +108,10 @@ def _bind(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _has_aliased_constants(program: torch.export.ExportedProgram) -> bool:
-    """Whether a tensor was taken for a constant although it is a buffer as well.
+    """Whether a tensor that is also a buffer was exported as a constant.
 
-    That happens to a buffer which the module reaches through a plain object too (a cache class). Only
-    the strict mode of torch.export, slower by far, sees that both are one.
+    That happens to a buffer which the module also accesses through a plain object (a cache class). Only the
+    much slower strict mode of torch.export recognises them as the same tensor.
     """
     held = {_memory(t) for t in program.state_dict.values() if t.numel()}
     buffers = {s.target for s in program.graph_signature.input_specs if s.kind is InputKind.BUFFER}
@@ -121,12 +121,12 @@ def _has_aliased_constants(program: torch.export.ExportedProgram) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> Any:
-    """What two views of one memory have in common."""
+    """A key that is equal for views of the same memory."""
     return id(tensor) if tensor.is_meta else tensor.untyped_storage().data_ptr()
 
 
 def _distinct(inputs: Any) -> Any:
-    """The inputs with a tensor that stands in two places copied: torch.export would merge the two."""
+    """The inputs, with a copy of each tensor that occurs twice: torch.export would merge the two."""
     leaves, spec = pytree.tree_flatten(inputs)
     seen: set[int] = set()
     for i, leaf in enumerate(leaves):
@@ -137,7 +137,7 @@ def _distinct(inputs: Any) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """What torch.export says, without its advice on debugging it: the first paragraph and the place."""
+    """The message of torch.export without its debugging advice: the first paragraph and the location."""
     text = str(error)
     place = re.search(r'(File "[^"]+", line \d+, in \w+)\n *(.*)', text.partition("raised this error")[2])
     where = f" ({place.group(1)}: {place.group(2)})" if place else ""
@@ -145,7 +145,7 @@ def _reason(error: Exception) -> str:
 
 
 def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program in the ops that torch-mlir lowers; attention stays whole."""
+    """The program in the ops that torch-mlir lowers; attention is not decomposed."""
     try:
         with quiet(), _unprinted(), torch.no_grad():
             return program.run_decompositions(decomposition_table())

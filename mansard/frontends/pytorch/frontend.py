@@ -18,13 +18,13 @@ class PyTorchFrontend(Frontend):
     requires = "mansard[torch]"
 
     def accepts(self, model: Any) -> bool:
-        """A module or an exported program, told by the names of its classes, or a saved program."""
+        """A module or an exported program, recognised by class names, or a saved program."""
         return has_suffix(model, ".pt2") or has_base(
             model, "torch.nn.modules.module.Module", "torch.export.exported_program.ExportedProgram"
         )
 
     def import_model(self, model: Any, example_inputs: Any = None, *, cache: bool, **options: Any) -> Graph:
-        """Export the module, if it is none yet, and import the program."""
+        """Export the model if it is a module, and import the program."""
         from mansard.frontends.pytorch.importer import import_torch
 
         return import_torch(model, example_inputs, cache=cache, **options)

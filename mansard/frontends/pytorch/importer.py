@@ -1,4 +1,4 @@
-"""A PyTorch model as a Graph: export, decomposition, lowering to linalg, import."""
+"""The import pipeline of PyTorch models: export, decomposition, lowering to linalg, import."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mansard.errors import ImportModelError
 from mansard.frontends.linalg.module import import_linalg
 from mansard.frontends.pytorch.dynamic import DimNames
 from mansard.frontends.pytorch.export import decompose, export_module, load_program
+from mansard.frontends.pytorch.import_cache import cached_import
 from mansard.frontends.pytorch.lowering import lower_to_linalg
 from mansard.frontends.pytorch.signature import read_signature
-from mansard.frontends.pytorch.stored import stored_import
 from mansard.ir.graph import Graph
 
 
@@ -27,13 +27,12 @@ def import_torch(
     """Import an ``nn.Module``, an ``ExportedProgram`` or the path of a ``.pt2`` file.
 
     A module is exported with ``torch.export`` on the example inputs (a sequence of positional
-    arguments, or one tensor; an exported program needs none); ``dynamic_shapes`` has
-    the form that ``torch.export`` takes, with dims of torch or of Mansard; named dims become the
-    Graph's dims, with their ranges. The module is imported as it
-    computes in eval mode; its training flags are restored. Numbers among the inputs are fixed at
-    their example values. Buffers that the model updates become states. Outputs are flattened and
-    named by their place in the model's output; None outputs are dropped. ``cache`` keeps the Graph on
-    disk, for the next import of the same program.
+    arguments, or one tensor; an exported program needs none); ``dynamic_shapes`` has the form that
+    ``torch.export`` takes, with dims of torch or of Mansard; named dims become the Graph's dims, with their
+    ranges. The module is exported in eval mode; its training flags are restored. Numbers among the inputs are
+    fixed at their example values. Buffers that the model updates become states. Outputs are flattened and
+    named by their path in the model's output; None outputs are dropped. ``cache`` stores the Graph on disk
+    for the next import of the same program.
 
     Raises ImportModelError for a model that cannot be exported or read, UnsupportedOpError for one
     that uses an op without a lowering.
@@ -55,10 +54,10 @@ def import_torch(
             "supported: torch.nn.Module, torch.export.ExportedProgram, path of a .pt2 file"
         )
     name = type(model).__name__ if isinstance(model, torch.nn.Module) else "main"
-    stored = stored_import(program, dim_names, input_names, name) if cache else None
-    known = stored.load() if stored else None
-    if known is not None:
-        return known
+    entry = cached_import(program, dim_names, input_names, name) if cache else None
+    cached = entry.load() if entry else None
+    if cached is not None:
+        return cached
     program = decompose(program)
     signature = read_signature(program, dim_names, input_names)
     module = lower_to_linalg(program.graph, signature)
@@ -70,8 +69,8 @@ def import_torch(
         output_dtypes=signature.output_dtypes,
         updates=signature.updates,
     )
-    if stored:
-        stored.save(graph, signature, program)
+    if entry:
+        entry.save(graph, signature, program)
     return graph
 
 

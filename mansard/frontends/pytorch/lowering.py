@@ -1,4 +1,4 @@
-"""From a torch.fx graph to linalg-on-tensors MLIR, through torch-mlir's importer and pipelines."""
+"""Lowering of a torch.fx graph to linalg-on-tensors MLIR by torch-mlir's importer and pipelines."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.linalg import mlir
 from mansard.frontends.pytorch.export import quiet
-from mansard.frontends.pytorch.places import place_of
+from mansard.frontends.pytorch.locations import location_of
 from mansard.frontends.pytorch.rewrites import rewrite
 from mansard.frontends.pytorch.signature import Signature
-from mansard.frontends.pytorch.support import SUPPORTED
+from mansard.frontends.pytorch.supported_ops import SUPPORTED
 
 _WHOLE_OPS = "aten.scaled_dot_product_attention,aten.flatten.using_ints,aten.unflatten.int"
-"""Ops the torch backend pipeline must not decompose: attention has kernels of its own, and the other two
-say which dims a view merges or splits."""
+"""Ops the torch backend pipeline must not decompose: attention has dedicated kernels, and the other two state
+which dims a view merges or splits."""
 _TO_BACKEND = (
     "func.func(torch-match-quantized-custom-ops), "
     f"torchdynamo-export-to-torch-backend-pipeline{{backend-legal-ops={_WHOLE_OPS}}}"
@@ -27,13 +27,13 @@ _CHECKS = (
     "_assert_scalar", "_assert_async", "_assert_tensor_metadata", "sym_constrain_range",
     "sym_constrain_range_for_size",
 )  # fmt: skip
-"""Checks that torch.export records; what they check is in the dims' contracts."""
+"""Checks that torch.export records; the dims' contracts cover them."""
 
 
 def lower_to_linalg(graph: torch.fx.Graph, signature: Signature) -> Any:
     """The graph as an MLIR module with one function ``main`` of ``signature``'s arguments and results.
 
-    Raises UnsupportedOpError naming the torch op and its place in the model.
+    Raises UnsupportedOpError naming the torch op and its location in the model.
     """
     from torch_mlir.extras.fx_importer import FxImporter
 
@@ -58,7 +58,7 @@ def lower_to_linalg(graph: torch.fx.Graph, signature: Signature) -> Any:
 
 
 def _tidy(graph: torch.fx.Graph, signature: Signature) -> None:
-    """Keep only the wanted results, and no placeholder that is not an argument."""
+    """Remove results and placeholders that the signature does not have."""
     for node in list(graph.nodes):
         if node.op == "call_function" and any(f".{c}." in f".{node.target}." for c in _CHECKS):
             graph.erase_node(node)
@@ -71,7 +71,7 @@ def _tidy(graph: torch.fx.Graph, signature: Signature) -> None:
 
 
 def _located_cache(context: Any) -> Any:
-    """torch-mlir's per-context cache, giving each op the place of its node as its location's name."""
+    """torch-mlir's per-context cache, with the node's location in the model as each op's location."""
     from torch_mlir import ir
     from torch_mlir.extras.fx_importer import ContextCache
 
@@ -79,7 +79,7 @@ def _located_cache(context: Any) -> Any:
         __slots__ = ()
 
         def get_node_location(self, node: Any) -> Any:
-            place = place_of(node)
+            place = location_of(node)
             return ir.Location.name(place, context=context) if place else None
 
     return LocatedCache(context)
@@ -90,7 +90,7 @@ def _import_failure(graph: torch.fx.Graph, error: Exception) -> Exception:
     for candidate in graph.nodes:
         if candidate.op == "call_function" and str(candidate.target) in text:
             return UnsupportedOpError(
-                str(candidate.target), place_of(candidate), f"{text.splitlines()[0]}; {SUPPORTED}"
+                str(candidate.target), location_of(candidate), f"{text.splitlines()[0]}; {SUPPORTED}"
             )
     return ImportModelError(f"torch-mlir cannot import the exported graph: {type(error).__name__}: {text}")
 

@@ -1,8 +1,8 @@
-"""Quantisation ops as PyTorch's quantisation flows leave them (PT2E, torchao), in elementwise ops.
+"""Decompositions of the ops that PyTorch's quantisation flows produce (PT2E, torchao) into elementwise ops.
 
-The ops of ``torch.ops.quantized_decomposed`` mark where numbers become 8-bit integers and where those become
-numbers again. Each rule computes what the op's own implementation computes, rounding for rounding;
-`mansard.passes.products.quantised_products` finds the integer arithmetic in what comes of them.
+The ops of ``torch.ops.quantized_decomposed`` mark quantisation to 8-bit integers and dequantisation. Each
+rule computes exactly what the op's implementation computes, including rounding;
+`mansard.passes.products.quantised_products` recovers the integer arithmetic from the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ Rule = Callable[..., Any]
 
 
 def define_ops() -> bool:
-    """Let torch know the ops, so that saved programs with them can be read; False where it has none."""
+    """Register the ops with torch, so that saved programs with them can be loaded; False if torch lacks
+    them."""
     try:
         importlib.import_module("torch.ao.quantization.fx._decomposed")
     except ImportError:

@@ -1,4 +1,4 @@
-"""Graph rewrites around torch-mlir's limits that a decomposition cannot express."""
+"""Graph rewrites that work around torch-mlir's limits where a decomposition cannot."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from mansard.errors import UnsupportedOpError
-from mansard.frontends.pytorch.places import place_of
-from mansard.frontends.pytorch.support import SUPPORTED
+from mansard.frontends.pytorch.locations import location_of
+from mansard.frontends.pytorch.supported_ops import SUPPORTED
 
 aten = torch.ops.aten
 _BYTES = (torch.uint8, torch.int8)
@@ -23,7 +23,7 @@ _MOVES = frozenset({
     "sym_size", "full_like", "zeros_like", "ones_like", "empty_like", "slice_scatter", "select_scatter",
     "view_copy", "expand_copy", "permute_copy", "unfold",
 })  # fmt: skip
-"""Ops that only move elements: the sign of their type does not matter."""
+"""Ops that only move elements: the signedness of their type does not matter."""
 
 
 _CONVERSIONS = frozenset({"convert_element_type", "_to_copy"})
@@ -33,8 +33,8 @@ _VIEWS = frozenset({"view", "_unsafe_view", "reshape", "view_copy"})
 def rewrite(graph: torch.fx.Graph) -> None:
     """Apply every rewrite in place.
 
-    Raises UnsupportedOpError for what no rewrite helps: random and complex numbers, and shapes that
-    depend on the content of a tensor.
+    Raises UnsupportedOpError for unsupported features: random and complex numbers, and shapes that depend on
+    the content of a tensor.
     """
     for node in list(graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
@@ -64,7 +64,7 @@ def _reject(node: Any) -> None:
         reason = "a shape that depends on the content of a tensor is not supported"
     if reason:
         raise UnsupportedOpError(
-            str(node.target).removesuffix(".default"), place_of(node), f"{reason}; {SUPPORTED}"
+            str(node.target).removesuffix(".default"), location_of(node), f"{reason}; {SUPPORTED}"
         )
 
 
@@ -88,7 +88,7 @@ def _to_unsigned(node: Any) -> bool:
 
 
 class _Inserter:
-    """Adds calls before a node, with the node's place in the model and their results' metadata."""
+    """Inserts calls before a node, with the node's location in the model and their results' metadata."""
 
     def __init__(self, graph: torch.fx.Graph, like: Any) -> None:
         self.graph, self.like = graph, like
@@ -104,7 +104,7 @@ class _Inserter:
 
 
 def _convert_by_integers(graph: torch.fx.Graph, node: Any) -> None:
-    """From floats to uint8 by way of int32: torch-mlir converts to signed bytes, which end at 127."""
+    """From floats to uint8 through int32: torch-mlir converts to signed bytes, whose maximum is 127."""
     with graph.inserting_before(node):
         convert = torch.ops.prims.convert_element_type.default
         whole = _Inserter(graph, node).call(convert, node.all_input_nodes[0], torch.int32)
@@ -114,8 +114,8 @@ def _convert_by_integers(graph: torch.fx.Graph, node: Any) -> None:
 def _widen_bytes(graph: torch.fx.Graph, node: Any) -> None:
     """Compute on 8-bit integers in 32 bits.
 
-    torch-mlir extends uint8 by sign in comparisons and sums, and crashes on an 8-bit tensor with a
-    Python number. A result of 8 bits wraps as it would have.
+    torch-mlir sign-extends uint8 in comparisons and sums, and crashes on an 8-bit tensor with a
+    Python number. A result of 8 bits wraps as before.
     """
     value = _value(node)
     if not isinstance(value, torch.Tensor):
@@ -139,7 +139,8 @@ def _widen_bytes(graph: torch.fx.Graph, node: Any) -> None:
 
 
 def _attention_rank(graph: torch.fx.Graph, node: Any) -> None:
-    """Bring attention to (batch, heads, length, depth): torch-mlir takes no other rank with a mask."""
+    """Reshape attention's operands to (batch, heads, length, depth): torch-mlir supports masks for no other
+    rank."""
     names = ("query", "key", "value", "attn_mask")
     given = {
         **dict(zip(names, node.args, strict=False)),
@@ -169,17 +170,17 @@ def _raised(inserter: _Inserter, x: Any) -> Any:
 
 
 def _view_by_groups(graph: torch.fx.Graph, node: Any) -> None:
-    """Say which dims a view merges and splits, where sizes are not all known.
+    """Replace a view by explicit merges and splits of dims where sizes are dynamic.
 
-    torch-mlir guesses it from the known sizes: ``(b, s, 384) -> (b*s, 384)`` it reads as ``b`` kept and
-    ``s`` being 1.
+    torch-mlir infers them from the known sizes: it takes ``(b, s, 384) -> (b*s, 384)`` as keeping ``b``, with
+    ``s`` equal to 1.
     """
     source, sizes = node.args[0], node.args[1]
     groups = _groups(_value(source).shape, _value(node).shape)
     if groups is None or all(len(group) <= 1 for pair in groups for group in pair):
         return
     if sum(not isinstance(d, int) for d in (*_value(source).shape, *_value(node).shape)) < 3:
-        return  # a single unknown size leaves torch-mlir nothing to guess
+        return  # with a single unknown size there is no ambiguity
     with graph.inserting_before(node):
         inserter = _Inserter(graph, node)
         result, position = source, 0
@@ -216,7 +217,7 @@ def _groups(before: Any, after: Any) -> list[tuple[list[int], list[int]]] | None
             else:
                 return None
         groups.append((merged, split))
-    # What is left over are dims of size 1: they go with the last run.
+    # The remaining dims have size 1: they join the last run.
     if groups:
         groups[-1][0].extend(range(i, len(left)))
         groups[-1][1].extend(range(j, len(right)))

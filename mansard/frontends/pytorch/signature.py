@@ -1,4 +1,4 @@
-"""What the arguments and results of an exported program are, in Mansard's terms."""
+"""The arguments and results of an exported program as descriptions for the linalg importer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mansard.ir.types import Constant
 
 @dataclass(frozen=True)
 class Signature:
-    """``arguments`` and results of the function; ``dropped`` are placeholders that are no arguments.
+    """``arguments`` and results of the function; ``dropped`` are placeholders that are not arguments.
 
     ``results`` are the graph's outputs to keep, in order: (node, is an output of the model).
     ``updates`` maps a result's number to the state it updates.
@@ -52,7 +52,7 @@ def read_signature(
 
 
 def _mutations(program: torch.export.ExportedProgram) -> dict[str, str]:
-    """Output name to the buffer it becomes. Raises UnsupportedOpError for inputs written in place."""
+    """Maps each output that updates a buffer to it. Raises UnsupportedOpError for inputs written in place."""
     targets = {}
     for spec in program.graph_signature.output_specs:
         if spec.kind is OutputKind.BUFFER_MUTATION:
@@ -90,7 +90,7 @@ class _Inputs:
         self.symbols = SymbolTable(program.range_constraints, shapes, labels, dim_names)
 
     def arguments(self) -> list[Argument]:
-        """One Argument for each placeholder that stays."""
+        """One Argument for each placeholder that is not dropped."""
         result = []
         count = 0
         for spec in self.program.graph_signature.input_specs:

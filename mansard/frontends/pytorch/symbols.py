@@ -1,4 +1,4 @@
-"""Symbolic sizes of torch as dim expressions."""
+"""Conversion of torch's symbolic sizes to dim expressions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mansard.errors import ImportModelError
 from mansard.frontends.pytorch.dynamic import DimNames
 
 UNBOUNDED_MAX = 2**31 - 1
-"""The upper bound of a dim that the user left open."""
+"""The upper bound of a dim without one from the user."""
 
 
 class SymbolTable:
     """Names and ranges of a program's size symbols.
 
-    A symbol is called after the user's ``Dim``; else after the input dim that states it first
-    (``ids_dim1``). Its range is the user's, else torch's; the lower end is at least 1.
+    A symbol is named after the user's ``Dim``, or else after the first input dim with it (``ids_dim1``). Its
+    range is the user's, or else torch's; the lower bound is at least 1.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SymbolTable:
     def _convert(self, expression: Any) -> DimLike:
         if expression.is_Symbol:
             if expression not in self.dims:
-                raise ImportModelError(f"the size {expression} is stated by no input")
+                raise ImportModelError(f"the size {expression} occurs in no input")
             return self.dims[expression]
         if expression.is_Integer:
             return int(expression)
@@ -80,7 +80,7 @@ def _free_symbols(size: Any) -> set[Any]:
 
 
 def _root(given: Any) -> Any:
-    """The ``Dim`` that a derived dim such as ``16 * k`` is made of; None for hints without a name."""
+    """The ``Dim`` from which a dim such as ``16 * k`` is derived; None for hints without a name."""
     while given is not None and hasattr(given, "root"):
         given = given.root
     return given if given is not None and hasattr(given, "__name__") else None

@@ -1,4 +1,4 @@
-"""Parameters and buffers as constants that stay in the tensor's own storage."""
+"""Parameters and buffers as constants that refer to the tensor's storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DTYPES = {
     torch.bool: DType.BOOL,
 }  # fmt: skip
 _BITS = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.int8}
-"""Types NumPy does not have, and the integers their bits are read as."""
+"""Types that NumPy lacks, with the integers as which their bits are read."""
 
 
 def dtype_of(dtype: torch.dtype, where: str) -> DType:
@@ -50,7 +50,7 @@ def constant_of(tensor: torch.Tensor, name: str) -> Constant:
 
 
 def identity(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Equal for tensors that are the same memory seen the same way: tied parameters."""
+    """A key that is equal for tensors with the same memory and layout: tied parameters."""
     if tensor.is_meta or tensor.numel() == 0:
         return (id(tensor),)
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.device)

@@ -1,1 +1,1 @@
-"""Passes towards the canonical form: one set of ops, no needless copies, constants folded."""
+"""Canonicalisation passes: lowering to a small set of ops, removal of copies, constant folding."""

@@ -1,4 +1,4 @@
-"""Read through copies: transposes, slices and broadcasts become index maps of their consumers.
+"""Compose copies into their readers: transposes, slices and broadcasts become index maps of their consumers.
 
 Before::
 
@@ -10,9 +10,9 @@ After::
 
     %y: 2x4x4xf32 = generic (d0:2, d1:4, d2:4) {exp(%w[d2, (4)*d0 + d1])}
 
-The copy itself goes when it has no other reader (a reshape or a special op needs it in memory).
-Reshapes in between are crossed where the index stays affine. Elementwise producers stay: fusing
-them is another pass's choice.
+The copy becomes dead if it has no other reader (a reshape or a special op needs it in memory). Reshapes in
+between are composed too where the index stays affine. Elementwise producers are kept: whether they are fused
+is decided by another pass.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def read_through_copies(graph: Graph) -> Graph:
 def source_of(
     value: Value, reads: IndexMap, producers: Mapping[Value, Op], op: Generic
 ) -> tuple[Value, IndexMap] | None:
-    """Where ``op`` finds what it reads from ``value`` behind one or more copies; None behind none."""
+    """The source, and its index map in ``op``, of the elements that ``op`` reads from ``value`` through one
+    or more copies; None if ``value`` is not a copy."""
     source = None
     while (producer := producers.get(value)) is not None:
         if isinstance(producer, Generic) and is_copy(producer):
@@ -110,7 +111,7 @@ def _through_gather(
 
 
 def _squeezed(op: Reshape, indices: Sequence[Scalar]) -> tuple[Scalar, ...] | None:
-    """Indices into what is reshaped, where only dims of one come or go; else None."""
+    """Indices into the operand of a reshape that only adds or removes dims of extent 1; otherwise None."""
     before, after = op.inputs[0].type.shape, op.output.type.shape
     kept = [(i, d) for i, d in zip(indices, after, strict=True) if not dims.is_one(d)]
     if [d for _, d in kept] != [d for d in before if not dims.is_one(d)]:
@@ -120,8 +121,8 @@ def _squeezed(op: Reshape, indices: Sequence[Scalar]) -> tuple[Scalar, ...] | No
 
 
 def clamped_indices(producer: Generic, indices: Sequence[Scalar]) -> list[Scalar]:
-    """Indices of a gather from ``producer``'s result, clamped where gathers from what it reads would
-    not clamp the same way."""
+    """Indices of a gather from ``producer``'s result, clamped explicitly where a gather from its operand
+    would clamp differently."""
     indexed_dims = {n.dim for n in walk(producer.body) if isinstance(n, Index)}
     reads = [(m, v) for m, v in zip(producer.maps, producer.inputs, strict=True) if m is not None]
     return [
@@ -133,7 +134,7 @@ def clamped_indices(producer: Generic, indices: Sequence[Scalar]) -> list[Scalar
 
 
 def _clamps_alike(producer: Generic, index_map: IndexMap, source: Value, d: int) -> bool:
-    """Whether dim ``d`` is read as a whole dim of the source, which clamps it the same way."""
+    """Whether dim ``d`` indexes a whole dim of the source, which clamps it the same way."""
     for result, size in zip(index_map.results, source.type.shape, strict=True):
         if any(dim == d for dim, _ in result.terms) and (result.single != d or size != producer.extents[d]):
             return False

@@ -1,4 +1,4 @@
-"""Common subexpressions: compute equal things once.
+"""Common subexpression elimination.
 
 Before::
 
@@ -11,8 +11,8 @@ After::
     %a: 4xf32 = generic (d0:4) {exp(%x[d0])}
     %c: 4xf32 = generic (d0:4) {%a[d0] + %a[d0]}
 
-Ops are equal when their kind, attributes, bodies, maps, result types and operands are; constants
-when they are one object or small with the same bytes.
+Ops are equal when their kind, attributes, bodies, maps, result types and operands are; constants when they
+are the same object, or small with the same bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mansard.ir.ops import Op
 from mansard.ir.types import Constant, Value
 
 SMALL_BYTES = 1024
-"""Constants up to this size are compared by content; larger ones are not read."""
+"""Constants up to this many bytes are compared by content; larger ones are not read."""
 
 _contents: WeakKeyDictionary[Constant, bytes] = WeakKeyDictionary()
 

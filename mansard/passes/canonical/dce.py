@@ -1,4 +1,4 @@
-"""Remove what nothing reads.
+"""Dead code elimination: remove ops and constants without readers.
 
 Before::
 
@@ -12,7 +12,7 @@ After::
     %b: 4xf32 = generic (d0:4) {abs(%x[d0])}
     return %b
 
-Ops with an effect (Assert) stay.
+Ops with a side effect (Assert) are kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Evaluate at compile time what depends on constants only.
+"""Constant folding: evaluate ops on constants at compile time.
 
 `fold_constants`, before::
 
@@ -12,7 +12,7 @@ after::
     const  %t: 64x64xf32 "generic:5f0c…(w)"
     %y: 64x64xf32 = generic (d0:64, d1:64) {%x[d0, d1] * %t[d0, d1] + 1.0}
 
-The data of a folded constant is computed when someone first asks for it.
+The data of a folded constant is computed on first use.
 
 `inline_generated`, before::
 
@@ -44,9 +44,9 @@ from mansard.ir.scalar import Arg, Const, DimValue, Gather, Index, Scalar, rewri
 from mansard.ir.types import Constant, Value
 
 TINY_BYTES = 64 * 1024
-"""A folded constant up to this size is always worth having; larger ones must replace what they use."""
+"""Folding is always worthwhile up to this many bytes; larger constants must replace their operands."""
 GENERATED_OPS = 8
-"""Arithmetic of an operand-free body that is repeated in its readers rather than stored."""
+"""The most arithmetic of an operand-free body that is recomputed in its readers rather than stored."""
 
 _uniform: WeakKeyDictionary[Constant, tuple[float | int | bool] | None] = WeakKeyDictionary()
 
@@ -54,9 +54,9 @@ _uniform: WeakKeyDictionary[Constant, tuple[float | int | bool] | None] = WeakKe
 def fold_constants(graph: Graph, growth: float = 1.0) -> Graph:
     """Replace ops over constants by constants, and uniform constants in bodies by literals.
 
-    A result larger than TINY_BYTES is only folded when it takes at most ``growth`` times the bytes
-    of the constants that nothing else reads: broadcasts of small constants stay ops, packed weights
-    stay packed. Returns the same graph when nothing folds.
+    A result larger than TINY_BYTES is only folded if it needs at most ``growth`` times the bytes of the
+    constants that become dead: broadcasts of small constants stay ops, packed weights stay packed. Returns
+    the same graph when nothing folds.
     """
     return _Folder(graph, growth).run()
 
@@ -90,7 +90,7 @@ class _Folder:
         return literal is not None and literal.value is True
 
     def _literal(self, value: Value) -> Const | None:
-        """The one value of all elements, when that is known."""
+        """The common value of all elements, if it is known."""
         if value not in self.literals and value in self.constants:
             uniform = uniform_value(value, self.constants[value])
             if uniform is not None:
@@ -112,7 +112,7 @@ class _Folder:
         return with_body(op, rewrite(op.body, leaf))
 
     def _scan_of_neutral(self, op: Op) -> Op:
-        """A running sum of zeros (or the like) is a fill."""
+        """A scan of the combiner's neutral element (a sum of zeros) is a fill."""
         if not isinstance(op, Scan) or not op.inclusive:
             return op
         literal = self._literal(op.inputs[0])
@@ -163,7 +163,7 @@ def _bytes(value: Value) -> int:
 
 
 def _static(op: Op) -> bool:
-    """Whether nothing in the op depends on a symbol."""
+    """Whether the op is free of symbolic dims."""
     if not all(isinstance(d, int) for v in (*op.inputs, *op.outputs) for d in v.type.shape):
         return False
     if not isinstance(op, Generic):
@@ -202,7 +202,7 @@ def uniform_value(value: Value, constant: Constant) -> tuple[float | int | bool]
     if constant not in _uniform:
         array = load(value, constant)
         first = array.reshape(-1)[:1]
-        # Bytes tell 0.0 from -0.0 and make NaN equal to itself.
+        # Comparing bytes distinguishes 0.0 from -0.0 and makes NaN equal to itself.
         same = array.tobytes() == first.tobytes() * array.size
         _uniform[constant] = (first[0].item(),) if same else None
     return _uniform[constant]
@@ -210,7 +210,7 @@ def uniform_value(value: Value, constant: Constant) -> tuple[float | int | bool]
 
 # Bodies without operands --------------------------------------------------------------------
 def inline_generated(graph: Graph) -> Graph:
-    """Repeat cheap operand-free bodies (fills, ranges, masks of indices) in their readers."""
+    """Inline cheap operand-free bodies (fills, ranges, index masks) into their readers."""
     generated: dict[Value, Generic] = {}
     ops: list[Op] = []
     for op in graph.ops:
@@ -224,11 +224,11 @@ def inline_generated(graph: Graph) -> Graph:
 
 
 def is_generated(op: Generic) -> bool:
-    """Whether ``op`` is a cheap function of its indices, better repeated than stored."""
+    """Whether ``op`` is a cheap function of its indices, better recomputed than stored."""
     if op.inputs or op.combiner is not None:
         return False
     if 0 in op.extents:
-        return False  # nothing to clamp a gather to
+        return False  # an empty dim: a gather has no valid index
     return is_light(op.body, GENERATED_OPS)
 
 

@@ -1,6 +1,6 @@
 """Turn gathers at affine indices into reads by index map.
 
-Before (a broadcast as frontends leave it, ``%x`` of 4x1, and a shifted read)::
+Before (a broadcast as frontends produce it, with ``%x`` of 4x1, and a shifted read)::
 
     %y: 4x8xf32 = generic (d0:4, d1:8) {%x{d0, select(false, d1, 0)} + %z{d0 + 1, d1}}
 
@@ -8,7 +8,7 @@ After::
 
     %y: 4x8xf32 = generic (d0:4, d1:8) {%x[d0, 0] + %z[d0 + 1, d1]}
 
-Only where the bounds of dims prove every index inside the operand, so that clamping does nothing.
+Only where the bounds of dims prove every index in range, so that clamping has no effect.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _rewrite(op: Op) -> Op:
 
 
 def _reads(node: Gather, op: Generic, affine: Affine) -> tuple[Linear, ...] | None:
-    """The affine indices of a gather, when all are affine and inside the operand."""
+    """The affine indices of a gather if all are affine and in range, otherwise None."""
     reads = []
     for index, size in zip(node.indices, op.inputs[node.operand].type.shape, strict=True):
         linear = affine.linear(index)

@@ -1,6 +1,6 @@
-"""Compute light maps where they are gathered, instead of storing them for the gather.
+"""Inline cheap maps into the gathers that read them, instead of storing them.
 
-Before (rotary embedding: the negated half is only gathered, its source is needed anyway)::
+Before (rotary embedding: the negated half is only gathered, its source is read anyway)::
 
     %n: 4x8xf32 = generic (d0:4, d1:8) {neg(%x[d0, d1 + 8])}
     %c: 4x16xf32 = generic (d0:4, d1:16) {select(d1 < 8, %n{d0, d1}, %x{d0, d1 + -8})}
@@ -11,7 +11,7 @@ After::
     %c: 4x16xf32 = generic (d0:4, d1:16) {select(d1 < 8, neg(%x{d0, min(d1, 7) + 8}), %x{d0, d1 + -8})}
     %y: 4x16xf32 = generic (d0:4, d1:16) {%x[d0, d1] + %c[d0, d1]}
 
-Maps over values that have no other reader stay: fusion computes them where the value is made.
+Maps over values that have no other reader are kept: fusion merges them into the value's producer.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from mansard.ir.types import IndexMap, Value
 from mansard.passes.canonical.copies import affine_of, clamped_indices
 
 LIGHT_OPS = 3
-"""Arithmetic of a map that is repeated at each gather."""
+"""The most arithmetic of a map that is inlined."""
 
 
 def inline_into_gathers(graph: Graph) -> Graph:
-    """Gather from what light maps read instead of from their results; the same graph when none is."""
+    """Gather from the operands of cheap maps instead of from their results; the same graph if there are
+    none."""
     users, producers, live = graph.users(), graph.producers(), graph.live_outs()
     light: dict[Value, Generic] = {}
     ops: list[Op] = []

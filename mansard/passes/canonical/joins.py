@@ -1,4 +1,4 @@
-"""Read through joins: a reader that stays within one part of a concatenation reads that part itself.
+"""Read through concatenations: a reader that only needs one part of a concatenation reads that part directly.
 
 Before: ``%c[d0, d1] = select(d1 < 8, %x{d0, d1}, %y{d0, d1 - 8});  %z[d0] = %c[d0, 9]``
 
@@ -19,7 +19,8 @@ from mansard.ir.types import Value
 
 
 def read_through_joins(graph: Graph) -> Graph:
-    """Compose reads with the part of a join that they stay in; the same graph when none does."""
+    """Redirect reads of concatenations to the part that they are confined to; the same graph if there are
+    none."""
     producers = graph.producers()
     ops = [_through(op, producers) if isinstance(op, Generic) else op for op in graph.ops]
     if all(a is b for a, b in zip(ops, graph.ops, strict=True)):

@@ -1,4 +1,4 @@
-"""Attention as matrix products and a row softmax.
+"""Lower attention to matrix products and a row softmax.
 
 Before::
 
@@ -16,9 +16,9 @@ After (2 key heads, so 4 query heads in each group)::
     %o5: … = generic (b, h, g, q, e | s) add {%probs[b, h, g, q, s] * %v[b, h, s, e]}
     %o: 1x8xQx64xf32 = reshape %o5
 
-Repeated key and value heads are index maps, never memory. ``lowest`` and ``tiny`` stand only where
-a bool mask may leave a row empty: its exponentials are then all 0 and so is the result. Sums and
-the softmax are in f32 (f64 for f64 operands).
+Repeated key and value heads are index maps and are never stored. ``lowest`` and ``tiny`` occur only where a
+bool mask may hide a whole row: its exponentials are then all 0, and so is the result. Sums and the softmax
+are in f32 (f64 for f64 operands).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mansard.ir.scalar import Apply, Arg, Cast, Const, Index, Scalar
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
 
 _LOWEST = {DType.F32: -3.0e38, DType.F64: -1.0e308}
-_TINY = 1e-30  # below any sum of a row that keeps something, which holds exp(0)
+_TINY = 1e-30  # below the sum of any row that is not hidden, which includes exp(0)
 B, H, G, Q, S, D = range(6)
 """Iteration dims; the output product has D for the value depth before S."""
 
@@ -64,7 +64,7 @@ class _Lowering:
         self.space: tuple[DimLike, ...] = (batch, key_heads, self.group, rows, length)
 
     def run(self) -> list[Op]:
-        """The ops in place of the attention; the last one defines its result."""
+        """The ops that replace the attention; the last one defines its result."""
         scores = self._scores()
         scores = self._masked(scores)
         may_be_empty = self.op.causal or (len(self.op.inputs) == 4 and self._mask_is_bool())
@@ -109,7 +109,8 @@ class _Lowering:
         return self._generic(inputs, maps, self.space, body, "masked")
 
     def _mask_map(self, mask: Value) -> IndexMap:
-        """How the mask is read at (b, h, g, q, s): aligned at the last dim, dims of 1 broadcast."""
+        """The index map of the mask over (b, h, g, q, s): aligned at the last dim, dims of extent 1
+        broadcast."""
         head = Linear(((H, self.group), (G, 1))) if self.group != 1 else Linear.dim(H)
         aligned = (Linear.dim(B), head, Linear.dim(Q), Linear.dim(S))[4 - mask.type.rank :]
         pairs = zip(aligned, mask.type.shape, strict=True)

@@ -1,4 +1,4 @@
-"""Turn slices, pads and concatenations into Generics, which fusion and index maps can see through.
+"""Lower slices, pads and concatenations to Generics, which fusion and index map composition understand.
 
 Before::
 
@@ -12,7 +12,7 @@ After::
     %b: 6x3xf32 = generic (d0:6, d1:3) {select(d0 >= 1 & d0 < 5, %a{d0 + -1, d1}, 0.0)}
     %c: 6x7xf32 = generic (d0:6, d1:7) {select(d1 < 3, %b{d0, d1}, %y{d0, d1 + -3})}
 
-Reads outside an operand are gathers, whose indices are clamped; the selects discard them.
+Reads that may be out of range are gathers, whose indices are clamped; the selects discard their results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def lower_views(graph: Graph) -> Graph:
 
 
 def lower_view(op: Op) -> Op:
-    """One op, as a Generic when it is a Slice, Pad or Concat."""
+    """The op as a Generic if it is a Slice, Pad or Concat, otherwise unchanged."""
     match op:
         case Slice():
             return _slice(op)

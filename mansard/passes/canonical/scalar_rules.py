@@ -1,7 +1,7 @@
-"""Rules that make scalar bodies smaller. Each keeps the value of every element.
+"""Rewrite rules that simplify scalar bodies. Each preserves the value of every element.
 
-Float rules keep NaN, infinities and signed zeros: ``x * 1`` is ``x``, but ``x * 0`` and ``x + 0.0``
-stay. Small constant powers become products (as PyTorch computes them).
+Float rules preserve NaN, infinities and signed zeros: ``x * 1`` becomes ``x``, but ``x * 0`` and ``x + 0.0``
+are kept. Small constant powers become products (as PyTorch computes them).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mansard.ir.scalar import (
 from mansard.ir.scalar_ops import COMPARE
 
 MAX_SIZE = 64
-"""Arithmetic of a body up to which its branches are simplified on their own."""
+"""The largest body, in nodes, whose branches are simplified separately."""
 
 BOOL = DType.BOOL
 Rule = Callable[[Apply, Affine], Scalar | None]
@@ -45,7 +45,7 @@ _WIDER = {
 
 
 def simplify_node(node: Scalar, affine: Affine) -> Scalar:
-    """``node`` by the first rule that applies, again until none does; its operands are simple already."""
+    """Apply the first matching rule to ``node`` until none matches; its operands are already simplified."""
     for _ in range(16):
         new = _once(node, affine)
         if new is None:
@@ -105,7 +105,7 @@ def _size(node: Scalar) -> int:
 
 # Constants ----------------------------------------------------------------------------------
 def _fold(node: Apply | Cast) -> Const | None:
-    """The value of a node over constants, where the literal holds it exactly."""
+    """The value of a node over constants, if a literal represents it exactly."""
     kids = children(node)
     if not all(isinstance(k, Const) for k in kids):
         return None
@@ -125,7 +125,7 @@ def _const(node: Scalar) -> float | int | bool | None:
 
 
 def _is(node: Scalar, value: float) -> bool:
-    """Whether ``node`` is the literal ``value``, the sign of zero included."""
+    """Whether ``node`` is the literal ``value``, with the same sign of zero."""
     if not isinstance(node, Const) or node.value != value:
         return False
     return math.copysign(1, node.value) == math.copysign(1, value)
@@ -160,7 +160,7 @@ def _cast(node: Cast, affine: Affine) -> Scalar | None:
         return folded
     arg, target = node.arg, node.dtype
     if arg.dtype is target:
-        # A cast to a narrow float rounds; it is only idle on what is rounded already.
+        # A cast to a narrower float rounds; it is only redundant on already rounded values.
         rounded = target not in numpy_scalars.NARROW or isinstance(arg, (Arg, Const, Gather, Cast))
         return arg if rounded else None
     if not isinstance(arg, Cast):
@@ -213,10 +213,10 @@ def _select(node: Apply, affine: Affine) -> Scalar | None:
 
 
 def _narrowed_branches(node: Apply, affine: Affine) -> Scalar | None:
-    """Each branch simplified for the points it is taken at: ``select(d < 8, min(d, 7), …)`` takes ``d``."""
+    """Simplify each branch under its condition: in ``select(d < 8, min(d, 7), …)`` the first is ``d``."""
     condition, *branches = node.args
-    # Inside a branch, selects have seen their own condition: narrowing again at each would double
-    # the work with every level.
+    # Inside a branch, nested selects are already simplified by their own condition: repeating that for each
+    # would double the work with every level.
     if affine.narrowed or _size(node) >= MAX_SIZE:
         return None
     new = tuple(_simplified(b, affine.where(condition, i == 0)) for i, b in enumerate(branches))
@@ -230,7 +230,8 @@ def _simplified(node: Scalar, affine: Affine | None) -> Scalar:
 
 
 def _merged_branches(node: Apply, affine: Affine) -> Scalar | None:
-    """``x - select(c, a, b)`` when ``x - a`` where ``c`` holds and ``x - b`` elsewhere are one number."""
+    """``x - select(c, a, b)`` if ``x - a`` where ``c`` holds and ``x - b`` elsewhere are the same
+    constant."""
     for i, arg in enumerate(node.args):
         if not isinstance(arg, Apply) or arg.op != "select" or not node.dtype.is_int:
             continue
@@ -246,7 +247,7 @@ def _merged_branches(node: Apply, affine: Affine) -> Scalar | None:
 
 
 def _broadcast_index(condition: Scalar, then: Scalar, other: Scalar, affine: Affine) -> Scalar | None:
-    """``select(extent(d) == 1, 0, d)`` is ``d``: a dim of one point only has index 0."""
+    """``select(extent(d) == 1, 0, d)`` is ``d``: the only index of a dim of extent 1 is 0."""
     if not (isinstance(condition, Apply) and condition.op in ("eq", "ne")):
         return None
     if condition.op == "ne":
@@ -302,7 +303,7 @@ def _float_mul(node: Apply, affine: Affine) -> Scalar | None:
             return a
         if _is(b, -1):
             return Apply("neg", (a,), node.dtype)
-        # Not for any float: infinity, NaN and negative values give something else.
+        # Not for floats in general: infinity, NaN and negative values have another result.
         if _is(b, 0.0) and isinstance(a, Cast) and a.arg.dtype.is_int and affine.range(a.arg)[0] >= 0:
             return b
     return None
@@ -375,7 +376,7 @@ def _int_div(node: Apply, affine: Affine) -> Scalar | None:
     a, b = node.args
     if _is(b, 1):
         return a
-    # Values below the divisor, and not negative, divide to zero.
+    # Non-negative values below the divisor divide to zero.
     if affine.range(a)[0] >= 0 and affine.difference(a, b)[1] < 0:
         return _zero(node.dtype)
     return None

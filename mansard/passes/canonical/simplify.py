@@ -26,7 +26,7 @@ from mansard.ir.scalar import rewrite
 from mansard.passes.canonical.scalar_rules import simplify_node
 
 _simple: WeakSet[Op] = WeakSet()
-"""Ops that nothing was found to simplify about."""
+"""Ops that are known to be fully simplified."""
 
 
 def simplify(graph: Graph) -> Graph:
@@ -39,12 +39,12 @@ def simplify(graph: Graph) -> Graph:
 
 
 def simplify_op(op: Op) -> Op:
-    """One op with its body simplified and its operands tidied."""
+    """One op with its body simplified, unused operands removed and equal ones merged."""
     if not isinstance(op, Generic):
         return op
     affine = Affine(op.extents)
     body = share(op.body)
-    # A rule may make a node equal to one that stands elsewhere, which sharing then merges.
+    # A rule may make a node equal to another one, which sharing then merges.
     for _ in range(4):
         new = share(rewrite(body, lambda node: simplify_node(node, affine)))
         if new is body:

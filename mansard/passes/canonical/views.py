@@ -12,8 +12,8 @@ After::
     %b: 6xf32 = reshape %x
     %d: 6x1xf32 = reshape %b
 
-A reshape of a constant is a constant of the new shape over the same data; a copy that keeps the
-row-major order of its elements is a reshape, or nothing.
+A reshape of a constant is a constant of the new shape over the same data; a copy that keeps the row-major
+order of its elements is a reshape, or removed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mansard.ir.types import Constant, Linear, Value
 
 
 def simplify_views(graph: Graph) -> Graph:
-    """Remove views that do nothing and merge those in a row; the same graph when there are none."""
+    """Remove views without effect and merge chains of views; the same graph if there are none."""
     return _Views(graph).run()
 
 
@@ -57,7 +57,7 @@ class _Views:
         return self.graph.with_ops(ops, self.names, constants=self.constants)
 
     def _visit(self, op: Op) -> Op | None:
-        """The op to put in place of ``op``; None when its result is another value now."""
+        """The replacement of ``op``; None if its result was replaced by another value."""
         match op:
             case Slice() if op.output.type == op.inputs[0].type and all(s == 1 for s in op.strides):
                 return self._same(op, op.inputs[0])
@@ -99,13 +99,13 @@ class _Views:
 
 
 def reshaped_constant(source: Value, constant: Constant, result: Value) -> Constant:
-    """``constant`` in the shape of ``result``, over the same memory."""
+    """``constant`` in the shape of ``result``, sharing its memory."""
     shape = result.type.concrete({})
     return Constant(constant.key, lambda: load(source, constant).reshape(shape))
 
 
 def keeps_order(op: Generic) -> bool:
-    """Whether a copy puts every element of its operand at the row-major place it had."""
+    """Whether a copy keeps every element of its operand at its row-major position."""
     value, index_map = copied(op)
     if value.type.elements != op.output.type.elements:
         return False
@@ -119,7 +119,7 @@ def _without_ones(flat: Linear, op: Generic) -> Linear:
 
 
 def _reshaped_generic(op: Generic, reshape: Reshape) -> Generic | None:
-    """A Generic without operands, computed in the reshaped shape; None when indices would need division."""
+    """A Generic without operands, computed in the reshaped shape; None if its indices would need division."""
     if op.combiner is not None:
         return None
     extents = reshape.output.type.shape

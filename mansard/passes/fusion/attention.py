@@ -1,4 +1,4 @@
-"""Attention as one group: two contractions with a row softmax between them."""
+"""Fusion of attention into one group: two contractions with a row softmax between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mansard.passes.fusion.groups import Groups
 
 
 def merge_attention(groups: Groups, accepts: Callable[[AttentionForm], bool]) -> None:
-    """Join the groups of every attention whose scores and probabilities nothing else reads."""
+    """Merge the groups of every attention whose scores and probabilities have no other readers."""
     users, live = groups.graph.users(), groups.graph.live_outs()
     for op in groups.graph.ops:
         form = find_attention(op, groups.producers)
@@ -25,7 +25,7 @@ def merge_attention(groups: Groups, accepts: Callable[[AttentionForm], bool]) ->
         if target.kind != "contraction" or not closed or {o for g in parts for o in g.ops} != inside:
             continue
         if target.domain != tuple(d for d in form.weighted.extents[:-1] if not dims.is_one(d)):
-            continue  # what follows splits its columns
+            continue  # its consumers split its columns
         target.kind, target.form = "attention", form
         target.ops = [o for g in sorted(parts, key=lambda g: g.first) for o in g.ops] + target.ops
         target.first = min(g.first for g in parts)

@@ -10,8 +10,8 @@ After::
 
 A group is *elementwise* (maps over one domain), *contraction* (one sum of products and its
 epilogue), *rows* (reductions over inner dims of one domain and maps over domain x inner dims:
-softmax, norms) or, where asked for, *attention* (two products with a row softmax between them, over
-the domain of the second). Inside a group nothing is stored: maps are evaluated where they are read.
+softmax, norms) or, if enabled, *attention* (two products with a row softmax between them, over the domain of
+the second). Inside a group nothing is stored: maps are evaluated where they are read.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from mansard.passes.fusion.prologues import pull_prologues, push_squares
 def fuse(graph: Graph, *, attention: Callable[[AttentionForm], bool] | None = None) -> DispatchGraph:
     """Group the ops of a canonical graph (Generic, Reshape, Scatter, Sort, Scan, Assert) into dispatches.
 
-    ``attention`` says which attentions become one dispatch each: those that every target's schedules take.
+    ``attention`` decides which attentions become one dispatch each: those that every target's schedules
+    support.
     """
     graph = materialise_outputs(graph)
     return _Fusion(graph).run(attention)
 
 
 def flat_read(op: Generic, operand: int) -> Linear | None:
-    """The flat position operand ``operand`` is read at, over the op's iteration dims; None for gathers
-    and for reads that may lie outside."""
+    """The flat position at which operand ``operand`` is read, over the op's iteration dims; None for gathers
+    and for reads that may be out of range."""
     index_map = op.maps[operand]
     if index_map is None or index_map.fill is not None:
         return None
@@ -97,7 +98,7 @@ class _Fusion(Groups):
             self.add("contraction" if is_contraction(op) else "rows", parallel, inner, op, number)
 
     def _candidates(self, op: Generic) -> list[Group]:
-        """Groups that produce an operand and may take the op without making a cycle, latest first."""
+        """Groups that produce an operand and can include the op without a cycle, latest first."""
         candidates = {g for v in op.inputs if (g := self.group_of.get(self.base(v))) is not None}
         ordered = sorted(candidates, key=lambda g: -g.last)
         return [
@@ -153,7 +154,7 @@ class _Fusion(Groups):
         return "point", domain
 
     def _reads_fit(self, op: Generic, group: Group, split: int, whole: int) -> bool:
-        """Whether each value of the group is read where the group computes it."""
+        """Whether the op reads each value of the group only at the point where the group computes it."""
         for i, value in enumerate(op.inputs):
             base = self.base(value)
             if self.group_of.get(base) is not group:
@@ -184,7 +185,7 @@ class _Fusion(Groups):
             )
 
     def _with_reshapes(self, group: Group) -> tuple[Op, ...]:
-        """The group's ops with the reshapes on their operands, in the graph's order."""
+        """The group's ops and the reshapes of their operands, in the graph's order."""
         wanted: set[Op] = set(group.ops)
         for op in group.ops:
             for value in op.inputs:

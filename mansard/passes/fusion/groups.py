@@ -16,17 +16,17 @@ from mansard.ir.types import Value
 from mansard.passes.fusion.outputs import base_of
 
 MAX_OPS = 48
-"""Ops in one dispatch: keeps kernels small enough to compile fast."""
+"""The most ops in one dispatch, which keeps kernels small enough to compile fast."""
 MAX_BINDINGS = 16
-"""Buffers of one dispatch: more would not fit the argument table into push constants."""
+"""The most buffers of one dispatch: with more, the argument table would not fit into push constants."""
 
 
 @dataclass(eq=False)
 class Group:
-    """Ops of one dispatch to be."""
+    """The ops of one future dispatch."""
 
     kind: str
-    """elementwise, contraction, rows, attention or special."""
+    """``elementwise``, ``contraction``, ``rows``, ``attention`` or ``special``."""
     domain: tuple[DimLike, ...]
     inner: DimLike
     """Elements of the inner dims of a rows group."""
@@ -42,21 +42,21 @@ class Group:
 
 
 HOST = Group("host", (), 1)
-"""Stands for the host, which reads what is asserted."""
+"""Stands for the host, which reads the operands of asserts."""
 
 
 def truncates(op: Op) -> bool:
-    """Whether a map's result takes fewer bytes than what it reads."""
+    """Whether a map's result has fewer bytes than its operand."""
     return any(op.outputs[0].type.dtype.bits < v.type.dtype.bits for v in op.inputs)
 
 
 def map_cost(op: Generic) -> int:
-    """Rough arithmetic of one element: functions count 10 at most."""
+    """Rough arithmetic of one element; a function counts as at most 10."""
     return sum(min(scalar_op(n.op).operations, 10) for n in walk(op.body) if isinstance(n, Apply))
 
 
 class Groups:
-    """Groups over one graph, the group of every value, and who reads it."""
+    """The groups of one graph, with the group and the readers of every value."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -64,7 +64,7 @@ class Groups:
         self.numbers = {op: i for i, op in enumerate(graph.ops)}
         self.group_of: dict[Value, Group] = {}
         self.level: dict[Value, str] = {}
-        """``point``: one element per domain point; ``inner``: domain x inner; ``inline``: recomputed by
+        """``point``: one element per domain point; ``inner``: domain x inner; ``inline``: recomputed by its
         readers."""
         self.groups: list[Group] = []
         self.bases = {
@@ -72,11 +72,11 @@ class Groups:
         }
 
     def base(self, value: Value) -> Value:
-        """The value behind reshapes."""
+        """The source of a chain of reshapes."""
         return self.bases.get(value, value)
 
     def live(self) -> set[Value]:
-        """Values that outlive the call's dispatches: outputs and states."""
+        """Values that are live after the call's dispatches: outputs and states."""
         return {self.base(v) for v in self.graph.live_outs()}
 
     def add(self, kind: str, domain: tuple[DimLike, ...], inner: DimLike, op: Op, number: int) -> None:
@@ -88,7 +88,7 @@ class Groups:
             self.level[value] = "point"
 
     def bindings(self, ops: Sequence[Op]) -> set[Value]:
-        """The buffers of a dispatch of these ops: what it reads, and its result."""
+        """The buffers of a dispatch of these ops: its operands and its result."""
         defined = {v for op in ops for v in op.outputs}
         reads = {self.base(v) for op in ops for v in op.inputs}
         return (reads - defined) | {ops[-1].outputs[0]}
@@ -106,7 +106,7 @@ class Groups:
         return users
 
     def ordered(self) -> list[Group]:
-        """Groups so that producers come first; ties by place in the model."""
+        """Groups in topological order; ties in the model's order."""
         order: list[Group] = []
         state: dict[Group, int] = {}
         for root in sorted(self.groups, key=lambda g: g.first):

@@ -1,4 +1,4 @@
-"""Join products of one input with several constant weights into one product.
+"""Horizontal fusion: merge products of one input with several constant weights into one product.
 
 Before (queries, keys and values of one layer; each bias is a constant)::
 
@@ -12,10 +12,10 @@ After (readers of ``%a`` and ``%b`` read their columns of ``%all``)::
     %both: 8x80xf32 = generic (d0:8, d1:80 | d2:32) add {%x[d0, d2] * %w[d1, d2]}
     %all: 8x80xf32 = generic (d0:8, d1:80) {%both[d0, d1] + %b[d1]}
 
-One kernel then reads the input once and has as many columns as all of them, which fills a device that one
-small product leaves idle. Joined weights are made when they are loaded. Products stay apart where their
-results meet in an elementwise op or one of them has an epilogue of its own, which is then part of its
-kernel, and where a reader needs a result in memory by itself.
+One kernel then reads the input once and computes the columns of all of them, which occupies a device that one
+small product leaves mostly idle. The weights are concatenated when they are loaded. Products are not merged
+where their results meet in an elementwise op, where one of them has an additional epilogue, which is then
+fused into its kernel, or where a reader needs a result in a separate buffer.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from mansard.passes.canonical.dce import eliminate_dead
 
 @dataclass(frozen=True)
 class _Chain:
-    """A product and the maps that follow it one by one, each the only reader of the one before."""
+    """A product and the chain of maps that follows it, each the only reader of the previous one."""
 
     ops: tuple[Generic, ...]
     epilogue: bool
-    """Whether another map follows that is not among ``ops`` and would be part of the product's kernel."""
+    """Whether a further map that is not in ``ops`` would be fused into the product's kernel."""
 
     @property
     def columns(self) -> int:
@@ -55,7 +55,7 @@ class _Chain:
 
 
 def fuse_horizontally(graph: Graph) -> Graph:
-    """Join products that share everything but a constant weight; the same graph where there are none."""
+    """Merge products that differ only in a constant weight; the same graph if there are none."""
     apart: set[Value] = set()
     while True:
         merger = _Merger(graph, apart)
@@ -78,7 +78,7 @@ class _Merger:
         self.taken = {v.name for v in graph.values()}
         self.place = {v: i for i, op in enumerate(graph.ops) for v in op.outputs}
         self.parts: dict[Value, Value] = {}
-        """Results that became columns of a joined one, with the result of their first product."""
+        """Maps results that became columns of a merged one to the result of the first product."""
 
     def run(self) -> Graph:
         siblings: dict[object, list[_Chain]] = {}
@@ -101,7 +101,7 @@ class _Merger:
 
     # Recognising ------------------------------------------------------------------------------
     def _key(self, op: Op) -> object | None:
-        """What products must have in common to be joined; None for what can be joined with nothing."""
+        """A key that is equal for products that can be merged; None for ops that cannot be merged."""
         if not isinstance(op, Generic) or not is_contraction(op) or not op.rank:
             return None
         weights = [i for i, v in enumerate(op.inputs) if v in self.graph.constants]
@@ -116,7 +116,8 @@ class _Merger:
         return op.output.type.dtype, op.rank, weight, values, op.maps, extents, op.body, _outline(op, weight)
 
     def _joinable(self, op: Generic, operand: int) -> bool:
-        """Whether an operand is a constant that only ``op`` reads, one part for each column of the result."""
+        """Whether an operand is a constant that only ``op`` reads, with one slice per column of the
+        result."""
         value, index_map = op.inputs[operand], op.maps[operand]
         if value not in self.graph.constants or value in self.live or self.users.get(value) != [op]:
             return False
@@ -142,7 +143,7 @@ class _Merger:
         return readers[0] if len(readers) == 1 and value not in self.live else None
 
     def _fit(self, chains: Sequence[_Chain]) -> bool:
-        """Whether the chains are the same op by op, with nothing left of any of them."""
+        """Whether the chains are equal op by op and of the same length."""
         first = chains[0]
         if any(c.epilogue or len(c.ops) != len(first.ops) for c in chains):
             return False
@@ -174,7 +175,7 @@ class _Merger:
 
     # Rewriting --------------------------------------------------------------------------------
     def _join(self, chains: Sequence[_Chain]) -> list[Op]:
-        """The joined ops, and a copy of its columns for every result."""
+        """The merged ops, and a copy of its columns for every result."""
         total = sum(chain.columns for chain in chains)
         ops: list[Op] = []
         last: Value | None = None
@@ -205,7 +206,7 @@ class _Merger:
         return ops
 
     def _constant(self, ops: Sequence[Generic], operand: int) -> Value:
-        """The constants of ``ops`` one after another along their columns."""
+        """The constants of ``ops`` concatenated along their columns."""
         values = [op.inputs[operand] for op in ops]
         index_map = ops[0].maps[operand]
         assert index_map is not None
@@ -235,14 +236,14 @@ def _extent(value: Value, axis: int) -> int:
 
 
 def _outline(op: Generic, operand: int) -> tuple[object, ...]:
-    """The type of a constant operand but for its extent along the columns."""
+    """The type of a constant operand without its extent along the columns."""
     value, index_map = op.inputs[operand], op.maps[operand]
     axis = _axis(index_map, op.rank - 1) if index_map is not None else None
     return value.type.dtype, tuple(e for d, e in enumerate(value.type.shape) if d != axis)
 
 
 def _axis(index_map: IndexMap, column: int) -> int | None:
-    """The axis at which an operand walks the columns, when only that one does and as a whole; else None."""
+    """The only axis of an operand that the columns' dim indexes, over its whole extent; otherwise None."""
     axes = [a for a, r in enumerate(index_map.results) if any(d == column for d, _ in r.terms)]
     return axes[0] if len(axes) == 1 and index_map.results[axes[0]].single == column else None
 
@@ -260,9 +261,8 @@ def _is_epilogue(op: Op, value: Value) -> bool:
 
 
 def _may_follow(op: Op) -> bool:
-    """Whether nothing is lost when ``op`` is not in the kernel of the product whose result it reads.
-
-    A map is, unless it costs next to nothing (a cast) and so is made again where it is read.
+    """Whether ``op`` may be left out of the kernel of the product whose result it reads without a loss. Maps
+    may not, except cheap ones (a cast), which are recomputed in their readers.
     """
     if not isinstance(op, Generic) or op.combiner is not None or is_copy(op):
         return True

@@ -1,14 +1,13 @@
-"""States updated where they are: a scatter into a state need not copy it first.
+"""In-place updates of states: a scatter into a state need not copy it first.
 
 Before (a key cache takes one new row; at the end of the call its new contents replace the old)::
 
     %after = scatter %cache, %where, %row        copies the cache, then writes the row
     state %cache := %after                       copies it back
 
-After: `Dispatch.in_place` names ``%cache``; the kernel writes the row alone, into the state's buffer.
-
-Only where nothing reads the old contents later, and where no assertion could fail the call: a failed
-call leaves states as they were.
+After: `Dispatch.in_place` names ``%cache``; the kernel only writes the row, into the state's buffer. Only
+where nothing reads the old contents later, and where no assertion can fail the call: a failed call leaves
+states unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mansard.ir.ops import Reshape
 
 
 def mark_in_place(graph: DispatchGraph) -> DispatchGraph:
-    """Dispatches with the states they update in place."""
+    """Mark dispatches with the states that they update in place."""
     if graph.asserts:
         return graph
     order = {dispatch: i for i, dispatch in enumerate(graph.dispatches)}
@@ -39,7 +38,7 @@ def mark_in_place(graph: DispatchGraph) -> DispatchGraph:
 
 
 def _updates(graph: DispatchGraph, dispatch: Dispatch, state: State) -> bool:
-    """Whether a dispatch is an op that can change the state where it is, and nothing else."""
+    """Whether a dispatch consists of one op that can update the state in place."""
     ops = [op for op in dispatch.ops if not isinstance(op, Reshape)]
     if len(ops) != 1 or ops[0].in_place_operand is None:
         return False

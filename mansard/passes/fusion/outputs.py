@@ -1,4 +1,4 @@
-"""Outputs and states in buffers of their own, before ops are grouped.
+"""Give outputs and states separate buffers, before ops are grouped.
 
 Before: ``return %x, %y, %y``   After: ``%x1 = copy %x; %y1 = copy %y; return %x1, %y, %y1``
 """
@@ -14,7 +14,7 @@ from mansard.ir.types import IndexMap, Value
 
 
 def materialise_outputs(graph: Graph) -> Graph:
-    """Give every output a buffer of its own: copy those that are inputs, constants or shared."""
+    """Give every output a separate buffer: copy those that are inputs, constants or shared."""
     producers = graph.producers()
     taken = {v.name for v in graph.values()}
     ops, outputs, used = list(graph.ops), [], set()
@@ -54,7 +54,7 @@ def materialise_outputs(graph: Graph) -> Graph:
 
 
 def base_of(value: Value, producers: Mapping[Value, Op]) -> Value:
-    """The value behind reshapes, which owns the buffer."""
+    """The source of a chain of reshapes, which owns the buffer."""
     while isinstance(op := producers.get(value), Reshape):
         value = op.inputs[0]
     return value

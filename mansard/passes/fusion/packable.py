@@ -9,7 +9,8 @@ from mansard.ir.dispatch import DispatchGraph
 
 
 def mark_packable(graph: DispatchGraph) -> DispatchGraph:
-    """Set `Dispatch.packable`: constants that a single dispatch reads, once, and that are no outputs."""
+    """Set `Dispatch.packable`: constants that are read by a single dispatch, once, and that are not
+    outputs."""
     live = {graph.base(v) for v in graph.graph.live_outs()}
     readers = Counter(v for dispatch in graph.dispatches for v in dispatch.inputs)
     exclusive = {v for v in graph.graph.constants if readers[v] == 1 and v not in live}

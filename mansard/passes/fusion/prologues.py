@@ -1,4 +1,5 @@
-"""Cheap elementwise producers, recomputed in the group that reads them instead of stored."""
+"""Prologue fusion: cheap elementwise producers are recomputed in the group that reads them instead of
+stored."""
 
 from __future__ import annotations
 
@@ -13,9 +14,8 @@ from mansard.passes.fusion.groups import MAX_BINDINGS, MAX_OPS, Group, Groups, m
 
 
 def push_squares(groups: Groups, group: Group, users: dict[Value, set[Group]]) -> None:
-    """Move maps that only one rows group reads there, if it reads their operands anyway.
-
-    So the square of a row is not stored for its norm. What else the group computes stays.
+    """Move maps that only one rows group reads into it, if it also reads their operands. So the square of a
+    row is not stored for its norm. The group's other ops are kept.
     """
     live = groups.live()
     for op in reversed(tuple(group.ops)):
@@ -40,7 +40,7 @@ def push_squares(groups: Groups, group: Group, users: dict[Value, set[Group]]) -
 
 
 def pull_prologues(groups: Groups) -> None:
-    """Merge elementwise groups into the only group that reads them, where recomputing is cheap."""
+    """Merge elementwise groups into the only group that reads them, if recomputation is cheap."""
     users = groups.users()
     live = groups.live()
     for group in sorted(groups.groups, key=lambda g: -g.first):
@@ -62,9 +62,8 @@ def pull_prologues(groups: Groups) -> None:
 
 
 def _joins_keys(groups: Groups, group: Group, form: AttentionForm) -> bool:
-    """Whether a group only puts keys or values together from parts, such as a cache and a new token.
-
-    The kernel then runs over the keys part by part, and reads each where it lies.
+    """Whether a group only concatenates keys or values, such as a cache and a new token. The kernel then
+    iterates over the keys part by part, and reads each part from its own buffer.
     """
     (join, *others) = group.ops
     if others or not isinstance(join, Generic) or not is_join(join):
@@ -97,7 +96,7 @@ def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:
     if target.form is not None and _joins_keys(groups, group, target.form):
         return True
     if any(op.maps[i] is None for op in group.ops if isinstance(op, Generic) for i in range(len(op.maps))):
-        return False  # data-dependent reads are done once, not wherever the value is read
+        return False  # data-dependent reads are done once, not in every reader
     reads = 0
     defined = {v for op in group.ops for v in op.outputs}
     for op in target.ops:
@@ -112,9 +111,9 @@ def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:
     if target.kind == "attention" and any(
         groups.base(v) in defined for op in target.ops if is_contraction(op) for v in op.inputs
     ):
-        return False  # the factors are read over and over; a mask is read once for each head
+        return False  # the factors are read repeatedly; a mask is read once for each head
     if target.kind == "contraction":
-        # Every element is read many times: better once more, in fewer bytes.
+        # Every element is read many times: storing it in fewer bytes is better.
         return cost <= 1 and not any(truncates(op) for op in group.ops)
     return cost * reads <= 16
 

@@ -1,1 +1,1 @@
-"""Passes that choose how tensors and weights lie in memory."""
+"""Passes that choose the memory layout of tensors and weights."""

@@ -1,6 +1,6 @@
 """Channels last: one memory layout for a whole region of convolutions.
 
-Before (a 1x1 convolution, its activation, and a reader that wants the old order)::
+Before (a 1x1 convolution, its activation, and a reader that needs the old order)::
 
     %y: 1x8x5x5xf32 = generic (d0:1, d1:8, d2:5, d3:5 | d4:3) add {%x[0, d4, d2, d3] * %w[d1, d4]}
     %a: 1x8x5x5xf32 = generic (d0:1, d1:8, d2:5, d3:5) {max(%y[d0, d1, d2, d3], 0.0)}
@@ -13,12 +13,11 @@ After::
     %a: 1x8x5x5xf32 = generic (d0:1, d1:8, d2:5, d3:5) {%a_1[d0, d2, d3, d1]}
     return %a
 
-The dims that a constant weight walks become the innermost of the result: vectors then run along output
-channels, which weights and results both hold side by side, whatever the image's width, and a 1x1
-convolution is a plain matrix product over pixels. Readers follow through their index maps, so a
-permuted value costs nothing inside a region; the old order is restored where something reads
-whole memory (a reshape that is not free, a sort, an output). Window dims become the outer reduced
-loops, channels the inner one.
+The dims that index a constant weight become the innermost of the result: vectors then run along output
+channels, which are contiguous in weights and results whatever the image's width, and a 1x1 convolution is a
+plain matrix product over pixels. Readers are adapted by their index maps, so a permuted value costs nothing
+inside a region; the old order is restored for readers of the memory as such (a reshape that is not free, a
+sort, an output). Window dims become the outer reduced loops, channels the inner one.
 """
 
 from __future__ import annotations
@@ -40,21 +39,21 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Permuted:
-    """A value whose dim ``i`` is dim ``order[i]`` of the value it stands for."""
+    """The permuted form of a value: dim ``i`` is dim ``order[i]`` of the original."""
 
     value: Value
     order: Order
 
 
 def channels_last(graph: Graph) -> Graph:
-    """Permute the results of convolutions and of what follows them; the same graph without any."""
+    """Permute the results of convolutions and of their consumers; the same graph if there are none."""
     if not any(isinstance(op, Generic) and _channels_last_order(graph, op) is not None for op in graph.ops):
         return graph
     return _Layout(graph).run()
 
 
 def _channels_last_order(graph: Graph, op: Generic) -> Order | None:
-    """The order of result dims that puts those of a constant weight last; None when they are there."""
+    """The order of result dims with those of a constant weight last; None if they already are."""
     if not is_contraction(op) or op.rank < 3:
         return None
     walked = None
@@ -102,7 +101,7 @@ class _Layout:
         return self.graph.with_ops(self.ops)
 
     def _restore(self, value: Value) -> None:
-        """Define ``value`` in its own order, from its permuted form."""
+        """Define ``value`` in its original order, from its permuted form."""
         permuted = self.permuted.get(value)
         if permuted is None or value in self.restored:
             return
@@ -120,7 +119,7 @@ class _Layout:
         self.ops.append(Generic((permuted.value,), (value,), shape, (reads,), body))
 
     def _reshape(self, op: Reshape) -> bool:
-        """Follow a reshape whose operand lies in memory as before; whether it did."""
+        """Handle a reshape whose operand has the same memory layout as before; returns whether it was one."""
         permuted = self.permuted.get(op.inputs[0])
         if permuted is None or not _same_memory(op.inputs[0].type.shape, permuted.order):
             return False
@@ -143,8 +142,8 @@ class _Layout:
         self.ops.append(new)
 
     def _bring_along(self, op: Generic, order: Order) -> None:
-        """Copy operands that are walked along the new innermost dim, as a depthwise convolution's image
-        is, into an order that has it innermost too."""
+        """Copy operands that the new innermost dim indexes, such as a depthwise convolution's image, into an
+        order in which it is innermost too."""
         column = next(d for d in reversed(order) if not dims.is_one(op.extents[d]))
         for value, index_map in zip(op.inputs, op.maps, strict=True):
             if value in self.permuted or value in self.graph.constants or index_map is None:
@@ -162,7 +161,7 @@ class _Layout:
             self.restored.add(value)
 
     def _follow(self, op: Generic) -> Generic:
-        """``op`` reading its operands in their new order."""
+        """``op`` with its operands read in their new order."""
         if not any(v in self.permuted for v in op.inputs):
             return op
         inputs: list[Value] = []
@@ -187,8 +186,8 @@ class _Layout:
         return replace(op, inputs=tuple(inputs), maps=tuple(maps), body=rewrite(op.body, leaf))
 
     def _inherited(self, op: Generic) -> Order | None:
-        """The order in which the largest permuted operand walks the result's dims; those that none walks
-        (a broadcast) come first. What is made from smaller values lies as convolutions of its shape do."""
+        """The order in which the result's dims index the largest permuted operand; dims that index none (a
+        broadcast) come first. A result of smaller values only has the order of convolutions of its shape."""
         candidates = [
             (dims.representative(v.type.elements), i) for i, v in enumerate(op.inputs) if v in self.permuted
         ]
@@ -206,7 +205,7 @@ class _Layout:
         return partial
 
     def _walked(self, op: Generic, operand: int) -> Order:
-        """The dims of the result that a permuted operand walks, in its order."""
+        """The dims of the result that index a permuted operand, in its order."""
         permuted = self.permuted[op.inputs[operand]]
         index_map = op.maps[operand]
         if index_map is None:
@@ -225,7 +224,7 @@ def _smaller(value: Value, op: Generic) -> bool:
 
 
 def _same_memory(shape: Sequence[DimLike], order: Order) -> bool:
-    """Whether a permutation leaves the order of elements as it is."""
+    """Whether a permutation keeps the order of elements in memory."""
     kept = [o for o in order if not dims.is_one(shape[o])]
     return kept == sorted(kept)
 

@@ -1,7 +1,7 @@
-"""The layout of constants.
+"""Transposition of stored constants.
 
-A weight that is read through a transpose needs no pass here: the transpose becomes part of its
-reader's index map. `transpose_constant` changes the stored order itself, where a kernel wants one.
+A weight that is read through a transpose needs none of this: the transpose becomes part of its reader's index
+map. `transpose_constant` changes the stored order itself, where a kernel needs another one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
 
 
 def transpose_constant(graph: Graph, value: Value, permutation: Sequence[int]) -> Graph:
-    """`transpose_constants` of one constant."""
+    """Apply `transpose_constants` to one constant."""
     return transpose_constants(graph, {value: permutation})
 
 
 def transpose_constants(graph: Graph, permutations: Mapping[Value, Sequence[int]]) -> Graph:
-    """Store constants with their dims ``permutation[i]`` as dims ``i``; readers follow.
+    """Store constants with their dims ``permutation[i]`` as dims ``i``, and adapt their readers.
 
     Before, with permutation (1, 0)::
 
@@ -39,8 +39,8 @@ def transpose_constants(graph: Graph, permutations: Mapping[Value, Sequence[int]
         const  %w_1: 4x8xf32 "w.permuted(1, 0)"
         %y: 2x8xf32 = generic (d0:2, d1:8 | d2:4) add {%x[d0, d2] * %w_1[d2, d1]}
 
-    Generics read the new order by their maps; for other readers, outputs and states a copy restores
-    the old order. Raises VerificationError for a value that is no constant or a wrong permutation.
+    Index maps of Generics are permuted; for other readers, outputs and states a copy restores the old order.
+    Raises VerificationError for a value that is not a constant or an invalid permutation.
     """
     orders = {value: tuple(order) for value, order in permutations.items()}
     for value, order in orders.items():

@@ -1,6 +1,6 @@
-"""Read padding where it is used: a window over a padded tensor reads the tensor itself.
+"""Fold padding into windows: a window over a padded tensor reads the unpadded tensor.
 
-Before (a 3x3 convolution, as `lower_views` leaves its pad)::
+Before (a 3x3 convolution, with its pad as lowered by `lower_views`)::
 
     %p: 6x6xf32 = generic (d0:6, d1:6) {select(d0 >= 1 & d0 < 5 & d1 >= 1 & d1 < 5, %x{d0 - 1, d1 - 1}, 0.0)}
     %y: 4x4xf32 = generic (d0:4, d1:4 | d2:3, d3:3) add {%p[d0 + d2, d1 + d3] * %w[d2, d3]}
@@ -10,8 +10,8 @@ After::
     %y: 4x4xf32 = generic (d0:4, d1:4 | d2:3, d3:3) add
               {%x[d0 + d2 - 1, d1 + d3 - 1 else 0.0] * %w[d2, d3]}
 
-The padded tensor is never stored. Only windows of reductions take it in: a kernel skips the points of
-a window that lie outside, which elementwise readers have no use for.
+The padded tensor is never stored. This is only done for windows of reductions, whose kernels skip the
+out-of-range points of a window; elementwise readers would not benefit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Padding:
 
 
 def read_padding(graph: Graph) -> Graph:
-    """Let windowed reductions read what a pad surrounds; the same graph when there are none."""
+    """Let windowed reductions read the operand of a pad; the same graph if there are none."""
     paddings: dict[Value, _Padding] = {}
     ops: list[Op] = []
     for op in graph.ops:
@@ -54,7 +54,7 @@ def read_padding(graph: Graph) -> Graph:
 
 
 def _padding(op: Generic) -> _Padding | None:
-    """What a Generic pads, when it does nothing else."""
+    """The padding that a Generic performs if it does nothing else, otherwise None."""
     body = op.body
     if op.combiner is not None or not isinstance(body, Apply) or body.op != "select":
         return None
@@ -84,7 +84,7 @@ def _padding(op: Generic) -> _Padding | None:
 
 
 def _limits(condition: Scalar, op: Generic) -> dict[int, tuple[DimLike | None, DimLike | None]] | None:
-    """First and end of the dims a conjunction of comparisons with constants allows."""
+    """The begin and end of dims that a conjunction of comparisons with constants allows."""
     limits: dict[int, tuple[DimLike | None, DimLike | None]] = {}
     affine = Affine(op.extents)
     stack = [condition]
@@ -127,7 +127,7 @@ def _read_source(op: Generic, paddings: dict[Value, _Padding]) -> Generic:
 
 
 def _windowed(op: Generic, index_map: IndexMap, padding: _Padding) -> bool:
-    """Whether every padded dim is walked by a parallel and a reduced loop together."""
+    """Whether every padded dim is indexed by a parallel and a reduced loop together."""
     for result, low, size in zip(index_map.results, padding.low, padding.source.type.shape, strict=True):
         walked = {d for d, _ in result.terms if not dims.is_one(op.extents[d])}
         padded = low != 0 or not _covered(op, result, size)
@@ -137,7 +137,7 @@ def _windowed(op: Generic, index_map: IndexMap, padding: _Padding) -> bool:
 
 
 def _covered(op: Generic, result: Linear, size: DimLike) -> bool:
-    """Whether an index surely stays below ``size``."""
+    """Whether an index is known to be below ``size``."""
     high = result.offset
     for d, c in result.terms:
         high = dims.add(high, dims.mul(c, dims.add(op.extents[d], -1)))

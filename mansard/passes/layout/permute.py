@@ -1,6 +1,6 @@
-"""Let producers write in the order a transpose wants.
+"""Fold transposes into their producers, which then write the transposed order.
 
-Before (the copy stays in memory because a reshape reads it)::
+Before (the copy must be stored because a reshape reads it)::
 
     %m: 8x4x16xf32 = generic (d0:8, d1:4, d2:16 | d3:32) add {%p[d0, d1, d3] * %v[d0, d3, d2]}
     %a: 8x4x16xf32 = generic (d0:8, d1:4, d2:16) {exp(%m[d0, d1, d2])}
@@ -13,9 +13,9 @@ After::
     %t: 4x8x16xf32 = generic (d0:4, d1:8, d2:16) {exp(%m_1[d0, d1, d2])}
     %r: 4x128xf32 = reshape %t
 
-The producer's only reader must be the copy. Maps take the producers along that only they read, so
-that fusion still finds them side by side. A reshape between producer and copy is crossed by
-splitting dims; sums of products are only permuted, never split.
+The producer's only reader must be the copy. The producers that only such maps read are permuted as well, so
+that fusion can still merge them. For a reshape between producer and copy, dims are split; contractions are
+only permuted, never split.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from mansard.passes.layout.split_loops import groups
 
 @dataclass(frozen=True)
 class _Order:
-    """A new order of parallel dims: split to ``fine`` (``own`` of them for each old dim), then permuted."""
+    """A new order of parallel dims: split to ``fine`` (``groups`` has those of each old dim), then
+    permuted."""
 
     fine: tuple[DimLike, ...]
     groups: list[list[int]]
@@ -50,7 +51,7 @@ class _Order:
         return tuple(self.fine[i] for i in self.order)
 
     def old_dims(self) -> list[Linear]:
-        """Each old dim over the new ones."""
+        """Each old dim as an affine function of the new ones."""
         place = {old: new for new, old in enumerate(self.order)}
         result = []
         for group in self.groups:
@@ -64,7 +65,7 @@ class _Order:
 
 
 def permute_producers(graph: Graph) -> Graph:
-    """Fold pure transposes into what computes their operand; the same graph when none can."""
+    """Fold pure transposes into the producers of their operands; the same graph if there are none."""
     return _Permuter(graph).run()
 
 
@@ -73,7 +74,7 @@ class _Permuter:
         self.graph = graph
         self.producers, self.users, self.live = graph.producers(), graph.users(), graph.live_outs()
         self.orders: dict[Op, _Order] = {}
-        self.copies: dict[Op, Generic] = {}  # the last producer of a chain and the copy it replaces
+        self.copies: dict[Op, Generic] = {}  # maps the last producer of a chain to the copy that it replaces
         self.dropped: set[Op] = set()
         self.moved: dict[Value, Value] = {}
         self.taken = {v.name for v in graph.values()}
@@ -119,7 +120,7 @@ class _Permuter:
         return isinstance(op, Generic) and free and self._only_read_once(value)
 
     def _chain(self, last: Generic, order: _Order) -> list[Generic] | None:
-        """``last`` and the producers that follow its order; None when one of them must not."""
+        """``last`` and the producers that are permuted with it; None if one of them cannot be."""
         chain, stack = [], [last]
         while stack:
             op = stack.pop()
@@ -144,7 +145,7 @@ class _Permuter:
 
     # Rewriting ------------------------------------------------------------------------------
     def _apply(self, op: Generic) -> list[Op]:
-        """``op`` in its new order, and for the last of a chain the reshape to the copy's shape."""
+        """``op`` in its new order, with a reshape to the copy's shape after the last of a chain."""
         order = self.orders[op]
         old_dims = order.old_dims()
         count = len(order.fine)
@@ -188,7 +189,7 @@ def _at(body: Scalar, old_dims: Sequence[Linear]) -> Scalar:
 
 
 def _order(producer: Generic, copy: Generic) -> _Order | None:
-    """The order in which ``producer`` would write what ``copy`` makes of it; None when it is no transpose."""
+    """The order in which ``producer`` would write the result of ``copy``; None if that is not a transpose."""
     value, index_map = copied(copy)
     place = _walked_dims(copy, value, index_map)
     shape = producer.output.type.shape
@@ -203,7 +204,8 @@ def _order(producer: Generic, copy: Generic) -> _Order | None:
 
 
 def _walked_dims(copy: Generic, value: Value, index_map: IndexMap) -> Mapping[int, int] | None:
-    """Which dim of ``value`` each dim of the copy walks, when each walks one as a whole; else None."""
+    """The dim of ``value`` that each dim of the copy indexes, if each indexes one over its whole extent;
+    otherwise None."""
     plain = index_map.plain_dims
     if plain is None:
         return None

@@ -1,4 +1,4 @@
-"""Split loops so that a transpose behind a merging reshape can be read through.
+"""Split loops so that a transpose before a merging reshape can be composed into its reader.
 
 Before (batched product over merged batch and heads)::
 
@@ -55,7 +55,7 @@ def split_consumers(graph: Graph) -> Graph:
 
 
 def groups(fine: Sequence[DimLike], shape: Sequence[DimLike]) -> list[list[int]] | None:
-    """Which adjacent dims of ``fine`` make up each dim of ``shape``; None when they do not."""
+    """The adjacent dims of ``fine`` whose product is each dim of ``shape``; None if there are none."""
     result: list[list[int]] = []
     place = 0
     for extent in shape:
@@ -83,12 +83,12 @@ def _splits(op: Generic, producers: Mapping[Value, Op]) -> Splits:
             continue
         splits.update(wanted)
     if op.combiner in ("argmin", "argmax"):
-        splits.pop(len(op.extents) - 1, None)  # its value is an index of this very loop
+        splits.pop(len(op.extents) - 1, None)  # its value is an index of this loop
     return splits
 
 
 def _wanted(op: Generic, value: Value, index_map: IndexMap, source: Sequence[DimLike]) -> Splits:
-    """The splits that let ``op`` read ``value`` in the dims of ``source``; none when that is impossible."""
+    """The splits that let ``op`` read ``value`` in the dims of ``source``; none if that is impossible."""
     fine = tuple(d for d in source if not dims.is_one(d))
     if 0 in fine or refine(fine, value.type.shape) != fine:
         return {}
@@ -109,7 +109,7 @@ def _wanted(op: Generic, value: Value, index_map: IndexMap, source: Sequence[Dim
 def _apply(op: Generic, splits: Splits, taken: set[str]) -> list[Op]:
     """``op`` over its split loops, and a reshape back when the result's shape changed."""
     extents: list[DimLike] = []
-    loops: list[Linear] = []  # each old loop over the new ones
+    loops: list[Linear] = []  # each old loop as a function of the new ones
     rank = 0
     for loop, extent in enumerate(op.extents):
         index = Linear()

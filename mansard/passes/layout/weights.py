@@ -1,14 +1,14 @@
-"""Weight layout: constants of contractions stored the way the kernels read them.
+"""Weight layout: store constants of contractions in the order in which kernels read them.
 
-Before (a linear layer; the weight lies as the framework keeps it, output features outermost)::
+Before (a linear layer; the weight has the framework's layout, output features outermost)::
 
     %y[d0, d1] = sum(d2) %x[d0, d2] * %w[d1, d2]        %w: 1536x384 constant
 
-After (output features innermost, so that vectors of outputs are read in one piece)::
+After (output features innermost, so that vectors of outputs are contiguous)::
 
     %y[d0, d1] = sum(d2) %x[d0, d2] * %w_t[d2, d1]      %w_t: 384x1536 constant, permuted when loaded
 
-A weight is stored once: one that anything else reads in another way stays as it is.
+A weight is stored once: one that has other readers with another order is unchanged.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mansard.ir.ops import Generic
 from mansard.passes.layout.constants import transpose_constants
 
 MIN_ROWS = 4
-"""Below this many rows sharing a weight the product is bound by reading it, and either layout reads
-it in one piece."""
+"""With fewer rows that share a weight, the product is bound by reading it, which is contiguous in either
+layout."""
 
 
 def lay_out_weights(graph: Graph) -> Graph:
@@ -40,7 +40,7 @@ def lay_out_weights(graph: Graph) -> Graph:
 
 
 def _wanted(graph: Graph, op: Generic, operand: int) -> tuple[int, ...] | None:
-    """The permutation of a constant operand's dims that serves the kernel better, or None."""
+    """The permutation of a constant operand's dims that suits the kernel better, or None."""
     index_map = op.maps[operand]
     if op.inputs[operand] not in graph.constants or index_map is None or not op.rank:
         return None

@@ -1,4 +1,4 @@
-"""Constants above the largest buffer of a device, in parts of their own.
+"""Split constants larger than a device's largest buffer into parts.
 
 Before (a head of 8 rows where a buffer holds 5, and an embedding that shares its weights)::
 
@@ -13,9 +13,8 @@ After::
     %e: 3x4xf32 = generic (d0:3, d1:4)
               {select(%ids[d0] < 4, %w_1{%ids[d0], d1}, %w_2{%ids[d0] + -4, d1})}
 
-Each part is a constant, and has a dispatch, of its own; the rows of a constant are cut without a copy.
-Values made element by element of such a constant (dequantised weights) stay in parts until they are
-reduced.
+Each part is a separate constant with its own dispatch; the rows of a constant are split without a copy.
+Values computed elementwise from such a constant (dequantised weights) stay in parts until they are reduced.
 """
 
 from __future__ import annotations
@@ -36,14 +35,13 @@ from mansard.ir.types import Constant, Linear, TensorType, Value
 from mansard.passes.canonical.lower_views import lower_view
 
 ROWS = 64
-"""Parts begin at multiples of this many rows, where they have as many: wide reads stay aligned."""
+"""Parts of at least this many rows start at multiples of it, so that vector loads stay aligned."""
 
 
 def split_large_constants(graph: Graph, limit: int, device: str) -> Graph:
-    """Cut constants of more than ``limit`` bytes; the same graph when there are none.
-
-    Raises CompileError naming the constant, its size, the limit, ``device`` and the op in the way when
-    some reader cannot work on parts.
+    """Split constants of more than ``limit`` bytes; the same graph if there are none. Raises CompileError
+    with the constant, its size, the limit, ``device`` and the op concerned if some reader cannot work on
+    parts.
     """
     for value in tuple(graph.constants):
         size = dims.bounds(value.type.bytes)[1]
@@ -63,7 +61,7 @@ def _cut(graph: Graph, value: Value, size: int, limit: int, device: str) -> Grap
             return _Split(graph, value, dim, step, limit).run()
         except _CannotSplitError as reason:
             reasons.append(str(reason))
-    why = reasons[0] if reasons else "no dim of it can be cut into parts that fit"
+    why = reasons[0] if reasons else "no dim of it can be split into parts that fit"
     raise CompileError(
         f"weight {value.name!r} ({graph.constants[value].key}) has {size} bytes, more than the largest "
         f"buffer of {device} ({limit} bytes), and cannot be split over several: {why}"
@@ -71,7 +69,8 @@ def _cut(graph: Graph, value: Value, size: int, limit: int, device: str) -> Grap
 
 
 def _step(extent: int, size: int, limit: int) -> int | None:
-    """How many indices of a dim a part has: about equal parts, as few as fit; None when not even one fits."""
+    """The extent of a part along a dim: the fewest about equal parts that fit; None if not even one index
+    fits."""
     max_step = limit * extent // size
     if max_step < 1 or extent < 2:
         return None
@@ -84,7 +83,7 @@ def _step(extent: int, size: int, limit: int) -> int | None:
 
 
 class _CannotSplitError(Exception):
-    """Why an op cannot work on parts."""
+    """The reason why an op cannot work on parts."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class _Parts:
 
 
 class _Split:
-    """Cuts one constant along one dim, and all that reads it."""
+    """Splits one constant along one dim, and its readers."""
 
     def __init__(self, graph: Graph, value: Value, dim: int, step: int, limit: int) -> None:
         self.graph, self.value, self.limit = graph, value, limit
@@ -134,7 +133,7 @@ class _Split:
 
     def _follow(self, op: Op) -> None:
         if not isinstance(op, Generic):
-            raise _CannotSplitError(f"{op.name} of {op.outputs[0]}{_at(op)} needs it in one piece")
+            raise _CannotSplitError(f"{op.name} of {op.outputs[0]}{_at(op)} needs it contiguous")
         loops = {
             self._loop(op, i) for i, v in enumerate(op.inputs) if v in self.parts and op.maps[i] is not None
         }
@@ -149,7 +148,7 @@ class _Split:
         self._partition(op, loops.pop())
 
     def _loop(self, op: Generic, operand: int) -> int:
-        """The loop over the op's result that walks the cut dim of an operand, one index after another."""
+        """The parallel loop of the op that indexes the split dim of an operand with unit stride."""
         index_map = op.maps[operand]
         assert index_map is not None
         at = index_map.results[self.parts[op.inputs[operand]].dim].single
@@ -158,7 +157,7 @@ class _Split:
         return at
 
     def _partition(self, op: Generic, loop: int) -> None:
-        """One op for each part, and their results side by side."""
+        """One op for each part, and the concatenation of their results."""
         held = self._parts(op.output, loop)
         for number, (start, extent) in enumerate(zip(self.starts, self.extents, strict=True)):
             shift = [Linear.dim(d, 1, start if d == loop else 0) for d in range(len(op.extents))]
@@ -184,7 +183,7 @@ class _Split:
         self.ops.append(lower_view(Concat(held.values, (op.output,), loop, location=op.location)))
 
     def _gather(self, op: Generic) -> Generic:
-        """Each read at a computed index becomes one of the part that holds it."""
+        """Replace each read at a computed index by one of the part that holds it."""
         inputs, maps = list(op.inputs), list(op.maps)
         places: dict[int, list[int]] = {}
         for i, value in enumerate(op.inputs):

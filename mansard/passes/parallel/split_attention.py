@@ -1,4 +1,4 @@
-"""Split the keys of attentions with few rows, so that many workgroups of a GPU share them.
+"""Split the keys of attention with few rows over many workgroups of a GPU (Flash-Decoding).
 
 Before (decoding: one row of 8 heads against 4096 keys; see `mansard.analysis.attention` for the form)::
 
@@ -12,8 +12,9 @@ After (32 chunks of 128 keys)::
     share[h, e, c] = exp(top[h, c] - row_max[h, e])
     out[h, e]     = sum(c) share[h, e, c] * part[c, h, e] / sum(c) share[h, e, c] * total[h, c]
 
-The first line stays one kernel, the rest becomes another. Where no chunk divides the keys, the last one
-reads zeros beyond them, which are hidden. Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023).
+The ops of the first line stay one kernel, the others become a second one. Where no chunk size divides the
+number of keys, the last chunk reads zeros beyond them, which are masked. Flash-Decoding (Dao, Haziza, Massa
+and Sizov, 2023).
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ from mansard.ir.scalar import Apply, Arg, Const, DimValue, Index, Scalar, operan
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
 
 MIN_KEYS = 512
-"""With fewer keys a second kernel costs more than it saves."""
+"""With fewer keys, a second kernel costs more than it saves."""
 CHUNKS = (64, 128, 256, 512, 1024)
-"""Keys of a chunk: the first with which there are not many more workgroups than wanted."""
+"""Candidate numbers of keys per chunk: the first that does not give many more workgroups than requested is
+used."""
 _LOWEST, _TINY = -3.0e38, 1e-30
 F32 = DType.F32
 
 
 def split_attention(graph: Graph, workgroups: int) -> Graph:
-    """Split every attention whose rows alone give fewer than ``workgroups`` workgroups; the same graph
-    where there is none."""
+    """Split every attention whose rows give fewer than ``workgroups`` workgroups; the same graph if there is
+    none."""
     producers, users, live = graph.producers(), graph.users(), set(graph.live_outs())
     splitter = _Splitter(graph)
     for op in graph.ops:
@@ -64,13 +66,15 @@ def _closed(form: AttentionForm, users: Mapping[Value, Sequence[Op]], live: set[
 
 
 def _joined(form: AttentionForm, producers: Mapping[Value, Op]) -> bool:
-    """Whether keys or values are joined from parts: a kernel over all keys reads these where they lie."""
+    """Whether keys or values are concatenated from parts: a kernel over all keys reads each part from its own
+    buffer."""
     sides = ((form.scores, form.key), (form.weighted, form.value))
     return any(is_join(producers.get(op.inputs[i])) for op, side in sides for i in operands(side))
 
 
 def _chunk(form: AttentionForm, workgroups: int) -> int | None:
-    """Keys of a chunk, or None where rows or keys say that nothing is gained."""
+    """The number of keys per chunk, or None where splitting gains nothing with so many rows or so few
+    keys."""
     weighted = form.weighted
     length = weighted.extents[-1]
     if form.partial is not None or dims.bounds(length)[1] < MIN_KEYS:
@@ -94,7 +98,7 @@ class _Splitter:
         self.changed = False
 
     def split(self, form: AttentionForm, chunk: int) -> None:
-        """Append what replaces the last product of an attention; the rest is dead then."""
+        """Append the replacement of an attention's last product; its other ops become dead."""
         self.changed = True
         self.form, self.chunk = form, chunk
         self.length = form.weighted.extents[-1]
@@ -132,7 +136,7 @@ class _Splitter:
         return self.form.index[op].index(Linear.dim(self.form.weighted.reduced[0]))
 
     def _read(self, index_map: IndexMap | None, loops: Sequence[Linear], key: int) -> IndexMap | None:
-        """A read over split dims; zero beyond the last key."""
+        """An index map over split dims, with zero beyond the last key."""
         if index_map is None:
             return None
         moves = any(d == key for r in index_map.results for d, _ in r.terms)
@@ -140,7 +144,7 @@ class _Splitter:
         return IndexMap(tuple(r.compose(loops) for r in index_map.results), fill)
 
     def _inside(self, op: Generic) -> None:
-        """An op between query and softmax, with its key dim split into chunk and place."""
+        """An op between query and softmax, with its key dim split into chunk and position in it."""
         key = self._key(op)
         place = Linear.dim(key, self.chunk).plus(Linear.dim(key + 1))
         loops = [Linear.dim(d if d < key else d + 1) for d in range(len(op.extents))]
@@ -178,7 +182,7 @@ class _Splitter:
         return Apply("select", (inside, body, Const(float("-inf"), F32)), F32)
 
     def _softmax(self) -> tuple[Value, Value, Value]:
-        """Maxima and sums of each chunk, in the order of the scores' dims, and its weighted sums."""
+        """Maximum, sum and weighted sums of each chunk, in the order of the scores' dims."""
         form = self.form
         masked = self.new[form.masked]
         shape = masked.type.shape
@@ -198,7 +202,7 @@ class _Splitter:
         return top, total, self._weighted(exps, key)
 
     def _weighted(self, exps: Value, key: int) -> Value:
-        """The last product of every chunk; chunks are its first dim."""
+        """The last product, per chunk; chunks are its first dim."""
         form, weighted = self.form, self.form.weighted
         rank = weighted.rank
         loops = [Linear.dim(d + 1) for d in range(rank)]
@@ -232,7 +236,7 @@ class _Splitter:
         power = Apply("exp", (Apply("sub", (arg, shift), F32),), F32)
         share = self._generic([top, row_max], [row, IndexMap(inner.results[:-1])], extents, power, "share")
         times = Apply("mul", (arg, Arg(1, F32)), F32)
-        # As a map of its own the product is no contraction, and all of this one kernel.
+        # As a separate map the product is not a contraction, and all of this becomes one kernel.
         scaled = self._generic([share, total], [inner, row], extents, times, "scaled")
         sums = self._generic([scaled], [inner], extents, arg, "sums", combiner="add")
         parts = self._generic([share, part], [inner, here], extents, times, "parts", combiner="add")

@@ -1,4 +1,5 @@
-"""Cut long lines into pieces, so that many workgroups of a GPU share what one would do alone.
+"""Split reduction (split-K): few long reductions, scans and top-k are split over many workgroups of a GPU. A
+*line* is the elements along the axis of a scan or sort.
 
 A reduction of few long rows, before and after (a softmax's maximum over a vocabulary)::
 
@@ -7,9 +8,9 @@ A reduction of few long rows, before and after (a softmax's maximum over a vocab
     %p: 1x32xf32 = generic (d0:1, d1:32 | d2:4748) max {%x[d0, 4748*d1 + d2]}
     %t: 1xf32 = generic (d0:1 | d1:32) max {%p[d0, d1]}
 
-What is left over when no number of pieces divides the row is reduced by itself. Extremes' places are those of
-the best piece; running sums are those of the pieces with the totals before them added; and the first of a
-line's elements in order (top-k) are among the first of its pieces.
+If no number of pieces divides the row, the remainder is reduced separately. Argmin and argmax select the
+index of the best piece; a scan adds the totals of the preceding pieces to the scan of each piece; and the top
+k of a line are among the top k of its pieces.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ from mansard.ir.types import IndexMap, Linear, Value
 from mansard.passes.parallel import split_sort
 
 MIN_ROW = 32768
-"""Elements of a row worth cutting: one workgroup runs over fewer in less time than two more kernels take, and
-in a norm it still has the row in its registers then."""
+"""The minimum number of elements of a row that is split: for shorter ones a workgroup takes less time than two more
+kernels, and in a norm it then still has the row in its registers."""
 MAX_ROWS = 256
-"""More rows than that keep a GPU busy by themselves."""
+"""More rows than this occupy a GPU without a split."""
 MIN_PIECE = 1024
-"""Elements of a piece of a row; a workgroup then still does more than start."""
+"""The minimum number of elements of a piece of a row, so that a workgroup's work outweighs its launch."""
 TARGET_PIECES = 512
-"""Pieces of all rows together: a few workgroups for each core of a large GPU."""
+"""Total pieces of all rows: a few workgroups for each core of a large GPU."""
 MIN_LINE, LINE_PIECE = 16384, 2048
-"""Elements of a line of a running sum worth cutting, and of its pieces."""
+"""The minimum number of elements of a scan's line that is split, and those of its pieces."""
 SORTED_BYTES = 16384
-"""Bytes of a sorting network, the shared memory of every device: values and places of 4 bytes."""
+"""Bytes of a sorting network (values and 4-byte indices), which fit the shared memory of every device."""
 QUICK_BYTES = SORTED_BYTES // 2
-"""A network of half the size takes less than half the time, if what is wanted is few."""
+"""A network of half the size takes less than half the time, if k is small."""
 _LOW_PRECISION = frozenset({DType.F16, DType.BF16, DType.F8})
 
 
 def split_reductions(graph: Graph) -> Graph:
-    """Cut reductions, running sums and top-k of few long lines; the same graph where there are none."""
+    """Split few long reductions, scans and top-k; the same graph if there are none."""
     splitter = _Splitter(graph)
     for op in graph.ops:
         splitter.take(op)
@@ -60,7 +61,7 @@ class _Splitter(OpWriter):
     changed = False
 
     def take(self, op: Op) -> None:
-        """Append an op, or what replaces it."""
+        """Append an op or its replacement."""
         before = len(self.ops)
         if isinstance(op, Generic) and _long_reduction(op):
             self._reduction(op)
@@ -102,7 +103,7 @@ class _Splitter(OpWriter):
     def _part(
         self, op: Generic, loop: int, start: int, length: int, pieces: int | None, combiner: str | None
     ) -> Value:
-        """``op`` over ``length`` iterations of a loop from ``start`` on, or over so many in each piece."""
+        """``op`` over ``length`` iterations of a loop from ``start`` on, or over ``length`` in each piece."""
         rank = op.rank + (pieces is not None)
         shift = rank - op.rank
         extents: list[DimLike] = [
@@ -123,7 +124,7 @@ class _Splitter(OpWriter):
         )
 
     def _extreme(self, op: Generic, pieces: int, length: int, rest: int) -> None:
-        """The place of the first extreme: of each piece, then the place in the best piece."""
+        """Argmin or argmax (the first such index): of each piece, then the index of the best piece."""
         best = "max" if op.combiner == "argmax" else "min"
         loop, rank, shape = op.rank, op.rank, op.extents[: op.rank]
         row, over = IndexMap.identity(rank), IndexMap.identity(rank + 1)
@@ -151,7 +152,7 @@ class _Splitter(OpWriter):
         inputs, maps = [where, places, values, late_value, late_place], [row, None, None, row, row]
         self.generic(op, inputs, maps, shape, body, result=op.output)
 
-    # Running sums -----------------------------------------------------------------------------
+    # Scans ------------------------------------------------------------------------------------
     def _scan(self, op: Scan) -> None:
         (source,), dtype = op.inputs, op.output.type.dtype
         lines, length = _lines(source, op.axis)
@@ -195,7 +196,8 @@ class _Splitter(OpWriter):
         if count * size == length:
             pieces = self.reshape(op, line, shape)
         else:
-            # What fills the last piece sorts behind everything in it: it is last, and comes last.
+            # The last piece is padded with values that sort after all others, so that they are never
+            # selected.
             within = IndexMap((Linear.dim(0), Linear(((1, size), (2, 1)))), _sorts_last(dtype, op.descending))
             pieces = self.generic(op, [line], [within], shape, Arg(0, dtype))
         kept = (lines, count, op.limit)
@@ -227,15 +229,15 @@ def _long_reduction(op: Generic) -> bool:
 
 
 def _target_pieces(op: Generic) -> int:
-    """Pieces that each row should have."""
+    """The desired number of pieces per row."""
     rows = max(1, dims.representative(dims.product(op.extents[: op.rank])))
     row = math.prod(_known(op.extents[op.rank :]))
     return 0 if row < MIN_ROW or rows > MAX_ROWS else min(TARGET_PIECES // rows, row // MIN_PIECE)
 
 
 def _pieces(op: Generic) -> tuple[int, int, int]:
-    """The reduced loop to cut, the number of pieces and their length: one that leaves nothing over and keeps
-    vectors aligned, if there is one nearly as good."""
+    """The reduced loop to split, the number of pieces and their length: without a remainder and with aligned
+    vectors, if such a length is nearly as good."""
     extents = _known(op.extents[op.rank :])
     loop = op.rank + extents.index(max(extents))
     extent, target = op.extents[loop], _target_pieces(op)
@@ -251,18 +253,18 @@ def _pieces(op: Generic) -> tuple[int, int, int]:
 
 
 def _lines(value: Value, axis: int) -> tuple[int, int]:
-    """Lines and their length, both known."""
+    """The number of lines and their length, both static."""
     shape = _known(value.type.shape)
     return math.prod(shape[:axis]), shape[axis]
 
 
 def _known(extents: Sequence[DimLike]) -> list[int]:
-    """Extents that are all known."""
+    """The extents, which are all static."""
     return [d for d in extents if isinstance(d, int)]
 
 
 def _is_line(value: Value, axis: int) -> bool:
-    """Whether lines along an axis are contiguous and of known number and length."""
+    """Whether lines along an axis are contiguous, with static number and length."""
     shape = value.type.shape
     return all(isinstance(d, int) for d in shape) and all(dims.is_one(d) for d in shape[axis + 1 :])
 
@@ -275,7 +277,7 @@ def _long_scan(op: Scan) -> bool:
 
 
 def _network(dtype: DType, limit: int) -> int:
-    """Elements of a piece, which any device sorts in shared memory; at least four times what is wanted."""
+    """Elements of a piece that any device sorts in shared memory; at least four times ``limit``."""
     width = 8 if dtype.bits <= 32 else 16
     return QUICK_BYTES // width if 4 * limit <= QUICK_BYTES // width else SORTED_BYTES // width
 
@@ -291,7 +293,7 @@ def _long_top(op: Sort) -> bool:
 
 
 def _sorts_last(dtype: DType, descending: bool) -> float | int | bool:
-    """The value that no other sorts behind. NaN counts as the largest."""
+    """The value that sorts last. NaN counts as the largest."""
     if dtype.is_float:
         return -math.inf if descending else math.nan
     return neutral("max" if descending else "min", dtype) if dtype is not DType.BOOL else not descending

@@ -1,9 +1,9 @@
-"""Sort lines that do not fit the shared memory of a GPU, by sorting pieces and merging them.
+"""Bitonic merge sort of lines that do not fit a GPU's shared memory: sort pieces, then merge them.
 
-Values and places become one 64-bit key each, which sorts as the pair does: no two are equal, and ties are in
-the order of their places. A merge of two sorted runs compares one with the other backwards, which leaves two
-halves that are bitonic (K. E. Batcher, 1968), then elements at half the distance, and so on, down to pieces
-that a workgroup sorts by itself::
+A value and its index become one 64-bit key with the order of the pair: all keys are distinct, and equal
+values are ordered by index. A merge of two sorted runs compares one with the reverse of the other, which
+leaves two bitonic halves (K. E. Batcher, 1968), then elements at half the distance, and so on, down to pieces
+that one workgroup sorts::
 
     keys: pieces sorted
     for run in piece, 2 * piece, 4 * piece …:
@@ -25,15 +25,15 @@ from mansard.ir.scalar import Apply, Arg, Bitcast, Cast, Const, Gather, Index, S
 from mansard.ir.types import IndexMap, Linear, Value
 
 PIECE = 1024
-"""Keys that any device sorts in shared memory: 12 KiB with their places."""
+"""Keys that any device sorts in shared memory: 12 KiB with their indices."""
 SHORT = 2048
-"""Lines up to this long are sorted by one workgroup as they are."""
+"""Lines up to this long are sorted by one workgroup without a split."""
 _LAST = 2**63 - 1
 _FLOATS = frozenset({DType.F32, DType.F16, DType.BF16})
 
 
 def applies(op: Sort) -> bool:
-    """Long lines of known size, of values that leave room for a place in 64 bits."""
+    """Whether the op sorts long lines of static size, with values that leave room for an index in 64 bits."""
     source = op.inputs[0]
     shape, dtype = source.type.shape, source.type.dtype
     if not all(isinstance(d, int) for d in shape) or not all(dims.is_one(d) for d in shape[op.axis + 1 :]):
@@ -44,7 +44,7 @@ def applies(op: Sort) -> bool:
 
 
 def write(writer: OpWriter, op: Sort) -> None:
-    """Append what replaces the op."""
+    """Append the replacement of the op."""
     source = op.inputs[0]
     extents = [d for d in source.type.shape if isinstance(d, int)]
     lines, length = math.prod(extents[: op.axis]), extents[op.axis]
@@ -68,7 +68,7 @@ def write(writer: OpWriter, op: Sort) -> None:
 
 
 def _keys(writer: OpWriter, op: Sort, line: Value, lines: int, length: int, total: int) -> Value:
-    """The keys of a line; what fills it up sorts behind them."""
+    """The keys of a line, padded with keys that sort after them."""
     i64 = DType.I64
     high = Cast(_ordered(Arg(0, line.type.dtype)), i64)
     if op.descending:
@@ -84,14 +84,14 @@ def _keys(writer: OpWriter, op: Sort, line: Value, lines: int, length: int, tota
 
 
 def _ordered(value: Scalar) -> Scalar:
-    """An integer of 32 bits or fewer that sorts as the value: both zeros equal, NaN behind everything."""
+    """An integer of at most 32 bits with the value's order: both zeros equal, NaN last."""
     if value.dtype not in _FLOATS:
         return value
     x, f32, i32 = Cast(value, DType.F32) if value.dtype is not DType.F32 else value, DType.F32, DType.I32
     zero = Apply("eq", (x, Const(0.0, f32)), DType.BOOL)
     bits = Bitcast(Apply("select", (zero, Const(0.0, f32), x), f32), i32)
     greatest = Const(2**31 - 1, i32)
-    # Numbers of one sign sort as their bits do, negative ones backwards.
+    # Floats of one sign have the order of their bits, reversed for negative ones.
     negative = Apply("lt", (bits, Const(0, i32)), DType.BOOL)
     ordered = Apply("select", (negative, Apply("xor", (bits, greatest), i32), bits), i32)
     return Apply("select", (Apply("ne", (x, x), DType.BOOL), greatest, ordered), i32)
@@ -106,7 +106,7 @@ def _sorted_pieces(writer: OpWriter, op: Sort, keys: Value, lines: int, total: i
 
 
 def _merged(writer: OpWriter, op: Sort, keys: Value, lines: int, total: int, run: int) -> Value:
-    """Runs of twice the length."""
+    """The keys in sorted runs of twice the length."""
     distance, backwards = run, True
     while distance >= PIECE:
         shape = (lines * total // (2 * distance), 2, distance)

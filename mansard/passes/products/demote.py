@@ -1,4 +1,4 @@
-"""Reduced precision where it was asked for: products with constant weights take bf16 operands.
+"""Demotion to bf16 on request: products with constant weights round their operands to bf16.
 
 Before (a linear layer)::
 
@@ -9,10 +9,10 @@ After::
     %x.bf16[d0, d1] = bf16(%x[d0, d1])
     %y[d0, d1] = sum(d2) f32(%x.bf16[d0, d2]) * f32(%w.bf16[d1, d2])
 
-Products of two bf16 numbers are exact in f32 and are summed in f32, so an element of a result is off by
-the rounding of its operands alone: 2**-9 relative to the largest term, each. The weights are stored in
-bf16, in half the memory; what else reads them reads them so. Everything between the products stays f32,
-and so do products without weights (attention) and convolutions over windows.
+Products of two bf16 numbers are exact in f32 and are summed in f32, so the only error of a result is the
+rounding of its operands: 2**-9 relative to the largest term, each. The weights are stored in bf16, in half
+the memory, also for their other readers. Everything between the products stays f32, as do products without
+weights (attention) and convolutions over windows.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from mansard.ir.scalar import Apply, Arg, Cast, Gather, Scalar, rewrite
 from mansard.ir.types import Constant, IndexMap, Value
 
 PRECISIONS = ("f32", "bf16")
-"""What the ``precision`` option may be: f32 computes as the model says."""
+"""The values of the ``precision`` option; f32 keeps the model's types."""
 
 F32, BF16 = DType.F32, DType.BF16
 
 
 def check_precision(precision: str) -> str:
-    """``precision`` itself. Raises CompileError naming the choices when it is none of them."""
+    """Return ``precision``. Raises CompileError with the choices if it is not one of them."""
     if precision not in PRECISIONS:
         raise CompileError(f"precision {precision!r}: it may be {' or '.join(map(repr, PRECISIONS))}")
     return precision
@@ -67,7 +67,7 @@ def _factors(graph: Graph, op: Op) -> tuple[Value, Value] | None:
 
 
 def _whole(index_map: IndexMap | None) -> bool:
-    """Whether a map reads plain dims: no window, no padding."""
+    """Whether every index of a map is a plain dim: no window, no padding."""
     return index_map is not None and index_map.fill is None and index_map.plain_dims is not None
 
 
@@ -119,7 +119,7 @@ class _Demotion:
         return replace(op, inputs=inputs, body=Apply("mul", sides, F32))
 
     def _reader(self, op: Op, weights: set[Value]) -> Op:
-        """Another reader of a weight, reading what is stored."""
+        """Another reader of a weight, reading the stored bf16 constant."""
         if not isinstance(op, Generic) or weights.isdisjoint(op.inputs):
             return op
 

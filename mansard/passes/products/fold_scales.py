@@ -1,4 +1,4 @@
-"""Fold scales and shifts of a contraction's results (batch norm) into its weights and one addition.
+"""Fold scales and shifts of a contraction's result (batch norm) into its weights and one addition.
 
 Before (a convolution and its batch norm at inference; ``%mean``, ``%scale``, ``%beta`` are constants)::
 
@@ -12,8 +12,8 @@ After (``%w_scaled = %w * %scale``, ``%shift = %beta - %mean * %scale``, compute
     %c_1: 1x8x5x5xf32 = generic (...) add {%x[d0, d4, d2, d3] * %w_scaled[d1, d4]}
     %y: 1x8x5x5xf32 = generic (...) {%c_1[d0, d1, d2, d3] + %shift[d1]}
 
-Only for f32, and where nothing else reads the weight or a value in between. The result is rounded
-in other places than before, by about as much.
+Only for f32, and where the weight and the intermediate values have no other readers. Rounding differs from
+before, by about as much.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Chain:
-    """What follows a contraction along dim ``channel``: ``ops`` that do ``steps``."""
+    """The ``ops`` after a contraction, which perform ``steps`` along dim ``channel``."""
 
     weight: int
     axis: int
@@ -57,7 +57,7 @@ class _Chain:
 
 
 def fold_scales(graph: Graph) -> Graph:
-    """Fold every chain of scales and shifts that scales at least once; the same graph without any."""
+    """Fold every chain of scales and shifts with at least one scale; the same graph if there are none."""
     return _Folder(graph).run()
 
 
@@ -174,7 +174,7 @@ class _Folder:
 
 
 def _axis(op: Generic, operand: int, channel: int) -> int | None:
-    """The axis of a weight that a parallel dim walks as a whole."""
+    """The axis of a weight that a parallel dim indexes over its whole extent."""
     index_map = op.maps[operand]
     axes = [a for a, r in enumerate(index_map.results) if r.single == channel] if index_map else []
     whole = axes and op.inputs[operand].type.shape[axes[0]] == op.extents[channel]

@@ -1,17 +1,17 @@
-"""Integer products over 8-bit operands, as dot-product instructions take them.
+"""Demotion of integer products to 8-bit operands and 32-bit sums, as dot-product instructions require.
 
 Frameworks widen 8-bit operands before they multiply, and some sum in 64 bits. Before::
 
     %a: 8x64xi32 = generic (d0:8, d1:64) {i32(%x[d0, d1])}                        %x: 8x64xi8
     %y: 8x16xi64 = generic (d0:8, d1:16 | d2:64) add {i64(%a[d0, d2]) * i64(%w[d2, d1])}    %w: i32 constant
 
-After (all of the constant's values are 8-bit; 64 products of 16 bits cannot leave 32)::
+After (all of the constant's values are 8-bit; a sum of 64 products of 16 bits fits 32)::
 
     %y.sum: 8x16xi32 = generic (d0:8, d1:16 | d2:64) add {i32(%x[d0, d2]) * i32(%w.demoted[d2, d1])}
     %y: 8x16xi64 = generic (d0:8, d1:16) {i64(%y.sum[d0, d1])}
 
-A zero point leaves the product, where the other operand is constant: the sum of (x + z) * w is the sum of
-x * w, plus z times the sums of w, which constant folding then computes.
+A zero point is moved out of the product if the other operand is constant: the sum of (x + z) * w is the sum
+of x * w, plus z times the sum of w, which constant folding then computes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LARGEST = 255
 
 @dataclass(frozen=True)
 class _Side:
-    """A factor: an 8-bit value, how the product reads it, and the number to add to its elements."""
+    """A factor: an 8-bit value, its index map in the product, and the number to add to its elements."""
 
     value: Value
     reads: IndexMap
@@ -49,7 +49,7 @@ class _Side:
 
 
 def demote_integers(graph: Graph) -> Graph:
-    """Rewrite every integer product whose operands hold 8-bit values; the same graph without any."""
+    """Rewrite every integer product whose operands hold 8-bit values; the same graph if there are none."""
     return _Demotion(graph).run()
 
 
@@ -103,7 +103,8 @@ class _Demotion:
         return Value(name, TensorType(tuple(shape), DType.I32))
 
     def _sums(self, op: Generic, side: _Side) -> Generic | None:
-        """The sums of a constant side over the reduced dims, for each parallel dim it walks; or None."""
+        """The sums of a constant factor over the reduced dims, for each parallel dim that indexes it; or
+        None."""
         walked = side.reads.plain_dims
         if side.value not in self.constants or side.shift or walked is None or None in walked:
             return None
@@ -117,7 +118,8 @@ class _Demotion:
         return Generic((side.value,), (out,), extents, (reads,), body, "add", location=op.location)
 
     def _finished(self, op: Generic, ops: list[Generic], other: _Side | None, shift: int) -> list[Generic]:
-        """The ops with one more that defines the result: the sum, shifted and as wide as it was."""
+        """The ops and one more that defines the result: the sum, shifted and extended to its original
+        width."""
         dtype = op.output.type.dtype
         if other is None and dtype is DType.I32:
             return [replace(ops[0], outputs=op.outputs)]
@@ -134,12 +136,12 @@ class _Demotion:
         return [*ops, Generic(inputs, op.outputs, shape, tuple(maps), body, location=op.location)]
 
     def _is_demoted(self, op: Generic, body: Apply) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether the product is already demoted."""
         casts = [a.arg for a in body.args if isinstance(a, Cast)]
         return body.dtype is DType.I32 and len(casts) == 2 and all(a.dtype in BYTES for a in casts)
 
     def _demoted(self, op: Generic, side: Scalar) -> _Side | None:
-        """The 8-bit value behind one factor, and how the product reads it."""
+        """The 8-bit source of one factor, and its index map in the product."""
         while isinstance(side, Cast) and _widens(side):
             side = side.arg
         if not isinstance(side, Arg):
@@ -152,7 +154,7 @@ class _Demotion:
         return None if source is None else _Side(source, index_map, shift)
 
     def _shifted(self, value: Value) -> tuple[Value, int]:
-        """``value`` as another value of its shape plus a number."""
+        """``value`` as another value of the same shape plus a constant."""
         producer = self.producers.get(value)
         if not isinstance(producer, Generic) or producer.combiner is not None:
             return value, 0
@@ -170,7 +172,7 @@ class _Demotion:
         return producer.inputs[moved.index], shift
 
     def _source(self, value: Value) -> Value | None:
-        """An 8-bit value with the elements of ``value``."""
+        """An 8-bit value equal to ``value`` element by element, or None."""
         if value.type.dtype in BYTES:
             return value
         if value in self.graph.constants:
@@ -209,7 +211,7 @@ class _Demotion:
 
 
 def _widens(node: Cast) -> bool:
-    """Whether a cast between integers keeps every value."""
+    """Whether a cast between integers preserves every value."""
     source, target = node.arg.dtype, node.dtype
     if not (source.is_int and target.is_int):
         return False

@@ -1,6 +1,6 @@
-"""Products of quantised numbers, computed on the integers that stand for them.
+"""Compute products of dequantised values on their 8-bit integers.
 
-A quantised model says where numbers are 8-bit integers, and computes on what these stand for. Before
+A quantised model marks where values are 8-bit integers, and computes on the dequantised values. Before
 (zero point 126 and a scale for the image, a scale for each output channel of the weights)::
 
     %a: 1x3x34x34xf32 = pad {(f32(%q[d0, d1, d2, d3]) - 126.0) * 0.027} value 0.0              %q: u8
@@ -15,8 +15,8 @@ After::
     %s: 16xi32 = generic (d0:16 | d1:3, d2:3, d3:3) add {i32(%w[d0, d1, d2, d3])}
     %y: 1x16x32x32xf32 = generic (…) {f32(%t[…] - %s[d1] * 126) * (%scales[d1] * 0.027)}
 
-The integers are summed exactly, so the result is nearer to what the model means than a sum in f32, from which
-it differs by that sum's rounding. The pass runs first: later ones would make numbers of the stored integers.
+The integers are summed exactly, so the result is closer to the exact one than a sum in f32, from which it
+differs by that sum's rounding. The pass runs first: later ones would fold the dequantisation of constants.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ BYTES = {DType.I8: (-128, 127), DType.U8: (0, 255)}
 F32, I32 = DType.F32, DType.I32
 LARGEST_PRODUCT = 255 * 255
 FEW = 1 << 16
-"""Zero points are looked at up to this many."""
+"""Arrays of zero points are examined up to this many elements."""
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """One number for every index of ``axis``; ``place`` is the axis of ``value`` that it lies along."""
+    """A scale for every index of ``axis``; ``place`` is the axis of ``value`` with these scales."""
 
     value: Value
     place: int
     axis: int
 
     def read(self, dim: int) -> IndexMap:
-        """How the number for index ``dim`` of an iteration space is read."""
+        """The index map that reads the scale for iteration dim ``dim``."""
         axes = range(self.value.type.rank)
         return IndexMap(tuple(Linear.dim(dim) if a == self.place else Linear() for a in axes))
 
 
 @dataclass(frozen=True)
 class _Quantised:
-    """What a value is: ``(value - zero) * factor * scales``, element by element, ``value`` in 8 bits."""
+    """A value as ``(value - zero) * factor * scales``, elementwise, with ``value`` in 8 bits."""
 
     value: Value
     constant: bool
@@ -69,18 +69,18 @@ class _Quantised:
 
     @property
     def scaled(self) -> bool:
-        """Whether a zero point could no longer be added."""
+        """Whether a scale was applied, after which no zero point can be added."""
         return self.factor != 1.0 or bool(self.scales)
 
     @property
     def zero_fits(self) -> bool:
-        """Whether an element can stand for zero."""
+        """Whether the 8-bit type can represent the zero point."""
         low, high = BYTES[self.value.type.dtype]
         return low <= self.zero <= high
 
 
 def quantised_products(graph: Graph) -> Graph:
-    """Compute products whose two factors are quantised on integers; the same graph without any."""
+    """Compute products of two quantised factors on integers; the same graph if there are none."""
     return _Pass(graph).run()
 
 
@@ -110,9 +110,9 @@ class _Pass:
         self.ops.append(replace(op, outputs=(value,)))
         return value
 
-    # What values are ----------------------------------------------------------------------------
+    # Analysis of values -------------------------------------------------------------------------
     def _form(self, op: Op) -> _Quantised | None:
-        """What the result of an op is, made of what its operands are."""
+        """The quantised form of an op's result, derived from those of its operands."""
         if isinstance(op, Generic) and op.combiner is None:
             return self._elementwise(op)
         source = self.forms.get(op.inputs[0]) if len(op.inputs) == 1 else None
@@ -128,7 +128,8 @@ class _Pass:
         return self._moved(source, op, axes)
 
     def _moved(self, source: _Quantised, op: Op, axes: Mapping[int, int]) -> _Quantised | None:
-        """The 8-bit elements moved as ``op`` does; ``axes`` says where each axis went."""
+        """Apply ``op``, which only moves elements, to the 8-bit elements; ``axes`` maps old axes to new
+        ones."""
         if not all(scale.axis in axes for scale in source.scales):
             return None
         shape, dtype = op.output.type.shape, source.value.type.dtype
@@ -154,7 +155,7 @@ class _Pass:
         return self._scaled(op, source, other) if body.op == "mul" else self._shifted(op, source, other)
 
     def _operand(self, op: Generic, node: Scalar) -> _Quantised | None:
-        """What an operand is that is read as it lies."""
+        """The quantised form of an operand that is read with the identity map."""
         if not isinstance(node, Arg) or op.maps[node.index] != IndexMap.identity(op.rank):
             return None
         return self.forms.get(op.inputs[node.index])
@@ -169,7 +170,7 @@ class _Pass:
         return self._moved(source, moved, axes)
 
     def _widened(self, op: Generic, body: Cast) -> _Quantised | None:
-        """An 8-bit value as a wider number, perhaps taken as unsigned first."""
+        """An 8-bit value cast to a wider type, possibly through an unsigned one."""
         if not body.dtype.is_float and body.dtype not in (DType.I16, I32, DType.I64):
             return None
         if body.dtype.is_float and body.dtype is not F32:
@@ -190,7 +191,7 @@ class _Pass:
         return _Quantised(value, constant)
 
     def _shifted(self, op: Generic, source: _Quantised, other: Scalar) -> _Quantised | None:
-        """A zero point, taken off or added."""
+        """A zero point, subtracted or added."""
         if source.scaled:
             return None
         if isinstance(other, Arg):
@@ -202,7 +203,7 @@ class _Pass:
         return replace(source, zero=source.zero + sign * int(other.value))
 
     def _scaled(self, op: Generic, source: _Quantised, other: Scalar) -> _Quantised | None:
-        """A scale: one number, or one for every index of an axis."""
+        """A scale: a single one, or one for every index of an axis."""
         if op.output.type.dtype is not F32:
             return None
         if isinstance(other, Const):
@@ -219,7 +220,7 @@ class _Pass:
         return replace(source, scales=(*source.scales, _Scale(op.inputs[other.index], place, axis)))
 
     def _is_zero(self, value: Value) -> bool:
-        """Whether a value is made of constants that are zero."""
+        """Whether a value is computed from constants that are zero."""
         if value in self.graph.constants:
             elements = value.type.elements
             if not isinstance(elements, int) or elements > FEW:
@@ -233,7 +234,7 @@ class _Pass:
 
     # Products -----------------------------------------------------------------------------------
     def _product(self, op: Generic) -> Value | None:
-        """Append the product on integers and what makes numbers of it; None where that cannot be."""
+        """Append the integer product and its dequantisation; None if it cannot be done."""
         body = op.body
         if not is_contraction(op) or not isinstance(body, Apply) or body.op != "mul" or body.dtype is not F32:
             return None
@@ -261,7 +262,7 @@ class _Pass:
         return op.output
 
     def _placed_scales(self, op: Generic, sides: Sequence[_Quantised]) -> list[tuple[_Scale, int]] | None:
-        """Each scale with the parallel dim it goes along; None when one changes within a sum."""
+        """Each scale with its parallel dim; None if one varies along a reduced dim."""
         placed = []
         for side, index_map in zip(sides, op.maps, strict=True):
             assert index_map is not None
@@ -273,7 +274,7 @@ class _Pass:
         return placed
 
     def _sums(self, op: Generic, side: int) -> tuple[Value, IndexMap] | None:
-        """The sums of a constant factor over the reduced dims, and how the result reads them."""
+        """The sums of a constant factor over the reduced dims, and their index map in the result."""
         form, index_map = self.forms[op.inputs[side]], op.maps[side]
         walked = index_map.plain_dims if index_map is not None else None
         if not form.constant or walked is None:
@@ -299,7 +300,7 @@ class _Pass:
         scales: Sequence[tuple[_Scale, int]],
         factor: float,
     ) -> None:
-        """Append what defines the result by the sum of products."""
+        """Append the op that computes the result from the sum of products."""
         inputs, maps = [total], [IndexMap.identity(op.rank)]
         whole: Scalar = Arg(0, I32)
         if sums is not None:
@@ -320,7 +321,8 @@ class _Pass:
 
 
 def _kept_axes(before: Sequence[DimLike], after: Sequence[DimLike]) -> dict[int, int]:
-    """The axes that a reshape keeps, by their place before: as long, with as many elements ahead of them."""
+    """The axes that a reshape keeps, by their old index: with equal extent and as many elements before
+    them."""
     places: dict[tuple[int, int], int] = {}
     for axis, (ahead, extent) in enumerate(_strides(after)):
         places.setdefault((ahead, extent), axis)
@@ -328,7 +330,7 @@ def _kept_axes(before: Sequence[DimLike], after: Sequence[DimLike]) -> dict[int,
 
 
 def _strides(shape: Sequence[DimLike]) -> list[tuple[int, int]]:
-    """(elements ahead, extent) of each axis; -1 where they are not known."""
+    """(elements before it, extent) of each axis; -1 where they are not static."""
     known = [d if isinstance(d, int) else -1 for d in shape]
     pairs = []
     for axis, extent in enumerate(known):

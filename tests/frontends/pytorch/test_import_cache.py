@@ -1,4 +1,4 @@
-"""Imported graphs kept between runs: found for the same program only, and over the weights it has now."""
+"""The cache of imported graphs: used for the same program only, with its current weights."""
 
 import subprocess
 import sys
@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mansard.dims import Dim  # noqa: E402
-from mansard.frontends.pytorch import importer, stored  # noqa: E402
+from mansard.frontends.pytorch import import_cache, importer  # noqa: E402
+from mansard.frontends.pytorch.import_cache import cached_import  # noqa: E402
 from mansard.frontends.pytorch.importer import import_torch  # noqa: E402
-from mansard.frontends.pytorch.stored import stored_import  # noqa: E402
 from mansard.ir.interpreter.graph import interpret  # noqa: E402
 
 
@@ -149,19 +149,19 @@ def test_operators_of_the_user_are_not_kept(cache):
             return twice(x)
 
     program = torch.export.export(Custom(), (X,))
-    assert stored_import(program, {}, None, "Custom") is None
+    assert cached_import(program, {}, None, "Custom") is None
     plain = torch.export.export(net(), (X,))
-    assert stored_import(plain, {}, None, "Net") is not None
+    assert cached_import(plain, {}, None, "Net") is not None
 
 
 def test_another_process_finds_the_graph(cache, monkeypatch):
-    monkeypatch.setattr(stored, "compiler_digest", lambda: "this compiler")
+    monkeypatch.setattr(import_cache, "compiler_digest", lambda: "this compiler")
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import test_stored as t\n"
-        "from mansard.frontends.pytorch import stored\n"
+        "import test_import_cache as t\n"
+        "from mansard.frontends.pytorch import import_cache\n"
         "from mansard.frontends.pytorch.importer import import_torch\n"
-        "stored.compiler_digest = lambda: 'this compiler'\n"
+        "import_cache.compiler_digest = lambda: 'this compiler'\n"
         "import_torch(t.net(), (t.X,), cache=True)\n"
     )
     import_torch(net(), (X,), cache=True)

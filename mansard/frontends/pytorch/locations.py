@@ -1,4 +1,4 @@
-"""Places in the user's model, for locations and errors."""
+"""Locations in the user's model, for debug locations and errors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def _in_torch(file: str) -> bool:
     return Path(file).is_relative_to(_TORCH)
 
 
-def place_of(node: Any) -> str:
-    """Where a node stands in the model: module path, file and line, as far as they are known."""
+def location_of(node: Any) -> str:
+    """The location of a node in the model: module path, file and line, as far as known."""
     modules = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(modules[-1][0]) if modules else ""
     path = re.sub(r"^L\['self'\]\.?|^L__self___?", "", path)

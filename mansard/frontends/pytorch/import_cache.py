@@ -1,8 +1,8 @@
-"""Imported graphs kept between runs: what follows an export is skipped for a program that was seen.
+"""The disk cache of imported graphs: for a cached program, the steps after the export are skipped.
 
-A program is told by everything that its import reads: nodes with their arguments and places, signature,
-ranges of dims, types and aliasing of weights, the data of its constant tensors. The data of parameters and
-buffers is not read by an import; a stored graph names them.
+The key is everything that an import reads: nodes with their arguments and locations, signature, ranges of
+dims, types and aliasing of weights, and the data of constant tensors. An import does not read the data of
+parameters and buffers; a stored graph refers to them by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from mansard.cache import Folder, compiler_digest
 from mansard.errors import ArtifactError
 from mansard.frontends.pytorch.dynamic import DimNames
-from mansard.frontends.pytorch.places import place_of
+from mansard.frontends.pytorch.locations import location_of
 from mansard.frontends.pytorch.signature import Signature
 from mansard.frontends.pytorch.weights import constant_of, identity
 from mansard.ir.graph import Graph
@@ -24,19 +24,19 @@ from mansard.ir.graph_data import graph_from_bytes, graph_to_bytes
 from mansard.ir.types import Constant
 
 _NAMESPACES = frozenset({"aten", "prims", "prim"})
-"""Operators whose meaning the version of torch fixes; others may be defined by the user's program."""
+"""Namespaces of operators that torch's version defines; others may be defined by the user's program."""
 _MODULES = ("_operator", "math", "torch", "builtins")
 _CONSTANT_BYTES = 16 << 20
 
 
-class StoredImport:
-    """The place of one program's graph in the cache."""
+class CachedImport:
+    """The cache entry of one program's graph."""
 
     def __init__(self, folder: Folder, key: str, program: torch.export.ExportedProgram) -> None:
         self._folder, self._key, self._tensors = folder, key, _tensors(program)
 
     def load(self) -> Graph | None:
-        """The stored graph over the program's own weights, or None."""
+        """The stored graph bound to the program's weights, or None."""
         data = self._folder.get(self._key)
         if data is None:
             return None
@@ -51,7 +51,7 @@ class StoredImport:
             return None
 
     def save(self, graph: Graph, signature: Signature, program: torch.export.ExportedProgram) -> None:
-        """Keep the graph that was imported from the decomposed program."""
+        """Store the graph that was imported from the decomposed program."""
         after = _tensors(program)
         names = {
             a.constant: a.name
@@ -66,13 +66,13 @@ class StoredImport:
             self._folder.trim()
 
 
-def stored_import(
+def cached_import(
     program: torch.export.ExportedProgram,
     dim_names: DimNames,
     input_names: Sequence[str] | None,
     name: str,
-) -> StoredImport | None:
-    """Where the graph of an exported program is kept; None for a program that cannot be told apart."""
+) -> CachedImport | None:
+    """The cache entry of an exported program; None for a program without a reliable key."""
     digest = hashlib.sha256(compiler_digest().encode())
     constants = [t for t in program.constants.values() if isinstance(t, torch.Tensor)]
     if sum(t.numel() * t.element_size() for t in constants) > _CONSTANT_BYTES:
@@ -84,11 +84,11 @@ def stored_import(
     for tensor in constants:
         if not tensor.is_meta:
             digest.update(constant_of(tensor, "").load().tobytes())
-    return StoredImport(Folder("imports"), digest.hexdigest(), program)
+    return CachedImport(Folder("imports"), digest.hexdigest(), program)
 
 
 def _tensors(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
-    """Parameters, buffers and constants by name; the first of two under one name, as the importer has it."""
+    """Parameters, buffers and constants by name; the first of two with the same name, as in the importer."""
     held: dict[str, torch.Tensor] = {}
     for source in (program.state_dict, program.constants):
         for name, tensor in source.items():
@@ -124,12 +124,12 @@ def _dim_text(dim: Any) -> str:
 
 
 def _graph_lines(module: torch.fx.GraphModule) -> list[str | None]:
-    """Nodes of a graph and of the graphs inside it; with a None where an operator is the user's own."""
+    """Nodes of a graph and of the graphs inside it; with None for a user-defined operator."""
     lines: list[str | None] = []
     for node in module.graph.nodes:
         if node.op == "call_function" and not _is_known(node.target):
             return [None]
-        lines.append(f"{node.format_node()} {_value_text(node.meta.get('val'))} {place_of(node)}")
+        lines.append(f"{node.format_node()} {_value_text(node.meta.get('val'))} {location_of(node)}")
         if node.op == "get_attr":
             inner = getattr(module, str(node.target), None)
             lines += _graph_lines(inner) if isinstance(inner, torch.fx.GraphModule) else [None]
