@@ -32,8 +32,8 @@ from mansard.ir.types import IndexMap, Linear, Value
 from mansard.passes.parallel import split_sort
 
 MIN_ROW = 32768
-"""The minimum number of elements of a row that is split: for shorter ones a workgroup takes less time than two more
-kernels, and in a norm it then still has the row in its registers."""
+"""The minimum number of elements of a row that is split: for shorter ones a workgroup takes less time than
+two more kernels, and in a norm it then still has the row in its registers."""
 MAX_ROWS = 256
 """More rows than this occupy a GPU without a split."""
 MIN_PIECE = 1024
