@@ -69,21 +69,21 @@ class Adapter(abc.ABC):
         """The grid in which the kernel covers ``count`` elements."""
 
     def fail_next(self, device: Device) -> bool:
-        """Let the next batch of the device fail with an ExecutionError; False when the driver cannot."""
+        """Let the next submission of the device fail with an ExecutionError; False when the driver cannot."""
         if not isinstance(device, ThreadedDevice):
             return False
         device.inject(error=ExecutionError(f"{device.info.id}: injected failure"))
         return True
 
     def hang_next(self, device: Device) -> bool:
-        """Let the next batch of the device hang until `let_go`; False when the driver cannot."""
+        """Let the next submission of the device hang until `let_go`; False when the driver cannot."""
         if not isinstance(device, ThreadedDevice):
             return False
         device.inject(hang=True)
         return True
 
     def let_go(self, device: Device) -> None:
-        """Let a hanging batch end well, and take back a fault that has not struck."""
+        """Let a hanging submission end well, and take back a fault that has not struck."""
         if isinstance(device, ThreadedDevice):
             device.release()
 
@@ -154,10 +154,10 @@ class Workbench:
         self.replay(recorded)
         return recorded
 
-    def replay(self, recorded: CommandBuffer, **batch: object) -> None:
+    def replay(self, recorded: CommandBuffer, **options: object) -> None:
         """Submit once more and wait."""
         done = Point(Semaphore("replay"), 1)
-        self.device.submit([Submission(recorded, signal=(done,), **batch)])  # type: ignore[arg-type]
+        self.device.submit([Submission(recorded, signal=(done,), **options)])  # type: ignore[arg-type]
         done.wait(WAIT)
 
 

@@ -104,11 +104,11 @@ class OrderTests(Suite):
 
     def test_a_chain_submitted_backwards(self, bench: Workbench) -> None:
         timeline = Semaphore("backwards")
-        batches = [
+        submissions = [
             Submission(bench.empty(), wait=(Point(timeline, i),), signal=(Point(timeline, i + 1),))
             for i in reversed(range(1, 300))
         ]
-        bench.device.submit(batches)
+        bench.device.submit(submissions)
         assert timeline.value == 0
         timeline.signal(1)
         Point(timeline, 300).wait(WAIT)
@@ -141,11 +141,11 @@ class OrderTests(Suite):
         total = bench.shared(np.zeros(count, dtype=np.float32))
         steps = [bench.device.record([bench.add(total, one, total, count)]) for _ in range(40)]
         timeline = Semaphore("steps")
-        batches = [
+        submissions = [
             Submission(step, wait=(Point(timeline, i),), signal=(Point(timeline, i + 1),))
             for i, step in enumerate(steps, start=1)
         ]
-        bench.device.submit(batches[::-1])
+        bench.device.submit(submissions[::-1])
         timeline.signal(1)
         Point(timeline, len(steps) + 1).wait(WAIT)
         np.testing.assert_array_equal(total.view().view(np.float32), np.full(count, len(steps)))

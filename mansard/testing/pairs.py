@@ -92,8 +92,8 @@ class Pair:
 
 
 def submit(bench: Workbench, *commands: Command, wait: Sequence[Point] = ()) -> Point:
-    """Hand over commands as one batch; the point it signals."""
-    done = Point(Semaphore(f"{bench.device.info.id} batch"), 1)
+    """Hand over commands as one submission; the point it signals."""
+    done = Point(Semaphore(f"{bench.device.info.id} submission"), 1)
     bench.device.submit([Submission(bench.device.record(commands), tuple(wait), (done,))])
     return done
 
@@ -146,7 +146,7 @@ class PairTests(Suite):
         second = submit(pair.target, wait=(first,))
         free = submit(pair.target)
         free.wait(WAIT)
-        with pytest.raises(WaitTimeoutError, match=r"batch: value 1 was not reached.*seen is 0"):
+        with pytest.raises(WaitTimeoutError, match=r"submission: value 1 was not reached.*seen is 0"):
             second.wait(SOON)
         gate.semaphore.signal(1)
         second.wait(WAIT)
@@ -159,16 +159,16 @@ class PairTests(Suite):
         log = pair.target.shared(np.zeros(4 * rounds, dtype=np.uint8))
         rounds_done = Semaphore("rounds")
         writer, reader = pair.source.device, pair.target.device
-        batches: list[tuple[Device, Submission]] = []
+        submissions: list[tuple[Device, Submission]] = []
         for i in range(rounds):
             fill = writer.record([FillCommand(BufferRef(written), PAGE, 0x01010101 * (i + 1))])
             at = BufferRef(read, PAGE - 4 * (i + 1))
             copy = reader.record([CopyCommand(at, BufferRef(log, 4 * i), 4)])
             points = [Point(rounds_done, 2 * i + k) for k in (1, 2, 3)]
-            batches.append((writer, Submission(fill, (points[0],), (points[1],))))
-            batches.append((reader, Submission(copy, (points[1],), (points[2],))))
-        for device, batch in reversed(batches):  # every one waits for what is handed over later
-            device.submit([batch])
+            submissions.append((writer, Submission(fill, (points[0],), (points[1],))))
+            submissions.append((reader, Submission(copy, (points[1],), (points[2],))))
+        for device, submission in reversed(submissions):  # every one waits for what is handed over later
+            device.submit([submission])
         rounds_done.signal(1)
         Point(rounds_done, 2 * rounds + 1).wait(WAIT)
         expected = [0x01010101 * (i + 1) for i in range(rounds)]
@@ -222,16 +222,16 @@ class PairTests(Suite):
         after[0].wait(WAIT)
 
     def chain(self, pair: Pair) -> tuple[Point, Semaphore]:
-        """Batches of both in turns, each waiting for the one before; the first for the point returned."""
+        """Submissions of both in turns, each waiting for the one before; the first for the point returned."""
         gate, timeline = host_point("chain"), Semaphore("chain")
         sides = [(side.device, side.empty) for side in (pair.source, pair.target)]
         waits = [gate, *(Point(timeline, i) for i in range(1, CHAIN))]
-        batches = [
+        submissions = [
             (device, Submission(make(), (wait,), (Point(timeline, i + 1),)))
             for i, (wait, (device, make)) in enumerate(zip(waits, sides * (CHAIN // 2), strict=True))
         ]
-        for device, batch in batches:
-            device.submit([batch])
+        for device, submission in submissions:
+            device.submit([submission])
         return gate, timeline
 
     def test_a_long_chain(self, pair: Pair) -> None:
@@ -289,7 +289,7 @@ class PairTests(Suite):
         for waiter in waiting:
             caught = waiter.result()
             assert (type(caught), str(caught)) == (type(error), str(error))
-        assert target.view().tolist() == [9] * 16, "a batch whose wait failed must not run"
+        assert target.view().tolist() == [9] * 16, "a submission whose wait failed must not run"
 
     def test_a_hang_holds_up_its_dependants_alone(self, pair: Pair) -> None:
         if not pair.source.adapter.hang_next(pair.source.device):

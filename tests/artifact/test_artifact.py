@@ -233,8 +233,8 @@ def test_code_is_verified_even_when_weights_are_not(artifact):
 
 def test_sources_are_checked_when_they_are_read(tmp_path):
     plan, path = two_device_plan(), tmp_path / "m"
-    made = resources_for(plan)
-    blobs = {ref.entry: made.code(ref.entry) for device in plan.devices for ref in device.executables}
+    resources = resources_for(plan)
+    blobs = {ref.entry: resources.code(ref.entry) for device in plan.devices for ref in device.executables}
     loads = [(spec, lambda spec=spec: weight_array(spec)) for spec in plan.weights]
     write_artifact(path, plan, MemoryResources(blobs, loads, b"made from this"))
     assert read_artifact(path)[1].sources() == b"made from this"
@@ -244,7 +244,7 @@ def test_sources_are_checked_when_they_are_read(tmp_path):
         opened.sources()
     with pytest.raises(ArtifactError, match="sources"):
         read_artifact(path, verify="full")
-    assert made.sources() is None
+    assert resources.sources() is None
 
 
 def test_foreign_files_are_named_as_such(tmp_path):
@@ -336,9 +336,9 @@ def test_the_directory_reads_as_the_standard_library_reads_it(artifact, tmp_path
         with zipfile.ZipFile(path) as archive:
             wanted = [(i.filename, i.compress_type, i.header_offset, i.file_size) for i in archive.infolist()]
             comment = archive.comment
-        entries, found = read_directory(np.fromfile(path, dtype=np.uint8))
+        entries, comment_read = read_directory(np.fromfile(path, dtype=np.uint8))
         assert [(e.name, e.method, e.header, e.size) for e in entries] == wanted
-        assert found == comment
+        assert comment_read == comment
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -421,9 +421,9 @@ def test_pieces_end_at_multiples_in_the_file() -> None:
     parts = [
         bytes([i % 251]) * n for i, n in enumerate((5, 0, writing._WRITE_BYTES, 3, 2 * writing._WRITE_BYTES))
     ]
-    start, found, place = 3 * PAGE, b"", 3 * PAGE
+    start, written, place = 3 * PAGE, b"", 3 * PAGE
     for piece in writing._pieces(parts, start):
-        found += bytes(piece)
+        written += bytes(piece)
         place += len(piece)
-        assert place % writing._WRITE_BYTES == 0 or len(found) == sum(map(len, parts))
-    assert found == b"".join(parts)
+        assert place % writing._WRITE_BYTES == 0 or len(written) == sum(map(len, parts))
+    assert written == b"".join(parts)

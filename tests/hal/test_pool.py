@@ -14,9 +14,9 @@ DEVICE, SHARED = MemoryKind.DEVICE, MemoryKind.SHARED
 
 @pytest.fixture
 def device():
-    made = FakeDevice("gpu")
-    yield made
-    made.close()
+    device = FakeDevice("gpu")
+    yield device
+    device.close()
 
 
 def test_memory_is_lent_again_in_the_order_of_the_queue(device):

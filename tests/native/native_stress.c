@@ -1,7 +1,8 @@
 /* Drives the native core from many threads; meant to be built with a sanitizer.
  *
  * Three queues, one of each mode, get submissions that wait on random points of a set of timelines and
- * signal others, with priorities of all kinds; some points are failed, and some submissions are withdrawn. Every submission signals a point of its own, which must complete,
+ * signal others, with priorities of all kinds; some points are failed, and some submissions are withdrawn.
+ * Every submission signals a point of its own, which must complete,
  * and must be poisoned exactly if one of the submission's waits was. Meanwhile a completion queue counts
  * completions, and a CPU queue sums numbers for threads that wait in several ways. At the end a queue is
  * closed with work waiting.
@@ -13,7 +14,7 @@
 
 #include "mansard_core.h"
 
-#define BATCHES 3000
+#define SUBMISSIONS 3000
 #define SUBMITTERS 3
 #define CHECK(condition)                                                                  \
     do {                                                                                  \
@@ -23,8 +24,8 @@
         }                                                                                 \
     } while (0)
 
-static mn_timeline *own[SUBMITTERS][BATCHES]; /* one timeline per submission */
-static mn_timeline *gates[8];                 /* signalled or failed by the host */
+static mn_timeline *timelines[SUBMITTERS][SUBMISSIONS]; /* one timeline per submission */
+static mn_timeline *gates[8];                           /* signalled or failed by the host */
 static mn_queue *queues[3];
 static mn_completion *completion;
 
@@ -44,20 +45,20 @@ static void *pull(void *argument) {
 static void *submit(void *argument) {
     int me = (int)(intptr_t)argument;
     unsigned seed = 1234u + (unsigned)me;
-    for (int i = 0; i < BATCHES; i++) {
+    for (int i = 0; i < SUBMISSIONS; i++) {
         mn_point waits[3];
         uint32_t count = 0;
         for (int k = 0; k < 2 && i > 0; k++)
-            waits[count++] = (mn_point){own[me][rand_r(&seed) % i], 1};
+            waits[count++] = (mn_point){timelines[me][rand_r(&seed) % i], 1};
         if (rand_r(&seed) % 4 == 0) waits[count++] = (mn_point){gates[rand_r(&seed) % 8], 1};
-        mn_point signal = {own[me][i], 1};
-        mn_timeline_set_priority(own[me][i], (int32_t)(rand_r(&seed) % 5) - 2);
+        mn_point signal = {timelines[me][i], 1};
+        mn_timeline_set_priority(timelines[me][i], (int32_t)(rand_r(&seed) % 5) - 2);
         mn_submission_desc one = {.waits = waits, .wait_count = count, .signals = &signal, .signal_count = 1,
                              .token = (uint64_t)i + 1};
         /* Some points are watched before their submission exists, some after. */
-        if (i % 2) CHECK(mn_completion_add(completion, own[me][i], 1, 1) == MN_OK);
+        if (i % 2) CHECK(mn_completion_add(completion, timelines[me][i], 1, 1) == MN_OK);
         CHECK(mn_queue_submit(queues[rand_r(&seed) % 3], &one, 1) == MN_OK);
-        if (i % 2 == 0) CHECK(mn_completion_add(completion, own[me][i], 1, 1) == MN_OK);
+        if (i % 2 == 0) CHECK(mn_completion_add(completion, timelines[me][i], 1, 1) == MN_OK);
     }
     return NULL;
 }
@@ -79,7 +80,7 @@ static void *withdraw(void *argument) {
     (void)argument;
     unsigned seed = 99;
     mn_status *status = mn_status_create(MN_CANCELLED, "withdrawn", 0);
-    for (int i = 0; i < BATCHES; i++) mn_withdraw(own[rand_r(&seed) % SUBMITTERS][rand_r(&seed) % BATCHES], status);
+    for (int i = 0; i < SUBMISSIONS; i++) mn_withdraw(timelines[rand_r(&seed) % SUBMITTERS][rand_r(&seed) % SUBMISSIONS], status);
     mn_status_release(status);
     return NULL;
 }
@@ -88,7 +89,7 @@ static void *drain(void *argument) {
     (void)argument;
     uint64_t tokens[64];
     uint32_t count, total = 0;
-    while (total < SUBMITTERS * BATCHES) {
+    while (total < SUBMITTERS * SUBMISSIONS) {
         CHECK(mn_completion_next(completion, 60000000000u, tokens, 64, &count) == MN_OK);
         total += count;
     }
@@ -183,9 +184,9 @@ static mn_queue *make_queue(int mode) {
 static void check_results(void) {
     int failed = 0;
     for (int t = 0; t < SUBMITTERS; t++)
-        for (int i = 0; i < BATCHES; i++) {
+        for (int i = 0; i < SUBMISSIONS; i++) {
             mn_status *status = NULL;
-            int code = mn_timeline_wait(own[t][i], 1, 60000000000u, &status);
+            int code = mn_timeline_wait(timelines[t][i], 1, 60000000000u, &status);
             CHECK(code == MN_OK || code == MN_FAILED);
             if (code == MN_FAILED && strcmp(mn_status_message(status), "withdrawn"))
                 CHECK(!strcmp(mn_status_message(status), "gate 5"));
@@ -251,7 +252,7 @@ int main(void) {
     for (int i = 0; i < 3; i++) queues[i] = make_queue(i);
     for (int i = 0; i < 8; i++) gates[i] = mn_timeline_create("gate", 0);
     for (int t = 0; t < SUBMITTERS; t++)
-        for (int i = 0; i < BATCHES; i++) own[t][i] = mn_timeline_create("own", 0);
+        for (int i = 0; i < SUBMISSIONS; i++) timelines[t][i] = mn_timeline_create("submission", 0);
     completion = mn_completion_create();
     for (int t = 0; t < SUBMITTERS; t++) pthread_create(&threads[count++], NULL, submit, (void *)(intptr_t)t);
     pthread_create(&threads[count++], NULL, open_gates, NULL);
@@ -273,7 +274,7 @@ int main(void) {
     mn_completion_release(completion);
     for (int i = 0; i < 8; i++) mn_timeline_release(gates[i]);
     for (int t = 0; t < SUBMITTERS; t++)
-        for (int i = 0; i < BATCHES; i++) mn_timeline_release(own[t][i]);
+        for (int i = 0; i < SUBMISSIONS; i++) mn_timeline_release(timelines[t][i]);
     CHECK(mn_queue_close(cpu, MN_FOREVER) == MN_OK);
     mn_queue_release(cpu);
     puts("done");

@@ -16,7 +16,7 @@
 
 #define QUEUES 5
 #define SUBMITTERS 4
-#define BATCHES 400
+#define SUBMISSIONS 400
 #define CHAINS 60
 #define LINKS 7 /* CPU, device, CPU ... */
 #define CHECK(condition)                                                                  \
@@ -126,8 +126,8 @@ static void *gpu_run(void *argument) {
 /* ---- the submitters ----------------------------------------------------------------------------- */
 
 static mn_vk_queue *queues[QUEUES];
-static mn_timeline *timelines[SUBMITTERS][BATCHES];
-static work works[SUBMITTERS][BATCHES];
+static mn_timeline *timelines[SUBMITTERS][SUBMISSIONS];
+static work works[SUBMITTERS][SUBMISSIONS];
 
 static void wait_for(mn_timeline *timeline) {
     int code;
@@ -139,7 +139,7 @@ static void wait_for(mn_timeline *timeline) {
 static void *submit(void *argument) {
     int me = (int)(intptr_t)argument;
     unsigned seed = 99u + (unsigned)me;
-    for (int i = 0; i < BATCHES; i++) {
+    for (int i = 0; i < SUBMISSIONS; i++) {
         mn_point waits[3];
         work *w = &works[me][i];
         for (int k = 0; k < 2 && i > 0; k++) {
@@ -161,7 +161,7 @@ static void *submit(void *argument) {
 static int check_all(void) {
     int failed = 0;
     for (int s = 0; s < SUBMITTERS; s++)
-        for (int i = 0; i < BATCHES; i++) {
+        for (int i = 0; i < SUBMISSIONS; i++) {
             wait_for(timelines[s][i]);
             bool reached = mn_timeline_query(timelines[s][i], 1, NULL) == MN_REACHED;
             CHECK(reached == atomic_load(&works[s][i].done));
@@ -173,7 +173,7 @@ static int check_all(void) {
 static void run_submitters(void) {
     pthread_t threads[SUBMITTERS];
     for (int s = 0; s < SUBMITTERS; s++) {
-        for (int i = 0; i < BATCHES; i++) {
+        for (int i = 0; i < SUBMISSIONS; i++) {
             timelines[s][i] = mn_timeline_create("stress", 0);
             works[s][i] = (work){0};
         }
@@ -184,7 +184,7 @@ static void run_submitters(void) {
 
 static void forget(void) {
     for (int s = 0; s < SUBMITTERS; s++)
-        for (int i = 0; i < BATCHES; i++) mn_timeline_release(timelines[s][i]);
+        for (int i = 0; i < SUBMISSIONS; i++) mn_timeline_release(timelines[s][i]);
 }
 
 /* ---- waits for every queue ---------------------------------------------------------------------- */
@@ -314,7 +314,7 @@ int main(void) {
     mn_vk_queue_inject_failure(queues[0], 600 / QUEUES, VK_ERROR_DEVICE_LOST);
     run_submitters();
     for (int s = 0; s < SUBMITTERS; s++)
-        for (int i = 0; i < BATCHES; i++) wait_for(timelines[s][i]); /* a lost device may have run what failed */
+        for (int i = 0; i < SUBMISSIONS; i++) wait_for(timelines[s][i]); /* a lost device may have run what failed */
     for (int q = 0; q < QUEUES; q++)
         while (mn_queue_close(mn_vk_queue_core(queues[q]), 100000000) == MN_TIMEOUT) continue;
     for (int q = 0; q < QUEUES; q++) mn_vk_queue_release(queues[q]);

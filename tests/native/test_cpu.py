@@ -37,8 +37,8 @@ def cpu_queue(threads: int, cpus: tuple[int, ...] | None = None) -> int | None:
 def run_list(queue: int, commands: list[core_abi.CpuCommandStruct], runs: int) -> None:
     """Run a list of commands without words several times, each waited for."""
     many = (core_abi.CpuCommandStruct * len(commands))(*commands)
-    made = native.core.mn_cpu_list_create(many, len(commands), None, 0, None, 0, False)
-    handle = native.check_handle(made)
+    address = native.core.mn_cpu_list_create(many, len(commands), None, 0, None, 0, False)
+    handle = native.check_handle(address)
     timeline = native.check_handle(native.core.mn_timeline_create(b"test", 0))
     for value in range(1, runs + 1):
         signal = core_abi.PointStruct(timeline, value)

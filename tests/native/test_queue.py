@@ -16,7 +16,7 @@ from mansard.hal.queue import Queue, QueueEntry
 
 
 class Thing:
-    """Something a batch keeps alive."""
+    """Something a submission keeps alive."""
 
 
 def points(count: int) -> list[Point]:
@@ -28,15 +28,15 @@ def test_pull_hands_out_ready_batches_in_order() -> None:
     queue.submit([QueueEntry(0, "late", [gate], [signal[0]])])
     queue.submit([QueueEntry(0, "first", [], [signal[1]]), QueueEntry(0, "second", [], [signal[2]])])
     jobs = [queue.pop(1), queue.pop(1)]
-    assert [job.keep for job in jobs if job] == ["first", "second"]
+    assert [entry.keep for entry in jobs if entry] == ["first", "second"]
     assert queue.pop(0) is None
     gate.semaphore.signal(1)
     late = queue.pop(1)
     assert late is not None
     assert late.keep == "late"
-    for job in (*jobs, late):
-        assert job is not None
-        queue.finish(job)
+    for entry in (*jobs, late):
+        assert entry is not None
+        queue.finish(entry)
     assert all(point.done() for point in signal)
     assert queue.close(1)
     with pytest.raises(EOFError):
@@ -46,10 +46,10 @@ def test_pull_hands_out_ready_batches_in_order() -> None:
 def test_finishing_with_an_error_fails_the_points() -> None:
     queue, (done,) = Queue.pulled("fail"), points(1)
     queue.submit([QueueEntry(0, None, [], [done])])
-    job = queue.pop(1)
-    assert job is not None
+    entry = queue.pop(1)
+    assert entry is not None
     error = ExecutionError("broken")
-    queue.finish(job, error)
+    queue.finish(entry, error)
     assert done.error() is error
     assert queue.stats().failed == 1
     queue.close()
@@ -64,10 +64,10 @@ def test_a_batch_keeps_what_it_uses_until_it_is_done() -> None:
     gc.collect()
     assert alive() is not None
     gate.semaphore.signal(1)
-    job = queue.pop(1)
-    assert job is not None
-    queue.finish(job)
-    del job
+    entry = queue.pop(1)
+    assert entry is not None
+    queue.finish(entry)
+    del entry
     queue.submit([])
     assert alive() is None
     queue.close()
@@ -80,9 +80,9 @@ def test_a_batch_outlives_its_semaphores() -> None:
     gate.semaphore.signal(1)
     del gate, done
     gc.collect()
-    job = queue.pop(1)
-    assert job is not None
-    queue.finish(job)
+    entry = queue.pop(1)
+    assert entry is not None
+    queue.finish(entry)
     queue.close()
 
 
@@ -90,8 +90,8 @@ def test_close_waits_for_what_runs_and_fails_what_waits() -> None:
     queue = Queue.pulled("closing")
     gate, running, waiting = points(3)
     queue.submit([QueueEntry(0, None, [], [running]), QueueEntry(0, None, [gate], [waiting])])
-    job = queue.pop(1)
-    assert job is not None
+    entry = queue.pop(1)
+    assert entry is not None
     assert not queue.close(0.05)
     with pytest.raises(
         ExecutionError, match=r"closing was closed while .*point 1 of semaphore point 0 \(now at 0\)"
@@ -99,7 +99,7 @@ def test_close_waits_for_what_runs_and_fails_what_waits() -> None:
         waiting.wait(1)
     with pytest.raises(DeviceError, match="closing is closed"):
         queue.submit([QueueEntry(0, None)])
-    queue.finish(job)
+    queue.finish(entry)
     running.wait(1)
     assert queue.close(1)
 
@@ -110,9 +110,9 @@ def test_close_runs_what_is_ready() -> None:
     closer = threading.Thread(target=queue.close)
     closer.start()
     time.sleep(0.02)
-    job = queue.pop(1)
-    assert job is not None
-    queue.finish(job)
+    entry = queue.pop(1)
+    assert entry is not None
+    queue.finish(entry)
     closer.join(10)
     assert not closer.is_alive()
     done.wait(0)
@@ -134,11 +134,11 @@ def test_stats_and_records() -> None:
     queue, gate = Queue.pulled("stats"), Point(Semaphore(), 1)
     queue.submit([QueueEntry(0, None), QueueEntry(0, None, [gate])])
     assert (queue.stats().submitted, queue.stats().waiting) == (2, 1)
-    job = queue.pop(1)
-    assert job is not None
+    entry = queue.pop(1)
+    assert entry is not None
     time.sleep(0.02)
     assert queue.stats().busy_ns > 15_000_000
-    queue.finish(job)
+    queue.finish(entry)
     busy = queue.stats().busy_ns
     time.sleep(0.01)
     assert queue.stats().busy_ns == busy
@@ -166,12 +166,12 @@ def test_a_chain_of_ten_thousand_uses_a_bounded_stack() -> None:
 
 
 def taken(queue: Queue) -> list[object]:
-    """What the ready batches of a queue keep, in the order in which they are handed out."""
-    found = []
-    while job := queue.pop(0):
-        found.append(job.keep)
-        queue.finish(job)
-    return found
+    """What the ready submissions of a queue keep, in the order in which they are handed out."""
+    kept = []
+    while entry := queue.pop(0):
+        kept.append(entry.keep)
+        queue.finish(entry)
+    return kept
 
 
 def test_ready_batches_are_ordered_by_priority_then_by_submission() -> None:

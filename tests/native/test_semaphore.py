@@ -54,8 +54,8 @@ def test_many_failures_in_any_order() -> None:
     for value in values:
         semaphore.fail(value, errors.DeviceError(str(value)))
     semaphore.signal(20)
-    found = {v: str(e) for v in range(1, 21) if (e := Point(semaphore, v).error()) is not None}
-    assert found == {v: str(v) for v in values}
+    failures = {v: str(e) for v in range(1, 21) if (e := Point(semaphore, v).error()) is not None}
+    assert failures == {v: str(v) for v in values}
 
 
 @pytest.mark.parametrize(

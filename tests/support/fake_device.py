@@ -207,14 +207,14 @@ class FakeDevice(Device):
         recorded.transfers = queue is QueueKind.TRANSFER
         return recorded
 
-    def submit(self, batches: Sequence[Submission]) -> None:
+    def submit(self, submissions: Sequence[Submission]) -> None:
         self.submissions += 1
         if self.refuse_submissions is not None:
             raise self.refuse_submissions
-        for batch in batches:
-            assert isinstance(batch.commands, FakeCommands)
-            queue = self.copies if batch.commands.transfers else self.queue
-            queue.submit([QueueEntry(0, batch, batch.wait, batch.signal)])
+        for submission in submissions:
+            assert isinstance(submission.commands, FakeCommands)
+            queue = self.copies if submission.commands.transfers else self.queue
+            queue.submit([QueueEntry(0, submission, submission.wait, submission.signal)])
 
     def close(self) -> None:
         self.gate.set()
@@ -247,15 +247,15 @@ class FakeDevice(Device):
             else:
                 queue.finish(job)
 
-    def _execute(self, batch: Submission) -> None:
-        commands = batch.commands
+    def _execute(self, submission: Submission) -> None:
+        commands = submission.commands
         assert isinstance(commands, FakeCommands)
         assert not commands.running
         commands.running, commands.rows = True, []
         try:
             for command in commands.commands:
                 start = time.monotonic_ns()
-                self._execute_one(command, batch.bindings)
+                self._execute_one(command, submission.bindings)
                 if commands.keep_rows and not isinstance(command, BarrierCommand):
                     commands.rows.append(ProfileRow(command.label, start, time.monotonic_ns()))
         finally:

@@ -25,19 +25,19 @@ def pair() -> Iterator[tuple[CpuDevice, CpuDevice]]:
 
 
 def alternating(pair: tuple[CpuDevice, CpuDevice], length: int, begin: Point) -> tuple[Point, list[object]]:
-    """Batches in turn on two devices, each waiting for the one before and the first for ``begin``; the last
-    point, and the buffers that every batch of a device adds 1 to."""
-    found = [chain(device, 1, 16) for device in pair]
-    recorded = [device.record(commands) for device, (commands, _) in zip(pair, found, strict=True)]
+    """Submissions to two devices alternately, each waiting for the one before, the first for ``begin``; their
+    last point, and the buffers that every submission of a device adds 1 to."""
+    chains = [chain(device, 1, 16) for device in pair]
+    recorded = [device.record(commands) for device, (commands, _) in zip(pair, chains, strict=True)]
     timelines, point = (Semaphore("even"), Semaphore("odd")), begin
-    batches: list[list[Submission]] = [[], []]
+    submissions: list[list[Submission]] = [[], []]
     for number in range(length):
-        own = number % 2
-        after, point = point, Point(timelines[own], number // 2 + 1)
-        batches[own].append(Submission(recorded[own], (after,), (point,)))
-    for own in (1, 0):
-        pair[own].submit(batches[own])
-    return point, [total for _, total in found]
+        index = number % 2
+        after, point = point, Point(timelines[index], number // 2 + 1)
+        submissions[index].append(Submission(recorded[index], (after,), (point,)))
+    for index in (1, 0):
+        pair[index].submit(submissions[index])
+    return point, [total for _, total in chains]
 
 
 @pytest.mark.parametrize("length", [1, 2, 40, 1500])
@@ -65,7 +65,7 @@ def test_waits_end_in_time_although_what_they_wait_for_does_not(pair: tuple[CpuD
 
 def test_what_fails_before_it_could_begin_ends_the_wait(pair: tuple[CpuDevice, CpuDevice]) -> None:
     last, _ = alternating(pair, 3, Point(Semaphore("never"), 1))
-    closing = threading.Timer(0.05, pair[0].close)  # the devices of the first and the last batch
+    closing = threading.Timer(0.05, pair[0].close)  # the devices of the first and the last submission
     closing.start()
     with pytest.raises(DeviceError):
         last.wait(WAIT)

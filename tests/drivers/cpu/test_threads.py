@@ -46,13 +46,13 @@ def cpu(request: pytest.FixtureRequest) -> Iterator[CpuDevice]:
 
 def tasks() -> dict[int, str]:
     """The threads of this process by id, with their names."""
-    found = {}
+    names = {}
     for folder in Path("/proc/self/task").iterdir():
         try:
-            found[int(folder.name)] = (folder / "comm").read_text().strip()
+            names[int(folder.name)] = (folder / "comm").read_text().strip()
         except FileNotFoundError:
             continue
-    return found
+    return names
 
 
 def test_every_number_of_threads_computes_the_same(cpu: CpuDevice) -> None:
@@ -98,7 +98,7 @@ def test_many_threads_wait_at_once(cpu: CpuDevice) -> None:
 
 
 def test_chains_of_batches(cpu: CpuDevice) -> None:
-    """Batches that wait for each other, by one wait for the last."""
+    """Submissions that wait for each other, by one wait for the last."""
     commands, total = chain(cpu, 3)
     recorded = [cpu.record(commands) for _ in range(20)]
     timeline = Semaphore("steps")

@@ -126,7 +126,7 @@ def test_two_devices_wait_on_each_other_in_turn(null: NullDevice, cpu: Device) -
     nothing = null.record([])
     ours, theirs = Semaphore("cpu"), Semaphore("null")
     rounds = 200
-    # The last round first: every batch waits for one that is submitted later, on the other device.
+    # The last round first: every submission waits for one that is submitted later, on the other device.
     for i in reversed(range(rounds)):
         cpu.submit([Submission(work, wait=(Point(theirs, i + 1),), signal=(Point(ours, i + 1),))])
         wait = (Point(ours, i),) if i else ()
@@ -140,14 +140,14 @@ def test_a_failure_crosses_from_null_to_cpu(null: NullDevice, cpu: Device, submi
     error = ExecutionError("the accelerator caught fire")
     target = cpu.allocate(64)
     fill = cpu.record([FillCommand(BufferRef(target), 64, 0xFFFFFFFF)])
-    made, used = Point(Semaphore("made"), 1), Point(Semaphore("used"), 1)
+    written, used = Point(Semaphore("made"), 1), Point(Semaphore("used"), 1)
     null.inject(error=error)
     steps: list[tuple[Device, Submission]] = [
-        (cpu, Submission(fill, wait=(made,), signal=(used,))),
-        (null, Submission(null.record([]), signal=(made,))),
+        (cpu, Submission(fill, wait=(written,), signal=(used,))),
+        (null, Submission(null.record([]), signal=(written,))),
     ]
-    for device, batch in steps if submit_cpu_first else steps[::-1]:
-        device.submit([batch])
+    for device, submission in steps if submit_cpu_first else steps[::-1]:
+        device.submit([submission])
     back = submit(null, wait=(used,))
     assert_fails_with(used, error)
     assert_fails_with(back, error)

@@ -20,13 +20,13 @@ HOST = vk.VK_PIPELINE_STAGE_2_HOST_BIT
 
 def parse(words: list[int]) -> list[tuple[int, list[int]]]:
     """(kind, words) of every command."""
-    found, at = [], 0
+    commands, at = [], 0
     while at < len(words):
         count = words[at] >> 8
-        found.append((words[at] & 0xFF, words[at + 1 : at + 1 + count]))
+        commands.append((words[at] & 0xFF, words[at + 1 : at + 1 + count]))
         at += 1 + count
     assert at == len(words)
-    return found
+    return commands
 
 
 def stages(stream: CommandStream) -> list[tuple[int, int]]:
@@ -74,9 +74,9 @@ def test_a_command_without_work_keeps_its_times() -> None:
     stream.begin("empty copy", 0)
     stream.end("empty copy")
     stream.barrier()
-    found = parse(stream.finish())
-    assert [words[1] for kind, words in found if kind == TIMESTAMP] == [0, 1, 2, 3]
-    assert [(w[0], w[2]) for kind, w in found if kind == BARRIER] == [
+    commands = parse(stream.finish())
+    assert [words[1] for kind, words in commands if kind == TIMESTAMP] == [0, 1, 2, 3]
+    assert [(w[0], w[2]) for kind, w in commands if kind == BARRIER] == [
         (HOST, SHADER),
         (SHADER, 0),
         (SHADER, HOST),
@@ -95,9 +95,9 @@ def test_timestamps_wait_for_the_work_before_them() -> None:
     stream.barrier()
     work(stream, TRANSFER)
     work(stream, COMPUTE)
-    found = [words for kind, words in parse(stream.finish()) if kind == TIMESTAMP]
+    timestamps = [words for kind, words in parse(stream.finish()) if kind == TIMESTAMP]
     stages = [SHADER, SHADER, SHADER, SHADER, COPIES, COPIES, COPIES, SHADER]
-    assert found == [[stage, query] for query, stage in enumerate(stages)]
+    assert timestamps == [[stage, query] for query, stage in enumerate(stages)]
 
 
 def test_words_of_commands() -> None:
@@ -107,8 +107,8 @@ def test_words_of_commands() -> None:
     stream.copy(1, 2, 3, 4, 5)
     stream.fill(1, 2, 4, 9)
     stream.end("a")
-    found = [(kind, words) for kind, words in parse(stream.finish()) if kind in (DISPATCH + 1, COPY, FILL)]
-    assert found == [
+    commands = [(kind, words) for kind, words in parse(stream.finish()) if kind in (DISPATCH + 1, COPY, FILL)]
+    assert commands == [
         (DISPATCH + 1, [11, 12, 1 | 2 << 32, 3, 7, 8, 9]),
         (COPY, [1, 2, 3, 4, 5]),
         (FILL, [1, 2, 4, 9]),

@@ -37,9 +37,9 @@ class VulkanConformance(Conformance, VulkanKernels):
 def _suites() -> dict[str, type[VulkanKernels]]:
     """A class for every variation of every usable device; one that skips where there is none."""
     usable = [info.index for info in vulkan_support.validating_driver().devices() if info.supported]
-    found = [variation for index in usable for variation in vulkan_support.variations(index)]
+    variations = [variation for index in usable for variation in vulkan_support.variations(index)]
     suites = {}
-    for variation in found or [vulkan_support.Variation()]:
+    for variation in variations or [vulkan_support.Variation()]:
         words = re.findall(
             r"\w+", variation.name if variation != vulkan_support.Variation(index=variation.index) else ""
         )

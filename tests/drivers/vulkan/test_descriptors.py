@@ -101,8 +101,10 @@ def check(
     resources = MemoryResources(model.executables, model.weights)
     with Model(model.plan, resources, {"vulkan": device}) as bound:
         for _ in range(2):
-            found = bound(*inputs)
-            graph_runner.compare(list(found) if isinstance(found, tuple) else [found], expected, 2e-3, 2e-3)
+            results = bound(*inputs)
+            graph_runner.compare(
+                list(results) if isinstance(results, tuple) else [results], expected, 2e-3, 2e-3
+            )
 
 
 @pytest.mark.parametrize("abi", ["descriptors", "all"])

@@ -212,8 +212,8 @@ def test_misaligned_host_memory_is_refused(device: VulkanDevice) -> None:
 
 def test_buffers_of_another_device(device: VulkanDevice) -> None:
     other = vulkan_support.open_vulkan()
-    own = device.allocate(4096, SHARED)
-    assert device.import_buffer(own) is own
+    buffer = device.allocate(4096, SHARED)
+    assert device.import_buffer(buffer) is buffer
     foreign = other.allocate(1 << 20, SHARED)
     imported = device.import_buffer(foreign)
     if device.capabilities.import_host and imported is not None:

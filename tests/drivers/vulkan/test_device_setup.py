@@ -201,8 +201,8 @@ def test_pick_memory_respects_the_resource() -> None:
 
 
 def test_heaps_say_who_sees_them() -> None:
-    found = [(h.device_local, h.host_visible) for h in describe_heaps(DISCRETE)]
-    assert found == [(True, False), (False, True), (True, True)]
+    heaps = [(h.device_local, h.host_visible) for h in describe_heaps(DISCRETE)]
+    assert heaps == [(True, False), (False, True), (True, True)]
 
 
 def test_capabilities_follow_the_plan() -> None:

@@ -78,8 +78,8 @@ def use(compiled: CompiledModel) -> None:
 
 @pytest.fixture
 def watch() -> Iterator[Faults]:
-    with faults.watching() as found:
-        yield found
+    with faults.watching() as watch:
+        yield watch
 
 
 def test_no_memory_at_each_creating_call_in_turn(compiled: CompiledModel, watch: Faults) -> None:
@@ -226,10 +226,10 @@ def test_a_driver_that_lists_devices_and_fails(monkeypatch: pytest.MonkeyPatch) 
 def test_an_allocation_above_the_limit_profile(watch: Faults, profile: str) -> None:
     device = vulkan_support.Variation(limits=profile).open()
     bounds = limit_profile(profile).limits
-    most = device.capabilities.max_allocation
-    assert most <= min(bounds["maxMemoryAllocationSize"], bounds["maxBufferSize"])
+    limit = device.capabilities.max_allocation
+    assert limit <= min(bounds["maxMemoryAllocationSize"], bounds["maxBufferSize"])
     with pytest.raises(OutOfMemoryError, match=r"exceeds .*\((maxBufferSize|maxMemoryAllocationSize: )"):
-        device.allocate(most + 16)
+        device.allocate(limit + 16)
     assert "vkAllocateMemory" not in watch.calls
     device.close()
 

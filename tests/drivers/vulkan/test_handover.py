@@ -1,4 +1,4 @@
-"""Which batches a Vulkan device is given, and when: enough to keep it busy, the urgent ones first."""
+"""Which submissions a Vulkan device is given, and when: enough to keep it busy, the urgent ones first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VulkanDe
 
 
 class Work:
-    """Batches that write their number, and when each of them ran."""
+    """Submissions that write their number, and when each of them ran."""
 
     def __init__(self, device: VulkanDevice) -> None:
         self.device = device
@@ -44,7 +44,7 @@ class Work:
 
 
 def seems_slow(device: VulkanDevice, work: Work) -> None:
-    """One batch keeps the device busy, as far as the queue can tell, so that little is given ahead."""
+    """One submission keeps the device busy, as far as the queue can tell, so that little is given ahead."""
     device.inject(hang=True)
     done = work.submit("slow", Point(Semaphore("slow"), 1))
     time.sleep(0.02)

@@ -40,8 +40,10 @@ def small_device(monkeypatch):
 
 def compiled(graph, device):
     options = CompileOptions(targets=("vulkan",), placement=PlacementOptions(fallback="error"), cache=False)
-    made = compile_graph(graph, options)
-    return Model(made.plan, MemoryResources(made.executables, made.weights), devices={"vulkan": device})
+    compiled = compile_graph(graph, options)
+    return Model(
+        compiled.plan, MemoryResources(compiled.executables, compiled.weights), devices={"vulkan": device}
+    )
 
 
 def weight(b, shape, name):
@@ -87,9 +89,9 @@ def test_weights_of_a_file_are_used_in_place_in_several_pieces(small_device, tmp
         pytest.skip("the device does not use the host's memory in place")
     graph = language_model(1500, 256)
     options = CompileOptions(targets=("vulkan",), placement=PlacementOptions(fallback="error"), cache=False)
-    made = compile_graph(graph, options)
+    compiled = compile_graph(graph, options)
     path = tmp_path / "model.mansard"
-    write_artifact(path, made.plan, MemoryResources(made.executables, made.weights))
+    write_artifact(path, compiled.plan, MemoryResources(compiled.executables, compiled.weights))
     plan, resources = read_artifact(path)
     inputs = [np.array([1, 1499, 700])]
     with Model(plan, resources, devices={"vulkan": small_device}) as model:

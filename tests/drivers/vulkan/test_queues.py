@@ -106,17 +106,19 @@ def test_a_chain_over_all_compute_queues(device: VulkanDevice) -> None:
     assert count > 2
     buffers = [device.allocate(4 * N, SHARED) for _ in range(2 * count)]
     semaphore, affinities = Semaphore("chain"), range(2 * count)
-    batches = []
+    submissions = []
     for affinity in affinities:
         commands = [vulkan_support.fill_index(device, buffers[0], N, 1, 5)]
         if affinity:
             commands = [CopyCommand(BufferRef(buffers[affinity - 1]), BufferRef(buffers[affinity]), 4 * N)]
         recorded = device.record(commands, affinity=affinity)
-        batches.append(Submission(recorded, (Point(semaphore, affinity),), (Point(semaphore, affinity + 1),)))
-    recorders = [batch.commands.recorder for batch in batches]
+        submissions.append(
+            Submission(recorded, (Point(semaphore, affinity),), (Point(semaphore, affinity + 1),))
+        )
+    recorders = [submission.commands.recorder for submission in submissions]
     assert recorders[:count] == recorders[count:]
     assert len(set(recorders)) == count
-    device.submit(batches[::-1])
+    device.submit(submissions[::-1])
     assert Point(semaphore, len(affinities)).wait(vulkan_support.TIMEOUT) is None
     assert np.array_equal(buffers[-1].view().view(np.uint32), np.arange(N) + 5)
 
@@ -154,9 +156,9 @@ def test_work_waits_for_the_host_and_for_the_other_queue(device: VulkanDevice) -
     assert not second.done()
     threading.Timer(0.02, lambda: host.semaphore.signal(1)).start()
     second.wait(vulkan_support.TIMEOUT)
-    found = buffer.view().view(np.uint32)
-    assert (found[: N // 2] == 9).all()
-    assert (found[N // 2 :] == 7).all()
+    words = buffer.view().view(np.uint32)
+    assert (words[: N // 2] == 9).all()
+    assert (words[N // 2 :] == 7).all()
 
 
 def test_memory_in_the_order_of_the_queues(device: VulkanDevice) -> None:
@@ -245,10 +247,10 @@ def test_calls_at_once_on_a_device_with_memory_of_its_own(
             rows = model.profile(array_of(0), weight).rows
             assert {row.label.split()[0] for row in rows} >= {"upload", "download"}
         contexts = [context.submissions for context in model.bind()._calls.contexts()]
-        recorders = {own[0].commands.recorder for (own,) in contexts} if apart != 1 else set()
+        recorders = {recorded[0].commands.recorder for (recorded,) in contexts} if apart != 1 else set()
         assert len(recorders) == (min(len(contexts), capabilities.compute_queues) if apart != 1 else 0)
-        batches = {len(b) for own in contexts for b in own}
-        assert batches == ({4} if apart == 1 else {1})  # two inputs, kernels, an output
+        submissions = {len(b) for recorded in contexts for b in recorded}
+        assert submissions == ({4} if apart == 1 else {1})  # two inputs, kernels, an output
     opened.close()
     gc.collect()
     assert failures == []

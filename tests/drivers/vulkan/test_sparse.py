@@ -51,9 +51,9 @@ def test_devices_without(changes):
 
 def test_a_queue_of_its_own():
     plain = assign_queues(ABLE)
-    found = with_sparse(plain, ABLE)
-    assert found.sparse == QueueSlot(0, 15) and found.sparse not in plain.slots
-    assert set(found.slots) == {*plain.slots, found.sparse}
+    queues = with_sparse(plain, ABLE)
+    assert queues.sparse == QueueSlot(0, 15) and queues.sparse not in plain.slots
+    assert set(queues.slots) == {*plain.slots, queues.sparse}
     assert with_sparse(plain, DISCRETE) == plain
 
 
@@ -117,12 +117,12 @@ def binder(calls, queues=None):
 
 def test_memory_is_bound_from_end_to_end():
     calls = Calls()
-    made = binder(calls).create(2_500_000)
-    most = 1_000_000 // 65536 * 65536
+    sparse = binder(calls).create(2_500_000)
+    piece = 1_000_000 // 65536 * 65536
     assert calls.slot == (0, 15)
-    assert calls.sizes == [most, most, made.size - 2 * most]
-    assert calls.binds == [(0, most, 101), (most, most, 102), (2 * most, calls.sizes[2], 103)]
-    assert made.pieces == (101, 102, 103) and made.address == 1 << 40 and made.size >= 2_500_000
+    assert calls.sizes == [piece, piece, sparse.size - 2 * piece]
+    assert calls.binds == [(0, piece, 101), (piece, piece, 102), (2 * piece, calls.sizes[2], 103)]
+    assert sparse.pieces == (101, 102, 103) and sparse.address == 1 << 40 and sparse.size >= 2_500_000
     assert not calls.freed and not calls.destroyed
 
 

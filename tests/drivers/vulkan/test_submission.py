@@ -235,7 +235,7 @@ def test_submit_does_not_wait_for_the_device(device: VulkanDevice) -> None:
 
 
 def test_a_chain_on_one_device_needs_no_host(device: VulkanDevice) -> None:
-    """Each batch waits for the one before and must see its writes."""
+    """Each submission waits for the one before and must see its writes."""
     n, steps = 1000, 50
     first, second = (device.allocate(4 * n, SHARED) for _ in range(2))
     first.view()[:] = 0
@@ -250,13 +250,13 @@ def test_a_chain_on_one_device_needs_no_host(device: VulkanDevice) -> None:
     forth, back = device.record([step(first, second)]), device.record([step(second, first)])
     timeline = Semaphore("chain")
     for number in range(1, steps + 1):
-        batch = Submission(
+        submission = Submission(
             forth if number % 2 else back, (Point(timeline, number - 1),), (Point(timeline, number),)
         )
         if number > 2:
             # A recording must not be submitted again before its last run ended.
             Point(timeline, number - 2).wait(vulkan_support.TIMEOUT)
-        device.submit([batch])
+        device.submit([submission])
     Point(timeline, steps).wait(vulkan_support.TIMEOUT)
     assert (first.view().view(np.float32) == steps).all()
 
