@@ -319,8 +319,8 @@ class Affine:
         ends = self.span(linear) if linear is not None else None
         if ends is not None:
             return max(low, dims.bounds(ends[0])[0]), min(high, dims.bounds(ends[1])[1])
-        found = self._range_rule(node)
-        return found if found is not None and low <= found[0] and found[1] <= high else (low, high)
+        exact = self._range_rule(node)
+        return exact if exact is not None and low <= exact[0] and exact[1] <= high else (low, high)
 
     def _range_rule(self, node: Scalar) -> Range | None:
         if isinstance(node, Const):

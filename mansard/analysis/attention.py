@@ -84,8 +84,8 @@ class AttentionForm:
     def columns(self) -> int:
         """Elements of a value, and of a row of the result."""
         scored = {d for p in self.masked_index for d, _ in p.terms}
-        own = (e for d, e in enumerate(self.weighted.extents[: self.weighted.rank]) if d not in scored)
-        columns = dims.product(own)
+        unscored = (e for d, e in enumerate(self.weighted.extents[: self.weighted.rank]) if d not in scored)
+        columns = dims.product(unscored)
         assert isinstance(columns, int)
         return columns
 
@@ -122,9 +122,9 @@ class _Finder:
             return None
         for weight, value in (factors, factors[::-1]):
             if isinstance(weight, Arg) and operands(value).isdisjoint({weight.index}):
-                found = self._softmax(weight.index, value)
-                if found is not None:
-                    return found
+                form = self._softmax(weight.index, value)
+                if form is not None:
+                    return form
         return None
 
     def _map(self, value: Value) -> Generic | None:
@@ -197,13 +197,13 @@ class _Finder:
         self, reader: Generic, operand: int, at: Index, combiner: str, value: Value, value_at: Index
     ) -> Generic | None:
         """The reduction behind an operand, if it combines ``value`` at ``value_at`` along the keys."""
-        found = self.producers.get(reader.inputs[operand])
+        reduction = self.producers.get(reader.inputs[operand])
         where = self._read(reader, operand, at)
-        if not isinstance(found, Generic) or found.combiner != combiner or where is None:
+        if not isinstance(reduction, Generic) or reduction.combiner != combiner or where is None:
             return None
-        if len(found.reduced) != 1 or found.inputs != (value,) or not isinstance(found.body, Arg):
+        if len(reduction.reduced) != 1 or reduction.inputs != (value,) or not isinstance(reduction.body, Arg):
             return None
-        return found if self._read(found, 0, (*where, self.length)) == value_at else None
+        return reduction if self._read(reduction, 0, (*where, self.length)) == value_at else None
 
     # Scores ---------------------------------------------------------------------------------
     def _scores(self, value: Value, at: Index) -> Generic | None:
@@ -216,14 +216,14 @@ class _Finder:
                 return None
             self.index[op] = at
             return op
-        found = {s for s in (self._through(op, i, at) for i in operands(op.body)) if s is not None}
-        if len(found) != 1:
+        sources = {s for s in (self._through(op, i, at) for i in operands(op.body)) if s is not None}
+        if len(sources) != 1:
             self.apart.add(op)
             return None
         if op not in self.index:
             self.index[op] = at
             self.chain.append(op)
-        return next(iter(found))
+        return next(iter(sources))
 
     def _through(self, op: Generic, operand: int, at: Index) -> Generic | None:
         where = self._read(op, operand, at)
@@ -269,8 +269,8 @@ class _Finder:
     def _one_column(self, masked_at: Index) -> bool:
         """Whether the result has at most one dim that the softmax has not, of a known extent."""
         scored = {d for p in masked_at for d, _ in p.terms}
-        own = [e for d, e in enumerate(self.extents) if d not in scored and not dims.is_one(e)]
-        return len(own) <= 1 and all(isinstance(e, int) for e in own)
+        unscored = [e for d, e in enumerate(self.extents) if d not in scored and not dims.is_one(e)]
+        return len(unscored) <= 1 and all(isinstance(e, int) for e in unscored)
 
 
 def _factors(body: Scalar) -> tuple[Scalar, Scalar] | None:

@@ -136,10 +136,10 @@ class Nest:
     def through_reshape(self, op: Reshape, index: Sequence[Linear]) -> tuple[Linear, ...]:
         """The index into the reshape's input for an index into its result."""
         source = op.inputs[0].type.shape
-        found = delinearize(linearize(index, op.output.type.shape), self.extents, source)
-        if found is None:
+        places = delinearize(linearize(index, op.output.type.shape), self.extents, source)
+        if places is None:
             raise CodegenError(f"dispatch {self.dispatch.name}: reshape of {op.inputs[0]} splits its loops")
-        return found
+        return places
 
     def locate(self, value: Value, index: Sequence[Linear]) -> tuple[Value, tuple[Linear, ...] | Linear]:
         """The op value and its index, or the buffer and its flat address, behind a read."""
@@ -152,40 +152,40 @@ class Nest:
         if isinstance(op, Generic):
             if flat is None:
                 return value, tuple(index)
-            found = delinearize(flat, self.extents, value.type.shape)
-            if found is None:
+            places = delinearize(flat, self.extents, value.type.shape)
+            if places is None:
                 raise CodegenError(f"dispatch {self.dispatch.name}: a reshape of {value} splits its loops")
-            return value, found
+            return value, places
         return value, flat if flat is not None else linearize(index, value.type.shape)
 
     def reads(self, root: Root) -> list[Read]:
         """Every buffer read made to evaluate a root's body once."""
-        found: list[Read] = []
-        self._collect(root.op, root.index, found, set())
-        return found
+        reads: list[Read] = []
+        self._collect(root.op, root.index, reads, set())
+        return reads
 
     def part_reads(self, root: Root, part: Scalar) -> tuple[list[Read], list[Linear]]:
         """What a subtree of a root's body depends on: the buffer reads made to evaluate it once, and the
         positions it uses as numbers."""
-        found: list[Read] = []
+        reads: list[Read] = []
         uses: list[Linear] = []
         for node in walk(part):
             if isinstance(node, Arg):
                 where = self.operand_index(root.op, node.index, root.index)
                 guards = self.guards(root.op, node.index, root.index)
                 value = root.op.inputs[node.index]
-                self._collect_value(value, where, guards, found, set())
+                self._collect_value(value, where, guards, reads, set())
                 base, place = self.locate(value, where)
                 producer = self.producers.get(base)
                 if isinstance(producer, Generic) and not isinstance(place, Linear):
                     self._index_uses(producer, place, uses, set())
             elif isinstance(node, Gather):
-                found.append(Read(self.buffer(root.op.inputs[node.operand]), None))
+                reads.append(Read(self.buffer(root.op.inputs[node.operand]), None))
             elif isinstance(node, Index):
                 uses.append(root.index[node.dim])
-        return found, uses
+        return reads, uses
 
-    def _collect(self, op: Generic, index: Sequence[Linear], found: list[Read], seen: set[object]) -> None:
+    def _collect(self, op: Generic, index: Sequence[Linear], reads: list[Read], seen: set[object]) -> None:
         key = (op, tuple(index))
         if key in seen:
             return
@@ -194,26 +194,26 @@ class Nest:
             if isinstance(node, Arg):
                 where = self.operand_index(op, node.index, index)
                 guards = self.guards(op, node.index, index)
-                self._collect_value(op.inputs[node.index], where, guards, found, seen)
+                self._collect_value(op.inputs[node.index], where, guards, reads, seen)
             elif isinstance(node, Gather):
-                found.append(Read(self.buffer(op.inputs[node.operand]), None))
+                reads.append(Read(self.buffer(op.inputs[node.operand]), None))
 
     def _collect_value(
         self,
         value: Value,
         index: tuple[Linear, ...],
         guards: tuple[Guard, ...],
-        found: list[Read],
+        reads: list[Read],
         seen: set[object],
     ) -> None:
         base, where = self.locate(value, index)
         if isinstance(where, Linear):
-            found.append(Read(base, where, guards))
+            reads.append(Read(base, where, guards))
             return
         op = self.producers[base]
         assert isinstance(op, Generic)
         if op.combiner is None:
-            self._collect(op, where, found, seen)
+            self._collect(op, where, reads, seen)
 
     def buffer(self, value: Value) -> Value:
         """The buffer behind a value read by `Gather`."""

@@ -65,12 +65,12 @@ class Graph:
 
     def dims(self) -> dict[str, Dim]:
         """Every symbol in the shapes of inputs and states, and every parameter, by name."""
-        found: dict[str, Dim] = {dim.name: dim for dim in self.parameters}
+        symbols: dict[str, Dim] = {dim.name: dim for dim in self.parameters}
         for value in (*self.inputs, *(s.before for s in self.states)):
             for d in value.type.shape:
                 if not isinstance(d, int):
-                    found.update({s.name: s for s in d.symbols()})
-        return found
+                    symbols.update({s.name: s for s in d.symbols()})
+        return symbols
 
     def with_ops(
         self, ops: Sequence[Op], rename: Mapping[Value, Value] | None = None, **changes: object

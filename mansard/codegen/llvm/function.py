@@ -105,13 +105,13 @@ class FunctionEmitter:
         """Per binding: metadata that its accesses alias no other binding's."""
         domain = self._node(f'distinct !{{!"{self.kernel.name}"}}')
         scopes = [self._node(f'distinct !{{!"b{b.index}", {domain}}}') for b in self.kernel.bindings]
-        found = {}
+        metadata = {}
         for i, scope in enumerate(scopes):
-            own = self._node(f"!{{{scope}}}")
+            own_scope = self._node(f"!{{{scope}}}")
             others = ", ".join(s for j, s in enumerate(scopes) if j != i)
             no = f", !noalias {self._node(f'!{{{others}}}')}" if others else ""
-            found[i] = f", !alias.scope {own}{no}"
-        return found
+            metadata[i] = f", !alias.scope {own_scope}{no}"
+        return metadata
 
     def _node(self, content: str) -> str:
         self.metadata.append(f"!{len(self.metadata)} = {content}")

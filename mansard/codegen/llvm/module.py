@@ -58,8 +58,8 @@ def _initialize() -> Any:
 def _machine(target: CpuTarget) -> Any:
     with _initialize_lock:
         llvm = _initialize()
-    found = llvm.Target.from_triple(target.triple)
-    return found.create_target_machine(
+    llvm_target = llvm.Target.from_triple(target.triple)
+    return llvm_target.create_target_machine(
         cpu=target.llvm_cpu,
         features=target.llvm_features,
         opt=2,

@@ -21,8 +21,8 @@ def _library() -> Any:
 
     library = ctypes.CDLL(ffi.lib._name)
     for name in ("LLVMPY_RunNewModulePassManager", "LLVMPY_TargetMachineEmitToMemory"):
-        known, own = getattr(ffi.lib, name), getattr(library, name)
-        own.argtypes, own.restype = known.argtypes, known.restype
+        known, unlocked = getattr(ffi.lib, name), getattr(library, name)
+        unlocked.argtypes, unlocked.restype = known.argtypes, known.restype
     library.LLVMPY_RunNewModulePassManager.restype = None
     return library
 

@@ -39,9 +39,9 @@ def reduce_angle(b: KernelBuilder, x: KValue) -> tuple[KValue, KValue]:
     r = _subtract_half_pi(b, a, number)
     huge = b.compare("gt", a, lit(b, x, limit))
     flags = b.select(huge, int_lit(b, x, 1), int_lit(b, x, 0))
-    turns = b.cast(b.reduce("max", flags), b.index)
+    rounds = b.cast(b.reduce("max", flags), b.index)
     # A loop of one turn or none: the only way to skip work and still have results.
-    with b.for_(0, turns, 1, inits=[r, quadrant]) as loop:
+    with b.for_(0, rounds, 1, inits=[r, quadrant]) as loop:
         far, far_quadrant = _reduce_huge(b, a)
         loop.yield_(b.select(huge, far, loop.carried[0]), b.select(huge, far_quadrant, loop.carried[1]))
     r, quadrant = loop.results
@@ -126,11 +126,11 @@ def _window(b: KernelBuilder, position: KValue, largest: int, count: int) -> lis
         moved = b.compare("ne", bit, b.const(0, DType.I64))
         words = [b.select(moved, words[i + step], words[i]) for i in range(count + step)]
     back = b.sub(b.const(32, DType.I64), shift)
-    found = []
+    words = []
     for word, following in pairwise(words):
         high = b.binary("and", b.binary("shl", word, shift), b.const(_WORD, DType.I64))
-        found.append(b.binary("or", high, b.binary("shr", following, back)))
-    return found
+        words.append(b.binary("or", high, b.binary("shr", following, back)))
+    return words
 
 
 def _product(b: KernelBuilder, significand: KValue, window: list[KValue], limbs: int) -> list[KValue]:

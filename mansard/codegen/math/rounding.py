@@ -72,8 +72,8 @@ def fmod(b: KernelBuilder, x: KValue, y: KValue) -> KValue:
     my, ey = _decompose(b, ay)
     my = b.binary("max", my, lit(1))
     distance = b.binary("max", b.sub(ex, ey), lit(0))
-    turns = b.reduce("max", b.binary("div", b.add(distance, lit(chunk - 1)), lit(chunk)))
-    count = b.cast(turns, b.index)
+    rounds = b.reduce("max", b.binary("div", b.add(distance, lit(chunk - 1)), lit(chunk)))
+    count = b.cast(rounds, b.index)
     first = b.binary("rem", mx, my)
     with b.for_(0, count, 1, inits=[first, distance]) as loop:
         rest, left = loop.carried

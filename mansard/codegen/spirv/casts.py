@@ -152,20 +152,20 @@ def _half_to_bits(f: KernelEmitter, arg: KValue) -> Id:
     uint, real = m.int_type(32), m.float_type(32)
     pair, zero = m.vector_type(real, 2), m.float_constant(0.0)
     single = KType(DType.F32, arg.type.lanes)
-    found = []
+    words = []
     for lane in _each_lane(f, f.op("OpFConvert", f.type(single), f.id(arg)), single):
         both = f.op("OpCompositeConstruct", pair, lane, zero)
-        found.append(f.glsl("PackHalf2x16", uint, both))
-    return _joined(f, found, KType(DType.I16, arg.type.lanes))
+        words.append(f.glsl("PackHalf2x16", uint, both))
+    return _joined(f, words, KType(DType.I16, arg.type.lanes))
 
 
 def _bits_to_half(f: KernelEmitter, bits: Id, target: KType) -> Id:
     m = f.module
     real = m.float_type(32)
     pair = m.vector_type(real, 2)
-    found = []
+    parts = []
     for lane in _each_lane(f, bits, KType(DType.I16, target.lanes)):
         both = f.glsl("UnpackHalf2x16", pair, lane)
-        found.append(f.op("OpCompositeExtract", real, both, 0))
-    single = _joined(f, found, KType(DType.F32, target.lanes))
+        parts.append(f.op("OpCompositeExtract", real, both, 0))
+    single = _joined(f, parts, KType(DType.F32, target.lanes))
     return f.op("OpFConvert", f.type(target), single)

@@ -115,15 +115,15 @@ class KernelEmitter:
         """One lane of a value, as a value; the value itself where it has one lane."""
         if value.type.lanes == 1:
             return value
-        found = self.fresh(value.type.with_lanes(1))
+        element = self.fresh(value.type.with_lanes(1))
         self.uses_f16(value.type)
-        self.bind(found, self.op("OpCompositeExtract", self.type(found.type), self.id(value), lane))
+        self.bind(element, self.op("OpCompositeExtract", self.type(element.type), self.id(value), lane))
         if value.id in self._constants:
-            self.set_constant(found, self._constants[value.id])
+            self.set_constant(element, self._constants[value.id])
         if value.id in self.widened:
             short, held = self.type(KType(DType.I32)), self.widened[value.id]
-            self.widened[found.id] = self.op("OpCompositeExtract", short, held, lane)
-        return found
+            self.widened[element.id] = self.op("OpCompositeExtract", short, held, lane)
+        return element
 
     def constant(self, value: KValue) -> float | int | bool | None:
         """The literal behind a value, if it is one."""

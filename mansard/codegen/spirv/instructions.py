@@ -123,8 +123,8 @@ def _from_word(f: KernelEmitter, word: Id, type_: KType) -> Id:
 
 def _param(f: KernelEmitter, inst: Inst) -> None:
     if f.descriptors:
-        found = descriptors.param(f, inst.attrs["index"], _type(inst).dtype)
-        f.bind(inst.result, normalized(f, found, _type(inst)))
+        param = descriptors.param(f, inst.attrs["index"], _type(inst).dtype)
+        f.bind(inst.result, normalized(f, param, _type(inst)))
         return
     word = f.word(len(f.kernel.bindings) + inst.attrs["index"])
     f.bind(inst.result, _from_word(f, word, _type(inst)))
@@ -233,16 +233,16 @@ def _in_32_bits(f: KernelEmitter, left: KValue, right: KValue) -> tuple[Id, Id] 
     """
     if left.type.dtype is not DType.I64 or not {left.id, right.id} & f.widened.keys():
         return None
-    found = []
+    widened = []
     for value in (left, right):
         literal = f.constant(value)
         if value.id in f.widened:
-            found.append(f.widened[value.id])
+            widened.append(f.widened[value.id])
         elif literal is not None and -(2**31) <= literal < 2**31:
-            found.append(f.int_literal(int(literal), KType(DType.I32, value.type.lanes)))
+            widened.append(f.int_literal(int(literal), KType(DType.I32, value.type.lanes)))
         else:
             return None
-    return found[0], found[1]
+    return widened[0], widened[1]
 
 
 def _minmax(f: KernelEmitter, inst: Inst) -> None:

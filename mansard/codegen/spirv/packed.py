@@ -32,7 +32,7 @@ def emit_unpack(f: KernelEmitter, inst: Inst) -> None:
         raise CodegenError("unpack without a result")
     (words,), type_, dtype = inst.args, inst.result.type, inst.attrs["dtype"]
     first, bits = inst.attrs["first"], dtype.bits
-    found: list[Id] = []
+    elements: list[Id] = []
     known: dict[tuple[int, int], Id] = {}
     for number in range(first, first + type_.lanes):
         place, start = divmod(number * bits, 32)
@@ -40,14 +40,14 @@ def emit_unpack(f: KernelEmitter, inst: Inst) -> None:
         if words.type.lanes > 1:
             word = f.op("OpCompositeExtract", f.module.int_type(32), word, place)
         if dtype is DType.F16:
-            found.append(_half(f, word, place, start, known))
+            elements.append(_half(f, word, place, start, known))
         elif dtype is DType.BF16:
-            found.append(_brain(f, word, start))
+            elements.append(_brain(f, word, start))
         elif type_.dtype is DType.F32:
-            found.append(_real(f, word, place, start, dtype, known))
+            elements.append(_real(f, word, place, start, dtype, known))
         else:
-            found.append(_integer(f, word, start, dtype))
-    whole = found[0] if len(found) == 1 else f.op("OpCompositeConstruct", f.type(type_), *found)
+            elements.append(_integer(f, word, start, dtype))
+    whole = elements[0] if len(elements) == 1 else f.op("OpCompositeConstruct", f.type(type_), *elements)
     f.bind(inst.result, whole)
 
 

@@ -102,18 +102,18 @@ def bind(types: Mapping[str, TensorType], arrays: Mapping[str, Array]) -> dict[s
             )
         if array.ndim != t.rank:
             raise InputError(f"{name}: has shape {array.shape}, the graph takes {t}")
-    found: dict[str, int] = {}
+    symbols: dict[str, int] = {}
     pairs = [(n, d, size) for n, t in types.items() for d, size in zip(t.shape, arrays[n].shape, strict=True)]
     # Plain symbols first, so that expressions over several symbols find most of them bound.
     for name, d, size in sorted(pairs, key=lambda p: _complexity(p[1])):
-        for s, value in _solve(d, size, found):
+        for s, value in _solve(d, size, symbols):
             s.check(value, name)
-            found[s.name] = value
+            symbols[s.name] = value
     for name, d, size in pairs:
-        if dims.evaluate(d, found) != size:
-            what = f"{d} (= {dims.evaluate(d, found)})" if not isinstance(d, int) else str(d)
+        if dims.evaluate(d, symbols) != size:
+            what = f"{d} (= {dims.evaluate(d, symbols)})" if not isinstance(d, int) else str(d)
             raise InputError(f"{name}: has a dim of {size} where the graph takes {what}")
-    return found
+    return symbols
 
 
 def _dtype_name(array: Array) -> str:
@@ -131,17 +131,17 @@ def _complexity(d: DimLike) -> int:
     return 1 if is_symbol else 1 + len(d.symbols())
 
 
-def _solve(d: DimLike, size: int, found: Mapping[str, int]) -> list[tuple[Dim, int]]:
+def _solve(d: DimLike, size: int, known: Mapping[str, int]) -> list[tuple[Dim, int]]:
     """The one unknown symbol of ``a * symbol + b == size``, if ``d`` has that form."""
     if isinstance(d, int):
         return []
-    unknown = [s for s in d.symbols() if s.name not in found]
+    unknown = [s for s in d.symbols() if s.name not in known]
     if not unknown:
         return []
     if len(unknown) > 1:
         raise InputError(f"dim {d} has several unknown symbols; bind them by dims of their own")
     s = unknown[0]
-    at = [d.evaluate({**found, s.name: v}) for v in (0, 1, 2)]
+    at = [d.evaluate({**known, s.name: v}) for v in (0, 1, 2)]
     slope = at[1] - at[0]
     if slope == 0 or at[2] - at[1] != slope:
         raise InputError(f"dim {d} does not tell the value of {s.name!r}")
