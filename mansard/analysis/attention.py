@@ -61,7 +61,7 @@ class AttentionForm:
 
     @property
     def key_index(self) -> Index:
-        """Where keys are read, but for their depth and the scores' other dims."""
+        """The index of the keys, with the depth and the other dims of the scores at 0."""
         scores = self.scores
         places = (*self.index[scores], *(Linear() for _ in scores.reduced))
         reads = [m for i in operands(self.key) if (m := scores.maps[i]) is not None]
@@ -90,8 +90,8 @@ class AttentionForm:
         return columns
 
     @property
-    def given(self) -> set[Generic]:
-        """The ops beside ``weighted`` whose results others read."""
+    def read_elsewhere(self) -> set[Generic]:
+        """The ops other than ``weighted`` whose results are read outside the form."""
         return {op for op, _ in self.partial} if self.partial is not None else set()
 
     @property
@@ -173,7 +173,7 @@ class _Finder:
         return self._form(value, self._scores(masked, masked_at), masked, masked_at, softmax, floor[1])
 
     def _partial(self, exps: Generic, exps_at: Index, value: Scalar) -> AttentionForm | None:
-        """The form without its last division, whose sums somebody else reads."""
+        """The form without its last division, where another op reads the row sums."""
         shifted = _shifted(exps.body)
         if shifted is None:
             return None

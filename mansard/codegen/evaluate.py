@@ -1,4 +1,4 @@
-"""Evaluating scalar bodies into kernel IR at a point, or along a vector, of a loop nest."""
+"""Emits scalar bodies as kernel IR, at a point of a loop nest or along a vector."""
 
 from __future__ import annotations
 
@@ -81,18 +81,18 @@ class Evaluator:
         """Set by a schedule that visits only points at which padded reads stay inside."""
         self.vector: tuple[int, int] | None = None  # loop, lanes
         self.multiple = 1
-        """What a schedule makes the bound value of the vector loop a multiple of: vectors of a buffer whose
-        address then is one of their lanes are loaded and stored as aligned."""
+        """What the bound value of the vector loop is a multiple of, which the schedule sees to: vectors whose
+        address then is a multiple of their lanes are loaded and stored as aligned."""
         self.reduced: dict[Generic, KValue] = {}
-        self.special: Mapping[Generic, Generic] = {}
-        """Ops as they are in the part of a loop at hand (see `mansard.codegen.loop_partition`)."""
+        self.specialised: Mapping[Generic, Generic] = {}
+        """Ops specialised to the current piece of a loop (`mansard.codegen.loop_partition`)."""
         self._cache: dict[object, KValue] = {}
         self._dims: dict[DimLike, KValue] = {}
 
     # Scopes ---------------------------------------------------------------------------------
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What is computed and bound inside is forgotten afterwards."""
+        """Values computed and loops bound inside are valid inside only."""
         saved = (dict(self.loops), dict(self.shifts), self.vector, dict(self.reduced), dict(self._cache))
         multiple = self.multiple
         try:
@@ -158,13 +158,13 @@ class Evaluator:
         return moving, offset, along
 
     def place(self, position: Linear) -> tuple[object, ...]:
-        """What decides the value of a position at the bound loops."""
+        """A key that positions share exactly when they have the same value at the bound loops."""
         moving, offset, along = self._terms(position)
         lanes = self.vector[1] if self.vector is not None and along != 0 else 1
         return (lanes, along, offset, *((value.id, coefficient) for value, coefficient in moving))
 
     def provide(self, value: Value, address: Linear, data: KValue) -> None:
-        """Let ``data`` stand for what a read of a buffer at the bound loops would load, in this scope."""
+        """In this scope, a read of ``value`` at ``address`` (at the bound loops) gives ``data``, without a load."""
         self._cache[value, self.place(address)] = data
 
     def lanes_of(self, position: Linear) -> KValue:
@@ -306,7 +306,7 @@ class Evaluator:
 
     def body(self, op: Generic, index: Sequence[Linear]) -> KValue:
         """An op's scalar body with its dims at ``index``."""
-        op = self.special.get(op, op)
+        op = self.specialised.get(op, op)
         done: dict[int, KValue] = {}
         for node in walk(op.body):
             done[id(node)] = self._node(op, node, index, done)

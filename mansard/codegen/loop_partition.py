@@ -1,4 +1,4 @@
-"""Cutting a loop where conditions change their outcome, so that each part is free of them.
+"""Loop partitioning: a loop is split where a condition changes its outcome, so that the pieces need none.
 
 Before (rotary embedding: the halves of a row change places)::
 
@@ -9,7 +9,7 @@ After::
     for d in 0 … 64:    neg(x[…, d + 64])
     for d in 64 … 128:  x[…, d - 64]
 
-Within a part the conditions are literals, and gathers whose indices are then affine and inside their
+Within a piece the conditions are literals, and gathers whose indices are then affine and inside their
 operand are plain reads.
 """
 
@@ -27,21 +27,21 @@ from mansard.ir.scalar import Apply, Arg, walk
 from mansard.ir.scalar_ops import COMPARE
 from mansard.ir.types import Linear
 
-MOST_SEGMENTS = 4
-"""Parts a loop is cut into; with more, kernels grow and nothing is gained."""
+MAX_PIECES = 4
+"""Pieces of a loop; with more, kernels grow and nothing is gained."""
 
 
 @dataclass(frozen=True)
-class Segment:
-    """Iterations ``lower`` to ``upper`` of a loop, and the ops as they are there."""
+class LoopPiece:
+    """Iterations ``lower`` to ``upper`` of a loop, and the ops specialised to them."""
 
     lower: int
     upper: int
     ops: dict[Generic, Generic]
 
 
-def segments(nest: Nest, loop: int, roots: Sequence[Root] | None = None) -> list[Segment]:
-    """The parts of a loop of known extent, in order; one that changes nothing when there is no reason.
+def partition_loop(nest: Nest, loop: int, roots: Sequence[Root] | None = None) -> list[LoopPiece]:
+    """The pieces of a loop of known extent, in order; a single one, of the ops as they are, without a reason.
 
     ``roots`` are those to look at: all of the nest's unless given.
     """
@@ -49,10 +49,10 @@ def segments(nest: Nest, loop: int, roots: Sequence[Root] | None = None) -> list
     assert isinstance(extent, int)
     used = list(_computed(nest, nest.roots if roots is None else roots))
     cuts = sorted({cut for op, index in used for cut in _cuts(op, index, loop) if 0 < cut < extent})
-    if not cuts or len(cuts) >= MOST_SEGMENTS:
-        return [Segment(0, extent, {})]
+    if not cuts or len(cuts) >= MAX_PIECES:
+        return [LoopPiece(0, extent, {})]
     bounds = [0, *cuts, extent]
-    return [_segment(used, loop, lower, upper) for lower, upper in itertools.pairwise(bounds)]
+    return [_piece(used, loop, lower, upper) for lower, upper in itertools.pairwise(bounds)]
 
 
 def _computed(nest: Nest, roots: Sequence[Root]) -> Iterator[tuple[Generic, tuple[Linear, ...]]]:
@@ -108,9 +108,9 @@ def _switches(op: str, zero: int) -> tuple[int, ...]:
     return (zero,) if op in ("lt", "ge") else (zero + 1,)
 
 
-def _segment(
+def _piece(
     used: Sequence[tuple[Generic, tuple[Linear, ...]]], loop: int, lower: int, upper: int
-) -> Segment:
+) -> LoopPiece:
     ops = {}
     for op, index in used:
         ends: dict[int, Ends] = {}
@@ -120,4 +120,4 @@ def _segment(
         new = specialise(op, ends) if ends else op
         if new is not op:
             ops[op] = new
-    return Segment(lower, upper, ops)
+    return LoopPiece(lower, upper, ops)

@@ -1,7 +1,8 @@
 """The Graph IR: a small SSA op set over typed tensors with symbolic dims.
 
-``types`` and ``scalar`` are the vocabulary, ``ops`` the op set, ``graph`` holds a program,
-``verify`` states its rules, ``printer`` shows it, ``interpreter`` says what it means.
+``types`` and ``scalar`` are the vocabulary; ``ops`` and ``scalar_ops`` declare the op set, one module for
+each op or family; ``graph`` holds a program. ``verify``, ``interpreter``, ``printer``, ``parser`` and
+``serialise`` go by the declarations. ``dispatch`` is the IR after fusion.
 """
 
 from mansard.ir.graph import Graph, GraphBuilder

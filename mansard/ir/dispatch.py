@@ -29,7 +29,7 @@ class Dispatch:
     packable: frozenset[Value] = frozenset()
     """Inputs that are constants nothing else reads: the schedule may choose their layout in memory."""
     in_place: frozenset[Value] = frozenset()
-    """Inputs in whose buffer the output is made (`mansard.passes.fusion.in_place`)."""
+    """Inputs whose buffer the output takes (`mansard.passes.fusion.in_place`)."""
 
     @property
     def location(self) -> str:
@@ -80,7 +80,7 @@ class DispatchGraph:
         return self.whole(self.slices[base][0]) if base in self.slices else base
 
     def sources(self, value: Value) -> tuple[Value, ...]:
-        """What has to be there for a value to be read: results of dispatches, inputs, constants, states."""
+        """The buffers behind a value, each the result of a dispatch, an input, a constant or a state."""
         base = self.whole(value)
         return tuple(part for part, _ in self.joins[base]) if base in self.joins else (base,)
 

@@ -37,7 +37,7 @@ class Graph:
     states: tuple[State, ...] = ()
     output_names: tuple[str, ...] = ()
     parameters: tuple[Dim, ...] = ()
-    """Symbols that no input or state binds: whoever runs the graph chooses their values."""
+    """Symbols that no input or state binds: the caller chooses their values."""
 
     def producers(self) -> dict[Value, Op]:
         """The op that defines each value."""

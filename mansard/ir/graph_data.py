@@ -18,11 +18,11 @@ from mansard.ir.types import Constant, Value
 from mansard.ir.verify import verify
 
 INLINE_BYTES = 16 << 20
-"""Data of constants without a name outside that a graph may hold, in all."""
+"""Bytes of constants without a name that a stored graph may include, in all."""
 
 
 def graph_to_bytes(graph: Graph, names: Mapping[Constant, str]) -> bytes | None:
-    """The graph, deflated. Constants in ``names`` are told by these; the data of others is included.
+    """The graph, deflated. Constants in ``names`` are stored by name; the data of others is included.
 
     None when that would be more than `INLINE_BYTES`.
     """

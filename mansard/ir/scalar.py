@@ -6,7 +6,7 @@ name are declared in `mansard.ir.scalar_ops`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Union
 
@@ -95,6 +95,7 @@ class Bitcast:
 Scalar = Union[Arg, Const, Index, DimValue, Gather, Apply, Cast, Bitcast]
 NODES = (Arg, Const, Index, DimValue, Gather, Apply, Cast, Bitcast)
 """The classes of nodes."""
+Rewriter = Callable[[Scalar], Scalar]
 
 
 def children(node: Scalar) -> tuple[Scalar, ...]:
@@ -123,8 +124,8 @@ def with_children(node: Scalar, new: tuple[Scalar, ...]) -> Scalar:
 
 def walk(root: Scalar) -> Iterator[Scalar]:
     """Every distinct node, operands before users."""
-    # Passes walk the same bodies again and again. The order stays with the node, without the node itself:
-    # that would be a circle.
+    # Passes walk the same bodies repeatedly: the order is cached on the node, without the node itself, which
+    # would be a reference cycle.
     below: tuple[Scalar, ...] | None = root.__dict__.get("_below")
     if below is None:
         below = tuple(_below(root))
@@ -157,11 +158,6 @@ def rewrite(root: Scalar, leaf: Rewriter) -> Scalar:
         rebuilt = node if all(a is b for a, b in zip(kids, new, strict=True)) else with_children(node, new)
         done[id(node)] = leaf(rebuilt)
     return done[id(root)]
-
-
-from collections.abc import Callable  # noqa: E402  (the alias below needs Scalar)
-
-Rewriter = Callable[[Scalar], Scalar]
 
 
 def count_ops(root: Scalar) -> int:

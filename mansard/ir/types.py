@@ -57,7 +57,7 @@ class Location:
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """An SSA value; identity is the object. ``name`` is for people and unique in a verified graph."""
+    """An SSA value; identity is the object. ``name`` is for readers, and unique in a verified graph."""
 
     name: str
     type: TensorType
@@ -70,7 +70,7 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """Data of a constant value: bytes that stay where they are until someone asks.
+    """Data of a constant value, loaded on demand.
 
     ``load`` returns the array (shape and dtype of the value), mapped from a file where possible;
     ``key`` identifies the content's origin (parameter name or a content hash) for reports.

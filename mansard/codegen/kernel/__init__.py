@@ -11,7 +11,7 @@ from mansard.codegen.kernel.ir import (
     KType,
     KValue,
     Matrix,
-    Shared,
+    SharedMemory,
 )
 
 __all__ = [
@@ -26,5 +26,5 @@ __all__ = [
     "KernelBuilder",
     "Loop",
     "Matrix",
-    "Shared",
+    "SharedMemory",
 ]

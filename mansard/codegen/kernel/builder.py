@@ -6,7 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mansard.codegen.kernel.ir import Binding, Block, For, If, Inst, Kernel, KType, KValue, Memory, Shared
+from mansard.codegen.kernel.ir import (
+    Binding,
+    Block,
+    For,
+    If,
+    Inst,
+    Kernel,
+    KType,
+    KValue,
+    Memory,
+    SharedMemory,
+)
 from mansard.dtypes import DType
 
 _COMMUTATIVE_ZERO = ("add", "or", "xor")
@@ -46,7 +57,7 @@ class KernelBuilder:
         self.index = index
         self.subgroup = 0
         """See `Kernel.subgroup`."""
-        self._shared: list[Shared] = []
+        self._shared: list[SharedMemory] = []
         self._block = Block()
         self._root = self._block
         self._next = first_id
@@ -100,9 +111,9 @@ class KernelBuilder:
         return self.inst(name, (), KType(self.index))
 
     # Memory ---------------------------------------------------------------------------------
-    def shared(self, dtype: DType, size: int, lanes: int = 1) -> Shared:
+    def shared(self, dtype: DType, size: int, lanes: int = 1) -> SharedMemory:
         """Allocate workgroup memory of ``size`` elements, or of as many vectors."""
-        self._shared.append(Shared(len(self._shared), dtype, size, lanes))
+        self._shared.append(SharedMemory(len(self._shared), dtype, size, lanes))
         return self._shared[-1]
 
     def load(self, memory: Memory, index: KValue, lanes: int = 1, *, aligned: bool = False) -> KValue:
@@ -111,7 +122,7 @@ class KernelBuilder:
         A memory of vectors gives a whole one. ``aligned``: the address is a multiple of the value's size.
         """
         lanes = index.type.lanes if index.type.lanes > 1 else lanes
-        if isinstance(memory, Shared) and memory.lanes > 1:
+        if isinstance(memory, SharedMemory) and memory.lanes > 1:
             lanes = memory.lanes
         attrs = {"aligned": True} if aligned else {}
         return self.inst("load", (index,), KType(memory.dtype, lanes), memory=memory, **attrs)
@@ -139,7 +150,7 @@ class KernelBuilder:
         attrs = {"aligned": True} if aligned else {}
         self.inst("store", (index, value), None, memory=memory, **attrs)
 
-    def store_lane(self, memory: Shared, index: KValue, lane: KValue, value: KValue) -> None:
+    def store_lane(self, memory: SharedMemory, index: KValue, lane: KValue, value: KValue) -> None:
         """Store one element of vector ``index`` of a workgroup memory of vectors."""
         self.inst("store_lane", (index, lane, value), None, memory=memory)
 

@@ -11,7 +11,7 @@ const              attrs value; any type (a vector constant is a splat of one va
 param              attrs index; word ``index`` of the params, truncated to the result's int type
 workgroup_id       attrs axis (0..2); int
 local_id           attrs axis; int (0 on a CPU)
-load               [index]; attrs memory: Binding or Shared. Scalar index: ``lanes`` consecutive
+load               [index]; attrs memory: Binding or SharedMemory. Scalar index: ``lanes`` consecutive
                    elements; vector index: one element per lane (gather). attrs aligned: bool says
                    a vector load's address is a multiple of its size
 load_words         [index]; attrs memory: Binding, words: int. That many 32-bit words from the element at
@@ -61,8 +61,8 @@ subgroup_id        int; which subgroup of the workgroup this is
 subgroup_count     int; subgroups of the workgroup
 subgroup_lane      int; this invocation's place in its subgroup
 subgroup_size      int; invocations of a full subgroup
-store_lane         [index, lane, value]; attrs memory: Shared of vectors: one element of a vector, the lane an
-                   int below the vectors' lanes; GPU only
+store_lane         [index, lane, value]; attrs memory: SharedMemory of vectors: one element of a vector;
+                   the lane is an int below the vectors' lanes; GPU only
 atomic             [index, value]; attrs memory, combiner: add min max (int or f32 add); no result
 barrier            workgroup barrier, shared memory visible; attrs scope: "subgroup" for its subgroup only
 matrix_load …      see `mansard.codegen.kernel.matrix`
@@ -134,7 +134,7 @@ class Binding:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedMemory:
     """Memory of one workgroup. On a CPU: memory of one invocation, on its stack.
 
     With ``lanes`` > 1 (GPU only) it is ``size`` whole vectors: an index counts vectors, and load and store
@@ -147,7 +147,7 @@ class Shared:
     lanes: int = 1
 
 
-Memory = Union[Binding, Shared]
+Memory = Union[Binding, SharedMemory]
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +217,7 @@ class Kernel:
     bindings: tuple[Binding, ...]
     params: int
     workgroup: tuple[int, int, int]
-    shared: tuple[Shared, ...]
+    shared: tuple[SharedMemory, ...]
     body: Block
     index: DType
     """I32 or I64: the type of index arithmetic."""

@@ -30,7 +30,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from mansard.codegen.kernel.builder import KernelBuilder
-from mansard.codegen.kernel.ir import Inst, KType, KValue, Matrix, Memory, Shared
+from mansard.codegen.kernel.ir import Inst, KType, KValue, Matrix, Memory, SharedMemory
 from mansard.dtypes import DType
 
 OPERANDS = frozenset({DType.F16, DType.BF16, DType.I8, DType.U8})
@@ -187,7 +187,7 @@ def _access_rule(inst: Inst, type_: KType) -> str | None:
         return "by is not rows or columns"
     if not isinstance(inst.attrs.get("aligned"), int):
         return "aligned is not a number of bytes"
-    if isinstance(memory, Shared):
+    if isinstance(memory, SharedMemory):
         unit = memory.dtype.bits * memory.lanes
         return (
             None if unit % type_.dtype.bits == 0 else "the memory's elements hold no whole ones of the matrix"

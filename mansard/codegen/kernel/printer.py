@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mansard.codegen.kernel.ir import Binding, Block, For, If, Inst, Kernel, KValue, Shared
+from mansard.codegen.kernel.ir import Binding, Block, For, If, Inst, Kernel, KValue, SharedMemory
 
 
 def print_kernel(kernel: Kernel) -> str:
@@ -40,7 +40,7 @@ def _values(values: Sequence[KValue]) -> str:
 def _attr(value: object) -> str:
     if isinstance(value, Binding):
         return f"b{value.index}"
-    if isinstance(value, Shared):
+    if isinstance(value, SharedMemory):
         return f"s{value.index}"
     if isinstance(value, Block):
         return "{ " + "; ".join(line.strip() for line in _block(value, 0)) + " }"

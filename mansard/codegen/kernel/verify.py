@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from mansard.codegen.kernel import matrix
-from mansard.codegen.kernel.ir import Binding, Block, For, If, Inst, Kernel, KType, KValue, Shared
+from mansard.codegen.kernel.ir import Binding, Block, For, If, Inst, Kernel, KType, KValue, SharedMemory
 from mansard.codegen.kernel.printer import print_inst
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -115,12 +115,12 @@ class _Verifier:
             raise CodegenError(f"kernel {self.kernel.name!r}: {inst.op} has no result")
         return inst.result.type
 
-    def memory(self, inst: Inst) -> Binding | Shared:
+    def memory(self, inst: Inst) -> Binding | SharedMemory:
         memory = inst.attrs.get("memory")
         if isinstance(memory, Binding):
             self.require(memory in self.kernel.bindings, "the binding is not one of this kernel")
             return memory
-        if isinstance(memory, Shared):
+        if isinstance(memory, SharedMemory):
             self.require(memory in self.kernel.shared, "the shared memory is not of this kernel")
             return memory
         raise CodegenError(f"kernel {self.kernel.name!r}: {inst.op} without memory in {self.where!r}")
@@ -151,7 +151,7 @@ def _access(v: _Verifier, inst: Inst, value: KType) -> None:
     v.require(value.dtype == memory.dtype, f"the memory holds {memory.dtype.value}")
     v.require(index.dtype in (DType.I32, DType.I64), "the index is not i32 or i64")
     v.require(index.lanes in (1, value.lanes), "the index has other lanes than the value")
-    if isinstance(memory, Shared) and memory.lanes > 1:
+    if isinstance(memory, SharedMemory) and memory.lanes > 1:
         whole = index.lanes == 1 and value.lanes == memory.lanes
         v.require(whole, f"the memory is accessed in whole vectors of {memory.lanes}")
 
@@ -163,12 +163,12 @@ def _load(v: _Verifier, inst: Inst) -> None:
 def _store(v: _Verifier, inst: Inst) -> None:
     _access(v, inst, inst.args[1].type)
     memory = v.memory(inst)
-    v.require(isinstance(memory, Shared) or memory.writable, "the binding is not writable")
+    v.require(isinstance(memory, SharedMemory) or memory.writable, "the binding is not writable")
 
 
 def _store_lane(v: _Verifier, inst: Inst) -> None:
     memory, (index, lane, value) = v.memory(inst), (a.type for a in inst.args)
-    v.require(isinstance(memory, Shared) and memory.lanes > 1, "the memory is not one of vectors")
+    v.require(isinstance(memory, SharedMemory) and memory.lanes > 1, "the memory is not one of vectors")
     v.require(value == KType(memory.dtype), f"the memory holds {memory.dtype.value}")
     v.require(
         index == lane and index.lanes == 1 and index.dtype.is_int, "index and lane are not one int type"
@@ -405,7 +405,7 @@ def verify(kernel: Kernel) -> None:
     """
     verifier = _Verifier(kernel)
     verifier.require(kernel.index in (DType.I32, DType.I64), "the index type is not i32 or i64")
-    memories: list[Binding | Shared] = [*kernel.bindings, *kernel.shared]
+    memories: list[Binding | SharedMemory] = [*kernel.bindings, *kernel.shared]
     packed = [m for m in memories if m.dtype.bits < 8]
     verifier.require(not packed, "packed i4 and u4 memory is accessed as u8")
     verifier.block(kernel.body)

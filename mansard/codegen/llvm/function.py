@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from mansard.codegen.kernel import Binding, Block, For, If, Inst, Kernel, KernelBuilder, KType, KValue, Shared
+from mansard.codegen.kernel import (
+    Binding,
+    Block,
+    For,
+    If,
+    Inst,
+    Kernel,
+    KernelBuilder,
+    KType,
+    KValue,
+    SharedMemory,
+)
 from mansard.codegen.llvm import text
 from mansard.codegen.llvm.target import CpuTarget
 from mansard.dtypes import DType
@@ -52,7 +63,7 @@ class FunctionEmitter:
         return f"{text.type_name(value.type)} {self._names[value.id]}"
 
     def bind(self, value: KValue | None, name: str) -> None:
-        """Say how a value is spelled from here on."""
+        """Set the operand text of a value."""
         if value is None:
             raise CodegenError(f"kernel {self.kernel.name!r}: an instruction has no result to define")
         self._names[value.id] = name
@@ -140,7 +151,7 @@ class FunctionEmitter:
             else self._hoist(("param", index, target), f"trunc i64 {word} to {target}")
         )
 
-    def pointer(self, memory: Binding | Shared) -> tuple[str, str]:
+    def pointer(self, memory: Binding | SharedMemory) -> tuple[str, str]:
         """Base pointer of a memory and the metadata its accesses carry."""
         if isinstance(memory, Binding):
             return self._word(memory.index, "ptr"), self._scopes[memory.index]
@@ -228,7 +239,7 @@ class FunctionEmitter:
         phis = len(self._lines)
         for value in (node.index, *node.carried):
             self.bind(value, self._fresh())
-            self._lines.append("")  # filled in below, when the values of the next turn have names
+            self._lines.append("")  # filled in below, when the values of the next iteration have names
         more = self.temp(f"icmp slt {self.typed(node.index)}, {self.name(node.upper)}")
         self.line(f"br i1 {more}, label %{tag}.body, label %{tag}.exit")
         self._start(f"{tag}.body")

@@ -129,7 +129,7 @@ def _pick(f: FunctionEmitter, op: str, type_: KType, names: tuple[str, str], num
         sign = "s" if type_.dtype.is_signed else "u"
         return f.call(name, f"llvm.{sign}{op}.{_suffix(type_)}", [f"{name} {left}", f"{name} {right}"])
     # One machine instruction: it gives its second operand when either is NaN, so only a NaN on the
-    # left is left to see to.
+    # left needs handling.
     test = f.temp(f"fcmp {'olt' if op == 'min' else 'ogt'} {name} {left}, {right}")
     mask = text.vector_of("i1", type_.lanes)
     picked = f.temp(f"select {mask} {test}, {name} {left}, {name} {right}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mansard.codegen.kernel import Binding, Inst, KType, KValue, Shared
+from mansard.codegen.kernel import Binding, Inst, KType, KValue, SharedMemory
 from mansard.codegen.llvm import text
 from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.dtypes import DType
@@ -68,7 +68,7 @@ def emit_prefetch(f: FunctionEmitter, inst: Inst) -> None:
     f.call("void", "llvm.prefetch.p0", [f"ptr {address}", "i32 0", "i32 3", "i32 1"])
 
 
-def _address(f: FunctionEmitter, memory: Binding | Shared, index: KValue) -> tuple[str, str]:
+def _address(f: FunctionEmitter, memory: Binding | SharedMemory, index: KValue) -> tuple[str, str]:
     base, aliasing = f.pointer(memory)
     element = text.memory_type(KType(memory.dtype))
     return f.temp(f"getelementptr inbounds {element}, ptr {base}, {f.typed(index)}"), aliasing
@@ -81,7 +81,7 @@ def _alignment(type_: KType, aligned: bool) -> int:
     return whole if aligned and whole & (whole - 1) == 0 else size
 
 
-def _gather(f: FunctionEmitter, memory: Binding | Shared, index: KValue, type_: KType) -> str:
+def _gather(f: FunctionEmitter, memory: Binding | SharedMemory, index: KValue, type_: KType) -> str:
     # LLVM picks the gather instruction, or scalar loads where the CPU has none (or a slow one).
     base, aliasing = f.pointer(memory)
     element = text.memory_type(type_.with_lanes(1))

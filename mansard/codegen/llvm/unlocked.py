@@ -1,4 +1,4 @@
-"""LLVM's two long calls, optimising and generating code, made so that threads can run them side by side.
+"""Calls of LLVM's optimiser and code generator without llvmlite's lock, so that threads compile in parallel.
 
 llvmlite takes one lock around every call into LLVM. LLVM itself asks for less: that each context is used
 by one thread at a time. `mansard.codegen.llvm.module` gives every module a context and a target machine

@@ -40,7 +40,7 @@ def reduce_angle(b: KernelBuilder, x: KValue) -> tuple[KValue, KValue]:
     huge = b.compare("gt", a, lit(b, x, limit))
     flags = b.select(huge, int_lit(b, x, 1), int_lit(b, x, 0))
     rounds = b.cast(b.reduce("max", flags), b.index)
-    # A loop of one turn or none: the only way to skip work and still have results.
+    # A loop of one iteration or none: structured control flow with results that can be skipped.
     with b.for_(0, rounds, 1, inits=[r, quadrant]) as loop:
         far, far_quadrant = _reduce_huge(b, a)
         loop.yield_(b.select(huge, far, loop.carried[0]), b.select(huge, far_quadrant, loop.carried[1]))

@@ -1,4 +1,4 @@
-"""exp and its kin: expm1, exp2, sinh, cosh, tanh, erf. For f32 and f64, any lanes, branch-free.
+"""The exponential family: exp, expm1, exp2, sinh, cosh, tanh, erf. For f32 and f64, any lanes, branch-free.
 
 All use ``exp(x) = 2**n * exp(r)`` with ``n`` the integer nearest to ``x / ln 2`` and ``r`` found by
 subtracting ``n * ln 2`` in two parts (Cody and Waite), so that ``|r| <= ln(2)/2``.

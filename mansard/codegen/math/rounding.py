@@ -56,7 +56,7 @@ def trunc(b: KernelBuilder, a: KValue) -> KValue:
 def fmod(b: KernelBuilder, x: KValue, y: KValue) -> KValue:
     """Exact remainder with the sign of ``x``: shift-and-divide on integer significands.
 
-    Each turn of the loop brings the exponents 7 (f32) or 10 (f64) bits closer, as many as fit above
+    Each iteration brings the exponents 7 (f32) or 10 (f64) bits closer, as many as fit above
     the significand in the sign-free integer. NaN for a zero ``y``, an infinite ``x`` or a NaN; ``x``
     for an infinite ``y``.
     """

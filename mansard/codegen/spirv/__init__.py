@@ -1,1 +1,1 @@
-"""Kernel IR to SPIR-V for Vulkan 1.3, with a binary writer of our own."""
+"""Kernel IR to SPIR-V for Vulkan 1.3, with its own binary writer."""

@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mansard.codegen.kernel import Binding, Block, For, If, Inst, Kernel, KernelBuilder, KType, KValue, Shared
+from mansard.codegen.kernel import (
+    Binding,
+    Block,
+    For,
+    If,
+    Inst,
+    Kernel,
+    KernelBuilder,
+    KType,
+    KValue,
+    SharedMemory,
+)
 from mansard.codegen.kernel.matrix import MATRIX_OPS
 from mansard.codegen.spirv.descriptors import MAX_PARAMS
 from mansard.codegen.spirv.module import Module, glsl_number
@@ -101,7 +112,7 @@ class KernelEmitter:
         return self._ids[value.id]
 
     def bind(self, value: KValue | None, id_: Id) -> None:
-        """Say which id a kernel value has."""
+        """Set the id of a kernel value."""
         if value is None:
             raise CodegenError(f"kernel {self.kernel.name!r}: an instruction has no result to define")
         self._ids[value.id] = id_
@@ -276,7 +287,7 @@ class KernelEmitter:
             self._body = body
         return self._builtins[name]
 
-    def shared(self, memory: Shared) -> Id:
+    def shared(self, memory: SharedMemory) -> Id:
         """The variable of a workgroup memory."""
         if memory.index not in self._shared:
             m = self.module

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mansard.codegen.kernel import Binding, Inst, KType, KValue, Shared
+from mansard.codegen.kernel import Binding, Inst, KType, KValue, SharedMemory
 from mansard.codegen.spirv.descriptors import storage_pointer
 from mansard.codegen.spirv.function import KernelEmitter, binding_address
 from mansard.codegen.spirv.words import ALIGNED, SCOPE, Id, Operand
@@ -77,7 +77,7 @@ def _place(
 ) -> tuple[Id, Id, tuple[Operand, ...]]:
     """The pointer to a matrix's first element, its stride in elements of memory, and memory operands."""
     memory = inst.attrs["memory"]
-    if isinstance(memory, Shared):
+    if isinstance(memory, SharedMemory):
         element = f.module.vector_type(f.shared_element(memory.dtype), memory.lanes)
         pointer = f.module.pointer_type("Workgroup", element)
         chain = f.op("OpAccessChain", pointer, f.shared(memory), f.id(index))

@@ -5,7 +5,7 @@ Buffers are reached by 64-bit addresses: ``base + index * size``, so an i64 inde
 
 from __future__ import annotations
 
-from mansard.codegen.kernel import Binding, Inst, KType, KValue, Shared
+from mansard.codegen.kernel import Binding, Inst, KType, KValue, SharedMemory
 from mansard.codegen.spirv.descriptors import storage_pointer
 from mansard.codegen.spirv.function import KernelEmitter, binding_address
 from mansard.codegen.spirv.words import ACQUIRE_RELEASE_WORKGROUP, ALIGNED, MAKE_AVAILABLE_VISIBLE, SCOPE, Id
@@ -49,9 +49,9 @@ def emit_store(f: KernelEmitter, inst: Inst) -> None:
         _store(f, memory, (position, index.type.with_lanes(1)), (part, scalar), inst)
 
 
-def _is_whole(f: KernelEmitter, memory: Binding | Shared, type_: KType, inst: Inst) -> bool:
+def _is_whole(f: KernelEmitter, memory: Binding | SharedMemory, type_: KType, inst: Inst) -> bool:
     """Whether a vector of consecutive elements is one access."""
-    if isinstance(memory, Shared):
+    if isinstance(memory, SharedMemory):
         return memory.lanes > 1
     # An array of vectors has them at multiples of their size alone.
     return not f.descriptors or _alignment(type_, inst) == type_.dtype.itemsize * type_.lanes
@@ -76,9 +76,11 @@ def _positions(f: KernelEmitter, index: KValue, lanes: int) -> list[Id]:
     return [f.op("OpIAdd", scalar, start, offset) if i else start for i, offset in enumerate(offsets)]
 
 
-def _pointer(f: KernelEmitter, memory: Binding | Shared, index: Id, index_type: KType, stored: Id) -> Id:
+def _pointer(
+    f: KernelEmitter, memory: Binding | SharedMemory, index: Id, index_type: KType, stored: Id
+) -> Id:
     m = f.module
-    if isinstance(memory, Shared):
+    if isinstance(memory, SharedMemory):
         pointer = m.pointer_type("Workgroup", m.vector_type(f.shared_element(memory.dtype), memory.lanes))
         return f.op("OpAccessChain", pointer, f.shared(memory), index)
     return buffer_pointer(f, memory, index, index_type, stored)
@@ -122,10 +124,10 @@ def _alignment(type_: KType, inst: Inst) -> int:
 
 
 def _load(
-    f: KernelEmitter, memory: Binding | Shared, index: Id, index_type: KType, type_: KType, inst: Inst
+    f: KernelEmitter, memory: Binding | SharedMemory, index: Id, index_type: KType, type_: KType, inst: Inst
 ) -> Id:
     m = f.module
-    if isinstance(memory, Shared):
+    if isinstance(memory, SharedMemory):
         element = m.vector_type(f.shared_element(memory.dtype), memory.lanes)
         pointer = _pointer(f, memory, index, index_type, element)
         value = f.op("OpLoad", element, pointer, *f.shared_access)
@@ -147,7 +149,11 @@ def _load(
 
 
 def _store(
-    f: KernelEmitter, memory: Binding | Shared, index: tuple[Id, KType], value: tuple[Id, KType], inst: Inst
+    f: KernelEmitter,
+    memory: Binding | SharedMemory,
+    index: tuple[Id, KType],
+    value: tuple[Id, KType],
+    inst: Inst,
 ) -> None:
     m = f.module
     id_, type_ = value
@@ -155,7 +161,7 @@ def _store(
         uint = m.int_type(32)
         one, zero = (m.splat(m.int_constant(v), uint, type_.lanes) for v in (1, 0))
         id_ = f.op("OpSelect", m.vector_type(uint, type_.lanes), id_, one, zero)
-    if isinstance(memory, Shared):
+    if isinstance(memory, SharedMemory):
         place = _pointer(f, memory, *index, f.shared_element(memory.dtype))
         f.do("OpStore", place, id_, *f.shared_access)
         return
@@ -170,7 +176,7 @@ def emit_atomic(f: KernelEmitter, inst: Inst) -> None:
     m, memory = f.module, inst.attrs["memory"]
     index, value = inst.args
     dtype = value.type.dtype
-    shared = isinstance(memory, Shared)
+    shared = isinstance(memory, SharedMemory)
     scope = m.int_constant(SCOPE["Workgroup" if shared else "Device"])
     relaxed = m.int_constant(0)
     if dtype is DType.F32:
@@ -187,7 +193,7 @@ def _add_f32(f: KernelEmitter, inst: Inst, scope: Id, relaxed: Id) -> None:
     """A compare-and-swap loop on the bits: float atomics are an extension few devices have."""
     m, memory = f.module, inst.attrs["memory"]
     index, value = inst.args
-    if isinstance(memory, Shared):
+    if isinstance(memory, SharedMemory):
         raise CodegenError(
             f"kernel {f.kernel.name!r}: no atomic add of f32 in workgroup memory; reduce it by a barrier tree"
         )

@@ -1,4 +1,4 @@
-"""A SPIR-V module under construction: sections, and types and constants that exist once."""
+"""A SPIR-V module under construction: its sections, with one instance of each type and constant."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Module:
         )
 
     def array_block(self, element: Id, stride: int) -> Id:
-        """A block that holds elements without end, ``stride`` bytes apart."""
+        """A block with a runtime array of elements, ``stride`` bytes apart."""
         known = ("OpTypeRuntimeArray", None, (element,)) in self._known
         array = self.declare("OpTypeRuntimeArray", None, element)
         block = self.declare("OpTypeStruct", None, array)

@@ -1,4 +1,4 @@
-"""Memory read as 32-bit words, and the numbers of 16, 8 or 4 bits that lie in them."""
+"""Packed memory: loads of 32-bit words, and the 16-, 8- and 4-bit elements in them."""
 
 from __future__ import annotations
 

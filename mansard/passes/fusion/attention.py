@@ -20,7 +20,7 @@ def merge_attention(groups: Groups, accepts: Callable[[AttentionForm], bool]) ->
         parts = {groups.group_of[o.output] for o in inside}
         closed = all(
             o.output not in live and all(u in inside or u is op for u in users[o.output])
-            for o in inside - form.given
+            for o in inside - form.read_elsewhere
         )
         if target.kind != "contraction" or not closed or {o for g in parts for o in g.ops} != inside:
             continue

@@ -12,7 +12,7 @@ from mansard.analysis.attention import AttentionForm, find_attention
 from mansard.analysis.specialise import is_join
 from mansard.codegen.kernel import KValue
 from mansard.codegen.loop_nest import Nest, Read, Root
-from mansard.codegen.loop_partition import Segment, segments
+from mansard.codegen.loop_partition import LoopPiece, partition_loop
 from mansard.codegen.schedules.common.base import Frame, estimate
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -49,7 +49,7 @@ class AttentionNest(Nest):
         self.scores = Root(form.scores, (*at, Linear.dim(depth)), (depth,), False)
         (self.key_loop,), self.depth_loop = self.weighted.inner, depth
         inside = {form.weighted, form.scores, *form.softmax, *form.chain}
-        given = {op for op in form.given if op.output in outputs}
+        given = {op for op in form.read_elsewhere if op.output in outputs}
         self.statistics = [
             Root(op, (*(p.compose(self.weighted.index) for p in at), Linear.dim(self.key_loop)), (), True)
             for op, at in form.partial or ()
@@ -76,12 +76,12 @@ class AttentionNest(Nest):
         """One factor of a product as a root of its own, for analysis."""
         return dataclasses.replace(root, op=dataclasses.replace(root.op, body=factor), stores=False)
 
-    def parts(self) -> list[Segment]:
+    def parts(self) -> list[LoopPiece]:
         """The keys in the parts in which keys and values lie."""
         sides = [self.factor(self.scores, self.form.key), self.factor(self.weighted, self.form.value)]
         if not isinstance(self.extents[self.key_loop], int):
             return []
-        return segments(self, self.key_loop, sides)
+        return partition_loop(self, self.key_loop, sides)
 
     def mask_reads(self) -> list[Read]:
         """The buffer reads of the maps between the scores and the softmax."""
@@ -343,16 +343,16 @@ def fold_parts(
         with ev.scope():  # a single block: its reads need not wait for a loop to begin
             return step(b.idx(0), b.idx(block), inits)
     if len(parts) < 2:
-        bounds: list[tuple[KValue, KValue, Segment | None]] = [(b.idx(0), end, None)]
+        bounds: list[tuple[KValue, KValue, LoopPiece | None]] = [(b.idx(0), end, None)]
     else:
         tops = [frame.minimum(b.idx(part.upper), end) for part in parts]
         bounds = [(b.idx(part.lower), top, part) for part, top in zip(parts, tops, strict=True)]
     values = inits
     for lower, upper, part in bounds:
         with b.for_(lower, upper, b.idx(block), inits=values) as loop, ev.scope():
-            ev.special = part.ops if part is not None else {}
+            ev.specialised = part.ops if part is not None else {}
             count = frame.minimum(b.idx(block), b.sub(upper, loop.index))
             loop.yield_(*step(loop.index, count, loop.carried))
         values = loop.results
-        ev.special = {}
+        ev.specialised = {}
     return values

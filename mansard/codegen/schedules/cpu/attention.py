@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from mansard import dims
 from mansard.analysis.attention import AttentionForm
-from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel import KValue, SharedMemory
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Read
 from mansard.codegen.math.exponential import exp_below_zero
@@ -257,12 +257,12 @@ class _RowVectors:
             value = b.splat(ev.part(root, factor), lanes)
             b.store(self.rows, b.add(b.mul(key.index, b.idx(extent)), step.index), value)
 
-    def _row_load(self, memory: Shared, row: KValue, v: int) -> KValue:
+    def _row_load(self, memory: SharedMemory, row: KValue, v: int) -> KValue:
         b = self.b
         index = b.add(b.mul(row, b.idx(self.width)), b.idx(v * self.lanes))
         return b.load(memory, index, self.lanes)
 
-    def _row_store(self, memory: Shared, row: KValue, v: int, value: KValue) -> None:
+    def _row_store(self, memory: SharedMemory, row: KValue, v: int, value: KValue) -> None:
         b = self.b
         index = b.add(b.mul(row, b.idx(self.width)), b.idx(v * self.lanes))
         b.store(memory, index, value)
@@ -310,7 +310,7 @@ class _RowVectors:
     def _product(
         self,
         steps: KValue | int,
-        memory: Shared,
+        memory: SharedMemory,
         factor: Callable[[int, KValue], KValue],
         count: int,
         inits: Sequence[KValue],

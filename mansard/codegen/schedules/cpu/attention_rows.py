@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mansard import dims
-from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel import KValue, SharedMemory
 from mansard.codegen.math.exponential import exp_below_zero
 from mansard.codegen.schedules.common.attention_nest import (
     AttentionLoops,
@@ -138,7 +138,7 @@ class AlongKeys:
                 sums = sum_each(b, [step.results[i * self.rows + r] for i in range(keys)])
                 b.store(self.scores, b.add(b.idx(r * self.stride), loop.index), sums)
 
-    def _at(self, memory: Shared, base: int, index: KValue, lanes: int) -> KValue:
+    def _at(self, memory: SharedMemory, base: int, index: KValue, lanes: int) -> KValue:
         return self.b.load(memory, self.b.add(self.b.idx(base), index), lanes)
 
     def _along(

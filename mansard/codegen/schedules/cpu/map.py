@@ -5,7 +5,7 @@ from __future__ import annotations
 from mansard import dims
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
-from mansard.codegen.loop_partition import segments
+from mansard.codegen.loop_partition import partition_loop
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.cpu import transpose
 from mansard.codegen.schedules.cpu.transpose import MIN_SIDE, crossing, square
@@ -43,7 +43,9 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     size = ev.dim(extent)
     upper = frame.minimum(b.add(lower, b.idx(BLOCK)), size) if blocks != 1 else size
 
-    parts = segments(nest, inner[-1]) if blocks == 1 and isinstance(extent, int) and len(inner) == 1 else []
+    parts = (
+        partition_loop(nest, inner[-1]) if blocks == 1 and isinstance(extent, int) and len(inner) == 1 else []
+    )
 
     def row() -> None:
         if len(parts) < 2:
@@ -52,7 +54,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
             width = part.upper - part.lower
             map_lanes = choose_lanes(width, lanes)
             with ev.scope():
-                ev.special = part.ops
+                ev.specialised = part.ops
                 frame.vector_loop(
                     inner,
                     b.idx(part.lower),
@@ -62,7 +64,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
                     width >= map_lanes,
                     emit,
                 )
-        ev.special = {}
+        ev.specialised = {}
 
     if not outer:
         row()

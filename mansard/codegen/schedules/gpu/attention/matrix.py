@@ -350,10 +350,10 @@ class _MatrixFlash:
             else:  # not used by what is evaluated
                 self._bind_row(self.b.idx(0))
                 ev.bind([self.nest.key_loop], self.b.idx(0))
-            ev.special = special
+            ev.specialised = special
             ev.reduced[self.form.scores] = score
             value = ev.value(self.form.masked, self.nest.masked_index())
-            ev.special = {}
+            ev.specialised = {}
         return value
 
     def _softmax(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mansard import dims
-from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel import KValue, SharedMemory
 from mansard.codegen.loop_nest import Root
 from mansard.codegen.math.exponential import exp_below_zero
 from mansard.codegen.schedules.common.attention_nest import (
@@ -188,12 +188,12 @@ class FlashTile:
         return whole
 
     def _fill(
-        self, memory: Shared, stride: int, reads: Sequence[Callable[[], tuple[KValue, KValue, KValue]]]
+        self, memory: SharedMemory, stride: int, reads: Sequence[Callable[[], tuple[KValue, KValue, KValue]]]
     ) -> None:
         for start in range(0, len(reads), IN_FLIGHT):
             self._put([(memory, stride, read()) for read in reads[start : start + IN_FLIGHT]])
 
-    def _put(self, ready: Sequence[tuple[Shared, int, tuple[KValue, KValue, KValue]]]) -> None:
+    def _put(self, ready: Sequence[tuple[SharedMemory, int, tuple[KValue, KValue, KValue]]]) -> None:
         b = self.b
         for memory, stride, (line, vector, value) in ready:
             b.store(memory, b.add(b.mul(line, b.idx(stride)), vector), value)
@@ -271,7 +271,7 @@ class FlashTile:
             self._store_rows(self.scales, b.idx(0), scales)
         return tops, sums
 
-    def _store_rows(self, memory: Shared, base: KValue, values: Sequence[KValue]) -> None:
+    def _store_rows(self, memory: SharedMemory, base: KValue, values: Sequence[KValue]) -> None:
         """One value for each of the invocation's rows into a line of vectors of rows."""
         b = self.b
         if len(values) % VECTOR == 0:

@@ -15,7 +15,7 @@ from mansard import dims
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
-from mansard.codegen.loop_partition import Segment, segments
+from mansard.codegen.loop_partition import LoopPiece, partition_loop
 from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group
@@ -83,14 +83,14 @@ class _Map:
         self.frame = Frame(nest, target, name, self.width)
         self.b, self.ev = self.frame.b, self.frame.ev
 
-    def _parts(self) -> list[Segment]:
+    def _parts(self) -> list[LoopPiece]:
         """Parts of the innermost loop that get code of their own: none, or several of whole vectors."""
         if not self.groups or len(self.groups[-1]) != 1 or not divides(self._extent(), self.lanes):
             return []
         (loop,) = self.groups[-1]
         if not isinstance(self.nest.extents[loop], int):
             return []
-        parts = segments(self.nest, loop)
+        parts = partition_loop(self.nest, loop)
         whole = all(part.lower % self.lanes == 0 for part in parts)
         return parts if whole and len(parts) > 1 else []
 
@@ -182,7 +182,7 @@ class _Map:
                 b.compare("lt", position, b.idx(part.upper)),
             )
             with b.if_(b.binary("and", low, high)), ev.scope():
-                ev.special = part.ops
+                ev.specialised = part.ops
                 for root in nest.roots:
                     ev.store(root.op.output, nest.store_address(root), ev.root(root))
-            ev.special = {}
+            ev.specialised = {}

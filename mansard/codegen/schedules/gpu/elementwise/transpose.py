@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from mansard import dims
 from mansard.codegen.evaluate import register_dtype
-from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel import KValue, SharedMemory
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Read
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
@@ -171,7 +171,7 @@ class _Squares:
                 for root in nest.roots:
                     ev.store(root.op.output, nest.store_address(root), ev.root(root))
 
-    def _turned(self, tile: Shared, column: KValue) -> KValue:
+    def _turned(self, tile: SharedMemory, column: KValue) -> KValue:
         """This invocation's elements of a line across what was stored."""
         b = self.b
         elements = [

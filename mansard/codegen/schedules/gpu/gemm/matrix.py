@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from mansard import dims
-from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel import KValue, SharedMemory
 from mansard.codegen.kernel import matrix as matrices
 from mansard.codegen.kernel_target import KernelTarget, MatrixShape
 from mansard.codegen.loop_nest import Nest
@@ -124,7 +124,7 @@ class _MatrixProduct:
             for operand, side in ((gemm.left, tile.rows), (gemm.right, tile.columns))
         )
         vectors = tile.shared_vectors(gemm.left, gemm.right, gemm.shape)
-        self.memory: Shared = b.shared(DType.I32, vectors, WORDS)
+        self.memory: SharedMemory = b.shared(DType.I32, vectors, WORDS)
         self.left_vectors = gemm.left.vectors(tile.rows, tile.depth)
         self.steps = dims.ceildiv(product.depth, tile.depth)
         self.exact = divides(product.depth, tile.depth)

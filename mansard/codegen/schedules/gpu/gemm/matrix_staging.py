@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mansard import dims
 from mansard.codegen.evaluate import register_dtype
-from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel import KValue, SharedMemory
 from mansard.codegen.loop_nest import Guard, Nest, Root
 from mansard.codegen.schedules.common.base import Frame, divides
 from mansard.codegen.schedules.gpu.gemm.product import LANES, Factor
@@ -306,7 +306,7 @@ class MatrixStager:
             words = b.insert(words, word, i)
         return words
 
-    def store(self, values: Sequence[KValue], memory: Shared, origin: KValue) -> None:
+    def store(self, values: Sequence[KValue], memory: SharedMemory, origin: KValue) -> None:
         """Write what `load` gave to the tile that starts at vector ``origin``."""
         b = self.frame.b
         for place, value in zip(self.places, values, strict=True):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mansard import dims
-from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel import KValue, SharedMemory
 from mansard.codegen.loop_nest import Root
 from mansard.codegen.schedules.common.base import Frame, divides
 from mansard.codegen.schedules.gpu.gemm.product import LANES, Factor
@@ -138,7 +138,7 @@ class Stager:
             depth = frame.minimum(depth, frame.ev.dim(dims.add(self.total_depth, -count)))
         return frame.decode(depth, [frame.nest.total(group) for group in self.factor.depth]), inside
 
-    def store(self, values: Sequence[KValue], memory: Shared, origin: KValue) -> None:
+    def store(self, values: Sequence[KValue], memory: SharedMemory, origin: KValue) -> None:
         """Write what `load` gave to the tile that starts at vector ``origin``."""
         b = self.frame.b
         for place, value in zip(self.places, values, strict=True):
@@ -148,7 +148,7 @@ class Stager:
             with b.if_(place.inside):
                 self._store(place, value, memory, origin)
 
-    def _store(self, place: TileAddress, value: KValue, memory: Shared, origin: KValue) -> None:
+    def _store(self, place: TileAddress, value: KValue, memory: SharedMemory, origin: KValue) -> None:
         b, factor = self.frame.b, self.factor
         vector = b.binary("shr", place.side, b.idx(2))
         at = b.add(b.add(b.mul(place.depth, b.idx(self.stride)), vector), origin)

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from mansard import dims
-from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel import KValue, SharedMemory
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.parameters import Parameters
@@ -85,7 +85,7 @@ class _Tiled:
             frame, product.root, product.right, product.depth, tile.columns, tile.depth, thread, tile.threads
         )
         zero = reduce.start(b, product.root, LANES)
-        self.memory: Shared = b.shared(zero.type.dtype, tile.shared_vectors(product), LANES)
+        self.memory: SharedMemory = b.shared(zero.type.dtype, tile.shared_vectors(product), LANES)
         self.zero = zero
         self.stage = tile.stage_vectors(product)
         self.steps = dims.ceildiv(product.depth, tile.depth * tile.split)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mansard import dims
 from mansard.codegen.evaluate import register_dtype
-from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel import KValue, SharedMemory
 from mansard.codegen.loop_nest import Read
 from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common import reduce
@@ -187,7 +187,7 @@ class GemvKernel(abc.ABC):
 
     def _finish(
         self,
-        exchange: Shared,
+        exchange: SharedMemory,
         sums: Sequence[KValue],
         first: KValue,
         lane: KValue,

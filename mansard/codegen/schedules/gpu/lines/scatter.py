@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from mansard import dims
-from mansard.codegen.kernel import KValue, Shared
+from mansard.codegen.kernel import KValue, SharedMemory
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.schedules.common.base import Scheduled, divides, estimate, power_of_two_below
 from mansard.codegen.schedules.common.lines import Lines
@@ -102,7 +102,7 @@ class _Rows:
     def _at(self, row: KValue, column: KValue) -> KValue:
         return self.b.add(self.b.mul(row, self.lines.dim(self.inner)), column)
 
-    def _block(self, block: KValue, last: Shared) -> None:
+    def _block(self, block: KValue, last: SharedMemory) -> None:
         """A few rows of a new tensor: the last update of each, found by going through the indices once."""
         b, lines, lane = self.b, self.lines, self.group.lane
         first = b.mul(block, b.idx(BLOCK))

@@ -6,7 +6,7 @@ kernel runs; shared memory is needed only between them, and for all of it on oth
 
 from __future__ import annotations
 
-from mansard.codegen.kernel import KernelBuilder, KValue, Shared
+from mansard.codegen.kernel import KernelBuilder, KValue, SharedMemory
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.schedules.common.base import power_of_two_below
 from mansard.dtypes import DType
@@ -27,10 +27,10 @@ class Scratch:
 
     def __init__(self, b: KernelBuilder) -> None:
         self.b = b
-        self._arrays: dict[DType, Shared] = {}
+        self._arrays: dict[DType, SharedMemory] = {}
         self._sizes: dict[DType, int] = {}
 
-    def array(self, dtype: DType, size: int) -> Shared:
+    def array(self, dtype: DType, size: int) -> SharedMemory:
         """The array of a type. The size must be the same for all uses of a kernel."""
         if dtype not in self._arrays:
             self._arrays[dtype] = self.b.shared(dtype, size)
