@@ -164,7 +164,7 @@ class Evaluator:
         return (lanes, along, offset, *((value.id, coefficient) for value, coefficient in moving))
 
     def provide(self, value: Value, address: Linear, data: KValue) -> None:
-        """In this scope, a read of ``value`` at ``address`` (at the bound loops) gives ``data``, without a load."""
+        """Within this scope a read of ``value`` at ``address`` (at the bound loops) gives ``data``."""
         self._cache[value, self.place(address)] = data
 
     def lanes_of(self, position: Linear) -> KValue:

@@ -126,11 +126,11 @@ def _window(b: KernelBuilder, position: KValue, largest: int, count: int) -> lis
         moved = b.compare("ne", bit, b.const(0, DType.I64))
         words = [b.select(moved, words[i + step], words[i]) for i in range(count + step)]
     back = b.sub(b.const(32, DType.I64), shift)
-    words = []
+    window = []
     for word, following in pairwise(words):
         high = b.binary("and", b.binary("shl", word, shift), b.const(_WORD, DType.I64))
-        words.append(b.binary("or", high, b.binary("shr", following, back)))
-    return words
+        window.append(b.binary("or", high, b.binary("shr", following, back)))
+    return window
 
 
 def _product(b: KernelBuilder, significand: KValue, window: list[KValue], limbs: int) -> list[KValue]:
