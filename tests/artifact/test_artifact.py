@@ -72,6 +72,18 @@ def test_a_malformed_plan_is_refused(old, new):
         plan_from_json(text.replace(old, new, 1))
 
 
+def test_fields_are_read_by_their_former_names() -> None:
+    plan = two_device_plan()
+    devices = tuple(dataclasses.replace(device, product_names=("H200",)) for device in plan.devices)
+    decisions = tuple(dataclasses.replace(each, other_operations=3) for each in plan.decisions)
+    plan = dataclasses.replace(plan, devices=devices, decisions=decisions)
+    text = plan_to_json(plan)
+    former = text.replace('"product_names"', '"made_for"').replace('"other_operations"', '"beside"')
+    assert former.count("made_for") == len(devices)
+    assert former.count("beside") == len(decisions)
+    assert plan_from_json(former) == plan
+
+
 def test_reading_gives_back_plan_code_and_weights(artifact):
     plan, resources = read_artifact(artifact)
     assert plan == two_device_plan()
