@@ -107,8 +107,8 @@ class Bench:
     def nothing(self) -> DispatchCommand:
         return DispatchCommand(self.code, "nothing", (), (), (WORKGROUPS, 1, 1))
 
-    def spin(self, turns: int) -> DispatchCommand:
-        return DispatchCommand(self.code, "spin", (BufferRef(self.out),), (turns,), (WORKGROUPS, 1, 1))
+    def spin(self, steps: int) -> DispatchCommand:
+        return DispatchCommand(self.code, "spin", (BufferRef(self.out),), (steps,), (WORKGROUPS, 1, 1))
 
     def runner(self, commands: Sequence[Command]) -> Callable[[], None]:
         """Submits the commands and waits for them."""
@@ -191,9 +191,9 @@ def measure(threads: int | None, seconds: float) -> dict[str, Any]:
     }
     for number in (1, 60, 1000):
         for barriers in (True, False):
-            found = bench.times(listed(bench.nothing(), number, barriers))
-            beyond = {k: round((found[k] - empty[k]) / number, 4) for k in found}
-            row = {"dispatches": number, "barriers": barriers, "run_us": found, "per_dispatch_us": beyond}
+            times = bench.times(listed(bench.nothing(), number, barriers))
+            beyond = {k: round((times[k] - empty[k]) / number, 4) for k in times}
+            row = {"dispatches": number, "barriers": barriers, "run_us": times, "per_dispatch_us": beyond}
             result["nothing"].append(row)
     turns_per_us = _turns_per_us(alone)
     for microseconds in (2, 5, 20, 100):
@@ -204,13 +204,13 @@ def measure(threads: int | None, seconds: float) -> dict[str, Any]:
     return result
 
 
-def _work(bench: Bench, alone: Bench, turns: int) -> dict[str, Any]:
+def _work(bench: Bench, alone: Bench, steps: int) -> dict[str, Any]:
     number, threads = 60, bench.device.threads
     both: tuple[list[dict[str, float]], list[dict[str, float]]] = ([], [])
     for _ in range(3):  # in turn, so that both see the same machine
-        for found, which in zip(both, (bench, alone), strict=True):
-            found.append(which.times(listed(which.spin(turns), number, True)))
-    ours, one = ({k: min(times[k] for times in found) for k in ("min", "median")} for found in both)
+        for rows, which in zip(both, (bench, alone), strict=True):
+            rows.append(which.times(listed(which.spin(steps), number, True)))
+    ours, one = ({k: min(times[k] for times in rows) for k in ("min", "median")} for rows in both)
     return {
         "kernel_us": round(one["min"] / number, 3),
         "dispatch_us": {k: round(v / number, 3) for k, v in ours.items()},
@@ -220,8 +220,8 @@ def _work(bench: Bench, alone: Bench, turns: int) -> dict[str, Any]:
 
 
 def _turns_per_us(bench: Bench) -> float:
-    turns = 20_000
-    return turns * WORKGROUPS / bench.times([bench.spin(turns)])["min"]
+    steps = 20_000
+    return steps * WORKGROUPS / bench.times([bench.spin(steps)])["min"]
 
 
 def _measure_device(arguments: argparse.Namespace) -> dict[str, Any]:

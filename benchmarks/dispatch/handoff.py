@@ -68,40 +68,40 @@ def _usable() -> list[str]:
     return [device.info.id for device in opened if not device.capabilities.simulated]
 
 
-def measure(devices: Sequence[Device], turns: int) -> list[dict[str, Any]]:
+def measure(devices: Sequence[Device], repeats: int) -> list[dict[str, Any]]:
     """A row for each way of handing over; times in microseconds."""
     rows = []
     for attended in (True, False):
         for target in devices:
             wake(target)
-            found = from_host(target, turns, attended=attended)
-            rows.append(_row("host", target.info.id, 0.0, attended, found))
+            handoffs = from_host(target, repeats, attended=attended)
+            rows.append(_row("host", target.info.id, 0.0, attended, handoffs))
         for source in devices:
             for seconds in (0.0, WORK_SECONDS):
                 for target in devices:
                     wake(source)
                     wake(target)
-                    found = between(source, target, turns, seconds, attended=attended)
-                    rows.append(_row(source.info.id, target.info.id, seconds, attended, found))
+                    handoffs = between(source, target, repeats, seconds, attended=attended)
+                    rows.append(_row(source.info.id, target.info.id, seconds, attended, handoffs))
                 wake(source)
-                found = to_host(source, turns, seconds, attended=attended)
-                rows.append(_row(source.info.id, "host", seconds, attended, found))
+                handoffs = to_host(source, repeats, seconds, attended=attended)
+                rows.append(_row(source.info.id, "host", seconds, attended, handoffs))
     return rows
 
 
 def _row(
-    source: str, target: str, seconds: float, attended: bool, found: Sequence[Handoff]
+    source: str, target: str, seconds: float, attended: bool, handoffs: Sequence[Handoff]
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "from": source,
         "to": target,
         "work_us": round(seconds * 1e6),
         "host": "waits" if attended else "away",
-        "min_us": round(min(each.total for each in found) / 1e3, 2),
-        "median_us": round(statistics.median(each.total for each in found) / 1e3, 2),
+        "min_us": round(min(each.total for each in handoffs) / 1e3, 2),
+        "median_us": round(statistics.median(each.total for each in handoffs) / 1e3, 2),
     }
     for part in PARTS:
-        times = [time for each in found if (time := getattr(each, part)) is not None]
+        times = [time for each in handoffs if (time := getattr(each, part)) is not None]
         if times:
             row[f"{part}_us"] = round(statistics.median(times) / 1e3, 2)
     return row

@@ -123,9 +123,9 @@ class Bench:
         self.buffers = [self.device.allocate(4096) for _ in range(2)]
         self.timeline, self.value = Semaphore("bench"), 0
 
-    def spin(self, turns: int) -> DispatchCommand:
+    def spin(self, steps: int) -> DispatchCommand:
         refs = (BufferRef(self.buffers[0]), BufferRef(self.buffers[1]))
-        return DispatchCommand(self.code, "spin", refs, (turns, -1), (1, 1, 1))
+        return DispatchCommand(self.code, "spin", refs, (steps, -1), (1, 1, 1))
 
     def times(self, recorded: CommandBuffer, before: CommandBuffer | None = None) -> dict[str, float]:
         """Microseconds of a submission alone, and with the wait: least and median of all runs.
@@ -164,7 +164,7 @@ class Bench:
         """Microseconds of recordings that follow one another, submitted in one call."""
         return self._least_run(recorded, chained=True)
 
-    def together(self, recorded: Sequence[CommandBuffer]) -> float:
+    def concurrently(self, recorded: Sequence[CommandBuffer]) -> float:
         """Microseconds of recordings that need not wait for each other."""
         return self._least_run(recorded, chained=False)
 
@@ -174,12 +174,12 @@ class Bench:
         while len(runs) < 10 or time.perf_counter() < until:
             points = [Point(Semaphore("bench"), 1) for _ in recorded]
             waits = [(), *((point,) for point in points[:-1])] if chained else [() for _ in points]
-            batches = [
+            submissions = [
                 Submission(commands, wait, (point,))
                 for commands, wait, point in zip(recorded, waits, points, strict=True)
             ]
             begin = time.perf_counter_ns()
-            self.device.submit(batches)
+            self.device.submit(submissions)
             for point in points:
                 point.wait()
             runs.append((time.perf_counter_ns() - begin) / 1e3)
@@ -221,21 +221,21 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
     for number in (1, 60, 5000):
         for barriers in (True, False):
             commands = listed(bench.spin(0), number, barriers)
-            found = bench.times(bench.device.record(commands))
-            found["device_us"] = bench.device_us(commands)
-            row = {"dispatches": number, "barriers": barriers, **found}
-            row["per_dispatch_us"] = round(found["submit_us"] / number, 4)
-            row["run_per_dispatch_us"] = round(found["run_us"] / number, 4)
+            times = bench.times(bench.device.record(commands))
+            times["device_us"] = bench.device_us(commands)
+            row = {"dispatches": number, "barriers": barriers, **times}
+            row["per_dispatch_us"] = round(times["submit_us"] / number, 4)
+            row["run_per_dispatch_us"] = round(times["run_us"] / number, 4)
             result["replay"].append(row)
     software = bench.device.info.kind == "software"
-    turns = 200 if software else 1000
-    short = bench.device.record([bench.spin(turns)])
+    steps = 200 if software else 1000
+    short = bench.device.record([bench.spin(steps)])
     for _ in range(5):
-        recorded = bench.device.record([bench.spin(turns)])
-        rested, found = bench.times(recorded), bench.times(recorded, short)
+        recorded = bench.device.record([bench.spin(steps)])
+        rested, times = bench.times(recorded), bench.times(recorded, short)
         rest = {f"rested_{name}": us for name, us in rested.items() if name.startswith("submit")}
-        result["long"].append({"turns": turns, **found, **rest})
-        turns *= 4 if software else 10
+        result["long"].append({"turns": steps, **times, **rest})
+        steps *= 4 if software else 10
     for direction in ("upload", "download"):
         result["copy"].append({"direction": direction, **_copy_rates(bench, direction)})
     result["queues"] = _queues(bench)
@@ -261,28 +261,28 @@ def _queues(bench: Bench) -> dict[str, float]:
     size = 64 << 20
     host = bench.device.allocate(size, MemoryKind.SHARED)
     local = bench.device.allocate(size)
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for name, count in (("4KB", 4096), ("1MB", 1 << 20), ("16MB", 16 << 20)):
         up = CopyCommand(BufferRef(host), BufferRef(local), count)
         down = CopyCommand(BufferRef(local), BufferRef(host), count)
         one = bench.device.record([up, BarrierCommand(), bench.spin(0), BarrierCommand(), down])
-        found[f"chain_{name}_one_queue_us"] = bench.times(one)["run_us"]
+        times[f"chain_{name}_one_queue_us"] = bench.times(one)["run_us"]
         chain = [
             bench.device.record([up], queue=QueueKind.TRANSFER),
             bench.device.record([bench.spin(0)]),
             bench.device.record([down], queue=QueueKind.TRANSFER),
         ]
-        found[f"chain_{name}_two_queues_us"] = bench.chained(chain)
-    turns = 300_000 if bench.device.info.kind != "software" else 50_000
-    kernel = bench.device.record([bench.spin(turns)])
+        times[f"chain_{name}_two_queues_us"] = bench.chained(chain)
+    steps = 300_000 if bench.device.info.kind != "software" else 50_000
+    kernel = bench.device.record([bench.spin(steps)])
     upload = CopyCommand(BufferRef(host), BufferRef(local), size)
-    beside = bench.device.record([upload], queue=QueueKind.TRANSFER)
-    after = bench.device.record([bench.spin(turns), upload])
-    found["kernel_us"] = bench.times(kernel)["run_us"]
-    found["upload_us"] = bench.times(beside)["run_us"]
-    found["both_one_queue_us"] = bench.times(after)["run_us"]
-    found["both_two_queues_us"] = bench.together([kernel, beside])
-    return found
+    upload_alone = bench.device.record([upload], queue=QueueKind.TRANSFER)
+    after = bench.device.record([bench.spin(steps), upload])
+    times["kernel_us"] = bench.times(kernel)["run_us"]
+    times["upload_us"] = bench.times(upload_alone)["run_us"]
+    times["both_one_queue_us"] = bench.times(after)["run_us"]
+    times["both_two_queues_us"] = bench.concurrently([kernel, upload_alone])
+    return times
 
 
 def _least(call: Callable[[], None], times: int) -> float:

@@ -74,11 +74,11 @@ MODELS = tuple(name for name, case in CASES.items() if not case.micro)
 DEFAULT_MODELS = ("mobilenet_v2", "minilm", "deeplabv3", "resnet50")
 
 
-def relative_error(found: np.ndarray, reference: np.ndarray) -> float:
+def relative_error(actual: np.ndarray, reference: np.ndarray) -> float:
     """max |found - reference| / max |reference|; infinite when a shape or a NaN differs."""
-    if found.shape != reference.shape:
-        raise ValueError(f"the output has shape {found.shape}, the reference {reference.shape}")
-    error = float(np.abs(found.astype(np.float64) - reference).max() / np.abs(reference).max())
+    if actual.shape != reference.shape:
+        raise ValueError(f"the output has shape {actual.shape}, the reference {reference.shape}")
+    error = float(np.abs(actual.astype(np.float64) - reference).max() / np.abs(reference).max())
     return error if np.isfinite(error) else float("inf")
 
 

@@ -46,13 +46,13 @@ class Runner:
     def versions(self, peer: Peer) -> dict[str, str]:
         """Versions of what a peer consists of. Raises StepFailed naming what is missing and its command."""
         try:
-            found = self._step(peer, "versions", peer.name)
+            versions = self._step(peer, "versions", peer.name)
         except StepFailed as failure:  # an environment without NumPy, or none
             raise StepFailed(f"not installed ({failure}): {peer.install}") from None
-        missing = [package for package, version in found.items() if version is None]
+        missing = [package for package, version in versions.items() if version is None]
         if missing:
             raise StepFailed(f"not installed ({', '.join(missing)}): {peer.install}")
-        return found
+        return versions
 
     def prepare(self, case: Case) -> None:
         """Write a network's weights, inputs and references, unless they are there."""
@@ -75,20 +75,20 @@ class Runner:
             return json.loads(memo.read_text())
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        found = self._step(peer, "build", case.name, peer.name)
+        answer = self._step(peer, "build", case.name, peer.name)
         if peer.recompiles:
             second = self._step(peer, "build", case.name, peer.name)
-            found["recompile_s"] = second["compile_s"]
-        memo.write_text(json.dumps(found))
+            answer["recompile_s"] = second["compile_s"]
+        memo.write_text(json.dumps(answer))
         os.sync()  # gigabytes still on their way to the disk would disturb the runs
-        return found
+        return answer
 
     def run(self, peer: Peer, case: Case) -> dict[str, Any]:
         """Time a peer once."""
-        found = self._step(peer, "run", case.name, peer.name)
+        answer = self._step(peer, "run", case.name, peer.name)
         files = [f for f in peer.files(case, folder(self.work, case, peer), self.work) if f.exists()]
-        found["artifact_mb"] = sum(f.stat().st_size for f in files) / 1e6
-        return found
+        answer["artifact_mb"] = sum(f.stat().st_size for f in files) / 1e6
+        return answer
 
     def _step(self, peer: Peer, step: str, *names: str) -> dict[str, Any]:
         python = self.python(peer)

@@ -70,10 +70,10 @@ def shares(
     Best times are compared with best rates: both are what the machine does when nothing disturbs it.
     """
     where = f"{threads} thread{'s' if threads > 1 else ''}"
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
 
     def add(name: str, value: float, unit: str) -> None:
-        found[f"{name}, {where}"] = {"value": value, "unit": unit}
+        rows[f"{name}, {where}"] = {"value": value, "unit": unit}
 
     add("FMA peak, f32", limit["gflops"], "GFLOP/s")
     add("reads from memory", limit["gbs"], "GB/s")
@@ -86,7 +86,7 @@ def shares(
             rate = amount / micro[name]["min_ms"] * 1e-6
             add(title, rate, "GFLOP/s" if key == "gflops" else "GB/s")
             add(f"{title}, share of the limit", 100 * rate / limit[key], "%")
-    return found
+    return rows
 
 
 def dispatch_costs(threads: int) -> dict[str, dict[str, Any]]:

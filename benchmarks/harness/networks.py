@@ -45,8 +45,8 @@ def entry(case: Case, work: Path) -> nn.Module:
 def tensors(case: Case, arrays: list[np.ndarray]) -> tuple[torch.Tensor, ...]:
     """The inputs as tensors of the case's element type."""
     dtype = getattr(torch, case.dtype)
-    found = [torch.from_numpy(array) for array in arrays]
-    return tuple(t.to(dtype) if t.is_floating_point() else t for t in found)
+    converted = [torch.from_numpy(array) for array in arrays]
+    return tuple(t.to(dtype) if t.is_floating_point() else t for t in converted)
 
 
 class Forward(nn.Module):

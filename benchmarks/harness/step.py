@@ -71,7 +71,7 @@ def run(peer: Peer, case: Case, work: Path, threads: int) -> dict[str, Any]:
     base, begin = resident_mb(), time.perf_counter()
     call = peer.load(case, folder(work, case, peer), work, arrays, threads)
     loaded = time.perf_counter()
-    found = call().copy()
+    output = call().copy()
     first_s = time.perf_counter() - loaded
     times = time_calls(call)
     peak = peak_mb()
@@ -82,7 +82,7 @@ def run(peer: Peer, case: Case, work: Path, threads: int) -> dict[str, Any]:
         "runs": len(times),
         "peak_rss_mb": peak,
         "live_mb": peak - base,
-        "max_rel_err": relative_error(found, case.reference(work)),
+        "max_rel_err": relative_error(output, case.reference(work)),
         **peer.details(),
     }
 
@@ -98,8 +98,8 @@ def time_calls(call: Any) -> list[float]:
     warm = [once()]
     while len(warm) < 3 or sum(warm) < WARM_S:
         warm.append(once())
-    least = 7 if warm[-1] > 1 else 10
-    wanted = min(1000, max(least, round(TIMED_S / warm[-1])))
+    min_calls = 7 if warm[-1] > 1 else 10
+    wanted = min(1000, max(min_calls, round(TIMED_S / warm[-1])))
     return [once() for _ in range(wanted)]
 
 
@@ -117,13 +117,13 @@ def versions(peer: Peer) -> dict[str, Any]:
     """Versions of the peer's packages in this environment; those missing are None."""
     import importlib.metadata  # 3 MB that a measured process need not hold
 
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     for package in peer.packages:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+            versions[package] = None
+    return versions
 
 
 def main(arguments: list[str]) -> None:

@@ -76,13 +76,13 @@ def pipeline(settings: Settings) -> Rows:
     for size in sizes:
         example = size.example()
         by_hand = PlacementOptions(pins=((example.second, settings.gpu), ("*", "cpu")))
-        ways = [
+        placements = [
             *_alone(settings),
             Way("by hand", ("cpu", settings.gpu), by_hand),
             Way("placed for latency", ("cpu", settings.gpu), PlacementOptions()),
             Way("placed for throughput", ("cpu", settings.gpu), PlacementOptions(objective="throughput")),
         ]
-        rows += [{"model": str(size), **measure(example, way, settings)} for way in ways]
+        rows += [{"model": str(size), **measure(example, way, settings)} for way in placements]
         rows += _peers(size, example, settings)
     return rows
 
@@ -92,9 +92,9 @@ def memory(settings: Settings) -> Rows:
     size = FeedForward(256, 512, 4) if settings.small else FeedForward()
     limit = size.weight_bytes // 2
     both = PlacementOptions(memory=((settings.gpu, limit),))
-    ways = [*_alone(settings), Way("limited", ("cpu", settings.gpu), both)]
+    placements = [*_alone(settings), Way("limited", ("cpu", settings.gpu), both)]
     example, rows = size.example(), []
-    for way in ways:
+    for way in placements:
         row = {"model": str(size), "weight_bytes": size.weight_bytes, **measure(example, way, settings)}
         rows.append({**row, "limit_bytes": limit} if way.name == "limited" else row)
     return rows + _peers(size, example, settings)
@@ -122,9 +122,9 @@ def copies(settings: Settings) -> Rows:
         "blocks, every other": (blocks.example(), PlacementOptions(pins=_every_other(blocks, settings.gpu))),
     }
     for name, (example, placement) in cases.items():
-        made = compile_graph(example.graph, CompileOptions(targets=both, placement=placement))
+        compiled = compile_graph(example.graph, CompileOptions(targets=both, placement=placement))
         calls = 10
-        with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
+        with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
             model(*example.inputs(0))
             before = model.stats.device_copies, model.stats.device_bytes
             host = model.stats.host_copies, model.stats.host_bytes
@@ -133,12 +133,12 @@ def copies(settings: Settings) -> Rows:
             after = model.stats
             transfers = [
                 step
-                for device in made.plan.devices
+                for device in compiled.plan.devices
                 for segment in device.segments
                 for step in segment.steps
                 if type(step).__name__ == "TransferStep"
             ]
-            prediction = made.plan.prediction
+            prediction = compiled.plan.prediction
             rows.append({
                 "model": name, "calls": calls, "error": error, "transfers_in_plan": len(transfers),
                 "predicted_bytes": prediction.copied_bytes if prediction else None,
@@ -159,10 +159,10 @@ def _peers(size: Recommender | FeedForward | Product, example: Example, settings
     from benchmarks.heterogeneous import pytorch as peers
 
     if isinstance(size, Recommender):
-        ways = peers.recommender(size, example)
+        calls = peers.recommender(size, example)
     else:
-        ways = peers.feed_forward(size, example) if isinstance(size, FeedForward) else peers.product(example)
-    rows = peers.rows(example, ways, settings.in_flight, settings.seconds)
+        calls = peers.feed_forward(size, example) if isinstance(size, FeedForward) else peers.product(example)
+    rows = peers.rows(example, calls, settings.in_flight, settings.seconds)
     for row in rows:
         print(json.dumps(row), flush=True)
     return [{"model": str(size), **row} for row in rows]
@@ -172,24 +172,24 @@ def measure(example: Example, way: Way, settings: Settings) -> dict[str, Any]:
     """A row of one way; what fails has a row with the error."""
     begin = time.perf_counter()
     try:
-        made = compile_graph(example.graph, CompileOptions(targets=way.devices, placement=way.placement))
+        artifact = compile_graph(example.graph, CompileOptions(targets=way.devices, placement=way.placement))
         compiled = time.perf_counter() - begin
-        resources = MemoryResources(made.executables, made.weights)
-        with Model(made.plan, resources, max_in_flight=settings.in_flight) as model:
+        resources = MemoryResources(artifact.executables, artifact.weights)
+        with Model(artifact.plan, resources, max_in_flight=settings.in_flight) as model:
             row = _measured(model, example, settings)
             row["stages_ms"] = _stages(model, example)
     except Exception as error:
         traceback.print_exc()
         return {"way": way.name, "failed": str(error)}
-    prediction = made.plan.prediction
+    prediction = artifact.plan.prediction
     assert prediction is not None
     row["predicted"] = {
         "latency_ms": prediction.latency_ms, "cost_ms": prediction.cost_ms, "bound_ms": prediction.bound_ms,
         "objective": prediction.objective, "method": prediction.method,
     }  # fmt: skip
-    found: dict[str, Any] = {"way": way.name, "compile_s": compiled, **row}
-    print(json.dumps(found), flush=True)
-    return found
+    row_of_way: dict[str, Any] = {"way": way.name, "compile_s": compiled, **row}
+    print(json.dumps(row_of_way), flush=True)
+    return row_of_way
 
 
 def _measured(model: Model, example: Example, settings: Settings) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def _measured(model: Model, example: Example, settings: Settings) -> dict[str, A
     busy = {slot: min(p.devices[slot]["busy_ms"] for p in profiles) for slot in slots}
     some = max(2, min(200, count // 4))
     in_step = model.profile(*requests[0], requests=some, in_flight=1, lockstep=True)
-    together = model.profile(*requests[0], requests=some, in_flight=settings.in_flight)
+    pipelined = model.profile(*requests[0], requests=some, in_flight=settings.in_flight)
     ledger = [row for row in model.memory() if row.what == "weights"]
     weights = {
         slot.name: sum(r.bytes for r in ledger if r.device == slot.name) for slot in model.bind().slots
@@ -218,8 +218,8 @@ def _measured(model: Model, example: Example, settings: Settings) -> dict[str, A
         "error": error, "latency_ms": latency, "least_ms": min(times), "in_flight": settings.in_flight,
         "in_flight_ms": served, "in_batches_ms": batched, "busy_ms": busy, "bound_ms": bound,
         "efficiency": bound / served,
-        "lockstep_ms": in_step.latency_ms / some, "profiled_in_flight_ms": together.latency_ms / some,
-        "all_busy_percent": 100 * together.all_busy_ms / together.latency_ms,
+        "lockstep_ms": in_step.latency_ms / some, "profiled_in_flight_ms": pipelined.latency_ms / some,
+        "all_busy_percent": 100 * pipelined.all_busy_ms / pipelined.latency_ms,
         "dispatches": dict(profiles[0].dispatches), "weights": weights,
         "shares": [str(share) for share in model.shares],
     }  # fmt: skip
@@ -228,15 +228,15 @@ def _measured(model: Model, example: Example, settings: Settings) -> dict[str, A
 def _stages(model: Model, example: Example) -> dict[str, float]:
     """Milliseconds of the dispatches of each part of the model and device; the least of some calls."""
     part = {(d.device, d.dispatch): d.location for d in model.plan.decisions}
-    found: dict[str, float] = {}
+    stages: dict[str, float] = {}
     for _ in range(6):
         sums: dict[str, float] = {}
         for row in model.profile(*example.inputs(0)).rows:
             name = f"{part.get((row.slot, row.label), 'copies')} on {row.slot}"
             name = name if name.startswith(("session", "catalogue", "copies")) else f"on {row.slot}"
             sums[name] = sums.get(name, 0.0) + (row.end_ns - row.start_ns) / 1e6
-        found = {name: min(ms, found.get(name, ms)) for name, ms in sums.items()}
-    return found
+        stages = {name: min(ms, stages.get(name, ms)) for name, ms in sums.items()}
+    return stages
 
 
 async def _serve(model: Model, requests: Sequence[list[Any]], count: int, clients: int) -> float:

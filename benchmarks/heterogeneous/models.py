@@ -73,14 +73,14 @@ class Recommender:
             return b.constant(name, Constant.of(array, name), array.shape, F32)
 
         rows = held("table", table)
-        found = Gather(1, (Arg(0, I64), Index(1)), F32)
-        x = b.generic([items, rows], [IndexMap.of_dims((None, 0)), None], (self.length, h), found)
+        gathered = Gather(1, (Arg(0, I64), Index(1)), F32)
+        x = b.generic([items, rows], [IndexMap.of_dims((None, 0)), None], (self.length, h), gathered)
         gates = _plus(b, _product(b, x, held("into", into)), held("bias", bias))
         recurrent, inner_bias = held("within", within), held("inner", inner)
         state = b.constant("start", Constant.of(np.zeros((1, h), np.float32), "start"), (1, h), F32)
         for step in range(self.length):
-            own = _plus(b, _product(b, state, recurrent), inner_bias)
-            state = self._cell(b, gates, own, state, step)
+            recurrence = _plus(b, _product(b, state, recurrent), inner_bias)
+            state = self._cell(b, gates, recurrence, state, step)
         b.location = Location("catalogue")
         scores = b.generic(
             [state, rows],
@@ -108,7 +108,7 @@ class Recommender:
 
         return Example(b.build([b.reshape(best, (1, self.best))], ["best"]), inputs, expected, "catalogue")
 
-    def _cell(self, b: GraphBuilder, gates: Value, own: Value, state: Value, step: int) -> Value:
+    def _cell(self, b: GraphBuilder, gates: Value, recurrence: Value, state: Value, step: int) -> Value:
         """The hidden state (1, hidden) after one more item, by the gates of the item and of the state."""
         h = self.hidden
 
@@ -123,7 +123,11 @@ class Recommender:
         body = _f32("add", _f32("mul", _f32("sub", one, update), new), _f32("mul", update, a[6]))
         maps = [*(at(step, part) for part in range(3)), *(at(None, part) for part in range(3))]
         return b.generic(
-            [gates] * 3 + [own] * 3 + [state], [*maps, IndexMap.identity(2)], (1, h), body, name="hidden"
+            [gates] * 3 + [recurrence] * 3 + [state],
+            [*maps, IndexMap.identity(2)],
+            (1, h),
+            body,
+            name="hidden",
         )
 
 

@@ -55,7 +55,7 @@ def recommender(size: Recommender, example: Example) -> dict[str, Call]:
     weights = {c.key: torch.from_numpy(c.load()) for c in example.graph.constants.values()}
     session = _Session(weights).eval()
     on_cpu: Call = lambda x: _best(weights["table"], session(torch.from_numpy(x[0])), size.best).numpy()  # noqa: E731
-    ways = {"torch cpu": on_cpu}
+    calls = {"torch cpu": on_cpu}
     if torch.cuda.is_available():
         moved = {name: tensor.cuda() for name, tensor in weights.items()}
         there = _Session(moved).cuda().eval()
@@ -74,8 +74,8 @@ def recommender(size: Recommender, example: Example) -> dict[str, Call]:
             hidden = session(torch.from_numpy(x[0]))
             return _best(moved["table"], hidden.cuda(), size.best).cpu().numpy()
 
-        ways |= {"torch gpu": on_gpu, "torch gpu, CUDA graph": captured, "torch by hand": by_hand}
-    return ways
+        calls |= {"torch gpu": on_gpu, "torch gpu, CUDA graph": captured, "torch by hand": by_hand}
+    return calls
 
 
 _CAPTURING = threading.Lock()
@@ -109,7 +109,7 @@ def feed_forward(size: FeedForward, example: Example) -> dict[str, Call]:
         for c in example.graph.constants.values()
     }
     blocks = [[weights[f"block{n}.{part}"] for part in ("gate", "up", "down")] for n in range(size.blocks)]
-    ways = {"torch cpu": lambda x: _forward(torch.from_numpy(x[0]), blocks).numpy()}
+    calls = {"torch cpu": lambda x: _forward(torch.from_numpy(x[0]), blocks).numpy()}
     if torch.cuda.is_available():
         half = size.blocks // 2
         moved = [[w.cuda() for w in block] for block in blocks]
@@ -125,12 +125,12 @@ def feed_forward(size: FeedForward, example: Example) -> dict[str, Call]:
                 return _forward(y, _brought(pinned, stream)).cpu().numpy()
 
         copying, stream = threading.Lock(), torch.cuda.Stream()
-        ways |= {
+        calls |= {
             "torch gpu": lambda x: _forward(torch.from_numpy(x[0]).cuda(), moved).cpu().numpy(),
             "torch limited: half on each": on_both,
             "torch limited: brought each call": offloaded,
         }
-    return ways
+    return calls
 
 
 def _brought(blocks: Any, stream: torch.cuda.Stream) -> Any:
@@ -163,24 +163,24 @@ def product(example: Example) -> dict[str, Call]:
     """One large product on each device."""
     (constant,) = example.graph.constants.values()
     w = torch.from_numpy(constant.load())
-    ways: dict[str, Call] = {"torch cpu": lambda x: (torch.from_numpy(x[0]) @ w).numpy()}
+    calls: dict[str, Call] = {"torch cpu": lambda x: (torch.from_numpy(x[0]) @ w).numpy()}
     if torch.cuda.is_available():
         moved = w.cuda()
-        ways["torch gpu"] = lambda x: (torch.from_numpy(x[0]).cuda() @ moved).cpu().numpy()
-    return ways
+        calls["torch gpu"] = lambda x: (torch.from_numpy(x[0]).cuda() @ moved).cpu().numpy()
+    return calls
 
 
-def rows(example: Example, ways: dict[str, Call], in_flight: int, seconds: float) -> Rows:
+def rows(example: Example, calls: dict[str, Call], in_flight: int, seconds: float) -> Rows:
     """A row per way: latency of calls one after the other, and per request with several threads."""
-    found = []
+    measured = []
     requests = [example.inputs(number) for number in range(8)]
-    for name, call in ways.items():
+    for name, call in calls.items():
         try:
             with torch.inference_mode():
-                found.append({"way": name, **_measured(call, example, requests, in_flight, seconds)})
+                measured.append({"way": name, **_measured(call, example, requests, in_flight, seconds)})
         except (RuntimeError, torch.OutOfMemoryError) as error:
-            found.append({"way": name, "failed": str(error)})
-    return found
+            measured.append({"way": name, "failed": str(error)})
+    return measured
 
 
 def _measured(
@@ -219,9 +219,9 @@ def _served(call: Call, requests: Sequence[Any], clients: int, count: int) -> fl
         return (time.perf_counter() - begin) / times * 1e3
 
     with ThreadPoolExecutor(clients) as pool:
-        found, most = [], torch.get_num_threads()
-        for cores in (most, 1):
+        rates, max_threads = [], torch.get_num_threads()
+        for cores in (max_threads, 1):
             some(2 * clients, cores)
-            found += [some(count, cores) for _ in range(3)]
-        torch.set_num_threads(most)
-    return min(found)
+            rates += [some(count, cores) for _ in range(3)]
+        torch.set_num_threads(max_threads)
+    return min(rates)

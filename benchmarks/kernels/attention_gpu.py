@@ -124,35 +124,35 @@ class Runner:
         """An array in the device's memory."""
         staging = self.device.allocate(array.nbytes, MemoryKind.SHARED)
         staging.view()[: array.nbytes] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-        made = self.device.allocate(array.nbytes)
-        self.run([CopyCommand(BufferRef(staging), BufferRef(made), array.nbytes)])
+        buffer = self.device.allocate(array.nbytes)
+        self.run([CopyCommand(BufferRef(staging), BufferRef(buffer), array.nbytes)])
         staging.close()
-        return made
+        return buffer
 
     def download(self, buffer: Buffer, like: Value) -> Array:
         """A buffer's contents."""
         shape = like.type.concrete({})
         size = int(np.prod(shape)) * like.type.dtype.itemsize
-        landing = self.device.allocate(size, MemoryKind.SHARED)
-        self.run([CopyCommand(BufferRef(buffer), BufferRef(landing), size)])
-        found = np.array(landing.view()[:size]).view(like.type.dtype.numpy).reshape(shape)
-        landing.close()
-        return found
+        staging = self.device.allocate(size, MemoryKind.SHARED)
+        self.run([CopyCommand(BufferRef(buffer), BufferRef(staging), size)])
+        array = np.array(staging.view()[:size]).view(like.type.dtype.numpy).reshape(shape)
+        staging.close()
+        return array
 
     def time(self, steps: Sequence[Command]) -> float:
         """Microseconds of the steps, the least of many runs."""
         kernels = sum(isinstance(step, Launch) for step in steps)
-        least, end = float("inf"), time.perf_counter() + TIMED_SECONDS + (0 if self.warm else WARM_SECONDS)
+        shortest, end = float("inf"), time.perf_counter() + TIMED_SECONDS + (0 if self.warm else WARM_SECONDS)
         self.warm = True
         repeat = 2
         while time.perf_counter() < end:
             begun = time.perf_counter()
             rows = self.run(list(steps) * repeat, profile=True)
             for first in range(0, len(rows), kernels):
-                least = min(least, (rows[first + kernels - 1][1] - rows[first][0]) / 1e3)
+                shortest = min(shortest, (rows[first + kernels - 1][1] - rows[first][0]) / 1e3)
             if time.perf_counter() - begun < 0.01 and repeat < 64:
                 repeat *= 2
-        return least
+        return shortest
 
 
 def graph_of(case: Case) -> Graph:
@@ -166,14 +166,14 @@ def graph_of(case: Case) -> Graph:
 def inputs_of(case: Case) -> dict[str, Array]:
     """Normally distributed queries, keys and values; the numbers repeat after some heads."""
     pool = np.random.default_rng(1).standard_normal(POOL, np.float32).astype(case.dtype.numpy)
-    found = {}
+    arrays = {}
     for name, heads, rows in (
         ("q", case.heads, case.rows),
         ("k", case.key_heads, case.keys),
         ("v", case.key_heads, case.keys),
     ):
-        found[name] = np.resize(np.roll(pool, len(found) * 1000), (case.batch, heads, rows, case.depth))
-    return found
+        arrays[name] = np.resize(np.roll(pool, len(arrays) * 1000), (case.batch, heads, rows, case.depth))
+    return arrays
 
 
 def error_of(case: Case, arrays: dict[str, Array], result: Array) -> float:
@@ -186,13 +186,13 @@ def error_of(case: Case, arrays: dict[str, Array], result: Array) -> float:
         (0, 1, case.rows // 2),
     ):
         keys = min(case.keys, row + 1) if case.causal else case.keys
-        own = head // (case.heads // case.key_heads)
+        key_head = head // (case.heads // case.key_heads)
         q, k, v = (
             a.astype(np.float64)
             for a in (
                 arrays["q"][batch, head, row],
-                arrays["k"][batch, own, :keys],
-                arrays["v"][batch, own, :keys],
+                arrays["k"][batch, key_head, :keys],
+                arrays["v"][batch, key_head, :keys],
             )
         )
         scores = k @ q * case.depth**-0.5
@@ -223,11 +223,11 @@ def mansard_rows(runner: Runner, case: Case, *, other: bool) -> list[dict[str, A
     for parameters in tried:
         steps: list[Command] = []
         for number, dispatch in enumerate(fused.dispatches):
-            made = schedule(dispatch, target, "kernel", None if number else parameters)
-            loaded = runner.device.load(runner.backend.compile_kernel(made.kernel, target))
+            scheduled = schedule(dispatch, target, "kernel", None if number else parameters)
+            loaded = runner.device.load(runner.backend.compile_kernel(scheduled.kernel, target))
             refs = tuple(BufferRef(buffers[v]) for v in (*dispatch.inputs, *dispatch.outputs))
-            x, y, z = (dims.evaluate(g, {}) for g in made.grid)
-            params = tuple(dims.evaluate(p, {}) for p in made.params)
+            x, y, z = (dims.evaluate(g, {}) for g in scheduled.grid)
+            params = tuple(dims.evaluate(p, {}) for p in scheduled.params)
             steps += [Launch(loaded, "kernel", refs, params, (x, y, z)), BarrierCommand()]
         micros = runner.time(steps)
         (output,) = graph.outputs
@@ -271,17 +271,17 @@ def torch_row(case: Case) -> dict[str, Any] | None:
     with torch.cuda.graph(graph):
         for _ in range(count):
             call()
-    least, end = float("inf"), time.perf_counter() + TIMED_SECONDS
+    shortest, end = float("inf"), time.perf_counter() + TIMED_SECONDS
     while time.perf_counter() < end:
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
         stop.record()
         stop.synchronize()
-        least = min(least, 1e3 * start.elapsed_time(stop) / count)
+        shortest = min(shortest, 1e3 * start.elapsed_time(stop) / count)
     return {
-        "case": case.name, "peer": "torch", "kernel": "sdpa", "kernels": 0, "us": least, "error": 0.0,
-        **rates(case, least),
+        "case": case.name, "peer": "torch", "kernel": "sdpa", "kernels": 0, "us": shortest, "error": 0.0,
+        **rates(case, shortest),
     }  # fmt: skip
 
 

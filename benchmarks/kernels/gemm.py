@@ -85,10 +85,10 @@ def fma_peak() -> Iterator[Any]:
         [DispatchCommand(executable, "peak", (BufferRef(buffer),), (), (workgroups, 1, 1))], profile=True
     )
     timeline = Semaphore("peak")
-    turns = iter(range(1, 1 << 30))
+    values = iter(range(1, 1 << 30))
 
     def measure() -> float:
-        done = Point(timeline, next(turns))
+        done = Point(timeline, next(values))
         device.submit([Submission(commands, signal=(done,))])
         done.wait(60)
         (row,) = commands.profile()

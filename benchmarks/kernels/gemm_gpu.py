@@ -82,9 +82,9 @@ def timed(kernels: Kernels, command: Command, repeats: int) -> list[float]:
     done = Point(Semaphore("gemm"), 1)
     kernels.device.submit([Submission(recorded, signal=(done,))])
     done.wait(120)
-    found = [(row.end_ns - row.start_ns) / 1e3 for row in recorded.profile()]
+    times = [(row.end_ns - row.start_ns) / 1e3 for row in recorded.profile()]
     recorded.close()
-    return found
+    return times
 
 
 def units(kernels: Kernels, dtype: DType) -> float:
@@ -168,14 +168,16 @@ def _error(
     rows = sorted({0, m // 2 + m // 7, m - 1})
     second = w.astype(wide)
     expected = x[rows].astype(wide) @ (second.T if transposed else second)
-    landing = kernels.device.allocate(len(rows) * n * result.itemsize, MemoryKind.SHARED)
+    staging = kernels.device.allocate(len(rows) * n * result.itemsize, MemoryKind.SHARED)
     size = n * result.itemsize
     kernels.run(
-        [CopyCommand(BufferRef(y, r * size), BufferRef(landing, i * size), size) for i, r in enumerate(rows)]
+        [CopyCommand(BufferRef(y, r * size), BufferRef(staging, i * size), size) for i, r in enumerate(rows)]
     )
-    found = np.array(landing.view()[: len(rows) * size]).view(result.numpy).reshape(len(rows), n).astype(wide)
-    landing.close()
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
+    actual = (
+        np.array(staging.view()[: len(rows) * size]).view(result.numpy).reshape(len(rows), n).astype(wide)
+    )
+    staging.close()
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
 
 def _cublas(m: int, n: int, k: int, dtype: DType, transposed: bool) -> float | None:
@@ -224,9 +226,9 @@ def main() -> None:
         if kind not in peaks:
             peaks[kind] = units(kernels, dtype)
             print(f"{kind}: units {peaks[kind]:.0f} TFLOP/s", flush=True)
-        found = row(kernels, shape, dtype, layout == "nk", peaks[kind])
-        table.append(found)
-        print(" ".join(f"{name} {value}" for name, value in found.items()), flush=True)
+        result = row(kernels, shape, dtype, layout == "nk", peaks[kind])
+        table.append(result)
+        print(" ".join(f"{name} {value}" for name, value in result.items()), flush=True)
     if options.json:
         head = {"device": kernels.device.info.name, "driver": kernels.device.info.driver_version}
         written = {**head, "units_tflops": {k: round(v, 1) for k, v in peaks.items()}, "rows": table}

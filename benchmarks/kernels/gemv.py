@@ -75,10 +75,10 @@ def stream(piece: int) -> Iterator[Callable[[], list[int]]]:
     commands = device.record(
         [DispatchCommand(executable, "stream", pair, (), grid) for pair in refs], profile=True
     )
-    timeline, turns = Semaphore("stream"), iter(range(1, 1 << 30))
+    timeline, values = Semaphore("stream"), iter(range(1, 1 << 30))
 
     def measure() -> list[int]:
-        done = Point(timeline, next(turns))
+        done = Point(timeline, next(values))
         device.submit([Submission(commands, signal=(done,))])
         done.wait(60)
         return [row.end_ns - row.start_ns for row in commands.profile()]

@@ -101,7 +101,7 @@ def product(rows: int, n: int, k: int, weights: DType, vector: DType) -> Graph:
     return b.build([b.generic([x, w], maps, (rows, n, k), body, reduced=1, combiner="add")])
 
 
-def filling(n: int, k: int, dtype: DType) -> Kernel:
+def fill_kernel(n: int, k: int, dtype: DType) -> Kernel:
     """w[i, j] = ((7 i + 3 j) mod 31 - 15) / 16, exact in every float type; a workgroup fills rows in turn.
 
     All but addresses is 32-bit arithmetic on single numbers: nothing of what is to be tested.
@@ -138,19 +138,19 @@ class Kernels:
 
     def buffer(self, size: int, pattern: int | None = None) -> Buffer:
         """Device memory, filled with a 32-bit pattern."""
-        made = self.device.allocate(size, MemoryKind.DEVICE)
+        buffer = self.device.allocate(size, MemoryKind.DEVICE)
         if pattern is not None:
-            self.run([FillCommand(BufferRef(made), size // 4 * 4, pattern)])
-        return made
+            self.run([FillCommand(BufferRef(buffer), size // 4 * 4, pattern)])
+        return buffer
 
     def launch(
         self, graph: Graph, buffers: Sequence[Sequence[BufferRef]], parameters: Parameters | None = None
     ) -> list[Command]:
         """The graph's one dispatch for each set of buffers, one after the other."""
-        made = schedule(single(graph), self.target, "kernel", parameters)
-        loaded = self.load(made.kernel)
-        params = tuple(dims.evaluate(p, {}) for p in made.params)
-        x, y, z = (dims.evaluate(g, {}) for g in made.grid)
+        scheduled = schedule(single(graph), self.target, "kernel", parameters)
+        loaded = self.load(scheduled.kernel)
+        params = tuple(dims.evaluate(p, {}) for p in scheduled.params)
+        x, y, z = (dims.evaluate(g, {}) for g in scheduled.grid)
         commands: list[Command] = []
         for refs in buffers:
             commands += [Launch(loaded, "kernel", tuple(refs), params, (x, y, z)), BarrierCommand()]
@@ -203,11 +203,11 @@ class Kernels:
         from mansard.hal import CopyCommand
 
         size = count * dtype.itemsize
-        landing = self.device.allocate(size, MemoryKind.SHARED)
-        self.run([CopyCommand(BufferRef(buffer), BufferRef(landing), size)])
-        found = np.array(landing.view()[:size]).view(dtype.numpy)
-        landing.close()
-        return found
+        staging = self.device.allocate(size, MemoryKind.SHARED)
+        self.run([CopyCommand(BufferRef(buffer), BufferRef(staging), size)])
+        array = np.array(staging.view()[:size]).view(dtype.numpy)
+        staging.close()
+        return array
 
 
 def single(graph: Graph) -> Dispatch:
@@ -260,7 +260,7 @@ def large(kernels: Kernels, kind: str, peak: float, shape: tuple[int, int] = LAR
     weights = DType(kind)
     size = n * k * weights.itemsize
     data, y = kernels.buffer(size), kernels.buffer(n * 4)
-    filler = kernels.load(filling(n, k, weights))
+    filler = kernels.load(fill_kernel(n, k, weights))
     kernels.run([Launch(filler, "kernel", (BufferRef(data),), (), (FILLERS, 1, 1))])
     vector = np.random.default_rng(1).integers(-8, 9, k).astype(np.float32)
     staged = kernels.device.allocate(k * 4, MemoryKind.SHARED)
@@ -270,15 +270,15 @@ def large(kernels: Kernels, kind: str, peak: float, shape: tuple[int, int] = LAR
     )
     kernels.time(commands * 4, 1)  # at full clock
     took = kernels.device_time(commands * 4, 5)
-    found = kernels.read(y, DType.F32, n)
+    actual = kernels.read(y, DType.F32, n)
     phases = (7 * np.arange(n)) % PERIOD
     table = ((np.arange(PERIOD)[:, None] + 3 * np.arange(k)) % PERIOD - 15) / 16.0
     expected = (table @ vector.astype(np.float64))[phases]
-    wrong = int((np.abs(found - expected) > 1e-3 * np.abs(expected).max()).sum())
+    wrong = int((np.abs(actual - expected) > 1e-3 * np.abs(expected).max()).sum())
     past = n - 2**32 // k
     if wrong:
-        at = int(np.argmax(np.abs(found - expected) > 1e-3 * np.abs(expected).max()))
-        raise SystemExit(f"{wrong} of {n} outputs are wrong; first {at}: {found[at]}, not {expected[at]}")
+        at = int(np.argmax(np.abs(actual - expected) > 1e-3 * np.abs(expected).max()))
+        raise SystemExit(f"{wrong} of {n} outputs are wrong; first {at}: {actual[at]}, not {expected[at]}")
     return {
         "shape": f"{k}x{n}",
         "type": kind,
@@ -308,11 +308,11 @@ def main() -> None:
     kernels = Kernels.of(options.device)
     table: list[dict[str, Any]] = []
 
-    def show(found: dict[str, Any]) -> None:
-        table.append(found)
+    def show(result: dict[str, Any]) -> None:
+        table.append(result)
         print(
-            f"{found['shape']:14} {found['type']:5} rows {found['rows']} {found['mb']:9.2f} MB"
-            f" {found['us']:9.2f} us {found['gb_s']:7.1f} GB/s  {100 * found['share']:5.1f} %",
+            f"{result['shape']:14} {result['type']:5} rows {result['rows']} {result['mb']:9.2f} MB"
+            f" {result['us']:9.2f} us {result['gb_s']:7.1f} GB/s  {100 * result['share']:5.1f} %",
             flush=True,
         )
 

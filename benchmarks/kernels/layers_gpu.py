@@ -112,7 +112,7 @@ def measure(kernels: Kernels, name: str, layer: Layer, tiles: int) -> dict[str, 
     bound = [[BufferRef(b) for b in (*buffers, y)]]
     (dispatch,) = fuse(graph).dispatches
     nest = Nest(dispatch)
-    found: dict[str, Any] = {"layer": name}
+    row: dict[str, Any] = {"layer": name}
     if tiled.applies(nest, kernels.target):
         times: dict[Parameters, float] = {}
         for parameters in tiled.candidates(nest, kernels.target)[: max(1, tiles)]:
@@ -120,19 +120,19 @@ def measure(kernels: Kernels, name: str, layer: Layer, tiles: int) -> dict[str, 
             timed(kernels, command, 3)
             times[parameters] = min(timed(kernels, command, 12))
         default, best = next(iter(times)), min(times, key=lambda p: times[p])
-        found["us"], found["tile"] = round(times[default], 2), str(default)
+        row["us"], row["tile"] = round(times[default], 2), str(default)
         if tiles > 1:
-            found.update(best_us=round(times[best], 2), best_tile=str(best))
+            row.update(best_us=round(times[best], 2), best_tile=str(best))
     else:
         command = kernels.launch(graph, bound)[0]
         timed(kernels, command, 3)
-        found["us"] = round(min(timed(kernels, command, 12)), 2)
-    found["tflops"] = round(layer.operations / found["us"] / 1e6, 2)
-    found["error"] = float(f"{_error(kernels, layer, y, arrays):.1e}")
-    found["torch_us"] = _torch(layer)
+        row["us"] = round(min(timed(kernels, command, 12)), 2)
+    row["tflops"] = round(layer.operations / row["us"] / 1e6, 2)
+    row["error"] = float(f"{_error(kernels, layer, y, arrays):.1e}")
+    row["torch_us"] = _torch(layer)
     for used in (*buffers, y):
         used.close()
-    return found
+    return row
 
 
 def _random(generator: np.random.Generator, shape: Any) -> Array:
@@ -142,7 +142,7 @@ def _random(generator: np.random.Generator, shape: Any) -> Array:
 
 def _error(kernels: Kernels, layer: Layer, y: Any, arrays: list[Array]) -> float:
     size, last = layer.filters * 4, layer.out - 1
-    landing = kernels.device.allocate(size, MemoryKind.SHARED)
+    staging = kernels.device.allocate(size, MemoryKind.SHARED)
     worst = 0.0
     for image, row, column in (
         (0, 0, 0),
@@ -150,11 +150,11 @@ def _error(kernels: Kernels, layer: Layer, y: Any, arrays: list[Array]) -> float
         (layer.batch - 1, last, last),
     ):
         at = (image * layer.out + row) * layer.out + column
-        kernels.run([CopyCommand(BufferRef(y, at * size), BufferRef(landing), size)])
+        kernels.run([CopyCommand(BufferRef(y, at * size), BufferRef(staging), size)])
         expected = layer.expected(*arrays, image, row, column)
-        got = np.array(landing.view()[:size]).view(np.float32)
+        got = np.array(staging.view()[:size]).view(np.float32)
         worst = max(worst, float(np.abs(got - expected).max() / np.abs(expected).max()))
-    landing.close()
+    staging.close()
     return worst
 
 

@@ -263,17 +263,20 @@ class Bench:
 
     def kernel(self, dispatch: fused.Dispatch) -> Timed:
         """A dispatch's kernel, ready to be timed."""
-        made = self.compiler.compile(dispatch, dispatch_key(dispatch))
+        compiled = self.compiler.compile(dispatch, dispatch_key(dispatch))
         bindings = []
         for place, value in enumerate((*dispatch.inputs, *dispatch.outputs)):
             size = dims.evaluate(value.type.bytes, {})
-            if place in made.packed:
-                size = math.prod(made.packed[place].shape) * value.type.dtype.itemsize
+            if place in compiled.packed:
+                size = math.prod(compiled.packed[place].shape) * value.type.dtype.itemsize
             bindings.append(BufferRef(self.buffer(place, size)))
-        x, y, z = (dims.evaluate(d, {}) for d in made.grid)
-        params = tuple(dims.evaluate(p, {}) for p in made.params)
+        x, y, z = (dims.evaluate(d, {}) for d in compiled.grid)
+        params = tuple(dims.evaluate(p, {}) for p in compiled.params)
         return Timed(
-            self, DispatchCommand(self.device.load(made.spec), made.name, tuple(bindings), params, (x, y, z))
+            self,
+            DispatchCommand(
+                self.device.load(compiled.spec), compiled.name, tuple(bindings), params, (x, y, z)
+            ),
         )
 
     def nothing(self) -> Timed:
@@ -319,8 +322,8 @@ def main() -> None:
     for case in cases():
         if options.only in case.name:
             graph = run_passes(case.graph, (*canonical_steps(), split_reductions))
-            found = mark_packable(fuse(graph)).dispatches
-            work.append((case, [bench.kernel(d) for d in found]))
+            dispatches = mark_packable(fuse(graph)).dispatches
+            work.append((case, [bench.kernel(d) for d in dispatches]))
     started = time.perf_counter()
     while time.perf_counter() - started < WARM_S:
         for _, kernels in work:

@@ -125,32 +125,32 @@ def measure_model(
             except StepFailed as failure:
                 rows[name]["status"] = str(failure)
                 _say(f"{case.name}, {name}: {failure}")
-    for name, found in runs.items():
+    for name, rounds_of_peer in runs.items():
         if rows[name]["status"] == "ok":
-            rows[name] |= built[name] | merge_rounds(found)
+            rows[name] |= built[name] | merge_rounds(rounds_of_peer)
     return list(rows.values())
 
 
 def measure_limits(runner: Runner, rounds: int) -> tuple[dict[str, Any], list[Row]]:
     """The machine's limits on one thread and on all, and Mansard's rows for the cases that reach for them."""
-    found: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
     rows: list[Row] = []
     rebuild = ["mansard"]
     for threads in sorted({1, runner.threads}):
-        own = Runner(runner.work, threads, runner.venvs, runner.limit)
+        single = Runner(runner.work, threads, runner.venvs, runner.limit)
         best = machine.limits(runner.work, threads)
         micro: dict[str, Row] = {}
         for case in (case for case in CASES.values() if case.micro):
-            row = measure_model(case, ["mansard"], own, rounds, rebuild)[0]
+            row = measure_model(case, ["mansard"], single, rounds, rebuild)[0]
             rows.append(row | {"threads": threads})
             if row["status"] == "ok":
                 micro[case.name] = row
             # again after each case: the best of all is the limit
             best = {key: max(value, best[key]) for key, value in machine.limits(runner.work, threads).items()}
-        found |= machine.shares(threads, best, micro)
+        limits |= machine.shares(threads, best, micro)
         rebuild = []
-    found |= machine.dispatch_costs(runner.threads)
-    return found, rows
+    limits |= machine.dispatch_costs(runner.threads)
+    return limits, rows
 
 
 def main() -> None:

@@ -50,9 +50,9 @@ def _products(shapes: list[str]) -> list[dict[str, Any]]:
     rows = []
     for shape in shapes:
         m, k, n = (int(s) for s in shape.split("x"))
-        made = compile_graph(gemm_graph(m, k, n), CompileOptions(targets=("cpu",)))
+        compiled = compile_graph(gemm_graph(m, k, n), CompileOptions(targets=("cpu",)))
         x = np.random.default_rng(1).standard_normal((m, k), np.float32)
-        with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
+        with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
             model(x)
             end, best = time.perf_counter() + _SECONDS, float("inf")
             while time.perf_counter() < end:
@@ -84,8 +84,8 @@ def _models(graphs: Path, names: list[str], work: Path) -> list[dict[str, Any]]:
     rows = []
     for name in names:
         graph, (x,) = imported(graphs, name, work)
-        made = compile_graph(graph, CompileOptions(targets=("cpu",)))
-        with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
+        compiled = compile_graph(graph, CompileOptions(targets=("cpu",)))
+        with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
             model(x)
             row = {"case": name, "peer": "mansard", "ms": round(least_ms(lambda: model(x)), 3)}  # noqa: B023
             profiles = [model.profile(x) for _ in range(10)]

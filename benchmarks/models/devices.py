@@ -36,7 +36,7 @@ def measure(name: str, devices: tuple[str, ...], runs: int) -> dict[str, Any]:
         compile_s = time.perf_counter() - begin
         with torch.no_grad():
             expected = model.module(*model.args)
-            found = ours(*model.args)
+            outputs = ours(*model.args)
             times: tuple[list[float], list[float]] = ([], [])
             for _ in range(runs):
                 for kept, call in zip(times, (ours, model.module), strict=True):
@@ -52,7 +52,7 @@ def measure(name: str, devices: tuple[str, ...], runs: int) -> dict[str, Any]:
             "median_ms": statistics.median(times[0]),
             "torch_ms": statistics.median(times[1]),
             "ratio": statistics.median(ratios),
-            "max_rel_error": float((found - expected).abs().max() / expected.abs().max()),
+            "max_rel_error": float((outputs - expected).abs().max() / expected.abs().max()),
             "dispatches": dict(profile.dispatches),
             "busy_ms": {k: v["busy_ms"] for k, v in profile.devices.items()},
         }

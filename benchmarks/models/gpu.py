@@ -51,7 +51,7 @@ def _module(name: str, work: Path) -> Any:
     return networks.entry(CASES[name], work)
 
 
-def prepare(folder: Path, names: list[str], batches: list[int]) -> None:
+def prepare(folder: Path, names: list[str], batch_sizes: list[int]) -> None:
     """Write ``NAME-BATCH.graph``: the imported graph, its weights told by their names in the state dict."""
     import torch
 
@@ -63,7 +63,7 @@ def prepare(folder: Path, names: list[str], batches: list[int]) -> None:
     for name in names:
         module = networks.Forward(networks.network(name)).eval()
         known = module.state_dict()
-        for batch in batches:
+        for batch in batch_sizes:
             generator = torch.Generator().manual_seed(1)
             row = networks._example(name, generator)[:1]
             graph = import_model(module, (row.expand(batch, *row.shape[1:]).contiguous(),))
@@ -74,7 +74,7 @@ def prepare(folder: Path, names: list[str], batches: list[int]) -> None:
             (folder / f"{name}-{batch}.graph").write_bytes(data)
 
 
-def _best(call: Callable[[], object], seconds: float = 1.5, least: int = 20) -> tuple[float, float]:
+def _best(call: Callable[[], object], seconds: float = 1.5, min_runs: int = 20) -> tuple[float, float]:
     """Median and minimum, in milliseconds, of calls for some seconds, after half a second that does not
     count: a GPU that has idled takes that long to raise its clock."""
     end = time.perf_counter() + 0.5
@@ -82,7 +82,7 @@ def _best(call: Callable[[], object], seconds: float = 1.5, least: int = 20) -> 
         call()
     times: list[float] = []
     end = time.perf_counter() + seconds
-    while len(times) < least or time.perf_counter() < end:
+    while len(times) < min_runs or time.perf_counter() < end:
         begin = time.perf_counter()
         call()
         times.append((time.perf_counter() - begin) * 1e3)
@@ -179,12 +179,14 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     from benchmarks.harness import networks
 
     options.work.mkdir(parents=True, exist_ok=True)
-    names, batches = options.models.split(","), [int(b) for b in options.batches.split(",")]
+    names, batch_sizes = options.models.split(","), [int(b) for b in options.batches.split(",")]
     for name in names:
         if not (options.work / name / "float32.pt").exists():
             networks.prepare(name, options.work)
     rows = []
-    cases = [(name, batch, peer) for name in names for batch in batches for peer in options.peers.split(",")]
+    cases = [
+        (name, batch, peer) for name in names for batch in batch_sizes for peer in options.peers.split(",")
+    ]
     started = [(case, _start(options, case)) for case in cases]
     for _, process in started:
         _line(process)

@@ -40,8 +40,8 @@ def cases() -> Iterator[tuple[str, Callable[[int], list[Result]]]]:
 
 def row(result: Result) -> dict[str, Any]:
     """A result as plain data, with what follows from it."""
-    found = asdict(result)
-    return {**found, "efficiency": result.efficiency, "speedup": result.speedup}
+    fields = asdict(result)
+    return {**fields, "efficiency": result.efficiency, "speedup": result.speedup}
 
 
 def in_child(case: str, runs: int) -> list[dict[str, Any]]:
@@ -53,21 +53,21 @@ def in_child(case: str, runs: int) -> list[dict[str, Any]]:
     if done.returncode:
         return [{"case": case, "error": (done.stderr.strip().splitlines() or ["it failed"])[-1]}]
     rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return [{**found, "case": case} for found in rows]
+    return [{**row, "case": case} for row in rows]
 
 
-def line(found: dict[str, Any]) -> str:
+def line(row: dict[str, Any]) -> str:
     """A row for people."""
-    if "error" in found:
-        return f"{found['case']:24s} {found['error']}"
-    busy = ", ".join(f"{name} {100 * part:.0f} %" for name, part in found["busy"].items())
-    missed = found["goal"] is not None and found["efficiency"] < found["goal"]
+    if "error" in row:
+        return f"{row['case']:24s} {row['error']}"
+    busy = ", ".join(f"{name} {100 * part:.0f} %" for name, part in row["busy"].items())
+    missed = row["goal"] is not None and row["efficiency"] < row["goal"]
     return (
-        f"{found['case']:24s} bound {found['bound_ms']:8.2f} ms  measured {found['measured_ms']:8.2f} ms  "
-        f"lockstep {found['lockstep_ms']:8.2f} ms  efficiency {found['efficiency']:.3f}  "
-        f"speedup {found['speedup']:.2f}  busy {busy}"
-        + (f"  ({found['overruns']} overruns)" if found["overruns"] else "")
-        + (f"  below {found['goal']}" if missed else "")
+        f"{row['case']:24s} bound {row['bound_ms']:8.2f} ms  measured {row['measured_ms']:8.2f} ms  "
+        f"lockstep {row['lockstep_ms']:8.2f} ms  efficiency {row['efficiency']:.3f}  "
+        f"speedup {row['speedup']:.2f}  busy {busy}"
+        + (f"  ({row['overruns']} overruns)" if row["overruns"] else "")
+        + (f"  below {row['goal']}" if missed else "")
     )
 
 
@@ -94,10 +94,10 @@ def main() -> int:
         return 0 if options.list else 2
     rows = []
     for name in names:
-        for found in in_child(name, options.runs):
-            rows.append(found)
+        for measured in in_child(name, options.runs):
+            rows.append(measured)
             if not options.json:
-                print(line(found), flush=True)
+                print(line(measured), flush=True)
     if options.json:
         machine = {
             "date": time.strftime("%Y-%m-%d"),
@@ -107,8 +107,8 @@ def main() -> int:
             "runs": options.runs,
         }
         print(json.dumps({"machine": machine, "cases": rows}, indent=1))
-    goals = [found for found in rows if found.get("goal") is not None]
-    failed = any(found["efficiency"] < found["goal"] for found in goals) or any("error" in r for r in rows)
+    goals = [row for row in rows if row.get("goal") is not None]
+    failed = any(row["efficiency"] < row["goal"] for row in goals) or any("error" in r for r in rows)
     return int(failed)
 
 

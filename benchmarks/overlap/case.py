@@ -123,7 +123,7 @@ def device_ms(model: Model) -> dict[str, float]:
     """Milliseconds that the performance models of simulated NPUs give each of them for one request."""
     from mansard_npu.device import NpuDevice
 
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for slot in model.bind().slots:
         device = slot.device
         if not isinstance(device, NpuDevice):
@@ -136,14 +136,14 @@ def device_ms(model: Model) -> dict[str, float]:
                 call = slot.executables[step.executable].call  # type: ignore[attr-defined]
                 products, operations, moved = (float(p) for p in step.params[:3])  # type: ignore[arg-type]
                 seconds += device.model.call_seconds(call["dtype"], products, operations - products, moved)
-        found[slot.plan.name] = 1e3 * seconds / device.clock.speed
-    return found
+        times[slot.plan.name] = 1e3 * seconds / device.clock.speed
+    return times
 
 
 def overruns(model: Model) -> int:
     """Commands of the model's simulated NPUs that the host made late."""
-    found = [getattr(slot.device, "overruns", None) for slot in model.bind().slots]
-    return sum(count().overruns for count in found if count is not None)
+    counters = [getattr(slot.device, "overruns", None) for slot in model.bind().slots]
+    return sum(count().overruns for count in counters if count is not None)
 
 
 # Measuring ------------------------------------------------------------------------------------------
@@ -154,9 +154,9 @@ def compiled(
 ) -> Model:
     """A graph compiled for devices, taking so many requests at a time."""
     options = CompileOptions(targets=tuple(devices), placement=placement, precision=precision)
-    made = compile_graph(graph, options)
-    resources = MemoryResources(made.executables, made.weights)
-    return Model(made.plan, resources, max_in_flight=in_flight)
+    artifact = compile_graph(graph, options)
+    resources = MemoryResources(artifact.executables, artifact.weights)
+    return Model(artifact.plan, resources, max_in_flight=in_flight)
 
 
 def measure(
@@ -166,10 +166,10 @@ def measure(
     best: list[Profile | None] = [None, None]
     for which in itertools.chain.from_iterable(itertools.repeat((0, 1), runs)):
         lockstep = which == 1
-        found = model.profile(*inputs, requests=requests, in_flight=in_flight, lockstep=lockstep)
+        profile = model.profile(*inputs, requests=requests, in_flight=in_flight, lockstep=lockstep)
         before = best[which]
-        if before is None or found.latency_ms < before.latency_ms:
-            best[which] = found
+        if before is None or profile.latency_ms < before.latency_ms:
+            best[which] = profile
     one, lockstep_one = best
     assert one is not None and lockstep_one is not None
     return one, lockstep_one
@@ -208,9 +208,9 @@ def result_of(
     )
 
 
-def check(found: object, expected: Sequence[np.ndarray[Any, Any]], tolerance: float) -> None:
+def check(actual: object, expected: Sequence[np.ndarray[Any, Any]], tolerance: float) -> None:
     """Raise AssertionError unless outputs are those expected, up to a part of the largest."""
-    outputs = found if isinstance(found, tuple) else (found,)
+    outputs = actual if isinstance(actual, tuple) else (actual,)
     for output, right in zip(outputs, expected, strict=True):
         np.testing.assert_allclose(
             np.asarray(output, np.float32), right, rtol=0, atol=tolerance * float(np.abs(right).max())

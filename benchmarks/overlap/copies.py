@@ -77,12 +77,12 @@ def bound_ms(profile: Profile, steps: int) -> float:
     that of its copies with a kernel between the last one in and the first one out; or that of a chain of
     ``steps``.
     """
-    least = steps * KERNEL_MS + (steps - 1) * 2 * COPY_MS + 2 * COPY_MS
+    bound = steps * KERNEL_MS + (steps - 1) * 2 * COPY_MS + 2 * COPY_MS
     for rows in profile.parts:
         copies = sum(row.label.startswith(("transfer ", "upload ", "download ")) for row in rows.rows)
         kernels = len(rows.rows) - copies
-        least = max(least, kernels * KERNEL_MS + 2 * COPY_MS, copies * COPY_MS + KERNEL_MS)
-    return least
+        bound = max(bound, kernels * KERNEL_MS + 2 * COPY_MS, copies * COPY_MS + KERNEL_MS)
+    return bound
 
 
 def measured(graph: Graph, devices: Sequence[str], runs: int, *, apart: bool) -> tuple[Any, ...]:
@@ -95,8 +95,8 @@ def measured(graph: Graph, devices: Sequence[str], runs: int, *, apart: bool) ->
     inputs = [rng.standard_normal(v.type.shape).astype(v.type.dtype.numpy) for v in graph.inputs]
     expected = [np.asarray(y, np.float32) for y in interpret(graph, inputs)]
     placement = PlacementOptions(pins=tuple((part(n).text, device) for n, device in enumerate(devices)))
-    made = compile_graph(graph, CompileOptions(targets=tuple(devices), placement=placement))
-    with Model(made.plan, MemoryResources(made.executables, made.weights), opened) as model:
+    compiled = compile_graph(graph, CompileOptions(targets=tuple(devices), placement=placement))
+    with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights), opened) as model:
         check(model(*inputs), expected, 0.02)
         late = overruns(model)
         profiles = measure(model, inputs, 1, 1, runs)

@@ -111,7 +111,7 @@ def measure(name: str, side: int, parts: int, runs: int) -> dict[str, Any]:
     graph = GRAPHS[name](side, parts)
     targets = ("vulkan",) if name == "batch" else ("cpu", "vulkan")
     placement = PlacementOptions(pins=tuple((f"on {device}", device) for device in targets))
-    made = compile_graph(graph, CompileOptions(targets, placement))
+    compiled = compile_graph(graph, CompileOptions(targets, placement))
     rng = np.random.default_rng(1)
     inputs = [rng.standard_normal((side, side)).astype(np.float32) for _ in graph.inputs]
     device = open_device("vulkan")
@@ -119,7 +119,7 @@ def measure(name: str, side: int, parts: int, runs: int) -> dict[str, Any]:
     models, outputs = [], []
     for apart in (able.transfer_queue, False):
         device.capabilities = dataclasses.replace(able, transfer_queue=apart)
-        model = Model(made.plan, MemoryResources(made.executables, made.weights))
+        model = Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights))
         outputs.append(model(*inputs))
         models.append(model)
     device.capabilities = able
@@ -128,12 +128,12 @@ def measure(name: str, side: int, parts: int, runs: int) -> dict[str, Any]:
     best = [float("inf")] * 2
     for _ in range(4):
         best = [min(b, shortest(m, inputs, -(-runs // 4))) for b, m in zip(best, models, strict=True)]
-    stats, prediction = models[0].stats, made.plan.prediction
+    stats, prediction = models[0].stats, compiled.plan.prediction
 
     def devices_ms(model: Model, **how: bool) -> float:
         return min(model.profile(*inputs, **how).latency_ms for _ in range(5))
 
-    found = {
+    row = {
         "model": name,
         "device": device.info.name,
         "transfer_queue": able.transfer_queue,
@@ -151,7 +151,7 @@ def measure(name: str, side: int, parts: int, runs: int) -> dict[str, Any]:
     }
     for model in models:
         model.close()
-    return found
+    return row
 
 
 def main() -> int:

@@ -155,16 +155,16 @@ def run(name: str, case: Part, devices: Sequence[str], runs: int) -> Result:
         )  # fmt: skip
 
 
-def _listed(found: Any) -> list[Any]:
-    return list(found) if isinstance(found, tuple) else [found]
+def _listed(outputs: Any) -> list[Any]:
+    return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
 def cases() -> Iterator[tuple[str, Callable[[int], list[Result]]]]:
     """Every case by name; called with how many runs to take the shortest of."""
-    found = [d for d in registry.devices() if d.driver == "vulkan" and d.kind != "software" and d.supported]
-    if len(found) < 2:
+    gpus = [d for d in registry.devices() if d.driver == "vulkan" and d.kind != "software" and d.supported]
+    if len(gpus) < 2:
         return
-    devices = [info.id for info in found]
+    devices = [info.id for info in gpus]
     for name in ("branches", "exchange", "pipeline", "split"):
         yield (
             f"gpus-{name}-{len(devices)}",

@@ -100,8 +100,8 @@ def write(folder: Path, case: str) -> None:
     (folder / f"{case}.graph").write_bytes(data)
     held = {f"w/{key}": c.load() for key, c in constants.items() if key not in seeded}
     shapes = {f"s/{key}": np.array(shape) for key, shape in seeded.items() if key in constants}
-    own = {"x": network.x, "expected": network.expected, "precision": np.array(network.precision)}
-    np.savez(folder / f"{case}.npz", **held, **shapes, **own)
+    arrays = {"x": network.x, "expected": network.expected, "precision": np.array(network.precision)}
+    np.savez(folder / f"{case}.npz", **held, **shapes, **arrays)
 
 
 def read(folder: Path, case: str) -> Network:

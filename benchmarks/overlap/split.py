@@ -134,9 +134,9 @@ def slowed(runs: int) -> Result:
             best = bound if call < SLOWED else bound * 2 / 1.5
             (share,) = model.shares
             begin = time.perf_counter()
-            found = model(*inputs)
+            outputs = model(*inputs)
             took = 1e3 * (time.perf_counter() - begin)
-            check(found, expected, 0.02)
+            check(outputs, expected, 0.02)
             calls.append({"shares": share.fractions, "ms": took, "efficiency": best / took})
         profiles = measure(model, inputs, 1, 1, runs)
         return result_of(

@@ -145,9 +145,9 @@ def measure(
         profiles.append(model.profile(*inputs))
     best = min(profiles, key=lambda p: p.latency_ms)
     busy = {slot: device["busy_ms"] for slot, device in best.devices.items()}
-    least = {s: min(p.devices[s]["busy_ms"] for p in profiles) for s in busy}
+    busy_min = {s: min(p.devices[s]["busy_ms"] for p in profiles) for s in busy}
     return {
-        "latency_ms": statistics.median(times), "least_ms": min(times), "busy_ms": least,
+        "latency_ms": statistics.median(times), "least_ms": min(times), "busy_ms": busy_min,
         "copies": best.copies.device, "copied_bytes": best.copies.device_bytes,
     }, best  # fmt: skip
 
@@ -187,25 +187,25 @@ def dispatches(plan: Plan, profile: Profile) -> list[dict[str, Any]]:
         took.setdefault((slot, label), []).append((end - start) / 1e3)
     rows = []
     for d in plan.decisions:
-        own = took.get((d.device, d.dispatch))
+        times = took.get((d.device, d.dispatch))
         cost = d.costs[d.device]
         rows.append({
             "dispatch": d.dispatch, "ops": d.ops, "device": d.device, "bytes": d.bytes, "dtype": d.dtype,
             "operations": d.operations, "kind": d.kind, "predicted_us": float(cost) * 1e3,
-            "us": own.pop(0) if own else None,
+            "us": times.pop(0) if times else None,
         })  # fmt: skip
     return rows
 
 
 def placements(devices: Sequence[str]) -> dict[str, tuple[tuple[str, ...], PlacementOptions]]:
     """Targets and placement options by name: every device alone, and all together."""
-    found: dict[str, tuple[tuple[str, ...], PlacementOptions]] = {}
+    choices: dict[str, tuple[tuple[str, ...], PlacementOptions]] = {}
     for name in devices:
-        found[name] = ((name,), PlacementOptions(fallback="error"))
-    found["latency"] = (tuple(devices), PlacementOptions())
-    found["shared"] = (tuple(devices), PlacementOptions(min_share=1 / 3))
-    found["throughput"] = (tuple(devices), PlacementOptions(objective="throughput"))
-    return found
+        choices[name] = ((name,), PlacementOptions(fallback="error"))
+    choices["latency"] = (tuple(devices), PlacementOptions())
+    choices["shared"] = (tuple(devices), PlacementOptions(min_share=1 / 3))
+    choices["throughput"] = (tuple(devices), PlacementOptions(objective="throughput"))
+    return choices
 
 
 def run(
@@ -217,11 +217,11 @@ def run(
         if options.placements and label not in options.placements.split(","):
             continue
         begin = time.perf_counter()
-        made = compile_graph(graph, CompileOptions(targets=targets, placement=placement))
+        compiled = compile_graph(graph, CompileOptions(targets=targets, placement=placement))
         row: dict[str, Any] = {"model": name, "placement": label, "compile_s": time.perf_counter() - begin}
-        row["predicted"] = predict(made.plan)
-        resources = MemoryResources(made.executables, made.weights)
-        with Model(made.plan, resources, max_in_flight=IN_FLIGHT) as model:
+        row["predicted"] = predict(compiled.plan)
+        resources = MemoryResources(compiled.executables, compiled.weights)
+        with Model(compiled.plan, resources, max_in_flight=IN_FLIGHT) as model:
             output = model(*inputs)
             reference = reference or [output]
             row["measured"], profile = measure(model, inputs, options.seconds)
@@ -233,7 +233,7 @@ def run(
         row["error"] = float(np.abs(output - reference[0]).max() / np.abs(reference[0]).max())
         row["dispatches"] = dict(counts)
         if options.dispatches:
-            row["rows"] = dispatches(made.plan, profile)
+            row["rows"] = dispatches(compiled.plan, profile)
         if options.timeline:
             row["timeline"] = timeline(profile)
         shown = {k: v for k, v in row.items() if k not in ("rows", "timeline")}

@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     names = simulate_npus([options.call_ms, options.call_ms])
-    found = {
+    figures = {
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "runs": go_first()},
         "call_ms": options.call_ms,
         "urgent": urgent(names[0], options.repeat),
@@ -55,9 +55,9 @@ def main() -> None:
         "batches": batches(names, options.call_ms),
     }
     if options.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(figures, indent=1))
         return
-    for name, row in found.items():
+    for name, row in figures.items():
         print(f"{name:9} {row}")
 
 
@@ -66,8 +66,8 @@ def urgent(device: str, repeat: int) -> dict[str, object]:
     model, other = (compiled(pipeline(1, 1), [device], PlacementOptions(), IN_FLIGHT) for _ in range(2))
     x = sample()
     with model, other:
-        found = {f"priority_{p}": asyncio.run(_latencies(model, other, x, p, repeat)) for p in (0, 1)}
-    return {"in_flight": IN_FLIGHT, **found}
+        latencies = {f"priority_{p}": asyncio.run(_latencies(model, other, x, p, repeat)) for p in (0, 1)}
+    return {"in_flight": IN_FLIGHT, **latencies}
 
 
 async def _latencies(
@@ -126,17 +126,17 @@ def batches(names: Sequence[str], call_ms: float) -> dict[str, float]:
     with compiled(pipeline(2, 1), names, PlacementOptions(pins=pins), 4) as model:
         x = np.concatenate([sample()] * ROWS)
         model.run_in_batches(x)
-        together, alone = [], []
+        chunked, alone = [], []
         for _ in range(5):
             start = time.perf_counter()
             joined = model.run_in_batches(x)
-            together.append(time.perf_counter() - start)
+            chunked.append(time.perf_counter() - start)
             start = time.perf_counter()
             rows = [model(x[SIDE * n : SIDE * (n + 1)]) for n in range(ROWS)]
             alone.append(time.perf_counter() - start)
             assert np.array_equal(np.concatenate(rows), joined)
     bound = (ROWS + 1) * call_ms
-    best = min(together) * 1e3
+    best = min(chunked) * 1e3
     return {
         "rows": ROWS,
         "bound_ms": bound,

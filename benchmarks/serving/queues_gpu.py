@@ -51,17 +51,17 @@ def measure(model: Model, requests: list[list[Any]], seconds: float) -> dict[str
     """Latency, time per call in flight, and how many answers of calls in flight are wrong."""
     expected = np.asarray(model(*requests[0]))
 
-    async def together() -> list[Any]:
+    async def all_calls() -> list[Any]:
         return await asyncio.gather(*(model.run_async(*requests[0]) for _ in range(40)))
 
-    wrong = sum(not np.array_equal(np.asarray(found), expected) for found in asyncio.run(together()))
-    least = min(_repeated(lambda: model(*requests[0]), seconds))
+    wrong = sum(not np.array_equal(np.asarray(answer), expected) for answer in asyncio.run(all_calls()))
+    call_seconds = min(_repeated(lambda: model(*requests[0]), seconds))
     in_flight = {}
     for callers in CALLERS:
-        count = max(2 * callers, min(1500, int(seconds * 1e3 / least)))
+        count = max(2 * callers, min(1500, int(seconds * 1e3 / call_seconds)))
         asyncio.run(_serve(model, requests, count // 2, callers))
         in_flight[callers] = min(asyncio.run(_serve(model, requests, count, callers)) for _ in range(2))
-    return {"least_ms": least, "in_flight_ms": in_flight, "wrong": wrong}
+    return {"least_ms": call_seconds, "in_flight_ms": in_flight, "wrong": wrong}
 
 
 def child(options: argparse.Namespace) -> None:
@@ -70,9 +70,9 @@ def child(options: argparse.Namespace) -> None:
     device = registry.open_device(options.device)
     known = {"device": device.info.name, "queues": device.capabilities.compute_queues}
     for name, graph, requests in models(options):
-        made = compile_graph(graph, CompileOptions((options.device,), PlacementOptions(fallback="error")))
-        resources = MemoryResources(made.executables, made.weights)
-        with Model(made.plan, resources, max_in_flight=max(CALLERS)) as model:
+        compiled = compile_graph(graph, CompileOptions((options.device,), PlacementOptions(fallback="error")))
+        resources = MemoryResources(compiled.executables, compiled.weights)
+        with Model(compiled.plan, resources, max_in_flight=max(CALLERS)) as model:
             print(
                 json.dumps({"model": name, **known, **measure(model, requests, options.seconds)}), flush=True
             )
