@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from mansard.ir.interpreter.generic import boxes
 
 from mansard import dims
 from mansard.dtypes import DType
 from mansard.ir.interpreter import scalar as scalars
 from mansard.ir.ops import Generic
+from mansard.ir.ops.generic_reference import boxes
 from mansard.ir.scalar import Apply, Arg, Bitcast, Cast, Const, DimValue, Index, Scalar, walk
 from mansard.ir.types import IndexMap, Value
 from mansard_npu.products import view, widened
