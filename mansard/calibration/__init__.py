@@ -1,4 +1,4 @@
-"""Calibration: devices measured for the cost model of placement."""
+"""Calibration: measurement of devices for placement's cost model."""
 
 from mansard.calibration.device_figures import Calibration
 from mansard.calibration.measure import calibrate

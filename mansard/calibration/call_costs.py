@@ -1,9 +1,9 @@
-"""What a call takes beside its devices' work: until they begin, and while the host copies.
+"""The overhead of a call: the time until devices start, and that of the host's copies.
 
-Two small models tell it, called as any model is, with few rows and with many: the first numbers of the rows
-of an input, and rows made of one number each. What calls take longer than their kernels and the device's
-copies do is the host's: for few rows the way to the device and back, for many its own copies as well, as far
-as they do not run beside the device's.
+Two small models measure it by ordinary calls with few and many rows: one reads the first number of each row
+of an input, the other broadcasts one number to each row. The time of a call minus that of its kernels and the
+device's copies is the host's: for few rows the submission and completion, for many also its own copies, as
+far as they do not overlap the device's.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ from mansard.ir.scalar import Apply, Arg, Const, Scalar
 from mansard.runtime.profiling.profile import Profile
 
 Points = tuple[tuple[float, float], ...]
-"""(Bytes, seconds), the smallest first."""
+"""(bytes, seconds), in ascending order."""
 _WIDTH = 1 << 10
 _ROWS = (1 << 8, 1 << 11, 1 << 13)
 """1, 8 and 32 MB."""
 _CALLS, _PROFILED = 200, 30
 _MIN_SAMPLES, _SECONDS = 4, 0.1
-"""Fewer, down to so many, where they take longer than this."""
+"""Fewer, down to this many, if they take longer than the limit."""
 
 
 @dataclass(frozen=True)
 class CallCosts:
-    """Seconds of a call beside its kernel, where there is little to do, and of the host's own copies of
-    inputs and of outputs."""
+    """Seconds of a small call without its kernel, and of the host's own copies of inputs and of outputs."""
 
     minimum: float
     inputs: Points
@@ -49,13 +48,13 @@ def call_costs(device: Device) -> CallCosts:
     firsts, spread = _Calls(device, _firsts()), _Calls(device, _spread())
     with closing(firsts), closing(spread):
         minimum = firsts.host_seconds(1, copies=False)
-        if device.capabilities.late_binding:  # uses the caller's arrays
+        if device.capabilities.late_binding:  # accesses the caller's arrays directly
             return CallCosts(minimum, (), ())
         return CallCosts(minimum, _points(firsts.host_seconds), _points(spread.host_seconds))
 
 
 def _points(host_seconds: Callable[[int], float]) -> Points:
-    """Seconds of the host's copies by bytes: never less than those of fewer."""
+    """Seconds of the host's copies by bytes, made monotonic."""
     points: list[tuple[float, float]] = []
     baseline = host_seconds(1)
     for rows in _ROWS:
@@ -65,7 +64,7 @@ def _points(host_seconds: Callable[[int], float]) -> Points:
 
 
 class _Calls:
-    """A model with rows of inputs, called."""
+    """Times calls of a model whose inputs have a variable number of rows."""
 
     def __init__(self, device: Device, graph: Graph) -> None:
         self.session = session_on(device, graph)
@@ -74,8 +73,8 @@ class _Calls:
         wake(device)
 
     def host_seconds(self, rows: int, *, copies: bool = True) -> float:
-        """Seconds of a call with so many rows beside its kernels, and the device's ``copies``: the least of
-        several calls, less the least of the device's work in as many others."""
+        """Seconds of a call with ``rows`` rows without its kernels and, with ``copies``, the device's copies:
+        the minimum of several calls minus the minimum of the device's work in as many others."""
         array = np.ones([rows, *map(representative, self.shape[1:])], np.float32)
         prepared = self.session.signature.prepare([array], {})
 
@@ -95,7 +94,7 @@ class _Calls:
         return sum(row.end_ns - row.start_ns for row in rows) / 1e9
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Release the session and its inputs."""
         self.session.close()
 
 
@@ -112,7 +111,7 @@ def _rows() -> Dim:
 
 
 def _firsts() -> Graph:
-    """The first numbers of rows of f32: a large input, of which little is read, and a small output."""
+    """The first number of each row of f32: a large input, of which little is read, and a small output."""
     b = GraphBuilder("firsts")
     x = b.input("x", (symbol(_rows()), _WIDTH), DType.F32)
     y = b.generic([x], [IndexMap.of_dims((0, None))], x.type.shape[:1], _plus_one())
@@ -120,7 +119,7 @@ def _firsts() -> Graph:
 
 
 def _spread() -> Graph:
-    """Rows of f32 that hold one number each, and one more: a small input, a large output."""
+    """Broadcasts one number, plus one, to each row of f32: a small input, a large output."""
     b = GraphBuilder("rows_of_numbers")
     x = b.input("x", (symbol(_rows()),), DType.F32)
     y = b.generic([x], [IndexMap.of_dims((0,))], (x.type.shape[0], _WIDTH), _plus_one())

@@ -1,7 +1,7 @@
-"""What dispatches take inside a model: one behind the other, each reading what the one before has written.
+"""Times of dispatches in chains, as in models: each reads the result of the previous one.
 
-A kernel that runs alone over and over finds its operands in the caches of the cores that read them. In a
-model other cores have just written one operand, and other layers have been in the way of the other.
+A single kernel that is repeated finds its operands in the caches of the cores that read them. In a model, one
+operand was just written by other cores, and the other was evicted by other layers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from mansard.plan.plan import Decision
 
 _MIN_RUNS = 5
 _WAKING_S = 0.1
-"""Chains follow each other: a GPU lowers its clock after seconds."""
+"""Chains follow each other without a pause: a GPU lowers its clock within seconds."""
 
 
 class Mean(NamedTuple):
-    """What a dispatch takes, does and moves in the mean: seconds, operations, bytes."""
+    """The mean seconds, operations and bytes of a dispatch."""
 
     seconds: float
     operations: float
@@ -39,7 +39,7 @@ class Mean(NamedTuple):
 
 
 Runs = list[dict[str, int]]
-"""For every call, the nanoseconds of all dispatches of a name."""
+"""For every call, the nanoseconds of all dispatches by name."""
 
 
 def dispatch_seconds(
@@ -48,8 +48,8 @@ def dispatch_seconds(
     budget: float,
     counts: Callable[[Decision], bool] = lambda decision: True,
 ) -> tuple[float, float]:
-    """Seconds and operations of a dispatch of a graph, the mean of those that count; seconds are those of
-    the lower quartile of calls one after the other for about ``budget`` seconds.
+    """Mean seconds and operations of the dispatches of a graph for which ``counts`` is True; seconds are the
+    lower quartile of sequential calls during about ``budget`` seconds.
 
     Raises errors under CompileError for a graph that the device cannot run, DeviceError when it fails.
     """
@@ -59,7 +59,7 @@ def dispatch_seconds(
 
 
 def kind_seconds(device: Device, graph: Graph, budget: float) -> Mapping[str, Mean]:
-    """As `dispatch_seconds`, by kind of work (`mansard.placement.kinds`). Raises as that does."""
+    """As `dispatch_seconds`, by kind of work (`mansard.placement.kinds`). Raises the same errors."""
     decisions, runs = _run(device, graph, budget)
     kinds = sorted({decision.kind for decision in decisions})
     return {kind: _mean([d for d in decisions if d.kind == kind], runs) for kind in kinds}

@@ -1,4 +1,4 @@
-"""How much more a device gets done where calls in flight run side by side on several queues."""
+"""The gain in throughput if calls in flight run concurrently on several queues of a device."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mansard.runtime.session import Session
 
 _ROUNDS = 3
 _CALLS = 8
-"""Calls of each thread in a round."""
+"""Calls per thread in a round."""
 
 
 def concurrency(device: Device) -> float:
-    """Small dispatches that a device does in the time that one takes alone, with a call in flight for each of
-    its queues for kernels; 1 for a device with one queue. The most of some rounds.
+    """The number of small dispatches that a device completes in the time of one alone, with one call in
+    flight per compute queue; 1 for a device with one queue. The maximum of several rounds.
 
     Raises errors under CompileError for a device that cannot run the calls, DeviceError when it fails.
     """
@@ -42,12 +42,12 @@ def concurrency(device: Device) -> float:
 
 
 def _busy(session: Session, prepared: PreparedInputs) -> float:
-    """Seconds of the dispatches of a call by itself."""
+    """Seconds of the dispatches of a single call."""
     return sum(row.end_ns - row.start_ns for row in session.profile(prepared).rows) / 1e9
 
 
 def _per_call(session: Session, prepared: PreparedInputs, pool: ThreadPoolExecutor, clients: int) -> float:
-    """Seconds per call of clients that each make one call after another."""
+    """Seconds per call of concurrent clients that each call sequentially."""
 
     def client(calls: int) -> None:
         for _ in range(calls):
@@ -58,5 +58,5 @@ def _per_call(session: Session, prepared: PreparedInputs, pool: ThreadPoolExecut
         list(pool.map(client, [calls] * clients))
         return (time.perf_counter() - begin) / (calls * clients)
 
-    some(2)  # each call in flight has a recording of its own, made for the first
+    some(2)  # each call in flight has its own recording, made in the first round
     return some(_CALLS)

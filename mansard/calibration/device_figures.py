@@ -1,6 +1,6 @@
 """The figures of one device: rates, bandwidths, launches, concurrency.
 
-Kernels are Mansard's own, compiled for the device as a model's are. All figures are the best of many runs.
+The kernels are Mansard's, compiled for the device as in a model. All figures are the best of many runs.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ from mansard.targets.profile import DeviceProfile, square_depth
 from mansard.tuning.timing import Stopwatch, Workload
 
 Points = tuple[tuple[float, float], ...]
-"""(Operations, operations per second), the smallest first."""
+"""(operations, operations per second), in ascending order."""
 _Figure = TypeVar("_Figure")
 DTYPES = ("f32", "f16", "bf16", "i8")
 _PRODUCT_SECONDS = 2e-3
-"""How long the largest product should take on a device as its shipped profile has it."""
+"""The desired time of the largest product, by the device's shipped profile."""
 _MEMORY, _MEMORY_DISCRETE = 128 << 20, 1 << 30
-"""Bytes that are read in the measurement of memory: more than caches hold, but see `_memory_bytes`."""
+"""Bytes that are read to measure memory: more than most caches hold, but see `_memory_bytes`."""
 _MEMORY_MAX = 2 << 30
 _KINDS_SECONDS = 3e-2
-"""How long the largest graph with all kinds of work may take."""
+"""The time limit of the largest graph with all kinds of work."""
 _SMALL = 8e6
 """Operations of the smallest product."""
 _TINY = 4096
-"""Bytes that the smallest dispatch moves."""
+"""Bytes of the smallest dispatch."""
 _ROUNDS = 4
 _FEW, _MAX_CHAIN, _CHAIN_SECONDS = 16, 2048, 2e-3
-"""Dispatches one behind the other, and how long they should take together."""
+"""The number of chained dispatches, and their desired total time."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A device with its measured profile, the one it was shipped with, and what could not be measured."""
+    """A device with its measured profile, its shipped profile, and the figures that could not be measured."""
 
     device: DeviceInfo
     profile: DeviceProfile
     shipped: DeviceProfile
     missing: dict[str, str]
-    """By figure, why it is the shipped one."""
+    """By figure, the reason why it was not measured."""
 
 
 class DeviceBench:
-    """The figures of one device by itself."""
+    """Measures the figures of one device alone."""
 
     def __init__(self, device: Device, budget: float) -> None:
         self.device = device
@@ -74,21 +74,21 @@ class DeviceBench:
         self.missing: dict[str, str] = {}
 
     def run(self) -> Calibration:
-        """Every figure that the device can do; those of the shipped profile for the others."""
+        """All figures that can be measured on the device; the others are those of the shipped profile."""
         shipped = self.shipped
         cached, layers, kinds = self._cached(), self._figure("launch", self._layers), self._kinds()
-        # No launch takes longer than a whole dispatch.
+        # A launch takes no longer than a whole dispatch.
         launch_limit = min(
             (size / rate for points in kinds.values() for size, rate in points), default=math.inf
         )
         launches = self._launches(layers, cached or shipped.cache_bandwidth, launch_limit)
-        # A product of one row is the smallest of all, and as deep as any.
+        # A product of one row is the smallest, and is deep.
         smallest_product = ((layers[""].operations, layers[""].rate),) if layers else ()
         memory, writing = self._memory()
         bandwidth = memory or shipped.bandwidth
         products = {dtype: self._products(dtype) for dtype in DTYPES}
         measured = {dtype: points[-1][1] for dtype, (points, _) in products.items() if points}
-        # What is not measured keeps its ratio to f32.
+        # Types that are not measured keep their ratio to f32.
         ratio = measured.get("f32", shipped.rates["f32"]) / shipped.rates["f32"]
         rates = {dtype: rate * ratio for dtype, rate in shipped.rates.items()} | measured
         profile = replace(
@@ -117,15 +117,15 @@ class DeviceBench:
             return None
 
     def _launches(self, layers: Mapping[str, chains.Mean] | None, cached: float, limit: float) -> Points:
-        """(Operations, seconds) of launches, the last of any larger dispatch and none above ``most``; empty
-        where they could not be measured.
+        """(operations, seconds) of launches, at most ``limit``; the last applies to all larger dispatches.
+        Empty if they could not be measured.
 
-        Dispatches ordered one behind the other take launch + bytes / bandwidth each. The least that one takes
-        is that of a norm of few numbers: memory answers twice, as in most small kernels. For the same kernel
-        again and again that is less than in a model, where every dispatch finds the code of another one in
-        the caches, and its operands in those of other cores: there it is what norms and products of one row
-        take, less what their operations and bytes do, by the clock by which products are measured. A CPU runs
-        such a norm on one thread, which hands nothing over.
+        Dependent dispatches take launch + bytes / bandwidth each. The minimum is measured with a norm of few
+        numbers, which has two memory latencies, as most small kernels do. A repeated kernel takes less than
+        one in a model, where every dispatch finds the code of another one in the caches, and its operands in
+        those of other cores. In a model, the launch is the time of norms and products of one row minus that
+        of their operations and bytes, at the clock frequency at which products are measured. A CPU runs such
+        a norm on one thread, without a handover between threads.
         """
         shortest = self._figure("launch", lambda: self._chained(probes.norm(_TINY // 8)))
         if shortest is None or layers is None:
@@ -138,11 +138,11 @@ class DeviceBench:
         return (light, heavy) if light[1] < heavy[1] else (light,)
 
     def _layers(self) -> Mapping[str, chains.Mean]:
-        """Small dispatches in a model, norms of one row (``rows``) and products of it."""
+        """Times of small dispatches in a model: norms of one row (``rows``) and products of one row."""
         return chains.kind_seconds(self.device, probes.layers(), self.share / 4)
 
     def _cached(self) -> float | None:
-        """Bytes per second from the cache, by two sizes of dispatches ordered one behind the other."""
+        """Bytes per second from the cache, by two sizes of dependent dispatches."""
         cached_bytes = self.shipped.cache_bytes // 2
         if cached_bytes // 4 <= _TINY:
             return None
@@ -156,7 +156,7 @@ class DeviceBench:
         return (cached_bytes - cached_bytes // 4) / (large - small)
 
     def _chained(self, graph: Graph) -> float:
-        """Seconds that one more dispatch, the only one of a graph, adds to a submission."""
+        """Seconds that one more dispatch adds to a submission, for a graph with a single dispatch."""
         compiled = self._compiled(graph)
         ((kernel, workload, _),) = self._kernels(compiled.plan, compiled.sources)
         with closing(Stopwatch(self.device, workload)) as stopwatch:
@@ -171,13 +171,14 @@ class DeviceBench:
             count = min(_MAX_CHAIN, max(_FEW, round(_CHAIN_SECONDS / each)))
             often = quickest(1 + count)
         if often <= once:
-            raise DeviceError(f"{count} dispatches took no longer than one: too many others use the device")
+            raise DeviceError(
+                f"{count} dispatches took no longer than one: other work disturbs the measurement"
+            )
         return (often - once) / count
 
     def _memory(self) -> tuple[float | None, float]:
-        """Bytes per second read from memory, as layers read weights, and written to it.
-
-        The latter is 0 where a kernel that does both is no slower for it.
+        """Bytes per second read from memory, as layers read weights, and written to it. The latter is 0 if a
+        kernel that reads and writes is no slower.
         """
         size = _memory_bytes(self.device.info)
         reading = self._figure("bandwidth", lambda: self._passed(probes.sums(size // 4)))
@@ -191,8 +192,8 @@ class DeviceBench:
         return moved / seconds
 
     def _products(self, dtype: str) -> tuple[Points, Points]:
-        """Operations per second of products of growing size, launches included, and of deep ones; empty where
-        the device has none of the type."""
+        """Operations per second of products of increasing size, including launches, and of deep ones; empty
+        if the device has none of the type."""
         points: list[tuple[float, float]] = []
         deep: list[tuple[float, float]] = []
         wanted, end = _SMALL, self.shipped.rate(dtype) * _PRODUCT_SECONDS
@@ -211,7 +212,7 @@ class DeviceBench:
         return tuple(points), tuple(deep)
 
     def _kinds(self) -> dict[str, Points]:
-        """Operations per second of whole dispatches by kind of work, for growing sizes."""
+        """Operations per second of whole dispatches by kind of work, for increasing sizes."""
         points: dict[str, list[tuple[float, float]]] = {}
         max_operations = self.shipped.rate("f32") * _KINDS_SECONDS
         graphs = [
@@ -246,7 +247,7 @@ class DeviceBench:
 
     def _kernels(self, plan: Plan, sources: bytes | None) -> list[tuple[CompiledDispatch, Workload, int]]:
         if sources is None:
-            raise DeviceError(f"the kernels of {self.device.info.id} cannot be run alone")
+            raise DeviceError(f"the kernels of {self.device.info.id} cannot be run separately")
         (slot,) = plan.devices
         target = self.backend.parse_target(slot.target)
         compiler = KernelCompiler(self.backend, target, Folder("kernels"))
@@ -264,7 +265,7 @@ class DeviceBench:
         return kernels
 
     def _best(self, stopwatch: Stopwatch, kernel: CompiledDispatch, budget: float) -> float:
-        """Seconds of the quickest run within a budget of seconds."""
+        """Seconds of the fastest run within a budget of seconds."""
         if not stopwatch.loads(kernel):
             raise DeviceError(f"{self.device.info.id} does not load kernel {kernel.name!r}")
         until, best = time.monotonic() + budget, math.inf
@@ -276,8 +277,8 @@ class DeviceBench:
 
 
 def _append(points: list[tuple[float, float]], rows: Sequence[tuple[float, float]]) -> None:
-    """Add operations, and operations per second, of dispatches with their seconds and operations, if they are
-    larger than the last. What is measured slower than a smaller size was disturbed."""
+    """Append (operations, operations per second) of dispatches given by seconds and operations, if they are
+    larger than the last. A lower rate than that of a smaller size is a disturbed measurement."""
     took = sum(seconds for seconds, _ in rows)
     size = sum(operations for _, operations in rows)
     if rows and (not points or size / len(rows) > points[-1][0]):
@@ -290,8 +291,8 @@ def _is_deep(decision: Decision) -> bool:
 
 
 def _memory_bytes(device: DeviceInfo) -> int:
-    """Bytes to read where memory is to be measured: on cores at least four times their largest cache, since
-    servers have caches of hundreds of megabytes that keep part of what is read over and over."""
+    """Bytes to read to measure memory: on CPU cores at least four times their largest cache, since servers
+    have caches of hundreds of megabytes, which retain part of the data between runs."""
     if device.kind == "discrete":
         return _MEMORY_DISCRETE
     largest = _largest_cache() if device.on_host_cores else 0
@@ -299,7 +300,7 @@ def _memory_bytes(device: DeviceInfo) -> int:
 
 
 def _largest_cache() -> int:
-    """Bytes of the largest cache of the first core, as Linux tells it; 0 where it does not."""
+    """Bytes of the largest cache of the first core as reported by Linux; 0 if unknown."""
     sizes = [0]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         number = path.read_text().strip()

@@ -1,7 +1,6 @@
-"""How long it takes from the end of work on one device, or of the host's, until what waits for it begins.
-
-Devices tell begin and end themselves where they profile, on the host's clock; for others the records of the
-native core's queues stand in.
+"""The latency from the end of work on one device, or on the host, until dependent work starts on another.
+Begin and end are profiled by the devices, on the host's clock; for devices without profiling they come from
+the records of the native core's queues.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from mansard.runtime.calls.completion import completions
 
 ROUNDS = 31
 WORK_SECONDS = 3e-4
-"""Work of a device before it hands over, as long as a part of a model: what waits may sleep by then."""
+"""Seconds of work before a handoff, as long as a part of a model: the waiting side may be asleep by then."""
 _TIMEOUT_S = 60.0
 _FILLED = 8 << 20
 _MAX_FILLS = 4096
 _IDLE_S = 2e-4
-"""How often a host that must not take part in the work looks whether it is over."""
+"""The polling interval of a host that must not help with the work."""
 
 
 @dataclass(frozen=True)
 class Handoff:
-    """Nanoseconds on the way from one device's end to another's beginning, one after the other.
+    """Nanoseconds from the end of one device's work to the start of another's, by consecutive parts.
 
-    ``noticed``: until the native core knows of the end; ``passed``: until it has handed the waiting batch to
-    its device; ``started``: until that has begun. The parts are None where the device itself orders the two,
-    or where the queues keep no records.
+    ``noticed``: until the native core knows of the end; ``passed``: until it has handed the waiting
+    submission to its device; ``started``: until that has started. The parts are None if the device itself
+    orders the two, or if the queues keep no records.
     """
 
     total: int
@@ -52,14 +51,14 @@ class Handoff:
 
 
 class Recorded:
-    """A recording of a device, with what tells when it ran last."""
+    """A recording of a device, with access to the times of its runs."""
 
     def __init__(self, device: Device, commands: Sequence[Command]) -> None:
         self.device = device
         self.commands: CommandBuffer = device.record(commands, profile=device.capabilities.profiling)
 
     def span(self, back: int = 1) -> tuple[int, int]:
-        """Begin and end of its last run, which was the ``back``-th last of the device."""
+        """Begin and end of its last run, which was the ``back``-th last one of the device."""
         rows = self.commands.profile()
         if rows:
             return min(row.start_ns for row in rows), max(row.end_ns for row in rows)
@@ -75,7 +74,7 @@ class Recorded:
 
 @contextmanager
 def working(device: Device, seconds: float) -> Iterator[Recorded]:
-    """Fills of memory that take the device about as long as asked for; 0: as little as can be."""
+    """Memory fills that take the device about ``seconds``; the shortest possible for 0."""
     with closing(device.allocate(_FILLED, MemoryKind.DEVICE, "handoffs")) as buffer:
         count, size = 1, _FILLED if seconds else 64
         while True:
@@ -100,8 +99,8 @@ def between(
 ) -> list[Handoff]:
     """Handoffs from ``source``, after ``seconds`` of work, to ``target``, which waits for it.
 
-    With ``attended`` the host waits for the target all the while, and may take part; else it stays away, as
-    when nobody or an event loop waits.
+    With ``attended`` the host waits for the target in a thread, which may help with the work; otherwise it
+    does not, as if nobody or an event loop waits.
     """
     handed_over, done = Semaphore("handoffs"), Semaphore("handoffs")
     handoffs = []
@@ -135,7 +134,8 @@ def from_host(target: Device, rounds: int = ROUNDS, *, attended: bool = True) ->
 def to_host(
     source: Device, rounds: int = ROUNDS, seconds: float = WORK_SECONDS, *, attended: bool = True
 ) -> list[Handoff]:
-    """From the end of work on ``source`` until the host knows: a thread that waits, or else a callback."""
+    """From the end of work on ``source`` until the host is notified: a waiting thread, or otherwise a
+    callback."""
     done = Semaphore("handoffs")
     handoffs = []
     with working(source, seconds) as before:

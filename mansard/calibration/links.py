@@ -1,4 +1,5 @@
-"""What it costs to submit to a device, to hand over to another, and to copy between it and the host."""
+"""Costs of submissions to a device, of handoffs between devices, and of copies between a device and the
+host."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ class HostLinks:
 
 
 def wake(device: Device, seconds: float = _WAKING_S) -> None:
-    """Keep a GPU busy until its clock is up: one that idles lowers it, and calls of a model that follow
-    each other find it raised."""
+    """Keep a GPU busy until its clock frequency is up: an idle GPU lowers it, while consecutive calls of a
+    model keep it high."""
     if device.info.kind not in _LOWERS_CLOCK:
         return
     with closing(device.allocate(_COPIED, MemoryKind.DEVICE, "calibration")) as target:
@@ -56,13 +57,14 @@ def wake(device: Device, seconds: float = _WAKING_S) -> None:
 
 
 def submission_seconds(device: Device, commands: Sequence[Command]) -> float:
-    """From submission of commands until the host knows their end: the quickest of several runs."""
+    """Seconds from the submission of commands until the host is notified of their end: the fastest of several
+    runs."""
     with closing(device.record(commands)) as recorded:
         return _Clock(device).best(recorded)
 
 
 def host_links(device: Device) -> HostLinks:
-    """Bandwidth of copies by the device's own queue between its memory and memory that the host sees."""
+    """Bandwidth of copies by the device's queue between its memory and host-visible memory."""
     with (
         closing(device.allocate(_COPIED, MemoryKind.SHARED, "calibration")) as shared,
         closing(device.allocate(_COPIED, MemoryKind.DEVICE, "calibration")) as device_memory,
@@ -70,7 +72,7 @@ def host_links(device: Device) -> HostLinks:
         shared.view()[:] = 1
         wake(device)
         up, down = _copy_seconds(device, shared, device_memory), _copy_seconds(device, device_memory, shared)
-        # Where both are the same memory nothing is copied.
+        # If both are the same memory, nothing is copied.
         each = 0.0 if device.capabilities.unified_memory else _shortest_copy(device, shared, device_memory)
     late = _median(handoffs.to_host(device, _ROUNDS))
     return HostLinks(LinkProfile(_COPIED / up, late, each), LinkProfile(_COPIED / down, late, each))
@@ -98,20 +100,20 @@ def _copy_seconds(device: Device, source: Buffer, target: Buffer) -> float:
 
 
 def _shortest_copy(device: Device, source: Buffer, target: Buffer) -> float:
-    """Seconds that one more small copy adds to a submission in which each waits for the one before."""
+    """Seconds that one more small copy adds to a submission of dependent copies."""
     copy: Sequence[Command] = [CopyCommand(BufferRef(source), BufferRef(target), _SMALL), BarrierCommand()]
     once, often = (submission_seconds(device, [*copy] * count) for count in (1, 1 + _SMALL_COPIES))
     return max(0.0, often - once) / _SMALL_COPIES
 
 
 class _Clock:
-    """Runs recordings, one after the other, on the host's clock."""
+    """Runs recordings sequentially and times them by the host's clock."""
 
     def __init__(self, device: Device) -> None:
         self._device, self._done, self._turn = device, Semaphore("calibration"), 0
 
     def run(self, commands: CommandBuffer) -> int:
-        """Run once; the time of `time.monotonic_ns` when the host knew the end."""
+        """Run once; returns `time.monotonic_ns` when the host was notified of the end."""
         self._turn += 1
         point = Point(self._done, self._turn)
         self._device.submit([Submission(commands, signal=(point,))])
@@ -119,7 +121,7 @@ class _Clock:
         return time.monotonic_ns()
 
     def best(self, commands: CommandBuffer) -> float:
-        """Seconds of the quickest of several runs."""
+        """Seconds of the fastest of several runs."""
         spans = []
         for _ in range(_ROUNDS):
             begin = time.monotonic_ns()

@@ -1,6 +1,6 @@
 """Calibration of devices for the cost model: the figures of each, and the links between them.
 
-All figures are the best of many runs, except handoffs, which are medians: their duration varies by nature.
+All figures are the best of many runs, except handoffs, which are medians: their duration varies inherently.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from mansard.targets.calibrated import keep
 from mansard.targets.profile import LinkProfile
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what is measured, steps done, steps in all)."""
+"""Called with (current measurement, completed steps, total steps)."""
 
 
 def calibrate(
     names: Sequence[str], budget: float = 5.0, progress: Progress | None = None, *, store: bool = True
 ) -> list[Calibration]:
-    """Measure devices of this machine, and the links between all of them, for ``budget`` seconds a device.
+    """Measure devices of this machine, and the links between all of them, for ``budget`` seconds per device.
 
-    With ``store`` the profiles are kept, and placement uses them from then on. Simulated devices are passed
-    over: their profile is the model they run by. Raises DeviceUnavailableError for a device that is not here,
-    DeviceError where all are simulated.
+    With ``store`` the profiles are stored in the cache, and placement uses them from then on. Simulated
+    devices are skipped: they run by their profile. Raises DeviceUnavailableError for a device that is not
+    present, DeviceError if all are simulated.
     """
     opened = [registry.open_device(name) for name in names]
     devices = [device for device in opened if device.info.kind != "simulated"]
@@ -76,7 +76,8 @@ def with_links(devices: Sequence[Device], calibrations: Sequence[Calibration]) -
         handoffs = [link.handoff_seconds for name, link in links_of_device.items() if name != "host"]
         to_others = max(handoffs, default=host_links[a].to_host.handoff_seconds)
         link = replace(host_links[a].to_device, handoff_seconds=to_others, host_copies=costs.inputs)
-        # The rest of a small call: it copies what it is given and what it gives, and somebody waits.
+        # The rest of a small call: copies of its input and output, and the notification of the waiting
+        # thread.
         known = host_links[a].to_host.handoff_seconds
         known += 0.0 if unified else link.copy_seconds + host_links[a].to_host.copy_seconds
         start = max(0.0, costs.minimum - known)
@@ -86,7 +87,7 @@ def with_links(devices: Sequence[Device], calibrations: Sequence[Calibration]) -
 
 
 def _call_costs(calibration: Calibration, device: Device) -> CallCosts:
-    """What calls take beside the device's work; nothing where that cannot be measured."""
+    """The overhead of calls; zero if it cannot be measured."""
     try:
         return call_costs(device)
     except (CompileError, DeviceError) as error:

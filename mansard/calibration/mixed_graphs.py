@@ -1,4 +1,4 @@
-"""Graphs that have every kind of work, to be measured one after the other as in models."""
+"""Graphs with every kind of work in sequence, as in models, for measurements."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from mansard.ir.scalar import Apply, Arg, Const
 from mansard.ir.types import Linear, Value
 
 SIZES = (1, 8, 64)
-"""How many times the smallest graph's elements."""
+"""Sizes of the graphs, relative to the smallest."""
 _HEADS, _LENGTH, _DEPTH = 3, 128, 64
 _CHANNELS, _COLOURS, _FILTERS = 384, 3, 32
 _IMAGES = {1: ((8, 8), (64, 128)), 8: ((16, 32), (256, 256)), 64: ((64, 64), (512, 1024))}
-"""By size, the points of the image of many channels, and of that of few."""
+"""By size, the pixels of the image with many channels, and of the one with few."""
 _WINDOW = 3
 
 
 def graph(size: int) -> Graph:
-    """An attention, a product, a norm of rows, a depthwise window and one over few channels, one after the
-    other in f32; between them the values are seen in another shape."""
+    """A sequence of an attention, a product, a norm of rows, a depthwise window and one over few channels in
+    f32, with reshapes in between."""
     b = GraphBuilder(f"kinds_{size}")
     (rows, columns), (height, width) = _IMAGES[size]
     x = b.input("x", (size, _HEADS, _LENGTH, _DEPTH), DType.F32)
@@ -32,7 +32,7 @@ def graph(size: int) -> Graph:
 
 
 def operations(graph: Graph) -> int:
-    """About how many operations a graph has."""
+    """The approximate number of operations of a graph."""
     size, channels = graph.inputs[0].type.shape[0], _HEADS * _LENGTH * _DEPTH
     assert isinstance(size, int)
     attention = 4 * _LENGTH * channels
@@ -41,9 +41,9 @@ def operations(graph: Graph) -> int:
 
 
 def _window(b: GraphBuilder, x: Value, filters: int | None, stride: int) -> Value:
-    """A window with constant weights and a border: so many filters over all channels of x (1, channels, rows,
-    columns), as models get images, or one for each channel of x (1, rows, columns, channels), as they keep
-    them; at least what nearly all of the result is."""
+    """A window with constant weights and padding: ``filters`` filters over all channels of x (1, channels,
+    rows, columns), the layout of model inputs, or one per channel of x (1, rows, columns, channels), the
+    layout inside models. The result is clamped below by a value that nearly all elements exceed."""
     same, taps = filters is None, (_WINDOW, _WINDOW)
     sizes = [int(str(extent)) for extent in x.type.shape[1:]]
     (rows, columns, channels) = sizes if same else (*sizes[1:], sizes[0])

@@ -1,4 +1,4 @@
-"""Graphs whose kernels tell what a device can do."""
+"""Graphs whose kernels measure the figures of a device."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mansard.ir.types import Value
 from mansard.targets.profile import DEEP, square_depth
 
 _STEP = 64
-"""Sizes of matrices are multiples of it."""
+"""Sizes of matrices are multiples of this."""
 _MIN_SIDE, _MAX_SIDE, _DEEPEST = 128, 4096, 1 << 14
 _LINKS = 4
-"""Products of a chain."""
+"""The number of products of a chain."""
 _LAYERS, _WIDTH = 4, 128
 """Layers of small norms, and the channels of the first."""
 _WALK, _WALKERS = 48, 128
-"""How many layers a long walk goes through, and the rows that do: as many as a small model has tokens."""
+"""The number of layers of `walk`, and its rows: as many as a small model has tokens."""
 
 
 def stream(elements: int) -> Graph:
@@ -41,9 +41,8 @@ def norm(elements: int) -> Graph:
 
 
 def layers() -> Graph:
-    """Norms of one row of f32, each behind a product of it with a small matrix: dispatches as they follow
-    each other in a model, where every one waits for the one before, reads what that has written, and is
-    another kernel."""
+    """Norms of one row of f32, each after a product with a small matrix: a sequence of dispatches as in a
+    model, in which each depends on the previous one, reads its result, and is a different kernel."""
     b = GraphBuilder("layers")
     x = b.input("x", (1, _WIDTH), DType.F32)
     widths = [_WIDTH + number * _STEP for number in range(_LAYERS + 1)]
@@ -53,7 +52,7 @@ def layers() -> Graph:
 
 
 def walk() -> Graph:
-    """A hundred small products and norms one behind the other: a call that never fills a large device."""
+    """A sequence of a hundred small products and norms: a call that never fills a large device."""
     b = GraphBuilder("walk")
     widths = [_WIDTH + _STEP * (number % _LAYERS) for number in range(_WALK + 1)]
     x = b.input("x", (_WALKERS, widths[0]), DType.F32)
@@ -73,15 +72,15 @@ def sums(elements: int) -> Graph:
 
 
 def products(dtype: str, operations: float) -> list[Graph]:
-    """Chains of products of matrices with about so many operations each: square, and with fewer channels than
-    rows, as convolutions have them."""
+    """Chains of matrix products with about ``operations`` operations each: square ones, and ones with fewer
+    channels than rows, as in convolutions."""
     edge, narrow = _size(square_depth(operations)), _size(square_depth(operations) / 2)
     return [chain(DType(dtype), edge, edge, edge), chain(DType(dtype), edge * 4, narrow, narrow)]
 
 
 def deep_products(dtype: str, operations: float) -> Graph | None:
-    """A chain of products with about so many operations each, every other `DEEP` times as deep as a square
-    one and the rest as much shallower; None where the matrices would be too large."""
+    """A chain of products with about ``operations`` operations each, alternately `DEEP` times deeper and
+    shallower than a square one; None if the matrices would be too large."""
     depth = round(square_depth(operations) * DEEP / _STEP) * _STEP
     if depth > _DEEPEST:
         return None
@@ -90,9 +89,9 @@ def deep_products(dtype: str, operations: float) -> Graph | None:
 
 
 def chain(dtype: DType, m: int, k: int, n: int) -> Graph:
-    """x (m, k) times a constant (k, n), times one (n, k), and so on; summed in f32, or i32 for integers, each
-    result bounded from below and converted to x's type. The bounds differ, such that every product is another
-    kernel, as in models: a device fetches the code of each."""
+    """x (m, k) times a constant (k, n), times one (n, k), and so on; summed in f32, or i32 for integers, with
+    each result clamped below and converted to x's type. The bounds differ, so that every product is a
+    different kernel, as in models: a device must fetch the code of each."""
     b = GraphBuilder(f"products_{dtype.value}")
     x = b.input("x", (m, k), dtype)
     for number in range(_LINKS):
@@ -101,7 +100,8 @@ def chain(dtype: DType, m: int, k: int, n: int) -> Graph:
 
 
 def multiplied(b: GraphBuilder, x: Value, k: int, n: int, number: int) -> Value:
-    """x (m, k) times a constant (k, n), of x's type, and at least what nearly all of the result is."""
+    """x (m, k) times a constant (k, n), in x's type, clamped below by a value that nearly all elements
+    exceed."""
     m, dtype = x.type.shape[0], x.type.dtype
     wide = DType.F32 if dtype.is_float else DType.I32
 
@@ -120,7 +120,7 @@ def multiplied(b: GraphBuilder, x: Value, k: int, n: int, number: int) -> Value:
 
 
 def normalised(b: GraphBuilder, x: Value) -> Value:
-    """A layer norm of rows of f32: less their mean, over the root of their variance and of a small number."""
+    """A layer norm of rows of f32, without scale and shift."""
     (rows, width), same = x.type.shape, IndexMap.identity(2)
     row, other, third = (Arg(place, DType.F32) for place in range(3))
     each, count = IndexMap.of_dims((0,)), Const(float(str(width)), DType.F32)
@@ -139,7 +139,7 @@ def normalised(b: GraphBuilder, x: Value) -> Value:
 
 
 def random(dtype: DType, size: tuple[int, int], seed: int) -> npt.NDArray[np.generic]:
-    """A matrix; of floats such that products keep the size of their numbers."""
+    """A random matrix; floats are scaled so that products keep their magnitude."""
     generator = np.random.default_rng(seed)
     if dtype.is_float:
         limit = (3 / size[0]) ** 0.5

@@ -12,7 +12,7 @@ def to_toml(calibrations: Sequence[Calibration]) -> str:
     """The calibrations as a file for `mansard simulate --profile`: a table per device."""
 
     def tables(name: str, device_id: str) -> list[str]:
-        """The tables of the devices of a name, of which there may be several."""
+        """The tables of the devices with a name, of which there may be several."""
         return [c.device.id for c in calibrations if c.device.name == name and c.device.id != device_id] or [
             name
         ]
@@ -52,7 +52,7 @@ def to_toml(calibrations: Sequence[Calibration]) -> str:
 
 
 def _copies(link: LinkProfile) -> dict[str, float | Points]:
-    """What is known of a link's copies."""
+    """The known figures of a link's copies."""
     known: dict[str, float | Points] = {"copy": link.copy_seconds, "host_copies": link.host_copies}
     return {key: value for key, value in known.items() if value}
 
@@ -66,7 +66,7 @@ def _pair(point: tuple[float, float]) -> str:
 
 
 def _figure(value: float | Points) -> str:
-    """Six digits, as TOML writes numbers."""
+    """Six significant digits, in TOML's syntax."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(_pair, value))}]"
     return str(value) if isinstance(value, int) else f"{value:.6g}"

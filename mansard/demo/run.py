@@ -25,17 +25,17 @@ SENTENCES = (
 )
 MAX_SENTENCES = 64
 MIN_SHARE = 1 / 3
-"""Of the dispatches, for each device, when several devices are asked for by name."""
+"""The minimum share of the dispatches for each of several devices given by name."""
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a run of the demo may choose."""
+    """The options of a demo run."""
 
     devices: tuple[str, ...] = ()
-    """Devices by name; empty for all that can be used."""
+    """Devices by name; empty for all usable ones."""
     length: int | None = None
     """A fixed number of tokens to compile for; None compiles for any number up to 256."""
     runs: int = 5
@@ -44,7 +44,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """What the demo found. Times are milliseconds unless named otherwise."""
+    """The results of the demo. Times are in milliseconds unless their name says otherwise."""
 
     sentences: tuple[str, ...]
     embeddings: Floats
@@ -62,21 +62,21 @@ class Result:
 
 
 def usable_devices() -> list[DeviceInfo]:
-    """Every device that can be used and really computes."""
+    """Every usable device that computes (simulated ones do not)."""
     return [info for info in registry.devices() if info.supported and info.kind != "simulated"]
 
 
 def run_demo(sentences: Sequence[str], options: Options, progress: Progress | None = None) -> Result:
     """Encode the sentences with a model compiled for the devices, and measure.
 
-    Raises InputError for no sentences or more than `MAX_SENTENCES`, and what compiling and running raise.
+    Raises InputError for no sentences or more than `MAX_SENTENCES`, and the errors of compiling and running.
     """
     if not 1 <= len(sentences) <= MAX_SENTENCES:
         raise InputError(f"the demo takes 1 to {MAX_SENTENCES} sentences, not {len(sentences)}")
     present = usable_devices()
     devices = options.devices or tuple(info.id for info in present)
     for name in devices:
-        registry.open_device(name)  # one that cannot be used is told before the work starts
+        registry.open_device(name)  # an unusable device is reported before the work starts
     report = progress or (lambda step, done, total: None)
     report("load the model", 0, 1)
     batch = tokenize(sentences, options.length)
@@ -149,7 +149,7 @@ def max_rel_error(values: Floats, expected: Floats) -> float:
 
 
 def notes(present: Sequence[DeviceInfo], devices: Sequence[str]) -> tuple[str, ...]:
-    """What a reader should know about the devices used: no GPU, or one in software."""
+    """Notes on the devices used: no GPU, or a software implementation."""
     used = [info for info in present if info.id in devices]
     lines = []
     if all(info.driver == HOST_DEVICE for info in used):
@@ -158,10 +158,10 @@ def notes(present: Sequence[DeviceInfo], devices: Sequence[str]) -> tuple[str, .
         ]
         reasons = "; ".join(f"{info.id}: {', '.join(info.reasons)}" for info in other if info.reasons)
         chosen = len(used) < len(present)
-        why = "as asked" if chosen else (reasons or "no GPU driver was found")
+        why = "as requested" if chosen else (reasons or "no GPU driver was found")
         lines.append(f"Running on the CPU alone ({why}).")
     lines += [
-        f"{info.id} is {info.name}, a driver in software: it runs on the CPU's cores too."
+        f"{info.id} is {info.name}, a software driver: it runs on the CPU's cores too."
         for info in used
         if info.kind == "software"
     ]
@@ -171,6 +171,6 @@ def notes(present: Sequence[DeviceInfo], devices: Sequence[str]) -> tuple[str, .
 def _with_idle(
     measured: Mapping[str, Mapping[str, Any]], devices: Sequence[str]
 ) -> dict[str, Mapping[str, Any]]:
-    """The profile's figures, with zeros for devices that got nothing."""
+    """The profile's figures, with zeros for devices without dispatches."""
     idle: dict[str, Mapping[str, Any]] = {name: {"dispatches": 0, "busy_ms": 0.0} for name in devices}
     return idle | dict(measured)

@@ -1,4 +1,4 @@
-"""Tuning: schedule parameters searched on the device that runs the kernels."""
+"""Tuning: search of schedule parameters on the device that runs the kernels."""
 
 from mansard.tuning.tune import TunedKernel, Tuning, tune
 

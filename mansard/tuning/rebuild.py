@@ -1,4 +1,4 @@
-"""A compiled model with other kernels: the plan, the code and the packed weights follow."""
+"""Replaces kernels of a compiled model, with its plan, code and packed weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class ChangedResources(Resources):
-    """Resources of a model some of whose parts were replaced; the rest comes from ``base``."""
+    """Resources of a model with some parts replaced; the others come from ``base``."""
 
     def __init__(self, base: Resources, sources: bytes) -> None:
         self._base, self._sources = base, sources
@@ -31,17 +31,17 @@ class ChangedResources(Resources):
         self.repacked: dict[str, Callable[[], Bytes]] = {}
 
     def code(self, entry: str) -> bytes | memoryview:
-        """A new executable, or one of the base."""
+        """A new executable, or one from ``base``."""
         return self.blobs[entry] if entry in self.blobs else self._base.code(entry)
 
     def blocks(self, wanted: Sequence[WeightSpec]) -> list[WeightBlock]:
-        """Blocks of the base, and one for every weight that changed."""
+        """Blocks of ``base``, and one for every changed weight."""
         kept = [spec for spec in wanted if spec.entry not in self.repacked]
         changed = [spec for spec in wanted if spec.entry in self.repacked]
         return [*self._base.blocks(kept), *(WeightBlock(self.load(s), {s.entry: 0}) for s in changed)]
 
     def load(self, spec: WeightSpec) -> Bytes:
-        """The bytes of one weight, repacked where its kernel wants another layout."""
+        """The bytes of one weight, repacked if its kernel needs another layout."""
         make = self.repacked.get(spec.entry)
         return self._base.load(spec) if make is None else make()
 
@@ -50,7 +50,7 @@ class ChangedResources(Resources):
         return self._sources
 
     def close(self) -> None:
-        """Close the base."""
+        """Close ``base``."""
         self._base.close()
 
 
@@ -61,7 +61,7 @@ def with_parameters(
     chosen: Mapping[tuple[int, str], Parameters | None],
     compilers: Mapping[int, KernelCompiler],
 ) -> tuple[Plan, Resources]:
-    """The model with the kernels of the slots that have a compiler made anew.
+    """The model with recompiled kernels in all slots that have a compiler.
 
     ``chosen`` gives the parameters of kernels by slot and name; others keep theirs.
     """
@@ -92,9 +92,9 @@ def _with_kernels(
     backend: Backend,
     kernels: Mapping[str, tuple[KernelSource, CompiledDispatch]],
 ) -> Plan:
-    """The plan with the kernels of one device slot replaced, by their old names.
+    """The plan with the kernels of one device slot replaced under their old names.
 
-    Code and weights that change are added to ``resources``; ``base`` holds the old ones.
+    Changed code and weights are added to ``resources``; ``base`` has the old ones.
     """
     device = plan.devices[slot]
     specs = backend.join([kernel.spec for _, kernel in kernels.values()])
@@ -155,8 +155,8 @@ def _repacking(
 
 
 def unpack(panels: Panels, packed: npt.NDArray[np.generic], size: int) -> npt.NDArray[np.generic]:
-    """The ``size`` elements of the dense constant, flat, that `Panels.pack` made ``packed`` of."""
-    # Packing numbers shows where each element went; 0 is padding.
+    """The inverse of `Panels.pack`: the ``size`` elements of the flat dense constant from ``packed``."""
+    # Packing element numbers yields the position of each element; 0 is padding.
     kind = np.uint32 if size < 2**32 - 1 else np.uint64
     places = panels.pack(np.arange(1, size + 1, dtype=kind)).reshape(-1)
     used = places != 0

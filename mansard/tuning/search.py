@@ -17,10 +17,10 @@ from mansard.tuning.timing import Stopwatch
 MARGIN = 0.98
 """A candidate replaces the default when it takes less than this fraction of its time."""
 _CLOSE = 1.1
-"""Candidates within this factor of the best take part in the last comparison."""
+"""Candidates within this factor of the best are included in the final comparison."""
 _FIRST_ROUNDS, _LAST_ROUNDS = 5, 25
 _BATCH_NS = 200_000_000
-"""Time one submission should take at most."""
+"""The desired maximum time of one submission."""
 
 
 class Search:
@@ -40,9 +40,8 @@ class Search:
         return self._best_of[self._default]
 
     def run(self, known: Tuned | None, deadline: float, progress: Callable[[], None]) -> Tuned:
-        """Try candidates until the deadline (`time.monotonic`); ``known`` is a result to go on from.
-
-        Next come those that differ from the best so far in the fewest parameters.
+        """Try candidates until the deadline (`time.monotonic`); ``known`` is a previous result to continue
+        from. Candidates that differ from the best so far in the fewest parameters come first.
         """
         progress()
         self.default_ns()
@@ -68,7 +67,7 @@ class Search:
         return rest[: max(2, workers())]
 
     def _verdict(self, kept: Sequence[CompiledDispatch], tried: tuple[int, ...]) -> Tuned:
-        """The winner of a last, longer comparison with the default."""
+        """The winner of a final, longer comparison with the default."""
         default = self._default
         assert default is not None
         if not kept:
@@ -92,20 +91,20 @@ class Search:
         return kept
 
     def _compile(self, parameters: Sequence[Parameters]) -> list[CompiledDispatch]:
-        """Kernels of the parameters a kernel can be made with."""
+        """The kernels of those parameters that can be compiled."""
 
         def one(chosen: Parameters) -> CompiledDispatch | None:
             try:
                 return self._compiler.compile(self._dispatch, self._key, chosen)
             except CodegenError:
-                return None  # a candidate that the target cannot hold is no candidate
+                return None  # a candidate that exceeds the target's limits is skipped
 
         with ThreadPoolExecutor(workers()) as pool:
             compiled = [kernel for kernel in pool.map(one, parameters) if kernel is not None]
         return [kernel for kernel in compiled if self._stopwatch.loads(kernel)]
 
     def _run(self, kernels: Sequence[CompiledDispatch], rounds: int) -> None:
-        """Time kernels against each other; the least time of each is kept."""
+        """Time kernels against each other, recording the minimum time of each."""
         (warm,) = zip(*self._stopwatch.measure(kernels, 1), strict=True)
         fitting = max(2, min(rounds, _BATCH_NS * rounds // 5 // max(1, sum(warm))))
         for _ in range(2):
@@ -114,6 +113,6 @@ class Search:
 
 
 def _differing(a: Parameters, b: Parameters) -> int:
-    """How many parameters have another value."""
+    """The number of parameters with different values."""
     left, right = a.to_dict(), b.to_dict()
     return sum(left.get(name) != right.get(name) for name in left.keys() | right.keys())

@@ -1,4 +1,4 @@
-"""Times of variants of one kernel on a device."""
+"""Timing of variants of one kernel on a device."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ from mansard.runtime.memory.upload import upload
 
 _MAX_SETS = 16
 _MAX_COPIES = 1 << 30
-"""Bytes of the copies of a kernel's constants, if one does not take more by itself."""
+"""Total bytes of the copies of a kernel's constants, unless a single copy is larger."""
 _LOWERS_CLOCK = ("discrete", "integrated")
 _WARMING_NS, _MAX_WARMING = 50_000_000, 4000
-"""How long a GPU works before times count, and in how many runs at most. An H200 that waits for the host
-falls from 1980 to 345 MHz within 1.5 s, and needs some tens of milliseconds of work to come back."""
+"""The warm-up time of a GPU before its times count, and the maximum number of warm-up runs. The clock of an
+H200 that waits for the host drops from 1980 to 345 MHz within 1.5 s, and needs some tens of milliseconds of
+work to recover."""
 _BLOCK = 1 << 20
 _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A kernel as the model runs it: its dispatch, which of its inputs are constants, values for the dims,
-    and the bytes of constants the whole model reads in a call."""
+    """The workload of a kernel in its model: its dispatch, which of its inputs are constants, values for the
+    dims, and the bytes of constants that the whole model reads in a call."""
 
     dispatch: ir.Dispatch
     constants: frozenset[int]
@@ -54,15 +55,15 @@ class Workload:
 
 
 def representative_sizes(symbols: Sequence[dims.Dim]) -> dict[str, int]:
-    """A value for every dim, in its contract: as `dims.representative` has it."""
+    """A value for every dim within its contract, by `dims.representative`."""
     return {d.name: dims.evaluate(dims.representative(dims.symbol(d)), {}) for d in symbols}
 
 
 class Stopwatch:
     """Runs variants of a kernel, interleaved, on buffers like the model's.
 
-    Constants are read from several copies in turn, so that they lie in the caches no more than in the
-    model, where other layers' constants pass between two runs of a kernel.
+    Constants are read round-robin from several copies, so that no more of them is cached than in the model,
+    where other layers' constants are read between two runs of a kernel.
     """
 
     def __init__(self, device: Device, workload: Workload) -> None:
@@ -78,7 +79,7 @@ class Stopwatch:
         self._sets = max(1, min(_MAX_SETS, wanted, _MAX_COPIES // max(1, constant_bytes)))
 
     def commands(self, variants: Sequence[CompiledDispatch], rounds: int) -> list[Command]:
-        """``rounds`` runs of each variant, in turn, each after the end of the one before."""
+        """``rounds`` runs of each variant, interleaved and sequential."""
         commands: list[Command] = []
         for turn in range(rounds):
             for variant in variants:
@@ -103,7 +104,7 @@ class Stopwatch:
         return [spans[first + i :: len(variants)] for i in range(len(variants))]
 
     def _warming(self, variant: CompiledDispatch) -> int:
-        """Runs of a variant before those that count, for a device that lowers its clock when it idles."""
+        """The number of warm-up runs of a variant, for a device that lowers its clock when idle."""
         if self._device.info.kind not in _LOWERS_CLOCK:
             return 0
         if self._shortest == 0:
@@ -112,7 +113,7 @@ class Stopwatch:
         return min(_MAX_WARMING, -(-_WARMING_NS // max(1, self._shortest)))
 
     def loads(self, variant: CompiledDispatch) -> bool:
-        """Whether the device takes a variant: a driver may refuse code that keeps to every limit."""
+        """Whether the device loads a variant: a driver may reject code that is within every limit."""
         if variant.name not in self._loaded:
             try:
                 self._loaded[variant.name] = self._device.load(variant.spec)
@@ -163,7 +164,7 @@ class Stopwatch:
         return self._buffers[key]
 
     def _held(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Buffer:
-        """The bytes in memory of the kind in which the model has its weights and activations."""
+        """The bytes in the memory kind that the model uses for weights and activations."""
         if self._device.capabilities.unified_memory and self._device.capabilities.import_host:
             return self._device.import_host(array)
         buffer = self._device.allocate(array.size, MemoryKind.DEVICE, "tuning")

@@ -1,4 +1,4 @@
-"""Tuning a compiled model: its kernels, by the share of the time they take."""
+"""Tuning of a compiled model: the time is distributed over its kernels by their share of a call."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from mansard.tuning.search import Search
 from mansard.tuning.timing import Stopwatch, Workload, representative_sizes
 
 Progress = Callable[[str, int, int], None]
-"""Called with (kernel, seconds used, seconds in all)."""
+"""Called with (kernel, seconds used, total seconds)."""
 
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """What tuning found for one kernel. Times are of one run, in microseconds; ``dispatches`` says how
-    often a call runs it."""
+    """The result of tuning one kernel. Times are for one run, in microseconds; ``dispatches`` is the number
+    of its runs in a call."""
 
     device: str
     kernel: str
@@ -41,14 +41,14 @@ class TunedKernel:
     default_us: float
     best_us: float
     parameters: Parameters | None
-    """The winner's; None when the default stays."""
+    """The best parameters; None if the default is kept."""
     tried: int
     candidates: int
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """A tuned model and what was found, slowest kernels first."""
+    """A tuned model and the results for its kernels, slowest first."""
 
     plan: Plan
     resources: Resources
@@ -62,13 +62,13 @@ class Tuning:
 
     @property
     def best_us(self) -> float:
-        """The same with the parameters found."""
+        """The same with the best parameters."""
         return sum(k.best_us * k.dispatches for k in self.kernels)
 
 
 @dataclass
 class _Job:
-    """A kernel on its way through the search."""
+    """A kernel in the search."""
 
     source: KernelSource
     search: Search
@@ -87,9 +87,9 @@ def tune(
 ) -> Tuning:
     """Search the schedule parameters of a model's kernels for ``budget`` seconds, on this machine's devices.
 
-    A kernel's part of the time is its share of a call's. Results are kept in the cache, by device and
-    kernel: a later compilation uses them, and a later search goes on where this one stopped. Slots of
-    devices that are not here, or whose kernels leave nothing to choose, stay as they are.
+    A kernel's part of the time is its share of a call. Results are cached by device and kernel: a later
+    compilation uses them, and a later search continues from them. Slots of absent devices, or without tunable
+    kernels, are unchanged.
 
     Raises ArtifactError for a model without the sources of its kernels, CompileError when no slot's
     target is this machine's.
@@ -99,7 +99,7 @@ def tune(
         raise CompileError("a model with variants cannot be tuned: compile it for one device, and tune that")
     data = resources.sources()
     if data is None:
-        raise ArtifactError("the model does not hold the sources of its kernels: compile it again")
+        raise ArtifactError("the model does not contain the sources of its kernels: compile it again")
     sources = sources_from_bytes(data)
     slots = {i: kernels for i in range(len(plan.devices)) if (kernels := _tunable(plan, i)) is not None}
     if not slots:
@@ -132,14 +132,14 @@ def _tunable(plan: Plan, slot: int) -> tuple[KernelCompiler, DeviceInfo] | None:
 
 @dataclass(frozen=True)
 class _Clock:
-    """The time there is, on `time.monotonic`'s clock."""
+    """The time budget, by `time.monotonic`."""
 
     begin: float
     deadline: float
     progress: Progress | None
 
     def report(self, name: str) -> None:
-        """Tell how much of the time is used."""
+        """Report the time used."""
         if self.progress:
             total = round(self.deadline - self.begin)
             self.progress(name, min(total, round(time.monotonic() - self.begin)), total)
@@ -184,7 +184,7 @@ def _tune_slot(
 def _jobs(
     plan: Plan, slot: int, sources: list[KernelSource], compiler: KernelCompiler, device: Device
 ) -> list[_Job]:
-    """Kernels with something to choose, with the time of their default."""
+    """The tunable kernels, with the times of their defaults."""
     segments = plan.devices[slot].segments
     steps = [s for segment in segments for s in segment.steps if isinstance(s, DispatchStep)]
     runs = Counter(step.entry for step in steps)

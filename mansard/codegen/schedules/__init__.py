@@ -1,4 +1,4 @@
-"""Schedules turn a dispatch into kernel IR; `schedule` picks the one for a dispatch and a target."""
+"""Schedules lower a dispatch to kernel IR; `schedule` selects the one for a dispatch and a target."""
 
 from mansard.codegen.schedules.choose import candidates, choose, refuses, schedule, takes_attention
 from mansard.codegen.schedules.common.base import Scheduled

@@ -1,4 +1,4 @@
-"""Which schedule a dispatch gets on a target, and what can be tuned about it."""
+"""Selection of the schedule for a dispatch and a target, and its tunable parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def schedule(
 ) -> Scheduled:
     """The kernel of a dispatch for a target, under the given entry-point name.
 
-    ``parameters`` are one of `candidates`; None stands for the first, the default.
+    ``parameters`` is one of `candidates`; None selects the first, the default.
     """
     if not all(isinstance(op, (Generic, Reshape)) for op in dispatch.ops):
         return special.schedule(dispatch, target, name)
@@ -56,10 +56,10 @@ def refuses(dispatch: Dispatch, target: KernelTarget) -> str | None:
 
 
 def candidates(dispatch: Dispatch, target: KernelTarget) -> Sequence[Parameters]:
-    """Parameters `schedule` takes for a dispatch, all giving the same results; the default first.
+    """The parameters that `schedule` accepts for a dispatch, all with the same results; the default first.
 
-    One empty Parameters where there is nothing to choose. Order matters to a search that runs out of
-    time: what is likely to be good comes early.
+    A single empty Parameters if there is nothing to tune. Promising candidates come first, for a search that
+    runs out of time.
     """
     if not all(isinstance(op, (Generic, Reshape)) for op in dispatch.ops):
         return (Parameters(),)
@@ -72,12 +72,12 @@ def candidates(dispatch: Dispatch, target: KernelTarget) -> Sequence[Parameters]
 
 
 def takes_attention(form: AttentionForm, target: KernelTarget) -> bool:
-    """Whether a target has a kernel for a whole attention."""
+    """Whether a target has a schedule that fuses this attention into one kernel."""
     return gpu_attention.applies(form, target) if target.is_gpu else form.partial is None
 
 
 def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
-    """The schedule for a loop nest: each family of targets has its own."""
+    """The schedule for a loop nest, from the target's family."""
     return gpu.choose(nest, target) if target.is_gpu else cpu.choose(nest, target)
 
 

@@ -1,1 +1,1 @@
-"""What schedules of CPUs and GPUs share."""
+"""Code that CPU and GPU schedules share."""

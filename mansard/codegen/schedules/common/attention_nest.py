@@ -1,4 +1,5 @@
-"""The loops of an attention dispatch: which are rows, heads, keys and depths, and where operands lie."""
+"""Analysis of an attention dispatch's loops: which are rows, heads, keys and depths, and how operands are
+addressed."""
 
 from __future__ import annotations
 
@@ -25,16 +26,15 @@ Group = list[int]
 
 
 def attention_form(dispatch: Dispatch) -> AttentionForm | None:
-    """The attention a dispatch holds, or None."""
+    """The attention that a dispatch computes, or None."""
     producers = {v: op for op in dispatch.ops for v in op.outputs}
     forms = (find_attention(op, producers) for op in reversed(dispatch.ops) if isinstance(op, Generic))
     return next((form for form in forms if form is not None), None)
 
 
 class AttentionNest(Nest):
-    """A nest whose roots are the scores (over domain, keys and depth), the weighted sum and what is stored.
-
-    The reductions of the softmax are no roots: the schedule carries them along the keys.
+    """A nest whose roots are the scores (over domain, keys and depth), the weighted sum and the stored
+    results. The softmax's reductions are not roots: the schedule carries them along the keys.
     """
 
     def __init__(self, dispatch: Dispatch, form: AttentionForm) -> None:
@@ -65,19 +65,19 @@ class AttentionNest(Nest):
         return [self.scores, self.weighted, *self.statistics, *stored]
 
     def depth_and_columns(self) -> tuple[int, int]:
-        """Elements of a key, and of a row of the result."""
+        """The length of a key, and of a row of the result."""
         return self.form.depth, self.form.columns
 
     def masked_index(self) -> tuple[Linear, ...]:
-        """Where the masked scores are read, over the loops."""
+        """The index at which the masked scores are read, over the loops."""
         return tuple(p.compose(self.weighted.index) for p in self.form.masked_index)
 
     def factor(self, root: Root, factor: Scalar) -> Root:
-        """One factor of a product as a root of its own, for analysis."""
+        """One factor of a product as a separate root, for analysis."""
         return dataclasses.replace(root, op=dataclasses.replace(root.op, body=factor), stores=False)
 
     def parts(self) -> list[LoopPiece]:
-        """The keys in the parts in which keys and values lie."""
+        """The ranges of keys that are in separate buffers, for keys or values."""
         sides = [self.factor(self.scores, self.form.key), self.factor(self.weighted, self.form.value)]
         if not isinstance(self.extents[self.key_loop], int):
             return []
@@ -96,7 +96,7 @@ class AttentionLoops:
     """The loop groups by role.
 
     ``lane`` is the longest loop of query rows (None: a single row), ``rows`` all loops of query rows,
-    ``heads`` the loops that choose keys and values, ``depth`` the loop of the result's columns.
+    ``heads`` the loops that select keys and values, ``depth`` the loop of the result's columns.
     """
 
     lane: Group | None
@@ -106,7 +106,7 @@ class AttentionLoops:
 
 
 def classify(nest: AttentionNest) -> AttentionLoops:
-    """Sort the domain's loops by what is read along them."""
+    """Classify the domain's loops by the operands that they index."""
     positions = [p for root in nest.roots for p in nest.positions(root)]
     groups = nest.collapsed(range(nest.domain), positions)
     scored = {loop for p in nest.scores.index for loop, _ in p.terms}
@@ -125,26 +125,27 @@ def classify(nest: AttentionNest) -> AttentionLoops:
 
 
 FEW_ROWS = 16
-"""Up to this many rows per head are taken together with those of the other heads on the same keys."""
+"""Up to this many rows per head share a tile with those of the other heads on the same keys."""
 
 
 @dataclass(frozen=True)
 class WorkDistribution:
-    """How a GPU deals out the loops: ``rows`` are walked in tiles, ``rest`` are one workgroup each."""
+    """How loops are distributed over workgroups of a GPU: ``rows`` in tiles, ``rest`` one index per
+    workgroup."""
 
     rows: list[Group]
     rest: list[Group]
 
 
 def distribute(nest: AttentionNest, loops: AttentionLoops) -> WorkDistribution:
-    """Tiles run along the longest loop of rows, or along all of them where that one is short."""
+    """Tiles run along the longest loop of rows, or along all of them if that one is short."""
     if loops.lane is None or dims.bounds(nest.total(loops.lane))[1] <= FEW_ROWS:
         return WorkDistribution(loops.rows, loops.heads)
     return WorkDistribution([loops.lane], [*loops.heads, *(g for g in loops.rows if g is not loops.lane)])
 
 
 def is_plain_f32(nest: AttentionNest, root: Root, factor: Scalar) -> bool:
-    """Whether a factor is an f32 buffer read as it is, so that single elements cost nothing but the load."""
+    """Whether a factor is a plain f32 buffer, so that single elements cost only the load."""
     if not isinstance(factor, Arg):
         return False
     value = root.op.inputs[factor.index]
@@ -155,9 +156,8 @@ def is_plain_f32(nest: AttentionNest, root: Root, factor: Scalar) -> bool:
 
 
 def key_bounds(nest: AttentionNest) -> list[Linear]:
-    """Affine ends of the keys that a row attends to: beyond any of them the masked score is -inf.
-
-    Each is the first hidden key, over the loops (a causal mask: one more than the row's own place).
+    """Affine upper bounds of the keys that a row attends to: from any of them on, the masked score is -inf.
+    Each is the first masked key, over the loops (for a causal mask: one more than the row's index).
     """
     producer = nest.producers[nest.form.masked]
     if not isinstance(producer, Generic) or producer is nest.form.scores:
@@ -171,7 +171,7 @@ def key_bounds(nest: AttentionNest) -> list[Linear]:
 def _hiding(
     nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]
 ) -> list[tuple[Scalar, Generic, tuple[Linear, ...]]]:
-    """Conditions without which a score is -inf, with the op they stand in."""
+    """Conditions without which a score is -inf, with the op that contains them."""
     if isinstance(node, Apply) and node.op == "select":
         condition, _, otherwise = node.args
         if isinstance(otherwise, Const) and float(otherwise.value) == float("-inf"):
@@ -187,7 +187,7 @@ def _hiding(
 def _producer(
     nest: AttentionNest, op: Generic, node: Arg, index: tuple[Linear, ...]
 ) -> tuple[Generic, tuple[Linear, ...]] | None:
-    """The map of this dispatch behind an operand, and where it is read."""
+    """The map in this dispatch that computes an operand, and the index at which it is read."""
     if getattr(op.maps[node.index], "fill", None) is not None:
         return None
     value, where = nest.locate(op.inputs[node.index], nest.operand_index(op, node.index, index))
@@ -211,7 +211,7 @@ def _ends(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, .
     a, c = _affine(op, small, index), _affine(op, large, index)
     if a is None or c is None:
         return []
-    difference = c.plus(a.scaled(-1))  # the keys seen have difference > 0, or >= 0
+    difference = c.plus(a.scaled(-1))  # visible keys have difference > 0, or >= 0
     if dict(difference.terms).get(nest.key_loop) != -1:
         return []
     rest = difference.plus(Linear.dim(nest.key_loop))
@@ -219,7 +219,7 @@ def _ends(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, .
 
 
 def without_ends(nest: AttentionNest) -> dict[Generic, Generic]:
-    """The maps of the scores as they are where the key lies before every one of the `key_bounds`."""
+    """The maps of the scores simplified for keys below all of the `key_bounds`."""
     producer = nest.producers[nest.form.masked]
     if not isinstance(producer, Generic) or producer is nest.form.scores:
         return {}
@@ -252,7 +252,7 @@ def _unhidden(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linea
 
 
 def _only_ends(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> bool:
-    """Whether a condition holds exactly before its ends."""
+    """Whether a condition is equivalent to the key being below its bounds."""
     if isinstance(node, Arg):
         inner = _producer(nest, op, node, index)
         return inner is not None and _only_ends(nest, inner[0], inner[0].body, inner[1])
@@ -262,7 +262,7 @@ def _only_ends(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Line
 
 
 def needs_place(nest: AttentionNest, special: Mapping[Generic, Generic]) -> bool:
-    """Whether the maps of the scores, those in ``special`` replaced, depend on row and key."""
+    """Whether the maps of the scores, with those in ``special`` replaced, depend on row and key."""
     producer = nest.producers[nest.form.masked]
     stack = [producer] if isinstance(producer, Generic) and producer is not nest.form.scores else []
     while stack:
@@ -290,7 +290,7 @@ def _affine(op: Generic, node: Scalar, index: tuple[Linear, ...]) -> Linear | No
 def last_end(
     frame: Frame, nest: AttentionNest, end: Linear, lane: Group | None, last: KValue
 ) -> KValue | None:
-    """The value of an end for the rows up to ``last`` of the lane loop; None if it may fall along it."""
+    """The value of a key bound for rows up to ``last`` of the lane loop; None if it may decrease along it."""
     b, ev = frame.b, frame.ev
     total = ev.dim(end.offset)
     for loop, coefficient in end.terms:
@@ -310,7 +310,7 @@ def last_end(
 def tile_end(
     frame: Frame, nest: AttentionNest, end: Linear, lane: Group | None, along: bool, row: KValue
 ) -> KValue | None:
-    """`last_end` for a tile's row, when tiles run along the lane loop alone, or else for any row."""
+    """`last_end` for a tile's row if tiles run along the lane loop only, otherwise for any row."""
     if along or lane is None:
         return last_end(frame, nest, end, lane, row)
     return last_end(frame, nest, end, lane, frame.ev.dim(dims.add(nest.total(lane), -1)))
@@ -319,7 +319,7 @@ def tile_end(
 def each_part(
     frame: Frame, nest: AttentionNest, end: KValue, block: int, emit: Callable[[KValue, KValue], None]
 ) -> None:
-    """``emit(first, count)`` for blocks of keys up to ``end``, none of which spans two parts."""
+    """Emit ``emit(first, count)`` for blocks of keys up to ``end``, none of which spans two parts."""
 
     def step(first: KValue, count: KValue, _: Sequence[KValue]) -> Sequence[KValue]:
         emit(first, count)
@@ -336,11 +336,11 @@ def fold_parts(
     inits: Sequence[KValue],
     step: Callable[[KValue, KValue, Sequence[KValue]], Sequence[KValue]],
 ) -> Sequence[KValue]:
-    """`each_part` with values that ``step(first, count, values)`` takes from one block to the next."""
+    """`each_part` with loop-carried values, which ``step(first, count, values)`` maps to the next ones."""
     b, ev = frame.b, frame.ev
     parts = nest.parts()
     if len(parts) == 1 and b.constant_value(end) == nest.extents[nest.key_loop] == block:
-        with ev.scope():  # a single block: its reads need not wait for a loop to begin
+        with ev.scope():  # a single block needs no loop
             return step(b.idx(0), b.idx(block), inits)
     if len(parts) < 2:
         bounds: list[tuple[KValue, KValue, LoopPiece | None]] = [(b.idx(0), end, None)]

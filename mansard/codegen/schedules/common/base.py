@@ -1,4 +1,4 @@
-"""What every schedule starts from: the builder, the evaluator, params, and common loop shapes."""
+"""The base of all schedules: the builder, the evaluator, params, and common loop shapes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Grid = tuple[DimLike, DimLike, DimLike]
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A kernel with what a launch needs: the params' expressions and the grid."""
+    """A kernel with its launch data: the params' expressions and the grid."""
 
     kernel: Kernel
     params: tuple[DimLike, ...]
     grid: Grid
     packed: Mapping[int, Panels] = field(default_factory=dict)
-    """Layout the kernel expects of inputs (by position) that the dispatch lets it pack."""
+    """The layout that the kernel expects of packable inputs, by position."""
 
     def loop_iterations(self) -> int:
         """An upper bound on the loop iterations of one invocation, all loops together, at the largest
@@ -48,7 +48,7 @@ def index_dtype(dispatch: Dispatch, target: KernelTarget) -> DType:
 
 
 def stored_dtype(dtype: DType) -> DType:
-    """The element type of a buffer in a kernel: 4-bit integers lie two in a byte."""
+    """The element type of a buffer in a kernel: 4-bit integers are packed two per byte."""
     return DType.U8 if dtype.bits < 8 else dtype
 
 
@@ -85,7 +85,8 @@ class Frame:
 
     # Results ----------------------------------------------------------------------------------
     def store_results(self, root: Root, total: KValue) -> None:
-        """Store every output at the bound loops, when the reduction ``root`` gives ``total`` there."""
+        """Store every output at the bound loops, given the value ``total`` of the reduction ``root``
+        there."""
         self.ev.reduced[root.op] = total
         for other in self.nest.roots:
             if other.stores:
@@ -93,7 +94,7 @@ class Frame:
                 self.ev.store(other.op.output, self.nest.store_address(other), value)
 
     def pieces(self, vector: KValue, count: int) -> Iterator[tuple[int, KValue]]:
-        """The first ``count`` lanes of a vector in pieces of a power of two, each with its first lane."""
+        """The first ``count`` lanes of a vector in power-of-two pieces, each with its first lane."""
         offset = 0
         while offset < count:
             width = power_of_two_below(count - offset)
@@ -111,7 +112,7 @@ class Frame:
         return self.b.binary("min", a, b)
 
     def clamped(self, extent: DimLike, tile: KValue, count: int) -> list[KValue]:
-        """The ``count`` coordinates of a tile along a loop, the last element where they would pass it."""
+        """The ``count`` coordinates of a tile along a loop, clamped to the last element."""
         b = self.b
         start = b.mul(tile, b.idx(count))
         points = [b.add(start, b.idx(k)) for k in range(count)]
@@ -148,11 +149,11 @@ class Frame:
         overlap: bool,
         emit: Callable[[], None],
     ) -> None:
-        """``emit`` for every element from lower to upper along a loop group, ``lanes`` at a time.
+        """Emit ``emit`` for all elements from lower to upper along a loop group, in vectors of ``lanes``.
 
-        ``exact`` says the count is a multiple of lanes. Otherwise the rest is one more vector that
-        overlaps the last (``overlap``: the whole loop has at least ``lanes`` elements, and storing
-        twice does no harm), or single elements.
+        With ``exact`` the count is a multiple of lanes. Otherwise the remainder is one more vector that
+        overlaps the previous one (``overlap``: the loop has at least ``lanes`` elements, and may store
+        elements twice), or single elements.
         """
         b = self.b
 
@@ -190,7 +191,7 @@ def power_of_two_below(value: int) -> int:
 
 
 def choose_lanes(extent: DimLike, widest: int) -> int:
-    """Vector lanes for a loop: at most ``widest``, and not more than the loop surely has where static."""
+    """Vector lanes for a loop: at most ``widest``, and not more than a static loop has elements."""
     if isinstance(extent, int):
         return min(widest, power_of_two_below(extent))
     return widest

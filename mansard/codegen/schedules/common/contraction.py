@@ -1,11 +1,11 @@
-"""What kind of contraction a loop nest is, by how its operands lie in memory.
+"""Classification of contractions by the memory layout of their operands.
 
 Two forms:
 
-* *outer* (outer products): vectors run along a parallel dim that operands read contiguously (or not at
-  all); other operands are broadcast. Matmul with (K, N) weights, 1x1 and depthwise convolution on NCHW.
-* *dot* (inner products): vectors run along the innermost reduced dim; each accumulator is one output,
-  whose lanes are summed at the end. Matmul with (N, K) weights, matrix-vector products, attention scores.
+* *outer* (outer products): vectors run along a parallel dim along which operands are contiguous or constant;
+  other operands are broadcast. Matmul with (K, N) weights, 1x1 and depthwise convolution on NCHW.
+* *dot* (inner products): vectors run along the innermost reduced dim; each accumulator is one output, whose
+  lanes are summed at the end. Matmul with (N, K) weights, matrix-vector products, attention scores.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Group = list[int]
 
 @dataclass(frozen=True)
 class Shape:
-    """How the loops of a contraction are used."""
+    """The form of a contraction and the roles of its loops."""
 
     form: str  # outer, dot
     column: Group | None
@@ -34,7 +34,8 @@ class Shape:
 
 
 def applies(nest: Nest) -> bool:
-    """One reduction without an arg combiner, whose other roots are stored at the domain point."""
+    """Whether a nest is one reduction other than argmin or argmax, with all other roots stored per domain
+    point."""
     reductions = [r for r in nest.roots if r.reduces]
     if len(reductions) != 1 or reductions[0].op.combiner in reduce.ARG:
         return False
@@ -71,12 +72,12 @@ def analyse(nest: Nest, root: Root) -> Shape:
 
 
 def _reuse(reads: Sequence[dict[int, DimLike]], group: Group) -> int:
-    """How many operands stay the same when the loop advances."""
+    """The number of operands that are invariant in a loop."""
     return sum(group[-1] not in read for read in reads)
 
 
 def _complementary(reads: Sequence[dict[int, DimLike]], a: Group, b: Group | None) -> bool:
-    """Whether each of two loops reuses an operand that the other walks."""
+    """Whether each of two loops reuses an operand that the other indexes."""
     if b is None:
         return False
     walks_a = {i for i, read in enumerate(reads) if a[-1] in read}
@@ -87,7 +88,7 @@ def _complementary(reads: Sequence[dict[int, DimLike]], a: Group, b: Group | Non
 def _row(
     nest: Nest, groups: list[Group], reads: Sequence[dict[int, DimLike]], column: Group | None
 ) -> Group | None:
-    """The loop whose unrolling reuses most of the vectors loaded along ``column``."""
+    """The loop whose unrolling reuses the most vectors loaded along ``column``."""
     best, score = None, (0, 0)
     for group in groups:
         shared = sum(column is not None and column[-1] in read and group[-1] not in read for read in reads)
@@ -100,15 +101,15 @@ def _row(
 
 
 def fit_tile(total: int, limit: int) -> int:
-    """The tile size up to ``most`` that wastes least of ``total``, larger first."""
+    """The tile size up to ``limit`` that wastes the least of ``total``, preferring larger ones."""
     if total <= limit:
         return max(1, total)
     return min(range(limit, max(1, limit // 2) - 1, -1), key=lambda t: (-total % t) / total)
 
 
 def is_tiled(nest: Nest) -> bool:
-    """Whether a nest is best run as tiles of outputs: a contraction, or a reduction strided in the memory's
-    order."""
+    """Whether a nest is best computed in tiles of outputs: a contraction, or a reduction with strided
+    operands."""
     if not applies(nest):
         return False
     (root,) = (r for r in nest.roots if r.reduces)
@@ -116,7 +117,7 @@ def is_tiled(nest: Nest) -> bool:
 
 
 def _rows_contiguous(nest: Nest, root: Root) -> bool:
-    """Whether the reduction's innermost loop walks its operands contiguously."""
+    """Whether the reduction's innermost loop indexes its operands with unit stride."""
     groups = nest.collapsed(root.inner, nest.positions(root))
     if not groups:
         return True

@@ -1,4 +1,4 @@
-"""Sums of products of narrow numbers that dot-product instructions compute: which they are, and how."""
+"""Matching of low-precision sums of products to dot-product instructions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BYTES = frozenset({DType.I8, DType.U8})
 
 @dataclass(frozen=True)
 class DotFactor:
-    """One side of a narrow product: a buffer of bf16 or 8-bit integers and the address read."""
+    """One factor of a low-precision product: a buffer of bf16 or 8-bit integers and the address read."""
 
     value: Value
     address: Linear
@@ -24,7 +24,7 @@ class DotFactor:
 
 @dataclass(frozen=True)
 class LowPrecisionProduct:
-    """A body ``wide(left) * wide(right)`` that is summed: bf16 in f32, or 8-bit integers in i32."""
+    """A summed body ``extend(left) * extend(right)``: bf16 in f32, or 8-bit integers in i32."""
 
     left: DotFactor
     right: DotFactor
@@ -36,7 +36,7 @@ class LowPrecisionProduct:
 
 
 def low_precision_product(nest: Nest, root: Root) -> LowPrecisionProduct | None:
-    """The factors of a reduction that the kernel IR's ``dot`` computes, or None."""
+    """The factors of a reduction that the kernel IR's ``dot`` supports, or None."""
     body = root.op.body
     if root.op.combiner != "add" or not isinstance(body, Apply) or body.op != "mul":
         return None
@@ -65,6 +65,6 @@ def _factor(nest: Nest, root: Root, node: Scalar, accumulator: DType) -> DotFact
 
 
 def load_raw(ev: Evaluator, factor: DotFactor, lanes: int) -> KValue:
-    """``lanes`` consecutive elements as they are stored, from the factor's address at the bound loops."""
+    """``lanes`` consecutive elements without conversion, from the factor's address at the bound loops."""
     base, _ = ev.linear(factor.address)
     return ev.b.load(ev.b.bindings[ev.binding_of[factor.value]], base, lanes)

@@ -1,4 +1,5 @@
-"""Kernels that run over independent lines of elements: what scan, sort, scatter and top-k start from."""
+"""The base of kernels over independent lines: scan, sort, scatter and top-k. A *line* is the elements along
+the op's axis at one index of the other dims."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ GPU_WORKGROUP = 64
 
 
 class Lines:
-    """A kernel that runs ``emit(line)`` for each of ``count`` independent lines."""
+    """Builds a kernel that runs ``emit(line)`` for each of ``count`` independent lines."""
 
     def __init__(self, dispatch: Dispatch, target: KernelTarget, name: str, width: int = 0) -> None:
-        """``width``: invocations of a workgroup, where a schedule wants others than the default."""
+        """``width``: invocations of a workgroup; 0 for the default."""
         self.values = (*dispatch.inputs, *dispatch.outputs)
         self.in_place = dispatch.in_place
         self.params = Params()
@@ -42,13 +43,13 @@ class Lines:
         return self.b.idx(value) if isinstance(value, int) else self.b.param(self.params.index(value))
 
     def load(self, value: Value, index: KValue, lanes: int = 1, *, aligned: bool = False) -> KValue:
-        """Elements of a buffer from ``index`` on, as registers hold them."""
+        """Elements of a buffer from ``index`` on, converted to their register type."""
         memory = self.b.bindings[self.values.index(value)]
         loaded = self.b.load(memory, index, lanes, aligned=aligned)
         return self.b.cast(loaded, register_dtype(loaded.type.dtype))
 
     def store(self, value: Value, index: KValue, data: KValue, *, aligned: bool = False) -> None:
-        """Write one element of a buffer, or a vector of neighbours; nothing for a result nobody reads."""
+        """Write one element of a buffer, or a contiguous vector; nothing for an unused result."""
         if value not in self.values:
             return
         memory = self.b.bindings[self.values.index(value)]
@@ -70,7 +71,7 @@ class Lines:
         return Scheduled(b.build(), tuple(self.params.values), grid)
 
     def run_workgroups(self, count: DimLike, emit: Callable[[KValue], None]) -> Scheduled:
-        """The finished kernel: ``emit`` for every line, with all invocations of a workgroup."""
+        """The finished kernel: ``emit`` for every line, by all invocations of a workgroup."""
         b = self.b
         groups = dims.minimum(count, self.target.max_workgroups)
         if dims.bounds(count)[1] <= self.target.max_workgroups:

@@ -1,4 +1,4 @@
-"""Pieces of an online softmax that both forms of the attention schedule use."""
+"""Building blocks of the online softmax, shared by the attention schedules."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from mansard.codegen.schedules.common.base import Frame
 from mansard.dtypes import DType
 
 LOWEST = -3.4028234663852886e38
-"""The first running maximum of a row: the smallest finite f32, so that differences stay numbers."""
+"""The initial running maximum of a row: the lowest finite f32, so that differences are not NaN."""
 
 
 def larger(b: KernelBuilder, top: KValue, value: KValue) -> KValue:
-    """The larger of two values in one instruction. A NaN may get lost, but not from the sum of the row's
-    exponentials, and so not from its result."""
+    """The larger of two values in one instruction. It may drop a NaN, which still reaches the sum of the
+    row's exponentials, and so the result."""
     top, value = b.match(top, value)
     return b.select(b.compare("gt", top, value), top, value)
 
 
 def reciprocal(b: KernelBuilder, total: KValue, floor: float | None) -> KValue:
-    """One over a row's sum, which is not taken below ``least``."""
+    """One over a row's sum, which is clamped below by ``floor``."""
     if floor is not None:
         total = larger(b, b.const(floor, DType.F32), total)
     return b.binary("div", b.const(1.0, DType.F32), total)
 
 
 def store_results(frame: Frame, nest: AttentionNest, total: KValue) -> None:
-    """Store the weighted sum at the bound loops, and what is computed from it."""
+    """Store the weighted sum at the bound loops, and the results computed from it."""
     frame.ev.reduced[nest.form.weighted] = total
     for root in nest.roots:
         if root.stores and root not in nest.statistics:

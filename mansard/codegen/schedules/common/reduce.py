@@ -1,4 +1,4 @@
-"""Reduction pieces shared by schedules: neutral elements, combining, arg-reductions."""
+"""Building blocks of reductions: neutral elements, combiners, argmin and argmax."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def start(b: KernelBuilder, root: Root, lanes: int = 1) -> KValue:
 
 
 def combine(ev: Evaluator, root: Root, accumulator: KValue) -> KValue:
-    """The accumulator with the body at the bound loops folded in; products are fused multiply-adds."""
+    """Combine the accumulator with the body at the bound loops; products are fused multiply-adds."""
     b, body = ev.b, root.op.body
     if root.op.combiner == "add" and isinstance(body, Apply) and body.op == "mul" and body.dtype.is_float:
         left, right = factors(ev, root)
@@ -47,7 +47,7 @@ def loops(
     inits: Sequence[KValue],
     emit: Callable[[Sequence[KValue]], Sequence[KValue]],
 ) -> Sequence[KValue]:
-    """Nested scalar loops over groups, carrying values; ``emit`` maps carried values to the next ones."""
+    """Nested scalar loops over groups with loop-carried values, which ``emit`` maps to the next ones."""
     if not groups:
         return emit(inits)
     b, ev = frame.b, frame.ev
@@ -59,7 +59,7 @@ def loops(
 
 
 class ArgSearch:
-    """The first extreme of a row so far: its value and its i64 place, scalars or vectors; NaN wins."""
+    """Running argmin or argmax: the extreme value and its first i64 index, scalars or vectors; NaN wins."""
 
     def __init__(self, frame: Frame, root: Root) -> None:
         self.b = frame.b
@@ -68,13 +68,13 @@ class ArgSearch:
         self.combiner = "max" if self.order == "gt" else "min"
 
     def start(self, lanes: int, first: int) -> tuple[KValue, KValue]:
-        """Nothing seen yet; each lane stands for its own first element, which starts at ``first``."""
+        """The initial state; each lane has its own elements, the first of them at ``first``."""
         b = self.b
         best = b.const(neutral(self.combiner, self.dtype), self.dtype, lanes)
         return best, b.add(b.iota(lanes, DType.I64), b.const(first, DType.I64, lanes))
 
     def step(self, best: KValue, place: KValue, value: KValue, at: KValue) -> tuple[KValue, KValue]:
-        """With one more element for each lane, all later than those before."""
+        """The state after one more element per lane, all at later indices."""
         b = self.b
         better = b.compare(self.order, value, best)
         if self.dtype.is_float:
@@ -83,7 +83,7 @@ class ArgSearch:
         return b.select(better, value, best), b.select(better, at, place)
 
     def join(self, parts: Sequence[tuple[KValue, KValue]]) -> tuple[KValue, KValue]:
-        """All lanes of all parts as one: the extreme, and the first place that holds it."""
+        """All lanes of all parts combined: the extreme, and its first index."""
         b = self.b
         top: KValue | None = None
         for best, _ in parts:
@@ -104,9 +104,8 @@ class ArgSearch:
 
 
 def arg_reduce(frame: Frame, root: Root, groups: Sequence[Sequence[int]], lanes: int = 1) -> KValue:
-    """Index (i64) of the first extreme along the inner loops, one element at a time; NaN wins.
-
-    With ``lanes``, of as many rows at once: the vector loop is bound to a loop of the domain.
+    """Index (i64) of the first extreme along the inner loops, element by element; NaN wins. With ``lanes``,
+    of that many rows at once: the vector loop is bound to a loop of the domain.
     """
     b, ev = frame.b, frame.ev
     search = ArgSearch(frame, root)
@@ -119,6 +118,6 @@ def arg_reduce(frame: Frame, root: Root, groups: Sequence[Sequence[int]], lanes:
 
     best, _ = search.start(lanes, 0)
     zero = b.const(0, DType.I64)
-    # Where no element is better than the neutral one, the first is the answer.
+    # If no element is better than the neutral one, the first is the result.
     results = loops(frame, groups, (best, b.splat(zero, lanes), zero), step)
     return results[1]

@@ -1,7 +1,6 @@
-"""Schedules of the ops that are no loop nests: scan, sort, scatter.
-
-Here, one invocation runs over each independent line of elements, in order, on any device; targets have
-schedules of their own for what these are slow at.
+"""Generic schedules of the ops that are not loop nests: scan, sort, scatter. One invocation processes each
+independent line sequentially, on any device; targets have specialised schedules for cases in which these are
+slow.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from mansard.ir.types import Value
 
 
 def schedule(dispatch: Dispatch, target: KernelTarget, name: str) -> Scheduled:
-    """The kernel of a dispatch that holds one Scan, Sort or Scatter."""
+    """The kernel of a dispatch with one Scan, Sort or Scatter."""
     (op,) = (op for op in dispatch.ops if not isinstance(op, Reshape))
     bases = {op.output: op.inputs[0] for op in dispatch.ops if isinstance(op, Reshape)}
 
@@ -72,7 +71,8 @@ def _scan(lines: Lines, op: Scan, base: Callable[[Value], Value]) -> Scheduled:
 
 
 def _sort(lines: Lines, op: Sort, base: Callable[[Value], Value]) -> Scheduled:
-    """Each element counts those before it and goes to that place: stable, and independent per element."""
+    """Rank sort: each element counts those that sort before it, which is its index. Stable, and independent
+    per element."""
     b, source = lines.b, base(op.inputs[0])
     values, order = op.outputs
     shape = op.inputs[0].type.shape
@@ -83,7 +83,7 @@ def _sort(lines: Lines, op: Sort, base: Callable[[Value], Value]) -> Scheduled:
         return topk.precedes(b, x, y, op.descending)
 
     def element(number: KValue) -> None:
-        # number runs over (outer, position, inner) in memory order: it is the element's own address.
+        # number runs over (outer, position, inner) in memory order, so it is the element's address.
         size = lines.dim(inner)
         position = b.binary("rem", b.binary("div", number, size), lines.dim(length))
         first = b.sub(number, b.mul(position, size))
@@ -107,9 +107,8 @@ def _sort(lines: Lines, op: Sort, base: Callable[[Value], Value]) -> Scheduled:
 
 
 def _scatter(lines: Lines, op: Scatter, base: Callable[[Value], Value]) -> Scheduled:
-    """One line per element of the target's inner slice: copies its column, then applies the rows in order.
-
-    In place, what is there already is not copied.
+    """One line per element of the target's inner slice: copies its column, then applies the rows in order. In
+    place, nothing is copied.
     """
     b = lines.b
     target, indices, updates = (base(v) for v in op.inputs)

@@ -1,4 +1,4 @@
-"""An evaluator that takes some reads from vectors a schedule has made ready."""
+"""An evaluator that takes some reads from vectors that a schedule has loaded in advance."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ Staged = Mapping[tuple[Value, Linear | None], KValue]
 
 
 class StagedEvaluator(Evaluator):
-    """`Evaluator` in which reads listed in ``staged`` are not done again."""
+    """An `Evaluator` that does not repeat the reads in ``staged``."""
 
     def __init__(self, frame: Frame) -> None:
         super().__init__(frame.nest, frame.b, frame.params)
         self.staged: Staged = {}
 
     def load(self, value: Value, address: Linear) -> KValue:
-        """As `Evaluator.load`, from what is staged first."""
+        """As `Evaluator.load`, but staged reads take their vector."""
         staged = self.staged.get((value, address))
         return staged if staged is not None else super().load(value, address)
 
     def turned(
         self, read: Read, along: Sequence[int], at: KValue, walked: Sequence[int], first: KValue, lanes: int
     ) -> list[KValue]:
-        """A read that is contiguous along one loop, as vectors along another: a square in registers.
-
-        Element ``k`` is the vector along the loop ``walked`` from ``first`` on, for the loop ``along``
-        at ``at + k``.
+        """A read that is contiguous along one loop, transposed in registers to vectors along another. Element
+        ``k`` is the vector along the loop ``walked`` from ``first`` on, for the loop ``along`` at ``at + k``.
         """
         assert read.address is not None
         rows = []

@@ -1,4 +1,4 @@
-"""Moving values between lanes: square transpositions in registers, and sums of several vectors at once."""
+"""Lane shuffles: square transposes in registers, and horizontal sums of several vectors at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def transpose(b: KernelBuilder, rows: Sequence[KValue]) -> list[KValue]:
     if count == 1:
         return list(rows)
     if rows[0].type.dtype is DType.BOOL:
-        # One bit a lane does not shuffle.
+        # Vectors of one bit per lane cannot be shuffled.
         widened = transpose(b, [b.cast(r, DType.I32) for r in rows])
         return [b.cast(w, DType.BOOL) for w in widened]
     current = list(rows)
@@ -38,11 +38,11 @@ def transpose(b: KernelBuilder, rows: Sequence[KValue]) -> list[KValue]:
 
 
 def sum_each(b: KernelBuilder, vectors: Sequence[KValue]) -> KValue:
-    """The sums over the lanes of several vectors, one to a lane; a scalar for one vector.
+    """The horizontal sums of several vectors, one per lane; a scalar for one vector.
 
-    The number of vectors is a power of two, at most that of lanes (unless these are scalars). Two
-    vectors at a time are folded into one of the same lanes that holds partial sums of both, so that
-    ``n`` sums cost little more than ``n`` additions.
+    The number of vectors is a power of two, at most the number of lanes (unless these are scalars). Pairs of
+    vectors are folded into one with partial sums of both, so that ``n`` sums cost little more than ``n``
+    additions.
     """
     count, lanes = len(vectors), vectors[0].type.lanes
     assert count & (count - 1) == 0 and (count <= lanes or lanes == 1)
@@ -56,7 +56,7 @@ def sum_each(b: KernelBuilder, vectors: Sequence[KValue]) -> KValue:
     while len(current) > 1 and width > 1:
         half = width // 2
         pieces = range(0, lanes, width)
-        # The lower and the upper half of each vector's partial sums, those of the second behind the first's.
+        # The lower and the upper half of each vector's partial sums, the first vector's before the second's.
         low = [start + i for start in pieces for i in range(half)]
         high = [start + half + i for start in pieces for i in range(half)]
         folded = []

@@ -1,4 +1,4 @@
-"""Sliding windows in a loop nest: which loops slide over which coordinates of the read tensor."""
+"""Sliding windows in a loop nest: which loops move a window over which coordinates of the tensor."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from mansard.ir.scalar import Apply, Arg
 from mansard.ir.types import Linear
 
 SEGMENTS = 8
-"""Pieces of a row with different taps inside; each is code of its own."""
+"""The most pieces of a row with different taps in range; each has separate code."""
 TAPS = 16
-"""Taps along the row that are unrolled."""
+"""The most taps along the row, which are unrolled."""
 
 
 @dataclass(frozen=True)
 class WindowAxis:
     """One coordinate ``stride * outer + dilation * tap + offset`` of a window, over two loops.
 
-    Reads where it is not in ``0 … extent - 1`` contribute nothing, when ``guarded``.
+    If ``guarded``, reads out of the range ``0 … extent - 1`` contribute nothing.
     """
 
     outer: int
@@ -41,10 +41,9 @@ class SlidingWindow:
 
 
 def find_window(nest: Nest, root: Root) -> SlidingWindow | None:
-    """The window of a reduction over one operand, when all of it can be scheduled; else None.
-
-    Wanted: coordinates of one sliding and one tap loop with static steps, a static row and static taps
-    along it, and padding that adds nothing to the result.
+    """The window of a reduction over one operand, if it can be scheduled; otherwise None. Requires
+    coordinates of one sliding and one tap loop with static steps, a static row with static taps along it, and
+    padding that contributes nothing to the result.
     """
     op = root.op
     window: SlidingWindow | None = None
@@ -83,7 +82,7 @@ def _arguments(root: Root) -> list[Arg]:
 
 
 def _adds_nothing(root: Root, node: Arg) -> bool:
-    """Whether the fill value of a padded operand leaves the reduction as it is."""
+    """Whether the fill value of a padded operand is neutral in the reduction."""
     op = root.op
     index_map = op.maps[node.index]
     assert index_map is not None and op.combiner is not None
@@ -115,8 +114,8 @@ def _axis(nest: Nest, root: Root, at: Linear, extent: DimLike, guarded: bool) ->
 
 @dataclass(frozen=True)
 class TapRange:
-    """``repeat`` tiles of ``count`` points from ``start`` on; ``inside[tap]`` are the points of a tile at
-    which a tap reads inside the operand."""
+    """``repeat`` tiles of ``count`` points from ``start`` on; ``inside[tap]`` has the points of a tile at
+    which a tap reads within the operand."""
 
     start: int
     count: int
@@ -125,7 +124,7 @@ class TapRange:
 
 
 def tap_ranges(axis: WindowAxis, length: int, taps: int, count: int) -> list[TapRange]:
-    """Cut a row of ``length`` points into tiles of at most ``count`` with the same taps inside."""
+    """Split a row of ``length`` points into tiles of at most ``count`` with the same taps in range."""
     ranges: list[TapRange] = []
     extent = axis.extent
     for start in range(0, length, count):

@@ -1,15 +1,15 @@
-"""CPU schedule of attention: keys in blocks, with running row maxima and sums (online softmax).
+"""CPU schedule of attention: blocks of keys with running row maxima and sums (online softmax).
 
 Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al.,
-"FlashAttention" (2022): the scores of one block of keys at a time live in a task's scratch memory;
-when a block raises the maximum of a row, what was summed before is scaled down.
+"FlashAttention" (2022): a task's scratch memory holds the scores of one block of keys at a time; when a block
+raises the maximum of a row, the previous sums are scaled down.
 
 Two forms, by the number of query rows:
 
-* *row vectors* (`_RowVectors`): vectors run along query rows. Keys, values and softmax statistics are
-  then single elements or whole vectors, and nothing is ever summed over lanes. Queries are transposed
-  into scratch once for each task, results back out of it.
-* *along keys* (`mansard.codegen.schedules.cpu.attention_rows`): for a row or a few, as in decoding.
+* *row vectors* (`_RowVectors`): vectors run along query rows. Keys, values and softmax statistics are then
+  single elements or whole vectors, and there are no horizontal sums. Queries are transposed into scratch once
+  per task, and results are transposed back.
+* *along keys* (`mansard.codegen.schedules.cpu.attention_rows`): for one or a few rows, as in decoding.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from mansard.dtypes import DType
 from mansard.ir.dispatch import Dispatch
 
 SCRATCH = 192 * 1024
-"""Bytes of a task's scratch: on its stack, and half of a small second-level cache."""
+"""Bytes of a task's scratch, which is on its stack: half of a small second-level cache."""
 
 
 @dataclass(frozen=True)
 class RowAttentionTile:
     """Schedule parameters of the row-vector form: vectors of rows, keys and result columns of a register
-    tile, and keys of a block."""
+    tile, and keys per block."""
 
     vectors: int
     keys: int
@@ -96,8 +96,8 @@ def schedule(dispatch: Dispatch, form: AttentionForm, target: KernelTarget, name
 
 
 def default_tile(nest: AttentionNest, loops: AttentionLoops, target: KernelTarget) -> RowAttentionTile | None:
-    """A register tile that fills the vector registers; None where rows are so deep that none fits the
-    scratch memory."""
+    """A register tile that fills the vector registers; None if the depth is too large for the scratch
+    memory."""
     lanes = target.lanes(DType.F32)
     max_keys, accumulators = (4, 24) if target.vector_registers >= 32 else (2, 12)
     rows = nest.total(loops.lane) if loops.lane is not None else 1
@@ -117,7 +117,7 @@ def default_tile(nest: AttentionNest, loops: AttentionLoops, target: KernelTarge
 
 
 class _RowVectors:
-    """Vectors along query rows; scratch holds (depth, rows), (keys, rows) and (columns, rows) matrices."""
+    """Emits the row-vector form; scratch holds (depth, rows), (keys, rows) and (columns, rows) matrices."""
 
     def __init__(
         self,
@@ -149,7 +149,8 @@ class _RowVectors:
         self.turned = [r for r in nest.mask_reads() if self._is_turned(r)]
 
     def _is_turned(self, read: Read) -> bool:
-        """Whether a read lies along the keys, so that vectors of rows are best had by transposing."""
+        """Whether a read is contiguous along the keys, so that vectors of rows are best loaded by
+        transposing."""
         terms = dict(read.address.terms) if read.address is not None else {}
         lane_stride = terms.get(self.lane[-1], 0)
         return dims.is_one(terms.get(self.nest.key_loop, 0)) and lane_stride not in (0, 1)
@@ -178,7 +179,7 @@ class _RowVectors:
         self._finish(start)
 
     def _place(self, row: KValue) -> KValue:
-        """First row of a vector: one that would pass the end is moved back, and computes rows again."""
+        """First row of a vector: one that would pass the end is moved back and recomputes some rows."""
         if divides(self.extent, self.width):
             return row
         return self.frame.minimum(row, self.ev.dim(dims.add(self.extent, -self.lanes)))
@@ -198,7 +199,7 @@ class _RowVectors:
         self.ev.vector = vector
 
     def _each_vector(self, start: KValue, emit: Callable[[KValue, KValue], None]) -> None:
-        """``emit(place, offset)`` for each vector of rows: its first row and its place in scratch."""
+        """``emit(place, offset)`` for each vector of rows: its first row and its offset in scratch."""
         b = self.b
         with b.for_(0, self.width, self.lanes) as loop, self.ev.scope():
             emit(self._place(b.add(start, loop.index)), loop.index)
@@ -268,7 +269,7 @@ class _RowVectors:
         b.store(memory, index, value)
 
     def _scores(self, first: KValue, count: KValue) -> Sequence[KValue]:
-        """Scores of the block into scratch; the maximum of each row, unless masks are still to come."""
+        """Store the block's scores in scratch; returns the maximum of each row, unless masks follow."""
         b, ev, tile, nest = self.b, self.ev, self.tile, self.nest
         if not self.plain_keys:
             self._stage(first, count, True)
@@ -277,7 +278,7 @@ class _RowVectors:
         last = b.sub(count, b.idx(1))
         with b.for_(b.idx(0), count, b.idx(tile.keys), inits=inits) as loop, ev.scope():
             key_index = [b.add(loop.index, b.idx(i)) for i in range(tile.keys)]
-            # Beyond the last key of the block its score is computed again, and not used.
+            # Beyond the last key of the block its score is recomputed and unused.
             near = [self.frame.minimum(k, last) for k in key_index]
 
             def key(i: int, d: KValue) -> KValue:
@@ -335,7 +336,8 @@ class _RowVectors:
             return self.b.splat(ev.value(self.form.masked, self.nest.masked_index()), self.lanes)
 
     def _mask(self, start: KValue, first: KValue, count: KValue) -> Sequence[KValue]:
-        """Masks that lie along the keys, transposed square by square; the maximum of each row."""
+        """Apply masks that are contiguous along the keys, transposed in squares; returns the maximum of each
+        row."""
         b, lanes = self.b, self.lanes
         whole = b.sub(count, b.binary("rem", count, b.idx(lanes)))
         lowest = b.const(LOWEST, DType.F32, lanes)
@@ -374,7 +376,8 @@ class _RowVectors:
         return larger(b, top, score)
 
     def _exponentials(self, count: KValue, tops: Sequence[KValue]) -> list[KValue]:
-        """Scores to exponentials, in place; updates maxima and sums, gives the scales of older sums."""
+        """Replace scores by exponentials; updates maxima and sums, returns the scales of the previous
+        sums."""
         b, lanes = self.b, self.lanes
         shifts, scales = [], []
         for v, top in enumerate(tops):
@@ -396,7 +399,7 @@ class _RowVectors:
         return scales
 
     def _accumulate(self, first: KValue, count: KValue, scales: Sequence[KValue]) -> None:
-        """The block's values, weighted, into the results."""
+        """Add the block's weighted values to the results."""
         b, ev, tile, nest = self.b, self.ev, self.tile, self.nest
         if not self.plain_values:
             self._stage(first, count, False)

@@ -1,7 +1,7 @@
-"""Attention of a row or a few on a CPU: vectors along depth, keys and columns, as in decoding.
+"""CPU schedule of attention with few rows, as in decoding: vectors along depth, keys and columns.
 
-Every key and value is read once for a chunk of rows (the grouped heads of a decoder share them), so
-that a long cache is read at the speed of memory.
+Every key and value is read once for a chunk of rows (the grouped heads of a decoder share them), so that a
+long cache is read at memory bandwidth.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from mansard.codegen.schedules.common.transpose import sum_each
 from mansard.dtypes import DType
 
 BLOCK = 256
-"""Keys whose scores are held in scratch."""
+"""Keys per block, whose scores are held in scratch."""
 MAX_ROWS = 4
 ACCUMULATORS = 16
-"""Vector accumulators of a product: enough to hide the latency of a multiply-add, and no more than half
-of 32 vector registers."""
+"""Vector accumulators of a product: enough to hide the latency of a multiply-add, and at most half of 32
+vector registers."""
 
 
 class AlongKeys:
@@ -47,7 +47,7 @@ class AlongKeys:
         self.lanes = frame.target.lanes(DType.F32)
         self.depth_lanes = min(self.lanes, self.depth & -self.depth)
         self.column_lanes = min(self.lanes, self.columns & -self.columns)
-        # Keys of a register tile: their sums leave as one vector.
+        # Keys of a register tile: their sums are stored as one vector.
         max_keys = self.depth_lanes if self.depth_lanes > 1 else 8
         self.keys = min(8, max_keys, power_of_two_below(ACCUMULATORS // self.rows))
         self.stride = BLOCK + self.keys
@@ -59,7 +59,7 @@ class AlongKeys:
         self.totals = b.shared(DType.F32, self.rows)
 
     def chunk(self, first: KValue) -> None:
-        """The rows from ``first`` on; those past the last are computed again in its place."""
+        """The rows from ``first`` on; those past the end recompute the last row."""
         b, ev = self.b, self.ev
         self.first = first
         for r in range(self.rows):
@@ -144,7 +144,7 @@ class AlongKeys:
     def _along(
         self, count: KValue, combiner: str, init: float, emit: Callable[[KValue, int], KValue]
     ) -> KValue:
-        """``emit(key, lanes)`` over the keys of a block, combined to one value; NaN may get lost in a max."""
+        """Combine ``emit(key, lanes)`` over the keys of a block to one value; a max may drop NaN."""
         b = self.b
 
         def combine(a: KValue, value: KValue) -> KValue:
@@ -158,7 +158,7 @@ class AlongKeys:
         return rest.results[0]
 
     def _softmax(self, r: int, first: KValue, count: KValue) -> KValue:
-        """Scores of a row to exponentials, in place; gives the scale of what was summed before."""
+        """Replace the scores of a row by exponentials; returns the scale of the previous sums."""
         b, ev, row = self.b, self.ev, r * self.stride
 
         def mask(key: KValue, lanes: int) -> KValue:

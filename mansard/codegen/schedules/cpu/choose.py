@@ -1,4 +1,4 @@
-"""Which schedule a loop nest gets on a CPU."""
+"""Selection of the CPU schedule for a loop nest."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TUNABLE: Mapping[NestSchedule, Tunable] = {
     contraction.schedule: Tunable(contraction.candidates, contraction.schedule),
     window.schedule: Tunable(window.candidates, window.schedule),
 }
-"""What a schedule that has parameters offers, by the schedule `choose` gives."""
+"""The tunable interface of each schedule with parameters, by the schedule that `choose` returns."""
 
 
 def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
-    """By the nest's reductions, and by how their reads lie in memory."""
+    """Select by the nest's reductions and the memory layout of their operands."""
     if not any(r.reduces for r in nest.roots):
         return maps.schedule
     if window.analyse(nest, target) is not None:

@@ -1,8 +1,8 @@
 """CPU schedule of contractions in the *outer* form: a register tile of accumulators, looped over the
 reduced dims, vectors along a parallel dim (`mansard.codegen.schedules.common.contraction`).
 
-Ragged edges are handled by clamping the tile's coordinates: a clamped row computes an edge element
-again and stores the same value.
+Partial tiles at the edges clamp their coordinates: a clamped row recomputes an edge element and stores the
+same value.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TILE_SIZES = (1, 2, 3, 4, 6, 8, 12, 14)
 
 
 def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
-    """Register tiles to try: ``rows`` and ``columns`` of `Tile`, the default first."""
+    """Register tiles to try: ``rows`` and ``columns`` of `OuterTile`, the default first."""
     (root,) = (r for r in nest.roots if r.reduces)
     shape = analyse(nest, root)
     if shape.form == "dot":
@@ -75,7 +75,7 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
         for columns in _TILE_SIZES
         if rows <= rows_total and columns <= vectors and (rows + 1) * columns < target.vector_registers
     ]
-    # Large tiles reuse more of what they load.
+    # Large tiles reuse loaded values more often.
     others.sort(key=lambda p: -p["rows"] * p["columns"])
     return list(dict.fromkeys([Parameters.of(rows=default.rows, columns=default.columns), *others]))
 
@@ -117,7 +117,7 @@ class _Contraction:
         extent = self.nest.total(shape.column) if shape.column else 1
         width = tile.lanes * tile.columns
         row_tiles, column_tiles = dims.ceildiv(row_extent, tile.rows), dims.ceildiv(extent, width)
-        # The loop with fewer tiles runs innermost: the other's operand, the larger, then streams by once.
+        # The loop with fewer tiles is innermost: the other's operand, the larger one, is then streamed once.
         rows_inside = estimate(row_tiles) < estimate(column_tiles)
         row_axis, self.column_axis = (0, 1) if rows_inside else (1, 0)
         rows = self._coordinates(shape.row, b.workgroup_id(row_axis), tile.rows)

@@ -1,8 +1,8 @@
 """CPU schedule of contractions in the *dot* form: vectors along the innermost reduced dim, each
 accumulator one output, summed across lanes at the end (`mansard.codegen.schedules.common.contraction`).
 
-Ragged edges are handled by clamping the tile's coordinates: a clamped row computes an edge element
-again and stores the same value.
+Partial tiles at the edges clamp their coordinates: a clamped row recomputes an edge element and stores the
+same value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mansard.dtypes import DType
 
 @dataclass(frozen=True)
 class DotTile:
-    """Schedule parameters: output rows and columns of one register tile, and lanes of a sum."""
+    """Schedule parameters: output rows and columns of one register tile, and lanes of an accumulator."""
 
     rows: int
     columns: int
@@ -65,7 +65,7 @@ class _Dot:
         row_extent = self.nest.total(shape.row) if shape.row else 1
         extent = self.nest.total(shape.column) if shape.column else 1
         row_tiles, column_tiles = dims.ceildiv(row_extent, tile.rows), dims.ceildiv(extent, tile.columns)
-        # The loop with fewer tiles runs innermost: the other's operand, the larger, then streams by once.
+        # The loop with fewer tiles is innermost: the other's operand, the larger one, is then streamed once.
         rows_inside = estimate(row_tiles) < estimate(column_tiles)
         row_axis, column_axis = (0, 1) if rows_inside else (1, 0)
         rows = self._coordinates(shape.row, b.workgroup_id(row_axis), tile.rows)

@@ -1,17 +1,16 @@
 """CPU schedule of products with constant weights: register tiles over packed panels.
 
-The weights lie as panels of `WIDTH` columns (`mansard.ir.panels.Panels`), so that a register tile
-of ``rows`` by ``columns`` vectors reads them in one piece. The other operand is broadcast one element
-at a time. A tile at the end of the rows is moved back to end with them: it computes some rows again
-and stores the same values.
+The weights are stored as panels of `WIDTH` columns (`mansard.ir.panels.Panels`), so that a register tile of
+``rows`` by ``columns`` vectors reads them contiguously. The other operand is broadcast element by element. A
+tile that would pass the last row is moved back: it recomputes some rows and stores the same values.
 
     for group of row tiles, for column tile, for row tile of the group:
         accumulators = 0
         for k: accumulators[r][c] += x[row + r, k] * panel[c][k]
         y[row + r, column + c] = epilogue(accumulators[r][c])
 
-All rows are one group unless they are several times what a second-level cache holds. Then each core reads the
-rows of its groups once, and the weights for each group, not all rows for each of its column tiles.
+All rows are one group unless they exceed a second-level cache several times. Then each core reads the rows of
+its groups once and the weights once per group, instead of all rows for each of its column tiles.
 """
 
 from __future__ import annotations
@@ -37,26 +36,27 @@ from mansard.dtypes import DType
 from mansard.ir.types import Linear, Value
 
 CHUNK = 16
-"""Reduced positions between two requests for weights."""
+"""Reduced positions between two prefetches of weights."""
 GROUP_BYTES, GROUPED_BYTES = 512 << 10, 4 << 20
-"""Rows of a group, about half of a second-level cache; and how much all rows are at least, so that it pays: 7
-to 18 % on 16 cores, 10 % on one, where with less one group was up to 8 % faster (Xeon, 2 MiB a core)."""
+"""Bytes of a group's rows, about half of a second-level cache; and the minimum of all rows for which groups
+pay: 7 to 18 % on 16 cores, 10 % on one; with fewer rows a single group was up to 8 % faster (Xeon, 2 MiB per
+core)."""
 CANDIDATES = 24
-"""Tiles worth a search: the model is right to within some ten percent."""
+"""The most tiles offered to a search: the cost model is accurate to some ten percent."""
 STORED = (DType.F32, DType.F16, DType.BF16)
 """Element types of weights that are multiplied in f32."""
 _Step = Callable[[Sequence[KValue]], Sequence[KValue]]
 
 
 class PackedEvaluator(Evaluator):
-    """An evaluator that reads packed constants where the schedule says, not where the nest does."""
+    """An evaluator that reads packed constants at the schedule's addresses instead of the nest's."""
 
     places: dict[Value, KValue]
     scratch: Memory | None = None
-    """Where packed values lie, if not in their own buffers."""
+    """The memory of packed values, if not their buffers."""
 
     def load(self, value: Value, address: Linear) -> KValue:
-        """Read a buffer; a packed one from its place on, along the vector."""
+        """Read a buffer; a packed one at its address, along the vector."""
         if value not in self.places or self.vector is None:
             return super().load(value, address)
         memory = self.scratch or self.b.bindings[self.binding_of[value]]
@@ -65,26 +65,26 @@ class PackedEvaluator(Evaluator):
 
 
 def find(nest: Nest, root: Root, shape: Shape) -> Weights | None:
-    """The float weights of a contraction in the outer form, where this schedule applies; else None."""
+    """The float weights of a contraction in the outer form if this schedule applies, otherwise None."""
     body = root.op.body
     if root.op.combiner != "add" or body.dtype is not DType.F32 or shape.column is None:
         return None
     weights = find_weights(nest, root, shape.column, shape.reduced, WIDTH)
     if weights is None or weights.value.type.dtype not in STORED:
         return None
-    # Fewer columns would be padded by half and more.
+    # With fewer columns, half or more of a panel would be padding.
     return weights if weights.panels.columns[0] >= WIDTH // 2 else None
 
 
 def candidates(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) -> list[Parameters]:
-    """Tiles to try, the cheapest by the cost model first."""
+    """Tiles to try, in order of predicted cost."""
     return [tile.parameters() for tile in tiles(*_sizes(nest, shape, weights), target)[:CANDIDATES]]
 
 
 def choose(
     nest: Nest, shape: Shape, weights: Weights, target: KernelTarget, parameters: Parameters | None = None
 ) -> RegisterTile:
-    """The tile ``parameters`` name, or the one of least cost."""
+    """The tile of ``parameters``, or the one with the lowest predicted cost."""
     if parameters:
         return RegisterTile.of(parameters, target)
     return tiles(*_sizes(nest, shape, weights), target)[0]
@@ -98,15 +98,14 @@ def _sizes(nest: Nest, shape: Shape, weights: Weights) -> tuple[int, int, int]:
 def schedule(
     nest: Nest, target: KernelTarget, name: str, shape: Shape, weights: Weights, tile: RegisterTile
 ) -> Scheduled:
-    """The kernel of a contraction whose weights can be packed; a workgroup computes `RegisterTile.block`
-    tiles."""
+    """The kernel of a contraction with packable weights; a workgroup computes `RegisterTile.block` tiles."""
     (root,) = (r for r in nest.roots if r.reduces)
     return Gemm(Frame(nest, target, name), root, shape, weights, tile).run()
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """Lines of packed weights to ask for: ``lines`` at ``start + step * position`` of every chunk."""
+    """Cache lines of packed weights to prefetch: ``lines`` at ``start + step * position`` of every chunk."""
 
     start: KValue
     lines: int
@@ -124,10 +123,11 @@ class Gemm:
         self.ev.places = {}
         self.extent = weights.panels.columns[0]
         self.rows: DimLike = self.nest.total(shape.row) if shape.row else 1
-        # Loops that cannot run as one with the rows: more rows, as far as the weights are concerned.
+        # Loops that cannot be flattened with the rows: for the weights they are more rows.
         self.rest = self.nest.total([loop for group in shape.rest for loop in group])
         vectors = -(-self.extent // tile.lanes)
-        # Column tiles: ``full`` of whole vectors, then perhaps one of ``tail`` vectors, the last in part.
+        # Column tiles: ``full`` of whole vectors, then possibly one of ``tail`` vectors, the last one
+        # partial.
         self.full = self.extent // (tile.lanes * tile.columns)
         self.tail = vectors - self.full * tile.columns
         self.group = self.grouped()
@@ -156,7 +156,7 @@ class Gemm:
         return Scheduled(done.kernel, done.params, done.grid, packed)
 
     def grouped(self) -> int:
-        """Blocks of row tiles in a group; 0: all rows are one."""
+        """Blocks of row tiles in a group; 0 if all rows are one group."""
         tile, others = self.tile, [r for r in self.nest.reads(self.root) if r.value is not self.weights.value]
         size = max((r.value.type.dtype.itemsize for r in others if r.address is not None), default=4)
         row_bytes = self.weights.panels.depth * size
@@ -166,11 +166,11 @@ class Gemm:
         return max(1, GROUP_BYTES // (row_bytes * tile.rows * tile.block))
 
     def prepare(self, column_tile: KValue, vectors: int, last: bool = False) -> None:
-        """What a workgroup does once for the columns of its tiles: nothing, their weights are packed."""
+        """Emit a workgroup's preparation of its tiles' columns: none, as weights are already packed."""
 
     @contextmanager
     def _block(self, tiles: DimLike) -> Iterator[KValue]:
-        """The row tiles of this workgroup, one after the other."""
+        """A loop over the row tiles of this workgroup."""
         b, block = self.b, self.tile.block
         number = b.workgroup_id(0)
         if self.group:
@@ -186,7 +186,7 @@ class Gemm:
 
     # One tile ---------------------------------------------------------------------------------
     def _tile(self, row_tile: KValue, column_tile: KValue, vectors: int, last: bool = False) -> None:
-        """All rows of a tile, or, where there may be fewer rows in all, one row after the other."""
+        """All rows of a tile, or single rows if the operand may have fewer."""
         b, count = self.b, self.tile.rows
         start = b.mul(row_tile, b.idx(count))
         vector = b.mul(column_tile, b.idx(self.tile.columns))
@@ -224,14 +224,13 @@ class Gemm:
         return self.extent - (self.full * self.tile.columns + vectors - 1) * self.tile.lanes
 
     def panels(self, vector: KValue, vectors: int) -> list[KValue]:
-        """Where the weights of each vector from ``vector`` on start."""
+        """The address of the weights of each vector from ``vector`` on."""
         return [self._panel(self.b.add(vector, self.b.idx(c))) for c in range(vectors)]
 
     def _ahead(self, row_tile: KValue, vector: KValue, vectors: int) -> Ahead | None:
-        """The part of the next column tile's weights that a row tile asks for; None where it does not pay.
-
-        The row tiles of a column share the next one's panels evenly, so that these are in the cache when
-        the first row tile needs them. With many row tiles that one's wait is little of the whole.
+        """The part of the next column tile's weights that a row tile prefetches; None where it does not pay.
+        The row tiles of a column prefetch equal parts of the next column's panels, so that these are in the
+        cache for its first row tile. With many row tiles, waiting in the first one matters little.
         """
         b, panels = self.b, self.weights.panels
         chunk_lines = -(-vectors * self.tile.lanes // panels.width) * CHUNK // panels.group
@@ -253,7 +252,7 @@ class Gemm:
         return Ahead(b.add(following, b.mul(row_tile, b.idx(panels.depth * step))), lines, step)
 
     def _panel(self, number: KValue) -> KValue:
-        """Where a vector of columns starts among the panels, by its number."""
+        """The address of a vector of columns in the panels, by its number."""
         b, width, depth = self.b, self.weights.panels.width, self.weights.panels.depth
         per_panel = width // self.tile.lanes
         if per_panel == 1:
@@ -285,7 +284,7 @@ class Gemm:
         return self._reduced(0, inits, step, ahead)
 
     def combine(self, accumulator: KValue, place: KValue) -> KValue:
-        """The accumulator with the bound point folded in; the weights are read at ``place``."""
+        """The accumulator plus the product at the bound point; the weights are read at ``place``."""
         self.ev.places = {self.weights.value: place}
         result = reduce.combine(self.ev, self.root, accumulator)
         self.ev.places = {}
@@ -319,7 +318,7 @@ class Gemm:
         return loop.results
 
     def _chunks(self, total: int, inits: Sequence[KValue], step: _Step, ahead: Ahead) -> Sequence[KValue]:
-        """The innermost loop in chunks, each of which first asks for lines of weights."""
+        """The innermost loop in chunks, each of which first prefetches cache lines of weights."""
         b, panels = self.b, self.weights.panels
         end = b.idx(total - total % CHUNK)
         memory = b.bindings[self.ev.binding_of[self.weights.value]]
@@ -346,7 +345,7 @@ class Gemm:
         return result
 
     def _store(self, row: KValue, column: KValue, total: KValue, count: int) -> None:
-        """Store the first ``count`` lanes of an accumulator, in pieces of a power of two."""
+        """Store the first ``count`` lanes of an accumulator, in power-of-two pieces."""
         b = self.b
         for offset, piece in self.frame.pieces(total, count):
             with self.ev.scope():

@@ -1,7 +1,7 @@
-"""CPU schedule of products of bf16 and 8-bit operands with constant weights: tiles of dot instructions.
+"""CPU schedule of products of bf16 and 8-bit operands with constant weights, by dot-product instructions.
 
-As `mansard.codegen.schedules.cpu.gemm`, with the weights' panels in groups of two (bf16) or four (8-bit)
-reduced positions, side by side; the other operand's group is read as one 32-bit word and broadcast:
+As `mansard.codegen.schedules.cpu.gemm`, with the weights' panels in contiguous groups of two (bf16) or four
+(8-bit) reduced positions; the other operand's group is loaded as one 32-bit word and broadcast:
 
     for k in steps of the group: accumulators[r][c] += x[row + r, k:k+group] . panel[c][k:k+group]
 """
@@ -25,11 +25,12 @@ from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile, tiles
 from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
 
 MIN_ROWS = 8
-"""Rows of a tile that hide reading its weights from the second-level cache behind the arithmetic."""
+"""The minimum rows of a tile with which arithmetic hides reading its weights from the second-level cache."""
 
 
 def find(nest: Nest, root: Root, shape: Shape) -> Weights | None:
-    """The narrow weights of a contraction in the outer form, where this schedule applies; else None."""
+    """The low-precision weights of a contraction in the outer form if this schedule applies, otherwise
+    None."""
     product = low_precision_product(nest, root)
     if product is None or shape.column is None or not shape.reduced:
         return None
@@ -49,7 +50,7 @@ def _other(product: LowPrecisionProduct, weights: Weights) -> DotFactor:
 
 
 def candidates(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) -> list[Parameters]:
-    """Tiles to try, the cheapest by the cost model first."""
+    """Tiles to try, in order of predicted cost."""
     return [tile.parameters() for tile in _tiles(nest, shape, weights, target)]
 
 
@@ -57,7 +58,7 @@ def _tiles(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) -> 
     rows = estimate(nest.total(shape.row)) if shape.row else 1
     panels = weights.panels
     candidates = tiles(rows, panels.columns[0], panels.depth // panels.group, target)
-    # A vector of weights comes from the second-level cache: it should serve many rows.
+    # A vector of weights comes from the second-level cache: it should be used for many rows.
     return sorted(candidates, key=lambda tile: tile.rows < min(rows, MIN_ROWS))
 
 
@@ -69,7 +70,7 @@ def schedule(
     weights: Weights,
     parameters: Parameters | None = None,
 ) -> Scheduled:
-    """The kernel of a contraction that `find` takes; ``parameters`` are one of `candidates`."""
+    """The kernel of a contraction that `find` accepts; ``parameters`` is one of `candidates`."""
     (root,) = (r for r in nest.roots if r.reduces)
     tile = RegisterTile.of(parameters, target) if parameters else _tiles(nest, shape, weights, target)[0]
     return _DotGemm(Frame(nest, target, name), root, shape, weights, tile).run()
@@ -84,7 +85,7 @@ class _DotGemm(Gemm):
         self.word = product.group
 
     def combine(self, accumulator: KValue, place: KValue) -> KValue:
-        """One group of reduced positions folded into the sums of a vector of columns."""
+        """The sums of a vector of columns plus one group of reduced positions."""
         b, lanes = self.b, accumulator.type.lanes * self.word
         self.ev.vector = None
         word = load_raw(self.ev, self.other, self.word)

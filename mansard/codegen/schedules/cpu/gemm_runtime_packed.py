@@ -1,8 +1,8 @@
-"""CPU schedule of products of two computed operands: a workgroup packs what its tiles read again and again.
+"""CPU schedule of products of two computed operands: a workgroup packs the columns that its tiles reuse.
 
-As `mansard.codegen.schedules.cpu.gemm`, but the operand that lies along the columns is not a constant. Each
-workgroup copies the columns of its tiles into one piece on its stack, then computes many row tiles from
-it: the operand's own rows may be far apart, and as often in the way of each other in the caches.
+As `mansard.codegen.schedules.cpu.gemm`, but the operand along the columns is not a constant. Each workgroup
+copies the columns of its tiles to contiguous memory on its stack, then computes many row tiles from it: the
+rows of the operand itself may be far apart and conflict in the caches.
 
     for column tile, for block of row tiles:                    one workgroup
         panel[c][k] = w[k, column + c]
@@ -28,24 +28,24 @@ from mansard.dtypes import DType
 from mansard.ir.panels import Panels
 
 SCRATCH_BYTES = 192 << 10
-"""Most that a workgroup packs: less than a stack may hold, and than a second-level cache."""
+"""The most bytes that a workgroup packs: less than a stack or a second-level cache holds."""
 MIN_ROWS = 32
-"""Fewer rows than this do not pay for packing the columns they are multiplied with."""
+"""With fewer rows, packing the columns does not pay."""
 MIN_WORKGROUPS = 32
-"""Workgroups that eight cores can share evenly."""
+"""The number of workgroups with which eight cores are balanced."""
 
 
 @dataclass(frozen=True)
 class Dense:
-    """The operand to pack: how the contraction reads it, and its extents as reduced x columns."""
+    """The operand to pack: its read in the contraction, and its extents as reduced x columns."""
 
     read: Read
     panels: Panels
 
 
 def find(nest: Nest, root: Root, shape: Shape) -> Dense | None:
-    """The operand of a contraction in the outer form that lies along the columns; None if none can be
-    packed by this schedule."""
+    """The operand along the columns of a contraction in the outer form; None if this schedule cannot pack
+    it."""
     body = root.op.body
     if root.op.combiner != "add" or body.dtype is not DType.F32 or shape.column is None or shape.row is None:
         return None
@@ -68,7 +68,7 @@ def find(nest: Nest, root: Root, shape: Shape) -> Dense | None:
 
 
 def candidates(nest: Nest, shape: Shape, dense: Dense, target: KernelTarget) -> list[Parameters]:
-    """Tiles to try, the cheapest by the cost model first."""
+    """Tiles to try, in order of predicted cost."""
     return [tile.parameters() for tile in _tiles(nest, shape, dense, target)]
 
 
@@ -81,7 +81,7 @@ def _tiles(nest: Nest, shape: Shape, dense: Dense, target: KernelTarget) -> list
 
 
 def _block(tile: RegisterTile, rows: int, columns: int) -> int:
-    """Row tiles of a workgroup: as many as leave enough workgroups to share among cores."""
+    """Row tiles of a workgroup: as many as leave enough workgroups to balance the cores."""
     blocks = MIN_WORKGROUPS * tile.columns * tile.lanes // columns
     return -(-rows // (tile.rows * max(1, min(blocks, rows // MIN_ROWS))))
 
@@ -94,7 +94,7 @@ def schedule(
     dense: Dense,
     parameters: Parameters | None = None,
 ) -> Scheduled:
-    """The kernel of a contraction that `find` takes; ``parameters`` are one of `candidates`."""
+    """The kernel of a contraction that `find` accepts; ``parameters`` is one of `candidates`."""
     (root,) = (r for r in nest.roots if r.reduces)
     tile = RegisterTile.of(parameters, target) if parameters else _tiles(nest, shape, dense, target)[0]
     return _DenseGemm(Frame(nest, target, name), root, shape, dense, tile).run()
@@ -109,11 +109,11 @@ class _DenseGemm(Gemm):
         self.ev.scratch = self.b.shared(DType.F32, tile.columns * panels.depth * tile.lanes)
 
     def run(self) -> Scheduled:
-        """The finished kernel; no input of it is stored packed."""
+        """The finished kernel, without packed inputs."""
         return replace(super().run(), packed={})
 
     def grouped(self) -> int:
-        """All rows are one group: what a workgroup packs is for as many of them as there may be."""
+        """All rows are one group: a workgroup's packed columns are used for as many rows as possible."""
         return 0
 
     def prepare(self, column_tile: KValue, vectors: int, last: bool = False) -> None:
@@ -147,7 +147,7 @@ class _DenseGemm(Gemm):
                 offset += width
 
     def panels(self, vector: KValue, vectors: int) -> list[KValue]:
-        """The vectors of a tile lie one after the other in the scratch memory."""
+        """The addresses of a tile's vectors, which are consecutive in scratch memory."""
         size = self.weights.panels.depth * self.tile.lanes
         return [self.b.idx(c * size) for c in range(vectors)]
 

@@ -1,4 +1,4 @@
-"""Register tiles of packed products: which there are, and which is best by a cost model."""
+"""Register tiles of packed products, and their cost model."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from mansard.dtypes import DType
 WIDTH = 16
 """Columns of a panel: one AVX-512 vector of f32, one cache line; narrower vectors share a panel."""
 WORKGROUP_CYCLES = 2000
-"""Least work of a workgroup, against some 50 cycles to begin one."""
+"""The minimum work of a workgroup, whose start costs some 50 cycles."""
 
 MAX_STREAMS = 8
-"""Rows that a first-level cache of eight or more ways holds lines of, also where they map to one set."""
+"""Rows whose cache lines fit a first-level cache of eight or more ways even if they map to one set."""
 
 PANEL_RATES = ((24 << 10, 64.0), (640 << 10, 24.0), (math.inf, 8.0))
-"""Panels up to so many bytes are read at so many bytes a cycle: from the first-, second- and third-level
-cache."""
+"""(bytes, bytes per cycle): panels up to this size are read at this rate, from the first-, second- and
+third-level cache."""
 
 
 @dataclass(frozen=True)
 class RegisterTile:
     """Schedule parameters of a packed product.
 
-    A tile is ``rows`` by ``columns`` vectors of ``lanes``. Tiles follow each other down the rows, then
-    in the next column, so that a column's panels stay in a near cache; a workgroup computes ``block``.
+    A tile is ``rows`` by ``columns`` vectors of ``lanes``. Tiles are ordered down the rows, then by column,
+    so that a column's panels stay in a near cache; a workgroup computes ``block`` of them.
     """
 
     rows: int
@@ -37,11 +37,11 @@ class RegisterTile:
 
     @staticmethod
     def of(parameters: Parameters, target: KernelTarget) -> RegisterTile:
-        """The opposite of `parameters`."""
+        """The inverse of `parameters`."""
         return RegisterTile(parameters["rows"], parameters["columns"], _lanes(target), parameters["block"])
 
     def parameters(self) -> Parameters:
-        """What a search may choose; the lanes are the target's."""
+        """The tunable parameters; the number of lanes is the target's."""
         return Parameters.of(rows=self.rows, columns=self.columns, block=self.block)
 
 
@@ -50,12 +50,12 @@ def _lanes(target: KernelTarget) -> int:
 
 
 def tile_cycles(rows: int, columns: int, depth: int, lanes: int) -> float:
-    """Cycles of a register tile on a core that issues two vector FMAs and two loads at a time.
+    """Cycles of a register tile on a core that issues two vector FMAs and two loads per cycle.
 
-    The constants are measured on Zen 5: loads reach some 1.7 a cycle beside FMAs, fewer than twelve
-    accumulators wait for the latency of four cycles now and then, a tile costs some 30 cycles to start
-    and two for each vector it stores. The panels of a column come from the cache that holds them, once
-    for each row tile. Each row is a stream of its own, and beyond eight they cost each other's lines.
+    The constants are measured on Zen 5: loads reach some 1.7 per cycle along with FMAs, fewer than twelve
+    accumulators sometimes stall for the latency of four cycles, a tile costs some 30 cycles to start and two
+    for each vector it stores. The panels of a column come from the cache that holds them, once per row tile.
+    Each row is a separate stream, and more than eight evict each other's cache lines.
     """
     row_bytes, chains = columns * lanes * 4, rows * columns
     rate = next(rate for size, rate in PANEL_RATES if row_bytes * depth <= size)
@@ -66,7 +66,7 @@ def tile_cycles(rows: int, columns: int, depth: int, lanes: int) -> float:
 
 
 def tiles(rows: int, columns: int, depth: int, target: KernelTarget) -> list[RegisterTile]:
-    """Tiles for a product of ``rows`` x ``depth`` by ``depth`` x ``columns``, the cheapest first."""
+    """Tiles for a product of ``rows`` x ``depth`` by ``depth`` x ``columns``, in order of predicted cost."""
     lanes = _lanes(target)
     vectors = -(-columns // lanes)
     costs: dict[tuple[int, int], float] = {}

@@ -1,17 +1,16 @@
-"""CPU schedule of products that are bound by reading one operand once: matrix-vector and few rows.
+"""CPU schedule of products bound by reading one operand once: matrix-vector products and few rows.
 
-One task streams a contiguous piece of the large operand and writes the outputs it belongs to:
+One task streams a contiguous piece of the large operand and writes the outputs that depend on it:
 
-    for column in piece:                     one row of weights after another, in the order of memory
+    for column in piece:                     rows of weights in memory order
         accumulators = 0
         for k in steps of unroll * lanes:    vectors along the reduced dim, for every row of x
             accumulators[row][u] += x[row, k + u] * w[column, k + u]
         sums[row][column] = all lanes of accumulators[row]
     for row, for column in piece: y[row, column] = epilogue(sums[row][column])     vectors along columns
 
-Each weight is read once, from first to last byte of the piece, so that the memory sees one long stream
-per core. Sums stay on the stack until the piece is done; the epilogue (bias, activation, residual,
-rounding) is then vectorised over them.
+Each weight is read once, in order, so that memory serves one long stream per core. Sums are kept on the stack
+until the piece is complete; the epilogue (bias, activation, residual, rounding) is then vectorised over them.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from mansard.codegen.schedules.common.dot_products import LowPrecisionProduct, l
 from mansard.dtypes import DType
 
 MAX_ROWS = 4
-"""Rows that share each weight read: with more the work is no longer bound by memory."""
+"""The most rows that share each weight read: with more the work is no longer bound by memory."""
 PIECE_BYTES = 128 * 1024
-"""Weights of one task: some microseconds of reading, so that the cores end together."""
+"""Weights of one task: some microseconds of reading, which balances the cores."""
 MIN_TASKS = 16
 PREFETCH_BYTES = 4096
-"""How far ahead of the loads the stream is prefetched: some 100 ns at 40 GB/s a core."""
+"""The prefetch distance: some 100 ns at 40 GB/s per core."""
 LINE = 64
 
 
 @dataclass(frozen=True)
 class GemvParameters:
-    """Schedule parameters: outputs of a task, and how the reduced dim is walked."""
+    """Schedule parameters: outputs of a task, vector lanes and unrolling along the reduced dim."""
 
     piece: int
     lanes: int
@@ -51,7 +50,8 @@ class GemvParameters:
 
 
 def applies(nest: Nest, shape: Shape) -> bool:
-    """A dot-form contraction with few rows and one operand, not shared by rows, that is read once."""
+    """Whether a dot-form contraction has few rows and one operand that is read once, with rows that all use
+    it."""
     if shape.form != "dot" or shape.column is None or len(shape.reduced) != 1:
         return False
     rows = nest.total(shape.row) if shape.row else 1
@@ -59,7 +59,7 @@ def applies(nest: Nest, shape: Shape) -> bool:
 
 
 def default_parameters(nest: Nest, root: Root, shape: Shape, target: KernelTarget) -> GemvParameters:
-    """Vectors as wide as the registers, four in flight for each row where the reduced dim allows it."""
+    """Full vectors, four in flight per row if the reduced dim allows it."""
     assert shape.column is not None
     low_precision = low_precision_product(nest, root)
     extent = nest.total(shape.reduced[-1])
@@ -78,7 +78,8 @@ def default_parameters(nest: Nest, root: Root, shape: Shape, target: KernelTarge
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str, shape: Shape) -> Scheduled:
-    """The kernel of a contraction to which `applies`; a workgroup computes a piece of the columns."""
+    """The kernel of a contraction for which `applies` is True; a workgroup computes a piece of the
+    columns."""
     (root,) = (r for r in nest.roots if r.reduces)
     return _Stream(
         Frame(nest, target, name), root, shape, default_parameters(nest, root, shape, target)
@@ -174,7 +175,7 @@ class _Stream:
         return list(loop.results)
 
     def _step(self, row: int, inner: Group, at: KValue, part: int, total: KValue) -> KValue:
-        """One vector of the reduced dim folded into an accumulator."""
+        """An accumulator plus one vector of the reduced dim."""
         ev, lanes = self.ev, self.parameters.lanes
         self._bind_row(row)
         ev.bind(inner, at, part * lanes)
@@ -188,7 +189,7 @@ class _Stream:
         return reduce.combine(ev, self.root, total)
 
     def _prefetch(self, inner: Group, at: KValue) -> None:
-        """Ask for the lines that the stream reaches some vectors later."""
+        """Prefetch the cache lines that the stream reaches some vectors later."""
         ev, b, parameters = self.ev, self.b, self.parameters
         if parameters.lanes == 1:
             return

@@ -12,7 +12,7 @@ from mansard.codegen.schedules.cpu.transpose import MIN_SIDE, crossing, square
 from mansard.dtypes import DType
 
 BLOCK = 8192
-"""Elements of one task: a few microseconds of work, so that a handful of cores balance."""
+"""Elements of one task: a few microseconds of work, which balances several cores."""
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:

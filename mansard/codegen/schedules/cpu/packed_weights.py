@@ -1,4 +1,4 @@
-"""Which constant of a contraction can be packed into panels, and how."""
+"""Analysis of the constant of a contraction that can be packed into panels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mansard.ir.types import Value
 
 @dataclass(frozen=True)
 class Weights:
-    """A packed input of a dispatch: its value, its position among the inputs, its panels."""
+    """A packed input of a dispatch: its value, its position in the inputs, its panels."""
 
     value: Value
     position: int
@@ -26,10 +26,8 @@ class Weights:
 def find_weights(
     nest: Nest, root: Root, column: Group, reduced: Sequence[Group], width: int, group: int = 1
 ) -> Weights | None:
-    """The one packable constant that walks ``column`` and every reduced loop, and nothing else.
-
-    None where there is no such constant, where it is read more than once, or where loops or the
-    constant's use of them are not static.
+    """The one packable constant that is indexed by ``column`` and every reduced loop, and by no other. None
+    if there is no such constant, if it is read more than once, or if loops or strides are not static.
     """
     reads = [read for r in nest.roots for read in nest.reads(r)]
     for value in sorted(nest.dispatch.packable, key=nest.dispatch.inputs.index):
@@ -43,7 +41,7 @@ def find_weights(
             continue
         *inner, outer = [loop for loop in loops if loop is not None]
         size = value.type.elements
-        # Read whole and once: what the panels leave out would be lost.
+        # The panels must cover the constant: other elements would be lost.
         if math.prod(extent for extent, _ in (*inner, outer)) == size and _covers([*inner, outer]):
             position = nest.dispatch.inputs.index(value)
             return Weights(value, position, Panels(outer, tuple(inner), width, group))
@@ -51,13 +49,13 @@ def find_weights(
 
 
 def _loop(nest: Nest, group: Group, steps: dict[int, DimLike]) -> tuple[int, int] | None:
-    """Extent and step of a loop, when both are numbers."""
+    """Extent and stride of a loop, if both are static."""
     extent, step = nest.total(group), steps.get(group[-1], 0)
     return (extent, step) if isinstance(extent, int) and isinstance(step, int) else None
 
 
 def _covers(loops: Sequence[tuple[int, int]]) -> bool:
-    """Whether the loops visit consecutive elements from 0 on, each once."""
+    """Whether the loops visit consecutive elements from 0 on, each exactly once."""
     expected = 1
     for extent, step in sorted(loops, key=lambda loop: loop[1]):
         if step != expected:

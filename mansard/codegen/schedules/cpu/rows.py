@@ -1,9 +1,9 @@
 """CPU schedule of row dispatches: softmax, norms, plain reductions.
 
-A task is a few domain points (rows). For each row the reductions run in order, vectorised along the
-innermost inner loop with several accumulators, then maps over the row are stored. Where the elements
-of a row lie apart and rows lie side by side (a softmax over the channels of an image), vectors run
-across rows instead.
+A task is a few domain points (rows). For each row the reductions run in order, vectorised along the innermost
+inner loop with several accumulators, then maps over the row are stored. Where the elements of a row are
+strided and neighbouring rows are contiguous (a softmax over the channels of an image), vectors run across
+rows instead.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes
 from mansard.dtypes import DType
 
 WORK = 16384
-"""Elements a task should touch."""
+"""The desired number of elements per task."""
 ACCUMULATORS = 4
-"""Independent vector accumulators: hides the latency of one addition (4 cycles on current cores)."""
+"""Independent vector accumulators, which hide the latency of an addition (4 cycles on current cores)."""
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
-    """Rows of the domain, several to a task."""
+    """The kernel of a row dispatch; a task has several rows of the domain."""
     frame = Frame(nest, target, name)
     b, ev = frame.b, frame.ev
     groups = nest.collapsed(range(nest.domain), [p for root in nest.roots for p in nest.positions(root)])
@@ -54,8 +54,8 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
 
 
 def is_strided(nest: Nest, group: Sequence[int]) -> bool:
-    """Whether every operand is contiguous (or constant) along a domain loop, and some row is not along its
-    own innermost loop."""
+    """Whether every operand is contiguous or constant along a domain loop, and the rows of some are
+    strided."""
     strided = False
     for root in nest.roots:
         inner = nest.collapsed(root.inner, nest.positions(root))
@@ -71,7 +71,7 @@ def is_strided(nest: Nest, group: Sequence[int]) -> bool:
 
 
 def _strided(frame: Frame, groups: Sequence[Sequence[int]], vectors: int) -> Scheduled:
-    """Vectors of rows, ``vectors`` to a task; the last one of a line is moved back inside it."""
+    """Vectors of rows, ``vectors`` per task; the last one of a loop is moved back into range."""
     b, ev, nest, lanes = frame.b, frame.ev, frame.nest, frame.lanes
     *outer, lane = groups
     extent = nest.total(lane)
@@ -115,7 +115,7 @@ def _reduce_strided(frame: Frame, root: Root, inner: Sequence[Sequence[int]]) ->
 
 
 def reduce_root(frame: Frame, root: Root) -> None:
-    """Reduce over the inner loops; the result is kept for later roots and stored if it is an output."""
+    """Reduce over the inner loops; the result is available to later roots and stored if it is an output."""
     ev, nest = frame.ev, frame.nest
     groups = nest.collapsed(root.inner, nest.positions(root))
     if root.op.combiner in reduce.ARG:
@@ -163,7 +163,8 @@ def _reduce_vectors(frame: Frame, root: Root, groups: Sequence[Sequence[int]]) -
 
 
 def _arg_reduce(frame: Frame, root: Root, groups: Sequence[Sequence[int]]) -> KValue:
-    """Vectors of best elements with their places, joined in the end; short or scattered rows one by one."""
+    """Vectors of the best elements with their indices, combined at the end; short or strided rows element by
+    element."""
     b, ev, lanes = frame.b, frame.ev, frame.lanes
     reads = [dict(r.address.terms) if r.address is not None else {} for r in frame.nest.reads(root)]
     if len(groups) != 1 or any(terms.get(groups[0][-1], 0) not in (0, 1) for terms in reads):
@@ -207,7 +208,7 @@ def _join(frame: Frame, root: Root, accumulators: Sequence[KValue], rest: KValue
 
 
 def store_root(frame: Frame, root: Root) -> None:
-    """Store a map over the row (or one value of the row when it has no inner loops)."""
+    """Store a map over the row (or one value of the row if it has no inner loops)."""
     b, ev, nest = frame.b, frame.ev, frame.nest
     groups = nest.collapsed(root.inner, nest.positions(root))
 

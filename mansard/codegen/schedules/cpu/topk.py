@@ -1,8 +1,6 @@
-"""CPU schedule of top-k: one pass over a line, against the last of the elements kept so far.
-
-Whole vectors are compared with it; only where a lane is better is the vector looked at element by
-element, and what is better goes to its place among those kept. Of ``n`` elements in random order
-about ``k * log(n / k)`` get that far.
+"""CPU schedule of top-k: one pass over a line that keeps the best elements so far in order. Whole vectors are
+compared with the worst of them; only if a lane is better are the vector's elements examined one by one, and
+better ones inserted in order. Of ``n`` elements in random order about ``k * log(n / k)`` are inserted.
 """
 
 from __future__ import annotations
@@ -20,14 +18,14 @@ from mansard.ir.ops import Sort
 from mansard.ir.types import Value
 
 MAX_KEPT = 2048
-"""They lie on a core's stack with their places: 12 to 16 bytes each."""
+"""The most elements kept. They are on a core's stack with their indices: 12 to 16 bytes each."""
 _MOVE = 48
-"""How many pairs of elements are compared in the time in which one of those kept moves on: an insertion takes
-one after the other, ranking every element by itself whole vectors on all cores (two cores with AVX-512)."""
+"""How many pairs of elements a rank sort compares while an insertion moves one element: insertion is scalar
+and sequential, a rank sort compares whole vectors on all cores (two cores with AVX-512)."""
 
 
 def applies(op: Sort) -> bool:
-    """A few of many, along lines that lie in one piece."""
+    """Whether a sort keeps a few of many elements, along contiguous lines."""
     shape = op.inputs[0].type.shape
     kept, length = op.outputs[0].type.shape[op.axis], shape[op.axis]
     if not isinstance(kept, int) or not dims.is_one(dims.product(shape[op.axis + 1 :])):
@@ -62,7 +60,7 @@ def schedule(lines: Lines, op: Sort, base: Callable[[Value], Value]) -> Schedule
     lanes = lines.target.lanes(DType.F32)
 
     def insert(value: KValue, place: KValue, filled: KValue) -> None:
-        """Put an element that belongs among the first ``filled + 1`` in its place, and move on the rest."""
+        """Insert an element that belongs among the first ``filled + 1`` in order, and move the rest."""
         no = b.const(False, DType.BOOL)
         with b.for_(b.idx(0), b.add(filled, b.idx(1)), inits=[value, place, no]) as loop:
             mine, at, inserted = loop.carried
@@ -82,7 +80,7 @@ def schedule(lines: Lines, op: Sort, base: Callable[[Value], Value]) -> Schedule
         def consider(place: KValue) -> None:
             value = lines.load(source, b.add(first, place))
             with b.if_(precedes(b, value, b.load(best, last), op.descending)):
-                # The last one kept makes room: it counts as not there.
+                # The worst kept element is dropped: it counts as absent.
                 insert(value, b.cast(place, DType.I64), last)
 
         with b.for_(0, kept) as loop:

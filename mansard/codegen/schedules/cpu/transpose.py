@@ -1,8 +1,8 @@
-"""CPU schedule of elementwise dispatches that read along another dim than they write: transposes and the
-like.
+"""CPU schedule of elementwise dispatches whose reads and writes are contiguous along different dims, such as
+transposes.
 
-A task is a block of two loops, the one the result is contiguous along and the one a read is contiguous
-along. Inside, squares are turned in registers, so that memory is read and written by whole vectors.
+A task is a block of two loops, one along which the result is contiguous and one along which a read is.
+Inside, squares are transposed in registers, so that memory is read and written in whole vectors.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from mansard.dtypes import DType
 
 Group = Sequence[int]
 ROWS, COLUMNS = 64, 128
-"""Elements of a block along the loop that is read contiguously, and along the one that is written so:
-whole cache lines on both sides, within a first-level cache and few pages."""
+"""Elements of a block along the loop with contiguous reads, and along the one with contiguous writes: whole
+cache lines on both sides, within a first-level cache and few pages."""
 MIN_SIDE = 4
-"""The smallest square worth turning."""
+"""The smallest square that is transposed in registers."""
 
 
 def crossing(nest: Nest, groups: Sequence[Group]) -> tuple[Group, list[Read]] | None:
-    """The loop to cross with the innermost one, and the reads that are contiguous along it."""
+    """The loop to block together with the innermost one, and the reads that are contiguous along it."""
     inner = groups[-1]
     reads_by_group: dict[int, list[Read]] = {}
     for read in (r for root in nest.roots for r in nest.reads(root)):
@@ -47,7 +47,7 @@ def crossing(nest: Nest, groups: Sequence[Group]) -> tuple[Group, list[Read]] | 
 
 
 def square(nest: Nest, group: Group, inner: Group, target: KernelTarget) -> int:
-    """Rows of a square: as many as a vector has lanes, or as either loop surely has."""
+    """Rows of a square: as many as a vector has lanes, at most the minimum extent of either loop."""
     shortest = min(dims.bounds(nest.total(g))[0] for g in (group, inner))
     return power_of_two_below(min(target.lanes(DType.F32), shortest))
 
@@ -70,7 +70,7 @@ def schedule(
         return lower, frame.minimum(b.add(lower, b.idx(sizes[axis])), ev.dim(extents[axis]))
 
     def inside(place: KValue, extent: DimLike) -> KValue:
-        """A square that would pass the end is moved back; its elements are stored twice."""
+        """A square that would pass the end is moved back; some elements are stored twice."""
         if divides(extent, lanes):
             return place
         return frame.minimum(place, ev.dim(dims.add(extent, -lanes)))

@@ -1,6 +1,6 @@
 """CPU schedule of windows over channels-last tensors: convolutions, depthwise ones, pooling.
 
-Vectors run along the innermost dim of the result (output channels), and a register tile holds ``rows``
+Vectors run along the innermost dim of the result (output channels), and a register tile has ``rows``
 neighbouring points of an image row by ``columns`` vectors::
 
     for the other parallel loops, blocks of column tiles:
@@ -11,8 +11,8 @@ neighbouring points of an image row by ``columns`` vectors::
                     accumulators[p][v] += x[stride * (p0 + p) + kx, c] * w[ky, kx, c, v]
             y[p0 + p, v] = epilogue(accumulators[p][v])
 
-Padding is never read: taps outside the image are skipped, along the row at compile time (its first
-and last tiles are code of their own), across rows by the bounds of the tap loop.
+Padding is never read: taps outside the image are skipped, along the row at compile time (its first and last
+tiles have separate code), across rows by the bounds of the tap loop.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from mansard.dtypes import DType
 
 _Step = Callable[[Sequence[KValue]], Sequence[KValue]]
 UNROLLED = 4
-"""A loop inside the taps with at most this many points is unrolled."""
+"""A loop inside the taps with at most this many iterations is unrolled."""
 WORK = 60_000
-"""Vector operations of a task: some ten microseconds, so that a task's start costs little and a
-handful of cores balance."""
+"""Vector operations of a task: some ten microseconds, so that a task's start costs little and several cores
+are balanced."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,17 @@ class WindowLoops:
     lanes: int
     weights: Weights | None
     walking: bool
-    """Whether the windows themselves are read along the columns (depthwise, pooling). The last vector is
-    then moved back to end with the columns, since nothing may be read past them."""
+    """Whether the window's operand is indexed by the columns (depthwise, pooling). The last vector is then
+    moved back into range, since nothing may be read past the columns."""
 
     @property
     def row(self) -> WindowAxis:
-        """The axis along which a register tile lies."""
+        """The axis along which a register tile extends."""
         return self.window.axes[-1]
 
 
 def analyse(nest: Nest, target: KernelTarget) -> WindowLoops | None:
-    """How to schedule a nest as a window; None where it is none, or not along channels."""
+    """The loops of a nest as a window; None if it is not one, or not along channels."""
     if target.is_gpu or not contraction_applies(nest):
         return None
     (root,) = (r for r in nest.roots if r.reduces)
@@ -95,7 +95,7 @@ def analyse(nest: Nest, target: KernelTarget) -> WindowLoops | None:
     reads = [(r.value, dict(r.address.terms).get(column[-1], 0)) for r in nest.reads(root) if r.address]
     packable = nest.dispatch.packable
     walking = any(step != 0 and value not in packable for value, step in reads)
-    # A vector moved back is read from one panel as wide as the result.
+    # A vector that is moved back is read from one panel of the result's width.
     weights = find_weights(nest, root, column, reduced, estimate(nest.total(column)) if walking else WIDTH)
     packed = weights.value if weights is not None else None
     if any(step not in (0, 1) and value is not packed for value, step in reads):
@@ -109,7 +109,7 @@ def analyse(nest: Nest, target: KernelTarget) -> WindowLoops | None:
 
 
 def _column(nest: Nest, window: SlidingWindow, outer: Sequence[Group]) -> Group | None:
-    """The innermost loop, when results lie along it and the window does not slide along it."""
+    """The innermost loop, if results are contiguous along it and the window does not slide along it."""
     store = dict(nest.store_address(next(r for r in nest.roots if r.stores)).terms)
     sliding = {axis.outer for axis in window.axes}
     if not outer or store.get(outer[-1][-1], 0) != 1 or sliding & set(outer[-1]):
@@ -118,7 +118,7 @@ def _column(nest: Nest, window: SlidingWindow, outer: Sequence[Group]) -> Group 
 
 
 def default(nest: Nest, loops: WindowLoops, target: KernelTarget) -> Parameters:
-    """Rows and columns of the register tile: as many accumulators as fit, over a row cut evenly."""
+    """Rows and columns of the register tile: as many accumulators as fit, with the row split evenly."""
     return candidates_of(nest, loops, target)[0]
 
 
@@ -131,7 +131,7 @@ def candidates_of(nest: Nest, loops: WindowLoops, target: KernelTarget) -> list[
     room = target.vector_registers
     costs: dict[tuple[int, int], float] = {}
     for columns in range(1, min(vectors, 4) + 1):
-        # Beside the accumulators: a vector of weights per tap held and column, and what is multiplied.
+        # In addition to the accumulators: a vector of weights per live tap and column, and the factor.
         max_rows = max(1, (room - 1 - columns * taps) // columns)
         pieces = -(-length // max_rows)
         for cut in range(pieces, pieces + 3):
@@ -143,12 +143,12 @@ def candidates_of(nest: Nest, loops: WindowLoops, target: KernelTarget) -> list[
 
 
 def unrolls(nest: Nest, loops: WindowLoops) -> bool:
-    """Whether the taps along the row and all loops inside them are unrolled together."""
+    """Whether the taps along the row and all loops inside them are unrolled."""
     return all(estimate(nest.total(g)) <= UNROLLED for g in loops.inner)
 
 
 def _cost(rows: int, columns: int, taps: int, loops: WindowLoops, length: int, vectors: int) -> float:
-    """Cycles for the taps of a row: two multiply-adds and two loads at a time, four cycles latency."""
+    """Cycles for the taps of a row: two multiply-adds and two loads per cycle, four cycles latency."""
     positions = loops.row.stride * (rows - 1) + loops.row.dilation * (taps - 1) + 1
     reads = min(positions, rows * taps) * (columns if loops.walking else 1)
     step = max(rows * columns * taps / 2, (reads + columns * taps) / 2, 4.0 * taps) + 1.0
@@ -174,7 +174,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
 @dataclass(frozen=True)
 class _WindowTile:
     """A register tile: points of the row from ``start`` on by vectors of columns from ``first`` on (the
-    vector numbered ``vector``); ``last`` ends with the columns."""
+    vector numbered ``vector``); ``last`` marks the last one of the columns."""
 
     start: KValue
     taps_in_range: TapRange
@@ -259,7 +259,7 @@ class _Windows:
             self._store(start, p, first, self._shift(v, count, last), total, kept)
 
     def _shift(self, number: int, count: int, last: bool) -> int:
-        """Where a vector of a tile starts, from the tile's first column."""
+        """The offset of a vector from its tile's first column."""
         lanes = self.loops.lanes
         back = self.vectors * lanes - self.extent
         return number * lanes - (back if last and number == count - 1 and self.loops.walking else 0)
@@ -292,7 +292,7 @@ class _Windows:
         return loop.results
 
     def _clip(self, axis: WindowAxis) -> tuple[KValue, KValue]:
-        """The taps of an axis that read inside the image."""
+        """The range of an axis's taps that read inside the image."""
         b = self.b
         taps = self.ev.dim(self.nest.extents[axis.tap])
         if not axis.guarded:
@@ -307,7 +307,7 @@ class _Windows:
         return lower, b.binary("min", b.binary("div", after, step), taps)
 
     def _tap_by_tap(self, tile: _WindowTile, carried: Sequence[KValue]) -> Sequence[KValue]:
-        """One tap after the other, the loops inside it innermost."""
+        """A sequence of taps, each with the loops inside it innermost."""
         for tap, inside in enumerate(tile.taps_in_range.inside):
             if not inside:
                 continue
@@ -317,8 +317,8 @@ class _Windows:
         return carried
 
     def _unrolled(self, tile: _WindowTile, carried: Sequence[KValue]) -> Sequence[KValue]:
-        """All taps at once, in the order of what they read: an element is read once and used by every tap
-        that reaches it, and needs a register only meanwhile."""
+        """All taps, ordered by the element that they read: an element is loaded once and used by every tap
+        that reads it, and needs a register only until then."""
         row = self.loops.row
         points = [
             (i, p, v, tap)
@@ -363,7 +363,7 @@ class _Windows:
         return loop.results
 
     def _weight(self, vector: KValue, number: int, shift: int) -> KValue:
-        """Where the weights of a vector of columns lie among the panels, at the bound reduced loops."""
+        """The address of the weights of a vector of columns in the panels, at the bound reduced loops."""
         assert self.weights is not None
         b, panels, lanes = self.b, self.weights.panels, self.loops.lanes
         known = 0
@@ -387,7 +387,7 @@ class _Windows:
 
     # Storing ----------------------------------------------------------------------------------
     def _store(self, start: KValue, point: int, first: KValue, shift: int, total: KValue, count: int) -> None:
-        """Store the first ``count`` lanes of an accumulator, in pieces of a power of two."""
+        """Store the first ``count`` lanes of an accumulator, in power-of-two pieces."""
         for offset, piece in self.frame.pieces(total, count):
             with self.ev.scope():
                 self._bind(start, point, first, shift + offset, piece.type.lanes)

@@ -1,1 +1,2 @@
-"""Schedules for GPUs: lanes are invocations of a workgroup, memory they share is explicit."""
+"""GPU schedules: work is distributed over the invocations of a workgroup, which exchange data through
+explicit shared memory."""

@@ -1,4 +1,4 @@
-"""Which schedule a loop nest gets on a GPU."""
+"""Selection of the GPU schedule for a loop nest."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TUNABLE: Mapping[NestSchedule, Tunable] = {
     tiled.schedule: Tunable(tiled.candidates, tiled.schedule),
     window.schedule: Tunable(window.candidates, window.schedule),
 }
-"""What a schedule that has parameters offers, by the schedule `choose` gives."""
+"""The tunable interface of each schedule with parameters, by the schedule that `choose` returns."""
 
 
 def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
-    """The special schedules first, each with its own condition; then what takes any nest."""
+    """The specialised schedules first, each with its condition; then the generic ones."""
     reductions = [r for r in nest.roots if r.reduces]
     packed = any(v.type.dtype.bits < 8 for v in nest.inputs)
     if not reductions:
@@ -53,7 +53,7 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
 
 
 def _dot_like(nest: Nest) -> bool:
-    """Few outputs over long contiguous dot products (a matrix-vector product)."""
+    """Whether a nest has few outputs over long contiguous dot products (a matrix-vector product)."""
     (root,) = (r for r in nest.roots if r.reduces)
     shape = contraction.analyse(nest, root)
     height = estimate(nest.total(shape.row)) if shape.row else 1

@@ -1,15 +1,16 @@
-"""GPU schedule of attention: a workgroup holds some query rows of one head and walks their keys in blocks.
+"""GPU schedule of attention: a workgroup has some query rows of one head and iterates over blocks of their
+keys.
 
 Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al.,
-"FlashAttention" (2022). Keys, values and queries are read once into workgroup memory, where they lie in
-vectors of four f32; the invocations of a workgroup are spread twice:
+"FlashAttention" (2022). Keys, values and queries are read once into workgroup memory, as vectors of four f32.
+The invocations of a workgroup are arranged in two ways:
 
-* for the scores along keys and rows; an invocation keeps its rows' maxima and its own part of their sums;
-* for the weighted sum along columns and rows, and, where those are few, also along the keys of a block:
-  the parts are added when the rows are done.
+* for the scores along keys and rows; an invocation keeps its rows' maxima and its partial sums of them;
+* for the weighted sum along columns and rows, and, if those are few, also along the keys of a block; the
+  partial sums are added at the end.
 
-What lies between, the exponentials of a block, crosses workgroup memory. Few rows (decoding) are those of
-all heads that share keys, so that these are read once.
+The exponentials of a block pass from one arrangement to the other through workgroup memory. Where there are
+few rows (decoding), a workgroup has those of all heads that share keys, so that these are read once.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def schedule(
     name: str,
     parameters: Parameters | None = None,
 ) -> Scheduled:
-    """One workgroup takes tiles of query rows of one head, each over all of its keys."""
+    """The kernel of an attention; a workgroup computes tiles of query rows of one head, each over all
+    keys."""
     nest = AttentionNest(dispatch, form)
     loops = classify(nest)
     tiles = attention_units.tiles_for(nest, target)
@@ -98,7 +100,8 @@ def applies(form: AttentionForm, target: KernelTarget) -> bool:
 
 
 def default_tile(nest: AttentionNest, loops: AttentionLoops, target: KernelTarget) -> AttentionTile | None:
-    """The most rows with which every core still has a workgroup; None where no tile fits the memory."""
+    """The tile with the most rows that still gives every core a workgroup; None if no tile fits the
+    memory."""
     work = distribute(nest, loops)
     rows = estimate(nest.total([d for g in work.rows for d in g]))
     heads = estimate(nest.total([d for g in work.rest for d in g]))
@@ -118,18 +121,18 @@ def default_tile(nest: AttentionNest, loops: AttentionLoops, target: KernelTarge
 def make_tile(
     nest: AttentionNest, target: KernelTarget, rows: int, keys: int, threads: int
 ) -> AttentionTile | None:
-    """`_make_tile` for a nest."""
+    """`_make_tile` with the sizes of a nest."""
     return _make_tile(*nest.depth_and_columns(), target, rows, keys, threads)
 
 
 def _make_tile(
     depth: int, columns: int, target: KernelTarget, rows: int, keys: int, threads: int
 ) -> AttentionTile | None:
-    """A tile of a size with its invocations spread; None where it does not fit the target."""
+    """A tile with its arrangement of invocations; None if it does not fit the target."""
     threads = power_of_two_below(min(threads, target.workgroup_invocations))
     smallest, largest = target.subgroup
     preferred = smallest if smallest == largest and smallest & (smallest - 1) == 0 else 8
-    # Four rows to an invocation: each element of a key then serves four products.
+    # Four rows per invocation: each element of a key is then used in four products.
     along = min(keys, threads, max(preferred, 4 * threads // rows))
     threads = min(threads, along * rows)
     tile = AttentionTile(rows, keys, threads, along)
@@ -137,10 +140,10 @@ def _make_tile(
 
 
 def parameters_of(tile: AttentionTile) -> Parameters:
-    """A tile as the tuner knows it."""
+    """The schedule parameters of a tile."""
     return Parameters.of(rows=tile.rows, keys=tile.keys, threads=tile.threads, along=tile.along)
 
 
 def tile_of(parameters: Parameters) -> AttentionTile:
-    """The opposite of `parameters_of`."""
+    """The inverse of `parameters_of`."""
     return AttentionTile(*(parameters[n] for n in ("rows", "keys", "threads", "along")))

@@ -1,8 +1,7 @@
-"""What attention on matrix units exchanges between the invocations of a subgroup: rows reduced, sums as
-factors.
+"""Row reductions and accumulator-to-factor conversions of attention with cooperative matrices.
 
-Devices with VK_NV_cooperative_matrix2 do both in registers. On others matrices go through workgroup
-memory, where invocations know which element is which.
+Devices with VK_NV_cooperative_matrix2 do both in registers. On others, matrices pass through workgroup
+memory, where the position of each element is known.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ from mansard.dtypes import DType
 
 IN_REGISTERS = frozenset({"matrix_reductions", "matrix_conversions"})
 _VECTOR = 4
-"""Elements of f32, or words, of a vector in workgroup memory."""
+"""Elements of f32, or 32-bit words, of a vector in workgroup memory."""
 _UPPER, _LOWER = -(1 << 16), (1 << 16) - 1
 
 
 def scratch_vectors(shape: MatrixShape, keys: int, subgroups: int, target: KernelTarget) -> tuple[int, int]:
-    """Vectors of workgroup memory for sums in f32, and for the factors made of a block's exponentials."""
+    """Vectors of workgroup memory for sums in f32, and for the factors converted from a block's
+    exponentials."""
     if target.features >= IN_REGISTERS:
         return 0, 0
     cells = subgroups * shape.m
@@ -29,8 +29,8 @@ def scratch_vectors(shape: MatrixShape, keys: int, subgroups: int, target: Kerne
 
 
 def can_exchange(shape: MatrixShape, target: KernelTarget) -> bool:
-    """Whether sums of a shape become factors on a target. In memory f16 is made by a cast of matrices, which
-    takes matrices of sums in f16; bf16 is put together from f32."""
+    """Whether a target can convert sums of a shape to factors. Through memory, f16 needs a matrix cast, and
+    so matrices of sums in f16; bf16 is packed from f32."""
     if target.features >= IN_REGISTERS:
         return True
     halves = any((s.m, s.n, s.accumulator) == (shape.m, shape.n, DType.F16) for s in target.matrices)
@@ -57,7 +57,7 @@ class Exchange:
         self.first_factor = b.mul(number, b.idx(factors // subgroups))
 
     def reduce_rows(self, combiner: str, value: KValue) -> KValue:
-        """Every row combined, in all of its elements; NaN may get lost from a max."""
+        """Reduce every row and broadcast the result to all of its elements; a max may drop NaN."""
         b, shape = self.b, self.shape
         if self.in_registers:
             return matrix.reduce_rows(b, combiner, value)
@@ -83,7 +83,7 @@ class Exchange:
         return result
 
     def as_factors(self, values: Sequence[KValue]) -> list[KValue]:
-        """Sums of f32 side by side as left factors of the operands' type."""
+        """Neighbouring matrices of f32 sums as left factors of the operands' type."""
         b, shape = self.b, self.shape
         if self.in_registers:
             return [matrix.as_factor(b, v, "a", shape.operand) for v in values]
@@ -101,7 +101,7 @@ class Exchange:
         return factors
 
     def _store_bf16(self, value: KValue, place: KValue) -> None:
-        """Eight elements at a time are rounded and put together as words."""
+        """Rounds and packs eight elements at a time into words."""
         b, shape = self.b, self.shape
         vectors, pieces = shape.n // _VECTOR, shape.n // (2 * _VECTOR)
         matrix.store(b, self.sums, self.first_sum, b.idx(vectors), value)

@@ -1,13 +1,14 @@
-"""Attention with the matrix units of a GPU: a subgroup holds some rows, and all about them in registers.
+"""GPU schedule of attention with cooperative matrices: a subgroup keeps all data of its rows in registers.
 
-Dao, "FlashAttention-2" (2023), with cooperative matrices. Keys and values of a block lie in workgroup
-memory as they lie in buffers; every subgroup multiplies its rows with all of them. Scores never leave the
-registers: a row is reduced over its matrices element by element first, then once over invocations,
-and exponentials become factors of the second product where they are. The next keys and values are on
-their way from the buffers meanwhile.
+Dao, "FlashAttention-2" (2023), with cooperative matrices. Keys and values of a block are in workgroup memory
+in the layout of their buffers; every subgroup multiplies its rows with all of them. Scores never leave the
+registers: a row is first reduced over its matrices element by element, then once over invocations, and
+exponentials are converted to factors of the second product in place. The loads of the next keys and values
+are in flight meanwhile.
 
-A matrix does not say which element an invocation holds. Where masks need to know, a matrix of numbers
-from memory tells; blocks of keys that every row of a tile sees are taken without.
+Cooperative matrices do not expose which elements an invocation holds. Where masks need the positions, a
+matrix of element numbers is loaded from memory; blocks of keys that are visible to every row of a tile need
+none.
 """
 
 from __future__ import annotations
@@ -48,8 +49,7 @@ _LOG2_E = 1 / math.log(2)
 
 
 def scale_of_scores(nest: AttentionNest, special: Mapping[Generic, Generic]) -> float | None:
-    """The positive literal that scores are multiplied with before the softmax, if nothing else happens to
-    them."""
+    """The positive literal by which scores are multiplied before the softmax, if that is the only map."""
     factor = 1.0
     op = nest.producers[nest.form.masked]
     while op is not nest.form.scores:
@@ -69,7 +69,8 @@ def scale_of_scores(nest: AttentionNest, special: Mapping[Generic, Generic]) -> 
 
 
 def schedule(nest: AttentionNest, target: KernelTarget, name: str, tile: AttentionMatrixTile) -> Scheduled:
-    """One workgroup takes tiles of query rows of one head, each over all of its keys."""
+    """The kernel of an attention; a workgroup computes tiles of query rows of one head, each over all
+    keys."""
     loops = classify(nest)
     work = distribute(nest, loops)
     frame = Frame(nest, target, name, tile.threads)
@@ -83,7 +84,7 @@ def schedule(nest: AttentionNest, target: KernelTarget, name: str, tile: Attenti
         head, number = frame.decode(loop.index, counts)
         if work.rest:
             frame.bind_flat(work.rest, head)
-        # With a causal mask the last rows take longest: they come first.
+        # With a causal mask the last rows take longest, so they are started first.
         number = b.sub(ev.dim(dims.add(tiles, -1)), number)
         flash.run(b.mul(number, b.idx(tile.rows)))
     return frame.finish((workgroups, 1, 1))
@@ -124,7 +125,7 @@ class _MatrixFlash:
         self.places = self._places()
 
     def _places(self) -> KValue | None:
-        """A matrix whose elements are their own numbers, row by row."""
+        """A matrix whose elements are their row-major numbers."""
         b, shape, size = self.b, self.tile.shape, self.tile.shape.m * self.tile.shape.n
         if self.exact and not needs_place(self.nest, {}):
             return None
@@ -164,7 +165,7 @@ class _MatrixFlash:
         """The subgroup's rows as left factors, through workgroup memory."""
         b, shape = self.b, self.tile.shape
         stride = self.key_stride
-        b.barrier()  # the results before have been read
+        b.barrier()  # the previous results have been read
         inside = divides(self.extent, self.tile.rows)
         self._put(0, stride, self._read(self.query, self.first, inside, rows=self.tile.rows))
         b.barrier()
@@ -177,7 +178,7 @@ class _MatrixFlash:
         return matrices_loaded
 
     def _ends(self) -> tuple[KValue, KValue]:
-        """The end of the keys of any row, and that of the whole blocks which all rows see."""
+        """The end of the keys of any row, and the end of the whole blocks that are visible to all rows."""
         b, ev, tile = self.b, self.ev, self.tile
         last = self.frame.minimum(b.add(self.first, b.idx(tile.rows - 1)), ev.dim(dims.add(self.extent, -1)))
         keys = whole = ev.dim(self.length)
@@ -196,7 +197,7 @@ class _MatrixFlash:
 
     # Workgroup memory -----------------------------------------------------------------------
     def _read_next(self, first: KValue) -> list[tuple[KValue, KValue, KValue]]:
-        """Keys of the block after the one at ``first``; of some block where there is none."""
+        """Load the keys of the block after the one at ``first``; of an arbitrary block if there is none."""
         b, size = self.b, self.tile.keys
         following = b.add(first, b.idx(size))
         if self.exact:
@@ -206,9 +207,9 @@ class _MatrixFlash:
     def _read(
         self, operand: AttentionOperand, first: KValue, inside: bool, rows: int = 0
     ) -> list[tuple[KValue, KValue, KValue]]:
-        """An invocation's pieces of some lines of an operand, with their lines and places in these: of query
-        rows, or of the keys of a block. Unless all are ``inside``, lines beyond the last are the last again,
-        but values there are 0."""
+        """An invocation's pieces of some rows of an operand (query rows, or the keys of a block), with their
+        rows and positions in these. Unless all are ``inside``, rows beyond the last repeat it, except that
+        values there are 0."""
         b, ev, nest = self.b, self.ev, self.nest
         lines = rows or self.tile.keys
         extent = self.extent if rows else self.length
@@ -235,13 +236,13 @@ class _MatrixFlash:
                 counts = b.compare("lt", place, ev.dim(extent))
                 there = counts if there is None else b.binary("and", there, counts)
             words = b.load_words(b.bindings[ev.binding_of[operand.value]], address, 4)
-            if operand is self.value and there is not None:  # what keys give there is hidden
+            if operand is self.value and there is not None:  # scores of keys there are masked
                 words = b.select(b.splat(there, 4), words, b.const(0, DType.I32, 4))
             out.append((b.add(line, b.idx(shift)) if inside else b.sub(place, first), piece, words))
         return out
 
     def _inside(self, operand: AttentionOperand) -> KValue | None:
-        """Whether an operand is there at the bound loops; None: surely."""
+        """Whether an operand is in range at the bound loops; None: always."""
         b, ev = self.b, self.ev
         there: KValue | None = None
         for at, extent in operand.guards:
@@ -251,7 +252,8 @@ class _MatrixFlash:
         return there
 
     def _deal(self, lines: int, pieces: int) -> list[tuple[KValue, int, KValue]]:
-        """The pieces of an invocation: lines less known shifts, the shifts, and the places in the lines."""
+        """The pieces of an invocation: their rows minus static offsets, the offsets, and the positions in the
+        rows."""
         b, threads, size = self.b, self.tile.threads, lines * pieces
         if threads % pieces == 0 and size % threads == 0:
             line, piece = (b.binary(op, self.id, b.idx(pieces)) for op in ("div", "rem"))
@@ -273,7 +275,7 @@ class _MatrixFlash:
     def _block(
         self, first: KValue, queries: Sequence[KValue], state: Sequence[KValue], seen: bool
     ) -> list[KValue]:
-        """The block's keys lie in workgroup memory; those of the next are put there on the way."""
+        """Process a block whose keys are in workgroup memory, and store those of the next block there."""
         b = self.b
         top, total, *results = state
         values = self._read(self.value, first, seen)
@@ -304,8 +306,8 @@ class _MatrixFlash:
         return sums
 
     def _masked(self, first: KValue, scores: Sequence[KValue], seen: bool) -> list[KValue]:
-        """The maps between scores and softmax; keys beyond the last are hidden, of which there are none
-        where all are ``seen``."""
+        """Apply the maps between scores and softmax; keys beyond the last are masked, unless all are visible
+        (``seen``)."""
         b, shape = self.b, self.tile.shape
         special = self.seen if seen else {}
         hides = not seen and not self.exact
@@ -347,7 +349,7 @@ class _MatrixFlash:
             if place is not None:
                 self._bind_row(place[0])
                 ev.bind([self.nest.key_loop], place[1])
-            else:  # not used by what is evaluated
+            else:  # unused by the evaluated maps
                 self._bind_row(self.b.idx(0))
                 ev.bind([self.nest.key_loop], self.b.idx(0))
             ev.specialised = special
@@ -359,8 +361,8 @@ class _MatrixFlash:
     def _softmax(
         self, before: KValue, scores: Sequence[KValue], factor: float | None
     ) -> tuple[KValue, KValue, list[KValue]]:
-        """New maxima of the rows, scales of older sums, and exponentials. A ``factor`` is still to be
-        multiplied with the scores; it costs nothing where it is part of the powers' arithmetic."""
+        """New maxima of the rows, scales of the previous sums, and exponentials. ``factor`` is to be
+        multiplied with the scores, which is free as part of the exponentials' arithmetic."""
         b = self.b
         local = matrix.mapped(b, scores, lambda e: _fold(lambda x, y: larger(b, x, y), e))
         rows = self.exchange.reduce_rows("max", local)
@@ -379,8 +381,8 @@ class _MatrixFlash:
         return top, scale, [matrix.mapped(b, [s, shift], power) for s in scores]
 
     def _power(self, value: KValue, top: KValue) -> KValue:
-        """``exp(value - top)`` with the hardware's power of two: its error is far below that of the factor
-        of 16 bits it becomes."""
+        """``exp(value - top)`` by the hardware's exp2, whose error is far below that of the conversion to 16
+        bits."""
         b = self.b
         return b.unary("exp2_native", b.mul(b.sub(value, top), b.const(_LOG2_E, DType.F32)))
 
@@ -396,7 +398,7 @@ class _MatrixFlash:
 
     # The result -----------------------------------------------------------------------------
     def _finish(self, top: KValue, total: KValue, results: Sequence[KValue]) -> None:
-        """Through workgroup memory, so that rows are stored whole, and with what follows from them."""
+        """Store the results through workgroup memory, in whole rows, after the epilogue."""
         b, ev, shape, column = self.b, self.ev, self.tile.shape, self.loops.column
         assert column is not None
         total = self.exchange.reduce_rows("add", total)
@@ -422,7 +424,7 @@ class _MatrixFlash:
                 store_results(self.frame, self.nest, b.bitcast(value, DType.F32))
 
     def _store_statistics(self, top: KValue, total: KValue) -> None:
-        """Maxima and sums of the rows, where the form gives them to others."""
+        """Store the maxima and sums of the rows if the form has them as results."""
         b, ev, shape = self.b, self.ev, self.tile.shape
         assert self.form.partial is not None
         (top_op, _), _ = self.form.partial

@@ -1,4 +1,4 @@
-"""Which attentions the matrix units of a GPU take, and in which tiles."""
+"""Applicability and tile sizes of attention with cooperative matrices."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from mansard.ir.scalar import Arg, Cast, Scalar
 from mansard.ir.types import Linear, Value
 
 FEW_ROWS = 32
-"""With fewer rows to a head most of a matrix is empty, and reading keys is what takes time."""
+"""With fewer rows per head most of a matrix is empty, and the time is that of reading keys."""
 MIN_KEYS = 64
-"""Keys with which few rows are still worth a matrix."""
+"""The number of keys from which few rows are worth a matrix."""
 _BLOCKS = ((64, 4), (64, 8), (128, 4), (128, 8), (32, 4), (32, 2), (64, 2), (32, 1))
-"""Keys of a block with subgroups of a workgroup, for many rows, the default first."""
+"""(keys per block, subgroups per workgroup) for many rows, the default first."""
 MAX_ELEMENTS = 128
-"""Elements of a key or of a value: more results than these fit no registers."""
+"""The most elements of a key or a value: with more, the results do not fit the registers."""
 MAX_PIECES = 16
-"""Pieces of keys or values that an invocation holds while they are on their way."""
+"""The most pieces of keys or values whose loads an invocation has in flight."""
 PIECE = 8
-"""Elements of 16 bits that a read takes."""
+"""16-bit elements per load."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,20 @@ class AttentionMatrixTile:
         return self.subgroups * self.shape.m
 
     def shared_pieces(self, depth: int, columns: int) -> int:
-        """Pieces of 16 bytes in workgroup memory: keys and values of a block, or a tile's results in f32."""
+        """16-byte pieces in workgroup memory: keys and values of a block, or a tile's results in f32."""
         tiles = self.keys * (depth // PIECE + 1 + columns // PIECE + 1)
         queries = self.rows * (depth // PIECE + 1)
         return max(tiles, queries, self.rows * (columns // 4 + 1))
 
     def shared_bytes(self, depth: int, columns: int) -> int:
-        """Bytes of workgroup memory, with the matrix that tells places."""
+        """Bytes of workgroup memory, including the matrix of element numbers."""
         return 16 * self.shared_pieces(depth, columns) + 4 * self.shape.m * self.shape.n
 
 
 @dataclass(frozen=True)
 class AttentionOperand:
-    """A factor as it lies in a buffer: contiguous along ``group``, each row at a multiple of 16 bytes. Rows
-    outside the ``guards`` are not there, and count as zeros."""
+    """A factor that is read directly from a buffer: contiguous along ``group``, each row at a multiple of 16
+    bytes. Rows outside the ``guards`` are zeros."""
 
     value: Value
     address: Linear
@@ -73,8 +73,8 @@ class AttentionOperand:
 
 
 def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[AttentionMatrixTile]:
-    """All tiles there are to choose from, the default first; none where the target has no matrix units for
-    an attention, or it does not lie so that they could read it."""
+    """All candidate tiles, the default first; none if the target has no cooperative matrices for the
+    attention, or if its layout is unsuitable."""
     target = target.with_one_subgroup_size()
     smallest, largest = target.subgroup
     loops = classify(nest)
@@ -95,7 +95,7 @@ def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[AttentionMatrix
     for shape in shapes:
         if depth % shape.k or columns % shape.n or shape.k % PIECE or not can_exchange(shape, target):
             continue
-        few = [(keys, -(-rows // shape.m)) for keys in (32, 64)]  # every subgroup has its rows
+        few = [(keys, -(-rows // shape.m)) for keys in (32, 64)]  # every subgroup has some of the rows
         for keys, subgroups in few if rows < FEW_ROWS else _BLOCKS:
             tile = AttentionMatrixTile(shape, keys, subgroups * smallest, subgroups)
             used = tile.shared_bytes(depth, columns) + 16 * sum(
@@ -106,20 +106,20 @@ def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[AttentionMatrix
             if fits and tile.threads <= target.workgroup_invocations:
                 tiles.append(tile)
     heads = estimate(nest.total([d for g in work.rest for d in g]))
-    # Where half of the cores would have nothing to do, tiles of fewer rows come first.
+    # Where half of the cores would be idle, tiles of fewer rows come first.
     busy = [t for t in tiles if 2 * heads * -(-rows // t.rows) >= target.compute_units]
     return [*busy, *sorted((t for t in tiles if t not in busy), key=lambda t: t.rows)]
 
 
 def parameters_of(tile: AttentionMatrixTile) -> Parameters:
-    """A tile as the tuner knows it."""
+    """The schedule parameters of a tile."""
     return Parameters.of(matrix=tile.shape.m, keys=tile.keys, threads=tile.threads)
 
 
 def operands(
     nest: AttentionNest, loops: AttentionLoops
 ) -> tuple[AttentionOperand, AttentionOperand, AttentionOperand] | None:
-    """Query, key and value, if matrices can be read from where they lie: 16-bit floats of one type."""
+    """Query, key and value, if matrices can be loaded from their layout: 16-bit floats of one type."""
     form, column = nest.form, loops.column
     if column is None:
         return None

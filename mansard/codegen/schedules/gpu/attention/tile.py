@@ -1,4 +1,4 @@
-"""The kernel of a tile of attention: rows of one head, all of their keys (see `gpu.attention`)."""
+"""Code of an attention tile: rows of one head over all of their keys (see `gpu.attention`)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from mansard.dtypes import DType
 from mansard.ir.scalar import Scalar
 
 IN_FLIGHT = 16
-"""Vectors an invocation has read from buffers before it stores the first."""
+"""Vectors that an invocation loads from buffers before it stores the first."""
 
 
 class FlashTile:
-    """Emits the work of a tile. ``groups`` are the loops along which the tile's rows run."""
+    """Emits the code of a tile. ``groups`` are the loops of the tile's rows."""
 
     def __init__(
         self,
@@ -50,19 +50,19 @@ class FlashTile:
         )
         self.scales = b.shared(DType.F32, tile.rows // VECTOR, VECTOR)
         self.totals = b.shared(DType.F32, tile.rows)
-        self.power_stride = tile.rows // VECTOR + 1  # one vector more, for the sake of the banks
+        self.power_stride = tile.rows // VECTOR + 1  # one vector more, to avoid bank conflicts
         self.quads, self.split = tile.quads(self.columns), tile.split(self.columns)
         self.sums = tile.sums(self.columns, self.quads)
         self.whole = divides(nest.extents[nest.key_loop], tile.keys) and len(nest.parts()) < 2
         self._spread()
 
     def _spread(self) -> None:
-        """The places of an invocation in both arrangements."""
+        """Compute the positions of an invocation in both arrangements."""
         b, tile = self.b, self.tile
         smallest, largest = self.frame.target.subgroup
         features = self.frame.target.features
         known = smallest == largest and tile.along % smallest == 0 and "subgroup_arithmetic" in features
-        # Subgroups of a known size add up by themselves what their invocations have.
+        # Subgroups of a known size add the sums of their invocations without shared memory.
         self.subgroup = smallest if known and smallest > 1 else 1
         self.id = b.local_id(0)
         place = self.id
@@ -76,7 +76,7 @@ class FlashTile:
             part, item = (b.binary(op, self.id, b.idx(self.sums)) for op in ("div", "rem"))
             self.takes_part = b.compare("lt", part, b.idx(self.split))
             self.part = self.frame.minimum(part, b.idx(self.split - 1))
-        self.items: list[tuple[KValue, KValue, KValue | None]] = []  # quad of rows, vector, whether there
+        self.items: list[tuple[KValue, KValue, KValue | None]] = []  # quad of rows, vector, whether in range
         for number in range(-(-self.sums // tile.threads)):
             here = b.add(item, b.idx(number * tile.threads))
             inside = None
@@ -91,7 +91,7 @@ class FlashTile:
         """The rows from ``first`` on."""
         b, tile = self.b, self.tile
         self.first = first
-        b.barrier()  # the rows before have been stored
+        b.barrier()  # the previous rows have been stored
         reads = self._reads(
             tile.rows,
             self.depth_vectors,
@@ -114,7 +114,7 @@ class FlashTile:
         )
 
     def _bind_row(self, row: KValue) -> None:
-        """Bind the tile's row number ``row``, the last there is in place of those beyond."""
+        """Bind the tile's row number ``row``, clamped to the last one."""
         if not self.groups:
             return
         place = self.b.add(self.first, row)
@@ -147,10 +147,10 @@ class FlashTile:
         group: Group | None,
         bind: Callable[[KValue], KValue | None] | Callable[[KValue], None],
     ) -> list[Callable[[], tuple[KValue, KValue, KValue]]]:
-        """What an invocation reads of a matrix: functions that give line, vector and the vector read.
-
-        ``bind`` binds a line and may say whether it counts; else it is zero. Where the matrix is no multiple
-        of the workgroup, some vectors are read twice, and stored twice with the same contents.
+        """The loads of an invocation from a matrix: functions that return the line (row of the matrix), the
+        vector's number and the vector. ``bind`` binds a line and may return whether it is in range; otherwise
+        it is zero. If the matrix is not a multiple of the workgroup, some vectors are read and stored twice
+        with the same contents.
         """
         b, ev, threads, size = self.b, self.ev, self.tile.threads, lines * width
 
@@ -169,7 +169,7 @@ class FlashTile:
         return [lambda n=n: read(n) for n in range(-(-size // threads))]  # type: ignore[misc]
 
     def _vector(self, root: Root, factor: Scalar, group: Group | None, extent: int, vector: KValue) -> KValue:
-        """Four elements along a group of loops, zeros beyond its extent."""
+        """Four elements along a group of loops, with zeros beyond its extent."""
         b, ev = self.b, self.ev
         start = b.mul(vector, b.idx(VECTOR))
         if group is not None and extent % VECTOR == 0:
@@ -210,7 +210,8 @@ class FlashTile:
         return [*tops, *totals, *self._accumulate(carried[2 * invocation_rows :])]
 
     def _stage(self, first: KValue, count: KValue) -> None:
-        """Keys and values of the block; the first reads are on their way before the last block is done."""
+        """Load keys and values of the block; the first loads are issued before the previous block is
+        complete."""
         b, ev, nest, tile = self.b, self.ev, self.nest, self.tile
 
         def bind(line: KValue) -> KValue | None:
@@ -242,8 +243,8 @@ class FlashTile:
     def _softmax(
         self, first: KValue, count: KValue, before: Sequence[KValue], totals: Sequence[KValue]
     ) -> tuple[list[KValue], list[KValue]]:
-        """The block's exponentials into workgroup memory, with the scales of older sums; new maxima and
-        sums of the invocation's rows."""
+        """Store the block's exponentials and the scales of the previous sums in workgroup memory; returns the
+        new maxima and sums of the invocation's rows."""
         b, tile = self.b, self.tile
         rows = range(tile.invocation_rows)
         scores = self._masked(first, count, self._scores())
@@ -272,7 +273,7 @@ class FlashTile:
         return tops, sums
 
     def _store_rows(self, memory: SharedMemory, base: KValue, values: Sequence[KValue]) -> None:
-        """One value for each of the invocation's rows into a line of vectors of rows."""
+        """Store one value for each of the invocation's rows, in vectors of rows."""
         b = self.b
         if len(values) % VECTOR == 0:
             quad = b.add(base, b.binary("div", self.first_row, b.idx(VECTOR)))
@@ -288,7 +289,7 @@ class FlashTile:
             b.store_lane(memory, b.add(base, quad), lane_of, value)
 
     def _scores(self) -> list[list[KValue]]:
-        """Scores of the invocation's rows and keys, without maps on them."""
+        """Scores of the invocation's rows and keys, before any maps."""
         b, tile = self.b, self.tile
         rows, keys = range(tile.invocation_rows), range(tile.invocation_keys)
         lines = [b.mul(b.add(self.first_row, b.idx(r)), b.idx(self.depth_vectors)) for r in rows]
@@ -318,7 +319,7 @@ class FlashTile:
         return [scores[r * tile.invocation_keys : (r + 1) * tile.invocation_keys] for r in rows]
 
     def _masked(self, first: KValue, count: KValue, scores: Sequence[Sequence[KValue]]) -> list[list[KValue]]:
-        """The maps between scores and softmax; keys beyond the block's last are hidden."""
+        """Apply the maps between scores and softmax; keys beyond the block's last are masked."""
         b, ev, nest, tile = self.b, self.ev, self.nest, self.tile
         hidden = b.const(float("-inf"), DType.F32)
         out: list[list[KValue]] = []
@@ -340,7 +341,7 @@ class FlashTile:
         return out
 
     def _combine(self, combiner: str, values: Sequence[KValue]) -> list[KValue]:
-        """For each of the invocation's rows, the values of all invocations that stand along its keys."""
+        """For each of the invocation's rows, combine the values of all invocations along its keys."""
         b, tile = self.b, self.tile
         join = (lambda x, y: larger(b, x, y)) if combiner == "max" else b.add
         partials = list(values)
@@ -369,7 +370,7 @@ class FlashTile:
         return out
 
     def _accumulate(self, before: Sequence[KValue]) -> Sequence[KValue]:
-        """The block's values, weighted, onto the sums before."""
+        """Add the block's weighted values to the sums."""
         b, tile = self.b, self.tile
         inits: list[KValue] = []
         for i, (quad, _, _) in enumerate(self.items):
@@ -411,7 +412,8 @@ class FlashTile:
                     self._store(row, vector, sums[i * self.quads * VECTOR + q], inside)
             return
         ((quad, vector, _),) = self.items
-        # Keys were last read before a barrier that everybody has passed; their place is free.
+        # Keys were last read before a barrier that all invocations have passed, so their memory can be
+        # reused.
         with b.if_(self.takes_part):
             for q, value in enumerate(sums):
                 row = b.add(
@@ -432,7 +434,7 @@ class FlashTile:
             self._store(row, vector, value, inside)
 
     def _store_statistics(self, tops: Sequence[KValue], totals: Sequence[KValue]) -> None:
-        """Maxima and sums of the rows, where the form gives them to others."""
+        """Store the maxima and sums of the rows if the form has them as results."""
         b, ev, form = self.b, self.ev, self.form
         if form.partial is None:
             return
@@ -447,7 +449,7 @@ class FlashTile:
                     ev.store(root.op.output, self.nest.store_address(root), value)
 
     def _store(self, row: KValue, vector: KValue, value: KValue, inside: KValue | None) -> None:
-        """Store a vector of a row's sums, and what follows from it, where both are inside."""
+        """Store a vector of a row's sums after the epilogue, if both are in range."""
         b, ev, column = self.b, self.ev, self.loops.column
         if not divides(self.extent, self.tile.rows):
             there = b.compare("lt", b.add(self.first, row), ev.dim(self.extent))

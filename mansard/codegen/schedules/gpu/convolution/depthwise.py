@@ -1,16 +1,16 @@
 """GPU schedule of small windows: depthwise convolutions and pooling, whatever the layout.
 
 An invocation computes a few neighbouring outputs along one axis of the window, each a vector along the
-result's contiguous loop; taps are unrolled, so that what neighbouring outputs share is read once::
+result's contiguous loop; taps are unrolled, so that elements shared by neighbouring outputs are read once::
 
     accumulators[point] = neutral
     for tap (unrolled):
-        w = weights[tap]                        # a vector, packed for it where the weights are constant
+        w = weights[tap]                        # a vector, packed if the weights are constant
         for point (unrolled):
             accumulators[point] += x[stride * (start + point) + tap] * w
     y[start + point] = epilogue(accumulators[point])
 
-Padded reads give the fill value; their guards are computed with the addresses.
+Padded reads yield the fill value; their guards are computed along with the addresses.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from mansard.dims import DimLike
 from mansard.errors import CodegenError
 
 MAX_TAPS = 81
-"""Taps that are unrolled: a 9 x 9 window."""
+"""The most taps, which are unrolled: a 9 x 9 window."""
 LANES, POINTS, WIDTHS = (4, 2, 1), (1, 2, 4), (64, 128, 256)
 MANY = 16
-"""Outputs for each invocation the device holds, from which on the widest vectors are best."""
+"""Outputs per resident invocation of the device from which the widest vectors are best."""
 
 
 @dataclass(frozen=True)
 class DepthwiseLoops:
-    """The loops of a window: ``column`` is contiguous in the result, ``row`` slides, if another loop does."""
+    """The loops of a window: ``column`` is contiguous in the result, ``row`` is another loop that slides, if
+    any."""
 
     root: Root
     column: Group
@@ -51,11 +52,11 @@ class DepthwiseLoops:
     rest: tuple[Group, ...]
     reduced: tuple[Group, ...]
     wide: int
-    """Lanes that vectors along the column may have."""
+    """The maximum vector width along the column."""
 
 
 def analyse(nest: Nest, target: KernelTarget) -> DepthwiseLoops | None:
-    """The plan of a nest that only reduces over the taps of a small window; else None."""
+    """The loops of a nest that only reduces over the taps of a small window; otherwise None."""
     if not has_one_reduction(nest):
         return None
     (root,) = (r for r in nest.roots if r.reduces)
@@ -79,12 +80,12 @@ def analyse(nest: Nest, target: KernelTarget) -> DepthwiseLoops | None:
 
 
 def _wide(nest: Nest, root: Root, column: Group) -> int:
-    """Lanes along the column: several only where every read lies side by side there (or does not move),
-    so that no read slides along it."""
+    """The vector width along the column: above 1 only if every read is contiguous or constant along it, so
+    that no read slides along it."""
     loop = column[-1]
     for read in nest.reads(root):
         terms = dict(read.address.terms) if read.address is not None else {loop: 2}
-        # Packed weights are contiguous whatever they are in the graph.
+        # Packed weights are contiguous whatever their layout in the graph.
         if terms.get(loop, 0) not in (0, 1) and read.value not in nest.dispatch.packable:
             return 1
         if any(loop in dict(at.terms) for at, _ in read.guards):
@@ -118,8 +119,8 @@ def _parameters(lanes: int, points: int, width: int) -> Parameters:
 
 
 def _default(nest: Nest, loops: DepthwiseLoops, target: KernelTarget) -> Parameters:
-    """Few outputs to an invocation: it takes many invocations to hide the memory's latency, and vectors of
-    two already read whole lines (measured on an H200; more only where there are many outputs)."""
+    """Few outputs per invocation: many invocations are needed to hide memory latency, and vectors of two
+    already read whole cache lines (measured on an H200; more only with many outputs)."""
     outputs, resident = estimate(nest.total(range(nest.domain))), target.resident_invocations
     lanes = 4 if outputs >= MANY * resident else 2 if outputs >= resident // 2 else 1
     lanes = next(w for w in LANES if w <= min(lanes, loops.wide))
@@ -131,7 +132,7 @@ def _default(nest: Nest, loops: DepthwiseLoops, target: KernelTarget) -> Paramet
 def _loops(nest: Nest, target: KernelTarget) -> DepthwiseLoops:
     loops = analyse(nest, target)
     if loops is None:
-        raise CodegenError(f"dispatch {nest.dispatch.name} is no small window")
+        raise CodegenError(f"dispatch {nest.dispatch.name} is not a small window")
     return loops
 
 
@@ -153,7 +154,7 @@ class _Window:
         self.weights = self._find_weights()
 
     def _find_weights(self) -> Weights | None:
-        """Constant weights, packed as taps of all columns: neighbours read neighbours."""
+        """Constant weights, packed as taps of all columns, so that loads are coalesced."""
         columns = self.nest.total(self.loops.column)
         if not isinstance(columns, int):
             return None
@@ -175,7 +176,7 @@ class _Window:
                 ev.bind(group, value)
             start = b.mul(block, b.idx(self.points))
             if not divides(row, self.points):
-                # The last block is moved back inside; what two blocks compute is the same.
+                # The last block is moved back into range; elements in two blocks get the same value.
                 start = self.frame.minimum(start, ev.dim(dims.add(row, -self.points)))
             self._outputs(start, b.mul(vector, b.idx(self.lanes)))
         packed = {self.weights.position: self.weights.panels} if self.weights else {}
@@ -205,7 +206,7 @@ class _Window:
             self.ev.bind(self.loops.row, start, point)
 
     def _serve_weights(self, tap: int, column: KValue) -> None:
-        """Let the evaluator find this tap's packed weights."""
+        """Stage this tap's packed weights for the evaluator."""
         if self.weights is None:
             return
         b, ev, value, panels = self.b, self.ev, self.weights.value, self.weights.panels

@@ -1,9 +1,9 @@
-"""GPU schedule of elementwise dispatches: vectors of up to four elements along what is contiguous.
+"""GPU schedule of elementwise dispatches: vectors of up to four elements along the contiguous loop.
 
-An invocation computes one vector, or a few; neighbours in memory are neighbours in the workgroup. What is
-left over at the end of a dispatch whose size is no multiple of the lanes is done element by element. Where
-conditions cut the innermost loop into parts (rotary embeddings, joined tensors), each vector runs the code of
-its own part.
+An invocation computes one vector, or a few; neighbouring invocations have neighbouring vectors. The remainder
+of a dispatch whose size is not a multiple of the vector width is processed element by element. Where
+conditions partition the innermost loop (rotary embeddings, concatenations), each vector runs the code of its
+part.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
-    """One vector of elements to an invocation, or a few."""
+    """The kernel of an elementwise dispatch; an invocation computes one vector, or a few."""
     return _Map(nest, target, name, parameters or _default(nest, target)).run()
 
 
@@ -48,7 +48,8 @@ def _loops(nest: Nest) -> list[Group]:
 
 
 def _max_lanes(nest: Nest) -> int:
-    """Most elements of a vector: only where every read is side by side there, or does not move."""
+    """The maximum vector width: above 1 only if every read is contiguous or constant along the innermost
+    loop."""
     groups = _loops(nest)
     if not groups:
         return 1
@@ -58,13 +59,13 @@ def _max_lanes(nest: Nest) -> int:
         for address in (*addresses, nest.store_address(root)):
             if dict(address.terms).get(loop, 0) not in (0, 1):
                 return 1
-    # What is left over of a single loop is at the very end.
+    # The remainder of a single loop is at the end of the dispatch.
     return next((w for w in LANES if len(groups) == 1 or divides(extent, w)), 1)
 
 
 def _default(nest: Nest, target: KernelTarget) -> Parameters:
-    """Small dispatches keep invocations enough for every core. One vector each: on an H200 two or four gave
-    nothing."""
+    """The default: enough invocations for every core in small dispatches, and one vector each (on an H200 two
+    or four were no faster)."""
     width = min(WORKGROUP, target.workgroup_invocations)
     elements = estimate(nest.total(range(nest.domain)))
     needed = min(width * target.compute_units, target.resident_invocations)
@@ -84,7 +85,7 @@ class _Map:
         self.b, self.ev = self.frame.b, self.frame.ev
 
     def _parts(self) -> list[LoopPiece]:
-        """Parts of the innermost loop that get code of their own: none, or several of whole vectors."""
+        """Parts of the innermost loop with separate code: none, or several of whole vectors."""
         if not self.groups or len(self.groups[-1]) != 1 or not divides(self._extent(), self.lanes):
             return []
         (loop,) = self.groups[-1]
@@ -109,7 +110,7 @@ class _Map:
         if whole is not None:
             count, vectors = dims.mul(rows, whole), whole
         else:
-            # Vectors first, then what is left over, one element to an invocation.
+            # Vectors first, then the remainder, one element per invocation.
             vectors = dims.floordiv(extent, self.lanes)
             count = dims.add(vectors, dims.add(extent, dims.mul(vectors, -self.lanes)))
         block = self.width * self.vectors
@@ -126,7 +127,7 @@ class _Map:
         return self.frame.finish((workgroups, 1, 1))
 
     def _bind(self, item: KValue, rows: DimLike, vectors: DimLike) -> None:
-        """The place of a vector by its number."""
+        """Bind the loops to a vector by its number."""
         outer = self.groups[:-1]
         if outer:
             row, item = self.frame.decode(item, (rows, vectors))
@@ -134,8 +135,8 @@ class _Map:
         self._bind_vector(item)
 
     def _several(self, item: KValue, count: DimLike, vectors: DimLike) -> None:
-        """Vectors a workgroup's width apart: all are computed before one is stored, since a compiler must
-        take it that stores change what later loads read."""
+        """Vectors that are a workgroup's width apart: all are computed before one is stored, since a compiler
+        must assume that stores alias later loads."""
         b, ev, nest = self.b, self.ev, self.nest
         rows = nest.total([loop for g in self.groups[:-1] for loop in g])
         computed: list[tuple[KValue, KValue, list[KValue]]] = []
@@ -169,7 +170,7 @@ class _Map:
             self.ev.vector, self.ev.multiple = (self.groups[-1][-1], self.lanes), self.lanes
 
     def _store(self) -> None:
-        """Every result at the bound place, by the code of the part of the row it is in."""
+        """Store every result at the bound loops, by the code of the loop's part."""
         b, ev, nest = self.b, self.ev, self.nest
         if not self.parts:
             for root in nest.roots:

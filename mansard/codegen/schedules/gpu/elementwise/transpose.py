@@ -1,9 +1,9 @@
-"""GPU schedule of elementwise dispatches that read along another dim than they write: transposes and the
-like.
+"""GPU schedule of elementwise dispatches whose reads and writes are contiguous along different dims, such as
+transposes.
 
-A workgroup takes a square of two loops, the one the result is contiguous along and the one some reads are
-contiguous along. It reads the square line by line into shared memory, and from there across it, so that
-memory is read and written by whole lines.
+A workgroup processes a square of two loops, one along which the result is contiguous and one along which some
+reads are. It loads the rows of the square into shared memory and reads its columns from there, so that all
+accesses to global memory are coalesced.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 
 TILE_LANES = 32
-"""Invocations along a square's side: a line of memory for four-byte elements, and a subgroup or a few."""
+"""Invocations along a square's side: a cache line of four-byte elements, and one or a few subgroups."""
 WORKGROUP = 256
 MIN_SIDE = 16
-"""Shorter loops leave too much of a square empty; caches serve them as well."""
+"""Shorter loops leave too much of a square empty; for them caches suffice."""
 
 
 def _transposed_reads(nest: Nest) -> tuple[list[Group], Group, list[Read]] | None:
@@ -37,12 +37,13 @@ def _transposed_reads(nest: Nest) -> tuple[list[Group], Group, list[Read]] | Non
 
 
 def _room(reads: Sequence[Read], side: int) -> int:
-    """Bytes of shared memory for squares. One element more to a line: a column then lies in as many banks."""
+    """Bytes of shared memory for squares, with one element of padding per row: a column is then in distinct
+    banks."""
     return sum(side * (side + 1) * max(4, register_dtype(r.value.type.dtype).itemsize) for r in reads)
 
 
 def applies(nest: Nest, target: KernelTarget) -> bool:
-    """Whether reads cross the result's order over loops long enough, and their squares fit shared memory."""
+    """Whether some reads are transposed, over long enough loops, and their squares fit shared memory."""
     transposed = _transposed_reads(nest)
     if transposed is None or any(r.reduces for r in nest.roots):
         return False
@@ -52,7 +53,7 @@ def applies(nest: Nest, target: KernelTarget) -> bool:
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
-    """Squares through shared memory."""
+    """The kernel of a transposing elementwise dispatch."""
     transposed = _transposed_reads(nest)
     assert transposed is not None
     return _Squares(nest, target, name, *transposed).run()
@@ -84,8 +85,8 @@ class _Squares:
         self.tile_row = b.binary("div", b.local_id(0), b.idx(TILE_LANES))
 
     def _vector_width(self, target: KernelTarget) -> int:
-        """Elements that an invocation moves at once: two, where all that is read and written takes two bytes
-        and lies side by side."""
+        """Elements that an invocation moves at once: two if all operands and results have two bytes and are
+        contiguous."""
         nest, pair = self.nest, [self.inner, self.group]
         values = [*(r.value for r in self.reads), *(r.op.output for r in nest.roots)]
         plain = all(dict(r.address.terms).get(self.group[-1], 0) == 1 for r in self.reads if r.address)
@@ -111,14 +112,14 @@ class _Squares:
             if self.outer:
                 self.frame.bind_flat(self.outer, place)
             first = b.mul(block_across, b.idx(self.side)), b.mul(block_down, b.idx(self.side))
-            b.barrier()  # the square before has been read
+            b.barrier()  # the previous square has been read
             self._fill(*first)
             b.barrier()
             self._drain(*first)
         return self.frame.finish((workgroups, 1, 1))
 
     def _clamped(self, place: KValue, extent: DimLike, count: int) -> tuple[KValue, KValue | None]:
-        """A place for ``count`` elements, moved inside, and whether it was there (None: surely)."""
+        """A position of ``count`` elements, moved into range, and whether it was in range (None: always)."""
         if divides(extent, self.side):
             return place, None
         inside = self.b.compare("lt", place, self.ev.dim(extent))
@@ -129,7 +130,8 @@ class _Squares:
             self.ev.vector, self.ev.multiple = (group[-1], self.vector_width), self.vector_width
 
     def _fill(self, first_along: KValue, first_crossed: KValue) -> None:
-        """Lines of the loop that the reads are contiguous along; past its end, the last elements again."""
+        """Load rows along the loop in which reads are contiguous; past its end, the last elements are
+        repeated."""
         b, ev, nest = self.b, self.ev, self.nest
         crossed, _ = self._clamped(
             b.add(first_crossed, self.tile_column), nest.total(self.group), self.vector_width
@@ -149,7 +151,7 @@ class _Squares:
                         b.store(tile, b.add(spot, b.idx(k)), b.extract(data, k))
 
     def _drain(self, first_along: KValue, first_crossed: KValue) -> None:
-        """Lines of the loop that the result is contiguous along."""
+        """Store rows along the loop in which the result is contiguous."""
         b, ev, nest = self.b, self.ev, self.nest
         along, inside = self._clamped(
             b.add(first_along, self.tile_column), nest.total(self.inner), self.vector_width
@@ -172,7 +174,7 @@ class _Squares:
                     ev.store(root.op.output, nest.store_address(root), ev.root(root))
 
     def _turned(self, tile: SharedMemory, column: KValue) -> KValue:
-        """This invocation's elements of a line across what was stored."""
+        """This invocation's elements of a column of the stored square."""
         b = self.b
         elements = [
             b.load(tile, b.add(b.mul(b.add(self.tile_column, b.idx(k)), b.idx(self.side + 1)), column))

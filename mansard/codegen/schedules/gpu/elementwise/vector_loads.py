@@ -1,4 +1,4 @@
-"""Wide reads for an `Evaluator`: operands loaded as words, a chunk at a time, and served in vectors."""
+"""Vector loads for an `Evaluator`: operands are loaded as words, chunk by chunk, and staged as vectors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ WORD_BITS = 32
 
 
 class VectorLoads:
-    """Reads of ``chunk`` elements along one loop, each made once and unpacked where a body asks for it.
-
-    ``reads`` pairs a read with how many elements one aligned load of it may take; those of which that is
-    less than a word are left to the evaluator.
+    """Reads of ``chunk`` elements along one loop, each loaded once and unpacked for the bodies that use it.
+    ``reads`` pairs each read with the number of elements of one aligned load; reads with less than a word are
+    left to the evaluator.
     """
 
     def __init__(
@@ -32,18 +31,18 @@ class VectorLoads:
         self._words: dict[object, list[KValue]] = {}
 
     def begin(self) -> None:
-        """Forget what was loaded: a new place of the loop is bound."""
+        """Discard loaded chunks, when other loops are bound anew."""
         self._words = {}
 
     def fetch(self, start: KValue) -> None:
-        """Load the chunk at ``start`` of every read, at the other loops as they are bound."""
+        """Load the chunk at ``start`` of every read, at the bound values of the other loops."""
         self.ev.bind(self.group, start)
         self.ev.vector = None
         for read, elements in self.reads:
             self._fetch(read, elements)
 
     def words(self, value: Value, start: KValue) -> list[KValue] | None:
-        """The chunk of an operand at ``start`` as single words; None where it is not read wide."""
+        """The chunk of an operand at ``start`` as single words; None if it has no vector loads."""
         self.fetch(start)
         for read, elements in self.reads:
             if read.value is value:
@@ -52,8 +51,8 @@ class VectorLoads:
         return None
 
     def serve(self, start: KValue, first: int, lanes: int) -> None:
-        """Bind the loop to elements ``first`` to ``first + lanes`` of the chunk at ``start``, and let the
-        evaluator find there what is read wide."""
+        """Bind the loop to elements ``first`` to ``first + lanes`` of the chunk at ``start``, and stage the
+        loaded elements for the evaluator."""
         ev = self.ev
         self.fetch(start)
         loaded = [(read, elements, self._fetch(read, elements)) for read, elements in self.reads]

@@ -1,7 +1,7 @@
-"""GPU schedule of any contraction: small tiles in registers, read straight from global memory.
+"""Generic GPU schedule of contractions: small register tiles, read directly from global memory.
 
-Grids are one-dimensional and capped at the workgroup count every device allows; kernels stride over
-what is left.
+Grids are one-dimensional and limited to the workgroup count that every device supports; kernels loop over the
+rest (a grid-stride loop).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from mansard.dtypes import DType
 WORKGROUP = 64
 
 Point = tuple[KValue, KValue | None]
-"""A coordinate clamped to the last element, and whether it was inside (None: surely)."""
+"""A coordinate clamped to the last element, and whether it was in range (None: always)."""
 
 
 def schedule_contraction(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
-    """Each invocation accumulates a small tile in registers, straight from global memory.
+    """Each invocation accumulates a small tile in registers, reading directly from global memory.
 
-    A workgroup covers ``row tiles x column tiles``; columns are spread so that neighbouring
-    invocations read neighbouring elements.
+    A workgroup covers ``row tiles x column tiles``; columns are interleaved so that neighbouring invocations
+    read neighbouring elements.
     """
     return _Contraction(nest, target, name).run()
 
@@ -42,7 +42,7 @@ class _Contraction:
         width = min(WORKGROUP, target.workgroup_invocations)
         self.thread_columns = min(width, 16 if estimate(self.rows) > 1 else width)
         self.thread_rows = width // self.thread_columns
-        # Few outputs: smaller tiles, so that there are invocations enough to hide the memory's latency.
+        # Few outputs: smaller tiles, so that there are enough invocations to hide memory latency.
         outputs = estimate(nest.total(range(nest.domain)))
         max_outputs = max(1, min(8, outputs // target.resident_invocations))
         self.tile_columns = 1 if estimate(self.columns) <= self.thread_columns or max_outputs < 2 else 2

@@ -1,7 +1,8 @@
-"""Matrix products by matrix units: f16 and bf16 factors with sums in f32, 8-bit integers with sums in i32.
+"""GPU schedule of matrix products with cooperative matrices (matrix units): f16 and bf16 factors with sums in
+f32, 8-bit integers with sums in i32.
 
-A workgroup computes ``rows x columns`` results; each of its subgroups holds a part of them as cooperative
-matrices, in registers::
+A workgroup computes ``rows x columns`` results; each of its subgroups accumulates a part of them in
+cooperative matrices::
 
     read the first tiles of both factors into registers
     for each step of the depth:
@@ -10,10 +11,11 @@ matrices, in registers::
         read the next tiles into registers          # in flight during the products; not in the last step
         for each matrix depth in the step: results += left matrices @ right matrices
         barrier
-    a strip of the results after the other through shared memory: epilogue, stores
+    for each strip of the results, through shared memory: epilogue, stores
 
-With few results several subgroups each take a part of every step, and their sums meet in that strip. Edges
-of rows and columns are clamped when read and predicated when stored; beyond the depth, zeros are multiplied.
+With few results, several subgroups each compute a part of every step, and their sums are added in that strip.
+Edges of rows and columns are clamped in loads and predicated in stores; beyond the depth, zeros are
+multiplied.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
 CANDIDATES = 16
-"""Tiles offered to a search."""
+"""The most tiles offered to a search."""
 MIN_EXTENT = 8
-"""Rows, columns and depth from which on matrix units pay: fewer would leave most of a matrix unused."""
+"""The minimum rows, columns and depth: with fewer, most of a matrix would be unused."""
 
 
 class _GemmShape:
-    """What a nest is to this schedule."""
+    """A nest analysed for this schedule."""
 
     def __init__(
         self, nest: Nest, product: Product, left: StagedOperand, right: StagedOperand, shape: MatrixShape
@@ -51,7 +53,7 @@ class _GemmShape:
         self.nest, self.product, self.left, self.right, self.shape = nest, product, left, right, shape
 
     def tiles(self, target: KernelTarget) -> list[GemmMatrixTile]:
-        """Every tile the target can hold, the cheapest by the model first."""
+        """Every tile that fits the target, in order of predicted cost."""
         product = self.product
         sizes = MatrixGemmShape(
             estimate(self.nest.total([loop for group in product.batch for loop in group])),
@@ -62,7 +64,8 @@ class _GemmShape:
 
 
 def applies(nest: Nest, target: KernelTarget) -> bool:
-    """Whether the nest is a product of numbers that the target has matrices of, and room for them."""
+    """Whether the nest is a product whose types the target has cooperative matrices for, and whose tiles
+    fit."""
     target = target.with_one_subgroup_size()
     gemm = _gemm(nest, target)
     return gemm is not None and bool(gemm.tiles(target))
@@ -75,7 +78,7 @@ def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
-    """The kernel of a product for the tile ``parameters`` name, or the cheapest by the model."""
+    """The kernel of a product with the tile of ``parameters``, or the one with the lowest predicted cost."""
     target = target.with_one_subgroup_size()
     gemm = _required(nest, target)
     tile = GemmMatrixTile.of(parameters) if parameters else gemm.tiles(target)[0]
@@ -103,7 +106,9 @@ def _gemm(nest: Nest, target: KernelTarget) -> _GemmShape | None:
 def _required(nest: Nest, target: KernelTarget) -> _GemmShape:
     gemm = _gemm(nest, target)
     if gemm is None:
-        raise CodegenError(f"dispatch {nest.dispatch.name} is no product for matrix units of {target.name}")
+        raise CodegenError(
+            f"dispatch {nest.dispatch.name} is not a product for matrix units of {target.name}"
+        )
     return gemm
 
 
@@ -153,7 +158,7 @@ class _MatrixProduct:
             return self.frame.finish((total, 1, 1))
         workgroups = self.frame.workgroups(total)
         with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
-            b.barrier()  # the tiles before have been read by everyone
+            b.barrier()  # all invocations have read the previous tiles
             self._block(loop.index, rows, columns)
         return self.frame.finish((workgroups, 1, 1))
 
@@ -170,9 +175,8 @@ class _MatrixProduct:
         self._store(self._accumulate(), first_row, first_column)
 
     def _banded(self, number: KValue, rows: DimLike, columns: DimLike) -> tuple[KValue, KValue]:
-        """Row and column of a tile: down a band of row tiles, then to the next column, so that what runs at
-        a time
-        shares rows and columns in the cache."""
+        """Row and column of a tile, ordered down a band of row tiles, then by column, so that concurrent
+        workgroups share rows and columns in the cache."""
         b, ev, band = self.b, self.ev, self.tile.band
         if dims.bounds(rows)[1] <= band:
             height = ev.dim(rows)
@@ -188,7 +192,7 @@ class _MatrixProduct:
 
     # The products -----------------------------------------------------------------------------
     def _accumulate(self) -> Sequence[KValue]:
-        """This subgroup's results, matrices row by row."""
+        """This subgroup's results: its matrices in row-major order."""
         b = self.b
         zero = matrices.fill(b, matrices.c_type(self.shape.accumulator, self.shape.m, self.shape.n))
         carried = [*self._load(b.idx(0)), *[zero] * (self.row_matrices * self.column_matrices)]
@@ -215,8 +219,8 @@ class _MatrixProduct:
         return loaded
 
     def _loads(self, step: KValue, loaded: list[KValue]) -> Iterator[None]:
-        """Read both factors' tiles of a step, a share of them for each matrix depth of the products that
-        they are spread over: memory and matrix units are then busy at the same time."""
+        """Load both factors' tiles of a step, interleaved with the matrix depths of the products, so that
+        memory and matrix units are busy at the same time."""
         places = [(stager, place) for stager in (self.left, self.right) for place in stager.places]
         shares = self.tile.depth // self.tile.split // self.shape.k
         for share in range(shares):
@@ -230,7 +234,7 @@ class _MatrixProduct:
         self.right.store(values[count:], self.memory, self.b.idx(self.left_vectors))
 
     def _multiply(self, results: Sequence[KValue], loads: Iterator[None]) -> list[KValue]:
-        """The results with one step of the depth added; ``loads`` are advanced meanwhile."""
+        """The results with one step of the depth added; ``loads`` is advanced meanwhile."""
         b, tile, shape = self.b, self.tile, self.shape
         group_depth = tile.depth // tile.split
         depth = b.mul(self.group, b.idx(group_depth)) if tile.split > 1 else b.idx(0)
@@ -255,14 +259,14 @@ class _MatrixProduct:
         return sums
 
     def _origin(self, stager: MatrixStager, origin: KValue, side: KValue, depth: KValue) -> KValue:
-        """The vector of a tile at a place along the side and the depth."""
+        """The vector of a tile at a position along the side and the depth."""
         b, operand = self.b, stager.operand
         line, within = (side, depth) if operand.along == "depth" else (depth, side)
         vector = b.binary("shr", within, b.idx(operand.per_vector.bit_length() - 1))
         return b.add(b.add(origin, b.mul(line, b.idx(stager.line))), vector)
 
     def _matrix(self, stager: MatrixStager, start: KValue, side: int, depth: int) -> KValue:
-        """The matrix of a factor at a place of its tile, counted from ``start``."""
+        """The matrix of a factor at a position in its tile, counted from ``start``."""
         b, shape, operand = self.b, self.shape, stager.operand
         line, within = (side, depth) if operand.along == "depth" else (depth, side)
         at = b.add(start, b.idx(line * stager.line + within // operand.per_vector))
@@ -276,13 +280,13 @@ class _MatrixProduct:
 
     # The results ------------------------------------------------------------------------------
     def _store(self, results: Sequence[KValue], first_row: KValue, first_column: KValue) -> None:
-        """Strips of every subgroup's results through shared memory, one row of matrices at a time."""
+        """Store strips of every subgroup's results through shared memory, one row of matrices at a time."""
         b, tile, shape = self.b, self.tile, self.shape
         line = tile.result_line()
         strip = shape.m * line
         strip_start = b.mul(self.subgroup, b.idx(strip))
         scope = "workgroup" if tile.split > 1 else "subgroup"
-        b.barrier()  # the last tiles have been read by everyone
+        b.barrier()  # all invocations have read the last tiles
         width = self.column_matrices * shape.n
         row_start = b.add(first_row, b.mul(self.subgroup_row, b.idx(self.row_matrices * shape.m)))
         column_start = b.add(first_column, b.mul(self.subgroup_column, b.idx(width)))
@@ -297,7 +301,7 @@ class _MatrixProduct:
             self._finish_strip(row, column_start, width // LANES, line)
 
     def _finish_strip(self, first_row: KValue, first_column: KValue, row_vectors: int, line: int) -> None:
-        """Epilogue and stores of a strip, spread over the subgroups that have a part of its sums."""
+        """Epilogue and stores of a strip, distributed over the subgroups that have a part of its sums."""
         b, tile = self.b, self.tile
         whole, per_turn = self.shape.m * row_vectors, self.size * tile.split
         place = b.add(b.mul(self.group, b.idx(self.size)), self.lane) if tile.split > 1 else self.lane
@@ -314,7 +318,7 @@ class _MatrixProduct:
                 self._finish(b.add(first_row, row), b.add(first_column, b.mul(vector, b.idx(LANES))), total)
 
     def _sum(self, where: KValue, apart: int) -> KValue:
-        """Four results, added up over the subgroups that took parts of the depth."""
+        """Four results, summed over the subgroups that computed parts of the depth."""
         b = self.b
         total = b.bitcast(b.load(self.memory, where), self.shape.accumulator)
         for group in range(1, self.tile.split):
@@ -323,7 +327,7 @@ class _MatrixProduct:
         return total
 
     def _finish(self, row: KValue, column: KValue, total: KValue) -> None:
-        """The epilogue of four neighbours in a row, and their stores, where they are inside."""
+        """The epilogue of four neighbours in a row, and their stores where in range."""
         b, product, tile = self.b, self.product, self.tile
         with self._inside(row, product.left, tile.rows):
             if divides(self.nest.total(product.columns[-1]), LANES):

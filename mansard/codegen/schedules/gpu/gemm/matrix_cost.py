@@ -1,8 +1,8 @@
-"""What a tile of a product by matrix units costs: a model fitted to measurements on an NVIDIA H200.
+"""Cost model of tiles for products with cooperative matrices, fitted to measurements on an NVIDIA H200.
 
-Of 210 kernels (products of 16x3072x1024 to 8192x8192x8192 in bf16 and f16, each with up to 24 tiles) it is
-off by 8 % in the root mean square, and the cheapest by the model is within 5 % of the fastest measured. Other
-GPUs have other rates in similar proportions.
+Of 210 kernels (products of 16x3072x1024 to 8192x8192x8192 in bf16 and f16, each with up to 24 tiles) its root
+mean square error is 8 %, and the tile with the lowest predicted cost is within 5 % of the fastest measured.
+Other GPUs have other rates in similar proportions.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from mansard.codegen.schedules.gpu.gemm.matrix_staging import StagedOperand
 from mansard.codegen.schedules.gpu.gemm.matrix_tile import GemmMatrixTile
 
 LINE = 128
-"""Bytes that a core moves a clock, to and from shared memory or out of its cache."""
+"""Bytes per clock that a core moves to and from shared memory, or out of its cache."""
 REGISTERS, MAX_REGISTERS = 65536, 255
-"""32-bit registers of a core, and the most an invocation has."""
+"""32-bit registers of a core, and the most of an invocation."""
 INVOCATIONS = 2048
-"""Invocations a core holds."""
+"""Resident invocations of a core."""
 SHARED = 220_000
-"""Bytes of shared memory a core holds for all its workgroups."""
+"""Bytes of shared memory of a core, for all its workgroups."""
 FETCH = 1.86
-"""Clocks to fetch a line from memory into registers."""
+"""Clocks to load a cache line from memory into registers."""
 OVERLAP, OVERLAP_ALONE = 6.6, 2.3
-"""How well products and memory path overlap between several workgroups of a core, and within one: 1 not at
-all, more the better (the order of a norm)."""
+"""The overlap of products and memory traffic between several workgroups of a core, and within one, as the
+order of a norm: 1 is none, larger is better."""
 LATENCY, LATENCY_VECTOR = 320.0, 20.2
-"""Clocks that a step waits at least, and for each vector an invocation moves, with nothing else to do."""
+"""The minimum clocks of a step, and the clocks for each vector that an invocation moves, with nothing to hide
+them."""
 EXPOSED = 0.25
-"""The share of its own work that a workgroup waits for besides."""
+"""The share of its own work that a workgroup waits for in addition."""
 START, PER_RESULT = 956.0, 0.5
 """Clocks before and after the steps, and for each result of a subgroup."""
 SPILL = 0.76 / 64
-"""What each register too many adds to a step, as a share of it."""
+"""The increase of a step's time for each register over the limit, as a share of it."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def cost(
     shape: MatrixShape,
     target: KernelTarget,
 ) -> float:
-    """Clocks the product takes."""
+    """The predicted clocks of the product."""
     size, bits = target.subgroup[0], left.dtype.bits
     blocks = gemm.batch * -(-gemm.rows // tile.rows) * -(-gemm.columns // tile.columns)
     steps = -(-gemm.depth // tile.depth)
@@ -86,7 +87,7 @@ def cost(
     waits = LATENCY + LATENCY_VECTOR * moved / 16 / threads + EXPOSED * (alone + path)
 
     def wave(concurrent: int) -> float:
-        """All steps of as many workgroups as run on one core."""
+        """Clocks for all steps of ``concurrent`` workgroups on one core."""
         work = products * concurrent / min(1.0, tile.subgroups * concurrent / 4)
         order = OVERLAP if concurrent > 1 else OVERLAP_ALONE
         busy: float = (work**order + (path * concurrent) ** order) ** (1 / order)
@@ -97,7 +98,7 @@ def cost(
 
 
 def _lines(operand: StagedOperand, side: int, depth: int) -> float:
-    """Lines that a tile of a factor touches; one read in pieces touches them as often as it has pieces."""
+    """Cache lines that a tile of a factor touches; a line read in pieces counts once for each piece."""
     along, lines = (depth, side) if operand.along == "depth" else (side, depth)
     per_line = -(-along * operand.dtype.bits // (8 * LINE))
     return lines * per_line * operand.per_vector / operand.lanes

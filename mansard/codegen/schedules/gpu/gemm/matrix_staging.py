@@ -1,9 +1,9 @@
-"""One factor of a product of matrix units, a tile at a time, from global to shared memory.
+"""Staging of one factor of a cooperative-matrix product, tile by tile, from global to shared memory.
 
-Tiles lie in shared memory in the factor's own type, in vectors of 16 bytes along what is contiguous in
-global memory: its rows or columns ("side") or the depth. Matrix units read both ways, so nothing is turned
-around. A factor that is read as it is stored moves in whole vectors; any other expression (maps fused before
-the product, conversions, padding, odd sizes) is computed element by element and packed.
+Tiles are in shared memory in the factor's type, in vectors of 16 bytes along the loop that is contiguous in
+global memory: its rows or columns ("side") or the depth. Cooperative matrices can be loaded in both orders,
+so nothing is transposed. A factor that is a plain read moves in whole vectors; any other expression (maps
+fused before the product, conversions, padding, odd sizes) is computed element by element and packed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from mansard.ir.types import Linear, Value
 VECTOR_BITS = 128
 """Bits of the largest memory access of an invocation."""
 PAD = 1
-"""Vectors between the lines of a tile: the lines that matrix units read together then lie in other banks."""
+"""Vectors of padding between the lines (rows along the contiguous loop) of a tile: lines that are read
+together are then in different banks."""
 WORDS = 4
 """32-bit words of a vector."""
 OPERANDS = {DType.F32: (DType.F16, DType.BF16), DType.I32: (DType.I8,)}
@@ -36,10 +37,10 @@ OPERANDS = {DType.F32: (DType.F16, DType.BF16), DType.I32: (DType.I8,)}
 
 @dataclass(frozen=True)
 class StagedOperand:
-    """A factor with the type it has in shared memory.
+    """A factor with its type in shared memory.
 
-    ``value`` and ``address`` are where whole vectors of it can be read as they are; None: it is computed,
-    ``lanes`` elements at a time.
+    ``value`` and ``address`` locate whole vectors that can be copied; None: it is computed, ``lanes``
+    elements at a time.
     """
 
     factor: Factor
@@ -49,7 +50,7 @@ class StagedOperand:
     value: Value | None = None
     address: Linear | None = None
     guards: tuple[Guard, ...] = ()
-    """Coordinates outside which such a read gives zeros, for whole vectors."""
+    """Guards outside which such a read yields zeros, for whole vectors."""
 
     @property
     def per_vector(self) -> int:
@@ -57,7 +58,7 @@ class StagedOperand:
         return VECTOR_BITS // self.dtype.bits
 
     def line(self, side: int, depth: int) -> int:
-        """Vectors from one line of a tile in shared memory to the next."""
+        """The stride of a tile's lines in shared memory, in vectors."""
         return (depth if self.along == "depth" else side) // self.per_vector + PAD
 
     def vectors(self, side: int, depth: int) -> int:
@@ -66,7 +67,7 @@ class StagedOperand:
 
 
 def operand(nest: Nest, root: Root, factor: Factor) -> StagedOperand | None:
-    """The factor as an operand of matrix units; None where its type is none of theirs."""
+    """The factor as an operand of cooperative matrices; None if its type is unsupported."""
     dtype = _operand_type(nest, root.op, factor.part, register_dtype(root.op.body.dtype))
     if dtype is None:
         return None
@@ -83,8 +84,8 @@ def operand(nest: Nest, root: Root, factor: Factor) -> StagedOperand | None:
 
 
 def _operand_type(nest: Nest, op: Generic, node: Scalar, accumulator: DType) -> DType | None:
-    """Which type of factors of products accumulated in ``accumulator`` holds every value of a scalar
-    exactly, if one does."""
+    """The type of factors for sums in ``accumulator`` that represents every value of a scalar exactly, if
+    any."""
     if node.dtype in OPERANDS.get(accumulator, ()):
         return node.dtype
     if isinstance(node, Cast) and node.dtype is accumulator:
@@ -97,7 +98,7 @@ def _operand_type(nest: Nest, op: Generic, node: Scalar, accumulator: DType) -> 
 
 
 def _plain_read(nest: Nest, root: Root, part: Scalar) -> tuple[Value, Linear, tuple[Guard, ...]] | None:
-    """The buffer, address and guards of a factor that is nothing but a read, of zeros outside, and a cast."""
+    """The buffer, address and guards of a factor that is only a read, with zeros outside, and a cast."""
     node = part.arg if isinstance(part, Cast) else part
     if not isinstance(node, Arg):
         return None
@@ -112,7 +113,7 @@ def _plain_read(nest: Nest, root: Root, part: Scalar) -> tuple[Value, Linear, tu
 
 
 def _whole_vectors(nest: Nest, address: Linear, loop: int, per: int) -> bool:
-    """Whether vectors along a loop start at multiples of their size wherever the other loops are."""
+    """Whether vectors along a loop are aligned for all values of the other loops."""
     steps = dict(address.terms)
     if not dims.is_one(steps.get(loop, 0)):
         return False
@@ -122,11 +123,11 @@ def _whole_vectors(nest: Nest, address: Linear, loop: int, per: int) -> bool:
 
 @dataclass(frozen=True)
 class MatrixTileAddress:
-    """A vector of a tile that an invocation moves.
+    """The addresses of a tile's vector that an invocation moves.
 
-    ``at`` is where it goes in the tile, in vectors; ``sides`` are the loops of the side and ``depths`` the
-    depth in the tile, of each piece of the vector that is read at once; ``base`` is where it is read in the
-    first tile, if that can be told once for all.
+    ``at`` is its position in the tile, in vectors; ``sides`` are the loops of the side and ``depths`` the
+    depth in the tile, for each piece of the vector that is loaded at once; ``base`` is its address in the
+    first tile, if other tiles have a constant offset from it.
     """
 
     at: KValue
@@ -135,7 +136,7 @@ class MatrixTileAddress:
     inside: KValue | None
     base: KValue | None
     further: int = 0
-    """Elements from ``base`` on, where several places share it."""
+    """The offset from ``base`` in elements, if several vectors share it."""
 
 
 class MatrixStager:
@@ -176,7 +177,7 @@ class MatrixStager:
             self.places.append(place)
 
     def _lines_apart(self, fast: int) -> int | None:
-        """Elements between an invocation's successive vectors, where that is one known number."""
+        """The elements between an invocation's successive vectors, if that is a single static number."""
         operand = self.operand
         whole = self.threads % fast == 0 and divides(operand.factor.extent, self.side)
         if operand.address is None or operand.guards or not whole or len(operand.factor.depth) != 1:
@@ -209,7 +210,7 @@ class MatrixStager:
         return MatrixTileAddress(at, sides, depths, inside, base)
 
     def _coordinates(self, at: KValue, lanes: int) -> Sequence[KValue]:
-        """The loops of the side at a row or column, the last one (or the last vector) beyond the end."""
+        """The loops of the side at a row or column, clamped to the last one (or the last vector)."""
         frame, factor = self.frame, self.operand.factor
         if not divides(factor.extent, self.side):
             at = frame.minimum(at, frame.ev.dim(dims.add(factor.extent, -lanes)))
@@ -227,7 +228,7 @@ class MatrixStager:
             return self.frame.ev.linear(self.operand.address)[0]
 
     def _guarded(self, side: Sequence[KValue], depth: KValue) -> tuple[KValue, KValue | None]:
-        """An address, and whether its element lies inside the buffer's coordinates (None: surely)."""
+        """An address, and whether its element is within the guards (None: always)."""
         b, ev, operand = self.frame.b, self.frame.ev, self.operand
         assert operand.address is not None
         inside: KValue | None = None
@@ -241,7 +242,7 @@ class MatrixStager:
 
     # Loading ----------------------------------------------------------------------------------
     def load(self, place: MatrixTileAddress, step: KValue, exact: bool) -> KValue:
-        """A place's vector in tile ``step`` of the depth, zero beyond the depth unless ``exact``."""
+        """The vector at ``place`` in tile ``step`` of the depth, zero beyond the depth unless ``exact``."""
         b = self.frame.b
         start = b.mul(step, b.idx(self.depth))
         if self.operand.address is None:
@@ -292,7 +293,7 @@ class MatrixStager:
         return self._packed(elements)
 
     def _packed(self, elements: Sequence[KValue]) -> KValue:
-        """Numbers as the four words that hold them, rounded to the operand's type."""
+        """Elements rounded to the operand's type and packed into four words."""
         b, dtype = self.frame.b, self.operand.dtype
         per_word, mask = 32 // dtype.bits, b.const((1 << dtype.bits) - 1, DType.I32)
         words = b.const(0, DType.I32, WORDS)
@@ -307,7 +308,7 @@ class MatrixStager:
         return words
 
     def store(self, values: Sequence[KValue], memory: SharedMemory, origin: KValue) -> None:
-        """Write what `load` gave to the tile that starts at vector ``origin``."""
+        """Store the vectors from `load` in the tile that starts at vector ``origin``."""
         b = self.frame.b
         for place, value in zip(self.places, values, strict=True):
             at = b.add(place.at, origin)

@@ -1,4 +1,4 @@
-"""Tiles of a product by matrix units: what there is to choose."""
+"""Tile sizes of products with cooperative matrices."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from mansard.codegen.schedules.gpu.gemm.matrix_staging import VECTOR_BITS, Stage
 from mansard.dtypes import DType
 
 RESULT_PAD = 1
-"""Vectors of 16 bytes between rows of results in shared memory."""
+"""Vectors of 16 bytes as padding between rows of results in shared memory."""
 
 
 @dataclass(frozen=True)
 class GemmMatrixTile:
     """``rows`` x ``columns`` results of a workgroup of ``subgroup_rows`` x ``subgroup_columns`` subgroups.
 
-    The depth is walked in steps of ``depth``. ``split`` subgroups each take a part of every step for the same
-    results, and add up what they found at the end. Tiles are walked in bands of ``band`` row tiles.
+    The depth is processed in steps of ``depth``. ``split`` subgroups each compute a part of every step for
+    the same results, and add their sums at the end. Tiles are ordered in bands of ``band`` row tiles.
     """
 
     rows: int
@@ -39,7 +39,7 @@ class GemmMatrixTile:
         return left.vectors(self.rows, self.depth) + right.vectors(self.columns, self.depth)
 
     def result_line(self) -> int:
-        """Vectors from one row of a subgroup's results to the next in shared memory."""
+        """The stride of a subgroup's rows of results in shared memory, in vectors."""
         return self.columns // self.subgroup_columns * 32 // VECTOR_BITS + RESULT_PAD
 
     def shared_vectors(self, left: StagedOperand, right: StagedOperand, shape: MatrixShape) -> int:
@@ -50,7 +50,7 @@ class GemmMatrixTile:
     def fits(
         self, left: StagedOperand, right: StagedOperand, shape: MatrixShape, target: KernelTarget
     ) -> bool:
-        """Whether the target's workgroups and their memory are large enough."""
+        """Whether the target's limits of workgroup size and memory suffice."""
         shared = self.shared_vectors(left, right, shape) * VECTOR_BITS // 8
         invocations = self.subgroups * target.subgroup[0]
         return invocations <= target.workgroup_invocations and shared <= target.shared_memory_bytes
@@ -61,7 +61,7 @@ class GemmMatrixTile:
 
     @classmethod
     def of(cls, parameters: Parameters) -> GemmMatrixTile:
-        """The opposite of `parameters`."""
+        """The inverse of `parameters`."""
         return cls(*(parameters[name] for name in _NAMES))
 
 
@@ -77,7 +77,7 @@ _BLOCKS = (
 
 
 def shape_for(operand: DType, target: KernelTarget) -> MatrixShape | None:
-    """The largest shape of matrices with 32-bit sums for a type of operands."""
+    """The largest cooperative matrix shape with 32-bit sums for an operand type."""
     sums = DType.F32 if operand.is_float else DType.I32
     shapes = [s for s in target.matrices if s.operand is operand and s.accumulator is sums]
     return max(shapes, key=lambda s: s.m * s.n * s.k) if shapes else None
@@ -86,7 +86,7 @@ def shape_for(operand: DType, target: KernelTarget) -> MatrixShape | None:
 def tiles(
     left: StagedOperand, right: StagedOperand, shape: MatrixShape, target: KernelTarget
 ) -> list[GemmMatrixTile]:
-    """Every tile the target can hold."""
+    """Every tile that fits the target."""
     candidates = []
     for rows, columns, subgroup_rows, subgroup_columns in _BLOCKS:
         if rows % (subgroup_rows * shape.m) or columns % (subgroup_columns * shape.n):

@@ -1,8 +1,8 @@
-"""A sum of products seen as a matrix product: which loops are rows, columns, batches and the depth.
+"""Analysis of a contraction as a matrix product: which loops are rows, columns, batches and the depth.
 
 ``result[batch, row, column] = sum over depth of left[batch, row, depth] * right[batch, depth, column]``
-where each of these is one or several loops. A convolution is one too: its rows are pixels, its depth is
-the window times the input channels, and the padding is a property of one factor's reads.
+where each of these is one or several loops. A convolution is a matrix product too: its rows are pixels, its
+depth is the window times the input channels, and padding is a property of one factor's reads.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ from mansard.ir.scalar import Apply, Scalar
 from mansard.ir.types import Linear
 
 LANES = 4
-"""Elements of the widest access: 128 bits of f32, which is what GPUs move at once."""
+"""Elements of the widest access: 128 bits of f32."""
 
 
 @dataclass(frozen=True)
 class Factor:
-    """One factor of the product: a matrix of its own rows or columns by the depth.
-
-    ``groups`` and ``depth`` are its loops as its own reads let them run as one. ``along`` says what
-    neighbouring elements in memory belong to ("side": its own loops, or "depth"), ``lanes`` how many of
-    them can be read at once.
+    """One factor of the product: a matrix of rows or columns (its *side*) by the depth. ``groups`` and
+    ``depth`` are these loops, flattened as far as its reads allow. ``along`` is the contiguous direction in
+    memory ("side" or "depth"), ``lanes`` the number of elements of a load.
     """
 
     part: Scalar
@@ -44,22 +42,21 @@ class Factor:
 
 @dataclass(frozen=True)
 class Product:
-    """A root as a matrix product. Results lie along the columns."""
+    """A root as a matrix product. Results are contiguous along the columns."""
 
     root: Root
     left: Factor
     right: Factor
     batch: list[Group]
     rows: list[Group]
-    """Loops of the rows, as stores and epilogue let them run as one."""
+    """Loops of the rows, flattened as far as stores and epilogue allow."""
     columns: list[Group]
     depth: DimLike
 
 
 def analyse(nest: Nest) -> Product | None:
-    """The product a nest computes; None where it is something else, or one side is a single row.
-
-    Both factors must be read at places that do not depend on data, and be computed in 32 bits.
+    """The matrix product that a nest computes; None if it is not one, or if one side is a single row. Both
+    factors must have data-independent addresses, and be computed in 32 bits.
     """
     if not contraction.applies(nest):
         return None
@@ -123,5 +120,5 @@ def _contiguous(reads: Sequence[Read], group: Group) -> bool:
 
 
 def _guarded(reads: Sequence[Read], group: Group) -> bool:
-    """Whether neighbours along a loop may differ in being inside their operand."""
+    """Whether neighbours along a loop may differ in being in range of their operand."""
     return any(loop == group[-1] for r in reads for at, _ in r.guards for loop, _ in at.terms)

@@ -1,9 +1,9 @@
-"""One factor of a product, a tile at a time, from global to shared memory.
+"""Staging of one factor of a product, tile by tile, from global to shared memory.
 
-A tile is ``side`` rows or columns by ``depth`` reduced positions; in shared memory it lies depth by depth,
-``[depth][side]`` in vectors of four, so that an invocation reads four of its rows (or columns) at once.
-What is staged is the factor's whole expression: maps fused before the product, conversions and padding are
-computed here, once for all the results that need the element.
+A tile is ``side`` rows or columns by ``depth`` reduced positions, stored in shared memory as
+``[depth][side]`` in vectors of four, so that an invocation reads four of its rows (or columns) at once. The
+factor's whole expression is staged: maps fused before the product, conversions and padding are computed here,
+once for all results that use the element.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from mansard.codegen.schedules.gpu.gemm.product import LANES, Factor
 from mansard.dims import DimLike
 
 PAD = 1
-"""Vectors between the rows of a tile that is stored one element at a time, so that these meet fewer
-others in a bank."""
+"""Vectors of padding between the rows of a tile that is stored element by element, to reduce bank
+conflicts."""
 
 
 @dataclass(frozen=True)
 class TileAddress:
-    """A vector of a tile that an invocation moves: where it is along the side and along the depth."""
+    """A vector of a tile that an invocation moves: its position along the side and along the depth."""
 
     side: KValue
     depth: KValue
     coordinates: Sequence[KValue]
     """Values of the loops of the side."""
     inside: KValue | None
-    """Whether the tile has this place at all; None: surely."""
+    """Whether this position is within the tile; None: always."""
 
 
 class Stager:
-    """Moves tiles of one factor. ``threads`` invocations share a tile; ``thread`` is this one's number."""
+    """Moves tiles of one factor. ``threads`` invocations share a tile; ``thread`` is the number of this
+    one."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Stager:
 
     @property
     def stride(self) -> int:
-        """Vectors from one depth to the next in shared memory."""
+        """The stride from one depth to the next in shared memory, in vectors."""
         return row_vectors(self.factor, self.side)
 
     def start(self, first: KValue) -> None:
@@ -79,7 +80,8 @@ class Stager:
             self.places.append(TileAddress(side, depth, frame.decode(at, totals), inside))
 
     def _spread(self, fast: int, slow: int) -> list[tuple[KValue, KValue, KValue | None]]:
-        """The places of this invocation in a grid of powers of two: neighbours by neighbours along fast."""
+        """The positions of this invocation in a grid of powers of two; neighbours are neighbours along
+        ``fast``."""
         b, thread, threads = self.frame.b, self.thread, self.threads
         count = fast * slow
         if threads <= fast:
@@ -96,7 +98,8 @@ class Stager:
         return [(low, self.frame.minimum(high, b.idx(slow - 1)), inside)]
 
     def load(self, base: KValue, exact: bool) -> list[KValue]:
-        """The places' elements at the depths from ``base`` on, zero beyond the depth unless ``exact``.
+        """The elements of its positions at the depths from ``base`` on, zero beyond the depth unless
+        ``exact``.
 
         ``base`` is a multiple of the tile's depth and the same for all of a group.
         """
@@ -127,11 +130,11 @@ class Stager:
 
     @property
     def _even(self) -> bool:
-        """Whether a tile's depths differ in the innermost loop alone: the others are then decoded once."""
+        """Whether a tile's depths differ in the innermost loop only: the others are then decoded once."""
         return divides(self.frame.nest.total(self.factor.depth[-1]), self.depth)
 
     def _clamped(self, depth: KValue, exact: bool, count: int) -> tuple[list[KValue], KValue | None]:
-        """The loops at the first of ``count`` depths that are all inside or all outside."""
+        """The loops at the first of ``count`` depths that are all in range or all out of range."""
         frame, b, inside = self.frame, self.frame.b, None
         if not exact:
             inside = b.compare("lt", depth, frame.ev.dim(self.total_depth))
@@ -139,7 +142,7 @@ class Stager:
         return frame.decode(depth, [frame.nest.total(group) for group in self.factor.depth]), inside
 
     def store(self, values: Sequence[KValue], memory: SharedMemory, origin: KValue) -> None:
-        """Write what `load` gave to the tile that starts at vector ``origin``."""
+        """Store the vectors from `load` in the tile that starts at vector ``origin``."""
         b = self.frame.b
         for place, value in zip(self.places, values, strict=True):
             if place.inside is None:
@@ -162,6 +165,6 @@ class Stager:
 
 
 def row_vectors(factor: Factor, side: int) -> int:
-    """Vectors that one depth of a tile takes in shared memory."""
+    """Vectors of one depth of a tile in shared memory."""
     transposed = factor.along == "depth" or factor.lanes == 1
     return side // LANES + (PAD if transposed else 0)

@@ -1,19 +1,20 @@
-"""Matrix products through shared memory, without matrix units: f32 (and what is computed in it), i32.
+"""GPU schedule of matrix products by shared memory tiles, without cooperative matrices: f32 (and types
+computed in f32), i32.
 
 A workgroup computes ``rows x columns`` results, an invocation ``thread_rows x thread_columns`` of them in
 registers::
 
     read the first tiles of both factors into registers
     for each tile of the depth:
-        write the tiles to shared memory (two buffers take turns, so that one barrier suffices)
+        write the tiles to shared memory (double buffered, so that one barrier suffices)
         barrier
         read the next tiles into registers          # in flight during the products
         for each depth in the tile: results += rows (outer product) columns
     epilogue, stores
 
-With few results and a long depth, several groups of invocations in a workgroup each take a part of the
-depth, and their sums meet in shared memory. Edges of rows and columns are clamped when read and
-predicated when stored; beyond the depth, zeros are multiplied.
+With few results and a long depth, several groups of invocations in a workgroup each compute a part of the
+depth, and their sums are added in shared memory. Edges of rows and columns are clamped in loads and
+predicated in stores; beyond the depth, zeros are multiplied.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from mansard.dims import DimLike
 from mansard.errors import CodegenError
 
 MIN_EXTENT = 4
-"""Rows and columns from which on a tile pays: fewer would leave most of it unused."""
+"""The minimum rows and columns: with fewer, most of a tile would be unused."""
 
 
 def applies(nest: Nest, target: KernelTarget) -> bool:
-    """Whether the nest is a product of two matrices for which the target has room."""
+    """Whether the nest is a product of two matrices whose tiles fit the target."""
     product = analyse(nest)
     if product is None or min(estimate(product.left.extent), estimate(product.right.extent)) < MIN_EXTENT:
         return False
@@ -53,7 +54,7 @@ def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
-    """The kernel of a product for the tile ``parameters`` name, or the cheapest by the model."""
+    """The kernel of a product with the tile of ``parameters``, or the one with the lowest predicted cost."""
     product = _product(nest)
     tile = GemmTile.of(parameters) if parameters else tiles(nest, product, target)[0]
     return _Tiled(Frame(nest, target, name, tile.invocations), product, tile).run()
@@ -62,7 +63,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
 def _product(nest: Nest) -> Product:
     product = analyse(nest)
     if product is None:
-        raise CodegenError(f"dispatch {nest.dispatch.name} is no product of two matrices")
+        raise CodegenError(f"dispatch {nest.dispatch.name} is not a product of two matrices")
     return product
 
 
@@ -109,7 +110,7 @@ class _Tiled:
             return self.frame.finish((total, 1, 1))
         workgroups = self.frame.workgroups(total)
         with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
-            b.barrier()  # the tiles before have been read by everyone
+            b.barrier()  # all invocations have read the previous tiles
             self._block(loop.index, counts)
         return self.frame.finish((workgroups, 1, 1))
 
@@ -130,13 +131,13 @@ class _Tiled:
 
     # The products -----------------------------------------------------------------------------
     def _accumulate(self) -> Sequence[KValue]:
-        """The sums over the depth that this invocation's group takes, row by row in vectors."""
+        """The sums over the part of the depth of this invocation's group, row by row in vectors."""
         b = self.b
         zeros = [self.zero] * (self.tile.thread_rows * self.tile.thread_columns // LANES)
         first = self._load(b.idx(0))
         if dims.is_one(self.steps):
             return self._step(first, zeros, b.idx(0), None)
-        # The last step is code of its own: it has nothing to read ahead.
+        # The last step has separate code without loads for a following step.
         last = self.ev.dim(dims.add(self.steps, -1))
         with b.for_(b.idx(0), last, inits=[*first, *zeros]) as loop:
             held, sums = loop.carried[: len(first)], loop.carried[len(first) :]
@@ -146,7 +147,7 @@ class _Tiled:
     def _step(
         self, held: Sequence[KValue], sums: Sequence[KValue], step: KValue, following: KValue | None
     ) -> list[KValue]:
-        """What is read for the following step, if any, then the sums with what is held for this one."""
+        """The elements loaded for the following step, if any, and the sums updated with those of this one."""
         origin = self._origin(self.b.binary("and", step, self.b.idx(1)))
         self._write(held, origin)
         self.b.barrier()
@@ -154,13 +155,13 @@ class _Tiled:
         return [*ahead, *self._multiply(sums, origin)]
 
     def _origin(self, turn: KValue) -> KValue:
-        """The first vector of this group's tiles, in the buffer whose turn it is."""
+        """The first vector of this group's tiles in the current one of the two buffers."""
         b = self.b
         number = b.add(b.mul(self.group, b.idx(2)), turn) if self.tile.split > 1 else turn
         return b.mul(number, b.idx(self.stage))
 
     def _load(self, step: KValue) -> list[KValue]:
-        """Both factors' elements for a step, of this group's part of the depth."""
+        """Load both factors' elements for a step, of this group's part of the depth."""
         b, tile = self.b, self.tile
         number = b.add(b.mul(step, b.idx(tile.split)), self.group) if tile.split > 1 else step
         base = b.mul(number, b.idx(tile.depth))
@@ -207,7 +208,7 @@ class _Tiled:
 
     # The results ------------------------------------------------------------------------------
     def _store_own(self, results: Sequence[KValue], first_row: KValue, first_column: KValue) -> None:
-        """Store what this invocation has in registers."""
+        """Store the results of this invocation from its registers."""
         b, tile = self.b, self.tile
         thread_grid_rows, thread_grid_columns = (
             tile.rows // tile.thread_rows,
@@ -228,7 +229,7 @@ class _Tiled:
                     self._store(row, column, results[i * pieces + j])
 
     def _store_sums(self, results: Sequence[KValue], first_row: KValue, first_column: KValue) -> None:
-        """Add up the groups' results in shared memory, and store them, spread over all invocations."""
+        """Add the groups' results in shared memory, and store them, distributed over all invocations."""
         b, tile = self.b, self.tile
         thread_grid_rows, thread_grid_columns = (
             tile.rows // tile.thread_rows,
@@ -236,7 +237,7 @@ class _Tiled:
         )
         pieces, row_vectors = tile.thread_columns // LANES, tile.columns // LANES
         whole = tile.rows * row_vectors
-        b.barrier()  # the last tiles have been read by everyone
+        b.barrier()  # all invocations have read the last tiles
         start = b.add(b.mul(self.group, b.idx(whole)), self.thread_column)
         for i in range(tile.thread_rows):
             quad = b.add(self.thread_row, b.idx(i // LANES * thread_grid_rows))
@@ -258,7 +259,7 @@ class _Tiled:
                     self._store(row, b.add(first_column, offset), total)
 
     def _inside(self, at: KValue, extent: DimLike, block: int) -> AbstractContextManager[None]:
-        """Where ``at`` may lie beyond ``extent``, only what is inside."""
+        """A guard for ``at`` below ``extent``, if it may be beyond."""
         if divides(extent, block):
             return nullcontext()
         return self.b.if_(self.b.compare("lt", at, self.ev.dim(extent)))

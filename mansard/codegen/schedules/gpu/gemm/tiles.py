@@ -1,4 +1,4 @@
-"""Tiles of a matrix product on a GPU: what there is to choose, and a model of what it costs."""
+"""Tile sizes of matrix products on a GPU without cooperative matrices, and their cost model."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mansard.codegen.schedules.gpu.gemm.staging import row_vectors
 from mansard.errors import CodegenError
 
 CANDIDATES = 12
-"""Tiles offered to a search."""
+"""The most tiles offered to a search."""
 
 
 @dataclass(frozen=True)
 class GemmTile:
     """``rows`` x ``columns`` results of a workgroup, ``thread_rows`` x ``thread_columns`` of an invocation.
 
-    ``split`` groups of invocations each take every ``split``-th tile of ``depth`` reduced positions, and
-    add up what they found at the end.
+    ``split`` groups of invocations each process every ``split``-th tile of ``depth`` reduced positions, and
+    add their sums at the end.
     """
 
     rows: int
@@ -53,7 +53,7 @@ class GemmTile:
         return max(staged, self.split * self.rows * self.columns // LANES if self.split > 1 else 0)
 
     def fits(self, product: Product, target: KernelTarget) -> bool:
-        """Whether the target's workgroups and their memory are large enough."""
+        """Whether the target's limits of workgroup size and memory suffice."""
         shared = self.shared_vectors(product) * LANES * 4
         return self.invocations <= target.workgroup_invocations and shared <= target.shared_memory_bytes
 
@@ -67,7 +67,7 @@ class GemmTile:
 
     @classmethod
     def of(cls, parameters: Parameters) -> GemmTile:
-        """The opposite of `parameters`. Raises CodegenError for sizes the schedule cannot divide."""
+        """The inverse of `parameters`. Raises CodegenError for sizes that the schedule cannot divide."""
         names = ("rows", "columns", "depth", "thread_rows", "thread_columns", "split")
         tile = cls(*(parameters[name] for name in names))
         sizes = (tile.rows, tile.columns, tile.depth, tile.thread_rows, tile.thread_columns, tile.split)
@@ -75,7 +75,7 @@ class GemmTile:
         nested = LANES <= tile.thread_rows <= tile.rows and LANES <= tile.thread_columns <= tile.columns
         if not powers or not nested or tile.depth < LANES:
             raise CodegenError(
-                f"tile ({parameters}): wanted are powers of two, depth, thread_rows and thread_columns "
+                f"tile ({parameters}): sizes must be powers of two, depth, thread_rows and thread_columns "
                 f"{LANES} or more, thread_rows up to rows and thread_columns up to columns"
             )
         return tile
@@ -89,11 +89,11 @@ SHAPES = (
 )  # fmt: skip
 """Rows and columns of a workgroup's tile, then of an invocation's."""
 WHOLE = 64 * 64
-"""Results from which on a tile is left whole, and shallow: it fills a core, and there are many of them."""
+"""The number of results from which a tile is not split, and shallow: it fills a core, and there are many."""
 
 
 def tiles(nest: Nest, product: Product, target: KernelTarget) -> list[GemmTile]:
-    """Every tile the target can hold, the cheapest first."""
+    """Every tile that fits the target, in order of predicted cost."""
     depth = estimate(product.depth)
     candidates = []
     for rows, columns, thread_rows, thread_columns in SHAPES:
@@ -110,7 +110,7 @@ def tiles(nest: Nest, product: Product, target: KernelTarget) -> list[GemmTile]:
 
 @dataclass(frozen=True)
 class TiledGemmShape:
-    """The extents of a product, representative ones where they are not known."""
+    """The extents of a product, with representative values for dynamic ones."""
 
     batch: int
     rows: int
@@ -118,27 +118,27 @@ class TiledGemmShape:
     depth: int
 
 
-# A core and its share of the second cache, in the model: fitted to 205 times of 21 products, some ten
-# tiles each, on an H200. Among the tiles timed, the one it takes is 2 % slower than the best on average,
-# 14 % at most. For other GPUs it is a guess, which tuning corrects.
+# The model of a core and its share of the second-level cache, fitted to 205 times of 21 products, some ten
+# tiles each, on an H200. Among the timed tiles, the one it selects is 2 % slower than the best on average, 14
+# % at most. For other GPUs it is an estimate, which tuning corrects.
 CORE_INVOCATIONS = 2048
 CORE_REGISTERS = 65536
 CORE_SHARED = 220_000
-"""Bytes of shared memory, of all the workgroups a core runs at a time."""
+"""Bytes of shared memory of a core, for all its resident workgroups."""
 FMA, SHARED_READ, STAGED, ISSUED = 1.12, 0.26, 0.044, 4.7
-"""Clocks of a core: for four subgroups' multiply-add, for reading a vector, for staging an element, and
-for the other instructions of a subgroup in a step."""
+"""Clocks of a core for four subgroups' multiply-add, for reading a vector, for staging an element, and for
+the other instructions of a subgroup in a step."""
 LATENCY, ALONE, MOVED = 415.0, 1.15, 9.1
-"""Clocks of a step in which nothing else runs: until what was asked for is there, for each of an
-invocation's multiply-adds and elements of operands, and for each element that it stages."""
+"""Clocks of a step on an otherwise idle core: memory latency, and for each of an invocation's multiply-adds
+and operand elements, and for each element that it stages."""
 LAUNCH = 7800.0
-"""Clocks of a dispatch that does nothing."""
+"""Clocks of an empty dispatch."""
 CACHE_BYTES = 10.5
-"""Bytes a clock that each core gets from the second cache when all read at the same time."""
+"""Bytes per clock that each core gets from the second-level cache when all read concurrently."""
 
 
 def cost(tile: GemmTile, shape: TiledGemmShape, cores: int) -> float:
-    """Clocks that a product takes, by the model of a core above."""
+    """The predicted clocks of a product, by the model of a core above."""
     blocks = shape.batch * -(-shape.rows // tile.rows) * -(-shape.columns // tile.columns)
     steps = -(-shape.depth // (tile.depth * tile.split))
     results, operands = tile.thread_rows * tile.thread_columns, tile.thread_rows + tile.thread_columns
@@ -163,10 +163,10 @@ def cost(tile: GemmTile, shape: TiledGemmShape, cores: int) -> float:
 
 
 def _longer(a: float, b: float) -> float:
-    """The longer of two times that overlap, somewhat more where they are about the same."""
+    """The longer of two overlapping times, or somewhat more if they are about equal."""
     return float((a**3 + b**3) ** (1 / 3))
 
 
 def candidates(nest: Nest, product: Product, target: KernelTarget) -> Sequence[Parameters]:
-    """Tiles to try, the cheapest by the cost model first."""
+    """Tiles to try, in order of predicted cost."""
     return [tile.parameters() for tile in tiles(nest, product, target)[:CANDIDATES]]

@@ -1,7 +1,7 @@
-"""Which contractions read one large operand once, and how that operand lies in memory.
+"""Analysis of contractions that read one large operand once: their loops, and the layout of that operand.
 
-A product of a matrix with a vector, or with a few of them, takes as long as reading the matrix. What
-matters is that its reads are wide, in order, and enough at a time; the arithmetic fits in between.
+A product of a matrix with one vector, or a few, takes as long as reading the matrix. Its loads must be wide,
+in order, and enough of them in flight; the arithmetic is hidden behind them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from mansard.ir.dispatch import is_contraction
 from mansard.ir.types import Linear
 
 MAX_ROWS = 8
-"""Rows that may share each read of the large operand: with more, the arithmetic no longer fits in between."""
+"""The most rows that share each read of the large operand: with more, the arithmetic is no longer hidden."""
 MIN_DEPTH = 32
-"""Reduced positions below which there is nothing to share among invocations."""
+"""The minimum number of reduced positions, which are distributed over invocations."""
 MAX_LOAD_BYTES = 16
 """The widest load of one invocation."""
 VECTOR_LOAD_TYPES = frozenset(
     {DType.F32, DType.I32, DType.F16, DType.BF16, DType.I8, DType.U8, DType.I4, DType.U4}
 )
-"""Element types that are read as words."""
+"""Element types that are loaded as words."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class Form:
     root: Root
     large: Read
     address: Linear
-    """Where the large operand is read."""
+    """The address at which the large operand is read."""
     column: Group
-    """The loop over outputs along which other operands are read again."""
+    """The loop over outputs in which the other operands are reused."""
     rows: tuple[Group, ...]
     """Loops over outputs that read the same elements of the large operand."""
     rest: tuple[Group, ...]
     reduced: tuple[Group, ...]
     along: bool
-    """Whether the large operand lies in order along the innermost reduced loop; else along `column`."""
+    """Whether the large operand is contiguous along the innermost reduced loop; otherwise along `column`."""
 
     @property
     def tiled(self) -> Group:
-        """The loop along which the large operand lies in order."""
+        """The loop along which the large operand is contiguous."""
         return self.inner if self.along else self.column
 
     @property
@@ -96,12 +96,12 @@ def _walked(groups: Sequence[Group], address: Linear) -> list[Group]:
 
 
 def _bytes(nest: Nest, read: Read, walked: Sequence[Group]) -> int:
-    """Bits that the loops read of an operand."""
+    """The bits of an operand that the loops read."""
     return estimate(nest.total([loop for g in walked for loop in g])) * read.value.type.dtype.bits
 
 
 def _read_once(nest: Nest, read: Read, walked: Sequence[Group]) -> bool:
-    """Whether no element is read at two points (windows of an image are)."""
+    """Whether every element is read at one point only (unlike in windows)."""
     points = estimate(nest.total([loop for g in walked for loop in g]))
     return points <= estimate(read.value.type.elements)
 
@@ -109,7 +109,7 @@ def _read_once(nest: Nest, read: Read, walked: Sequence[Group]) -> bool:
 def _column(
     nest: Nest, columns: Sequence[Group], inner: Group, address: Linear, others: Sequence[Linear]
 ) -> tuple[Group | None, bool]:
-    """The loop to tile, and whether the large operand is in order along the reduced loop."""
+    """The loop to tile, and whether the large operand is contiguous along the reduced loop."""
     strides = dict(address.terms)
 
     def shared(group: Group) -> int:
@@ -122,10 +122,9 @@ def _column(
 
 
 def chunk(nest: Nest, address: Linear, group: Group, dtype: DType, max_elements: int) -> int:
-    """How many elements from a multiple of it on, at most ``most``, one aligned load may take along a loop.
-
-    A power of two that divides the loop's extent and every stride of the other loops; 1 where the
-    operand does not lie in order along the loop.
+    """The number of elements of an aligned load along a loop, at most ``max_elements``. A power of two that
+    divides the loop's extent and every stride of the other loops; 1 if the operand is not contiguous along
+    the loop.
     """
     terms = dict(address.terms)
     if not dims.is_one(terms.get(group[-1], 0)) or dtype not in VECTOR_LOAD_TYPES:
@@ -138,18 +137,18 @@ def chunk(nest: Nest, address: Linear, group: Group, dtype: DType, max_elements:
 
 
 def max_load_elements(dtype: DType, load: int = MAX_LOAD_BYTES) -> int:
-    """Elements of the widest load, or of one of ``load`` bytes."""
+    """Elements of a load of ``load`` bytes, by default the widest."""
     return load * 8 // dtype.bits
 
 
 def rows_of(nest: Nest, form: Form) -> int:
-    """How many rows share each read of the large operand."""
+    """The number of rows that share each read of the large operand."""
     count = nest.total([loop for g in form.rows for loop in g])
     assert isinstance(count, int)
     return count
 
 
 def chunk_of(nest: Nest, form: Form, load: int = MAX_LOAD_BYTES) -> int:
-    """Elements of the large operand that an invocation reads in loads of that many bytes."""
+    """Elements of the large operand in an invocation's load of at most ``load`` bytes."""
     dtype = form.large.value.type.dtype
     return chunk(nest, form.address, form.tiled, dtype, max_load_elements(dtype, load))

@@ -1,20 +1,20 @@
 """GPU schedule of products that read one large operand once: a matrix times one vector or a few.
 
-A workgroup computes some outputs of every row, its invocations share the reduced dim, and they add what
-they found through subgroups and workgroup memory. Where the operand lies along the reduced dim:
+A workgroup computes some outputs of every row. Its invocations share the reduced dim, and their partial sums
+are added by subgroup operations and workgroup memory. If the operand is contiguous along the reduced dim:
 
     for chunk in my share of the reduced dim:          one load of 16 bytes for each column
         for column in my columns, for row in rows:     x is read once for all columns
             sums[row][column] += x[row, chunk] . w[column, chunk]
     y[row, column] = epilogue(sum over invocations of sums[row][column])
 
-and where it lies along the outputs, with a vector of them in every load:
+and if it is contiguous along the outputs, with a vector of outputs in every load:
 
     for k in my share of the reduced dim:
         for row in rows: sums[row][0:8] += x[row, k] * w[k, column:column + 8]
 
-No subgroup size is assumed: what a subgroup has added, its first invocation writes; a subgroup that works
-alone counts its invocations.
+No subgroup size is assumed: the first invocation of a subgroup writes its sum; subgroups that work
+independently count their invocations.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ from mansard.codegen.schedules.gpu.gemv.sums import (
 )
 
 WIDTH = 128
-"""Invocations of a workgroup that works along the reduced dim."""
+"""Invocations of a workgroup in the reduced-major form."""
 ACROSS_WIDTH = 256
-"""Invocations of a workgroup that works along the outputs."""
+"""Invocations of a workgroup in the output-major form."""
 SECTOR, SEGMENT = 32, 128
-"""Bytes of a row that neighbours read in one piece: what memory moves at least, and a whole line."""
+"""Contiguous bytes of a row that neighbouring invocations read: the smallest memory transaction, and a whole
+cache line."""
 COLUMNS = 4
 SHORT, LONG = 8, 16
-"""Steps of an output that a subgroup takes by itself rather than a workgroup; and those of an invocation from
-which on its loads are wide all the same."""
+"""The steps of an output up to which a subgroup computes it instead of a workgroup; and the steps of an
+invocation from which its loads are wide nevertheless."""
 FEW = 4
-"""How many times as wide as the large operand's the elements of the vector are, from which on reading them is
-most of the work: more outputs then share each, and loads are narrower, so that they lie nearer together."""
+"""The ratio of the element sizes of the vector and the large operand from which reading the vector dominates:
+more outputs then share each element, and loads are narrower, which brings them closer together."""
 MIN_WIDTH = 64
 SUBGROUP = 32
-"""What is expected of subgroups whose size is not known; a wrong guess costs only time."""
+"""The assumed size of subgroups if it is unknown; a wrong one only costs time."""
 
 
 def applies(nest: Nest) -> bool:
@@ -60,7 +61,7 @@ def applies(nest: Nest) -> bool:
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
-    """The kernel of a nest to which `applies`; ``parameters`` are one of `candidates`."""
+    """The kernel of a nest for which `applies` is True; ``parameters`` is one of `candidates`."""
     form = _form(nest)
     tile = GemvTile(**parameters.to_dict()) if parameters else default_tile(nest, form, target)
     maker = ReducedMajor if form.along else OutputMajor
@@ -68,7 +69,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
 
 
 def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
-    """What to try, the default first."""
+    """The tiles to try, the default first."""
     form = _form(nest)
     first = default_tile(nest, form, target)
     tiles = [
@@ -83,13 +84,13 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
 
 
 def default_tile(nest: Nest, form: Form, target: KernelTarget) -> GemvTile:
-    """Few columns where there is little to read, so that the whole device reads; more where it is much."""
+    """Few columns for small operands, so that the whole device is reading; more for large ones."""
     return _reduced_major(nest, form, target) if form.along else _output_major(nest, form, target)
 
 
 def _reduced_major(nest: Nest, form: Form, target: KernelTarget) -> GemvTile:
-    """Subgroups by themselves where a few steps end each output, or where rows share the weights; and
-    workgroups for long outputs, or where there are too few for so many subgroups as the device holds."""
+    """Independent subgroups if each output takes few steps, or if rows share the weights; workgroups for
+    outputs with many steps, or if there are fewer outputs than resident subgroups."""
     width = power_of_two_below(min(WIDTH, target.workgroup_invocations))
     outputs, rows = _outputs(nest, form), rows_of(nest, form)
     ratio = _ratio(nest, form)
@@ -121,8 +122,8 @@ def _reduced_major(nest: Nest, form: Form, target: KernelTarget) -> GemvTile:
 
 
 def _ratio(nest: Nest, form: Form) -> int:
-    """How many times as wide as those of the large operand the elements are that meet each of them: the same
-    for all outputs, they are read again for each unless an invocation has several."""
+    """The size of the other operands' elements relative to the large operand's. They are the same for all
+    outputs and are read again for each, unless an invocation has several."""
     others = [
         read.value.type.dtype.bits
         for read in nest.reads(form.root)
@@ -132,7 +133,7 @@ def _ratio(nest: Nest, form: Form) -> int:
 
 
 def _output_major(nest: Nest, form: Form, target: KernelTarget) -> GemvTile:
-    """Whole lines of rows where there are columns enough for every core, else pieces of them."""
+    """Whole cache lines of rows if there are enough columns for every core, otherwise parts of them."""
     width = power_of_two_below(min(ACROSS_WIDTH, target.workgroup_invocations))
     columns, bits = chunk_of(nest, form), form.large.value.type.dtype.bits
     column_groups = min(width, max(1, SEGMENT * 8 // (columns * bits)))
@@ -180,7 +181,7 @@ def _output_major_tiles(form: Form, first: GemvTile, target: KernelTarget) -> li
 
 
 def _can_be_alone(form: Form, target: KernelTarget) -> bool:
-    """Whether subgroups can add the sums by themselves."""
+    """Whether subgroups can add the sums independently."""
     return (
         "subgroup_arithmetic" in target.features and register_dtype(form.root.op.body.dtype) in SUBGROUP_TYPES
     )
@@ -202,7 +203,7 @@ def _form(nest: Nest) -> Form:
 
 
 def _fits(nest: Nest, form: Form, tile: GemvTile, target: KernelTarget) -> bool:
-    """Whether the accumulators fit into registers, and what invocations exchange into workgroup memory."""
+    """Whether the accumulators fit the registers, and the exchanged sums fit workgroup memory."""
     cells = rows_of(nest, form) * tile.columns
     size = max(4, register_dtype(form.root.op.body.dtype).itemsize)
     exchanged = 0 if tile.alone else size * cells * tile.width

@@ -1,4 +1,5 @@
-"""The kernels of products that read one large operand once: who reads what, and how sums meet."""
+"""Kernels of products that read one large operand once: the distribution of reads, and the addition of
+partial sums."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ from mansard.dtypes import DType
 LANES = 4
 """Elements of a register vector."""
 SUBGROUP_TYPES = frozenset({DType.F32, DType.I32})
-"""What every device with subgroup arithmetic adds in subgroups."""
+"""Types that every device with subgroup arithmetic can add in subgroups."""
 MAX_SUMS = 64
-"""Accumulators of one invocation, in registers."""
+"""The most accumulators of one invocation, in registers."""
 
 
 @dataclass(frozen=True)
@@ -44,26 +45,26 @@ class GemvTile:
     width: int
     """Invocations of a workgroup."""
     split: int
-    """Invocations that share the reduced dim of one output; the others have other outputs."""
+    """Invocations that share the reduced dim of one output; others have other outputs."""
     columns: int
     """Outputs of an invocation for each row."""
     unroll: int
-    """Steps along the reduced dim whose loads are under way together."""
+    """Steps along the reduced dim whose loads are in flight together."""
     alone: int = 0
-    """1: a subgroup works for itself, on outputs of its own, and no memory is shared. ``split`` is then the
-    size expected of subgroups; any other gives the same results."""
+    """1: each subgroup works independently on separate outputs, without shared memory. ``split`` is then the
+    assumed subgroup size; with any other size the results are the same."""
     load: int = MAX_LOAD_BYTES
-    """Bytes of the large operand in one load of an invocation, where it lies along the reduced dim. Wider
-    elements of other operands are further apart from invocation to invocation: a load of them takes more
-    lines of the cache."""
+    """Bytes of the large operand in one load of an invocation, if it is contiguous along the reduced dim.
+    Larger elements of other operands are further apart between invocations, so their loads touch more cache
+    lines."""
 
     def parameters(self) -> Parameters:
-        """The plan as parameters."""
+        """The tile as schedule parameters."""
         return Parameters.of(**dataclasses.asdict(self))
 
 
 class GemvKernel(abc.ABC):
-    """What both forms share: the walk over blocks of outputs, and the sum over invocations."""
+    """The base of both forms: the loop over blocks of outputs, and the sum over invocations."""
 
     def __init__(self, frame: Frame, form: Form, tile: GemvTile) -> None:
         self.frame, self.form, self.tile = frame, form, tile
@@ -81,13 +82,13 @@ class GemvKernel(abc.ABC):
         self.subgroups = self.column_groups == 1 and in_subgroups
         self.exact = divides(self.extent, tile.columns if tile.alone else self.column_groups * tile.columns)
         self.share: KValue | None = None
-        """How many invocations share the reduced dim, where that is known only when the kernel runs."""
+        """The number of invocations that share the reduced dim, if it is only known at run time."""
         self.vector_loads = VectorLoads(
             self.ev, self._vector_loads(form.tiled, self.chunk), form.tiled, self.chunk
         )
 
     def _vector_loads(self, group: Group, size: int) -> list[tuple[Read, int]]:
-        """Operands with, for each, how many elements along a loop one load may take, up to ``size``."""
+        """Operands with the number of elements of a load along a loop, at most ``size``."""
         reads = []
         for read in self.nest.reads(self.root):
             if read.address is not None and not read.guards:
@@ -99,12 +100,12 @@ class GemvKernel(abc.ABC):
         return reads
 
     def run(self) -> Scheduled:
-        """The kernel: blocks of columns are taken in turn, by workgroups or by subgroups."""
+        """The finished kernel: workgroups or subgroups loop over blocks of columns."""
         workgroups = self._by_subgroups() if self.tile.alone else self._by_workgroups()
         return self.frame.finish((workgroups, 1, 1))
 
     def _blocks(self, columns: int) -> tuple[DimLike, DimLike]:
-        """How often the outermost loops run, and how many blocks of columns there are in each."""
+        """The number of iterations of the outermost loops, and of blocks of columns in each."""
         rest = self.nest.total([loop for g in self.form.rest for loop in g])
         return rest, dims.ceildiv(self.extent, columns)
 
@@ -132,11 +133,11 @@ class GemvKernel(abc.ABC):
             sums = self._sums(b.add(first, b.mul(place, b.idx(tile.columns))), part)
             self._finish(exchange, sums, first, lane, part, place)
             if not (isinstance(total, int) and total <= self.frame.target.max_workgroups):
-                b.barrier()  # what was exchanged has been read
+                b.barrier()  # the exchanged sums have been read
         return workgroups
 
     def _by_subgroups(self) -> DimLike:
-        """Subgroups of any size, also with invocations missing: what counts is who is there."""
+        """Subgroups of any size, also with inactive invocations: only active ones are counted."""
         b, tile = self.b, self.tile
         counts = self._blocks(tile.columns)
         total = dims.product(counts)
@@ -162,7 +163,7 @@ class GemvKernel(abc.ABC):
 
     @abc.abstractmethod
     def _split(self, lane: KValue) -> tuple[KValue, KValue]:
-        """An invocation's part of the reduced dim, and its place among the columns of the block."""
+        """An invocation's part of the reduced dim, and its position in the columns of the block."""
 
     @abc.abstractmethod
     def _sums(self, first: KValue, part: KValue) -> list[KValue]:
@@ -242,7 +243,7 @@ class GemvKernel(abc.ABC):
         inits: Sequence[KValue],
         emit: Callable[[Sequence[KValue], Sequence[KValue]], Sequence[KValue]],
     ) -> Sequence[KValue]:
-        """Fold an invocation's share of ``steps`` positions, `unroll` of them at a time, into accumulators.
+        """Accumulate an invocation's share of ``steps`` positions, `unroll` of them at a time.
 
         ``emit`` takes the positions and the accumulators.
         """
@@ -268,7 +269,8 @@ class GemvKernel(abc.ABC):
 
 
 class ReducedMajor(GemvKernel):
-    """The large operand lies along the reduced dim: an invocation reads chunks of it, of every column."""
+    """The large operand is contiguous along the reduced dim: an invocation reads chunks of it, of every
+    column."""
 
     def _split(self, lane: KValue) -> tuple[KValue, KValue]:
         split = self.b.idx(self.tile.split)
@@ -309,7 +311,7 @@ class ReducedMajor(GemvKernel):
         return [b.reduce(self.combiner, v) for v in self._steps(steps, part, inits, emit)]
 
     def _bytes(self) -> LowPrecisionProduct | None:
-        """The factors, where both are bytes that lie side by side, and the device multiplies such words."""
+        """The factors, if both are contiguous bytes and the device has dot products of them."""
         product = low_precision_product(self.nest, self.root)
         if product is None or "integer_dot_product" not in self.frame.target.features:
             return None
@@ -343,8 +345,8 @@ class ReducedMajor(GemvKernel):
 
 
 class OutputMajor(GemvKernel):
-    """The large operand lies along the outputs: an invocation reads a vector of them at a time, at some
-    reduced places in a row, whose other factors it reads together."""
+    """The large operand is contiguous along the outputs: an invocation reads a vector of outputs at a time,
+    at several consecutive reduced positions, whose other factors it loads together."""
 
     def __init__(self, frame: Frame, form: Form, tile: GemvTile) -> None:
         super().__init__(frame, form, tile)
@@ -362,7 +364,7 @@ class OutputMajor(GemvKernel):
         b, columns = self.b, self.tile.columns
         lanes = min(LANES, columns)
         blocks = dims.floordiv(self.nest.total(self.root.inner), self.block)
-        # Past the last column a piece of the row's end is read again, and not stored.
+        # Past the last column the end of the row is read again, and not stored.
         if not self.exact:
             first = self.frame.minimum(first, self.ev.dim(dims.add(self.extent, -columns)))
         inits = [reduce.start(b, self.root, lanes) for _ in range(self.rows * columns // lanes)]

@@ -1,11 +1,11 @@
-"""GPU schedule of running sums (and products, minima, maxima) along contiguous lines.
+"""GPU schedule of scans (sums, products, minima, maxima) along contiguous lines.
 
-A workgroup takes a line, a block at a time: each invocation runs over a few elements of its own, what they
-come to is scanned across the workgroup, and the block's total is carried into the next::
+A workgroup processes a line block by block: each invocation scans a few elements, their totals are scanned
+across the workgroup, and the block's total is carried into the next block::
 
     for each block:
-        mine = running values of my elements
-        before = everything of the invocations before me      # subgroups, then shared memory
+        mine = scan of my elements
+        before = total of the preceding invocations # subgroups, then shared memory
         store carry, before and mine combined
         carry = carry and the whole block combined
 """
@@ -28,13 +28,13 @@ from mansard.ir.ops import Scan
 from mansard.ir.types import Value
 
 ELEMENTS_PER_LANE = 4
-"""Neighbouring elements of an invocation."""
+"""Consecutive elements of an invocation."""
 MIN_LINE = 64
-"""Shorter lines are run over by one invocation each."""
+"""Shorter lines are scanned by one invocation each."""
 
 
 def applies(op: Scan) -> bool:
-    """Long lines in one piece of memory."""
+    """Whether the op scans long contiguous lines."""
     shape = op.inputs[0].type.shape
     return dims.is_one(dims.product(shape[op.axis + 1 :])) and estimate(shape[op.axis]) >= MIN_LINE
 
@@ -42,7 +42,7 @@ def applies(op: Scan) -> bool:
 def schedule(
     dispatch: Dispatch, target: KernelTarget, name: str, op: Scan, base: Callable[[Value], Value]
 ) -> Scheduled:
-    """One workgroup runs over one line, block by block."""
+    """The kernel of a scan; a workgroup scans one line, block by block."""
     length = estimate(op.inputs[0].type.shape[op.axis])
     wanted = max(32, 1 << (-(-length // ELEMENTS_PER_LANE) - 1).bit_length())
     width = min(power_of_two_below(target.workgroup_invocations), wanted)
@@ -58,7 +58,7 @@ class _Blocks:
         wanted = {"subgroup_arithmetic"} | ({"subgroup_extended_types"} if self.dtype is DType.I64 else set())
         size = subgroup_size(target)
         self.sums = self.b.shared(self.dtype, lines.width)
-        # Subgroups are only scanned where they are known to be full and of one size: their order counts.
+        # Subgroup scans are only used if subgroups are known to be full and of one size: the order matters.
         known = size is not None and lines.width % size == 0 and wanted <= target.features
         self.parts = self.b.shared(self.dtype, lines.width // size) if size and known else None
 
@@ -104,9 +104,9 @@ class _Blocks:
         return b.add(start, b.subgroup_place("subgroup_lane"))
 
     def _across(self, lane: KValue, mine: KValue, start: KValue) -> tuple[KValue, KValue]:
-        """What the invocations before this one come to, and what all of them do."""
+        """The total of the preceding invocations, and that of all of them."""
         b, width = self.b, self.lines.width
-        b.barrier()  # the block before has been read
+        b.barrier()  # the previous block has been read
         if self.parts is not None:
             self._scan_subgroups(lane, mine, start)
         else:
@@ -117,7 +117,7 @@ class _Blocks:
         return before, b.load(self.sums, b.idx(width - 1))
 
     def _scan_subgroups(self, lane: KValue, mine: KValue, start: KValue) -> None:
-        """Into shared memory: what every invocation and those before it come to."""
+        """Store every invocation's inclusive scan in shared memory."""
         b, combiner = self.b, self.op.combiner
         assert self.parts is not None
         scanned, whole = b.subgroup_scan(combiner, mine), b.subgroup_reduce(combiner, mine)

@@ -1,12 +1,12 @@
-"""GPU schedule of scatters: a workgroup looks up which update belongs in its place.
+"""GPU schedule of scatters: workgroups search the updates of their rows.
 
-Rows are applied in order, and later ones win, so that whoever writes a place has to know all updates of it:
+Updates are applied in order, and later ones win, so the writer of a row must know all of its updates:
 
-* Into a new tensor, a workgroup makes a few rows of the target: it goes through the indices once for the last
-  update of each, and writes that or the old row. When updates combine, it makes one row, with all of its
-  updates in order.
-* In place, a workgroup takes one update, and leaves it when another one stands for its row: the last one, or
-  the first when updates combine, which then applies all of them in order.
+* For a new tensor, a workgroup writes a few rows of the target: it scans the indices once for the last update
+  of each, and writes that or the old row. If updates are combined, it writes one row, with all of its updates
+  in order.
+* In place, a workgroup has one update, and skips it if another one is responsible for its row: the last one,
+  or, if updates are combined, the first, which then applies all of them in order.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from mansard.ir.ops import Scatter
 from mansard.ir.types import Value
 
 BLOCK = 16
-"""Rows of a new tensor to a workgroup."""
+"""Rows of a new tensor per workgroup."""
 MIN_SIDE = 8
-"""Rows of fewer elements are left to one invocation per element of a row."""
+"""Shorter rows are processed by one invocation per element of a row."""
 
 
 def applies(op: Scatter) -> bool:
-    """Rows long enough to be worth a workgroup."""
+    """Whether rows are long enough for a workgroup."""
     keys = op.inputs[1].type.shape[1]
     assert isinstance(keys, int)
     return estimate(dims.product(op.inputs[0].type.shape[keys:])) >= MIN_SIDE
@@ -41,7 +41,7 @@ def applies(op: Scatter) -> bool:
 def schedule(
     dispatch: Dispatch, target: KernelTarget, name: str, op: Scatter, base: Callable[[Value], Value]
 ) -> Scheduled:
-    """A workgroup to a row of the target, or to an update when the target is changed in place."""
+    """The kernel of a scatter; one workgroup per few rows of the target, or per update if it is in place."""
     keys = op.inputs[1].type.shape[1]
     assert isinstance(keys, int)
     work = max(estimate(dims.product(op.inputs[0].type.shape[keys:])), estimate(op.inputs[1].type.shape[0]))
@@ -72,7 +72,7 @@ class _Rows:
         return self.lines.run_workgroups(dims.ceildiv(total, BLOCK), lambda block: self._block(block, last))
 
     def _place(self, row: KValue) -> tuple[KValue, KValue]:
-        """The target's row that an update goes to, and whether there is such a row."""
+        """The target's row of an update, and whether it is in range."""
         b, lines = self.b, self.lines
         inside, flat = b.const(True, DType.BOOL), b.idx(0)
         for k in range(self.keys):
@@ -84,7 +84,8 @@ class _Rows:
         return flat, inside
 
     def _search(self, combiner: str, wanted: KValue, none: KValue) -> KValue:
-        """The first (min) or last (max) update of a row, found by all invocations; ``none`` without one."""
+        """The first (min) or last (max) update of a row, searched by all invocations; ``none`` if there is
+        none."""
         b, lines = self.b, self.lines
         count = lines.dim(self.rows)
         with b.for_(self.group.lane, count, b.idx(lines.width), inits=[none]) as loop:
@@ -103,10 +104,10 @@ class _Rows:
         return self.b.add(self.b.mul(row, self.lines.dim(self.inner)), column)
 
     def _block(self, block: KValue, last: SharedMemory) -> None:
-        """A few rows of a new tensor: the last update of each, found by going through the indices once."""
+        """A few rows of a new tensor; one pass over the indices finds the last update of each."""
         b, lines, lane = self.b, self.lines, self.group.lane
         first = b.mul(block, b.idx(BLOCK))
-        b.barrier()  # the rows before have been stored
+        b.barrier()  # the previous rows have been stored
         with b.for_(lane, b.idx(BLOCK), b.idx(lines.width)) as loop:
             b.store(last, loop.index, b.const(-1, DType.I32))
         b.barrier()
@@ -128,7 +129,7 @@ class _Rows:
                 self._copy(self.target, rows.index, rows.index)
 
     def _copy(self, source: Value, row: KValue, to: KValue) -> None:
-        """A row of the result, from a row of the updates or of the old target."""
+        """Copy a row of the result from the updates or the old target."""
         b, lines, vector_width = self.b, self.lines, self.vector_width
         step = b.idx(vector_width)
         with b.for_(

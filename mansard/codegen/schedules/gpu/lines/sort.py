@@ -1,10 +1,9 @@
-"""GPU schedule of sorting and top-k: a bitonic network in shared memory, one workgroup to a line.
+"""GPU schedule of sort and top-k: a bitonic network in shared memory, one workgroup per line.
 
-Elements of up to 32 bits and their places become one 64-bit key each, which sorts as the pair does; so does a
-64-bit integer whose place nobody asks for. Others are sorted as pairs of value and place. Places break ties:
-so the order is total and the sort stable; what fills a line up to a power of two sorts behind everything.
-Algorithm: K. E. Batcher, "Sorting networks and their applications" (1968), as one loop over merge sizes and
-one over distances.
+An element of up to 32 bits and its index become one 64-bit key with the order of the pair, as does a 64-bit
+integer whose index is not requested. Others are sorted as pairs of value and index. Indices break ties, so
+the order is total and the sort stable; padding up to a power of two sorts last. Algorithm: K. E. Batcher,
+"Sorting networks and their applications" (1968), as one loop over merge sizes and one over distances.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from mansard.ir.types import Value
 
 LAST_KEY = 2**63 - 1
 Pair = tuple[KValue, KValue, KValue]
-"""Two places of the network, and whether they are to ascend."""
+"""Two positions of the network, and whether they are to ascend."""
 
 
 def network_size(op: Sort) -> int:
@@ -36,7 +35,7 @@ def network_size(op: Sort) -> int:
 
 
 def applies(op: Sort, target: KernelTarget) -> bool:
-    """Whether the longest line and its places fit shared memory."""
+    """Whether the longest line and its indices fit shared memory."""
     if target.vector_bits or network_size(op) > 1 << 20:
         return False
     width = max(4, register_dtype(op.inputs[0].type.dtype).itemsize)
@@ -46,7 +45,7 @@ def applies(op: Sort, target: KernelTarget) -> bool:
 def schedule(
     dispatch: Dispatch, target: KernelTarget, name: str, op: Sort, base: Callable[[Value], Value]
 ) -> Scheduled:
-    """One workgroup sorts one line; the first entries that are asked for are stored."""
+    """The kernel of a sort; a workgroup sorts one line and stores the requested first entries."""
     size = network_size(op)
     width = max(2, min(power_of_two_below(target.workgroup_invocations), size // 2))
     dtype = register_dtype(op.inputs[0].type.dtype)
@@ -57,7 +56,7 @@ def schedule(
 
 
 class _Network(abc.ABC):
-    """The network; how its elements are held is left open."""
+    """The network, independent of the representation of its elements."""
 
     def __init__(self, lines: Lines, op: Sort, source: Value, size: int) -> None:
         self.lines, self.op, self.source, self.size = lines, op, source, size
@@ -74,15 +73,15 @@ class _Network(abc.ABC):
 
     @abc.abstractmethod
     def take(self, at: KValue, value: KValue, inside: KValue) -> None:
-        """Put an element of the line (or what fills it up) at a place of the network."""
+        """Store an element of the line (or padding) at a position of the network."""
 
     @abc.abstractmethod
     def exchange(self, pairs: Sequence[Pair]) -> None:
-        """Put pairs in order: all are read before one is written, so that no read waits for another."""
+        """Order pairs: all are read before one is written, so that the loads overlap."""
 
     @abc.abstractmethod
     def give(self, at: KValue, load: Callable[[KValue], KValue]) -> tuple[KValue, KValue]:
-        """The value and the place (i64) of an element; ``load`` reads the line."""
+        """The value and the index (i64) of an element; ``load`` reads the line."""
 
     def _line(self, number: KValue) -> None:
         b, lines, width = self.b, self.lines, self.lines.width
@@ -93,7 +92,7 @@ class _Network(abc.ABC):
         def load(place: KValue) -> KValue:
             return lines.load(self.source, b.add(first, b.mul(place, step)))
 
-        b.barrier()  # the line before has been stored
+        b.barrier()  # the previous line has been stored
         with b.for_(lane, b.idx(self.size), b.idx(width)) as loop:
             inside = b.compare("lt", loop.index, length)
             self.take(loop.index, load(b.binary("min", loop.index, last)), inside)
@@ -145,13 +144,13 @@ class _Keys(_Network):
         b.store(self.keys, at, b.select(inside, key, b.const(LAST_KEY, DType.I64)))
 
     def _ordered(self, value: KValue) -> KValue:
-        """An integer that sorts as the value: both zeros equal, NaN behind everything."""
+        """An integer with the value's order: both zeros equal, NaN last."""
         b = self.b
         if not self.dtype.is_float:
             return b.cast(value, DType.I32)
         zero, greatest = b.const(0.0, DType.F32), b.const(2**31 - 1, DType.I32)
         bits = b.bitcast(b.select(b.compare("eq", value, zero), zero, value), DType.I32)
-        # Numbers of one sign sort as their bits do, negative ones backwards.
+        # Floats of one sign have the order of their bits, reversed for negative ones.
         negative = b.compare("lt", bits, b.const(0, DType.I32))
         ordered = b.select(negative, b.binary("xor", bits, greatest), bits)
         return b.select(b.compare("ne", value, value), greatest, ordered)
@@ -174,7 +173,7 @@ class _Keys(_Network):
 
 
 class _Elements(_Network):
-    """Elements as values and places."""
+    """Elements as values and indices."""
 
     def __init__(self, lines: Lines, op: Sort, source: Value, size: int) -> None:
         super().__init__(lines, op, source, size)
@@ -182,7 +181,7 @@ class _Elements(_Network):
         self.places = self.b.shared(DType.I32, size)
 
     def take(self, at: KValue, value: KValue, inside: KValue) -> None:
-        # Whatever a filler holds, its place says that it is one.
+        # Padding is recognised by its index, whatever its value.
         self.b.store(self.values, at, value)
         self.b.store(self.places, at, self.b.cast(at, DType.I32))
 
@@ -200,12 +199,12 @@ class _Elements(_Network):
             b.store(self.places, right, b.select(swap, i, j))
 
     def _before(self, x: KValue, i: KValue, y: KValue, j: KValue) -> KValue:
-        """Whether element x from place i goes before y from place j; the places differ."""
+        """Whether element x with index i sorts before y with index j; the indices differ."""
         b = self.b
         length = b.cast(self.lines.dim(self.length), DType.I32)
         less = precedes(b, x, y, self.op.descending)
         tie = b.binary("and", b.compare("lt", i, j), b.unary("not", precedes(b, y, x, self.op.descending)))
-        # Fillers go behind, in the order of their places.
+        # Padding sorts last, in the order of its indices.
         either = b.binary("or", b.compare("ge", i, length), b.compare("ge", j, length))
         return b.select(either, b.compare("lt", i, j), b.binary("or", less, tie))
 

@@ -1,7 +1,7 @@
-"""Invocations that work on one row together, and how they combine what each has found.
+"""Cooperative groups: invocations that share a row, and the combination of their partial results.
 
-Subgroups combine by themselves where the target has ``subgroup_arithmetic``, whatever their size is when the
-kernel runs; shared memory is needed only between them, and for all of it on other targets.
+With the target's ``subgroup_arithmetic``, subgroups of any size reduce with subgroup operations, and shared
+memory is only used between them; other targets use shared memory for the whole reduction.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from mansard.codegen.schedules.common.base import power_of_two_below
 from mansard.dtypes import DType
 
 MAX_UNROLLED = 8
-"""Subgroups whose results are combined without a loop."""
+"""The most subgroups whose results are combined without a loop."""
 
 
 def subgroup_size(target: KernelTarget) -> int | None:
-    """Invocations of every subgroup, where that is known and they can combine; else None."""
+    """The size of every subgroup, if it is known and subgroups can combine values; otherwise None."""
     smallest, largest = target.subgroup
     known = smallest == largest and smallest > 1 and "subgroup_arithmetic" in target.features
     return smallest if known else None
 
 
 class Scratch:
-    """Shared memory for combining, one array per element type: whoever writes first waits for readers."""
+    """Shared memory for reductions, one array per element type; writers first wait for previous readers."""
 
     def __init__(self, b: KernelBuilder) -> None:
         self.b = b
@@ -45,17 +45,17 @@ class CooperativeGroup:
         self.b = b
         self.target = target
         self.width = width
-        """Invocations of a row: the workgroup's, or a subgroup's when it is ``alone`` with its row."""
+        """Invocations of a row: the workgroup's, or a subgroup's if it is ``alone`` with its row."""
         self.alone = alone
         self.lane = b.subgroup_place("subgroup_lane") if alone else b.local_id(0)
         self._scratch = Scratch(b)
 
     def is_first(self) -> KValue:
-        """Whether this invocation stores what there is one of in a row."""
+        """Whether this invocation stores a row's single values."""
         return self.b.compare("eq", self.lane, self.b.idx(0))
 
     def combine(self, combiner: str, value: KValue) -> KValue:
-        """One value of every invocation combined, known to all of them.
+        """Reduce one value of every invocation and broadcast the result to all of them.
 
         Called by all invocations of the workgroup.
         """
@@ -73,12 +73,12 @@ class CooperativeGroup:
         return {"subgroup_arithmetic", *required} <= self.target.features
 
     def _between(self, combiner: str, partial: KValue, size: int | None) -> KValue:
-        """The subgroups' results combined: each invocation reads them all, in the same order."""
+        """Combine the subgroups' results: each invocation reads them all, in the same order."""
         b = self.b
-        # An unknown size may be as little as one invocation.
+        # A subgroup of unknown size may be a single invocation.
         max_subgroups = -(-self.width // (size or max(1, self.target.subgroup[0])))
         shared = self._scratch.array(partial.type.dtype, max_subgroups)
-        b.barrier()  # what was here before has been read by everyone
+        b.barrier()  # all invocations have read the previous contents
         with b.if_(b.compare("eq", b.subgroup_place("subgroup_lane"), b.idx(0))):
             b.store(shared, b.subgroup_place("subgroup_id"), partial)
         b.barrier()

@@ -1,4 +1,4 @@
-"""What an invocation has found of a reduction: plain values, or extremes with their places."""
+"""The partial result of an invocation in a reduction: plain values, or extremes with their indices."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ class Fold:
         self.combiner = {"argmax": "max", "argmin": "min"}.get(root.op.combiner, root.op.combiner)
 
     def start(self, first: KValue) -> list[KValue]:
-        """Nothing seen yet; ``first`` is the place of the first element this invocation would come to."""
+        """The initial state; ``first`` is the index of the first element of this invocation."""
         b = self.b
         best = b.const(neutral(self.combiner, self.dtype), self.dtype, self.lanes)
         return [best, b.splat(first, self.lanes)] if self.is_arg else [best]
 
     def step(self, state: Sequence[KValue], place: KValue, inside: KValue | None = None) -> list[KValue]:
-        """With the element at the bound loops, whose place is later than those before.
-
-        Where ``inside`` is false, nothing changes.
+        """The state after the element at the bound loops, whose index is higher than the previous ones. Where
+        ``inside`` is false, nothing changes.
         """
         b, ev = self.b, self.frame.ev
         if not self.is_arg:
@@ -55,7 +54,7 @@ class Fold:
         return [b.select(keep, new, old) for new, old in zip(after, state, strict=True)]
 
     def lanes_joined(self, state: Sequence[KValue]) -> list[KValue]:
-        """The lanes of consecutive elements as one: of extremes, the first place in the vector."""
+        """Combine the lanes of consecutive elements; for extremes, with the first index in the vector."""
         if self.lanes == 1:
             return list(state)
         b = self.b
@@ -66,7 +65,7 @@ class Fold:
         return [best, b.reduce("min", self._candidates(state[0], places, b.splat(best, self.lanes)))]
 
     def result(self, state: Sequence[KValue], combine: Combine) -> KValue:
-        """The whole row's result, combined among invocations; i64 places for extremes."""
+        """The whole row's result, combined over invocations; i64 indices for argmin and argmax."""
         best = combine(self.combiner, state[0])
         if not self.is_arg:
             return best
@@ -74,7 +73,7 @@ class Fold:
         return self.b.cast(place, DType.I64)
 
     def _candidates(self, best: KValue, places: KValue, top: KValue) -> KValue:
-        """The places of what equals the extreme (NaN equals NaN), and a late one for the others."""
+        """The indices of elements equal to the extreme (NaN equals NaN), and a high one for the others."""
         b = self.b
         same = b.compare("eq", best, top)
         if self.dtype.is_float:

@@ -1,12 +1,12 @@
-"""GPU schedule of rows that lie along memory: norms, softmax, sums and extremes of contiguous rows.
+"""GPU schedule of reductions over contiguous rows: norms, softmax, sums and extremes.
 
-Invocations share a row: all of a workgroup, or of a subgroup when rows are many and short. Each reads
-vectors of up to four elements, and when a row is short enough for their registers, what one reduction has
-read and computed is there for the next (a norm then reads its row once)::
+Invocations share a row: all of a workgroup, or of a subgroup if rows are many and short. Each reads vectors
+of up to four elements, and if a row fits their registers, elements and values of one reduction are reused by
+the next (a norm then reads its row once)::
 
     for each root of the row, in order:
-        each invocation: its vectors of the row, folded into registers
-        the invocations' results, combined within subgroups and between them (`CooperativeGroup`)
+        each invocation: reduce its vectors of the row in registers
+        combine the results within subgroups and between them (`CooperativeGroup`)
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from mansard.dims import DimLike
 MAX_LANES = 4
 """Lanes of a SPIR-V vector."""
 HELD = 8
-"""Vectors of a row that an invocation keeps in registers; with more it reads them again."""
+"""The most vectors of a row that an invocation keeps in registers; with more it reads them again."""
 PACK = 4
-"""Subgroups to a workgroup when each has a row of its own."""
+"""Subgroups per workgroup if each has a separate row."""
 SERIAL, SHORTEST = 32, 13
-"""Rows up to this long are run over by one invocation each: others would mostly wait. Of rows that are stored
-as well, only the shortest: what one invocation writes of a row lies apart from what its neighbours write."""
+"""Rows up to this long are reduced by one invocation each: others would mostly wait. For rows that are also
+stored, only the shortest: the writes of neighbouring invocations are not contiguous."""
 
 
 def is_shared(nest: Nest, target: KernelTarget) -> bool:
@@ -49,7 +49,7 @@ def is_shared(nest: Nest, target: KernelTarget) -> bool:
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
-    """Rows of contiguous elements, each shared by the invocations of a workgroup or subgroup."""
+    """The kernel of reductions over contiguous rows, each shared by a workgroup or subgroup."""
     return _Rows(nest, target, name).run()
 
 
@@ -73,7 +73,7 @@ class _Rows:
         self.group = CooperativeGroup(self.b, target, width, alone=packed > 1)
 
     def _lanes(self, root: Root) -> int:
-        """Elements of a vector of the row: whole vectors only, and aligned ones."""
+        """The vector width along the row: only whole, aligned vectors."""
         nest, groups = self.nest, self.inner[root]
         if not groups:
             return 1
@@ -83,7 +83,7 @@ class _Rows:
             terms.append(dict(nest.store_address(root).terms))
         if not any(t.get(loop, 0) == 1 for t in terms):
             return 1
-        # A subgroup should not run out of elements for the sake of wider reads.
+        # Wider loads should not leave invocations of a subgroup idle.
         useful = max(1, estimate(nest.total(root.inner)) // 32)
         fitting = [w for w in (4, 2) if w <= min(MAX_LANES, useful) and divides(extent, w)]
         return fitting[0] if fitting else 1
@@ -100,7 +100,7 @@ class _Rows:
         return self.frame.finish((workgroups, 1, 1))
 
     def _block(self, block: KValue) -> None:
-        """The rows of one workgroup. A subgroup past the last row does that again and stores nothing."""
+        """The rows of one workgroup. A subgroup past the last row recomputes it and stores nothing."""
         b, ev = self.b, self.ev
         row, inside = block, None
         if self.packed > 1:
@@ -118,9 +118,9 @@ class _Rows:
             else:
                 self._store_one(root, ev.root(root), inside)
 
-    # Places in a row --------------------------------------------------------------------------
+    # Positions in a row -----------------------------------------------------------------------
     def _count(self, root: Root) -> int | None:
-        """How many vectors an invocation has of a row, if they fit its registers; else None."""
+        """The number of vectors of a row per invocation, if they fit its registers; otherwise None."""
         total = self.nest.total(root.inner)
         if not isinstance(total, int):
             return None
@@ -135,9 +135,8 @@ class _Rows:
         self.ev.multiple = lanes
 
     def _place(self, root: Root, number: int) -> tuple[KValue, KValue | None]:
-        """Where an invocation's vector of a number starts, and whether that is inside the row (None: surely).
-
-        A place outside is moved to the row's last vector.
+        """The start of an invocation's vector by its number, and whether it is in the row (None: always). A
+        position outside is moved to the row's last vector.
         """
         lanes, total = self.lanes[root], self.nest.total(root.inner)
         key = (total, lanes, number)
@@ -224,11 +223,12 @@ class _Rows:
 
 
 def workers(target: KernelTarget, rows: int, vectors: int) -> int:
-    """Invocations for a row of so many vectors: enough to fill the device with so many rows, none idle."""
+    """Invocations for a row with ``vectors`` vectors: enough to fill the device with ``rows`` rows, none
+    idle."""
     narrowest = subgroup_size(target) or min(32, target.workgroup_invocations)
     widest = power_of_two_below(target.workgroup_invocations)
     width = max(narrowest, min(widest, 1 << (vectors - 1).bit_length()))
-    # Half of what the device holds is enough: smaller teams combine with less waiting.
+    # Half of the resident invocations is enough: smaller groups wait less when they combine.
     while width > narrowest and rows * width >= target.resident_invocations and 2 * vectors <= HELD * width:
         width //= 2
     return width

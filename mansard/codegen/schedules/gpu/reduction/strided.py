@@ -1,9 +1,9 @@
-"""GPU schedule of strided reductions: rows whose elements are not contiguous, but whose neighbours are
+"""GPU schedule of strided reductions: the elements of a row are not contiguous, but neighbouring rows are
 (reductions over pixels of channels-last images, softmax over channels).
 
-Neighbouring invocations read neighbouring rows, vectors of up to four of them each; where rows are too few to
-fill the device, the invocations of a workgroup also split them into slices and combine in shared memory.
-Very short contiguous rows run here too, one invocation to a row.
+Neighbouring invocations read neighbouring rows, in vectors of up to four rows; if rows are too few to fill
+the device, the invocations of a workgroup also split them into slices and combine these in shared memory.
+Very short contiguous rows use this schedule too, with one invocation per row.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from mansard.dtypes import DType
 
 WORKGROUP = 128
 COLUMNS = 32
-"""Invocations side by side that read whole lines of memory."""
+"""Neighbouring invocations that read whole cache lines."""
 MAX_SLICES = 16
 HELD = 64
-"""Elements of rows that an invocation keeps in registers."""
+"""The most elements of rows that an invocation keeps in registers."""
 SERIAL = 4096
 """Longer rows are always split into slices."""
 
 
 def is_strided(nest: Nest, root: Root) -> bool:
-    """Whether the reads of a reduction walk memory along the domain's innermost loop, not along its own."""
+    """Whether the reads of a reduction are contiguous along the domain's innermost loop, not along its
+    reduced loop."""
     groups = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
     inner = nest.collapsed(root.inner, nest.positions(root))
     if not groups or not inner:
@@ -51,7 +52,7 @@ def is_strided(nest: Nest, root: Root) -> bool:
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
-    """Vectors of rows that lie side by side, each shared by a few invocations of a workgroup."""
+    """The kernel of strided reductions: vectors of neighbouring rows, each shared by a few invocations."""
     return _StridedRows(nest, target, name).run()
 
 
@@ -90,7 +91,8 @@ class _StridedRows:
         self._scratch = Scratch(self.b)
 
     def _lanes(self, rows: int, target: KernelTarget) -> int:
-        """Rows to a vector: only where they lie side by side everywhere, and there are enough of them."""
+        """Rows per vector: above 1 only if they are contiguous in all operands, and there are enough of
+        them."""
         nest = self.nest
         if not self.groups:
             return 1
@@ -112,7 +114,7 @@ class _StridedRows:
         extent = nest.total(last)
         vectors = dims.floordiv(extent, self.lanes)
         if self.slices == 1:
-            # Rows one after another, without regard to lines: short ones would leave invocations idle.
+            # Rows are flattened, regardless of the outer loops: short ones would leave invocations idle.
             count = dims.mul(nest.total([loop for g in outer for loop in g]), vectors)
             workgroups = self.frame.workgroups(dims.ceildiv(count, self.columns))
             first = b.add(b.mul(b.workgroup_id(0), b.idx(self.columns)), self.lane)
@@ -182,7 +184,7 @@ class _StridedRows:
         return self.slices == 1 and isinstance(total, int) and total * self.lanes <= HELD
 
     def _each(self, root: Root) -> Iterator[KValue]:
-        """The row's elements one after another, bound."""
+        """A loop over the row's elements, which it binds."""
         groups = self.inner[root]
         extents = [estimate(self.nest.total(g)) for g in groups]
         for number, values in enumerate(itertools.product(*(range(e) for e in extents))):
@@ -191,12 +193,12 @@ class _StridedRows:
             yield self.b.idx(number)
 
     def _combine(self, combiner: str, value: KValue) -> KValue:
-        """The slices' results combined for each row."""
+        """Combine the slices' results for each row."""
         if self.slices == 1:
             return value
         b, lanes, width = self.b, self.lanes, self.columns * self.slices
         shared = self._scratch.array(value.type.dtype, width * lanes)
-        b.barrier()  # what was here before has been read by everyone
+        b.barrier()  # all invocations have read the previous contents
         for k in range(lanes):
             b.store(shared, b.add(self.lane, b.idx(k * width)), b.extract(value, k))
         b.barrier()
@@ -237,7 +239,7 @@ class _StridedRows:
         return ()
 
     def _store_one(self, root: Root, value: KValue | None, inside: KValue | None) -> None:
-        """Store what there is one of in a row: by its first slice."""
+        """Store a row's single value, by its first slice."""
         b, ev = self.b, self.ev
         conditions = [] if inside is None else [inside]
         if self.slices > 1:
