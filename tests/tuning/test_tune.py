@@ -205,7 +205,7 @@ def test_the_command_writes_the_artifact_and_tells_what_it_found(tmp_path, capsy
     shown = runner.invoke(app, ["tune", str(path), "--budget", "0.2s"])
     assert shown.exit_code == 0 and "kernels changed" in shown.stdout
     wrong = runner.invoke(app, ["tune", str(path), "--budget", "soon"])
-    assert wrong.exit_code != 0 and "no duration" in wrong.output
+    assert wrong.exit_code != 0 and "not a duration" in wrong.output
 
 
 def test_kernels_of_a_gpu_are_tuned_and_used_by_later_compilations(tmp_path):
