@@ -69,6 +69,6 @@ def quantise(module: nn.Module, calibration: Iterable[torch.Tensor]) -> nn.Modul
     for hook in hooks:
         hook.remove()
     for name, layer in layers.items():
-        parent, _, own = name.rpartition(".")
-        setattr(module.get_submodule(parent), own, Quantised(layer, *ranges[name]))
+        parent, _, attribute = name.rpartition(".")
+        setattr(module.get_submodule(parent), attribute, Quantised(layer, *ranges[name]))
     return module

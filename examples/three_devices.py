@@ -70,12 +70,12 @@ MODELS = {"mobilenet_v2": mobilenet_v2, "minilm": minilm}
 
 def present() -> list[str]:
     """The CPU, the first Vulkan device and the simulated NPU, as far as they are there."""
-    found = {info.driver: info for info in reversed(mansard.devices()) if info.supported}
-    if "vulkan" not in found:
+    infos = {info.driver: info for info in reversed(mansard.devices()) if info.supported}
+    if "vulkan" not in infos:
         print("no Vulkan driver that Mansard can use (see `mansard devices`): going on without a GPU")
-    if "npu" not in found:
+    if "npu" not in infos:
         print("no simulated NPU (pip install ./examples/npu_plugin): going on without")
-    return [name for name in ("cpu", "vulkan", "npu") if name in found]
+    return [name for name in ("cpu", "vulkan", "npu") if name in infos]
 
 
 def main() -> None:

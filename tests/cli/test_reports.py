@@ -112,19 +112,19 @@ def model(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             lockstep: bool = False,
         ) -> Profile:
             self.calls += 1
-            found = profile(latencies[(self.calls - 1) % len(latencies)] * (2 if lockstep else 1))
+            result = profile(latencies[(self.calls - 1) % len(latencies)] * (2 if lockstep else 1))
             if requests == 1:
-                return found
+                return result
             parts = [
                 dataclasses.replace(
                     part,
                     rows=part.rows * requests,
                     requests=tuple(n for n in range(requests) for _ in part.rows),
                 )
-                for part in found.parts
+                for part in result.parts
             ]
             return dataclasses.replace(
-                found,
+                result,
                 parts=tuple(parts),
                 requests=requests,
                 in_flight=in_flight or 4,
@@ -176,11 +176,11 @@ def test_explain_tells_regions_totals_and_prediction(artifact: Path) -> None:
             "value": f"v{n}",
             "from": a,
             "to": b,
-            "made_by": [NAMES[made]],
+            "made_by": [NAMES[producer]],
             "read_by": [NAMES[read]],
             "bytes": 64,
         }
-        for n, a, b, made, read in ((1, "cpu", "gpu", 0, 1), (4, "gpu", "cpu", 2, 3))
+        for n, a, b, producer, read in ((1, "cpu", "gpu", 0, 1), (4, "gpu", "cpu", 2, 3))
     ]
     assert report["prediction"]["latency_ms"] == 3.0
     assert report["prediction"]["gap"] == pytest.approx(0.2)
@@ -215,30 +215,30 @@ class Reader(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.feed(text)
         self.close()
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
     def of(self, key: str) -> list[str | None]:
-        return [attributes[key] for _, attributes in self.found if key in attributes]
+        return [attributes[key] for _, attributes in self.elements if key in attributes]
 
 
 def test_the_page_has_every_dispatch_once() -> None:
     reader = Reader(page(plan()))
     assert reader.of("data-dispatch") == list(NAMES)
-    nodes = [attributes for _, attributes in reader.found if attributes.get("class") == "node"]
+    nodes = [attributes for _, attributes in reader.elements if attributes.get("class") == "node"]
     assert [node["data-of"] for node in nodes] == list(NAMES)
     assert nodes[0]["fill"] == nodes[3]["fill"] != nodes[1]["fill"] == nodes[2]["fill"]
     edges = zip(reader.of("data-from"), reader.of("data-to"), strict=True)
@@ -252,14 +252,14 @@ def test_the_page_has_every_dispatch_once() -> None:
 def test_the_page_escapes_and_loads_nothing() -> None:
     text = page(plan(), profile(0.03).timeline())
     reader = Reader(text)
-    assert not {"b", "i", "sons", "f64"} & {tag for tag, _ in reader.found}
-    assert not {"src", "href"} & {key for _, attributes in reader.found for key in attributes}
+    assert not {"b", "i", "sons", "f64"} & {tag for tag, _ in reader.elements}
+    assert not {"src", "href"} & {key for _, attributes in reader.elements for key in attributes}
     assert "://" not in text and "@import" not in text and "url(" not in text
 
 
 def test_the_page_shows_a_measured_call() -> None:
     reader = Reader(page(plan(), profile(0.03).timeline()))
-    spans = [a for tag, a in reader.found if tag == "rect" and (a["class"] or "") == "span critical"]
+    spans = [a for tag, a in reader.elements if tag == "rect" and (a["class"] or "") == "span critical"]
     assert [span["data-of"] for span in spans] == [NAMES[0], NAMES[3], "transfer v1", NAMES[1], NAMES[2]]
     assert (spans[3]["x"], spans[3]["width"]) == ("30.0000%", "25.0000%")
 
@@ -269,18 +269,20 @@ def test_commands_that_run_at_once_lie_below_each_other() -> None:
     places = {"a": (0.0, 2.0), "b": (1.999, 3.0), "c": (2.5, 3.0), "d": (3.0, 4.0)}
     row = {"device": "cpu", "critical": False}
     line["rows"] = [{**row, "label": n, "start_us": a, "us": b - a} for n, (a, b) in places.items()]
-    spans = [a for tag, a in Reader(page(plan(), line)).found if a.get("class") == "span" and tag == "rect"]
+    spans = [
+        a for tag, a in Reader(page(plan(), line)).elements if a.get("class") == "span" and tag == "rect"
+    ]
     heights = {span["data-of"]: int(span["y"] or 0) for span in spans if span["data-of"] in places}
     assert heights["a"] == heights["b"] == heights["d"] < heights["c"]
 
 
 def test_the_page_shows_the_predicted_call() -> None:
     reader = Reader(page(plan()))
-    spans = [a for tag, a in reader.found if tag == "rect"]
+    spans = [a for tag, a in reader.elements if tag == "rect"]
     assert [span["data-of"] for span in spans] == [NAMES[0], NAMES[3], NAMES[1], NAMES[2]]
     assert (spans[2]["x"], spans[2]["width"]) == (f"{50 / 3:.4f}%", f"{100 / 3:.4f}%")
     bare = page(dataclasses.replace(plan(), prediction=None))
-    assert "rect" not in {tag for tag, _ in Reader(bare).found}
+    assert "rect" not in {tag for tag, _ in Reader(bare).elements}
 
 
 def test_a_page_of_many_dispatches_stays_small() -> None:

@@ -189,8 +189,8 @@ def test_pins() -> None:
 
 
 def test_memory_limits() -> None:
-    found = parse_memory(["vulkan=2GB", "npu:1=1.5MiB", "cpu=4096", "a=3k"])
-    assert found == (("vulkan", 2 * 10**9), ("npu:1", 3 << 19), ("cpu", 4096), ("a", 3000))
+    limits = parse_memory(["vulkan=2GB", "npu:1=1.5MiB", "cpu=4096", "a=3k"])
+    assert limits == (("vulkan", 2 * 10**9), ("npu:1", 3 << 19), ("cpu", 4096), ("a", 3000))
     for wrong in ("vulkan", "=2GB", "vulkan=", "vulkan=-1", "vulkan=2TB", "vulkan=lots"):
         with pytest.raises(typer.BadParameter, match="not DEVICE=BYTES"):
             parse_memory([wrong])

@@ -26,8 +26,8 @@ COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equa
 @pytest.mark.parametrize("dtype", INTS, ids=str)
 def test_int_arithmetic_wraps(machine, lanes, dtype):
     x, y = ints(dtype), ints(dtype)
-    found = machine.map_all({dtype: [binary(op) for op in INT_OPS]}, [x, y], [dtype] * 2, lanes=lanes)
-    for result, function in zip(found, INT_OPS.values(), strict=True):
+    results = machine.map_all({dtype: [binary(op) for op in INT_OPS]}, [x, y], [dtype] * 2, lanes=lanes)
+    for result, function in zip(results, INT_OPS.values(), strict=True):
         same(result, function(x, y))
 
 
@@ -35,8 +35,8 @@ def test_int_arithmetic_wraps(machine, lanes, dtype):
 def test_int_division_truncates(machine, lanes, dtype):
     x, y = ints(dtype), ints(dtype)
     y[(y == 0) | (y.astype(np.int64) == -1)] = 7  # outside the contract of the instruction
-    found = machine.map_all({dtype: [binary("div"), binary("rem")]}, [x, y], [dtype] * 2, lanes=lanes)
-    for result, op in zip(found, ("div", "rem"), strict=True):
+    results = machine.map_all({dtype: [binary("div"), binary("rem")]}, [x, y], [dtype] * 2, lanes=lanes)
+    for result, op in zip(results, ("div", "rem"), strict=True):
         same(result, reference.apply(op, [x, y], dtype, dtype))
 
 
@@ -44,9 +44,9 @@ def test_int_division_truncates(machine, lanes, dtype):
 def test_shifts(machine, lanes, dtype):
     x = ints(dtype)
     amount = RNG.integers(0, dtype.bits, x.size).astype(dtype.numpy)
-    found = machine.map_all({dtype: [binary("shl"), binary("shr")]}, [x, amount], [dtype] * 2, lanes=lanes)
-    same(found[0], np.left_shift(x, amount))
-    same(found[1], np.right_shift(x, amount))
+    results = machine.map_all({dtype: [binary("shl"), binary("shr")]}, [x, amount], [dtype] * 2, lanes=lanes)
+    same(results[0], np.left_shift(x, amount))
+    same(results[1], np.right_shift(x, amount))
 
 
 @pytest.mark.parametrize("dtype", INTS, ids=str)
@@ -55,26 +55,26 @@ def test_int_unary(machine, lanes, dtype):
     ops = {"not": np.invert}
     if dtype.is_signed:
         ops |= {"neg": np.negative, "abs": np.abs}
-    found = machine.map_all({dtype: [unary(op) for op in ops]}, [x], [dtype], lanes=lanes)
-    for result, function in zip(found, ops.values(), strict=True):
+    results = machine.map_all({dtype: [unary(op) for op in ops]}, [x], [dtype], lanes=lanes)
+    for result, function in zip(results, ops.values(), strict=True):
         same(result, function(x))
 
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 def test_float_arithmetic(machine, lanes, dtype):
     x, y = floats(dtype), floats(dtype)
-    found = machine.map_all({dtype: [binary(op) for op in FLOAT_OPS]}, [x, y], [dtype] * 2, lanes=lanes)
+    results = machine.map_all({dtype: [binary(op) for op in FLOAT_OPS]}, [x, y], [dtype] * 2, lanes=lanes)
     with np.errstate(all="ignore"):
-        for result, function in zip(found, FLOAT_OPS.values(), strict=True):
+        for result, function in zip(results, FLOAT_OPS.values(), strict=True):
             same(result, function(x, y))
 
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 def test_float_unary_is_exact(machine, lanes, dtype):
     x = floats(dtype)
-    found = machine.map_all({dtype: [unary(op) for op in FLOAT_UNARY]}, [x], [dtype], lanes=lanes)
+    results = machine.map_all({dtype: [unary(op) for op in FLOAT_UNARY]}, [x], [dtype], lanes=lanes)
     number = ~np.isnan(x)
-    for result, function in zip(found, FLOAT_UNARY.values(), strict=True):
+    for result, function in zip(results, FLOAT_UNARY.values(), strict=True):
         same(result, function(x))
         np.testing.assert_array_equal(np.signbit(result)[number], np.signbit(function(x))[number])
 
@@ -118,36 +118,36 @@ def test_div_sqrt_and_fma(machine, lanes, dtype):
     # A GPU may be 2.5 ulp off in a division and in a square root.
     tolerance = (4 if machine.is_gpu else 0) * float(np.finfo(dtype.numpy).eps)
     with np.errstate(all="ignore"):
-        found = machine.map(lambda b, p, q: b.binary("div", p, q), [x, y], [dtype] * 3, lanes=lanes)
-        np.testing.assert_allclose(found, x / y, rtol=tolerance)
-        found = machine.map(lambda b, p: b.unary("sqrt", p), [x], [dtype] * 2, lanes=lanes)
-        np.testing.assert_allclose(found, np.sqrt(x), rtol=tolerance)
-        found = machine.map(lambda b, p, q, r: b.fma(p, q, r), [x, y, z], [dtype] * 4, lanes=lanes)
+        actual = machine.map(lambda b, p, q: b.binary("div", p, q), [x, y], [dtype] * 3, lanes=lanes)
+        np.testing.assert_allclose(actual, x / y, rtol=tolerance)
+        actual = machine.map(lambda b, p: b.unary("sqrt", p), [x], [dtype] * 2, lanes=lanes)
+        np.testing.assert_allclose(actual, np.sqrt(x), rtol=tolerance)
+        actual = machine.map(lambda b, p, q, r: b.fma(p, q, r), [x, y, z], [dtype] * 4, lanes=lanes)
         product = x.astype(np.longdouble) * y
         # Two roundings are allowed, so the product's own error may remain where the sum cancels.
         error = float(np.finfo(dtype.numpy).eps) * (np.abs(product) + np.abs(z))
         expected = (product + z).astype(dtype.numpy)
         finite = np.isfinite(expected) & np.isfinite(product.astype(dtype.numpy))
-        assert np.all(np.abs(found - expected)[finite] <= error[finite])
-        same(np.isnan(found), np.isnan(expected))
+        assert np.all(np.abs(actual - expected)[finite] <= error[finite])
+        same(np.isnan(actual), np.isnan(expected))
 
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 def test_float_rem_is_exact(machine, lanes, dtype):
     x, y = floats(dtype), floats(dtype)
-    found = machine.map(lambda b, p, q: b.binary("rem", p, q), [x, y], [dtype] * 3, lanes=lanes)
+    actual = machine.map(lambda b, p, q: b.binary("rem", p, q), [x, y], [dtype] * 3, lanes=lanes)
     with np.errstate(all="ignore"):
-        same(found, np.fmod(x, y))
+        same(actual, np.fmod(x, y))
 
 
 def test_exact_products_keep_their_rounding_error(machine, lanes):
     # x*x rounded, subtracted from x*x fused, would leave the rounding error instead of 0.
     x = floats()
-    found = machine.map(
+    actual = machine.map(
         lambda b, p: b.exact("sub", b.exact("mul", p, p), b.exact("mul", p, p)), [x], [F32, F32], lanes=lanes
     )
     finite = np.abs(x) < 1e18
-    assert not found[finite].any()
+    assert not actual[finite].any()
 
 
 @pytest.mark.parametrize("dtype", [F32, F64, *INTS, BOOL], ids=str)
@@ -155,8 +155,8 @@ def test_comparisons(machine, lanes, dtype):
     x = values(dtype)
     y = np.where(RNG.random(x.size) < 0.3, x, RNG.permutation(x))
     bodies = [lambda b, p, q, op=op: b.compare(op, p, q) for op in COMPARE]
-    found = machine.map_all({BOOL: bodies}, [x, y], [dtype] * 2, lanes=lanes)
-    for result, function in zip(found, COMPARE.values(), strict=True):
+    results = machine.map_all({BOOL: bodies}, [x, y], [dtype] * 2, lanes=lanes)
+    for result, function in zip(results, COMPARE.values(), strict=True):
         same(result, function(x, y))
 
 
@@ -164,11 +164,11 @@ def test_comparisons(machine, lanes, dtype):
 def test_bool_logic(machine, lanes, op):
     x, y = values(BOOL), values(BOOL)
     if op == "not":
-        found = machine.map(lambda b, p: b.unary("not", p), [x], [BOOL] * 2, lanes=lanes)
-        same(found, ~x)
+        actual = machine.map(lambda b, p: b.unary("not", p), [x], [BOOL] * 2, lanes=lanes)
+        same(actual, ~x)
         return
-    found = machine.map(lambda b, p, q: b.binary(op, p, q), [x, y], [BOOL] * 3, lanes=lanes)
-    same(found, {"and": x & y, "or": x | y, "xor": x ^ y}[op])
+    actual = machine.map(lambda b, p, q: b.binary(op, p, q), [x, y], [BOOL] * 3, lanes=lanes)
+    same(actual, {"and": x & y, "or": x | y, "xor": x ^ y}[op])
 
 
 # Types ------------------------------------------------------------------------------------------
@@ -176,11 +176,11 @@ def test_bool_logic(machine, lanes, op):
 def test_casts(machine, lanes, source):
     x = values(source)
     bodies = {to: [lambda b, p, to=to: b.cast(p, to)] for to in ALL}
-    found = machine.map_all(bodies, [x], [source], lanes=lanes)
+    results = machine.map_all(bodies, [x], [source], lanes=lanes)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)
         register = reference.to_register(x, source)
-        for result, to in zip(found, ALL, strict=True):
+        for result, to in zip(results, ALL, strict=True):
             expected = reference.to_storage(reference.cast(register, source, to), to)
             if source is F64 and to in (DType.F16, DType.BF16, DType.F8):
                 # The reference rounds to f32 first; one rounding may end nearer to the argument.
@@ -193,31 +193,31 @@ def test_casts(machine, lanes, source):
 def test_bitcasts(machine, lanes, source):
     x = values(source)
     for target in (d for d in ALL if d.bits == source.bits and d is not BOOL):
-        found = machine.map(lambda b, p, to=target: b.bitcast(p, to), [x], [source, target], lanes=lanes)
+        actual = machine.map(lambda b, p, to=target: b.bitcast(p, to), [x], [source, target], lanes=lanes)
         bits = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}[source.bits]
         regular = x == x  # the bits of a NaN may change on the way
-        np.testing.assert_array_equal(found.view(bits)[regular], x.view(bits)[regular])
+        np.testing.assert_array_equal(actual.view(bits)[regular], x.view(bits)[regular])
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_constants_select_and_copies(machine, lanes, dtype):
     x, y = values(dtype), RNG.permutation(values(dtype))
     flags = RNG.integers(0, 2, x.size).astype(np.bool_)
-    found = machine.map(
+    actual = machine.map(
         lambda b, c, p, q: b.select(c, p, q), [flags, x, y], [BOOL, dtype, dtype, dtype], lanes=lanes
     )
-    same(found, np.where(flags, x, y))
+    same(actual, np.where(flags, x, y))
     literal = 1 if dtype is BOOL else 5
-    found = machine.map(lambda b, p: b.const(literal, dtype, p.type.lanes), [x], [dtype, dtype], lanes=lanes)
-    same(found, np.full_like(x, literal))
+    actual = machine.map(lambda b, p: b.const(literal, dtype, p.type.lanes), [x], [dtype, dtype], lanes=lanes)
+    same(actual, np.full_like(x, literal))
 
 
 def test_a_scalar_condition_selects_whole_vectors(machine, lanes):
     x = floats()
-    found = machine.map(
+    actual = machine.map(
         lambda b, p: b.select(b.compare("gt", b.idx(2), b.idx(1)), p, b.unary("neg", p)),
         [x],
         [F32, F32],
         lanes=lanes,
     )
-    same(found, x)
+    same(actual, x)

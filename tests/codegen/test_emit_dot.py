@@ -46,11 +46,11 @@ def values(dtype, size):
 def host_targets():
     """This CPU, and the same without the instructions, one group after another."""
     features = cpu_target.parse("cpu").features
-    found = ["cpu"]
+    targets = ["cpu"]
     for missing in ("avx512bf16", "avx512vnni", "avxvnni", "avx512f", "avx2", "i8mm", "dotprod", "bf16"):
         if missing in features:
-            found.append(f"{found[-1] if found[-1] != 'cpu' else 'cpu:host'},-{missing}")
-    return found
+            targets.append(f"{targets[-1] if targets[-1] != 'cpu' else 'cpu:host'},-{missing}")
+    return targets
 
 
 @pytest.mark.parametrize("target", host_targets())

@@ -20,32 +20,32 @@ def test_lanes_are_taken_and_put(machine, dtype):
     x = values(dtype)
 
     def rotate(b, p):
-        found = b.splat(b.extract(p, 0), n)
+        rotated = b.splat(b.extract(p, 0), n)
         for lane in range(n):
-            found = b.insert(found, b.extract(p, (lane + 1) % n), lane)
-        return found
+            rotated = b.insert(rotated, b.extract(p, (lane + 1) % n), lane)
+        return rotated
 
-    found = machine.map(rotate, [x], [dtype, dtype], lanes=n)
+    rotated = machine.map(rotate, [x], [dtype, dtype], lanes=n)
     whole = x.size // n * n
-    same(found[:whole], np.roll(x[:whole].reshape(-1, n), -1, axis=1).ravel())
+    same(rotated[:whole], np.roll(x[:whole].reshape(-1, n), -1, axis=1).ravel())
 
 
 @pytest.mark.parametrize("dtype", [F32, I32], ids=str)
 def test_lanes_of_two_vectors_are_shuffled(machine, dtype):
     x = values(dtype)
     x, y = x[: x.size // 4 * 4], x[: x.size // 4 * 4][::-1].copy()
-    found = machine.map(lambda b, p, q: b.shuffle(p, q, (0, 2, 5, 7)), [x, y], [dtype] * 3, lanes=4)
+    actual = machine.map(lambda b, p, q: b.shuffle(p, q, (0, 2, 5, 7)), [x, y], [dtype] * 3, lanes=4)
     picked = np.concatenate([x.reshape(-1, 4), y.reshape(-1, 4)], axis=1)[:, [0, 2, 5, 7]]
-    same(found[: picked.size], picked.ravel())
+    same(actual[: picked.size], picked.ravel())
 
 
 @pytest.mark.parametrize("dtype", INTS, ids=str)
 def test_iota(machine, dtype):
     n = 4
-    found = machine.map(
+    actual = machine.map(
         lambda b, p: b.add(p, b.iota(n, dtype)), [np.zeros(12, dtype.numpy)], [dtype] * 2, lanes=n
     )
-    same(found, np.tile(np.arange(n), 3).astype(dtype.numpy))
+    same(actual, np.tile(np.arange(n), 3).astype(dtype.numpy))
 
 
 # Memory -----------------------------------------------------------------------------------------
@@ -175,8 +175,8 @@ def test_subgroup_reduce(machine, combiner, dtype):
     )
     i = b.local_id(0)
     b.store(b.bindings[1], i, b.inst("subgroup_reduce", (b.const(1, I32),), KType(I32), combiner="add"))
-    found = b.inst("subgroup_reduce", (b.load(b.bindings[0], i),), KType(dtype), combiner=combiner)
-    b.store(b.bindings[2], i, found)
+    total = b.inst("subgroup_reduce", (b.load(b.bindings[0], i),), KType(dtype), combiner=combiner)
+    b.store(b.bindings[2], i, total)
     x = values(dtype)[:threads] if not dtype.is_float else RNG.uniform(0.5, 1.5, threads).astype(np.float32)
     sizes, out = np.zeros(threads, np.int32), np.zeros_like(x)
     machine.run(b.build(), [x, sizes, out])

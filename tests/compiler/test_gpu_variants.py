@@ -94,11 +94,11 @@ def test_a_device_nobody_meant_gets_the_first_that_runs(monkeypatch, model):
     plan = dataclasses.replace(first, variants=(second, *others[1:]))
     present(monkeypatch, device("Some GPU", "adreno"))
     assert target_of(choose_variant(plan)) == "vulkan:mali-g715"
-    found = check_variants(plan)
-    assert "lacks cooperative_matrix" in found[0].refusal
-    assert "shared_memory>=49152" in found[1].refusal
-    assert best_variant(found) is found[2]
-    assert not any(check.made_for for check in found)
+    verdicts = check_variants(plan)
+    assert "lacks cooperative_matrix" in verdicts[0].refusal
+    assert "shared_memory>=49152" in verdicts[1].refusal
+    assert best_variant(verdicts) is verdicts[2]
+    assert not any(check.made_for for check in verdicts)
 
 
 def test_the_first_device_that_runs_any_decides(monkeypatch, model):

@@ -27,18 +27,18 @@ def segments(plan):
 
 def ancestors(plan):
     """Every segment with the segments certain to have ended before it starts."""
-    found = {}
+    before = {}
 
     def visit(key):
-        if key not in found:
-            found[key] = set()
+        if key not in before:
+            before[key] = set()
             for other in segments(plan)[key].wait:
-                found[key] |= {other} | visit(other)
-        return found[key]
+                before[key] |= {other} | visit(other)
+        return before[key]
 
     for key in segments(plan):
         visit(key)
-    return found
+    return before
 
 
 def accesses(plan):

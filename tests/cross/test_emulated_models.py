@@ -88,6 +88,6 @@ def test_models_match_pytorch(cpu):
         options = CompileOptions(targets=(target,), placement=PlacementOptions(fallback="error"), cache=False)
         model = compile_graph(graph, options)
         batch.call(model, batch.load(model), inputs)
-    for name, (found,) in zip(names, batch.run(), strict=True):
+    for name, (actual,) in zip(names, batch.run(), strict=True):
         expected, tolerance = imported(name)[2], MODELS[name][1]
-        compare([np.asarray(found, np.float32)], [expected], tolerance, tolerance)
+        compare([np.asarray(actual, np.float32)], [expected], tolerance, tolerance)

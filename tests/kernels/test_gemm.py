@@ -84,8 +84,8 @@ def test_what_loads_a_weight_needs_no_hash():
 
     b = GraphBuilder()
     w = b.constant("w", Constant("w", Loader()), (24, 40), F32)
-    made = compile_graph(b.build([unary(b, "exp", w)]), CompileOptions(targets=("cpu",)))
-    assert [spec.shape for spec, _ in made.weights] == [(24, 40)]
+    compiled = compile_graph(b.build([unary(b, "exp", w)]), CompileOptions(targets=("cpu",)))
+    assert [spec.shape for spec, _ in compiled.weights] == [(24, 40)]
 
 
 @pytest.mark.parametrize(("m", "k", "n"), [(301, 24, 200), (96, 40, 232), (64, 33, 200)])
@@ -93,21 +93,21 @@ def test_rows_that_caches_do_not_hold_are_taken_in_groups(m, k, n, monkeypatch):
     monkeypatch.setattr(gemm, "GROUPED_BYTES", 4096)
     monkeypatch.setattr(gemm, "GROUP_BYTES", 2500)
     graph, inputs = linear(m, k, n, "residual")
-    made = compile_graph(graph, CompileOptions(targets=("cpu",), cache=False))
-    (step,) = [s for part in made.plan.devices[0].segments for s in part.steps if hasattr(s, "grid")]
+    compiled = compile_graph(graph, CompileOptions(targets=("cpu",), cache=False))
+    (step,) = [s for part in compiled.plan.devices[0].segments for s in part.steps if hasattr(s, "grid")]
     assert step.grid[1] > 1 and step.grid[2] > 1
-    compare(outputs(_model(made), inputs), interpret(graph, inputs))
+    compare(outputs(_model(compiled), inputs), interpret(graph, inputs))
 
 
 @pytest.mark.parametrize("least", [1, 16])
-def test_symbolic_rows(least):
-    rows = dims.symbol(Dim("rows", least, 100))
+def test_symbolic_rows(lower):
+    rows = dims.symbol(Dim("rows", lower, 100))
     b = GraphBuilder()
     y = matmul(b, b.input("x", (rows, 40), F32), weight(b, 40, 56))
     graph = b.build([relu6(b, y)])
     with compiled(graph, "cpu") as model:
-        for size in {least, 3, 7, 8, 9, 16, 31, 100}:
-            if size >= least:
+        for size in {lower, 3, 7, 8, 9, 16, 31, 100}:
+            if size >= lower:
                 inputs = [random(size, 40)]
                 compare(outputs(model, inputs), interpret(graph, inputs))
 
@@ -138,24 +138,24 @@ def test_every_tile_gives_the_same():
         ):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(gemm, "choose", lambda *_, tile=tile: tile)
-                made = compile_graph(graph, CompileOptions(targets=("cpu",), cache=False))
-            compare(outputs(_model(made), inputs), expected)
+                compiled = compile_graph(graph, CompileOptions(targets=("cpu",), cache=False))
+            compare(outputs(_model(compiled), inputs), expected)
 
 
-def _model(made):
+def _model(artifact):
     from mansard.api import Model
     from mansard.artifact.resources import MemoryResources
 
-    return Model(made.plan, MemoryResources(made.executables, made.weights))
+    return Model(artifact.plan, MemoryResources(artifact.executables, artifact.weights))
 
 
 def test_one_packed_copy_is_stored(tmp_path):
     import mansard
 
     graph, inputs = linear(32, 24, 40, "none")
-    made = compile_graph(graph, CompileOptions(targets=("cpu",)))
-    assert [spec.shape for spec, _ in made.weights] == [(3, 24, 16)]
-    with _model(made) as model:
+    compiled = compile_graph(graph, CompileOptions(targets=("cpu",)))
+    assert [spec.shape for spec, _ in compiled.weights] == [(3, 24, 16)]
+    with _model(compiled) as model:
         model.save(tmp_path / "m.mansard")
     with mansard.load(tmp_path / "m.mansard") as model:
         compare(outputs(model, inputs), interpret(graph, inputs))
@@ -166,10 +166,10 @@ def test_a_weight_with_two_readers_stays_dense():
     w = weight(b, 24, 40)
     x = [b.input("x", (32, 24), F32), b.input("y", (48, 24), F32)]
     graph = b.build([matmul(b, v, w) for v in x])
-    made = compile_graph(graph, CompileOptions(targets=("cpu",)))
-    assert [spec.shape for spec, _ in made.weights] == [(24, 40)]
+    compiled = compile_graph(graph, CompileOptions(targets=("cpu",)))
+    assert [spec.shape for spec, _ in compiled.weights] == [(24, 40)]
     inputs = [random(32, 24), random(48, 24)]
-    compare(outputs(_model(made), inputs), interpret(graph, inputs))
+    compare(outputs(_model(compiled), inputs), interpret(graph, inputs))
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -177,5 +177,5 @@ def test_matrix_units_take_what_lies_in_whole_matrices(shape, dtype, taken):
     target = backend("vulkan").parse_target("vulkan:h200")
     form = attention_form(dispatch)
     assert bool(attention_units.tiles_for(AttentionNest(dispatch, form), target)) is taken
-    made = backend("vulkan").compile_kernel(schedule(dispatch, target, "k").kernel, target)
-    assert any(name.startswith("matrix_16x16x16") for name in made.requires) is taken
+    compiled = backend("vulkan").compile_kernel(schedule(dispatch, target, "k").kernel, target)
+    assert any(name.startswith("matrix_16x16x16") for name in compiled.requires) is taken

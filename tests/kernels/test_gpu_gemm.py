@@ -209,13 +209,13 @@ def test_tiles_respect_the_target():
     product = analyse(nest)
     for text in (BASELINE, "vulkan:1.3+workgroup=256+shared=49152", "vulkan:1.3+workgroup=64"):
         target = BACKEND.parse_target(text)
-        found = tiles(nest, product, target)
-        assert found
-        for tile in found:
+        candidates = tiles(nest, product, target)
+        assert candidates
+        for tile in candidates:
             assert tile.invocations <= target.workgroup_invocations
             assert tile.shared_vectors(product) * 16 <= target.shared_memory_bytes
         offered = tiled.candidates(nest, target)
-        assert offered[0] == found[0].parameters() and GemmTile.of(offered[0]) == found[0]
+        assert offered[0] == candidates[0].parameters() and GemmTile.of(offered[0]) == candidates[0]
         for parameters in offered[:3]:
             kernel = tiled.schedule(nest, target, "k", parameters).kernel
             assert BACKEND.compile_kernel(kernel, target).format == "spirv"

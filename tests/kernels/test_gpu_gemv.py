@@ -131,14 +131,14 @@ def test_every_choice_of_parameters(device, transposed, dynamic):
     graph, arrays = product(2, 70, 264, BF16, BF16, transposed=transposed)
     (expected,) = interpret(graph, arrays)
     nest = nest_of(graph)
-    found = gemv.candidates(nest, kernel)
-    assert len(found) == len(set(found)) > 10
-    for parameters in found[:: max(1, len(found) // 12)]:
-        made = gemv.schedule(nest_of(graph), kernel, "product", parameters)
+    choices = gemv.candidates(nest, kernel)
+    assert len(choices) == len(set(choices)) > 10
+    for parameters in choices[:: max(1, len(choices) // 12)]:
+        scheduled = gemv.schedule(nest_of(graph), kernel, "product", parameters)
         y = np.zeros_like(expected)
-        params = [dims.evaluate(p, {}) for p in made.params]
-        grid = tuple(dims.evaluate(g, {}) for g in made.grid)
-        Machine("vulkan").run(made.kernel, [*arrays, y], params, grid)
+        params = [dims.evaluate(p, {}) for p in scheduled.params]
+        grid = tuple(dims.evaluate(g, {}) for g in scheduled.grid)
+        Machine("vulkan").run(scheduled.kernel, [*arrays, y], params, grid)
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -154,8 +154,8 @@ def test_indices_of_64_bits(device, monkeypatch):
     for transposed in (True, False):
         graph, arrays = product(2, 50, 256, BF16, BF16, transposed=transposed, bias=True)
         options = CompileOptions(targets=(device,), placement=PlacementOptions(fallback="error"), cache=False)
-        made = compile_graph(graph, options)
-        with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
+        compiled = compile_graph(graph, options)
+        with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
             compare(outputs(model, arrays), interpret(graph, arrays), rtol=2e-5, atol=2e-5)
 
 

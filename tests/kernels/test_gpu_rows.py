@@ -117,12 +117,12 @@ def test_all_and_any_of_bools(device):
     flag = Arg(0, DType.BOOL)
     b = GraphBuilder()
     x = b.input("x", (4, 300), DType.BOOL)
-    made = [
+    reductions = [
         b.generic([x], [IndexMap.identity(2)], (4, 300), flag, reduced=1, combiner=c) for c in ("and", "or")
     ]
     mask = RNG.random((4, 300)) < 0.99
     mask[1], mask[2] = True, False
-    check(b.build(made), [mask], device)
+    check(b.build(reductions), [mask], device)
 
 
 # Rows that lie across memory ------------------------------------------------------------------------
@@ -216,10 +216,12 @@ def run_all(graph, schedule, inputs, count):
     assert len(set(tried)) == len(tried) >= count
     (expected,) = interpret(graph, inputs)
     for parameters in tried:
-        made = choose.TUNABLE[schedule].schedule(nest, target, "k", parameters)
+        scheduled = choose.TUNABLE[schedule].schedule(nest, target, "k", parameters)
         out = np.full_like(expected, -7)
-        grid = tuple(dims.evaluate(d, {}) for d in made.grid)
-        Machine("vulkan").run(made.kernel, [*inputs, out], [dims.evaluate(p, {}) for p in made.params], grid)
+        grid = tuple(dims.evaluate(d, {}) for d in scheduled.grid)
+        Machine("vulkan").run(
+            scheduled.kernel, [*inputs, out], [dims.evaluate(p, {}) for p in scheduled.params], grid
+        )
         np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5, err_msg=str(parameters))
 
 
@@ -405,9 +407,9 @@ def test_scatters_into_states_in_place(device, combiner):
     expected = np.zeros((16, 32), np.float32)
     with compiled(graph, device) as model:
         for _ in range(2):
-            (found,) = outputs(model, [numbers, rows_])
+            (output,) = outputs(model, [numbers, rows_])
             for n, (k,) in enumerate(numbers):
                 if 0 <= k < 16:
                     expected[k] = rows_[n] + (expected[k] if combiner else 0)
-            np.testing.assert_allclose(found, -expected, rtol=1e-6)
+            np.testing.assert_allclose(output, -expected, rtol=1e-6)
         assert [before == after for before, after in model.plan.states] == [True]

@@ -170,5 +170,5 @@ def test_layout_passes_keep_the_meaning():
     for case in (graph, b.build([flat, total, both, y])):
         image = run_passes(case, (*canonical_steps(), read_padding, eliminate_dead, channels_last))
         assert "else 0.0" in str(image) or case is not graph
-        for found, expected in zip(interpret(image, inputs), interpret(case, inputs), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        for actual, expected in zip(interpret(image, inputs), interpret(case, inputs), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)

@@ -135,8 +135,8 @@ def test_demo_refuses_no_sentences() -> None:
 def test_sentences_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("from input\n\n  second  \n"))
     (tmp_path / "s.txt").write_text("from a file\n")
-    found = read_sentences(["first", "-"], tmp_path / "s.txt")
-    assert found == ["first", "from input", "second", "from a file"]
+    sentences = read_sentences(["first", "-"], tmp_path / "s.txt")
+    assert sentences == ["first", "from input", "second", "from a file"]
 
 
 def test_unknown_device_is_one_line() -> None:

@@ -20,8 +20,10 @@ def test_a_divided_minilm(tmp_path):
         expected = model.module(*model.args).numpy()
     placement = mansard.PlacementOptions(split="all")
     path = tmp_path / "divided.mansard"
-    with mansard.compile(model.module, model.args, devices=["cpu", "vulkan"], placement=placement) as made:
-        made.save(path)
+    with mansard.compile(
+        model.module, model.args, devices=["cpu", "vulkan"], placement=placement
+    ) as compiled:
+        compiled.save(path)
     with mansard.load(path) as loaded:
         for _ in range(4):
             np.testing.assert_allclose(loaded(*(a.numpy() for a in model.args)), expected, atol=1e-4)

@@ -38,16 +38,16 @@ def test_nothing_is_copied_between_devices_that_share_memory(case, split, tmp_pa
         (name, "cpu" if SPLITS[split](number, len(names)) else "vulkan") for number, name in enumerate(names)
     )
     placement = mansard.PlacementOptions(pins=pins)
-    made = mansard.compile(model.module, model.args, devices=["cpu", "vulkan"], placement=placement)
-    if not all(slot.device.capabilities.unified_memory for slot in made.bind().slots):
+    compiled = mansard.compile(model.module, model.args, devices=["cpu", "vulkan"], placement=placement)
+    if not all(slot.device.capabilities.unified_memory for slot in compiled.bind().slots):
         pytest.skip("the devices have memory of their own")
-    assert min(sum(d.device == name for d in made.plan.decisions) for name in ("cpu", "vulkan")) > 10
-    made.save(tmp_path / "split.mansard")
-    made.close()
+    assert min(sum(d.device == name for d in compiled.plan.decisions) for name in ("cpu", "vulkan")) > 10
+    compiled.save(tmp_path / "split.mansard")
+    compiled.close()
     with mansard.load(tmp_path / "split.mansard") as loaded:
         for _ in range(2):
-            found = loaded(*(arg.numpy() for arg in model.args))
-            np.testing.assert_allclose(found, expected, atol=1e-4)
+            actual = loaded(*(arg.numpy() for arg in model.args))
+            np.testing.assert_allclose(actual, expected, atol=1e-4)
         assert (loaded.stats.device_copies, loaded.stats.device_bytes) == (0, 0)
         assert loaded.plan.prediction.copied_bytes == 0
         # The host's own copies are those of inputs and outputs at most, one each.

@@ -28,7 +28,7 @@ bf16 = 1e11
 
 
 @pytest.fixture(scope="module")
-def found(plugin, tmp_path_factory):
+def report(plugin, tmp_path_factory):
     driver = registry.driver("vulkan")
     if driver is None or not any(info.supported for info in driver.devices()):
         pytest.skip("no Vulkan device")
@@ -42,24 +42,24 @@ def found(plugin, tmp_path_factory):
 pytestmark = pytest.mark.vulkan
 
 
-def test_every_device_has_a_part_and_the_answer_is_pytorchs(found):
-    assert set(found["dispatches"]) == {"cpu", "vulkan", "npu"}
-    assert found["dispatches"]["npu"] == 2 and found["dispatches"]["vulkan"] == 1
-    assert set(found["types"]) == {"u8"}
+def test_every_device_has_a_part_and_the_answer_is_pytorchs(report):
+    assert set(report["dispatches"]) == {"cpu", "vulkan", "npu"}
+    assert report["dispatches"]["npu"] == 2 and report["dispatches"]["vulkan"] == 1
+    assert set(report["types"]) == {"u8"}
     # What rounds to another step by a hair moves a probability by less than this.
-    assert found["error"] < 1e-3
+    assert report["error"] < 1e-3
 
 
-def test_the_npu_works_while_the_others_do(found):
-    assert found["npu with cpu"] and found["npu with vulkan"]
+def test_the_npu_works_while_the_others_do(report):
+    assert report["npu with cpu"] and report["npu with vulkan"]
 
 
-def test_the_trace_has_a_track_for_each_device_and_for_all_at_once(found):
+def test_the_trace_has_a_track_for_each_device_and_for_all_at_once(report):
     for device in ("cpu", "vulkan", "npu"):
-        assert f"{device} queue" in found["tracks"]
-    assert "all busy" in found["tracks"]
-    assert found["page"] > 10_000
+        assert f"{device} queue" in report["tracks"]
+    assert "all busy" in report["tracks"]
+    assert report["page"] > 10_000
 
 
-def test_what_the_npu_refuses_has_a_reason(found):
-    assert any("it has functions for products and convolutions alone" in r for r in found["reasons"])
+def test_what_the_npu_refuses_has_a_reason(report):
+    assert any("it has functions for products and convolutions alone" in r for r in report["reasons"])

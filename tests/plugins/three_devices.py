@@ -39,7 +39,7 @@ def network() -> nn.Module:
     )
 
 
-def together(rows: list[tuple[str, int, int]], one: str, other: str) -> bool:
+def overlap(rows: list[tuple[str, int, int]], one: str, other: str) -> bool:
     """Whether commands of two devices ran at the same moment."""
     return any(a[1] < b[2] and b[1] < a[2] for a in rows if a[0] == one for b in rows if b[0] == other)
 
@@ -59,17 +59,17 @@ def main(requests: int) -> None:
     profile = model.profile(images[:1], requests=requests, in_flight=4)
     rows = [(row.slot, row.start_ns, row.end_ns) for row in profile.rows]
     trace = trace_document(profile.rows, {}, "network", profile.all_busy)
-    found = {
+    report = {
         "error": error,
         "dispatches": dict(model.explain().totals),
         "reasons": [str(cost) for row in model.plan.decisions for cost in row.costs.values()],
         "types": [row.dtype for row in model.plan.decisions if "contraction" in row.ops],
-        "npu with cpu": together(rows, "npu", "cpu"),
-        "npu with vulkan": together(rows, "npu", "vulkan"),
+        "npu with cpu": overlap(rows, "npu", "cpu"),
+        "npu with vulkan": overlap(rows, "npu", "vulkan"),
         "tracks": [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"],
         "page": len(page(model.plan, profile.timeline())),
     }
-    print(json.dumps(found))
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

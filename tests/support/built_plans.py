@@ -101,15 +101,16 @@ def planned(graph, slots, initial, choose, along="rows") -> Made:
     symbols = [Dim(f"part{i}", UNIT, SIDE - UNIT * (slots - 1), UNIT) for i in range(slots - 1)]
     first = [dims.symbol(dim) for dim in symbols]
     sizes = (*first, dims.add(SIDE, *(dims.mul(size, -1) for size in first)))
-    chosen = {d: found for d in fused.dispatches if (found := axes(fused, d))}
+    chosen = {d: partition_axes for d in fused.dispatches if (partition_axes := axes(fused, d))}
     divisions = [
-        DispatchPartition(d, found[0 if along == "rows" else -1], sizes) for d, found in chosen.items()
+        DispatchPartition(d, partition_axes[0 if along == "rows" else -1], sizes)
+        for d, partition_axes in chosen.items()
     ]
-    made = partition(fused, divisions, symbols)
-    divided = take_views(fuse(made.graph))
+    partitioned = partition(fused, divisions, symbols)
+    divided = take_views(fuse(partitioned.graph))
     maker = {v: d for d in divided.dispatches for v in d.outputs}
-    pieces = [[maker[divided.base(v)] for v in results] for results in made.pieces]
-    device_of = {piece: slot for own in pieces for slot, piece in enumerate(own)}
+    pieces = [[maker[divided.base(v)] for v in results] for results in partitioned.pieces]
+    device_of = {piece: slot for group in pieces for slot, piece in enumerate(group)}
     device_of |= {d: choose() for d in divided.dispatches if d not in device_of}
     symbols_of = tuple(dims.symbol(dim) for dim in symbols)
     kernels, entries = {}, []
@@ -121,10 +122,10 @@ def planned(graph, slots, initial, choose, along="rows") -> Made:
     code = (ExecutableRef("code", FORMAT, "fake", (), tuple(entries)),)
     targets = [DeviceTarget(f"d{i}", f"d{i}", "fake", code) for i in range(slots)]
     read = {divided.whole(v) for d in divided.dispatches for v in d.inputs}
-    weights = {v: c for v, c in made.graph.constants.items() if v in read}
+    weights = {v: c for v, c in partitioned.graph.constants.items() if v in read}
     specs = {v: WeightSpec(v.name, v.type.dtype, v.type.shape) for v in weights}
     plan = build_plan(divided, device_of, kernels, targets, specs, (), {})
-    labels = tuple(tuple(SplitPiece(i, piece.name) for i, piece in enumerate(own)) for own in pieces)
+    labels = tuple(tuple(SplitPiece(i, piece.name) for i, piece in enumerate(group)) for group in pieces)
     plan = dataclasses.replace(plan, splits=(SplitSpec("rows", SIDE, sizes, initial, labels),))
     plan = plan_from_json(plan_to_json(plan))
     resources = MemoryResources({"code": b""}, [(specs[v], c.load) for v, c in weights.items()])

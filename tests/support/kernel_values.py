@@ -45,12 +45,12 @@ def values(dtype):
         return floats(F64).astype(dtype.numpy)
 
 
-def same(found, expected):
+def same(actual, expected):
     """Equal values; NaN equals NaN."""
     if expected.dtype.kind in "iub":
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(actual, expected)
     else:
-        np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
+        np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64))
 
 
 COMBINERS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum,

@@ -44,8 +44,8 @@ class NpuBackend(Backend):
         rates = {**model.rates, "f32": min(model.rates.values())}
         link = LinkProfile(model.link, model.handoff)
         name = device.id if device is not None else self.name
-        own = (model.bandwidth, model.bandwidth, 0, rates, model.launch, link, model.unified)
-        return DeviceProfile(name, *own, vector=model.vector)
+        rates_of_model = (model.bandwidth, model.bandwidth, 0, rates, model.launch, link, model.unified)
+        return DeviceProfile(name, *rates_of_model, vector=model.vector)
 
     def refuses(self, dispatch: Dispatch, target: KernelTarget) -> str | None:
         """Why the library has no function for a dispatch."""
@@ -103,8 +103,8 @@ def _factor(product: Generic) -> str | None:
     body = product.body
     if not isinstance(body, Apply) or body.op != "mul":
         return None
-    found = {_narrowest(arg) for arg in body.args}
-    return found.pop() if len(found) == 1 else None
+    factors = {_narrowest(arg) for arg in body.args}
+    return factors.pop() if len(factors) == 1 else None
 
 
 def _narrowest(node: Scalar) -> str | None:

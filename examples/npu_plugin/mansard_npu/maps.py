@@ -76,10 +76,10 @@ def joins(op: Generic, run: Sequence[Generic]) -> bool:
     """Whether an elementwise op may follow a run: over its space, reading its results where they are made."""
     if not run:
         return True
-    made = {earlier.output for earlier in run}
-    own = IndexMap.identity(op.rank)
+    intermediates = {earlier.output for earlier in run}
+    identity = IndexMap.identity(op.rank)
     reads = zip(op.inputs, op.maps, strict=True)
-    return op.extents == run[0].extents and all(m == own for v, m in reads if v in made)
+    return op.extents == run[0].extents and all(m == identity for v, m in reads if v in intermediates)
 
 
 def _evaluate(

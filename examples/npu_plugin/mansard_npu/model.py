@@ -80,9 +80,9 @@ def _models(name: str, text: str) -> list[Model]:
         instances = raw.pop("instances", max(1, 1 + max(changes, default=0)))
         models = []
         for number in range(instances):
-            own = {**raw, **changes.get(number, {})}
-            own["rates"] = {**raw["rates"], **own["rates"]}
-            models.append(Model(**own))
+            changed = {**raw, **changes.get(number, {})}
+            changed["rates"] = {**raw["rates"], **changed["rates"]}
+            models.append(Model(**changed))
     except (TypeError, ValueError, KeyError, AttributeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{name} is no model of the simulated NPU: {error}") from error
     if not models:

@@ -128,8 +128,8 @@ class _Product:
         reduced = set(op.reduced)
         # A reduced dim of one factor alone is summed first.
         self.sides = []
-        for side, own, other in zip(sides, used, reversed(used), strict=True):
-            alone = tuple(sorted((own - other) & reduced))
+        for side, ours, other in zip(sides, used, reversed(used), strict=True):
+            alone = tuple(sorted((ours - other) & reduced))
             self.sides.append(side.sum(axis=alone, keepdims=True) if alone else side)
         both = used[0] & used[1]
         self.batch, self.depth = sorted(both - reduced), sorted(both & reduced)

@@ -59,11 +59,11 @@ def convolution():
 
 def data(graph):
     rng = np.random.default_rng(0)
-    made = []
+    arrays = []
     for value in graph.inputs:
         raw = rng.integers(-8, 8, value.type.shape)
-        made.append(raw.astype(value.type.dtype.numpy))
-    return made
+        arrays.append(raw.astype(value.type.dtype.numpy))
+    return arrays
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def data(graph):
     ids=["i8 product", "bf16 product with a function", "i8 convolution"],
 )
 def test_functions_give_the_results_of_the_reference(graph):
-    made = compile_graph(graph, CompileOptions(targets=("npu",), placement=ON_NPU))
+    compiled = compile_graph(graph, CompileOptions(targets=("npu",), placement=ON_NPU))
     inputs = data(graph)
-    with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
+    with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
         np.testing.assert_allclose(model(*inputs), interpret(graph, inputs)[0], rtol=1e-6)
 
 
@@ -111,11 +111,11 @@ def test_what_it_has_no_function_for_is_refused_with_the_reason():
 
 def test_a_call_takes_the_time_of_the_model():
     graph = narrow_matmul(DType.BF16, F32)
-    made = compile_graph(graph, CompileOptions(targets=("npu",), placement=ON_NPU))
+    artifact = compile_graph(graph, CompileOptions(targets=("npu",), placement=ON_NPU))
     (model,) = read_models()
     expected = model.call_seconds("bf16", 2 * 24 * 56 * 40, 0, 2 * (24 * 40 + 40 * 56) + 4 * 24 * 56)
     inputs = data(graph)
-    with Model(made.plan, MemoryResources(made.executables, made.weights)) as compiled:
+    with Model(artifact.plan, MemoryResources(artifact.executables, artifact.weights)) as compiled:
         rows = compiled.profile(*inputs).rows
     assert any("contraction" in row.label for row in rows)
     assert rows[-1][3] - rows[0][2] >= expected * 1e9
@@ -148,8 +148,8 @@ def test_commands_follow_each_other_in_simulated_time():
 def test_what_the_host_was_too_slow_for_is_counted_and_not_made_up_for():
     clock = Clock()
     clock.spend(time.perf_counter() - 1.0, 0.5)
-    found = clock.overruns()
-    assert (found.commands, found.overruns) == (1, 1) and found.seconds >= 0.5 - CARRIED
+    late = clock.overruns()
+    assert (late.commands, late.overruns) == (1, 1) and late.seconds >= 0.5 - CARRIED
     assert spent(clock, 0.01) >= 0.01 - CARRIED
 
 
@@ -296,8 +296,8 @@ def test_a_model_on_two_npus_runs_on_both(configured):
     x = b.input("x", (16, 32), DType.I8)
     weights = [b.input(f"w{n}", (32, 16), DType.I8) for n in range(2)]
     body, reads = product(DType.I8, DType.I32), [maps(0, 2), maps(2, 1)]
-    made = [b.generic([x, w], reads, (16, 16, 32), body, reduced=1, combiner="add") for w in weights]
-    graph = b.build(made)
+    products = [b.generic([x, w], reads, (16, 16, 32), body, reduced=1, combiner="add") for w in weights]
+    graph = b.build(products)
     placement = PlacementOptions(fallback="error", min_share=0.5)
     compiled = compile_graph(graph, CompileOptions(targets=("npu:0", "npu:1"), placement=placement))
     assert [device.name for device in compiled.plan.devices] == ["npu:0", "npu:1"]
@@ -358,10 +358,10 @@ def test_plans_tell_that_it_takes_arrays_of_the_caller():
 
 def test_placement_predicts_what_the_model_says():
     graph = narrow_matmul(DType.BF16, F32, lambda b, y: unary(b, "tanh", binary(b, "add", y, y)))
-    made = compile_graph(graph, CompileOptions(targets=("npu",), placement=ON_NPU))
+    compiled = compile_graph(graph, CompileOptions(targets=("npu",), placement=ON_NPU))
     (model,) = read_models()
     moved = 2 * (24 * 40 + 40 * 56) + 4 * 24 * 56
     fused = 24 * 56 * (1 + 12)
     expected = model.call_seconds("bf16", 2 * 24 * 56 * 40, fused, moved)
-    (decision,) = made.plan.decisions
+    (decision,) = compiled.plan.decisions
     assert decision.costs["npu"] == pytest.approx(1e3 * expected, rel=1e-3)

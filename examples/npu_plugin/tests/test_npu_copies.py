@@ -65,26 +65,28 @@ def chains(places):
 def test_only_what_the_plan_says_is_copied(npus, places):
     graph, devices = chains(places), tuple(dict.fromkeys(places))
     pins = tuple((f"step {n}", device) for n, device in enumerate(places))
-    made = compile_graph(graph, CompileOptions(devices, PlacementOptions(pins=pins)))
+    compiled = compile_graph(graph, CompileOptions(devices, PlacementOptions(pins=pins)))
     used = {name: device for name, device in npus.items() if name in places}
-    with Model(made.plan, MemoryResources(made.executables, made.weights), used) as model:
+    with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights), used) as model:
         model.bind()  # which sends the weights
         submitted = [device.stats(QueueKind.TRANSFER).submitted for device in used.values()]
         check(model, graph)
-        assert model.stats.device_bytes == made.plan.prediction.copied_bytes > 0
+        assert model.stats.device_bytes == compiled.plan.prediction.copied_bytes > 0
         # Inputs and outputs are copied from and to the caller's arrays.
         assert model.stats.host_bytes == 0
-        batches = sum(device.stats(QueueKind.TRANSFER).submitted for device in used.values()) - sum(submitted)
-        assert 0 < batches <= model.stats.device_copies
+        submissions = sum(device.stats(QueueKind.TRANSFER).submitted for device in used.values()) - sum(
+            submitted
+        )
+        assert 0 < submissions <= model.stats.device_copies
 
 
 def check(model, graph):
     """Compare a call with the reference."""
     rng = np.random.default_rng(9)
     inputs = [rng.standard_normal((ROWS, SIDE)).astype(DType.BF16.numpy) for _ in graph.inputs]
-    for found, expected in zip(model(*inputs), interpret(graph, inputs), strict=True):
+    for actual, expected in zip(model(*inputs), interpret(graph, inputs), strict=True):
         np.testing.assert_allclose(
-            found.astype(np.float32), expected.astype(np.float32), rtol=0.05, atol=0.05
+            actual.astype(np.float32), expected.astype(np.float32), rtol=0.05, atol=0.05
         )
 
 
@@ -93,13 +95,15 @@ def test_copies_go_to_the_transfer_queue_where_there_is_one(npus, transfer_queue
     places = ("npu", "cpu", "npu")
     graph = chains(places)
     pins = tuple((f"step {n}", device) for n, device in enumerate(places))
-    made = compile_graph(graph, CompileOptions(("cpu", "npu"), PlacementOptions(pins=pins)))
+    compiled = compile_graph(graph, CompileOptions(("cpu", "npu"), PlacementOptions(pins=pins)))
     device = npus["npu"]
     assert device.capabilities.transfer_queue
     device.capabilities = replace(device.capabilities, transfer_queue=transfer_queue)
-    with Model(made.plan, MemoryResources(made.executables, made.weights), {"npu": device}) as model:
+    with Model(
+        compiled.plan, MemoryResources(compiled.executables, compiled.weights), {"npu": device}
+    ) as model:
         model.bind()  # which sends the weights
         weights = device.stats(QueueKind.TRANSFER).submitted
         check(model, graph)
-        assert model.stats.device_bytes == made.plan.prediction.copied_bytes
+        assert model.stats.device_bytes == compiled.plan.prediction.copied_bytes
         assert (device.stats(QueueKind.TRANSFER).submitted > weights) == transfer_queue

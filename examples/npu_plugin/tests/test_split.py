@@ -70,13 +70,13 @@ def chain(steps):
 @contextlib.contextmanager
 def compiled(graph, targets):
     """A model on NPUs of its own: they are what they are configured to be now."""
-    made = compile_graph(
+    artifact = compile_graph(
         graph, CompileOptions(targets=tuple(targets), placement=PlacementOptions(split="all"))
     )
     opened = {info.id: DRIVER.open(info) for info in DRIVER.devices() if info.id in targets}
     devices = {**opened, **{name: name for name in targets if name not in opened}}
     try:
-        with Model(made.plan, MemoryResources(made.executables, made.weights), devices) as model:
+        with Model(artifact.plan, MemoryResources(artifact.executables, artifact.weights), devices) as model:
             yield model
     finally:
         for device in opened.values():
@@ -96,8 +96,8 @@ def test_divided_products_give_the_results_of_the_whole(npus, count, unified):
         (share,) = {share.devices for share in model.shares}
         assert len(share) == count
         for _ in range(4):  # with shares as measured, in which there is no sense here
-            found = np.asarray(model(x), np.float32)
-            np.testing.assert_allclose(found, expected, rtol=0, atol=0.02 * np.abs(expected).max())
+            actual = np.asarray(model(x), np.float32)
+            np.testing.assert_allclose(actual, expected, rtol=0, atol=0.02 * np.abs(expected).max())
         assert (model.stats.device_copies == 0) == unified
 
 
@@ -107,14 +107,14 @@ def test_calls_in_flight_may_have_different_shares(npus):
     sets = [rng.standard_normal((ROWS, SIDE)).astype(DType.BF16.numpy) for _ in range(12)]
     expected = [np.asarray(interpret(graph, [x])[0], np.float32) for x in sets]
 
-    async def together(model):
+    async def all_calls(model):
         return await asyncio.gather(*(model.run_async(x) for x in sets))
 
     with compiled(graph, npus(3, unified=False, speed=float("inf"))) as model:
         for _ in range(2):
-            for found, right in zip(asyncio.run(together(model)), expected, strict=True):
-                found = np.asarray(found, np.float32)
-                np.testing.assert_allclose(found, right, rtol=0, atol=0.02 * np.abs(right).max())
+            for actual, right in zip(asyncio.run(all_calls(model)), expected, strict=True):
+                actual = np.asarray(actual, np.float32)
+                np.testing.assert_allclose(actual, right, rtol=0, atol=0.02 * np.abs(right).max())
 
 
 def test_the_cpu_takes_part(npus):
@@ -123,8 +123,8 @@ def test_the_cpu_takes_part(npus):
     with compiled(graph, [*npus(2, unified=False, rate=1e11), "cpu"]) as model:
         assert {device for share in model.shares for device in share.devices} == {"cpu", "npu", "npu:1"}
         for _ in range(4):
-            found = np.asarray(model(x), np.float32)
-            np.testing.assert_allclose(found, expected, rtol=0, atol=0.02 * np.abs(expected).max())
+            actual = np.asarray(model(x), np.float32)
+            np.testing.assert_allclose(actual, expected, rtol=0, atol=0.02 * np.abs(expected).max())
 
 
 def test_a_slower_device_gets_less_and_more_again(npus):

@@ -81,32 +81,35 @@ def pairs(op, dtype):
     return x, y
 
 
-def check_ulps(found, expected, allowed, *, flush=0.0):
+def check_ulps(actual, expected, allowed, *, flush=0.0):
     """``expected`` in higher precision; specials must agree, the rest within ``allowed`` ulps."""
-    dtype = found.dtype
+    dtype = actual.dtype
     rounded = expected.astype(dtype)
     largest = np.nextafter(np.finfo(dtype).max, dtype.type(0))
     unit = np.spacing(np.minimum(np.abs(np.where(np.isfinite(rounded), rounded, 1)), largest))
-    finite = np.isfinite(rounded) & np.isfinite(found)
-    error = np.where(finite, np.abs(found.astype(np.longdouble) - expected), 0)
+    finite = np.isfinite(rounded) & np.isfinite(actual)
+    error = np.where(finite, np.abs(actual.astype(np.longdouble) - expected), 0)
     # Next to the largest number, rounding decides between it and infinity.
     huge = np.abs(expected) >= np.longdouble(np.finfo(dtype).max) * (1 - 8 * np.finfo(dtype).eps)
-    same_special = (found == rounded) | (np.isnan(found) & np.isnan(rounded)) | (huge & ~np.isnan(found))
-    assert np.all(finite | same_special), (found[~(finite | same_special)], rounded[~(finite | same_special)])
+    same_special = (actual == rounded) | (np.isnan(actual) & np.isnan(rounded)) | (huge & ~np.isnan(actual))
+    assert np.all(finite | same_special), (
+        actual[~(finite | same_special)],
+        rounded[~(finite | same_special)],
+    )
     worst = int(np.argmax(error / unit))
     within = error <= np.maximum(allowed * unit, flush)
-    assert np.all(within), (float((error / unit)[worst]), found[worst], expected[worst])
+    assert np.all(within), (float((error / unit)[worst]), actual[worst], expected[worst])
 
 
 def check_op(machine, op, dtype, lanes):
     inputs = [arguments(dtype)] if op in UNARY else pairs(op, dtype)
-    found = machine.map(lambda b, *v: apply(b, op, v), inputs, [dtype] * (len(inputs) + 1), lanes=lanes)
+    actual = machine.map(lambda b, *v: apply(b, op, v), inputs, [dtype] * (len(inputs) + 1), lanes=lanes)
     flush = float(np.finfo(dtype.numpy).tiny) if machine.is_gpu else 0.0
     if machine.is_gpu:
         # Subnormal arguments may be taken for zeros, and steps that are small multiples of the result
         # (a half of expm1's argument) flushed with it.
         kept = np.all([(np.abs(a) >= flush) | (a == 0) for a in inputs], axis=0)
-        inputs, found = [a[kept] for a in inputs], found[kept]
+        inputs, actual = [a[kept] for a in inputs], actual[kept]
     function = NUMPY.get(op) or getattr(np, op, None)
     if op == "floordiv":
         expected = np.floor(inputs[0] / inputs[1])
@@ -116,7 +119,7 @@ def check_op(machine, op, dtype, lanes):
         expected = function(*[a.astype(np.longdouble) for a in inputs])
     # The f64 form is another one, and math.erf is not exact itself.
     allowed = 4.5 if op == "erf" and dtype is F64 else ULPS[op]
-    check_ulps(found, expected, allowed * (GPU_FACTOR if machine.is_gpu else 1), flush=4 * flush)
+    check_ulps(actual, expected, allowed * (GPU_FACTOR if machine.is_gpu else 1), flush=4 * flush)
 
 
 @pytest.mark.parametrize("op", sorted(ULPS))
@@ -132,8 +135,8 @@ def check_gpu_floordiv(machine, lanes):
     x, y = RNG.uniform(-1e4, 1e4, SIZE).astype(np.float32), RNG.uniform(0.5, 50, SIZE).astype(np.float32)
     quotient = x.astype(np.float64) / y
     clear = np.abs(quotient - np.rint(quotient)) > 1e-2
-    found = machine.map(lambda b, *v: apply(b, "floordiv", v), [x, y], [F32] * 3, lanes=lanes)
-    np.testing.assert_array_equal(found[clear], np.floor(quotient)[clear])
+    actual = machine.map(lambda b, *v: apply(b, "floordiv", v), [x, y], [F32] * 3, lanes=lanes)
+    np.testing.assert_array_equal(actual[clear], np.floor(quotient)[clear])
 
 
 @pytest.mark.parametrize("op", sorted(ULPS))
@@ -154,8 +157,8 @@ def test_huge_angles_keep_their_precision(machine):
             np.ldexp(RNG.uniform(0.5, 1, 4000), RNG.integers(15, top, 4000)) * RNG.choice([-1, 1], 4000)
         ).astype(dtype.numpy)
         for op in ("sin", "cos"):
-            found = machine.map(lambda b, v, op=op: apply(b, op, [v]), [x], [dtype] * 2, lanes=4)
-            check_ulps(found, getattr(np, op)(x.astype(np.longdouble)), 3)
+            actual = machine.map(lambda b, v, op=op: apply(b, op, [v]), [x], [dtype] * 2, lanes=4)
+            check_ulps(actual, getattr(np, op)(x.astype(np.longdouble)), 3)
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0, 3.0, -1.0, 0.5, 0.0, 2.7])
@@ -163,21 +166,21 @@ def test_pow_with_a_known_exponent(machine, lanes, power):
     x = np.abs(arguments(F32))
     if machine.is_gpu:
         x = x[(x > 1e-12) & (x < 1e12)]
-    found = machine.map(lambda b, v: apply(b, "pow", [v, b.const(power, F32)]), [x], [F32, F32], lanes=lanes)
+    actual = machine.map(lambda b, v: apply(b, "pow", [v, b.const(power, F32)]), [x], [F32, F32], lanes=lanes)
     expected = np.power(x.astype(np.longdouble), np.float32(power))
-    check_ulps(found, expected, 8 if machine.is_gpu else 2)
+    check_ulps(actual, expected, 8 if machine.is_gpu else 2)
 
 
 def test_classification_and_comparison(machine, lanes):
     x, y = arguments(F32), arguments(F32)
     ops = ("isnan", "isinf")
-    found = machine.map_all(
+    results = machine.map_all(
         {BOOL: [lambda b, p, _q, op=op: apply(b, op, [p]) for op in ops]}, [x, y], [F32] * 2, lanes=lanes
     )
-    np.testing.assert_array_equal(found[0], np.isnan(x))
-    np.testing.assert_array_equal(found[1], np.isinf(x))
-    found = machine.map(lambda b, p, q: apply(b, "lt", [p, q]), [x, y], [F32, F32, BOOL], lanes=lanes)
-    np.testing.assert_array_equal(found, x < y)
+    np.testing.assert_array_equal(results[0], np.isnan(x))
+    np.testing.assert_array_equal(results[1], np.isinf(x))
+    results = machine.map(lambda b, p, q: apply(b, "lt", [p, q]), [x, y], [F32, F32, BOOL], lanes=lanes)
+    np.testing.assert_array_equal(results, x < y)
 
 
 def integers(dtype, size=600):
@@ -210,8 +213,8 @@ def test_integer_ops_are_those_of_the_reference(machine, lanes, dtype):
     ]
     bodies = [lambda b, p, _q, op=op: apply(b, op, [p]) for op in unary]
     bodies += [lambda b, p, q, op=op: apply(b, op, [p, q]) for op in binary]
-    found = machine.map_all({dtype: bodies}, [x, y], [dtype] * 2, lanes=lanes)
-    for op, result in zip(unary + binary, found, strict=True):
+    results = machine.map_all({dtype: bodies}, [x, y], [dtype] * 2, lanes=lanes)
+    for op, result in zip(unary + binary, results, strict=True):
         expected = reference.apply(op, [x] if op in unary else [x, y], dtype, dtype)
         np.testing.assert_array_equal(result, expected.astype(dtype.numpy), err_msg=op)
 
@@ -229,9 +232,9 @@ def test_division_by_a_known_integer(machine, divisor):
 @pytest.mark.parametrize("exponent", [0, 1, 2, 5, 10, -1, -2])
 def test_integer_power_with_a_known_exponent(machine, exponent):
     x = integers(I64)
-    found = machine.map(lambda b, p: apply(b, "pow", [p, b.const(exponent, I64)]), [x], [I64, I64])
+    actual = machine.map(lambda b, p: apply(b, "pow", [p, b.const(exponent, I64)]), [x], [I64, I64])
     expected = reference.apply("pow", [x, np.full_like(x, exponent)], I64, I64)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_bool_ops_are_those_of_numpy(machine, lanes):

@@ -30,8 +30,8 @@ def generator():
 )
 def test_tables_are_reproduced(generator, name, dtype):
     kernel = next(k for k in generator.KERNELS if k.name == name)
-    found, error = generator.fit(kernel, dtype)
-    assert tuple(found) == getattr(coefficients, name)[DType(dtype)]
+    fitted, error = generator.fit(kernel, dtype)
+    assert tuple(fitted) == getattr(coefficients, name)[DType(dtype)]
     assert error < {"f32": -27, "f64": -57}[dtype]
 
 

@@ -95,9 +95,9 @@ def statements(text: str) -> set[str]:
     Pointers are pointers: one to a struct has no type where a registry knows the struct by another name.
     """
     text = re.sub(r"P\(Vk\w+\)", "C.c_void_p", text)
-    found = set(re.findall(r"^VK_\w+ = .*$", text, re.MULTILINE))
-    found |= set(re.findall(r"^ +'\w+': C\.CFUNCTYPE.*$", text, re.MULTILINE))
-    return found | set(re.findall(r"^class Vk\w+\(.*\):\n(?:    .*\n)+", text, re.MULTILINE))
+    lines = set(re.findall(r"^VK_\w+ = .*$", text, re.MULTILINE))
+    lines |= set(re.findall(r"^ +'\w+': C\.CFUNCTYPE.*$", text, re.MULTILINE))
+    return lines | set(re.findall(r"^class Vk\w+\(.*\):\n(?:    .*\n)+", text, re.MULTILINE))
 
 
 @pytest.mark.skipif(not REGISTRY.exists(), reason=f"{REGISTRY} is not installed")

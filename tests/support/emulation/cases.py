@@ -77,14 +77,14 @@ class Collector:
     _comparisons: list[_Comparison] = field(default_factory=list)
     _failures: dict[str, str] = field(default_factory=dict)
 
-    def collect(self, module: ModuleType, names: Sequence[str], most: int) -> None:
+    def collect(self, module: ModuleType, names: Sequence[str], limit: int) -> None:
         """Collect the cases of a module's test functions, of each at most ``most``."""
         kept = {name: getattr(module, name) for name in sorted(_runs(module))}
         try:
             for name in kept:
                 setattr(module, name, getattr(self, name))
             for name in names:
-                for label, run in _spread(list(_calls(getattr(module, name), self.target)), most):
+                for label, run in _spread(list(_calls(getattr(module, name), self.target)), limit):
                     self._case = f"{name}[{label}]"
                     try:
                         run()
@@ -139,14 +139,14 @@ class Collector:
     def outputs(self, model: _Loaded, inputs: Sequence[np.ndarray]) -> _Result:
         return _Result(self.batch.call(model.model, model.images, inputs), model.graph)
 
-    def compare(self, found: _Result, expected: Arrays, rtol: float = 1e-5, atol: float = 1e-5) -> None:
-        self._comparisons.append(_Comparison(self._case, found, expected, rtol, atol))
+    def compare(self, actual: _Result, expected: Arrays, rtol: float = 1e-5, atol: float = 1e-5) -> None:
+        self._comparisons.append(_Comparison(self._case, actual, expected, rtol, atol))
 
 
 def functions(module: ModuleType) -> list[str]:
     """The module's tests that run graphs and need a device at most."""
     runs = _runs(module) | {name for name in ("check",) if hasattr(module, name)}
-    found = []
+    test_names = []
     for name, function in vars(module).items():
         if not name.startswith("test_"):
             continue
@@ -154,8 +154,8 @@ def functions(module: ModuleType) -> list[str]:
         inner = function.hypothesis.inner_test if hasattr(function, "hypothesis") else function
         wanted = set(inspect.signature(function).parameters) - given
         if wanted <= {"device"} and runs & set(inner.__code__.co_names):
-            found.append(name)
-    return found
+            test_names.append(name)
+    return test_names
 
 
 def _runs(module: ModuleType) -> set[str]:
@@ -164,21 +164,21 @@ def _runs(module: ModuleType) -> set[str]:
     return {n for n in names if getattr(module, n, None) is getattr(graph_runner, n)}
 
 
-def _spread(cases: list[_Case], most: int) -> list[_Case]:
+def _spread(cases: list[_Case], limit: int) -> list[_Case]:
     """At most ``most`` of the cases: the middles of equal parts, since first cases tend to be trivial."""
-    if len(cases) <= most:
+    if len(cases) <= limit:
         return cases
-    return [cases[(2 * i + 1) * len(cases) // (2 * most)] for i in range(most)]
+    return [cases[(2 * i + 1) * len(cases) // (2 * limit)] for i in range(limit)]
 
 
 def _parameters(function: Callable[..., Any]) -> list[tuple[list[str], list[Any]]]:
     marks = [m for m in getattr(function, "pytestmark", ()) if m.name == "parametrize"]
-    found = []
+    parameters = []
     for mark in marks:
         names = mark.args[0]
         names = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
-        found.append((names, list(mark.args[1])))
-    return found
+        parameters.append((names, list(mark.args[1])))
+    return parameters
 
 
 def _calls(function: Callable[..., Any], device: str) -> Iterator[_Case]:

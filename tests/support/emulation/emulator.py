@@ -132,8 +132,8 @@ class Batch:
 
 
 def _outputs(call: _Call, data: bytes) -> Arrays:
-    found = []
+    arrays = []
     for spec, shape, offset in zip(call.plan.outputs, call.shapes, call.outputs, strict=True):
         count = int(np.prod(shape, dtype=np.int64))
-        found.append(np.frombuffer(data, spec.dtype.numpy, count, offset).reshape(shape).copy())
-    return found
+        arrays.append(np.frombuffer(data, spec.dtype.numpy, count, offset).reshape(shape).copy())
+    return arrays

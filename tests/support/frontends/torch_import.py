@@ -44,9 +44,9 @@ def check(graph: Graph, module: nn.Module, inputs: Sequence[torch.Tensor], **fix
     with torch.no_grad():
         flat = torch.utils._pytree.tree_leaves(module(*inputs, **fixed))
     wanted = [torch.as_tensor(x) for x in flat if x is not None]
-    found = interpret(graph, [as_array(x) for x in inputs])
-    assert len(found) == len(wanted)
-    for out, expected in zip(found, wanted, strict=True):
+    results = interpret(graph, [as_array(x) for x in inputs])
+    assert len(results) == len(wanted)
+    for out, expected in zip(results, wanted, strict=True):
         assert (out.dtype.name, out.shape) == (str(expected.dtype)[6:], tuple(expected.shape))
         tolerance = TOLERANCE.get(expected.dtype, 2e-5)
         np.testing.assert_allclose(

@@ -58,19 +58,19 @@ def check(
     dispatch, *others = fuse(canonical, attention=lambda form: takes_attention(form, target)).dispatches
     assert bool(others) is bool(parts)
     assert "matrix" in candidates(dispatch, target)[0].to_dict()
-    made = schedule(dispatch, target, "k")
-    BACKEND.compile_kernel(made.kernel, target)
+    scheduled = schedule(dispatch, target, "k")
+    BACKEND.compile_kernel(scheduled.kernel, target)
     out = [np.zeros(v.type.concrete(sizes), v.type.dtype.numpy) for v in dispatch.outputs]
     names = {value.name: array for value, array in zip(graph.inputs, arrays, strict=True)}
-    grid = tuple(dims.evaluate(g, sizes) for g in made.grid)
-    params = [dims.evaluate(p, sizes) for p in made.params]
-    run(made.kernel, [*(names[value.name] for value in dispatch.inputs), *out], params, grid, 32)
+    grid = tuple(dims.evaluate(g, sizes) for g in scheduled.grid)
+    params = [dims.evaluate(p, sizes) for p in scheduled.params]
+    run(scheduled.kernel, [*(names[value.name] for value in dispatch.inputs), *out], params, grid, 32)
     results = interpret(dataclasses.replace(canonical, outputs=dispatch.outputs, output_names=()), arrays)
     tolerance = 2e-3 if dtype is F16 else 1.6e-2  # weights and results are rounded to 16 bits
-    for found, expected in zip(out, results, strict=True):
+    for actual, expected in zip(out, results, strict=True):
         wide = expected.astype(np.float64)
         bound = tolerance * max(1.0, float(np.abs(wide).max()))
-        np.testing.assert_allclose(found.astype(np.float64), wide, rtol=tolerance, atol=bound)
+        np.testing.assert_allclose(actual.astype(np.float64), wide, rtol=tolerance, atol=bound)
     return out[0].reshape(1, heads, -1, columns) if not parts else out
 
 
@@ -87,8 +87,8 @@ def test_grouped_heads_and_tails_of_rows_and_keys(target):
 
 @pytest.mark.parametrize(("mask", "empty"), [(F32, False), (DType.BOOL, True)])
 def test_masks(mask, empty):
-    found = check((40, 130, 16, 16), F16, "registers", mask=mask, empty=empty)
-    assert not empty or not found[:, :, 1].any()
+    outputs = check((40, 130, 16, 16), F16, "registers", mask=mask, empty=empty)
+    assert not empty or not outputs[:, :, 1].any()
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -49,15 +49,15 @@ def check(graph, inputs, tile=None, values=None, tolerance=1e-5):
     (dispatch,) = fuse(graph).dispatches
     nest = Nest(dispatch)
     assert matrix.applies(nest, TARGET)
-    made = matrix.schedule(nest, TARGET, "k", tile.parameters() if tile else None)
-    BACKEND.compile_kernel(made.kernel, TARGET)
+    scheduled = matrix.schedule(nest, TARGET, "k", tile.parameters() if tile else None)
+    BACKEND.compile_kernel(scheduled.kernel, TARGET)
     names = {v.name: i for v, i in zip(graph.inputs, inputs, strict=True)}
     values = values or {}
-    found = [np.zeros(v.type.concrete(values), v.type.dtype.numpy) for v in dispatch.outputs]
-    arrays = [*(names[v.name] for v in dispatch.inputs), *found]
-    params = [dims.evaluate(p, values) for p in made.params]
-    run(made.kernel, arrays, params, tuple(dims.evaluate(g, values) for g in made.grid), 32)
-    for a, b in zip(found, interpret(graph, inputs), strict=True):
+    outputs = [np.zeros(v.type.concrete(values), v.type.dtype.numpy) for v in dispatch.outputs]
+    arrays = [*(names[v.name] for v in dispatch.inputs), *outputs]
+    params = [dims.evaluate(p, values) for p in scheduled.params]
+    run(scheduled.kernel, arrays, params, tuple(dims.evaluate(g, values) for g in scheduled.grid), 32)
+    for a, b in zip(outputs, interpret(graph, inputs), strict=True):
         scale = np.abs(b.astype(np.float64)).max()
         np.testing.assert_allclose(
             a.astype(np.float64), b.astype(np.float64), atol=tolerance * scale, rtol=tolerance
@@ -157,9 +157,9 @@ def test_the_kernel_asks_for_its_size_of_subgroups():
     b = GraphBuilder()
     x, w = b.input("x", (64, 64), F16), b.input("w", (64, 64), F16)
     (dispatch,) = fuse(b.build([product(b, x, w)])).dispatches
-    made = matrix.schedule(Nest(dispatch), TARGET, "k")
-    assert made.kernel.subgroup == 32
-    assert "subgroup_size_32" in BACKEND.compile_kernel(made.kernel, TARGET).requires
+    scheduled = matrix.schedule(Nest(dispatch), TARGET, "k")
+    assert scheduled.kernel.subgroup == 32
+    assert "subgroup_size_32" in BACKEND.compile_kernel(scheduled.kernel, TARGET).requires
 
 
 def test_where_subgroups_have_several_sizes_the_kernel_asks_for_one():
@@ -170,10 +170,10 @@ def test_where_subgroups_have_several_sizes_the_kernel_asks_for_one():
     assert not matrix.applies(Nest(dispatch), several)
     chosen = dataclasses.replace(several, features=several.features | CHOOSES_SUBGROUPS)
     assert matrix.applies(Nest(dispatch), chosen)
-    made = matrix.schedule(Nest(dispatch), chosen, "k")
-    assert made.kernel.subgroup == 16
-    assert made.kernel.workgroup[0] % 16 == 0
-    assert "subgroup_size_16" in BACKEND.compile_kernel(made.kernel, chosen).requires
+    scheduled = matrix.schedule(Nest(dispatch), chosen, "k")
+    assert scheduled.kernel.subgroup == 16
+    assert scheduled.kernel.workgroup[0] % 16 == 0
+    assert "subgroup_size_16" in BACKEND.compile_kernel(scheduled.kernel, chosen).requires
 
 
 def test_where_it_does_not_apply():
