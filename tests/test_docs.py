@@ -49,3 +49,16 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
     broken = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
     assert broken == []
+
+
+def test_files_to_extend_exist() -> None:
+    """Every file that the page names is there; capitals stand for what one adds."""
+    page = (ROOT / "docs/extending.md").read_text()
+    named = set(re.findall(r"`((?:mansard|tests)/[\w/]+(?:\.py|/))`", page))
+    assert len(named) >= 20
+    fixed = [name for name in named if not re.search(r"[A-Z]", name)]
+    assert [name for name in fixed if not (ROOT / name).exists()] == []
+    templates = [
+        name.rpartition("/")[0].replace("FOLDER", "*").replace("KIND", "*") for name in named - set(fixed)
+    ]
+    assert [folder for folder in templates if not list(ROOT.glob(folder))] == []

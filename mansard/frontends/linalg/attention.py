@@ -18,7 +18,7 @@ from typing import Any
 
 from mansard import dims
 from mansard.dims import DimLike
-from mansard.frontends.linalg.importer import Builder, Importer
+from mansard.frontends.linalg.importer import Builder, Handler, Importer
 from mansard.frontends.linalg.values import Splat, TensorEntry, shape_of
 from mansard.ir.ops import Generic, Reshape
 from mansard.ir.scalar import Apply, Arg, Const, Index, Scalar
@@ -159,3 +159,8 @@ def _is_causal(body: Scalar, row: int, column: int) -> bool:
         Apply("le", (Index(column), Index(row)), body.dtype),
     )
     return body in forms
+
+
+HANDLERS: dict[str, Handler] = {
+    "tm_tensor.attention": import_attention,
+}

@@ -18,7 +18,7 @@ from mansard.errors import ImportModelError
 from mansard.frontends.linalg import affine, mlir
 from mansard.frontends.linalg.arith import RULES
 from mansard.frontends.linalg.body import Body
-from mansard.frontends.linalg.importer import Importer, supported_like
+from mansard.frontends.linalg.importer import Handler, Importer, supported_like
 from mansard.frontends.linalg.reduction import ONLY_INDEX, Reduction, match_reduction
 from mansard.frontends.linalg.scalars import Space, dim_scalar
 from mansard.frontends.linalg.values import Empty, Entry, Out, Splat, TensorEntry, shape_of
@@ -343,4 +343,9 @@ _SPECIAL: dict[str, Callable[[RegionScalars, Any], list[Scalar]]] = {
     "affine.max": RegionScalars._apply,
     "cf.assert": RegionScalars._assert,
     "scf.if": RegionScalars._if,
+}
+
+
+HANDLERS: dict[str, Handler] = {
+    "linalg.generic": import_generic,
 }

@@ -12,7 +12,7 @@ from mansard.dtypes import DType
 from mansard.frontends.linalg import dimmath, mlir
 from mansard.frontends.linalg.body import Body
 from mansard.frontends.linalg.generic import RegionScalars
-from mansard.frontends.linalg.importer import Importer
+from mansard.frontends.linalg.importer import Handler, Importer
 from mansard.frontends.linalg.scalars import Space, as_dim, dim_scalar, zero
 from mansard.frontends.linalg.tensors import reshaped
 from mansard.frontends.linalg.values import Elements, Empty, Entry, Splat, TensorEntry, shape_of
@@ -225,3 +225,10 @@ def _pad_with(importer: Importer, source: TensorEntry, tree: Scalar, body: Body,
         covered = space.binary("and", covered, space.compare("lt", index, dim_scalar(size)))
         indices.append(index)
     return body.finish(space.select(covered, body.extract(source, indices), tree))
+
+
+HANDLERS: dict[str, Handler] = {
+    "tensor.extract_slice": import_extract_slice,
+    "tensor.insert_slice": import_insert_slice,
+    "tensor.pad": import_pad,
+}

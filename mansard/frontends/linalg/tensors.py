@@ -11,7 +11,7 @@ from mansard.errors import ImportModelError
 from mansard.frontends.linalg import dimmath, mlir
 from mansard.frontends.linalg.body import Body
 from mansard.frontends.linalg.generic import RegionScalars, apply_map
-from mansard.frontends.linalg.importer import Importer
+from mansard.frontends.linalg.importer import Handler, Importer
 from mansard.frontends.linalg.scalars import HOST, as_dim, dim_scalar
 from mansard.frontends.linalg.values import Elements, Empty, Entry, Splat, TensorEntry, shape_of
 from mansard.ir.scalar import Apply, Const, Index, Scalar
@@ -242,3 +242,25 @@ def _compared_sizes(condition: Scalar) -> tuple[DimLike, DimLike] | None:
         return None
     a, b = (as_dim(x) for x in condition.args)
     return None if a is None or b is None else (a, b)
+
+
+HANDLERS: dict[str, Handler] = {
+    "affine.apply": import_affine,
+    "affine.max": import_affine,
+    "affine.min": import_affine,
+    "arith.constant": import_constant,
+    "cf.assert": import_assert,
+    "linalg.fill": import_fill,
+    "tensor.cast": import_cast,
+    "tensor.collapse_shape": import_collapse,
+    "tensor.concat": import_concat,
+    "tensor.dim": import_dim,
+    "tensor.empty": import_empty,
+    "tensor.expand_shape": import_expand,
+    "tensor.extract": import_extract,
+    "tensor.from_elements": import_from_elements,
+    "tensor.generate": import_generate,
+    "tensor.insert": import_insert,
+    "tensor.reshape": import_reshape,
+    "tensor.splat": import_splat,
+}

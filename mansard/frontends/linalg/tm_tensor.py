@@ -10,7 +10,7 @@ from mansard.dtypes import DType
 from mansard.frontends.linalg import mlir
 from mansard.frontends.linalg.body import Body
 from mansard.frontends.linalg.generic import RegionScalars
-from mansard.frontends.linalg.importer import Importer
+from mansard.frontends.linalg.importer import Handler, Importer
 from mansard.frontends.linalg.reduction import match_reduction
 from mansard.frontends.linalg.values import Out, shape_of
 from mansard.ir.ops import Generic
@@ -167,3 +167,11 @@ def _scatter_combiner(importer: Importer, op: Any) -> str | None:
     if match is None or not isinstance(match.body, Arg) or match.combiner not in ("add", "mul", "min", "max"):
         raise importer.unsupported(op, "a combination of updates other than add, mul, min or max")
     return match.combiner
+
+
+HANDLERS: dict[str, Handler] = {
+    "tm_tensor.scan": import_scan,
+    "tm_tensor.scatter": import_scatter,
+    "tm_tensor.sort": import_sort,
+    "tm_tensor.topk": import_topk,
+}
