@@ -99,7 +99,7 @@ def test_rows_that_caches_do_not_hold_are_taken_in_groups(m, k, n, monkeypatch):
     compare(outputs(_model(compiled), inputs), interpret(graph, inputs))
 
 
-@pytest.mark.parametrize("least", [1, 16])
+@pytest.mark.parametrize("lower", [1, 16])
 def test_symbolic_rows(lower):
     rows = dims.symbol(Dim("rows", lower, 100))
     b = GraphBuilder()
