@@ -45,7 +45,7 @@ class CallCosts:
 
 def call_costs(device: Device) -> CallCosts:
     """Measure a device that computes. Raises errors under CompileError and DeviceError where it cannot."""
-    firsts, spread = _Calls(device, _firsts()), _Calls(device, _spread())
+    firsts, spread = _Calls(device, _first_elements_graph()), _Calls(device, _broadcast_graph())
     with closing(firsts), closing(spread):
         minimum = firsts.host_seconds(1, copies=False)
         if device.capabilities.late_binding:  # accesses the caller's arrays directly
@@ -110,7 +110,7 @@ def _rows() -> Dim:
     return Dim("rows", 1, max(_ROWS), typical=_ROWS[0])
 
 
-def _firsts() -> Graph:
+def _first_elements_graph() -> Graph:
     """The first number of each row of f32: a large input, of which little is read, and a small output."""
     b = GraphBuilder("firsts")
     x = b.input("x", (symbol(_rows()), _WIDTH), DType.F32)
@@ -118,7 +118,7 @@ def _firsts() -> Graph:
     return b.build([y])
 
 
-def _spread() -> Graph:
+def _broadcast_graph() -> Graph:
     """Broadcasts one number, plus one, to each row of f32: a small input, a large output."""
     b = GraphBuilder("rows_of_numbers")
     x = b.input("x", (symbol(_rows()),), DType.F32)

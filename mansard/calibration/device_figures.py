@@ -181,13 +181,13 @@ class DeviceBench:
         kernel that reads and writes is no slower.
         """
         size = _memory_bytes(self.device.info)
-        reading = self._figure("bandwidth", lambda: self._passed(probes.sums(size // 4)))
-        both = self._figure("write_bandwidth", lambda: self._passed(probes.stream(size // 8)))
+        reading = self._figure("bandwidth", lambda: self._bandwidth(probes.sums(size // 4)))
+        both = self._figure("write_bandwidth", lambda: self._bandwidth(probes.stream(size // 8)))
         if reading is None or both is None or both >= reading:
             return max(reading or 0.0, both or 0.0) or None, 0.0
         return reading, 1 / (2 / both - 1 / reading)
 
-    def _passed(self, graph: Graph) -> float:
+    def _bandwidth(self, graph: Graph) -> float:
         seconds, moved, _ = self._time(graph)
         return moved / seconds
 

@@ -125,8 +125,8 @@ def dump_lines(info: DeviceInfo) -> list[str]:
         "calibrated": measured_on(info),
     }
     lines += [f"  {title}: {text}" for title, text in facts.items() if text]
-    heaps = [f"{si(h.size, 'B')}{_having(_heap_properties(h))}" for h in info.heaps]
-    types = [f"heap {t.heap}{_having(t.properties)}" for t in info.memory_types]
+    heaps = [f"{si(h.size, 'B')}{_in_parentheses(_heap_properties(h))}" for h in info.heaps]
+    types = [f"heap {t.heap}{_in_parentheses(t.properties)}" for t in info.memory_types]
     queues = [
         f"{f.count} for {', '.join(f.abilities)}{'' if f.timestamps else ', without timestamps'}"
         for f in info.queues
@@ -145,7 +145,7 @@ def _heap_properties(heap: Any) -> list[str]:
     return [name for name in ("device_local", "host_visible") if getattr(heap, name)]
 
 
-def _having(properties: Iterable[str]) -> str:
+def _in_parentheses(properties: Iterable[str]) -> str:
     listed = ", ".join(properties)
     return f" ({listed})" if listed else ""
 
@@ -180,10 +180,10 @@ def device_table(infos: Sequence[DeviceInfo]) -> Table:
         usable = Text("yes", "green") if info.supported else Text("no: " + "; ".join(info.reasons), "yellow")
         memory = memory_bytes(info)
         size = si(memory, "B") if memory else ""
-        table.add_row(info.id, Text(info.name), info.kind, Text(_short(info.target)), size, usable)
+        table.add_row(info.id, Text(info.name), info.kind, Text(_without_features(info.target)), size, usable)
     return table
 
 
-def _short(target: str) -> str:
+def _without_features(target: str) -> str:
     """The target without a CPU's feature list, to fit a table; ``--json`` has all of it."""
     return target if len(target) <= TARGET_WIDTH else target[: TARGET_WIDTH - 1] + "…"

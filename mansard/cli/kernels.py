@@ -52,12 +52,12 @@ def dispatch_times(plan: Plan, profiles: Sequence[Profile]) -> list[DispatchTime
         for place, row in enumerate(part.rows):
             rows = [profile.parts[number].rows[place] for profile in profiles]
             best = min(r.end_ns - r.start_ns for r in rows) / 1e3
-            times = _judged(part, row.label, best, known.get(row.label), profiles[0])
+            times = _with_roofline(part, row.label, best, known.get(row.label), profiles[0])
             timed.append((row.start_ns, times))
     return [times for _, times in sorted(timed, key=lambda pair: pair[0])]
 
 
-def _judged(
+def _with_roofline(
     part: DeviceTimeline, label: str, us: float, decision: Decision | None, profile: Profile
 ) -> DispatchTime:
     from mansard.targets.roofline import roofline_of

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 
-def _hold(profile: str | None) -> str | None:
+def _apply_limits(profile: str | None) -> str | None:
     """Apply the option while the command line is parsed, before any device is listed or opened."""
     if profile is not None:
         from mansard.hal.registry import configure_driver
@@ -21,7 +21,7 @@ LimitsOption = Annotated[
     typer.Option(
         "--limits",
         metavar="PROFILE",
-        callback=_hold,
+        callback=_apply_limits,
         help="Restrict GPUs to the features and limits of a smaller one: mali-g720, adreno-750, moltenvk, "
         "steam-deck, vulkan-minimum.",
     ),

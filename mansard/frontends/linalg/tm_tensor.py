@@ -56,7 +56,7 @@ def import_sort(importer: Importer, op: Any) -> None:
     values, order = importer.builder.sort(importer.value(operands[0]), axis, descending)
     importer.bind(op, values, 0)
     for k in range(1, len(operands)):
-        importer.bind(op, _carried(importer, importer.value(operands[k]), order, axis), k)
+        importer.bind(op, _payload_in_order(importer, importer.value(operands[k]), order, axis), k)
 
 
 def _direction(tree: Scalar) -> bool | None:
@@ -73,7 +73,7 @@ def _direction(tree: Scalar) -> bool | None:
     return larger_first != negated
 
 
-def _carried(importer: Importer, x: Value, order: Value, axis: int) -> Value:
+def _payload_in_order(importer: Importer, x: Value, order: Value, axis: int) -> Value:
     """``x`` in the sorted order; for an iota along the axis, the order itself."""
     producer = importer.builder.producers.get(x)
     if isinstance(producer, Generic) and not producer.inputs:
@@ -102,7 +102,7 @@ def import_topk(importer: Importer, op: Any) -> None:
         raise importer.unsupported(op, "a comparison other than an order, or a count that is not a constant")
     values, order = importer.builder.sort(importer.value(operands[0]), axis, descending, limit)
     if counts[0] > 1:
-        order = _carried(importer, importer.value(operands[1]), order, axis)
+        order = _payload_in_order(importer, importer.value(operands[1]), order, axis)
     index_type = mlir.element_type(op.results[1].type)
     if index_type is not order.type.dtype:
         after = Body(importer, order.type.shape)

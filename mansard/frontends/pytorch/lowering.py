@@ -37,7 +37,7 @@ def lower_to_linalg(graph: torch.fx.Graph, signature: Signature) -> Any:
     """
     from torch_mlir.extras.fx_importer import FxImporter
 
-    _tidy(graph, signature)
+    _remove_unused(graph, signature)
     with quiet():
         rewrite(graph)
     context = mlir.new_context()
@@ -57,7 +57,7 @@ def lower_to_linalg(graph: torch.fx.Graph, signature: Signature) -> Any:
     return module
 
 
-def _tidy(graph: torch.fx.Graph, signature: Signature) -> None:
+def _remove_unused(graph: torch.fx.Graph, signature: Signature) -> None:
     """Remove results and placeholders that the signature does not have."""
     for node in list(graph.nodes):
         if node.op == "call_function" and any(f".{c}." in f".{node.target}." for c in _CHECKS):

@@ -133,7 +133,7 @@ class _Folder:
             return False
         if isinstance(op, Generic) and is_generated(op):
             return False
-        if not _static(op) or not self._worth(op):
+        if not _static(op) or not self._is_worthwhile(op):
             return False
         sources = tuple((v, self._source(v)) for v in op.inputs)
         self.constants.update(zip(op.outputs, folded(op, sources), strict=True))
@@ -144,7 +144,7 @@ class _Folder:
             return self.constants[value]
         return folded(self.generated[value], ())[0]
 
-    def _worth(self, op: Op) -> bool:
+    def _is_worthwhile(self, op: Op) -> bool:
         size = sum(_bytes(v) for v in op.outputs)
         freed = sum(
             _bytes(v)
@@ -240,15 +240,15 @@ def _inline(op: Generic, generated: Mapping[Value, Generic]) -> Generic:
         if isinstance(node, Arg) and op.inputs[node.index] in generated:
             index_map = op.maps[node.index]
             assert index_map is not None
-            return _at(generated[op.inputs[node.index]], [to_scalar(r) for r in index_map.results])
+            return _body_at(generated[op.inputs[node.index]], [to_scalar(r) for r in index_map.results])
         if isinstance(node, Gather) and op.inputs[node.operand] in generated:
             source = generated[op.inputs[node.operand]]
-            return _at(source, [clamp(i, n) for i, n in zip(node.indices, source.extents, strict=True)])
+            return _body_at(source, [clamp(i, n) for i, n in zip(node.indices, source.extents, strict=True)])
         return node
 
     return with_body(op, rewrite(op.body, leaf))
 
 
-def _at(op: Generic, indices: Sequence[Scalar]) -> Scalar:
+def _body_at(op: Generic, indices: Sequence[Scalar]) -> Scalar:
     """The body of an operand-free op at given indices."""
     return rewrite(op.body, lambda node: indices[node.dim] if isinstance(node, Index) else node)

@@ -74,12 +74,12 @@ def _inline(op: Generic, light: Mapping[Value, Generic]) -> Generic:
         first = len(inputs)
         inputs.extend(producer.inputs)
         maps.extend(None for _ in producer.inputs)
-        return _at(producer, clamped_indices(producer, node.indices), first)
+        return _inlined_body(producer, clamped_indices(producer, node.indices), first)
 
     return with_reads(op, inputs, maps, rewrite(op.body, leaf))
 
 
-def _at(op: Generic, indices: Sequence[Scalar], first: int) -> Scalar:
+def _inlined_body(op: Generic, indices: Sequence[Scalar], first: int) -> Scalar:
     """The body of ``op`` at computed indices, its operand ``i`` gathered as operand ``first + i``."""
 
     def leaf(node: Scalar) -> Scalar:

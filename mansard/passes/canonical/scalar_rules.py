@@ -47,14 +47,14 @@ _WIDER = {
 def simplify_node(node: Scalar, affine: Affine) -> Scalar:
     """Apply the first matching rule to ``node`` until none matches; its operands are already simplified."""
     for _ in range(16):
-        new = _once(node, affine)
+        new = _apply_rule(node, affine)
         if new is None:
             return node
         node = new
     return node
 
 
-def _once(node: Scalar, affine: Affine) -> Scalar | None:
+def _apply_rule(node: Scalar, affine: Affine) -> Scalar | None:
     match node:
         case Index():
             low, high = affine.ends[node.dim]

@@ -60,9 +60,9 @@ class _Views:
         """The replacement of ``op``; None if its result was replaced by another value."""
         match op:
             case Slice() if op.output.type == op.inputs[0].type and all(s == 1 for s in op.strides):
-                return self._same(op, op.inputs[0])
+                return self._replace_by(op, op.inputs[0])
             case Pad() if all(n == 0 for n in (*op.low, *op.high)):
-                return self._same(op, op.inputs[0])
+                return self._replace_by(op, op.inputs[0])
             case Concat():
                 return self._concat(op)
             case Generic() if is_copy(op) and keeps_order(op):
@@ -72,14 +72,14 @@ class _Views:
             case _:
                 return op
 
-    def _same(self, op: Op, value: Value) -> Op | None:
+    def _replace_by(self, op: Op, value: Value) -> Op | None:
         self.names[op.output] = value
         return None
 
     def _concat(self, op: Concat) -> Op | None:
         parts = tuple(v for v in op.inputs if v.type.shape[op.axis] != 0)
         if len(parts) == 1:
-            return self._same(op, parts[0])
+            return self._replace_by(op, parts[0])
         return op if len(parts) in (0, len(op.inputs)) else replace(op, inputs=parts)
 
     def _reshape(self, op: Reshape) -> Op | None:
@@ -87,7 +87,7 @@ class _Views:
         if isinstance(inner := self.producers.get(source), Reshape):
             source = inner.inputs[0]
         if source.type.shape == op.output.type.shape:
-            return self._same(op, source)
+            return self._replace_by(op, source)
         if source in self.constants and all(isinstance(d, int) for d in op.output.type.shape):
             self.constants[op.output] = reshaped_constant(source, self.constants[source], op.output)
             return None

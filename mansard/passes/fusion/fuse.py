@@ -66,7 +66,7 @@ class _Fusion(Groups):
             if isinstance(op, Assert):
                 asserts.append(op)
             elif isinstance(op, Generic):
-                self._place(op, number)
+                self._assign_group(op, number)
             elif not isinstance(op, Reshape):
                 self.add("special", (), 1, op, number)
         if attention is not None:
@@ -78,7 +78,7 @@ class _Fusion(Groups):
         return DispatchGraph(self.graph, tuple(self._dispatches()), self.bases, tuple(asserts))
 
     # Forming groups -------------------------------------------------------------------------
-    def _place(self, op: Generic, number: int) -> None:
+    def _assign_group(self, op: Generic, number: int) -> None:
         for group in self._candidates(op):
             joined = self._join_reduction(op, group) if op.combiner else self._join_map(op, group)
             if joined is None:
@@ -107,10 +107,10 @@ class _Fusion(Groups):
             if g.kind != "special"
             and len(g.ops) < MAX_OPS
             and len(self.bindings([*g.ops, op])) <= MAX_BINDINGS
-            and not any(h is not g and self._reaches(h, g) for h in candidates)
+            and not any(h is not g and self._depends_on(h, g) for h in candidates)
         ]
 
-    def _reaches(self, start: Group, goal: Group) -> bool:
+    def _depends_on(self, start: Group, goal: Group) -> bool:
         """Whether ``start`` depends on ``goal``, directly or through other groups."""
         stack, seen = [start], {start}
         while stack:

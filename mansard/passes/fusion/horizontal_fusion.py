@@ -109,13 +109,24 @@ class _Merger:
             return None
         (weight,) = weights
         others = [(v, m) for i, (v, m) in enumerate(zip(op.inputs, op.maps, strict=True)) if i != weight]
-        if not self._joinable(op, weight) or any(m is None or _walks(m, op.rank - 1) for _, m in others):
+        if not self._is_mergeable(op, weight) or any(
+            m is None or _depends_on(m, op.rank - 1) for _, m in others
+        ):
             return None
         extents = tuple(e for d, e in enumerate(op.extents) if d != op.rank - 1)
         values = tuple(v for v, _ in others)
-        return op.output.type.dtype, op.rank, weight, values, op.maps, extents, op.body, _outline(op, weight)
+        return (
+            op.output.type.dtype,
+            op.rank,
+            weight,
+            values,
+            op.maps,
+            extents,
+            op.body,
+            _type_without_columns(op, weight),
+        )
 
-    def _joinable(self, op: Generic, operand: int) -> bool:
+    def _is_mergeable(self, op: Generic, operand: int) -> bool:
         """Whether an operand is a constant that only ``op`` reads, with one slice per column of the
         result."""
         value, index_map = op.inputs[operand], op.maps[operand]
@@ -136,7 +147,7 @@ class _Merger:
         following = ops[-1].output
         while isinstance(reader := self._only_reader(following), Reshape):
             following = reader.output
-        return _Chain(tuple(ops), reader is not None and not _may_follow(reader))
+        return _Chain(tuple(ops), reader is not None and not _may_leave_unfused(reader))
 
     def _only_reader(self, value: Value) -> Op | None:
         readers = self.users.get(value, [])
@@ -149,9 +160,11 @@ class _Merger:
             return False
         if any(c.ops[-1].output in self.live for c in chains):
             return False
-        return all(self._same(first, chain, level) for chain in chains for level in range(1, len(first.ops)))
+        return all(
+            self._equal_ops(first, chain, level) for chain in chains for level in range(1, len(first.ops))
+        )
 
-    def _same(self, first: _Chain, other: _Chain, level: int) -> bool:
+    def _equal_ops(self, first: _Chain, other: _Chain, level: int) -> bool:
         a, b = first.ops[level], other.ops[level]
         column = a.rank - 1
         kept = [e for d, e in enumerate(a.extents) if d != column]
@@ -165,11 +178,15 @@ class _Merger:
             before = first.ops[level - 1].output, other.ops[level - 1].output
             if (x, y) == before:
                 continue
-            if x is y and index_map is not None and not _walks(index_map, column):
+            if x is y and index_map is not None and not _depends_on(index_map, column):
                 known = x not in self.place or self.place[x] < self.place[first.ops[0].output]
                 if known:
                     continue
-            if not (self._joinable(a, i) and self._joinable(b, i) and _outline(a, i) == _outline(b, i)):
+            if not (
+                self._is_mergeable(a, i)
+                and self._is_mergeable(b, i)
+                and _type_without_columns(a, i) == _type_without_columns(b, i)
+            ):
                 return False
         return True
 
@@ -184,7 +201,7 @@ class _Merger:
             for i, value in enumerate(op.inputs):
                 if last is not None and value is chains[0].ops[level - 1].output:
                     inputs.append(last)
-                elif value in self.constants and all(self._joinable(c.ops[level], i) for c in chains):
+                elif value in self.constants and all(self._is_mergeable(c.ops[level], i) for c in chains):
                     inputs.append(self._constant([c.ops[level] for c in chains], i))
                 else:
                     inputs.append(value)
@@ -215,11 +232,11 @@ class _Merger:
         shape = list(values[0].type.shape)
         shape[axis] = sum(_extent(v, axis) for v in values)
         joined = Value(fresh_name(self.taken, values[0].name), TensorType(tuple(shape), values[0].type.dtype))
-        self.constants[joined] = _joined([(v, self.constants.pop(v)) for v in values], axis)
+        self.constants[joined] = _concatenated([(v, self.constants.pop(v)) for v in values], axis)
         return joined
 
 
-def _joined(sources: Sequence[tuple[Value, Constant]], axis: int) -> Constant:
+def _concatenated(sources: Sequence[tuple[Value, Constant]], axis: int) -> Constant:
     def make(sources: Sequence[tuple[Value, Constant]]) -> Array:
         return np.concatenate([load(value, constant) for value, constant in sources], axis)
 
@@ -235,7 +252,7 @@ def _extent(value: Value, axis: int) -> int:
     return extent
 
 
-def _outline(op: Generic, operand: int) -> tuple[object, ...]:
+def _type_without_columns(op: Generic, operand: int) -> tuple[object, ...]:
     """The type of a constant operand without its extent along the columns."""
     value, index_map = op.inputs[operand], op.maps[operand]
     axis = _axis(index_map, op.rank - 1) if index_map is not None else None
@@ -248,7 +265,7 @@ def _axis(index_map: IndexMap, column: int) -> int | None:
     return axes[0] if len(axes) == 1 and index_map.results[axes[0]].single == column else None
 
 
-def _walks(index_map: IndexMap, dim: int) -> bool:
+def _depends_on(index_map: IndexMap, dim: int) -> bool:
     return any(d == dim for r in index_map.results for d, _ in r.terms)
 
 
@@ -260,7 +277,7 @@ def _is_epilogue(op: Op, value: Value) -> bool:
     return all(m == IndexMap.identity(op.rank) for m in reads)
 
 
-def _may_follow(op: Op) -> bool:
+def _may_leave_unfused(op: Op) -> bool:
     """Whether ``op`` may be left out of the kernel of the product whose result it reads without a loss. Maps
     may not, except cheap ones (a cast), which are recomputed in their readers.
     """

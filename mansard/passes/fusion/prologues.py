@@ -61,7 +61,7 @@ def pull_prologues(groups: Groups) -> None:
             _move_uses(groups, users, group, target)
 
 
-def _joins_keys(groups: Groups, group: Group, form: AttentionForm) -> bool:
+def _only_concatenates_keys(groups: Groups, group: Group, form: AttentionForm) -> bool:
     """Whether a group only concatenates keys or values, such as a cache and a new token. The kernel then
     iterates over the keys part by part, and reads each part from its own buffer.
     """
@@ -93,7 +93,7 @@ def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:
         return False
     if len(groups.bindings([*group.ops, *target.ops])) > MAX_BINDINGS:
         return False
-    if target.form is not None and _joins_keys(groups, group, target.form):
+    if target.form is not None and _only_concatenates_keys(groups, group, target.form):
         return True
     if any(op.maps[i] is None for op in group.ops if isinstance(op, Generic) for i in range(len(op.maps))):
         return False  # data-dependent reads are done once, not in every reader

@@ -129,8 +129,8 @@ class _Layout:
     def _generic(self, op: Generic) -> None:
         wanted = _channels_last_order(self.graph, op)
         if wanted is not None:
-            self._bring_along(op, wanted)
-        new = self._follow(op)
+            self._copy_operands(op, wanted)
+        new = self._with_permuted_reads(op)
         order = wanted or self._inherited(op)
         if order is not None and order != tuple(range(op.rank)):
             shape = tuple(op.extents[d] for d in order)
@@ -141,7 +141,7 @@ class _Layout:
             new = reordered(new, (*range(op.rank), *_reduced_order(op)), op.output)
         self.ops.append(new)
 
-    def _bring_along(self, op: Generic, order: Order) -> None:
+    def _copy_operands(self, op: Generic, order: Order) -> None:
         """Copy operands that the new innermost dim indexes, such as a depthwise convolution's image, into an
         order in which it is innermost too."""
         column = next(d for d in reversed(order) if not dims.is_one(op.extents[d]))
@@ -160,7 +160,7 @@ class _Layout:
             self.permuted[value] = _Permuted(out, order_of_operand)
             self.restored.add(value)
 
-    def _follow(self, op: Generic) -> Generic:
+    def _with_permuted_reads(self, op: Generic) -> Generic:
         """``op`` with its operands read in their new order."""
         if not any(v in self.permuted for v in op.inputs):
             return op
@@ -193,7 +193,7 @@ class _Layout:
         ]
         partial: Order | None = None
         for _, i in sorted(candidates, key=lambda c: -c[0]):
-            walked = self._walked(op, i)
+            walked = self._indexing_dims(op, i)
             real = [d for d in range(op.rank) if not dims.is_one(op.extents[d])]
             order = (*(d for d in range(op.rank) if d not in walked), *walked)
             if len(walked) == len(real):
@@ -204,7 +204,7 @@ class _Layout:
             return self.order_by_shape.get(op.output.type.shape)
         return partial
 
-    def _walked(self, op: Generic, operand: int) -> Order:
+    def _indexing_dims(self, op: Generic, operand: int) -> Order:
         """The dims of the result that index a permuted operand, in its order."""
         permuted = self.permuted[op.inputs[operand]]
         index_map = op.maps[operand]

@@ -55,7 +55,7 @@ def transpose_constants(graph: Graph, permutations: Mapping[Value, Sequence[int]
     for op in graph.ops:
         for value in dict.fromkeys(op.inputs):
             if value in orders:
-                op = _follow(op, value, stored[value], orders[value])
+                op = _with_permuted_reads(op, value, stored[value], orders[value])
         ops.append(op)
     needed = set(graph.live_outs()).union(*(op.inputs for op in ops))
     copies: list[Op] = [_restore(v, stored[v], order) for v, order in orders.items() if v in needed]
@@ -80,7 +80,7 @@ def _restore(value: Value, stored: Value, order: Sequence[int]) -> Generic:
     return Generic((stored,), (value,), value.type.shape, (reads,), Arg(0, value.type.dtype))
 
 
-def _follow(op: Op, value: Value, stored: Value, order: Sequence[int]) -> Op:
+def _with_permuted_reads(op: Op, value: Value, stored: Value, order: Sequence[int]) -> Op:
     if not isinstance(op, Generic) or value not in op.inputs:
         return op
 

@@ -158,7 +158,7 @@ class _Permuter:
             outputs=(out,),
             extents=(*order.shape, *op.extents[op.rank :]),
             maps=tuple(self._map(v, m, old_dims, count) for v, m in zip(op.inputs, op.maps, strict=True)),
-            body=_at(op.body, old_dims),
+            body=_substituted(op.body, old_dims),
         )
         if copy is None or out is copy.output:
             return [new]
@@ -181,7 +181,7 @@ class _Permuter:
         return index_map.compose(old_dims) if index_map is not None else None
 
 
-def _at(body: Scalar, old_dims: Sequence[Linear]) -> Scalar:
+def _substituted(body: Scalar, old_dims: Sequence[Linear]) -> Scalar:
     def leaf(node: Scalar) -> Scalar:
         return to_scalar(old_dims[node.dim]) if isinstance(node, Index) else node
 
@@ -191,7 +191,7 @@ def _at(body: Scalar, old_dims: Sequence[Linear]) -> Scalar:
 def _order(producer: Generic, copy: Generic) -> _Order | None:
     """The order in which ``producer`` would write the result of ``copy``; None if that is not a transpose."""
     value, index_map = copied(copy)
-    place = _walked_dims(copy, value, index_map)
+    place = _indexed_dims(copy, value, index_map)
     shape = producer.output.type.shape
     fine = refine(shape, value.type.shape)
     if place is None or fine is None or 0 in fine:
@@ -203,7 +203,7 @@ def _order(producer: Generic, copy: Generic) -> _Order | None:
     return _Order(fine, groups_of_old, order, splits=any(len(g) > 1 for g in groups_of_old))
 
 
-def _walked_dims(copy: Generic, value: Value, index_map: IndexMap) -> Mapping[int, int] | None:
+def _indexed_dims(copy: Generic, value: Value, index_map: IndexMap) -> Mapping[int, int] | None:
     """The dim of ``value`` that each dim of the copy indexes, if each indexes one over its whole extent;
     otherwise None."""
     plain = index_map.plain_dims

@@ -78,7 +78,7 @@ def _splits(op: Generic, producers: Mapping[Value, Op]) -> Splits:
             continue
         if not is_copy(producers.get(reshape.inputs[0])) or source_of(value, index_map, producers, op):
             continue
-        wanted = _wanted(op, value, index_map, reshape.inputs[0].type.shape)
+        wanted = _required_splits(op, value, index_map, reshape.inputs[0].type.shape)
         if any(splits.get(d, parts) != parts for d, parts in wanted.items()):
             continue
         splits.update(wanted)
@@ -87,7 +87,7 @@ def _splits(op: Generic, producers: Mapping[Value, Op]) -> Splits:
     return splits
 
 
-def _wanted(op: Generic, value: Value, index_map: IndexMap, source: Sequence[DimLike]) -> Splits:
+def _required_splits(op: Generic, value: Value, index_map: IndexMap, source: Sequence[DimLike]) -> Splits:
     """The splits that let ``op`` read ``value`` in the dims of ``source``; none if that is impossible."""
     fine = tuple(d for d in source if not dims.is_one(d))
     if 0 in fine or refine(fine, value.type.shape) != fine:

@@ -33,13 +33,13 @@ def lay_out_weights(graph: Graph) -> Graph:
             continue
         for i, value in enumerate(op.inputs):
             shared = users[value] != [op] or op.inputs.count(value) > 1
-            permutation = None if shared else _wanted(graph, op, i)
+            permutation = None if shared else _preferred_permutation(graph, op, i)
             if permutation is not None:
                 wanted[value] = permutation
     return transpose_constants(graph, wanted) if wanted else graph
 
 
-def _wanted(graph: Graph, op: Generic, operand: int) -> tuple[int, ...] | None:
+def _preferred_permutation(graph: Graph, op: Generic, operand: int) -> tuple[int, ...] | None:
     """The permutation of a constant operand's dims that suits the kernel better, or None."""
     index_map = op.maps[operand]
     if op.inputs[operand] not in graph.constants or index_map is None or not op.rank:
@@ -52,7 +52,7 @@ def _wanted(graph: Graph, op: Generic, operand: int) -> tuple[int, ...] | None:
         return None
     walked = {d for d in plain if d is not None}
     rows = dims.product(op.extents[d] for d in range(op.rank) if d not in walked)
-    if dims.representative(rows) < MIN_ROWS or any(_walks(op, i, column) for i in _others(op, operand)):
+    if dims.representative(rows) < MIN_ROWS or any(_depends_on(op, i, column) for i in _others(op, operand)):
         return None
     place = plain.index(column)
     return (*(d for d in range(len(plain)) if d != place), place)
@@ -62,6 +62,6 @@ def _others(op: Generic, operand: int) -> list[int]:
     return [i for i in range(len(op.inputs)) if i != operand]
 
 
-def _walks(op: Generic, operand: int, dim: int) -> bool:
+def _depends_on(op: Generic, operand: int, dim: int) -> bool:
     index_map = op.maps[operand]
     return index_map is None or any(d == dim for r in index_map.results for d, _ in r.terms)

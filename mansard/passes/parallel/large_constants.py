@@ -119,7 +119,7 @@ class _Split:
             constants[part] = _piece(self.value, source, held.dim, start, extent)
         for op in self.graph.ops:
             if any(v in self.parts for v in op.inputs):
-                self._follow(op)
+                self._rewrite_reader(op)
             else:
                 self.ops.append(op)
         return self.graph.with_ops(self.ops, constants=constants)
@@ -131,20 +131,20 @@ class _Split:
             values.append(Value(fresh_name(self.taken, value.name), TensorType(shape, value.type.dtype)))
         return _Parts(dim, tuple(values), self.starts)
 
-    def _follow(self, op: Op) -> None:
+    def _rewrite_reader(self, op: Op) -> None:
         if not isinstance(op, Generic):
-            raise _CannotSplitError(f"{op.name} of {op.outputs[0]}{_at(op)} needs it contiguous")
+            raise _CannotSplitError(f"{op.name} of {op.outputs[0]}{_location_suffix(op)} needs it contiguous")
         loops = {
             self._loop(op, i) for i, v in enumerate(op.inputs) if v in self.parts and op.maps[i] is not None
         }
         gathered = any(v in self.parts and op.maps[i] is None for i, v in enumerate(op.inputs))
         if gathered and loops:
-            raise _CannotSplitError(f"{op.output}{_at(op)} reads it in two ways")
+            raise _CannotSplitError(f"{op.output}{_location_suffix(op)} reads it in two ways")
         if gathered:
             self.ops.append(self._gather(op))
             return
         if len(loops) != 1:
-            raise _CannotSplitError(f"{op.output}{_at(op)} reads it along several loops")
+            raise _CannotSplitError(f"{op.output}{_location_suffix(op)} reads it along several loops")
         self._partition(op, loops.pop())
 
     def _loop(self, op: Generic, operand: int) -> int:
@@ -153,7 +153,7 @@ class _Split:
         assert index_map is not None
         at = index_map.results[self.parts[op.inputs[operand]].dim].single
         if at is None or at >= op.rank or index_map.fill is not None:
-            raise _CannotSplitError(f"{op.output}{_at(op)} does not read it row by row")
+            raise _CannotSplitError(f"{op.output}{_location_suffix(op)} does not read it row by row")
         return at
 
     def _partition(self, op: Generic, loop: int) -> None:
@@ -238,5 +238,5 @@ def _plus(index: Scalar, offset: int) -> Scalar:
     return Apply("add", (index, Const(offset, DType.I64)), DType.I64)
 
 
-def _at(op: Op) -> str:
+def _location_suffix(op: Op) -> str:
     return f" ({op.location.text})" if op.location.text else ""

@@ -265,7 +265,7 @@ class _Piece:
 
     def _reshape(self, op: Reshape, axis: int) -> Value:
         """A reshape that keeps the axis, and as many elements in front of it."""
-        place = _kept(op, axis)
+        place = _kept_axis(op, axis)
         if place is None:
             raise _NotPartitionableError
         source = self.restrict(op.inputs[0], place)
@@ -280,7 +280,7 @@ class _Piece:
         for i, index_map in enumerate(op.maps):
             if index_map is None:
                 continue
-            walked = _walked(op, i, axis)
+            walked = _indexed_axis(op, i, axis)
             if walked is not None and self._can_restrict(op.inputs[i], walked):
                 inputs[i] = self.restrict(op.inputs[i], walked)
             else:
@@ -300,7 +300,7 @@ class _Piece:
     def _can_restrict(self, value: Value, axis: int) -> bool:
         op = self.producers.get(value)
         if isinstance(op, Reshape):
-            place = _kept(op, axis)
+            place = _kept_axis(op, axis)
             return place is not None and self._can_restrict(op.inputs[0], place)
         if op is not None:
             return isinstance(op, Generic)
@@ -314,7 +314,7 @@ class _Piece:
         return rewrite(body, lambda n: moved if isinstance(n, Index) and n.dim == axis else n)
 
 
-def _kept(op: Reshape, axis: int) -> int | None:
+def _kept_axis(op: Reshape, axis: int) -> int | None:
     """The axis that a reshape keeps as an axis of its result, with as many elements in front of it."""
     before, after = op.inputs[0].type.shape, op.output.type.shape
     outside = dims.product(after[:axis])
@@ -327,7 +327,7 @@ def _outermost(value: Value, axis: int) -> bool:
     return all(dims.is_one(d) for d in value.type.shape[:axis]) and value.type.dtype.bits >= 8
 
 
-def _walked(op: Generic, operand: int, dim: int) -> int | None:
+def _indexed_axis(op: Generic, operand: int, dim: int) -> int | None:
     """The one axis of an operand that a dim of the op indexes, over its whole extent; None if there is
     none."""
     index_map, value = op.maps[operand], op.inputs[operand]

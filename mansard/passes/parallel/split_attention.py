@@ -49,7 +49,12 @@ def split_attention(graph: Graph, workgroups: int) -> Graph:
     for op in graph.ops:
         form = find_attention(op, producers)
         chunk = _chunk(form, workgroups) if form is not None else None
-        if form is None or chunk is None or not _closed(form, users, live) or _joined(form, producers):
+        if (
+            form is None
+            or chunk is None
+            or not _closed(form, users, live)
+            or _is_concatenated(form, producers)
+        ):
             splitter.ops.append(op)
         else:
             splitter.split(form, chunk)
@@ -65,7 +70,7 @@ def _closed(form: AttentionForm, users: Mapping[Value, Sequence[Op]], live: set[
     )
 
 
-def _joined(form: AttentionForm, producers: Mapping[Value, Op]) -> bool:
+def _is_concatenated(form: AttentionForm, producers: Mapping[Value, Op]) -> bool:
     """Whether keys or values are concatenated from parts: a kernel over all keys reads each part from its own
     buffer."""
     sides = ((form.scores, form.key), (form.weighted, form.value))
@@ -106,7 +111,7 @@ class _Splitter:
         self.whole = isinstance(self.length, int) and self.length % chunk == 0
         self.new: dict[Value, Value] = {}
         for op in (form.scores, *reversed(form.chain)):
-            self._inside(op)
+            self._split_op(op)
         self._merge(*self._softmax())
 
     def _generic(
@@ -143,7 +148,7 @@ class _Splitter:
         fill = 0 if moves and not self.whole and index_map.fill is None else index_map.fill
         return IndexMap(tuple(r.compose(loops) for r in index_map.results), fill)
 
-    def _inside(self, op: Generic) -> None:
+    def _split_op(self, op: Generic) -> None:
         """An op between query and softmax, with its key dim split into chunk and position in it."""
         key = self._key(op)
         place = Linear.dim(key, self.chunk).plus(Linear.dim(key + 1))
@@ -164,16 +169,16 @@ class _Splitter:
             maps.append(IndexMap(tuple(results)))
         body = rewrite(op.body, lambda n: to_scalar(loops[n.dim]) if isinstance(n, Index) else n)
         if op.output is self.form.masked and op is not self.form.scores:
-            body = self._hidden(body, place)
+            body = self._masked(body, place)
         extents = (*op.extents[:key], self.count, self.chunk, *op.extents[key + 1 :])
         out = self._generic(inputs, maps, extents, body, "chunks", combiner=op.combiner)
         if op is self.form.scores and op.output is self.form.masked and not self.whole:
             every = IndexMap.identity(len(extents) - 1)
-            hidden = self._hidden(Arg(0, F32), place)
+            hidden = self._masked(Arg(0, F32), place)
             out = self._generic([out], [every], extents[:-1], hidden, "inside")
         self.new[op.output] = out
 
-    def _hidden(self, body: Scalar, place: Linear) -> Scalar:
+    def _masked(self, body: Scalar, place: Linear) -> Scalar:
         if self.whole:
             return body
         length = self.length

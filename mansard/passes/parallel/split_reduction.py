@@ -53,14 +53,14 @@ def split_reductions(graph: Graph) -> Graph:
     """Split few long reductions, scans and top-k; the same graph if there are none."""
     splitter = _Splitter(graph)
     for op in graph.ops:
-        splitter.take(op)
+        splitter.add_op(op)
     return graph.with_ops(splitter.ops) if splitter.changed else graph
 
 
 class _Splitter(OpWriter):
     changed = False
 
-    def take(self, op: Op) -> None:
+    def add_op(self, op: Op) -> None:
         """Append an op or its replacement."""
         before = len(self.ops)
         if isinstance(op, Generic) and _long_reduction(op):
@@ -206,7 +206,7 @@ class _Splitter(OpWriter):
         candidates = self.reshape(op, first, (lines, count * op.limit))
         values = self.value(op, (lines, op.limit), dtype)
         order = self.value(op, (lines, op.limit), DType.I64)
-        self.take(Sort((candidates,), (values, order), 1, op.descending, op.limit, location=op.location))
+        self.add_op(Sort((candidates,), (values, order), 1, op.descending, op.limit, location=op.location))
         chosen = Arg(0, DType.I64)
         k = Const(op.limit, DType.I64)
         piece = Apply("div", (chosen, k), DType.I64)

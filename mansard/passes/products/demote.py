@@ -60,13 +60,13 @@ def _factors(graph: Graph, op: Op) -> tuple[Value, Value] | None:
     if {a.index for a in body.args if isinstance(a, Arg) and a.dtype is F32} != {0, 1}:
         return None
     weights = [v for v in op.inputs if v in graph.constants]
-    if len(weights) != 1 or weights[0].type.rank < 2 or not all(_whole(m) for m in op.maps):
+    if len(weights) != 1 or weights[0].type.rank < 2 or not all(_is_plain_read(m) for m in op.maps):
         return None
     (other,) = (v for v in op.inputs if v is not weights[0])
     return other, weights[0]
 
 
-def _whole(index_map: IndexMap | None) -> bool:
+def _is_plain_read(index_map: IndexMap | None) -> bool:
     """Whether every index of a map is a plain dim: no window, no padding."""
     return index_map is not None and index_map.fill is None and index_map.plain_dims is not None
 

@@ -160,11 +160,11 @@ class BeamSearch:
         """
         large = self.tables.costs.large
         if not len(large):
-            return np.arange(len(states.last_end))
+            return np.arange(len(states.last_bound))
         slots = step.live[np.isin(step.edges, large)]
-        copied = np.isinf(states.available[:, slots]).reshape(len(states.last_end), -1)
+        copied = np.isinf(states.available[:, slots]).reshape(len(states.last_bound), -1)
         classes = row_classes(copied.astype(np.int64))
-        rank = np.zeros(len(states.last_end), np.int64)
+        rank = np.zeros(len(states.last_bound), np.int64)
         for number in range(classes.max() + 1):
             rows = np.flatnonzero(classes == number)
             rank[rows] = np.arange(len(rows))

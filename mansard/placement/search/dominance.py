@@ -22,13 +22,13 @@ def nondominated(states: BeamStates, step: SearchStep, quantum: float) -> Ints:
     Differences below ``quantum`` seconds do not count. Of many rows not all pairs are compared, and some
     dominated ones may stay.
     """
-    slots, count = step.live, len(states.last_end)
+    slots, count = step.live, len(states.last_bound)
     available = states.available[:, slots].reshape(count, -1)
     available = np.where(np.isinf(available), 1e30, available)
     pending = states.pending[:, slots].reshape(count, -1) * 1e30
     columns = [
         states.queue_free,
-        states.last_end[:, None],
+        states.last_bound[:, None],
         available,
         pending,
         states.used_bytes,
@@ -69,7 +69,7 @@ def _keys(states: BeamStates, step: SearchStep) -> Ints:
     relevant[:, step.to_host] = True
     relevant |= states.pending[:, step.live].any(axis=2)
     source = np.where(relevant, states.source[:, step.live], HOST)
-    resident = states.resident.reshape(len(states.last_end), -1)
+    resident = states.resident.reshape(len(states.last_bound), -1)
     return np.concatenate([source, states.group_device, resident], axis=1)
 
 

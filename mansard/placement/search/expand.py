@@ -30,7 +30,7 @@ class Expansion:
             queue_free[queue] = self.costs.load[queue].sum()
         states = BeamStates(
             queue_free=queue_free[None],
-            last_end=np.zeros(1),
+            last_bound=np.zeros(1),
             available=np.zeros((1, slots, devices)),
             source=np.full((1, slots), HOST),
             group_device=np.full((1, len(self.problem.colocated)), -1),
@@ -46,7 +46,7 @@ class Expansion:
 
     def feasible(self, states: BeamStates, n: int, step: SearchStep, device: int) -> Ints:
         """The states that may have a dispatch on a device."""
-        feasible = np.ones(len(states.last_end), np.bool_)
+        feasible = np.ones(len(states.last_bound), np.bool_)
         if step.group is not None:
             group_device = states.group_device[:, step.group]
             feasible &= (group_device < 0) | (group_device == device)
@@ -74,18 +74,18 @@ class Expansion:
         ready = self._read(states, step, device, queue)
         end = np.maximum(ready, free[:, device]) + self.costs.times[n, device]
         free[:, queue] = end[:, None]
-        states.last_end = np.maximum(states.last_end, end)
+        states.last_bound = np.maximum(states.last_bound, end)
         if not self.latency:
             for others in self.devices_of:
                 free[:, others] += self.costs.forced_copies[n, device, others].sum()
-            states.last_end = np.maximum(states.last_end, free.max(axis=1))
+            states.last_bound = np.maximum(states.last_bound, free.max(axis=1))
         self._write(states, step, device, end if self.latency else np.zeros(len(end)))
         self._constrain(states, n, step, device)
         return states
 
     def final_costs(self, states: BeamStates) -> Floats:
         """The cost of every complete state, copies to the host included."""
-        rows, end_of_call = np.arange(len(states.last_end)), states.last_end.copy()
+        rows, end_of_call = np.arange(len(states.last_bound)), states.last_bound.copy()
         free, queues = states.queue_free, np.array(self.problem.queues)
         for number, slot in self.tables.table.final:
             source = states.source[:, slot]
@@ -100,7 +100,7 @@ class Expansion:
 
     def _read(self, states: BeamStates, step: SearchStep, device: int, queue: list[int]) -> Floats:
         """Transfer the inputs of a dispatch; when the last of them is available."""
-        free, available, rows = states.queue_free, states.available, np.arange(len(states.last_end))
+        free, available, rows = states.queue_free, states.available, np.arange(len(states.last_bound))
         ready = np.zeros(len(rows))
         for number, slot in step.reads:
             arrival = available[:, slot, device]
@@ -111,7 +111,7 @@ class Expansion:
                 start = np.maximum(free[:, device], produced + self.costs.handoff[source, device, number])
                 end = start + self.costs.copy[source, device, number]
                 free[:, queue] = np.where(missing, end, free[:, device])[:, None]
-                states.last_end = np.where(missing, np.maximum(states.last_end, end), states.last_end)
+                states.last_bound = np.where(missing, np.maximum(states.last_bound, end), states.last_bound)
                 arrival = np.where(missing, end if self.latency else 0.0, arrival)
                 available[:, slot, device] = arrival
             if self.latency and self.costs.blocking[:, device, number].any():
@@ -155,7 +155,7 @@ class Expansion:
 
     def _added_bytes(self, states: BeamStates, step: SearchStep, device: int) -> Floats:
         """Bytes of constants that a dispatch adds to a device."""
-        added = np.zeros(len(states.last_end))
+        added = np.zeros(len(states.last_bound))
         for size, shared in step.constants:
             added += size if shared is None else size * ~states.resident[:, shared, device]
         return added
@@ -165,7 +165,7 @@ class Expansion:
         live, producers = self.tables.steps[n - 1].live, self.tables.steps[n - 1].producers
         read = np.isin(live, [slot for _, slot in step.reads])
         source, pending = states.source[:, live], states.pending[:, live, device]
-        seconds = np.zeros(len(states.last_end))
+        seconds = np.zeros(len(states.last_bound))
         for other in range(self.costs.device_count):
             from_other = pending & (source == other)
             newest = np.where(from_other & read, producers, -1).max(axis=1, initial=-1)

@@ -18,7 +18,7 @@ def lower_bounds(states: BeamStates, n: int, step: SearchStep, tables: SearchTab
     """A lower bound for every state after dispatch ``n``, and a rank among states of equal bounds: lower is
     more promising."""
     loads = tables.loads
-    bound = _path_bounds(states, n, step, tables) if tables.latency else states.last_end
+    bound = _path_bounds(states, n, step, tables) if tables.latency else states.last_bound
     queue_free = np.stack([states.queue_free[:, queue].min(axis=1) for queue in loads.devices_of], axis=1)
     if tables.latency:
         # `tighten` may have raised a queue that gets nothing more far beyond the last dispatch.
@@ -33,7 +33,7 @@ def lower_bounds(states: BeamStates, n: int, step: SearchStep, tables: SearchTab
         weighted += (subtree_loads + weight * cost[:, None, :]).min(axis=2)
     bound = np.maximum(bound, weighted.max(axis=1))
     if tables.latency:
-        return bound, states.last_end
+        return bound, states.last_bound
     # The bound may be that of one queue in all states: then little load on the others decides.
     return bound, ((weighted / tables.costs.total) ** _POWER).sum(axis=1)
 
@@ -42,7 +42,7 @@ def _path_bounds(states: BeamStates, n: int, step: SearchStep, tables: SearchTab
     """The longest path by way of a live value."""
     paths, costs = tables.paths, tables.costs
     if paths is None or not len(step.tail_rows):
-        return states.last_end
+        return states.last_bound
     source, produced, missing = states.live_values(step.live)
     transfer = costs.handoff[source, :, step.edges] + costs.copy[source, :, step.edges]
     arrival = np.where(missing, produced[:, :, None] + transfer, states.available[:, step.live])
@@ -51,4 +51,4 @@ def _path_bounds(states: BeamStates, n: int, step: SearchStep, tables: SearchTab
     ends = (arrival[:, step.tail_rows, None] + step.tails).min(axis=3).max(axis=1)
     if tables.problem.limited_devices:
         ends -= paths.available_bytes(states.used_bytes, states.resident, n) @ paths.prices.T
-    return np.asarray(np.maximum(states.last_end, ends.max(axis=1)))
+    return np.asarray(np.maximum(states.last_bound, ends.max(axis=1)))

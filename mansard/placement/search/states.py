@@ -22,7 +22,7 @@ class BeamStates:
 
     queue_free: Floats
     """When the queue of every device is free."""
-    last_end: Floats
+    last_bound: Floats
     """When the last dispatch so far ends."""
     available: Floats
     """When the value of a slot is available on a device; inf: it was not copied there."""

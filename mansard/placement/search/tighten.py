@@ -29,7 +29,7 @@ def tighten(states: BeamStates, step: SearchStep, costs: CostTables) -> None:
         states.queue_free = np.maximum(states.queue_free, earliest)
         return
     available = states.available
-    rows = np.arange(len(states.last_end))[:, None]
+    rows = np.arange(len(states.last_bound))[:, None]
     source, produced, missing = states.live_values(step.live)
     handoff = costs.handoff[source, :, step.edges]
     copy_start = produced[:, :, None] + handoff

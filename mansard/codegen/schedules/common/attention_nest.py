@@ -163,24 +163,24 @@ def key_bounds(nest: AttentionNest) -> list[Linear]:
     if not isinstance(producer, Generic) or producer is nest.form.scores:
         return []
     bounds: list[Linear] = []
-    for condition, op, index in _hiding(nest, producer, producer.body, nest.masked_index()):
-        bounds.extend(_ends(nest, op, condition, index))
+    for condition, op, index in _visibility_conditions(nest, producer, producer.body, nest.masked_index()):
+        bounds.extend(_affine_bounds(nest, op, condition, index))
     return bounds
 
 
-def _hiding(
+def _visibility_conditions(
     nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]
 ) -> list[tuple[Scalar, Generic, tuple[Linear, ...]]]:
     """Conditions without which a score is -inf, with the op that contains them."""
     if isinstance(node, Apply) and node.op == "select":
         condition, _, otherwise = node.args
         if isinstance(otherwise, Const) and float(otherwise.value) == float("-inf"):
-            return [(condition, op, index), *_hiding(nest, op, node.args[1], index)]
+            return [(condition, op, index), *_visibility_conditions(nest, op, node.args[1], index)]
     elif isinstance(node, Apply) and node.op == "add":
-        return [hidden for arg in node.args for hidden in _hiding(nest, op, arg, index)]
+        return [hidden for arg in node.args for hidden in _visibility_conditions(nest, op, arg, index)]
     elif isinstance(node, Arg):
         inner = _producer(nest, op, node, index)
-        return _hiding(nest, inner[0], inner[0].body, inner[1]) if inner is not None else []
+        return _visibility_conditions(nest, inner[0], inner[0].body, inner[1]) if inner is not None else []
     return []
 
 
@@ -197,14 +197,14 @@ def _producer(
     return producer, where
 
 
-def _ends(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> list[Linear]:
+def _affine_bounds(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> list[Linear]:
     if isinstance(node, Arg):
         inner = _producer(nest, op, node, index)
-        return _ends(nest, inner[0], inner[0].body, inner[1]) if inner is not None else []
+        return _affine_bounds(nest, inner[0], inner[0].body, inner[1]) if inner is not None else []
     if not isinstance(node, Apply):
         return []
     if node.op == "and":
-        return [end for arg in node.args for end in _ends(nest, op, arg, index)]
+        return [end for arg in node.args for end in _affine_bounds(nest, op, arg, index)]
     if node.op not in ("lt", "le", "gt", "ge"):
         return []
     small, large = node.args if node.op in ("lt", "le") else node.args[::-1]
@@ -218,7 +218,7 @@ def _ends(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, .
     return [rest if node.op in ("lt", "gt") else Linear(rest.terms, dims.add(rest.offset, 1))]
 
 
-def without_ends(nest: AttentionNest) -> dict[Generic, Generic]:
+def without_bounds(nest: AttentionNest) -> dict[Generic, Generic]:
     """The maps of the scores simplified for keys below all of the `key_bounds`."""
     producer = nest.producers[nest.form.masked]
     if not isinstance(producer, Generic) or producer is nest.form.scores:
@@ -227,7 +227,7 @@ def without_ends(nest: AttentionNest) -> dict[Generic, Generic]:
     stack = [(producer, nest.masked_index())]
     while stack:
         op, index = stack.pop()
-        body = _unhidden(nest, op, op.body, index)
+        body = _without_bounds(nest, op, op.body, index)
         if body is not op.body:
             rewritten[op] = dataclasses.replace(op, body=body)
         args = (node for node in walk(op.body) if isinstance(node, Arg))
@@ -235,14 +235,14 @@ def without_ends(nest: AttentionNest) -> dict[Generic, Generic]:
     return rewritten
 
 
-def _unhidden(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> Scalar:
+def _without_bounds(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> Scalar:
     if isinstance(node, Apply) and node.op == "select":
         condition, seen, otherwise = node.args
         hides = isinstance(otherwise, Const) and float(otherwise.value) == float("-inf")
-        if hides and _only_ends(nest, op, condition, index):
-            return _unhidden(nest, op, seen, index)
+        if hides and _is_key_bound(nest, op, condition, index):
+            return _without_bounds(nest, op, seen, index)
     elif isinstance(node, Apply) and node.op == "add":
-        args = tuple(_unhidden(nest, op, arg, index) for arg in node.args)
+        args = tuple(_without_bounds(nest, op, arg, index) for arg in node.args)
         return (
             node
             if all(a is b for a, b in zip(args, node.args, strict=True))
@@ -251,14 +251,14 @@ def _unhidden(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linea
     return node
 
 
-def _only_ends(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> bool:
+def _is_key_bound(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> bool:
     """Whether a condition is equivalent to the key being below its bounds."""
     if isinstance(node, Arg):
         inner = _producer(nest, op, node, index)
-        return inner is not None and _only_ends(nest, inner[0], inner[0].body, inner[1])
+        return inner is not None and _is_key_bound(nest, inner[0], inner[0].body, inner[1])
     if isinstance(node, Apply) and node.op == "and":
-        return all(_only_ends(nest, op, arg, index) for arg in node.args)
-    return len(_ends(nest, op, node, index)) == 1
+        return all(_is_key_bound(nest, op, arg, index) for arg in node.args)
+    return len(_affine_bounds(nest, op, node, index)) == 1
 
 
 def needs_place(nest: AttentionNest, special: Mapping[Generic, Generic]) -> bool:
@@ -287,7 +287,7 @@ def _affine(op: Generic, node: Scalar, index: tuple[Linear, ...]) -> Linear | No
     return linear.compose(index) if linear is not None else None
 
 
-def last_end(
+def last_bound(
     frame: Frame, nest: AttentionNest, end: Linear, lane: Group | None, last: KValue
 ) -> KValue | None:
     """The value of a key bound for rows up to ``last`` of the lane loop; None if it may decrease along it."""
@@ -307,13 +307,13 @@ def last_end(
     return total
 
 
-def tile_end(
+def tile_bound(
     frame: Frame, nest: AttentionNest, end: Linear, lane: Group | None, along: bool, row: KValue
 ) -> KValue | None:
-    """`last_end` for a tile's row if tiles run along the lane loop only, otherwise for any row."""
+    """`last_bound` for a tile's row if tiles run along the lane loop only, otherwise for any row."""
     if along or lane is None:
-        return last_end(frame, nest, end, lane, row)
-    return last_end(frame, nest, end, lane, frame.ev.dim(dims.add(nest.total(lane), -1)))
+        return last_bound(frame, nest, end, lane, row)
+    return last_bound(frame, nest, end, lane, frame.ev.dim(dims.add(nest.total(lane), -1)))
 
 
 def each_part(

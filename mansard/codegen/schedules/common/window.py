@@ -61,7 +61,7 @@ def find_window(nest: Nest, root: Root) -> SlidingWindow | None:
                 return None
         if not axes:
             continue
-        if window is not None or (guards and not _adds_nothing(root, node)):
+        if window is not None or (guards and not _is_neutral(root, node)):
             return None
         window = SlidingWindow(tuple(axes))
     if window is None:
@@ -81,7 +81,7 @@ def _arguments(root: Root) -> list[Arg]:
     return [n for n in nodes if isinstance(n, Arg)]
 
 
-def _adds_nothing(root: Root, node: Arg) -> bool:
+def _is_neutral(root: Root, node: Arg) -> bool:
     """Whether the fill value of a padded operand is neutral in the reduction."""
     op = root.op
     index_map = op.maps[node.index]
@@ -91,17 +91,17 @@ def _adds_nothing(root: Root, node: Arg) -> bool:
     return node is op.body and index_map.fill == neutral(op.combiner, op.body.dtype)
 
 
-def _walked(nest: Nest, at: Linear) -> list[tuple[int, DimLike]]:
+def _varying_loops(nest: Nest, at: Linear) -> list[tuple[int, DimLike]]:
     return [(loop, c) for loop, c in at.terms if not dims.is_one(nest.extents[loop])]
 
 
 def _mixes(nest: Nest, root: Root, at: Linear) -> bool:
-    walked = {loop for loop, _ in _walked(nest, at)}
+    walked = {loop for loop, _ in _varying_loops(nest, at)}
     return bool(walked & set(root.inner)) and not walked <= set(root.inner)
 
 
 def _axis(nest: Nest, root: Root, at: Linear, extent: DimLike, guarded: bool) -> WindowAxis | None:
-    walked = _walked(nest, at)
+    walked = _varying_loops(nest, at)
     outer = [(loop, c) for loop, c in walked if loop not in root.inner]
     taps = [(loop, c) for loop, c in walked if loop in root.inner]
     if len(outer) != 1 or len(taps) != 1:

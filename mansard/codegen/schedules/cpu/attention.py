@@ -30,7 +30,7 @@ from mansard.codegen.schedules.common.attention_nest import (
     each_part,
     is_plain_f32,
     key_bounds,
-    last_end,
+    last_bound,
 )
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
 from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
@@ -146,9 +146,9 @@ class _RowVectors:
         wide = [n for n, p in ((depth, self.plain_keys), (columns, self.plain_values)) if not p]
         self.rows = b.shared(DType.F32, tile.block * max(wide)) if wide else None
         self.block_tops = b.shared(DType.F32, self.width)
-        self.turned = [r for r in nest.mask_reads() if self._is_turned(r)]
+        self.turned = [r for r in nest.mask_reads() if self._is_transposed(r)]
 
-    def _is_turned(self, read: Read) -> bool:
+    def _is_transposed(self, read: Read) -> bool:
         """Whether a read is contiguous along the keys, so that vectors of rows are best loaded by
         transposing."""
         terms = dict(read.address.terms) if read.address is not None else {}
@@ -160,7 +160,9 @@ class _RowVectors:
         """All keys for one tile of rows."""
         b = self.b
         start = b.mul(tile, b.idx(self.width))
-        self.places = [self._place(b.add(start, b.idx(v * self.lanes))) for v in range(self.tile.vectors)]
+        self.places = [
+            self._vector_start(b.add(start, b.idx(v * self.lanes))) for v in range(self.tile.vectors)
+        ]
         self._pack_queries(start)
         zero, lowest = b.const(0.0, DType.F32, self.lanes), b.const(LOWEST, DType.F32, self.lanes)
         for v in range(self.tile.vectors):
@@ -178,7 +180,7 @@ class _RowVectors:
         )
         self._finish(start)
 
-    def _place(self, row: KValue) -> KValue:
+    def _vector_start(self, row: KValue) -> KValue:
         """First row of a vector: one that would pass the end is moved back and recomputes some rows."""
         if divides(self.extent, self.width):
             return row
@@ -189,7 +191,7 @@ class _RowVectors:
         last = self.frame.minimum(last, self.ev.dim(dims.add(self.extent, -1)))
         keys = self.ev.dim(self.nest.extents[self.nest.key_loop])
         for end in key_bounds(self.nest):
-            value = last_end(self.frame, self.nest, end, self.lane, last)
+            value = last_bound(self.frame, self.nest, end, self.lane, last)
             if value is not None:
                 keys = b.binary("max", self.frame.minimum(keys, value), b.idx(0))
         return keys
@@ -202,7 +204,7 @@ class _RowVectors:
         """``emit(place, offset)`` for each vector of rows: its first row and its offset in scratch."""
         b = self.b
         with b.for_(0, self.width, self.lanes) as loop, self.ev.scope():
-            emit(self._place(b.add(start, loop.index)), loop.index)
+            emit(self._vector_start(b.add(start, loop.index)), loop.index)
 
     def _pack_queries(self, start: KValue) -> None:
         """The query rows of the tile as (depth, rows)."""

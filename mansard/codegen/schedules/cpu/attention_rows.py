@@ -17,7 +17,7 @@ from mansard.codegen.schedules.common.attention_nest import (
     Group,
     each_part,
     key_bounds,
-    last_end,
+    last_bound,
 )
 from mansard.codegen.schedules.common.base import Frame, power_of_two_below
 from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
@@ -92,7 +92,7 @@ class AlongKeys:
         keys = self.ev.dim(self.nest.extents[self.nest.key_loop])
         last = self.ev.dim(dims.add(self.nest.total(lane), -1)) if lane is not None else b.idx(0)
         for end in key_bounds(self.nest):
-            value = last_end(self.frame, self.nest, end, lane, last)
+            value = last_bound(self.frame, self.nest, end, lane, last)
             if value is not None:
                 keys = b.binary("max", self.frame.minimum(keys, value), b.idx(0))
         return keys
@@ -124,7 +124,7 @@ class AlongKeys:
             with b.for_(0, self.depth, lanes, inits=[zero] * (self.rows * keys)) as step:
                 out: list[KValue] = []
                 queries = [
-                    self._at(self.queries, r * self.depth, step.index, lanes) for r in range(self.rows)
+                    self._address(self.queries, r * self.depth, step.index, lanes) for r in range(self.rows)
                 ]
                 for i in range(keys):
                     with ev.scope():
@@ -138,7 +138,7 @@ class AlongKeys:
                 sums = sum_each(b, [step.results[i * self.rows + r] for i in range(keys)])
                 b.store(self.scores, b.add(b.idx(r * self.stride), loop.index), sums)
 
-    def _at(self, memory: SharedMemory, base: int, index: KValue, lanes: int) -> KValue:
+    def _address(self, memory: SharedMemory, base: int, index: KValue, lanes: int) -> KValue:
         return self.b.load(memory, self.b.add(self.b.idx(base), index), lanes)
 
     def _along(
@@ -165,7 +165,7 @@ class AlongKeys:
             with ev.scope():
                 self._bind_row(r)
                 self._bind_vector([self.nest.key_loop], b.add(first, key), lanes)
-                ev.reduced[self.form.scores] = self._at(self.scores, row, key, lanes)
+                ev.reduced[self.form.scores] = self._address(self.scores, row, key, lanes)
                 score = b.splat(ev.value(self.form.masked, self.nest.masked_index()), lanes)
             b.store(self.scores, b.add(b.idx(row), key), score)
             return score
@@ -175,7 +175,7 @@ class AlongKeys:
         scale = exp_below_zero(b, b.sub(before, top))
 
         def power(key: KValue, lanes: int) -> KValue:
-            value = exp_below_zero(b, b.sub(self._at(self.scores, row, key, lanes), b.splat(top, lanes)))
+            value = exp_below_zero(b, b.sub(self._address(self.scores, row, key, lanes), b.splat(top, lanes)))
             b.store(self.scores, b.add(b.idx(row), key), value)
             return value
 
@@ -191,13 +191,13 @@ class AlongKeys:
         with b.for_(0, self.columns, vectors * lanes) as loop, ev.scope():
             places = [b.add(loop.index, b.idx(v * lanes)) for v in range(vectors)]
             inits = [
-                b.mul(self._at(self.results, r * self.columns, place, lanes), b.splat(scales[r], lanes))
+                b.mul(self._address(self.results, r * self.columns, place, lanes), b.splat(scales[r], lanes))
                 for place in places
                 for r in rows
             ]
             with b.for_(b.idx(0), count, inits=inits) as step:
                 weights = [
-                    b.splat(self._at(self.scores, r * self.stride, step.index, 1), lanes) for r in rows
+                    b.splat(self._address(self.scores, r * self.stride, step.index, 1), lanes) for r in rows
                 ]
                 out: list[KValue] = []
                 for v, place in enumerate(places):
@@ -219,5 +219,7 @@ class AlongKeys:
         with b.for_(0, self.columns, lanes) as loop, ev.scope():
             if self.loops.column is not None:
                 self._bind_vector(self.loops.column, loop.index, lanes)
-            total = b.mul(self._at(self.results, r * self.columns, loop.index, lanes), b.splat(share, lanes))
+            total = b.mul(
+                self._address(self.results, r * self.columns, loop.index, lanes), b.splat(share, lanes)
+            )
             store_results(self.frame, self.nest, total)

@@ -26,10 +26,10 @@ from mansard.codegen.schedules.common.attention_nest import (
     classify,
     distribute,
     key_bounds,
-    last_end,
+    last_bound,
     needs_place,
-    tile_end,
-    without_ends,
+    tile_bound,
+    without_bounds,
 )
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
 from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
@@ -120,7 +120,7 @@ class _MatrixFlash:
         self.memory = b.shared(DType.I32, tile.shared_pieces(self.depth, self.columns), 4)
         self.id = b.local_id(0)
         self.subgroup_row = b.mul(b.subgroup_place("subgroup_id"), b.idx(shape.m))  # the subgroup's first row
-        self.seen = without_ends(nest)
+        self.seen = without_bounds(nest)
         self.scaled = scale_of_scores(nest, self.seen)
         self.places = self._places()
 
@@ -141,8 +141,8 @@ class _MatrixFlash:
         b, tile = self.b, self.tile
         self.first = first
         queries = self._queries()
-        keys, whole = self._ends()
-        self._put(0, self.key_stride, self._read(self.key, b.idx(0), self.exact))
+        keys, whole = self._key_bounds()
+        self._store_pieces(0, self.key_stride, self._read(self.key, b.idx(0), self.exact))
         b.barrier()
         zero, lowest = matrix.fill(b, self.sums), matrix.fill(b, self.sums, LOWEST)
         state: Sequence[KValue] = [lowest, zero, *([zero] * (self.columns // tile.shape.n))]
@@ -167,7 +167,7 @@ class _MatrixFlash:
         stride = self.key_stride
         b.barrier()  # the previous results have been read
         inside = divides(self.extent, self.tile.rows)
-        self._put(0, stride, self._read(self.query, self.first, inside, rows=self.tile.rows))
+        self._store_pieces(0, stride, self._read(self.query, self.first, inside, rows=self.tile.rows))
         b.barrier()
         base = b.mul(self.subgroup_row, b.idx(stride))
         matrices_loaded = [
@@ -177,7 +177,7 @@ class _MatrixFlash:
         b.barrier()
         return matrices_loaded
 
-    def _ends(self) -> tuple[KValue, KValue]:
+    def _key_bounds(self) -> tuple[KValue, KValue]:
         """The end of the keys of any row, and the end of the whole blocks that are visible to all rows."""
         b, ev, tile = self.b, self.ev, self.tile
         last = self.frame.minimum(b.add(self.first, b.idx(tile.rows - 1)), ev.dim(dims.add(self.extent, -1)))
@@ -185,8 +185,8 @@ class _MatrixFlash:
         lane = self.loops.lane
         along = lane is not None and self.groups == [lane]
         for end in key_bounds(self.nest):
-            at_first = last_end(self.frame, self.nest, end, lane, self.first if along else b.idx(0))
-            at_last = tile_end(self.frame, self.nest, end, lane, along, last)
+            at_first = last_bound(self.frame, self.nest, end, lane, self.first if along else b.idx(0))
+            at_last = tile_bound(self.frame, self.nest, end, lane, along, last)
             if at_first is None or at_last is None:
                 whole = b.idx(0)
                 continue
@@ -216,7 +216,7 @@ class _MatrixFlash:
         width = nest.total(operand.group)
         assert isinstance(width, int)
         out = []
-        for line, shift, piece in self._deal(lines, width // PIECE):
+        for line, shift, piece in self._distribute(lines, width // PIECE):
             place = b.add(first, line)
             near = place
             if not inside:
@@ -229,7 +229,7 @@ class _MatrixFlash:
                     ev.bind([nest.key_loop], near, shift)
                 ev.bind(operand.group, b.mul(piece, b.idx(PIECE)))
                 address, _ = ev.linear(operand.address)
-                there = self._inside(operand)
+                there = self._in_range(operand)
             if there is not None:
                 address = b.select(there, address, b.idx(0))
             if not inside:
@@ -241,7 +241,7 @@ class _MatrixFlash:
             out.append((b.add(line, b.idx(shift)) if inside else b.sub(place, first), piece, words))
         return out
 
-    def _inside(self, operand: AttentionOperand) -> KValue | None:
+    def _in_range(self, operand: AttentionOperand) -> KValue | None:
         """Whether an operand is in range at the bound loops; None: always."""
         b, ev = self.b, self.ev
         there: KValue | None = None
@@ -251,7 +251,7 @@ class _MatrixFlash:
                 there = test if there is None else b.binary("and", there, test)
         return there
 
-    def _deal(self, lines: int, pieces: int) -> list[tuple[KValue, int, KValue]]:
+    def _distribute(self, lines: int, pieces: int) -> list[tuple[KValue, int, KValue]]:
         """The pieces of an invocation: their rows minus static offsets, the offsets, and the positions in the
         rows."""
         b, threads, size = self.b, self.tile.threads, lines * pieces
@@ -266,7 +266,7 @@ class _MatrixFlash:
             out.append((b.binary("div", element, b.idx(pieces)), 0, b.binary("rem", element, b.idx(pieces))))
         return out
 
-    def _put(self, base: int, stride: int, pieces: Sequence[tuple[KValue, KValue, KValue]]) -> None:
+    def _store_pieces(self, base: int, stride: int, pieces: Sequence[tuple[KValue, KValue, KValue]]) -> None:
         b = self.b
         for line, piece, words in pieces:
             b.store(self.memory, b.add(b.add(b.mul(line, b.idx(stride)), piece), b.idx(base)), words)
@@ -287,11 +287,11 @@ class _MatrixFlash:
         total = matrix.mapped(b, [total, scale, *powers], lambda e: _fold(b.add, [b.mul(e[0], e[1]), *e[2:]]))
         results = [b.mul(r, scale) for r in results]
         weights = self.exchange.as_factors(powers)
-        self._put(self.values_at, self.value_stride, values)
+        self._store_pieces(self.values_at, self.value_stride, values)
         keys = self._read_next(first)
         b.barrier()
         results = self._accumulate(weights, results)
-        self._put(0, self.key_stride, keys)
+        self._store_pieces(0, self.key_stride, keys)
         b.barrier()
         return [top, total, *results]
 

@@ -14,7 +14,7 @@ from mansard.codegen.schedules.common.attention_nest import (
     Group,
     fold_parts,
     key_bounds,
-    last_end,
+    last_bound,
 )
 from mansard.codegen.schedules.common.base import Frame, divides
 from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
@@ -54,9 +54,9 @@ class FlashTile:
         self.quads, self.split = tile.quads(self.columns), tile.split(self.columns)
         self.sums = tile.sums(self.columns, self.quads)
         self.whole = divides(nest.extents[nest.key_loop], tile.keys) and len(nest.parts()) < 2
-        self._spread()
+        self._arrange()
 
-    def _spread(self) -> None:
+    def _arrange(self) -> None:
         """Compute the positions of an invocation in both arrangements."""
         b, tile = self.b, self.tile
         smallest, largest = self.frame.target.subgroup
@@ -131,7 +131,7 @@ class FlashTile:
             if self.groups == [lane]:
                 last = self.frame.minimum(b.add(self.first, b.idx(self.tile.rows - 1)), last)
         for end in key_bounds(self.nest):
-            value = last_end(self.frame, self.nest, end, lane, last)
+            value = last_bound(self.frame, self.nest, end, lane, last)
             if value is not None:
                 keys = b.binary("max", self.frame.minimum(keys, value), b.idx(0))
         return keys
@@ -191,9 +191,11 @@ class FlashTile:
         self, memory: SharedMemory, stride: int, reads: Sequence[Callable[[], tuple[KValue, KValue, KValue]]]
     ) -> None:
         for start in range(0, len(reads), IN_FLIGHT):
-            self._put([(memory, stride, read()) for read in reads[start : start + IN_FLIGHT]])
+            self._store_vectors([(memory, stride, read()) for read in reads[start : start + IN_FLIGHT]])
 
-    def _put(self, ready: Sequence[tuple[SharedMemory, int, tuple[KValue, KValue, KValue]]]) -> None:
+    def _store_vectors(
+        self, ready: Sequence[tuple[SharedMemory, int, tuple[KValue, KValue, KValue]]]
+    ) -> None:
         b = self.b
         for memory, stride, (line, vector, value) in ready:
             b.store(memory, b.add(b.mul(line, b.idx(stride)), vector), value)
@@ -238,7 +240,7 @@ class FlashTile:
             ready = [(memory, stride, read()) for memory, stride, read in todo[start : start + IN_FLIGHT]]
             if start == 0:
                 b.barrier()
-            self._put(ready)
+            self._store_vectors(ready)
 
     def _softmax(
         self, first: KValue, count: KValue, before: Sequence[KValue], totals: Sequence[KValue]

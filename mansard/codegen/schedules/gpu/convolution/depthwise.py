@@ -192,7 +192,7 @@ class _Window:
         for number, taps in enumerate(itertools.product(*(range(e) for e in extents))):
             for group, tap in zip(loops.reduced, taps, strict=True):
                 ev.bind(group, self.b.idx(tap))
-            self._serve_weights(number, column)
+            self._stage_weights(number, column)
             for point in range(self.points):
                 self._slide(start, point)
                 totals[point] = reduce.combine(ev, loops.root, totals[point])
@@ -205,7 +205,7 @@ class _Window:
         if self.loops.row:
             self.ev.bind(self.loops.row, start, point)
 
-    def _serve_weights(self, tap: int, column: KValue) -> None:
+    def _stage_weights(self, tap: int, column: KValue) -> None:
         """Stage this tap's packed weights for the evaluator."""
         if self.weights is None:
             return

@@ -118,12 +118,12 @@ class _Map:
         first = b.add(b.mul(b.workgroup_id(0), b.idx(block)), b.local_id(0))
         with b.for_(first, ev.dim(count), ev.dim(dims.mul(workgroups, block))) as loop, ev.scope():
             if self.vectors > 1:
-                self._several(loop.index, count, vectors)
+                self._store_vectors(loop.index, count, vectors)
             elif whole is not None:
                 self._bind(loop.index, rows, vectors)
                 self._store()
             else:
-                self._ragged(loop.index, vectors)
+                self._remainder(loop.index, vectors)
         return self.frame.finish((workgroups, 1, 1))
 
     def _bind(self, item: KValue, rows: DimLike, vectors: DimLike) -> None:
@@ -134,7 +134,7 @@ class _Map:
             self.frame.bind_flat(outer, row)
         self._bind_vector(item)
 
-    def _several(self, item: KValue, count: DimLike, vectors: DimLike) -> None:
+    def _store_vectors(self, item: KValue, count: DimLike, vectors: DimLike) -> None:
         """Vectors that are a workgroup's width apart: all are computed before one is stored, since a compiler
         must assume that stores alias later loads."""
         b, ev, nest = self.b, self.ev, self.nest
@@ -154,7 +154,7 @@ class _Map:
                 for root, value in zip(nest.roots, data, strict=True):
                     ev.store(root.op.output, nest.store_address(root), value)
 
-    def _ragged(self, item: KValue, vectors: DimLike) -> None:
+    def _remainder(self, item: KValue, vectors: DimLike) -> None:
         b, ev = self.b, self.ev
         middle = ev.dim(vectors)
         with b.if_(b.compare("lt", item, middle)), ev.scope():

@@ -36,7 +36,7 @@ def _transposed_reads(nest: Nest) -> tuple[list[Group], Group, list[Read]] | Non
     return groups, list(crossed[0]), crossed[1]
 
 
-def _room(reads: Sequence[Read], side: int) -> int:
+def _shared_bytes(reads: Sequence[Read], side: int) -> int:
     """Bytes of shared memory for squares, with one element of padding per row: a column is then in distinct
     banks."""
     return sum(side * (side + 1) * max(4, register_dtype(r.value.type.dtype).itemsize) for r in reads)
@@ -49,7 +49,7 @@ def applies(nest: Nest, target: KernelTarget) -> bool:
         return False
     groups, group, reads = transposed
     long = min(estimate(nest.total(group)), estimate(nest.total(groups[-1]))) >= MIN_SIDE
-    return long and _room(reads, TILE_LANES) <= target.shared_memory_bytes
+    return long and _shared_bytes(reads, TILE_LANES) <= target.shared_memory_bytes
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
@@ -94,7 +94,7 @@ class _Squares:
         stores = all(dict(nest.store_address(r).terms).get(self.inner[-1], 0) == 1 for r in nest.roots)
         if others or not plain or not stores or any(v.type.dtype.itemsize != 2 for v in values):
             return 1
-        fits = _room(self.reads, 2 * TILE_LANES) <= target.shared_memory_bytes
+        fits = _shared_bytes(self.reads, 2 * TILE_LANES) <= target.shared_memory_bytes
         return 2 if fits and all(divides(nest.total(g), 2) for g in pair) else 1
 
     def run(self) -> Scheduled:
@@ -113,9 +113,9 @@ class _Squares:
                 self.frame.bind_flat(self.outer, place)
             first = b.mul(block_across, b.idx(self.side)), b.mul(block_down, b.idx(self.side))
             b.barrier()  # the previous square has been read
-            self._fill(*first)
+            self._load_square(*first)
             b.barrier()
-            self._drain(*first)
+            self._store_results(*first)
         return self.frame.finish((workgroups, 1, 1))
 
     def _clamped(self, place: KValue, extent: DimLike, count: int) -> tuple[KValue, KValue | None]:
@@ -129,7 +129,7 @@ class _Squares:
         if self.vector_width > 1:
             self.ev.vector, self.ev.multiple = (group[-1], self.vector_width), self.vector_width
 
-    def _fill(self, first_along: KValue, first_crossed: KValue) -> None:
+    def _load_square(self, first_along: KValue, first_crossed: KValue) -> None:
         """Load rows along the loop in which reads are contiguous; past its end, the last elements are
         repeated."""
         b, ev, nest = self.b, self.ev, self.nest
@@ -150,7 +150,7 @@ class _Squares:
                     for k in range(self.vector_width):
                         b.store(tile, b.add(spot, b.idx(k)), b.extract(data, k))
 
-    def _drain(self, first_along: KValue, first_crossed: KValue) -> None:
+    def _store_results(self, first_along: KValue, first_crossed: KValue) -> None:
         """Store rows along the loop in which the result is contiguous."""
         b, ev, nest = self.b, self.ev, self.nest
         along, inside = self._clamped(
@@ -159,7 +159,7 @@ class _Squares:
         for line in range(0, self.side, self.lines):
             column = b.add(self.tile_row, b.idx(line))
             crossed, below = self._clamped(b.add(first_crossed, column), nest.total(self.group), 1)
-            turned = [self._turned(tile, column) for tile in self.tiles]
+            turned = [self._column_elements(tile, column) for tile in self.tiles]
             condition = b.const(True, DType.BOOL)
             for one in (inside, below):
                 condition = condition if one is None else b.binary("and", condition, one)
@@ -173,7 +173,7 @@ class _Squares:
                 for root in nest.roots:
                     ev.store(root.op.output, nest.store_address(root), ev.root(root))
 
-    def _turned(self, tile: SharedMemory, column: KValue) -> KValue:
+    def _column_elements(self, tile: SharedMemory, column: KValue) -> KValue:
         """This invocation's elements of a column of the stored square."""
         b = self.b
         elements = [

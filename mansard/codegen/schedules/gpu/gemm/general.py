@@ -71,14 +71,14 @@ class _Contraction:
                 self.frame.bind_flat(shape.rest, rest)
             first_column = b.add(b.mul(block_column, b.idx(block_columns)), lane_column)
             first_row = b.add(b.mul(block_row, b.idx(block_rows)), lane_row)
-            columns = self._spread(
+            columns = self._coordinates(
                 shape.column, self.columns, first_column, self.thread_columns, self.tile_columns
             )
-            rows = self._spread(shape.row, self.rows, first_row, self.thread_rows, self.tile_rows)
+            rows = self._coordinates(shape.row, self.rows, first_row, self.thread_rows, self.tile_rows)
             self._tile([(row, column) for row in rows for column in columns])
         return self.frame.finish((workgroups, 1, 1))
 
-    def _spread(
+    def _coordinates(
         self, group: Group | None, extent: DimLike, first: KValue, step: int, count: int
     ) -> list[Point]:
         """An invocation's coordinates along one loop, ``step`` apart."""

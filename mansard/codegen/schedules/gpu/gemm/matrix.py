@@ -329,17 +329,17 @@ class _MatrixProduct:
     def _finish(self, row: KValue, column: KValue, total: KValue) -> None:
         """The epilogue of four neighbours in a row, and their stores where in range."""
         b, product, tile = self.b, self.product, self.tile
-        with self._inside(row, product.left, tile.rows):
+        with self._bounds_guard(row, product.left, tile.rows):
             if divides(self.nest.total(product.columns[-1]), LANES):
-                with self._inside(column, product.right, tile.columns):
+                with self._bounds_guard(column, product.right, tile.columns):
                     self._results(row, column, total)
                 return
             for lane in range(LANES):
                 at = b.add(column, b.idx(lane))
-                with self._inside(at, product.right, tile.columns):
+                with self._bounds_guard(at, product.right, tile.columns):
                     self._results(row, at, b.extract(total, lane))
 
-    def _inside(self, at: KValue, factor: Factor, block: int) -> AbstractContextManager[None]:
+    def _bounds_guard(self, at: KValue, factor: Factor, block: int) -> AbstractContextManager[None]:
         if divides(factor.extent, block):
             return nullcontext()
         return self.b.if_(self.b.compare("lt", at, self.ev.dim(factor.extent)))

@@ -66,7 +66,7 @@ class Stager:
         fast_count = (self.side if along_side else self.depth) // lanes
         slow_count = self.depth if along_side else self.side
         self.places = []
-        for fast, slow, inside in self._spread(fast_count, slow_count):
+        for fast, slow, inside in self._distribute(fast_count, slow_count):
             side, depth = (fast, slow) if along_side else (slow, fast)
             if along_side:
                 side = b.mul(side, b.idx(lanes))
@@ -79,7 +79,7 @@ class Stager:
             totals = [frame.nest.total(group) for group in factor.groups]
             self.places.append(TileAddress(side, depth, frame.decode(at, totals), inside))
 
-    def _spread(self, fast: int, slow: int) -> list[tuple[KValue, KValue, KValue | None]]:
+    def _distribute(self, fast: int, slow: int) -> list[tuple[KValue, KValue, KValue | None]]:
         """The positions of this invocation in a grid of powers of two; neighbours are neighbours along
         ``fast``."""
         b, thread, threads = self.frame.b, self.thread, self.threads
@@ -104,7 +104,7 @@ class Stager:
         ``base`` is a multiple of the tile's depth and the same for all of a group.
         """
         b, ev, factor = self.frame.b, self.frame.ev, self.factor
-        vector_place = self._clamped(base, exact, self.depth) if self._even else None
+        vector_place = self._clamped(base, exact, self.depth) if self._only_innermost_varies else None
         alone = factor.lanes if factor.along == "depth" else 1
         out = []
         for place in self.places:
@@ -129,7 +129,7 @@ class Stager:
         return out
 
     @property
-    def _even(self) -> bool:
+    def _only_innermost_varies(self) -> bool:
         """Whether a tile's depths differ in the innermost loop only: the others are then decoded once."""
         return divides(self.frame.nest.total(self.factor.depth[-1]), self.depth)
 

@@ -125,7 +125,7 @@ class _Tiled:
         self.right.start(first_column)
         results = self._accumulate()
         if tile.split == 1:
-            self._store_own(results, first_row, first_column)
+            self._store_registers(results, first_row, first_column)
         else:
             self._store_sums(results, first_row, first_column)
 
@@ -207,7 +207,7 @@ class _Tiled:
         return b.fma(row, column, total) if total.type.dtype.is_float else b.add(b.mul(row, column), total)
 
     # The results ------------------------------------------------------------------------------
-    def _store_own(self, results: Sequence[KValue], first_row: KValue, first_column: KValue) -> None:
+    def _store_registers(self, results: Sequence[KValue], first_row: KValue, first_column: KValue) -> None:
         """Store the results of this invocation from its registers."""
         b, tile = self.b, self.tile
         thread_grid_rows, thread_grid_columns = (
@@ -224,7 +224,7 @@ class _Tiled:
         for i in range(tile.thread_rows):
             quad = b.add(self.thread_row, b.idx(i // LANES * thread_grid_rows))
             row = b.add(first_row, b.add(b.mul(quad, b.idx(LANES)), b.idx(i % LANES)))
-            with self._inside(row, self.product.left.extent, tile.rows):
+            with self._bounds_guard(row, self.product.left.extent, tile.rows):
                 for j, column in enumerate(columns):
                     self._store(row, column, results[i * pieces + j])
 
@@ -255,10 +255,10 @@ class _Tiled:
                     total = b.add(total, b.load(self.memory, b.add(place, b.idx(group * whole))))
                 row = b.add(first_row, self._shifted(place, row_vectors))
                 offset = b.mul(b.binary("and", place, b.idx(row_vectors - 1)), b.idx(LANES))
-                with self._inside(row, self.product.left.extent, tile.rows):
+                with self._bounds_guard(row, self.product.left.extent, tile.rows):
                     self._store(row, b.add(first_column, offset), total)
 
-    def _inside(self, at: KValue, extent: DimLike, block: int) -> AbstractContextManager[None]:
+    def _bounds_guard(self, at: KValue, extent: DimLike, block: int) -> AbstractContextManager[None]:
         """A guard for ``at`` below ``extent``, if it may be beyond."""
         if divides(extent, block):
             return nullcontext()
@@ -269,12 +269,12 @@ class _Tiled:
         b, product = self.b, self.product
         extent, block = product.right.extent, self.tile.columns
         if divides(self.nest.total(product.columns[-1]), LANES):
-            with self._inside(column, extent, block):
+            with self._bounds_guard(column, extent, block):
                 self._finish(row, column, total)
             return
         for lane in range(LANES):
             at = b.add(column, b.idx(lane))
-            with self._inside(at, extent, block):
+            with self._bounds_guard(at, extent, block):
                 self._finish(row, at, b.extract(total, lane))
 
     def _finish(self, row: KValue, column: KValue, total: KValue) -> None:

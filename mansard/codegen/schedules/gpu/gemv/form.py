@@ -71,8 +71,8 @@ def analyse(nest: Nest) -> Form | None:
     if not reduced or not outer or estimate(nest.total(root.inner)) < MIN_DEPTH:
         return None
     groups = [*outer, *reduced]
-    large, address = max(reads, key=lambda pair: _bytes(nest, pair[0], _walked(groups, pair[1])))
-    walked = _walked(groups, address)
+    large, address = max(reads, key=lambda pair: _bytes(nest, pair[0], _indexing_loops(groups, pair[1])))
+    walked = _indexing_loops(groups, address)
     if large.guards or not _read_once(nest, large, walked):
         return None
     rows = [g for g in outer if g not in walked]
@@ -90,7 +90,7 @@ def analyse(nest: Nest) -> Form | None:
     return Form(root, large, address, column, tuple(rows), rest, tuple(reduced), along)
 
 
-def _walked(groups: Sequence[Group], address: Linear) -> list[Group]:
+def _indexing_loops(groups: Sequence[Group], address: Linear) -> list[Group]:
     loops = {loop for loop, _ in address.terms}
     return [g for g in groups if g[-1] in loops]
 

@@ -109,7 +109,7 @@ class GemvKernel(abc.ABC):
         rest = self.nest.total([loop for g in self.form.rest for loop in g])
         return rest, dims.ceildiv(self.extent, columns)
 
-    def _begin(self, flat: KValue, counts: tuple[DimLike, DimLike], columns: int) -> KValue:
+    def _bind_block(self, flat: KValue, counts: tuple[DimLike, DimLike], columns: int) -> KValue:
         """Bind the outermost loops of a block; its first column is the result."""
         rest, number = self.frame.decode(flat, counts)
         if self.form.rest:
@@ -129,7 +129,7 @@ class GemvKernel(abc.ABC):
         kept = tile.width // max(1, self.frame.target.subgroup[0]) if self.subgroups else tile.width
         exchange = b.shared(self.sum, max(1, kept) * len(self.cells))
         with b.for_(b.workgroup_id(0), self.ev.dim(total), self.ev.dim(workgroups)) as loop, self.ev.scope():
-            first = self._begin(loop.index, counts, block)
+            first = self._bind_block(loop.index, counts, block)
             sums = self._sums(b.add(first, b.mul(place, b.idx(tile.columns))), part)
             self._finish(exchange, sums, first, lane, part, place)
             if not (isinstance(total, int) and total <= self.frame.target.max_workgroups):
@@ -149,7 +149,7 @@ class GemvKernel(abc.ABC):
         mine = b.add(b.mul(b.workgroup_id(0), subgroups), b.subgroup_place("subgroup_id"))
         stride = b.mul(self.ev.dim(workgroups), subgroups)
         with b.for_(mine, self.ev.dim(total), stride) as loop, self.ev.scope():
-            first = self._begin(loop.index, counts, tile.columns)
+            first = self._bind_block(loop.index, counts, tile.columns)
             whole = [b.subgroup_reduce(self.combiner, v) for v in self._sums(first, part)]
             with b.for_(part, b.idx(len(whole)), self.share) as cells, self.ev.scope():
                 total_ = whole[0]

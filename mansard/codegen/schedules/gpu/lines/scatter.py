@@ -71,7 +71,7 @@ class _Rows:
         last = self.b.shared(DType.I32, BLOCK)
         return self.lines.run_workgroups(dims.ceildiv(total, BLOCK), lambda block: self._block(block, last))
 
-    def _place(self, row: KValue) -> tuple[KValue, KValue]:
+    def _target_row(self, row: KValue) -> tuple[KValue, KValue]:
         """The target's row of an update, and whether it is in range."""
         b, lines = self.b, self.lines
         inside, flat = b.const(True, DType.BOOL), b.idx(0)
@@ -89,7 +89,7 @@ class _Rows:
         b, lines = self.b, self.lines
         count = lines.dim(self.rows)
         with b.for_(self.group.lane, count, b.idx(lines.width), inits=[none]) as loop:
-            flat, inside = self._place(loop.index)
+            flat, inside = self._target_row(loop.index)
             mine = b.binary("and", inside, b.compare("eq", flat, wanted))
             match = b.binary(combiner, loop.carried[0], loop.index)
             loop.yield_(b.select(mine, match, loop.carried[0]))
@@ -100,7 +100,7 @@ class _Rows:
         with b.for_(self.group.lane, lines.dim(self.inner), b.idx(lines.width)) as loop:
             emit(loop.index)
 
-    def _at(self, row: KValue, column: KValue) -> KValue:
+    def _address(self, row: KValue, column: KValue) -> KValue:
         return self.b.add(self.b.mul(row, self.lines.dim(self.inner)), column)
 
     def _block(self, block: KValue, last: SharedMemory) -> None:
@@ -112,7 +112,7 @@ class _Rows:
             b.store(last, loop.index, b.const(-1, DType.I32))
         b.barrier()
         with b.for_(lane, lines.dim(self.rows), b.idx(lines.width), unroll=4) as loop:
-            flat, inside = self._place(loop.index)
+            flat, inside = self._target_row(loop.index)
             row = b.sub(flat, first)
             here = b.binary("and", b.compare("ge", row, b.idx(0)), b.compare("lt", row, b.idx(BLOCK)))
             with b.if_(b.binary("and", inside, here)):
@@ -135,13 +135,13 @@ class _Rows:
         with b.for_(
             b.mul(self.group.lane, step), lines.dim(self.inner), b.idx(lines.width * vector_width)
         ) as loop:
-            value = lines.load(source, self._at(row, loop.index), vector_width, aligned=True)
-            lines.store(self.op.output, self._at(to, loop.index), value, aligned=True)
+            value = lines.load(source, self._address(row, loop.index), vector_width, aligned=True)
+            lines.store(self.op.output, self._address(to, loop.index), value, aligned=True)
 
     def _update(self, number: KValue) -> None:
         """One update of a tensor in place."""
         b, lines = self.b, self.lines
-        flat, inside = self._place(number)
+        flat, inside = self._target_row(number)
         row = b.select(inside, flat, b.idx(-1))
         if self.op.combiner is None:
             stands = b.compare("eq", self._search("max", row, b.idx(-1)), number)
@@ -157,11 +157,11 @@ class _Rows:
         b, lines = self.b, self.lines
         assert self.op.combiner is not None
         old = self.op.output if self.target in lines.in_place else self.target
-        start = lines.load(old, self._at(row, column))
+        start = lines.load(old, self._address(row, column))
         with b.for_(first or b.idx(0), lines.dim(self.rows), inits=[start]) as loop:
-            flat, inside = self._place(loop.index)
-            update = lines.load(self.updates, self._at(loop.index, column))
+            flat, inside = self._target_row(loop.index)
+            update = lines.load(self.updates, self._address(loop.index, column))
             after = b.binary(self.op.combiner, loop.carried[0], update)
             mine = b.binary("and", inside, b.compare("eq", flat, row))
             loop.yield_(b.select(mine, after, loop.carried[0]))
-        lines.store(self.op.output, self._at(row, column), loop.results[0])
+        lines.store(self.op.output, self._address(row, column), loop.results[0])

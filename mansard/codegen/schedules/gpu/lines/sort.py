@@ -80,7 +80,7 @@ class _Network(abc.ABC):
         """Order pairs: all are read before one is written, so that the loads overlap."""
 
     @abc.abstractmethod
-    def give(self, at: KValue, load: Callable[[KValue], KValue]) -> tuple[KValue, KValue]:
+    def extract(self, at: KValue, load: Callable[[KValue], KValue]) -> tuple[KValue, KValue]:
         """The value and the index (i64) of an element; ``load`` reads the line."""
 
     def _line(self, number: KValue) -> None:
@@ -102,7 +102,7 @@ class _Network(abc.ABC):
         start = line_base(lines, number, self.inner, self.kept)
         with b.for_(lane, lines.dim(self.kept), b.idx(width)) as loop:
             to = b.add(start, b.mul(loop.index, step))
-            value, place = self.give(loop.index, load)
+            value, place = self.extract(loop.index, load)
             lines.store(values, to, value)
             lines.store(order, to, place)
 
@@ -163,7 +163,7 @@ class _Keys(_Network):
             b.store(self.keys, left, b.select(keep, x, y))
             b.store(self.keys, right, b.select(keep, y, x))
 
-    def give(self, at: KValue, load: Callable[[KValue], KValue]) -> tuple[KValue, KValue]:
+    def extract(self, at: KValue, load: Callable[[KValue], KValue]) -> tuple[KValue, KValue]:
         b = self.b
         key = b.load(self.keys, at)
         if self.dtype is DType.I64:
@@ -208,6 +208,6 @@ class _Elements(_Network):
         either = b.binary("or", b.compare("ge", i, length), b.compare("ge", j, length))
         return b.select(either, b.compare("lt", i, j), b.binary("or", less, tie))
 
-    def give(self, at: KValue, load: Callable[[KValue], KValue]) -> tuple[KValue, KValue]:
+    def extract(self, at: KValue, load: Callable[[KValue], KValue]) -> tuple[KValue, KValue]:
         b = self.b
         return b.load(self.values, at), b.cast(b.load(self.places, at), DType.I64)

@@ -66,13 +66,13 @@ class CooperativeGroup:
         size = subgroup_size(self.target)
         if self.alone or (size is not None and self.width <= size):
             return total
-        return self._between(combiner, total, size)
+        return self._across_subgroups(combiner, total, size)
 
     def _in_subgroups(self, dtype: DType) -> bool:
         required = {"subgroup_arithmetic", "subgroup_extended_types"} if dtype is DType.I64 else set()
         return {"subgroup_arithmetic", *required} <= self.target.features
 
-    def _between(self, combiner: str, partial: KValue, size: int | None) -> KValue:
+    def _across_subgroups(self, combiner: str, partial: KValue, size: int | None) -> KValue:
         """Combine the subgroups' results: each invocation reads them all, in the same order."""
         b = self.b
         # A subgroup of unknown size may be a single invocation.

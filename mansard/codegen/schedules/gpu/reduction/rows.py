@@ -146,19 +146,19 @@ class _Rows:
 
     def _new_place(self, total: DimLike, lanes: int, number: int) -> tuple[KValue, KValue | None]:
         b, width = self.b, self.group.width
-        position = self._spot(b.add(self.group.lane, b.idx(number * width)), lanes)
+        position = self._element_index(b.add(self.group.lane, b.idx(number * width)), lanes)
         if isinstance(total, int) and (number + 1) * width * lanes <= total:
             return position, None
         inside = b.compare("lt", position, self.ev.dim(total))
         return self.frame.minimum(position, self.ev.dim(dims.add(total, -lanes))), inside
 
-    def _spot(self, number: KValue, lanes: int) -> KValue:
+    def _element_index(self, number: KValue, lanes: int) -> KValue:
         return self.b.mul(number, self.b.idx(lanes))
 
     # Roots ------------------------------------------------------------------------------------
     def _reduce(self, root: Root, inside: KValue | None) -> None:
         fold = Fold(self.frame, root, self.lanes[root])
-        state = fold.start(self._spot(self.group.lane, fold.lanes))
+        state = fold.start(self._element_index(self.group.lane, fold.lanes))
         count = self._count(root)
         if count is not None:
             # No scope: what is read and computed here serves the roots that follow.
@@ -168,7 +168,7 @@ class _Rows:
                 state = fold.step(state, position, valid)
             self.ev.vector = None
         else:
-            with self._walk(root, state) as loop:
+            with self._vector_loop(root, state) as loop:
                 self._bind(root, loop.index)
                 loop.yield_(*fold.step(loop.carried, loop.index))
             state = list(loop.results)
@@ -178,10 +178,10 @@ class _Rows:
             self._store_one(root, result, inside)
 
     @contextmanager
-    def _walk(self, root: Root, inits: Sequence[KValue]) -> Iterator[Loop]:
+    def _vector_loop(self, root: Root, inits: Sequence[KValue]) -> Iterator[Loop]:
         """A loop over this invocation's vectors of a row."""
         b, lanes = self.b, self.lanes[root]
-        first = self._spot(self.group.lane, lanes)
+        first = self._element_index(self.group.lane, lanes)
         total, step = self.ev.dim(self.nest.total(root.inner)), b.idx(self.group.width * lanes)
         with b.for_(first, total, step, inits=inits, unroll=4) as loop, self.ev.scope():
             yield loop
@@ -190,7 +190,7 @@ class _Rows:
         """A map over the row."""
         count = self._count(root)
         if count is None:
-            with self._guard(inside), self._walk(root, ()) as loop:
+            with self._guard(inside), self._vector_loop(root, ()) as loop:
                 self._bind(root, loop.index)
                 self._store_vector(root)
             return
