@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mansard import dims
-from mansard.analysis.affine import Affine, Ends
+from mansard.analysis.affine import Affine
+from mansard.analysis.linear import Ends
 from mansard.analysis.operands import with_reads
 from mansard.ir.ops import Generic, Op
 from mansard.ir.scalar import Apply, Arg, Bitcast, Cast, Gather, Index, Scalar, rewrite, walk

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from mansard import dims
-from mansard.analysis.affine import Affine, within
+from mansard.analysis.affine import Affine
+from mansard.analysis.linear import within
 from mansard.codegen import math
 from mansard.codegen.kernel import Binding, KernelBuilder, KValue
 from mansard.codegen.loop_nest import Nest, Root

@@ -19,7 +19,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mansard.analysis.affine import Affine, Ends
+from mansard.analysis.affine import Affine
+from mansard.analysis.linear import Ends
 from mansard.analysis.specialise import specialise
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.ir.ops import Generic

@@ -7,8 +7,8 @@
       %y: [s]x5xf32 = generic (d0:s, d1:5 | d2:8) add {%x[d0, d2] * %w[d2, d1]}
       return %y
 
-Dims after the bar are reduced by the combiner in front of the body (`mansard.ir.text.body`). The data of
-constants is no part of the text, which tells them by their keys.
+Dims after the bar are reduced by the combiner in front of the body (`mansard.ir.text.body_printer`).
+Constants stand for themselves by key; their data is no part of the text.
 """
 
 from __future__ import annotations

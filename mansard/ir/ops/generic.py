@@ -17,7 +17,8 @@ from mansard.ir.ops.base import Op
 from mansard.ir.ops.registry import register_op
 from mansard.ir.scalar import Apply, Cast, Scalar, walk
 from mansard.ir.scalar_ops import scalar_op
-from mansard.ir.text.body import body_text, read_body
+from mansard.ir.text.body_parser import read_body
+from mansard.ir.text.body_printer import body_text
 from mansard.ir.text.scanner import Scanner
 from mansard.ir.types import IndexMap, Value
 

@@ -15,7 +15,7 @@ from mansard.ir.scalar_ops.declaration import Domain, ScalarOp
 
 _OPS: dict[str, ScalarOp] = {}
 
-# What begins a scalar in the text form and is no op (`mansard.ir.text.body`).
+# What begins a scalar in the text form and is no op (`mansard.ir.text.body_printer`).
 _RESERVED = re.compile(r"(t|d|in)\d+|dim|true|false|inf|nan|bitcast_\w+|" + "|".join(d.value for d in DType))
 
 

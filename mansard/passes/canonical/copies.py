@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mansard import dims
-from mansard.analysis.affine import I64, clamp, delinearize, dim_scalar
+from mansard.analysis.linear import I64, clamp, delinearize, dim_scalar
 from mansard.analysis.loops import linearize
 from mansard.analysis.operands import copied, is_copy, with_reads
 from mansard.ir.graph import Graph

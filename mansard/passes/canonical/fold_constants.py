@@ -33,7 +33,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from mansard.analysis.affine import clamp, to_scalar
+from mansard.analysis.linear import clamp, to_scalar
 from mansard.analysis.operands import is_light, with_body
 from mansard.analysis.structure import attributes
 from mansard.ir.graph import Graph

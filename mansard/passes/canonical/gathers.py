@@ -13,7 +13,8 @@ Only where the bounds of dims prove every index in range, so that clamping has n
 
 from __future__ import annotations
 
-from mansard.analysis.affine import Affine, within
+from mansard.analysis.affine import Affine
+from mansard.analysis.linear import within
 from mansard.analysis.operands import with_reads
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic, Op

@@ -18,7 +18,7 @@ Reads that may be out of range are gathers, whose indices are clamped; the selec
 from __future__ import annotations
 
 from mansard import dims
-from mansard.analysis.affine import dim_scalar, to_scalar
+from mansard.analysis.linear import dim_scalar, to_scalar
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.graph import Graph

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mansard.analysis.affine import Affine, dim_scalar, to_scalar, type_range
+from mansard.analysis.affine import Affine
+from mansard.analysis.linear import dim_scalar, to_scalar, type_range
 from mansard.dtypes import DType
 from mansard.ir.interpreter import scalar as numpy_scalars
 from mansard.ir.scalar import (

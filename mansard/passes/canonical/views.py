@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mansard import dims
-from mansard.analysis.affine import delinearize, to_scalar
+from mansard.analysis.linear import delinearize, to_scalar
 from mansard.analysis.loops import linearize
 from mansard.analysis.operands import copied, is_copy, renamed
 from mansard.ir.graph import Graph

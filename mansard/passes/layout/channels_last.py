@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mansard import dims
-from mansard.analysis.affine import to_scalar
+from mansard.analysis.linear import to_scalar
 from mansard.dims import DimLike
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.graph import Graph, fresh_name

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mansard import dims
-from mansard.analysis.affine import to_scalar
+from mansard.analysis.linear import to_scalar
 from mansard.analysis.loops import refine
 from mansard.analysis.operands import is_copy
 from mansard.dims import DimLike

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mansard import dims
-from mansard.analysis.affine import dim_scalar
+from mansard.analysis.linear import dim_scalar
 from mansard.dims import Dim, DimLike
 from mansard.dtypes import DType
 from mansard.ir.dispatch import Dispatch, DispatchGraph, is_contraction

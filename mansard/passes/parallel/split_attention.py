@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mansard import dims
-from mansard.analysis.affine import to_scalar
 from mansard.analysis.attention import AttentionForm, find_attention
+from mansard.analysis.linear import to_scalar
 from mansard.analysis.specialise import is_join
 from mansard.dims import DimLike
 from mansard.dtypes import DType

@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 
 from mansard import dims
-from mansard.analysis.affine import to_scalar
+from mansard.analysis.linear import to_scalar
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.combiners import neutral

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support.ir_graphs import BOOL, F32, I64, arg, call, const, index, plain, random
 
 from mansard import dims
-from mansard.analysis.affine import Affine, delinearize, divide, to_scalar, within
+from mansard.analysis.affine import Affine
+from mansard.analysis.linear import delinearize, divide, to_scalar, within
 from mansard.analysis.structure import body_key, share
 from mansard.dims import Dim
 from mansard.dtypes import DType
