@@ -55,7 +55,7 @@ class Output:
             console(self._stdout).print(renderable)
 
     def text(self, text: str) -> None:
-        """Print text as it is, lines of any length; nothing with ``--json``."""
+        """Print text unchanged, with lines of any length; nothing with ``--json``."""
         if not self.as_json:
             self._stdout.write(text.rstrip("\n") + "\n")
 
