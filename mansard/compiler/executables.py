@@ -9,7 +9,7 @@ from mansard.cache import Counts, Folder
 from mansard.codegen.backend import CompiledDispatch
 from mansard.codegen.parameters import Parameters
 from mansard.compiler.kernels import Choose, KernelCompiler, distinct
-from mansard.compiler.plan_builder import KernelRef
+from mansard.compiler.planning.inputs import KernelRef
 from mansard.compiler.sources import KernelSource
 from mansard.compiler.targets import CompileTarget
 from mansard.compiler.tuned import tuned_here

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mansard.compiler.plan_builder import DeviceTarget, KernelRef, build_plan
+from mansard.compiler.planning.build import build_plan
+from mansard.compiler.planning.inputs import DeviceTarget, KernelRef
 from mansard.compiler.targets import CompileTarget
 from mansard.compiler.weights import collect_weights
 from mansard.ir.dispatch import Dispatch, DispatchGraph

@@ -10,7 +10,7 @@ from mansard.compiler.compiled_model import CompiledModel
 from mansard.compiler.executables import Executables
 from mansard.compiler.options import CompileOptions
 from mansard.compiler.place import PlacedGraph, device_target
-from mansard.compiler.plan_builder import build_plan
+from mansard.compiler.planning.build import build_plan
 from mansard.compiler.sources import sources_to_bytes
 from mansard.compiler.targets import CompileTarget
 from mansard.compiler.variants import SharedFiles

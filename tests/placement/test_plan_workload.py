@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from mansard.artifact.resources import MemoryResources, write_artifact
 from mansard.cli.main import app
 from mansard.compiler import CompileOptions, compile_graph
-from mansard.compiler.plan_builder import DeviceTarget, KernelRef, build_plan
+from mansard.compiler.planning.build import build_plan
+from mansard.compiler.planning.inputs import DeviceTarget, KernelRef
 from mansard.compiler.targets import backend
 from mansard.dims import Dim, representative, symbol
 from mansard.errors import ArtifactError, PlacementError

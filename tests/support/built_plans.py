@@ -11,7 +11,8 @@ import numpy as np
 from mansard import dims
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
-from mansard.compiler.plan_builder import DeviceTarget, KernelRef, build_plan
+from mansard.compiler.planning.build import build_plan
+from mansard.compiler.planning.inputs import DeviceTarget, KernelRef
 from mansard.dims import Dim
 from mansard.ir import Constant, Graph, GraphBuilder
 from mansard.ir.interpreter.graph import run_op

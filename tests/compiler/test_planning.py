@@ -11,7 +11,7 @@ from support.built_plans import plan_of
 from support.graphs import F32, binary, matmul, random_graphs, unary
 
 from mansard import dims
-from mansard.compiler.activations import activation_arenas, describe
+from mansard.compiler.planning.activations import activation_arenas, describe
 from mansard.dims import Dim
 from mansard.ir import GraphBuilder
 from mansard.passes.fusion.fuse import fuse

@@ -1,0 +1,30 @@
+"""What a plan is built from beside the dispatch graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mansard.dims import DimLike
+from mansard.plan.plan import ExecutableRef
+
+
+@dataclass(frozen=True)
+class KernelRef:
+    """Where a dispatch's kernel is, and how it is launched."""
+
+    executable: int
+    entry: str
+    params: tuple[DimLike, ...]
+    grid: tuple[DimLike, DimLike, DimLike]
+
+
+@dataclass(frozen=True)
+class DeviceTarget:
+    """What the plan records of a device slot."""
+
+    name: str
+    driver: str
+    target: str
+    executables: tuple[ExecutableRef, ...]
+    product_names: tuple[str, ...] = ()
+    late_binding: bool = False
