@@ -22,7 +22,7 @@ def copies_without_overlap(plan: Plan, layout: Layout) -> set[StoreCopy]:
     segments = SegmentIndex(plan)
     outputs = set(layout.readbacks.values())
     fetches, readers = _idle_fetches_and_readers(plan, layout)
-    lonely = set(fetches)
+    exposed = set(fetches)
     for slot, device in enumerate(plan.devices):
         for number, stores in enumerate(_written_before_kernels(device.segments, layout)):
             later = [
@@ -34,8 +34,8 @@ def copies_without_overlap(plan: Plan, layout: Layout) -> set[StoreCopy]:
             for copy in layout.copies_after.get((slot, number), []):
                 awaited = not later or any(ended[other] >= n for other, n in readers.get(copy, []))
                 if copy in readers and awaited and copy.source not in stores and copy.target not in outputs:
-                    lonely.add(copy)
-    return lonely
+                    exposed.add(copy)
+    return exposed
 
 
 def _idle_fetches_and_readers(
