@@ -8,7 +8,7 @@ from mansard import dims
 from mansard.errors import ExecutionError, MansardError
 from mansard.hal import BindingSlot, Buffer, Launcher, Point, ProfileRow, Submission
 from mansard.plan.stores import Store
-from mansard.runtime.execution.bindings import CallBindings
+from mansard.runtime.execution.call_bindings import CallBindings
 from mansard.runtime.execution.copy_counts import CopyCounts, HostCopyCounter
 from mansard.runtime.execution.environment import ExecutionEnvironment
 from mansard.runtime.execution.host_transfers import HostTransfers

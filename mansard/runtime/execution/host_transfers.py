@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mansard.errors import ExecutionError
 from mansard.plan.plan import TensorSpec
-from mansard.runtime.execution.bindings import CallBindings
+from mansard.runtime.execution.call_bindings import CallBindings
 from mansard.runtime.execution.copy_counts import HostCopyCounter
 from mansard.runtime.execution.environment import ExecutionEnvironment
 from mansard.runtime.memory.host_copy import Bytes, HostCopy, copy_all, flat
