@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test lint format style typecheck imports pytest stress conformance bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
+.PHONY: help setup demo test lint format style typecheck imports layout pytest stress conformance bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -33,7 +33,7 @@ test: $(STAMP) vulkan-packages qemu-packages ## every check: format, lint, types
 	$(MAKE) --keep-going lint
 	$(MAKE) pytest
 
-lint: format style typecheck imports ## format, lint, types and import rules, without the tests
+lint: format style typecheck imports layout ## format, lint, types and import rules, without the tests
 
 format: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -46,6 +46,9 @@ typecheck: $(STAMP)
 
 imports: $(STAMP)
 	$(BIN)/lint-imports
+
+layout: $(STAMP)
+	$(BIN)/python tools/check_layout.py
 
 pytest: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15 $(PYTEST_ARGS)
