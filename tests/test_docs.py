@@ -62,3 +62,18 @@ def test_files_to_extend_exist() -> None:
         name.rpartition("/")[0].replace("FOLDER", "*").replace("KIND", "*") for name in named - set(fixed)
     ]
     assert [folder for folder in templates if not list(ROOT.glob(folder))] == []
+
+
+def test_the_glossary_points_at_what_exists() -> None:
+    rows = [line.split("|") for line in (ROOT / "docs/glossary.md").read_text().splitlines() if "| `" in line]
+    places = [path for row in rows for path in re.findall(r"`((?:mansard|src)/[\w/.]+)`", row[-2])]
+    assert len(places) == len(rows) > 80
+    assert [place for place in places if not (ROOT / place).exists()] == []
+
+
+def test_the_glossary_defines_the_terms_of_the_architecture() -> None:
+    glossary = (ROOT / "docs/glossary.md").read_text().lower()
+    terms = re.findall(r"^\*\*([A-Z][\w ]+)\.\*\*", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    assert len(terms) >= 9
+    missing = [word for term in terms for word in term.lower().split(" and ") if word not in glossary]
+    assert missing == []
