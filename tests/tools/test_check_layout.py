@@ -45,7 +45,9 @@ def test_long_files_and_a_large_median(check: ModuleType, tmp_path: Path) -> Non
 def test_full_folders(check: ModuleType, tmp_path: Path) -> None:
     full = {f"docs/p{n}.md": "" for n in range(26)} | {f"mansard/m{n}.py": "" for n in range(25)}
     results = {f"benchmarks/results/machine/r{n}.json": "" for n in range(40)}
-    assert list(check.folders(write(tmp_path, full | results))) == ["docs/: 26 files side by side, at most 25"]
+    assert list(check.folders(write(tmp_path, full | results))) == [
+        "docs/: 26 files side by side, at most 25"
+    ]
 
 
 @pytest.mark.parametrize(
