@@ -1,36 +1,23 @@
-"""Checks a kernel against the instruction table of `mansard.codegen.kernel.ir`."""
+"""Checks a kernel: scoping here, instructions by `mansard.codegen.kernel.rules`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from mansard.codegen.kernel import matrix
 from mansard.codegen.kernel.ir import Binding, Block, For, If, Inst, Kernel, KType, KValue, SharedMemory
 from mansard.codegen.kernel.printer import print_inst
+from mansard.codegen.kernel.rules import INSTRUCTIONS, RULES, InstCheck, is_scalar_int
 from mansard.dtypes import DType
-from mansard.errors import CodegenError
 
-ARITHMETIC_FLOATS = frozenset({DType.F32, DType.F64})
-"""Floats with arithmetic; narrower ones are storage, and are cast to f32 first."""
-
-COMBINERS = frozenset({"add", "mul", "min", "max", "and", "or"})
-ATOMIC_COMBINERS = frozenset({"add", "min", "max"})
+__all__ = ["INSTRUCTIONS", "verify"]
 
 
-class _Verifier:
+class _Verifier(InstCheck):
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+        super().__init__(kernel)
         self.scopes: list[set[int]] = [set()]
         self.defined: set[int] = set()
-        self.where = ""
-
-    def fail(self, message: str) -> None:
-        place = f" in {self.where!r}" if self.where else ""
-        raise CodegenError(f"kernel {self.kernel.name!r}: {message}{place}")
-
-    def require(self, condition: bool, message: str) -> None:
-        if not condition:
-            self.fail(message)
 
     def define(self, values: Iterable[KValue]) -> None:
         for value in values:
@@ -59,7 +46,7 @@ class _Verifier:
         self.use((*bounds, *node.inits))
         types = {v.type for v in (*bounds, node.index)}
         self.require(len(types) == 1, "loop bounds, step and index differ in type")
-        self.require(_is_scalar_int(node.index.type), "the loop index is not a scalar int")
+        self.require(is_scalar_int(node.index.type), "the loop index is not a scalar int")
         expected = [v.type for v in node.inits]
         self.scopes.append(set())
         self.define((node.index, *node.carried))
@@ -82,9 +69,9 @@ class _Verifier:
 
     def inst(self, inst: Inst) -> None:
         self.where = print_inst(inst)
-        self.require(inst.op in _RULES, f"unknown instruction {inst.op!r}")
+        self.require(inst.op in RULES, f"unknown instruction {inst.op!r}")
         self.use(inst.args)
-        count, has_result, rule = _RULES[inst.op]
+        count, has_result, rule = RULES[inst.op]
         self.require(
             len(inst.args) == count or (count < 0 < len(inst.args)),
             f"{inst.op} takes {count} arguments, not {len(inst.args)}",
@@ -109,292 +96,6 @@ class _Verifier:
         self.block(inst.attrs["body"])
         self.use((inst.attrs["value"],))
         self.scopes.pop()
-
-    def result(self, inst: Inst) -> KType:
-        if inst.result is None:
-            raise CodegenError(f"kernel {self.kernel.name!r}: {inst.op} has no result")
-        return inst.result.type
-
-    def memory(self, inst: Inst) -> Binding | SharedMemory:
-        memory = inst.attrs.get("memory")
-        if isinstance(memory, Binding):
-            self.require(memory in self.kernel.bindings, "the binding is not one of this kernel")
-            return memory
-        if isinstance(memory, SharedMemory):
-            self.require(memory in self.kernel.shared, "the shared memory is not of this kernel")
-            return memory
-        raise CodegenError(f"kernel {self.kernel.name!r}: {inst.op} without memory in {self.where!r}")
-
-
-def _is_scalar_int(type_: KType) -> bool:
-    return type_.lanes == 1 and type_.dtype in (DType.I32, DType.I64)
-
-
-def _const(v: _Verifier, inst: Inst) -> None:
-    v.result(inst)
-    v.require("value" in inst.attrs, "const without value")
-
-
-def _axis(v: _Verifier, inst: Inst) -> None:
-    v.require(_is_scalar_int(v.result(inst)), "the result is not a scalar i32 or i64")
-    v.require(inst.attrs.get("axis") in (0, 1, 2), "axis is not 0, 1 or 2")
-
-
-def _param(v: _Verifier, inst: Inst) -> None:
-    type_ = v.result(inst)
-    v.require(type_.dtype.is_int and type_.lanes == 1, "the result is not a scalar int")
-    v.require(inst.attrs.get("index") in range(v.kernel.params), "no such param")
-
-
-def _access(v: _Verifier, inst: Inst, value: KType) -> None:
-    memory, index = v.memory(inst), inst.args[0].type
-    v.require(value.dtype == memory.dtype, f"the memory holds {memory.dtype.value}")
-    v.require(index.dtype in (DType.I32, DType.I64), "the index is not i32 or i64")
-    v.require(index.lanes in (1, value.lanes), "the index has other lanes than the value")
-    if isinstance(memory, SharedMemory) and memory.lanes > 1:
-        whole = index.lanes == 1 and value.lanes == memory.lanes
-        v.require(whole, f"the memory is accessed in whole vectors of {memory.lanes}")
-
-
-def _load(v: _Verifier, inst: Inst) -> None:
-    _access(v, inst, v.result(inst))
-
-
-def _store(v: _Verifier, inst: Inst) -> None:
-    _access(v, inst, inst.args[1].type)
-    memory = v.memory(inst)
-    v.require(isinstance(memory, SharedMemory) or memory.writable, "the binding is not writable")
-
-
-def _store_lane(v: _Verifier, inst: Inst) -> None:
-    memory, (index, lane, value) = v.memory(inst), (a.type for a in inst.args)
-    v.require(isinstance(memory, SharedMemory) and memory.lanes > 1, "the memory is not one of vectors")
-    v.require(value == KType(memory.dtype), f"the memory holds {memory.dtype.value}")
-    v.require(
-        index == lane and index.lanes == 1 and index.dtype.is_int, "index and lane are not one int type"
-    )
-
-
-def _atomic(v: _Verifier, inst: Inst) -> None:
-    _store(v, inst)
-    value, combiner = inst.args[1].type, inst.attrs.get("combiner")
-    v.require(combiner in ATOMIC_COMBINERS, f"atomic combiner {combiner!r}")
-    fits = value.dtype in (DType.I32, DType.I64) or (value.dtype == DType.F32 and combiner == "add")
-    v.require(fits and value.lanes == 1, f"no atomic {combiner} on {value}")
-
-
-def _same(v: _Verifier, inst: Inst) -> KType:
-    type_ = v.result(inst)
-    v.require(all(a.type == type_ for a in inst.args), "operand and result types differ")
-    return type_
-
-
-def _computes(v: _Verifier, type_: KType) -> None:
-    if type_.dtype.is_float and type_.dtype not in ARITHMETIC_FLOATS:
-        v.fail(f"no arithmetic on {type_.dtype.value}: cast to f32 first")
-
-
-def _number(v: _Verifier, inst: Inst) -> None:
-    type_ = _same(v, inst)
-    v.require(type_.dtype is not DType.BOOL, "arithmetic on bool")
-    _computes(v, type_)
-
-
-def _signed(v: _Verifier, inst: Inst) -> None:
-    _number(v, inst)
-    v.require(v.result(inst).dtype.is_signed, "the type is unsigned")
-
-
-def _float(v: _Verifier, inst: Inst) -> None:
-    type_ = _same(v, inst)
-    v.require(type_.dtype.is_float, "the type is not a float")
-    _computes(v, type_)
-
-
-def _dot(v: _Verifier, inst: Inst) -> None:
-    a, b, c = (x.type for x in inst.args)
-    v.require(c == v.result(inst), "the accumulator's type is not the result's")
-    pairs = a.dtype is b.dtype is DType.BF16 and c.dtype is DType.F32
-    bytes_ = {a.dtype, b.dtype} <= {DType.I8, DType.U8} and c.dtype is DType.I32
-    v.require(pairs or bytes_, "dot takes bf16 and f32, or 8-bit ints and i32")
-    v.require(a.lanes == b.lanes == c.lanes * 32 // a.dtype.bits, "lanes do not match")
-    v.require(c.lanes > 1, "dot of a single lane")
-
-
-def _dot_bytes(v: _Verifier, inst: Inst) -> None:
-    v.require(_same(v, inst) == KType(DType.I32), "dot_bytes takes i32 scalars")
-    signed = inst.attrs.get("signed")
-    v.require(isinstance(signed, tuple) and len(signed) == 2, "signed is not a pair")
-
-
-_PACKED = {
-    DType.F16: DType.F32, DType.BF16: DType.F32, DType.I8: DType.I8, DType.U8: DType.U8,
-    DType.I4: DType.I8, DType.U4: DType.U8,
-}  # fmt: skip
-
-
-def _load_words(v: _Verifier, inst: Inst) -> None:
-    v.require(isinstance(v.memory(inst), Binding), "the memory is not a buffer")
-    v.require(_is_scalar_int(inst.args[0].type), "the index is not a scalar i32 or i64")
-    type_ = v.result(inst)
-    v.require(type_.dtype is DType.I32 and type_.lanes in (1, 2, 4), "the result is not 1, 2 or 4 of i32")
-
-
-def _unpack(v: _Verifier, inst: Inst) -> None:
-    words, type_ = inst.args[0].type, v.result(inst)
-    dtype, first = inst.attrs.get("dtype"), inst.attrs.get("first")
-    v.require(words.dtype is DType.I32, "the words are not i32")
-    v.require(dtype in _PACKED and type_.dtype in (_PACKED[dtype], DType.F32), f"no {dtype} as {type_}")
-    held = words.lanes * 32 // dtype.bits if isinstance(dtype, DType) else 0
-    v.require(isinstance(first, int) and 0 <= first <= held - type_.lanes, "the words hold no such numbers")
-
-
-def _prefetch(v: _Verifier, inst: Inst) -> None:
-    v.memory(inst)
-    v.require(_is_scalar_int(inst.args[0].type), "the index is not a scalar i32 or i64")
-
-
-def _bits(v: _Verifier, inst: Inst) -> None:
-    v.require(not _same(v, inst).dtype.is_float, "bit operation on a float")
-
-
-def _shift(v: _Verifier, inst: Inst) -> None:
-    v.require(_same(v, inst).dtype.is_int, "shift of a type that is not an int")
-
-
-def _compare(v: _Verifier, inst: Inst) -> None:
-    left, right = (a.type for a in inst.args)
-    v.require(left == right, "operand types differ")
-    v.require(v.result(inst) == KType(DType.BOOL, left.lanes), "the result is not bool of these lanes")
-    _computes(v, left)
-
-
-def _select(v: _Verifier, inst: Inst) -> None:
-    condition, left, right = (a.type for a in inst.args)
-    v.require(left == right == v.result(inst), "operand and result types differ")
-    v.require(condition.dtype is DType.BOOL, "the condition is not bool")
-    v.require(condition.lanes in (1, left.lanes), "the condition has other lanes")
-
-
-def _cast(v: _Verifier, inst: Inst) -> None:
-    v.require(inst.args[0].type.lanes == v.result(inst).lanes, "lanes change")
-
-
-def _bitcast(v: _Verifier, inst: Inst) -> None:
-    source, target = inst.args[0].type, v.result(inst)
-    v.require(source.lanes == target.lanes, "lanes change")
-    same = source.dtype.bits == target.dtype.bits and DType.BOOL not in (source.dtype, target.dtype)
-    v.require(same, "width changes")
-
-
-def _splat(v: _Verifier, inst: Inst) -> None:
-    v.require(inst.args[0].type == v.result(inst).with_lanes(1), "the operand is not a scalar of this type")
-
-
-def _lane(v: _Verifier, inst: Inst) -> None:
-    lane = inst.attrs.get("lane")
-    v.require(isinstance(lane, int) and 0 <= lane < inst.args[0].type.lanes, "no such lane")
-
-
-def _extract(v: _Verifier, inst: Inst) -> None:
-    v.require(v.result(inst) == inst.args[0].type.with_lanes(1), "the result is not one element")
-    _lane(v, inst)
-
-
-def _insert(v: _Verifier, inst: Inst) -> None:
-    vector, scalar = (a.type for a in inst.args)
-    v.require(v.result(inst) == vector and scalar == vector.with_lanes(1), "types do not match")
-    _lane(v, inst)
-
-
-def _shuffle(v: _Verifier, inst: Inst) -> None:
-    a, b = (x.type for x in inst.args)
-    lanes = inst.attrs.get("lanes", ())
-    v.require(a == b and v.result(inst) == a.with_lanes(len(lanes)), "types do not match")
-    v.require(all(0 <= lane < 2 * a.lanes for lane in lanes), f"lanes {lanes} of two vectors of {a.lanes}")
-
-
-def _iota(v: _Verifier, inst: Inst) -> None:
-    v.require(v.result(inst).dtype.is_int, "iota of a type that is not an int")
-
-
-def _combine(v: _Verifier, inst: Inst) -> None:
-    type_, combiner = inst.args[0].type, inst.attrs.get("combiner")
-    v.require(combiner in COMBINERS, f"combiner {combiner!r}")
-    v.require(v.result(inst) == type_.with_lanes(1), "the result is not one element")
-    if combiner in ("and", "or"):
-        v.require(not type_.dtype.is_float, "bit operation on a float")
-    else:
-        v.require(type_.dtype is not DType.BOOL, "arithmetic on bool")
-        _computes(v, type_)
-
-
-def _subgroup(v: _Verifier, inst: Inst) -> None:
-    v.require(inst.args[0].type.lanes == 1, f"{inst.op} of a vector")
-    _combine(v, inst)
-
-
-def _place(v: _Verifier, inst: Inst) -> None:
-    v.require(_is_scalar_int(v.result(inst)), "the result is not a scalar i32 or i64")
-
-
-def _nothing(v: _Verifier, inst: Inst) -> None:
-    pass
-
-
-_Rule = Callable[[_Verifier, Inst], None]
-
-
-def _no_matrix(v: _Verifier, inst: Inst) -> None:
-    v.fail(f"{inst.op} of what is no matrix")
-
-
-_RULES: dict[str, tuple[int, bool, _Rule]] = {
-    "matrix_load": (2, True, _no_matrix),
-    "matrix_store": (3, False, _no_matrix),
-    "matrix_multiply": (3, True, _no_matrix),
-    "matrix_scale": (2, True, _no_matrix),
-    "matrix_map": (-1, True, _no_matrix),  # any number of matrices
-    "matrix_reduce": (1, True, _no_matrix),
-    "matrix_convert": (1, True, _no_matrix),
-    "const": (0, True, _const),
-    "param": (0, True, _param),
-    "workgroup_id": (0, True, _axis),
-    "local_id": (0, True, _axis),
-    "load_words": (1, True, _load_words),
-    "unpack": (1, True, _unpack),
-    "load": (1, True, _load),
-    "store": (2, False, _store),
-    "select": (3, True, _select),
-    "cast": (1, True, _cast),
-    "bitcast": (1, True, _bitcast),
-    "splat": (1, True, _splat),
-    "extract": (1, True, _extract),
-    "insert": (2, True, _insert),
-    "shuffle": (2, True, _shuffle),
-    "iota": (0, True, _iota),
-    "reduce": (1, True, _combine),
-    "subgroup_reduce": (1, True, _subgroup),
-    "subgroup_scan": (1, True, _subgroup),
-    **dict.fromkeys(("subgroup_id", "subgroup_count", "subgroup_lane", "subgroup_size"), (0, True, _place)),
-    "atomic": (2, False, _atomic),
-    "store_lane": (3, False, _store_lane),
-    "barrier": (0, False, _nothing),
-    "fma": (3, True, _float),
-    "dot": (3, True, _dot),
-    "dot_bytes": (3, True, _dot_bytes),
-    "prefetch": (1, False, _prefetch),
-    **dict.fromkeys(("add", "sub", "mul", "div", "rem", "min", "max"), (2, True, _number)),
-    **dict.fromkeys(("neg", "abs"), (1, True, _signed)),
-    **dict.fromkeys(("sqrt", "floor", "ceil", "round", "trunc", "exp2_native"), (1, True, _float)),
-    **dict.fromkeys(("and", "or", "xor"), (2, True, _bits)),
-    "not": (1, True, _bits),
-    **dict.fromkeys(("shl", "shr"), (2, True, _shift)),
-    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), (2, True, _compare)),
-}
-
-INSTRUCTIONS = frozenset(_RULES)
-"""The names of all instructions."""
 
 
 def verify(kernel: Kernel) -> None:

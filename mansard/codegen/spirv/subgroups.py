@@ -1,0 +1,53 @@
+"""Subgroups: their built-ins, reductions and scans."""
+
+from __future__ import annotations
+
+import math
+
+from mansard.codegen.kernel import Inst
+from mansard.codegen.spirv.arithmetic import result_type
+from mansard.codegen.spirv.casts import normalized
+from mansard.codegen.spirv.function import KernelEmitter
+from mansard.codegen.spirv.words import INCLUSIVE_SCAN, REDUCE, SCOPE, Id, Operand
+from mansard.dtypes import DType
+
+SUBGROUP_BUILTINS = {
+    "subgroup_id": "SubgroupId", "subgroup_count": "NumSubgroups",
+    "subgroup_lane": "SubgroupLocalInvocationId", "subgroup_size": "SubgroupSize",
+}  # fmt: skip
+
+
+def emit_subgroup_builtin(f: KernelEmitter, inst: Inst) -> None:
+    """subgroup_id, subgroup_count, subgroup_lane or subgroup_size."""
+    value = f.subgroup_builtin(SUBGROUP_BUILTINS[inst.op])
+    type_ = result_type(inst)
+    f.bind(inst.result, f.op("OpUConvert", f.type(type_), value) if type_.dtype is DType.I64 else value)
+
+
+def emit_subgroup_combine(f: KernelEmitter, inst: Inst) -> None:
+    """subgroup_reduce or subgroup_scan."""
+    type_, arg, combiner = result_type(inst), f.id(inst.args[0]), inst.attrs["combiner"]
+    f.module.capabilities |= {"GroupNonUniform", "GroupNonUniformArithmetic"}
+    how = INCLUSIVE_SCAN if inst.op == "subgroup_scan" else REDUCE
+    if type_.dtype is DType.I64:
+        f.module.capabilities.add("SubgroupExtendedTypes")  # a feature of the device, not a capability
+    value = _group(f, _group_op(combiner, type_.dtype), f.type(type_), how, arg)
+    if type_.dtype.is_float and combiner in ("min", "max") and not inst.attrs.get("loses_nan"):
+        boolean = f.module.bool_type()
+        unordered = f.op("OpFUnordNotEqual", boolean, arg, arg)
+        somewhere = _group(f, "OpGroupNonUniformLogicalOr", boolean, how, unordered)
+        value = f.op("OpSelect", f.type(type_), somewhere, f.float_literal(math.nan, type_), value)
+    f.bind(inst.result, normalized(f, value, type_))
+
+
+def _group(f: KernelEmitter, op: str, type_: Id, *operands: Operand) -> Id:
+    return f.op(op, type_, f.module.int_constant(SCOPE["Subgroup"]), *operands)
+
+
+def _group_op(combiner: str, dtype: DType) -> str:
+    if combiner in ("and", "or"):
+        return f"OpGroupNonUniform{'Logical' if dtype is DType.BOOL else 'Bitwise'}{combiner.capitalize()}"
+    kind = "F" if dtype.is_float else "I"
+    if combiner in ("min", "max") and not dtype.is_float:
+        kind = "S" if dtype.is_signed else "U"
+    return f"OpGroupNonUniform{kind}{combiner.capitalize()}"
