@@ -152,11 +152,11 @@ def test_states_can_be_reset(device):
 
 
 def test_the_session_is_made_once(model, monkeypatch):
-    made: list[object] = []
-    monkeypatch.setattr(Session, "__init__", lambda self, *a, **k: made.append(self))
+    sessions: list[object] = []
+    monkeypatch.setattr(Session, "__init__", lambda self, *a, **k: sessions.append(self))
     fresh = mansard.Model(model.plan, builder().resources())
     assert fresh.bind() is fresh.bind()
-    assert len(made) == 1
+    assert len(sessions) == 1
     fresh._session = None
 
 

@@ -80,8 +80,8 @@ def test_what_was_unused_for_longest_goes_first(root):
     for number in range(12):
         before = {p for p in root.rglob("*") if p.is_file()}
         folder.put(f"key {number}", bytes(1000))
-        (made,) = {p for p in root.rglob("*") if p.is_file()} - before
-        os.utime(made, (1e9 + number, 1e9 + number))
+        (entry,) = {p for p in root.rglob("*") if p.is_file()} - before
+        os.utime(entry, (1e9 + number, 1e9 + number))
     assert folder.get("key 0") is not None, "reading marks as used"
     folder.trim()
     kept = [n for n in range(12) if Folder("kernels").get(f"key {n}") is not None]
@@ -107,8 +107,8 @@ def _write_and_read(root: str, number: int) -> int:
     for turn in range(40):
         key = f"key {turn % 10}"
         folder.put(key, key.encode() * 200)
-        found = folder.get(f"key {(turn + number) % 10}")
-        if found is not None and found != f"key {(turn + number) % 10}".encode() * 200:
+        value = folder.get(f"key {(turn + number) % 10}")
+        if value is not None and value != f"key {(turn + number) % 10}".encode() * 200:
             return -1
         if turn % 8 == 0:
             folder.trim()

@@ -52,7 +52,7 @@ def main() -> None:
         "call_ms": options.call_ms,
         "urgent": urgent(names[0], options.repeat),
         "deadline": deadline(names[0], options.repeat // 4),
-        "batches": batches(names, options.call_ms),
+        "batches": chunked_run(names, options.call_ms),
     }
     if options.json:
         print(json.dumps(figures, indent=1))
@@ -120,7 +120,7 @@ async def _lateness(model: Model, x: np.ndarray) -> float:
     raise AssertionError("the device hangs, and the call has ended")
 
 
-def batches(names: Sequence[str], call_ms: float) -> dict[str, float]:
+def chunked_run(names: Sequence[str], call_ms: float) -> dict[str, float]:
     """One batch through two devices."""
     pins = tuple((part(n).text, name) for n, name in enumerate(names))
     with compiled(pipeline(2, 1), names, PlacementOptions(pins=pins), 4) as model:

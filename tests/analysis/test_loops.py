@@ -24,11 +24,11 @@ def test_refinement_groups_into_both_shapes(shape, data):
             merged[-1] *= extent
         else:
             merged.append(extent)
-    found = refine(shape, merged)
-    assert found is not None
-    assert math.prod(found) == math.prod(shape)
+    refined = refine(shape, merged)
+    assert refined is not None
+    assert math.prod(refined) == math.prod(shape)
     for other in (shape, merged):
-        bounds = set(itertools.accumulate(found, lambda a, b: a * b, initial=1))
+        bounds = set(itertools.accumulate(refined, lambda a, b: a * b, initial=1))
         assert set(itertools.accumulate((d for d in other), lambda a, b: a * b, initial=1)) <= bounds
 
 
@@ -53,10 +53,10 @@ def test_delinearize_inverts_linearize(shape, data):
         else:
             merged.append(extent)
     loops = [Linear.dim(i) for i in range(len(shape))]
-    found = delinearize(linearize(loops, shape), shape, merged)
-    assert found is not None
+    indices = delinearize(linearize(loops, shape), shape, merged)
+    assert indices is not None
     for point in np.ndindex(*shape):
-        index = tuple(sum(c * point[d] for d, c in f.terms) + f.offset for f in found)
+        index = tuple(sum(c * point[d] for d, c in f.terms) + f.offset for f in indices)
         assert np.ravel_multi_index(index, merged) == np.ravel_multi_index(point, shape)
 
 

@@ -21,8 +21,8 @@ from benchmarks.models import cpu
 
 
 def row(peer: str, medians: list[float], live: float, error: float = 1e-6, **more: float) -> dict:
-    found = new_row("minilm", peer) | {"max_rel_err": error, "live_mb": live, "peak_rss_mb": live + 50}
-    return found | {"median_ms": sorted(medians)[len(medians) // 2], "round_medians_ms": medians} | more
+    filled = new_row("minilm", peer) | {"max_rel_err": error, "live_mb": live, "peak_rss_mb": live + 50}
+    return filled | {"median_ms": sorted(medians)[len(medians) // 2], "round_medians_ms": medians} | more
 
 
 def test_rounds_become_medians_but_the_best_minimum_and_the_worst_error() -> None:
@@ -111,15 +111,15 @@ def test_options_that_are_wrong_are_named(
 
 
 def test_options() -> None:
-    found = cpu.parse(["--models", "minilm,minilm,resnet50", "--peers", "all"])
-    assert found.models == ["minilm", "resnet50"]
-    assert found.peers == list(PEERS)
+    options = cpu.parse(["--models", "minilm,minilm,resnet50", "--peers", "all"])
+    assert options.models == ["minilm", "resnet50"]
+    assert options.peers == list(PEERS)
     assert cpu.parse([]).peers == list(PEERS)
 
 
 def test_percentiles_are_calls_that_happened() -> None:
-    found = step.latency([i / 1000 for i in range(100, 0, -1)])
-    assert found == {"median_ms": 50.5, "p95_ms": 95.0, "min_ms": 1.0}
+    latency = step.latency([i / 1000 for i in range(100, 0, -1)])
+    assert latency == {"median_ms": 50.5, "p95_ms": 95.0, "min_ms": 1.0}
     assert step.latency([0.002])["p95_ms"] == 2.0
 
 

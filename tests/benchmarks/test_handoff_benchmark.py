@@ -35,11 +35,11 @@ def test_every_pair_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_parts_of_a_handoff_add_up() -> None:
     cpu, null = registry.open_device("cpu"), registry.open_device("null")
-    for found in (
+    for each in (
         *handoffs.between(cpu, null, 3, 0.0),
         *handoffs.between(null, cpu, 3, 0.0, attended=False),
         *handoffs.from_host(cpu, 3),
         *handoffs.to_host(cpu, 3, 1e-4),
     ):
-        assert found.total == sum(filter(None, (found.noticed, found.passed, found.started)))
+        assert each.total == sum(filter(None, (each.noticed, each.passed, each.started)))
     assert all(each.noticed is None for each in handoffs.between(cpu, cpu, 3, 0.0))

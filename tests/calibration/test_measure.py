@@ -56,10 +56,10 @@ def test_cpu_and_gpu_and_the_links_between_them(tmp_path):
         # Nothing measured is by chance the shipped figure.
         assert measured["bandwidth"] != row["shipped"]["bandwidth"]
         assert measured["rates"]["f32"] != row["shipped"]["rates"]["f32"]
-        ways = measured["links"]
-        assert ways.keys() == {"host", other["name"]}
+        links = measured["links"]
+        assert links.keys() == {"host", other["name"]}
         assert all(
-            way["bytes_per_second"] > 1e6 and 0 <= way["handoff_seconds"] < 10 for way in ways.values()
+            way["bytes_per_second"] > 1e6 and 0 <= way["handoff_seconds"] < 10 for way in links.values()
         )
     # A CPU uses the caller's arrays; inputs and outputs of other devices are copied, more takes longer.
     assert cpu["profile"]["link"]["host_copies"] == cpu["profile"]["links"]["host"]["host_copies"] == []
@@ -87,9 +87,9 @@ def test_one_device_is_kept_by_itself():
 
     (row,) = run("--device", "cpu")
     (info,) = [info for info in registry.devices("cpu") if info.index == 0]
-    found = calibrated(info)
-    assert found is not None and found.name == row["name"] and found.links.keys() == {"host"}
-    assert found.launch == row["profile"]["launch"]
+    profile = calibrated(info)
+    assert profile is not None and profile.name == row["name"] and profile.links.keys() == {"host"}
+    assert profile.launch == row["profile"]["launch"]
 
 
 @pytest.mark.parametrize("whole, launch", [(0.03, 0.02), (0.015, 0.015)])
@@ -97,8 +97,8 @@ def test_a_launch_is_that_of_dispatches_in_a_model(monkeypatch, whole, launch):
     monkeypatch.setattr(module, "DTYPES", ("f32",))
     layers = {"rows": chains.Mean(0.01, 1e3, 1e4), "": chains.Mean(0.02, 1e5, 1e6)}
     others = {"rows": chains.Mean(whole, 1e6, 1e6)}
-    found = {"layers": layers, "kinds_1": others}
-    monkeypatch.setattr(chains, "kind_seconds", lambda device, graph, budget: found[graph.name])
+    times = {"layers": layers, "kinds_1": others}
+    monkeypatch.setattr(chains, "kind_seconds", lambda device, graph, budget: times[graph.name])
     (row,) = run("--device", "cpu")
     # More than in a chain of the same kernel, no more than a whole dispatch takes; one row's norm less than
     # what is shared among threads.
@@ -150,10 +150,10 @@ def test_every_other_deep_product_has_a_long_sum():
 def test_dispatches_of_a_chain_are_kernels_of_their_own():
     graphs = [probes.layers(), *probes.products("f32", 1), probes.deep_products("i8", 1e6)]
     for graph in graphs:
-        made = compile_graph(graph, CompileOptions(("cpu",)))
-        steps = [s for part in made.plan.devices[0].segments for s in part.steps]
+        compiled = compile_graph(graph, CompileOptions(("cpu",)))
+        steps = [s for part in compiled.plan.devices[0].segments for s in part.steps]
         entries = [s.entry for s in steps if isinstance(s, DispatchStep)]
-        assert len(entries) == len(set(entries)) == len(made.plan.decisions)
+        assert len(entries) == len(set(entries)) == len(compiled.plan.decisions)
 
 
 def test_only_dispatches_that_count_are_measured():

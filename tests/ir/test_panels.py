@@ -44,10 +44,10 @@ def test_groups_put_reduced_positions_side_by_side():
 def test_only_constants_with_one_reader_may_be_packed():
     b = GraphBuilder()
     x = b.input("x", (8, 4), F32)
-    own, shared = (
+    packable, shared = (
         b.constant(n, Constant.of(np.ones((4, 16), np.float32), n), (4, 16), F32) for n in ("own", "shared")
     )
-    y, *others = (matmul(b, x, w) for w in (own, shared, shared))
+    y, *others = (matmul(b, x, w) for w in (packable, shared, shared))
     z = b.input("z", (16, 8), F32)
     graph = mark_packable(fuse(b.build([y, *others, matmul(b, z, others[0])])))
     assert {v.name for d in graph.dispatches for v in d.packable} == {"own"}
@@ -58,9 +58,9 @@ def test_only_constants_with_one_reader_may_be_packed():
 def test_tiles_fit_the_registers_and_come_back_from_their_parameters(target, shape):
     rows, depth, columns = shape
     kernel_target = parse(target).kernel_target()
-    found = tiles(rows, columns, depth, kernel_target)
-    assert len(set(found)) == len(found)
-    for tile in found:
+    candidates = tiles(rows, columns, depth, kernel_target)
+    assert len(set(candidates)) == len(candidates)
+    for tile in candidates:
         assert tile.rows <= rows
         assert tile.rows * tile.columns + tile.columns + 1 <= kernel_target.vector_registers
         assert RegisterTile.of(tile.parameters(), kernel_target) == tile

@@ -71,7 +71,7 @@ class _Bodies:
         self.b.input("t_is_bound", (dims.symbol(self.t),), F32)
         self.inputs: list = []
         self.maps: list = []
-        self.made: dict[DType, list[Scalar]] = {}
+        self.nodes: dict[DType, list[Scalar]] = {}
 
     def pick(self, items):
         return self.draw(st.sampled_from(list(items)))
@@ -104,12 +104,12 @@ class _Bodies:
         return self.draw(st.integers(low, low + 2**dtype.bits - 1))
 
     def node(self, dtype: DType, depth: int) -> Scalar:
-        if self.made.get(dtype) and self.draw(st.booleans()):
-            return self.pick(self.made[dtype])
+        if self.nodes.get(dtype) and self.draw(st.booleans()):
+            return self.pick(self.nodes[dtype])
         kinds = ["arg", "const"] + ["apply", "cast", "bitcast", "gather", "select", "index"] * (depth > 0)
-        made = self.kind(self.pick(kinds), dtype, depth - 1)
-        self.made.setdefault(dtype, []).append(made)
-        return made
+        node = self.kind(self.pick(kinds), dtype, depth - 1)
+        self.nodes.setdefault(dtype, []).append(node)
+        return node
 
     def kind(self, kind: str, dtype: DType, depth: int) -> Scalar:
         if kind == "const":
@@ -139,7 +139,7 @@ class _Bodies:
 
     def build(self) -> Graph:
         for _ in range(self.draw(st.integers(1, 3))):
-            self.inputs, self.maps, self.made = [], [], {}
+            self.inputs, self.maps, self.nodes = [], [], {}
             dtype = self.pick(DType)
             body = self.node(dtype, 4)
             if self.draw(st.booleans()):  # an operand that nothing reads

@@ -51,10 +51,10 @@ def test_a_window_of_one_place_is_a_product():
 
 
 @pytest.mark.parametrize(
-    "name, found", [("product", [""]), ("attention", ["attention"]), ("convolution", ["shallow"])]
+    "name, expected", [("product", [""]), ("attention", ["attention"]), ("convolution", ["shallow"])]
 )
-def test_kinds_of_graphs(name, found):
-    assert kinds(GRAPHS[name]()) == found
+def test_kinds_of_graphs(name, expected):
+    assert kinds(GRAPHS[name]()) == expected
 
 
 def test_rows_and_maps():
@@ -111,12 +111,12 @@ def test_launches_of_small_dispatches_are_their_own():
 
 
 def test_plans_keep_kinds_and_older_ones_have_none():
-    made = compile_graph(mixed.graph(1), CompileOptions(("cpu",)))
-    text = plan_to_json(made.plan)
-    assert [d.kind for d in plan_from_json(text).decisions] == [d.kind for d in made.plan.decisions]
+    compiled = compile_graph(mixed.graph(1), CompileOptions(("cpu",)))
+    text = plan_to_json(compiled.plan)
+    assert [d.kind for d in plan_from_json(text).decisions] == [d.kind for d in compiled.plan.decisions]
     slow = profile(kinds=dict.fromkeys(KINDS, ((1.0, 1.0),)))
-    ((first, *_), *_) = replay(made.plan, [slow], {}).problem.times
-    assert first == made.plan.decisions[0].operations
+    ((first, *_), *_) = replay(compiled.plan, [slow], {}).problem.times
+    assert first == compiled.plan.decisions[0].operations
     older = json.loads(text)
     for decision in older["decisions"]:
         del decision["kind"]

@@ -108,10 +108,10 @@ def test_where_nothing_fits_the_numbers_are_told():
 
 def test_devices_with_memory_of_their_own_hold_inputs_and_outputs_there():
     plan = compiled(targets=(GPU,), fallback="error")
-    (shared,), (own,) = slot_memory(plan, {}, [True]), slot_memory(plan, {}, [False])
-    assert own.weights == shared.weights
-    assert own.activations >= shared.activations >= 2 * 4 * ROWS * WIDTH
-    assert dataclasses.replace(own, activations=0).total == own.weights
+    (shared,), (apart,) = slot_memory(plan, {}, [True]), slot_memory(plan, {}, [False])
+    assert apart.weights == shared.weights
+    assert apart.activations >= shared.activations >= 2 * 4 * ROWS * WIDTH
+    assert dataclasses.replace(apart, activations=0).total == apart.weights
 
 
 @pytest.mark.vulkan
@@ -125,8 +125,8 @@ def test_the_ledger_of_a_call_is_within_the_limit(monkeypatch, tmp_path):
     results, used = [], []
     for limit in (1 << 40, 6_000_000):
         placement = PlacementOptions(memory=(("vulkan", limit),), search_seconds=1.0)
-        made = compile_graph(blocks((128, 2048)), CompileOptions(("cpu", "vulkan"), placement))
-        with Model(made.plan, MemoryResources(made.executables, made.weights)) as model:
+        compiled = compile_graph(blocks((128, 2048)), CompileOptions(("cpu", "vulkan"), placement))
+        with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
             results.append(model(x))
             uses = ("weights", "states", "activations", "inputs", "outputs")
             used.append(sum(r.bytes for r in model.memory() if r.device == "vulkan" and r.what in uses))

@@ -50,8 +50,8 @@ def test_branches_that_share_a_device_run_at_once() -> None:
         11 + 15
     )  # the second behind the first's last step
     order = list_schedule(problem, labels)
-    found = simulate(reordered(problem, order), [labels[n] for n in order])
-    assert found.seconds == pytest.approx(16)  # one step behind
+    prediction = simulate(reordered(problem, order), [labels[n] for n in order])
+    assert prediction.seconds == pytest.approx(16)  # one step behind
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -86,10 +86,10 @@ def test_users_of_a_state_stay_in_the_models_order() -> None:
     for _ in range(4):
         read = softmax(b, read)
     b.location = Location("second")
-    made = x
+    product = x
     for _ in range(3):
-        made = matmul(b, made, x)
-    b.update_state(state, made)
+        product = matmul(b, product, x)
+    b.update_state(state, product)
     graph = fuse(b.build([read]))
     slots = [device("cpu", 1e8), device("a", 1e8)]
     result = place(
@@ -180,15 +180,15 @@ def placed_model(graph: DispatchGraph, slots: list[DeviceSlot], options: Placeme
 def test_branches_are_spread_once_they_are_side_by_side(searches: list[PlacementOptions]) -> None:
     graph, slots = fuse(branches(3)), side_by_side_slots()
     alone = place(graph, slots, PlacementOptions())
-    found = placed_model(graph, slots, PlacementOptions(search_seconds=4.0))
+    placed = placed_model(graph, slots, PlacementOptions(search_seconds=4.0))
     assert [options.search_seconds for options in searches] == [4.0, 2.0]
-    assert set(found.graph.dispatches) == set(graph.dispatches)
+    assert set(placed.graph.dispatches) == set(graph.dispatches)
     # Each chain has a device for its products; in the model's order they had run one after another.
-    counts = Counter(d.device for d in found.result.decisions)
+    counts = Counter(d.device for d in placed.result.decisions)
     assert [counts[name] for name in "abc"] == [3, 3, 3]
-    assert found.result.prediction.latency_ms < 0.5 * alone.prediction.latency_ms
-    assert found.result.prediction.method.endswith("branches interleaved")
-    assert [d.dispatch for d in found.result.decisions] == [d.name for d in found.graph.dispatches]
+    assert placed.result.prediction.latency_ms < 0.5 * alone.prediction.latency_ms
+    assert placed.result.prediction.method.endswith("branches interleaved")
+    assert [d.dispatch for d in placed.result.decisions] == [d.name for d in placed.graph.dispatches]
 
 
 def test_a_chain_is_placed_once(searches: list[PlacementOptions]) -> None:

@@ -129,8 +129,10 @@ def test_what_lies_between_divided_dispatches_is_divided_like_them():
     # Every piece reads what pieces of its device have made; the last softmax reads all.
     device = divided.result.device
     for dispatch in divided.graph.dispatches[:-1]:
-        made = [d for d in device for v in dispatch.inputs if set(divided.graph.sources(v)) & set(d.outputs)]
-        assert all(device[d] == device[dispatch] for d in made)
+        producers = [
+            d for d in device for v in dispatch.inputs if set(divided.graph.sources(v)) & set(d.outputs)
+        ]
+        assert all(device[d] == device[dispatch] for d in producers)
     assert not divided.result.decisions[-1].reason.startswith("split")
 
 

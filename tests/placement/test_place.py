@@ -59,12 +59,12 @@ def test_a_product_of_bytes_has_a_multiply_and_an_add_for_each():
     assert seconds(work, profile) == pytest.approx(work.operations / 1e9)
 
 
-@pytest.mark.parametrize(("kept", "least", "most"), [(16, 4, 50), (None, 4 * 4096, 4 * 4096)])
-def test_the_first_of_a_line_cost_less_than_all_in_order(kept, least, most):
+@pytest.mark.parametrize(("kept", "lower", "upper"), [(16, 4, 50), (None, 4 * 4096, 4 * 4096)])
+def test_the_first_of_a_line_cost_less_than_all_in_order(kept, lower, upper):
     b = GraphBuilder()
     values, _ = b.sort(b.input("x", (2, 4096), F32), 1, descending=True, limit=kept)
     (dispatch,) = fuse(b.build([values])).dispatches
-    assert least * 2 * 4096 <= estimate_work(dispatch).operations <= most * 2 * 4096
+    assert lower * 2 * 4096 <= estimate_work(dispatch).operations <= upper * 2 * 4096
 
 
 def test_cost_is_the_larger_of_memory_and_arithmetic():
@@ -232,13 +232,15 @@ def test_bad_options(options, message):
 def test_the_prediction_is_the_run_of_the_placement():
     graph = chain(3)
     pins = PlacementOptions(pins=(("contraction_1", "b"), ("*", "a")))
-    found = place(graph, [device("a", handoff=0.5), device("b", handoff=0.25)], pins).prediction
+    prediction = place(graph, [device("a", handoff=0.5), device("b", handoff=0.25)], pins).prediction
     took = seconds(estimate_work(graph.dispatches[0]), device("a").profile)
-    there, back = (found.starts_ms[n + 1] / 1e3 - found.starts_ms[n] / 1e3 - took for n in (0, 1))
-    assert (found.starts_ms[0], there, back) == (0, pytest.approx(0.5), pytest.approx(0.25))
-    assert found.latency_ms == pytest.approx(found.starts_ms[2] + 1e3 * took)
-    assert found.latency_ms == found.cost_ms == found.bound_ms and found.gap == 0  # nothing to choose
-    assert found.objective == "latency"
+    there, back = (prediction.starts_ms[n + 1] / 1e3 - prediction.starts_ms[n] / 1e3 - took for n in (0, 1))
+    assert (prediction.starts_ms[0], there, back) == (0, pytest.approx(0.5), pytest.approx(0.25))
+    assert prediction.latency_ms == pytest.approx(prediction.starts_ms[2] + 1e3 * took)
+    assert (
+        prediction.latency_ms == prediction.cost_ms == prediction.bound_ms and prediction.gap == 0
+    )  # nothing to choose
+    assert prediction.objective == "latency"
     loaded = place(graph, [device("a"), device("b", 2e9)], PlacementOptions("throughput")).prediction
     assert loaded.objective == "throughput" and loaded.bound_ms <= loaded.cost_ms < loaded.latency_ms
 

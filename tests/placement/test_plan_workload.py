@@ -69,16 +69,18 @@ def moved(problem):
 def test_the_rebuilt_problem_is_the_one_that_was_solved(compiled):
     model, problem = compiled
     assert [d.device for d in model.plan.decisions].count("vulkan") == 2
-    found = replay(plan_from_json(plan_to_json(model.plan)), problem.profiles, {})
-    assert found.problem.times == problem.times
-    assert moved(found.problem) == moved(problem)
-    assert sum(h.bytes for h in found.problem.constants) >= sum(h.bytes for h in problem.constants)
-    assert [sorted(h.readers) for h in found.problem.constants] == [
+    replayed = replay(plan_from_json(plan_to_json(model.plan)), problem.profiles, {})
+    assert replayed.problem.times == problem.times
+    assert moved(replayed.problem) == moved(problem)
+    assert sum(h.bytes for h in replayed.problem.constants) >= sum(h.bytes for h in problem.constants)
+    assert [sorted(h.readers) for h in replayed.problem.constants] == [
         sorted(h.readers) for h in problem.constants
     ]
     names = [d.name for d in model.plan.devices]
-    assert [names[label] for label in found.labels] == [d.device for d in model.plan.decisions]
-    assert simulate(found.problem, found.labels).seconds == simulate(problem, found.labels).seconds > 0
+    assert [names[label] for label in replayed.labels] == [d.device for d in model.plan.decisions]
+    assert (
+        simulate(replayed.problem, replayed.labels).seconds == simulate(problem, replayed.labels).seconds > 0
+    )
 
 
 def test_values_made_in_parts_are_read_as_a_whole(monkeypatch):
@@ -90,8 +92,8 @@ def test_values_made_in_parts_are_read_as_a_whole(monkeypatch):
     assert plan.splits
     assert any(value.part_of is not None for value in plan.values)
     problem = solved[-1].problem
-    found = replay(plan, problem.profiles, {d.name: representative(symbol(d)) for d in plan.dims})
-    assert moved(found.problem) == moved(problem)
+    replayed = replay(plan, problem.profiles, {d.name: representative(symbol(d)) for d in plan.dims})
+    assert moved(replayed.problem) == moved(problem)
     nodes = dataflow(plan)
     readers = {c for edge in problem.edges if edge.producer == 0 for c in edge.consumers}
     names = [decision.dispatch for decision in plan.decisions]
@@ -107,10 +109,10 @@ def test_symbolic_sizes_and_memory():
     profile = DeviceProfile("d", 1e9, 1e9, 0, {"f32": 1e15}, 0.0, LinkProfile(1e9, 0), True)
     small, large = (simulate(*_run(replay(plan, [profile], {"n": size}))).seconds for size in (1, 64))
     assert small < large
-    (least,), (most,) = slot_memory(plan, {"n": 1}), slot_memory(plan, {"n": 64})
-    assert least.weights == most.weights >= 4 * 32 * 32 * 4
-    assert 0 < least.activations < most.activations <= 3 * 64 * 32 * 4
-    assert most.total == most.weights + most.activations
+    (smallest,), (largest,) = slot_memory(plan, {"n": 1}), slot_memory(plan, {"n": 64})
+    assert smallest.weights == largest.weights >= 4 * 32 * 32 * 4
+    assert 0 < smallest.activations < largest.activations <= 3 * 64 * 32 * 4
+    assert largest.total == largest.weights + largest.activations
 
 
 def _run(replayed):
@@ -299,9 +301,9 @@ def invoke(*arguments):
 
 def test_simulate(files):
     artifact, chip = files
-    found = invoke(artifact, "--profile", chip, "--place", "--json")
-    assert found.exit_code == 0, found.stderr
-    result = json.loads(found.stdout)
+    run = invoke(artifact, "--profile", chip, "--place", "--json")
+    assert run.exit_code == 0, run.stderr
+    result = json.loads(run.stdout)
     rows = {row["device"]: row for row in result["devices"]}
     assert result["chip"] == "Test chip"
     assert rows["vulkan"]["dispatches"] == 2 and not rows["vulkan"]["fits"] and rows["cpu"]["fits"]
@@ -321,6 +323,6 @@ def test_simulate(files):
 
 def test_simulate_on_this_machine(files):
     artifact, _ = files
-    found = invoke(artifact, "--json")
-    assert found.exit_code == 0, found.stderr
-    assert json.loads(found.stdout)["latency_ms"] > 0
+    result = invoke(artifact, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["latency_ms"] > 0

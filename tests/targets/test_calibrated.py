@@ -101,24 +101,31 @@ def test_placement_uses_and_names_what_was_measured():
 
 def test_measured_profiles_make_a_chip():
     cpu = dataclasses.replace(GPU, driver="cpu", name="AMD CPU")
-    own = dataclasses.replace(profile("AMD CPU"), unified=True, links={"Some GPU": LinkProfile(5e9, 4e-5)})
-    found = [Calibration(GPU, profile(), profile(), {}), Calibration(cpu, own, own, {})]
-    soc = parse_soc(to_toml(found), "x")
+    cpu_profile = dataclasses.replace(
+        profile("AMD CPU"), unified=True, links={"Some GPU": LinkProfile(5e9, 4e-5)}
+    )
+    calibrations = [
+        Calibration(GPU, profile(), profile(), {}),
+        Calibration(cpu, cpu_profile, cpu_profile, {}),
+    ]
+    soc = parse_soc(to_toml(calibrations), "x")
     as_tables = {
         "vulkan": dataclasses.replace(
             profile("vulkan"),
             measured="",
             links={"host": HOST, "cpu": LinkProfile(3e9, 2e-5, 7e-6)},
         ),
-        "cpu": dataclasses.replace(own, name="cpu", measured="", links={"vulkan": LinkProfile(5e9, 4e-5)}),
+        "cpu": dataclasses.replace(
+            cpu_profile, name="cpu", measured="", links={"vulkan": LinkProfile(5e9, 4e-5)}
+        ),
     }
     assert soc.devices == as_tables
 
 
 def test_equal_devices_have_links_to_each_other():
     equal = dataclasses.replace(profile(), links={"Some GPU": LinkProfile(5e9, 4e-5)})
-    found = [Calibration(dataclasses.replace(GPU, index=i), equal, equal, {}) for i in range(3)]
-    devices = parse_soc(to_toml(found), "x").devices
+    calibrations = [Calibration(dataclasses.replace(GPU, index=i), equal, equal, {}) for i in range(3)]
+    devices = parse_soc(to_toml(calibrations), "x").devices
     assert [sorted(d.links) for d in devices.values()] == [
         ["vulkan:1", "vulkan:2"],
         ["vulkan", "vulkan:2"],
@@ -139,11 +146,11 @@ def test_nothing_is_measured_of_simulated_devices_beside_others(monkeypatch):
 
     def run(bench):
         measured.append(bench.device.info.id)
-        own = profile(bench.device.info.name)
-        return Calibration(bench.device.info, own, own, {})
+        given = profile(bench.device.info.name)
+        return Calibration(bench.device.info, given, given, {})
 
     monkeypatch.setattr(module.DeviceBench, "run", run)
-    monkeypatch.setattr(module, "with_links", lambda devices, found: found)
+    monkeypatch.setattr(module, "with_links", lambda devices, calibrations: calibrations)
     arguments = ["calibrate", "--device", "null", "--device", "cpu", "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0 and measured == ["cpu"]

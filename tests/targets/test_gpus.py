@@ -21,9 +21,9 @@ def test_every_entry_is_sound(name: str) -> None:
     gpu = GPUS[name]
     assert all(map(is_feature, gpu.features)), {f for f in gpu.features if not is_feature(f)}
     assert ("cooperative_matrix" in gpu.features) == bool(gpu.matrices)
-    least, most = gpu.subgroup
-    assert 1 <= least <= most <= 128
-    assert least & (least - 1) == most & (most - 1) == 0
+    lower, upper = gpu.subgroup
+    assert 1 <= lower <= upper <= 128
+    assert lower & (lower - 1) == upper & (upper - 1) == 0
     assert gpu.kind in ("discrete", "integrated", "software")
     assert gpu.shared >= 16384
     assert 128 <= gpu.workgroup <= 1024
@@ -111,8 +111,8 @@ def test_a_wrong_text_is_answered_with_what_is_near(text: str, message: str) -> 
     ],
 )
 def test_products_by_the_names_of_devices(name: str, product: str | None) -> None:
-    found = product_of(DeviceInfo("vulkan", 0, name, "vulkan:1.3"))
-    assert (found.name if found else None) == product
+    match = product_of(DeviceInfo("vulkan", 0, name, "vulkan:1.3"))
+    assert (match.name if match else None) == product
 
 
 def device(name: str, kind: str = "discrete", **limits: int) -> DeviceInfo:
@@ -134,11 +134,11 @@ def test_cores_come_from_the_driver_then_the_product_then_the_kind() -> None:
 
 
 def test_a_device_is_a_target_with_what_it_reports() -> None:
-    made = of_device(device("Some GPU", workgroup_invocations=1024, shared_memory=49152, min_subgroup_size=32,
-                            max_subgroup_size=64))  # fmt: skip
+    sizes = {"min_subgroup_size": 32, "max_subgroup_size": 64}
+    target = of_device(device("Some GPU", workgroup_invocations=1024, shared_memory=49152, **sizes))
     text = "vulkan:1.3+float16+workgroup=256+shared=49152+resident=65536+units=64+subgroup=32..64"
-    assert str(made) == text
-    assert parse(text) == made
+    assert str(target) == text
+    assert parse(text) == target
 
 
 def test_the_hint_is_a_product_only_if_the_device_can_all_of_it() -> None:

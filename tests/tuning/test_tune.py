@@ -84,15 +84,15 @@ def test_a_tuned_artifact_gives_the_same_results_and_records_its_parameters(tmp_
     steps = []
     tuned = mansard.tune(path, 1.0, progress=lambda *step: steps.append(step))
     np.testing.assert_allclose(tuned(x_of()), expected, rtol=1e-5, atol=1e-6)
-    found = tuned.tuning
-    assert found.kernels and all(1 <= k.tried <= k.candidates for k in found.kernels)
-    assert all(k.best_us <= k.default_us for k in found.kernels)
+    tuning = tuned.tuning
+    assert tuning.kernels and all(1 <= k.tried <= k.candidates for k in tuning.kernels)
+    assert all(k.best_us <= k.default_us for k in tuning.kernels)
     assert steps and all(0 <= done <= total for _, done, total in steps)
     tuned.save(path)
     with mansard.load(path) as again:
         np.testing.assert_allclose(again(x_of()), expected, rtol=1e-5, atol=1e-6)
         assert again.plan.info["tuned"] == "cpu"
-        won = {k.parameters for k in found.kernels} - {None}
+        won = {k.parameters for k in tuning.kernels} - {None}
         assert won <= set(parameters_of(again).values())
 
 
@@ -195,8 +195,8 @@ def test_the_command_writes_the_artifact_and_tells_what_it_found(tmp_path, capsy
     runner = CliRunner()
     result = runner.invoke(app, ["tune", str(path), "--budget", "0.5s", "-o", str(other), "--json"])
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["artifact"] == str(other) and found["kernels"][0]["default_us"] > 0
+    report = json.loads(result.stdout)
+    assert report["artifact"] == str(other) and report["kernels"][0]["default_us"] > 0
     plan, resources = read_artifact(other)
     assert plan.info["tuned"] == "cpu"
     assert {s.name for s in sources_from_bytes(resources.sources())} == {
@@ -215,8 +215,8 @@ def test_kernels_of_a_gpu_are_tuned_and_used_by_later_compilations(tmp_path):
     path = tmp_path / "m.mansard"
     model_of(network(64), targets=("vulkan",)).save(path)
     tuned = mansard.tune(path, 1.0)
-    found = tuned.tuning.kernels
-    assert found and all(k.candidates > 1 and k.device == "vulkan" for k in found)
+    kernels = tuned.tuning.kernels
+    assert kernels and all(k.candidates > 1 and k.device == "vulkan" for k in kernels)
     np.testing.assert_allclose(tuned(x_of(64)), expected, rtol=1e-5, atol=1e-5)
     tuned.save(path)
     with mansard.load(path) as again:
@@ -233,8 +233,8 @@ def test_results_of_a_gpu_belong_to_its_own_target():
     present = [d for d in mansard.devices() if d.driver == "vulkan" and d.supported]
     if not present:
         pytest.skip("no Vulkan device")
-    own = vulkan.parse_target(vulkan.describe_device(present[0]))
-    assert device_here(vulkan, own) == present[0]
+    target = vulkan.parse_target(vulkan.describe_device(present[0]))
+    assert device_here(vulkan, target) == present[0]
     assert device_here(vulkan, vulkan.parse_target("vulkan:mali-g715")) is None
     h200 = dataclasses.replace(present[0], name="NVIDIA H200")
     assert h200.is_product(vulkan.product_names("vulkan:h200")[0])

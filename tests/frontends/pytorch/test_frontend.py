@@ -81,7 +81,7 @@ class Result:
     hidden: torch.Tensor | None = None
 
 
-torch.export.register_dataclass(Result, serialized_type_name="test_frontend_torch.Result")
+torch.export.register_dataclass(Result, serialized_type_name="test_frontend.Result")
 
 
 def test_inputs_are_named_by_the_signature() -> None:
@@ -117,10 +117,10 @@ def test_outputs_are_flattened_and_named(name: str) -> None:
     graph = import_model(Apply(function), torch.randn(2, 3))
     assert list(graph.output_names) == names
     x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
-    found = interpret(graph, [x])
+    results = interpret(graph, [x])
     flat = torch.utils._pytree.tree_leaves(function(torch.from_numpy(x)))
     wanted = [t for t in flat if isinstance(t, torch.Tensor)]
-    for out, expected in zip(found, wanted, strict=True):
+    for out, expected in zip(results, wanted, strict=True):
         np.testing.assert_allclose(out, expected.numpy())
 
 
@@ -206,8 +206,8 @@ def test_ops_know_their_place_in_the_model() -> None:
     places = [op.location.text for op in graph.ops]
     assert places[0].startswith("0 (")
     assert re.fullmatch(r"1\.0 \(\w+\.py:\d+\)", places[-1])
-    own = import_model(Apply(lambda x: x + 1), torch.randn(2))
-    assert re.fullmatch(r"(torch_import|test_frontend_torch)\.py:\d+", own.ops[0].location.text)
+    local = import_model(Apply(lambda x: x + 1), torch.randn(2))
+    assert re.fullmatch(r"(torch_import|test_frontend)\.py:\d+", local.ops[0].location.text)
 
 
 # Exported programs ------------------------------------------------------------------------------

@@ -111,10 +111,10 @@ def shifted():
 def test_another_program_is_not_mistaken_for_it(imports, other):
     import_torch(net(), (X,), cache=True)
     model, args, options = other()
-    found = import_torch(model, args, cache=True, **options)
+    imported = import_torch(model, args, cache=True, **options)
     assert imports == [1, 1]
     again = import_torch(model, args, cache=True, **options)
-    assert imports == [1, 1] and str(again) == str(found)
+    assert imports == [1, 1] and str(again) == str(imported)
 
 
 def test_ranges_of_dims_tell_programs_apart(imports):

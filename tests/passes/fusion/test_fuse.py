@@ -91,9 +91,9 @@ def test_joining_may_not_make_a_cycle():
     r = matmul(b, a, w)
     c = binary(b, "add", a, r)
     graph = b.build([c])
-    found = fuse(graph).dispatches
-    assert len(found) == 2
-    assert c in found[1].outputs
+    dispatches = fuse(graph).dispatches
+    assert len(dispatches) == 2
+    assert c in dispatches[1].outputs
 
 
 def test_outputs_get_buffers_of_their_own():
@@ -104,8 +104,8 @@ def test_outputs_get_buffers_of_their_own():
     fused = fuse(graph)
     bases = [fused.base(v) for v in fused.graph.outputs]
     assert len(set(bases)) == 4
-    made = {v for d in fused.dispatches for v in d.outputs}
-    assert set(bases) <= made
+    outputs = {v for d in fused.dispatches for v in d.outputs}
+    assert set(bases) <= outputs
 
 
 @settings(max_examples=60, deadline=None)

@@ -26,8 +26,8 @@ def same(graph, inputs, limit):
     cut = split_large_constants(graph, limit, "toy")
     verify(cut)
     assert all(v.type.bytes <= limit for v in cut.constants)
-    for found, expected in zip(interpret(cut, inputs), interpret(graph, inputs), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    for actual, expected in zip(interpret(cut, inputs), interpret(graph, inputs), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
     return cut
 
 

@@ -31,15 +31,15 @@ def heavy(fused):
 
 def in_pieces(fused, dispatch, axis, count):
     """The divided graph, and extents for its parameters: some, and the most uneven."""
-    most = (axis.extent - axis.unit * (count - 1)) // axis.unit * axis.unit
-    symbols = [Dim(f"part{i}", axis.unit, most, axis.unit) for i in range(count - 1)]
+    upper = (axis.extent - axis.unit * (count - 1)) // axis.unit * axis.unit
+    symbols = [Dim(f"part{i}", axis.unit, upper, axis.unit) for i in range(count - 1)]
     first = [dims.symbol(dim) for dim in symbols]
     last = dims.add(axis.extent, *(dims.mul(extent, -1) for extent in first))
-    made = partition(fused, [DispatchPartition(dispatch, axis, (*first, last))], symbols)
-    verify(made.graph)
+    partitioned = partition(fused, [DispatchPartition(dispatch, axis, (*first, last))], symbols)
+    verify(partitioned.graph)
     even = max(axis.unit, axis.extent // count // axis.unit * axis.unit)
-    least = dict.fromkeys([dim.name for dim in symbols], axis.unit)
-    return made, [dict.fromkeys(least, even), least, {**least, "part0": most}]
+    lower = dict.fromkeys([dim.name for dim in symbols], axis.unit)
+    return partitioned, [dict.fromkeys(lower, even), lower, {**lower, "part0": upper}]
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -50,12 +50,12 @@ def test_pieces_make_the_whole(name, pieces):
     inputs = [rng.standard_normal(v.type.shape).astype(np.float32) for v in graph.inputs]
     expected = interpret(graph, inputs)
     fused = dispatches(graph)
-    found = [a for a in axes(fused, heavy(fused)) if a.extent >= pieces * a.unit]
-    assert found
-    for axis in found:
-        made, choices = in_pieces(fused, heavy(fused), axis, pieces)
+    candidates = [a for a in axes(fused, heavy(fused)) if a.extent >= pieces * a.unit]
+    assert candidates
+    for axis in candidates:
+        partitioned, choices = in_pieces(fused, heavy(fused), axis, pieces)
         for parameters in choices:
-            results = interpret(made.graph, inputs, parameters=parameters)
+            results = interpret(partitioned.graph, inputs, parameters=parameters)
             np.testing.assert_allclose(results[0], expected[0], rtol=1e-5, atol=1e-5)
 
 
@@ -64,10 +64,10 @@ def test_pieces_make_the_whole(name, pieces):
 def test_random_graphs_divided_anywhere(graph, data):
     fused = dispatches(graph)
     chosen = [
-        (d, found[data.draw(st.integers(0, len(found) - 1))])
+        (d, options[data.draw(st.integers(0, len(options) - 1))])
         for d in fused.dispatches
-        for found in [axes(fused, d) or axes(fused, d, light=True)]
-        if found
+        for options in [axes(fused, d) or axes(fused, d, light=True)]
+        if options
     ]
     symbols = [
         Dim(f"p{i}", a.unit, (a.extent - a.unit) // a.unit * a.unit, a.unit)
@@ -77,14 +77,14 @@ def test_random_graphs_divided_anywhere(graph, data):
         DispatchPartition(d, a, (dims.symbol(s), dims.add(a.extent, dims.mul(dims.symbol(s), -1))))
         for (d, a), s in zip(chosen, symbols, strict=True)
     ]
-    made = partition(fused, divisions, symbols)
-    verify(made.graph)
+    partitioned = partition(fused, divisions, symbols)
+    verify(partitioned.graph)
     parameters = {s.name: s.multiple * data.draw(st.integers(1, s.max // s.multiple)) for s in symbols}
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(v.type.shape).astype(np.float32) for v in graph.inputs]
-    take_views(fuse(made.graph))
+    take_views(fuse(partitioned.graph))
     for a, e in zip(
-        interpret(made.graph, inputs, parameters=parameters), interpret(graph, inputs), strict=True
+        interpret(partitioned.graph, inputs, parameters=parameters), interpret(graph, inputs), strict=True
     ):
         np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-4 * max(1.0, np.abs(e).max(initial=0)))
 
@@ -96,8 +96,8 @@ def test_pieces_along_the_outermost_dim_are_views(name, axis):
     fused = dispatches(GRAPHS[name]())
     (chosen,) = (a for a in axes(fused, heavy(fused)) if a.axis == axis)
     assert chosen.is_view
-    made, _ = in_pieces(fused, heavy(fused), chosen, 2)
-    divided = take_views(fuse(made.graph))
+    partitioned, _ = in_pieces(fused, heavy(fused), chosen, 2)
+    divided = take_views(fuse(partitioned.graph))
     assert not any(isinstance(op, (Slice, Concat)) for d in divided.dispatches for op in d.ops)
     assert len(divided.dispatches) == len(fused.dispatches) + 1
     ((parts,),) = (list(divided.joins.values()),)
@@ -113,8 +113,8 @@ def test_other_dims_take_an_op_that_puts_pieces_together():
     fused = dispatches(product())
     (columns,) = (a for a in axes(fused, heavy(fused)) if a.axis == 1)
     assert not columns.is_view
-    made, _ = in_pieces(fused, heavy(fused), columns, 2)
-    divided = take_views(fuse(made.graph))
+    partitioned, _ = in_pieces(fused, heavy(fused), columns, 2)
+    divided = take_views(fuse(partitioned.graph))
     assert not divided.joins
     assert [d.summary for d in divided.dispatches][-1] == "map"
 
@@ -140,8 +140,8 @@ def test_only_constants_read_as_a_whole_are_copied():
     fused = dispatches(product())
     for axis, count in ((0, 2), (1, 1)):
         (chosen,) = (a for a in axes(fused, heavy(fused)) if a.axis == axis)
-        made, _ = in_pieces(fused, heavy(fused), chosen, 2)
-        assert len(made.graph.constants) == count
+        partitioned, _ = in_pieces(fused, heavy(fused), chosen, 2)
+        assert len(partitioned.graph.constants) == count
 
 
 def test_what_cannot_be_divided():
@@ -168,10 +168,10 @@ def test_what_else_is_read_stays_whole():
     fused = dispatches(graph)
     chosen = axes(fused, heavy(fused))[0]
     assert chosen.target is y
-    made, choices = in_pieces(fused, heavy(fused), chosen, 2)
+    partitioned, choices = in_pieces(fused, heavy(fused), chosen, 2)
     data = np.random.default_rng(1).standard_normal((64, 16)).astype(np.float32)
     for a, e in zip(
-        interpret(made.graph, [data], parameters=choices[0]), interpret(graph, [data]), strict=True
+        interpret(partitioned.graph, [data], parameters=choices[0]), interpret(graph, [data]), strict=True
     ):
         np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
 

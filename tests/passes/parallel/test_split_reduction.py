@@ -20,9 +20,9 @@ def same(graph, inputs, rtol=1e-4):
     cut = split_reductions(graph)
     assert cut is not graph
     verify(cut)
-    for found, expected in zip(interpret(cut, inputs), interpret(graph, inputs), strict=True):
-        assert found.dtype == expected.dtype
-        np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-4)
+    for actual, expected in zip(interpret(cut, inputs), interpret(graph, inputs), strict=True):
+        assert actual.dtype == expected.dtype
+        np.testing.assert_allclose(actual, expected, rtol=rtol, atol=1e-4)
     return cut
 
 

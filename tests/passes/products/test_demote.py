@@ -44,12 +44,12 @@ def test_both_operands_are_rounded_and_the_weight_is_stored_narrow():
     data = random((5, 64), F32)
     kept = graph.constants[w].load().astype(BF16.numpy).astype(np.float32)
     exact = data.astype(BF16.numpy).astype(np.float64) @ kept.astype(np.float64).T
-    (found,) = interpret(after, [data])
-    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+    (actual,) = interpret(after, [data])
+    np.testing.assert_allclose(actual, exact, rtol=1e-5, atol=1e-5)
     (whole,) = interpret(graph, [data])
     terms = np.abs(data)[:, None, :] * np.abs(graph.constants[w].load())[None]
-    assert (np.abs(found - whole) <= 2 * 2.0**-9 * terms.sum(-1) * 1.01).all()
-    assert not np.array_equal(found, whole)
+    assert (np.abs(actual - whole) <= 2 * 2.0**-9 * terms.sum(-1) * 1.01).all()
+    assert not np.array_equal(actual, whole)
 
 
 def test_a_value_of_two_products_is_rounded_once():
@@ -66,8 +66,8 @@ def test_a_table_that_is_also_multiplied_is_stored_once():
     graph = b.build([linear(b, rows, table)])
     after = narrowed(graph)
     assert [v.type.dtype for v in after.constants] == [BF16]
-    found, whole = interpret(after, [np.array([1, 9, 4])]), interpret(graph, [np.array([1, 9, 4])])
-    np.testing.assert_allclose(found[0], whole[0], atol=0.1)
+    looked_up, whole = interpret(after, [np.array([1, 9, 4])]), interpret(graph, [np.array([1, 9, 4])])
+    np.testing.assert_allclose(looked_up[0], whole[0], atol=0.1)
 
 
 def test_products_without_weights_and_other_types_stay():

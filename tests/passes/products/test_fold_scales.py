@@ -43,8 +43,8 @@ def convolution(b, x, depthwise=False):
 
 
 def same(folded, graph, data):
-    (found,), (expected,) = interpret(folded, [data]), interpret(graph, [data])
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
+    (actual,), (expected,) = interpret(folded, [data]), interpret(graph, [data])
+    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-5)
 
 
 def image(b):

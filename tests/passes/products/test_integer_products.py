@@ -39,8 +39,8 @@ def narrowed(graph, inputs):
 
 
 def factors(graph):
-    (found,) = (op for op in graph.ops if isinstance(op, Generic) and op.combiner)
-    return [v.type.dtype for v in found.inputs], found.body.dtype
+    (product,) = (op for op in graph.ops if isinstance(op, Generic) and op.combiner)
+    return [v.type.dtype for v in product.inputs], product.body.dtype
 
 
 def extremes(dtype, *shape):

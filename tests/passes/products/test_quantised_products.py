@@ -65,8 +65,8 @@ def rewritten(graph, inputs):
 
 def factors(graph):
     """The element types that each product multiplies."""
-    found = [op for op in graph.ops if isinstance(op, Generic) and op.combiner and len(op.inputs) == 2]
-    return [[v.type.dtype for v in op.inputs] for op in found]
+    products = [op for op in graph.ops if isinstance(op, Generic) and op.combiner and len(op.inputs) == 2]
+    return [[v.type.dtype for v in op.inputs] for op in products]
 
 
 @pytest.mark.parametrize("kind", [I8, U8])
