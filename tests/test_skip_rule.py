@@ -1,4 +1,5 @@
-"""The rule of tests/conftest.py: in CI a skipped Vulkan or emulation test fails the run."""
+"""The rules of tests/conftest.py, in one process and in several: in CI a skipped Vulkan or emulation test fails
+the run, and what the validation layer reports fails a test."""
 
 from __future__ import annotations
 
@@ -52,20 +53,21 @@ def test_known():
 """
 
 
-def run_pytest(folder: Path, source: str, ci: str | None) -> subprocess.CompletedProcess[str]:
+def run_pytest(folder: Path, source: str, ci: str | None, *options: str) -> subprocess.CompletedProcess[str]:
     shutil.copy(CONFTEST, folder / "conftest.py")
     (folder / "test_sample.py").write_text(source)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = vulkan: sample\n\temulation: sample\n")
     env = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith("PYTEST")}
     if ci is not None:
         env["CI"] = ci
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.parametrize("processes", [0, 2])
 @pytest.mark.parametrize("source", [MARKED_SKIP, EMULATION_SKIP, SKIP_IN_FIXTURE, SKIP_OF_MODULE])
-def test_skipped_vulkan_test_fails_in_ci(tmp_path: Path, source: str) -> None:
-    result = run_pytest(tmp_path, source, "true")
+def test_skipped_vulkan_test_fails_in_ci(tmp_path: Path, source: str, processes: int) -> None:
+    result = run_pytest(tmp_path, source, "true", "-n", str(processes))
     assert result.returncode not in (0, 5), result.stdout
     assert "no device here" in result.stdout
     assert "may not be skipped in CI" in result.stdout
@@ -84,3 +86,24 @@ def test_other_outcomes_are_left_alone_in_ci(tmp_path: Path, source: str, summar
     result = run_pytest(tmp_path, source, "true")
     assert result.returncode == 0, result.stdout
     assert summary in result.stdout
+
+
+REPORTING_DRIVER = """
+import pytest
+from types import SimpleNamespace
+from mansard.hal import registry
+
+driver = SimpleNamespace(validation_messages=lambda clear: ["VUID-of-the-sample"])
+registry.drivers = lambda: {"vulkan": driver}
+
+@pytest.mark.vulkan
+def test_uses_the_device_wrongly():
+    pass
+"""
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_what_the_validation_layer_reports_fails_a_test(tmp_path: Path, processes: int) -> None:
+    result = run_pytest(tmp_path, REPORTING_DRIVER, None, "-n", str(processes))
+    assert result.returncode == 1, result.stdout
+    assert "VUID-of-the-sample" in result.stdout
