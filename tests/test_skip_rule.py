@@ -1,5 +1,5 @@
-"""The rules of tests/conftest.py, in one process and in several: in CI a skipped Vulkan or emulation test fails
-the run, and what the validation layer reports fails a test."""
+"""The rules of tests/conftest.py, in one process and in several: in CI a skipped Vulkan or emulation test
+fails the run, and what the validation layer reports fails a test."""
 
 from __future__ import annotations
 
