@@ -43,7 +43,7 @@ from mansard.hal import (
 from mansard.hal.buffer import Buffer
 from mansard.hal.device import CommandBuffer, Device
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Linear
-from mansard.ir import dispatch as fused
+from mansard.ir.dispatch import Dispatch
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.fusion.packable import mark_packable
@@ -261,7 +261,7 @@ class Bench:
         point.wait(WAIT_S)
         return time.perf_counter() - started
 
-    def kernel(self, dispatch: fused.Dispatch) -> Timed:
+    def kernel(self, dispatch: Dispatch) -> Timed:
         """A dispatch's kernel, ready to be timed."""
         compiled = self.compiler.compile(dispatch, dispatch_key(dispatch))
         bindings = []

@@ -26,7 +26,7 @@ from mansard.hal import (
     Semaphore,
     Submission,
 )
-from mansard.ir import dispatch as ir
+from mansard.ir.dispatch import Dispatch
 from mansard.ir.types import Value
 from mansard.runtime.memory.tensors import empty
 from mansard.runtime.memory.upload import upload
@@ -48,7 +48,7 @@ class Workload:
     """The workload of a kernel in its model: its dispatch, which of its inputs are constants, values for the
     dims, and the bytes of constants that the whole model reads in a call."""
 
-    dispatch: ir.Dispatch
+    dispatch: Dispatch
     constants: frozenset[int]
     sizes: dict[str, int]
     model_constants: int

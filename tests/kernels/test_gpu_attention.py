@@ -10,7 +10,7 @@ from mansard import dims
 from mansard.codegen.schedules import schedule
 from mansard.codegen.schedules.choose import takes_attention
 from mansard.codegen.schedules.common.attention_nest import AttentionNest, attention_form
-from mansard.codegen.schedules.gpu.attention import matrix_tiles as attention_units
+from mansard.codegen.schedules.gpu.attention import matrix_tiles
 from mansard.compiler.targets import backend
 from mansard.dims import Dim
 from mansard.dtypes import DType
@@ -176,6 +176,6 @@ def test_matrix_units_take_what_lies_in_whole_matrices(shape, dtype, taken):
     (dispatch,) = _dispatches(graph, "vulkan:h200").dispatches
     target = backend("vulkan").parse_target("vulkan:h200")
     form = attention_form(dispatch)
-    assert bool(attention_units.tiles_for(AttentionNest(dispatch, form), target)) is taken
+    assert bool(matrix_tiles.tiles_for(AttentionNest(dispatch, form), target)) is taken
     compiled = backend("vulkan").compile_kernel(schedule(dispatch, target, "k").kernel, target)
     assert any(name.startswith("matrix_16x16x16") for name in compiled.requires) is taken

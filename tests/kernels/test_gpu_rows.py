@@ -9,11 +9,10 @@ from support.kernel_runner import Machine
 from mansard import dims
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.gpu import choose
-from mansard.codegen.schedules.gpu.convolution import depthwise as window
+from mansard.codegen.schedules.gpu.convolution import depthwise
 from mansard.codegen.schedules.gpu.elementwise import map as elementwise
 from mansard.codegen.schedules.gpu.elementwise import transpose
-from mansard.codegen.schedules.gpu.reduction import rows
-from mansard.codegen.schedules.gpu.reduction import strided as across
+from mansard.codegen.schedules.gpu.reduction import rows, strided
 from mansard.compiler.targets import backend
 from mansard.dims import Dim
 from mansard.dtypes import DType
@@ -133,7 +132,7 @@ def test_reductions_over_pixels_of_channels_last_images(device, combiner, pixels
     x = b.input("x", (2, pixels, channels), F32)
     y = b.generic([x], [maps(0, 2, 1)], (2, channels, pixels), A0, reduced=1, combiner=combiner)
     graph = b.build([y])
-    assert chosen(graph) == [across.schedule]
+    assert chosen(graph) == [strided.schedule]
     data = np.round(random(2, pixels, channels) * 4)
     if combiner != "add":
         data[1, pixels // 2, 0] = np.nan
@@ -187,7 +186,7 @@ def test_depthwise_convolutions(device, last, channels, size, stride, dilation, 
     y = b.generic([y, bias], [IndexMap.identity(3), maps(channel)], shape, op("add", A0, A1))
     y = b.generic([y], [IndexMap.identity(3)], shape, op("max", A0, Const(0.0, F32)))
     graph = b.build([y])
-    assert window.schedule in chosen(graph)
+    assert depthwise.schedule in chosen(graph)
     check(graph, [random(*x.type.shape), random(channels)], device)
 
 
@@ -230,7 +229,7 @@ def test_all_parameters_of_windows_give_the_same_results():
     b = GraphBuilder()
     x = b.input("x", (7, 7, 4), F32)
     y = b.generic([x], [IndexMap(where, 0.0)], (out, out, 4, 3, 3), A0, reduced=2, combiner="add")
-    run_all(b.build([y]), window.schedule, [random(7, 7, 4)], 12)
+    run_all(b.build([y]), depthwise.schedule, [random(7, 7, 4)], 12)
 
 
 @pytest.mark.parametrize("shape", [(9, 52), (5, 7, 3)])

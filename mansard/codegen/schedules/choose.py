@@ -9,7 +9,7 @@ from mansard.analysis.element_types import element_types, only_reads_packed
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.parameters import Parameters
-from mansard.codegen.schedules.common import sequential as special
+from mansard.codegen.schedules import scan_sort_scatter
 from mansard.codegen.schedules.common.attention_nest import attention_form
 from mansard.codegen.schedules.common.base import Scheduled
 from mansard.codegen.schedules.common.tunable import NestSchedule, Tunable
@@ -29,7 +29,7 @@ def schedule(
     ``parameters`` is one of `candidates`; None selects the first, the default.
     """
     if not all(isinstance(op, (Generic, Reshape)) for op in dispatch.ops):
-        return special.schedule(dispatch, target, name)
+        return scan_sort_scatter.schedule(dispatch, target, name)
     attention = attention_form(dispatch)
     if attention is not None:
         if target.is_gpu:

@@ -18,9 +18,7 @@ from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape, analyse, fit_tile
-from mansard.codegen.schedules.cpu import dot, gemm
-from mansard.codegen.schedules.cpu import gemm_dot as narrow
-from mansard.codegen.schedules.cpu import gemm_runtime_packed as gemm_dense
+from mansard.codegen.schedules.cpu import dot, gemm, gemm_dot, gemm_runtime_packed
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
@@ -55,15 +53,15 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
     shape = analyse(nest, root)
     if shape.form == "dot":
         return [Parameters()]
-    narrowed = narrow.find(nest, root, shape)
+    narrowed = gemm_dot.find(nest, root, shape)
     if narrowed is not None:
-        return narrow.candidates(nest, shape, narrowed, target)
+        return gemm_dot.candidates(nest, shape, narrowed, target)
     weights = gemm.find(nest, root, shape)
     if weights is not None:
         return gemm.candidates(nest, shape, weights, target)
-    dense = gemm_dense.find(nest, root, shape)
+    dense = gemm_runtime_packed.find(nest, root, shape)
     if dense is not None:
-        return gemm_dense.candidates(nest, shape, dense, target)
+        return gemm_runtime_packed.candidates(nest, shape, dense, target)
     default = default_tile(nest, shape, target)
     rows_total = estimate(nest.total(shape.row), 64) if shape.row else 1
     columns_total = estimate(nest.total(shape.column), 64) if shape.column else 1
@@ -86,16 +84,16 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
     shape = analyse(nest, root)
     if shape.form == "dot":
         return dot.schedule(nest, target, name)
-    narrowed = narrow.find(nest, root, shape)
+    narrowed = gemm_dot.find(nest, root, shape)
     if narrowed is not None:
-        return narrow.schedule(nest, target, name, shape, narrowed, parameters)
+        return gemm_dot.schedule(nest, target, name, shape, narrowed, parameters)
     weights = gemm.find(nest, root, shape)
     if weights is not None:
         chosen = gemm.choose(nest, shape, weights, target, parameters)
         return gemm.schedule(nest, target, name, shape, weights, chosen)
-    dense = gemm_dense.find(nest, root, shape)
+    dense = gemm_runtime_packed.find(nest, root, shape)
     if dense is not None:
-        return gemm_dense.schedule(nest, target, name, shape, dense, parameters)
+        return gemm_runtime_packed.schedule(nest, target, name, shape, dense, parameters)
     frame = Frame(nest, target, name)
     tile = default_tile(nest, shape, target)
     if parameters:

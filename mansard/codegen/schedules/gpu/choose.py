@@ -10,7 +10,7 @@ from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.common import contraction
 from mansard.codegen.schedules.common.base import estimate
 from mansard.codegen.schedules.common.tunable import NestSchedule, Tunable
-from mansard.codegen.schedules.gpu.convolution import depthwise as window
+from mansard.codegen.schedules.gpu.convolution import depthwise
 from mansard.codegen.schedules.gpu.elementwise import map as maps
 from mansard.codegen.schedules.gpu.elementwise import transpose
 from mansard.codegen.schedules.gpu.gemm import general, matrix, tiled
@@ -23,7 +23,7 @@ TUNABLE: Mapping[NestSchedule, Tunable] = {
     matrix.schedule: Tunable(matrix.candidates, matrix.schedule),
     maps.schedule: Tunable(maps.candidates, maps.schedule),
     tiled.schedule: Tunable(tiled.candidates, tiled.schedule),
-    window.schedule: Tunable(window.candidates, window.schedule),
+    depthwise.schedule: Tunable(depthwise.candidates, depthwise.schedule),
 }
 """The tunable interface of each schedule with parameters, by the schedule that `choose` returns."""
 
@@ -35,8 +35,8 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
     if not reductions:
         transposes = not packed and transpose.applies(nest, target)
         return transpose.schedule if transposes else maps.schedule
-    if not packed and window.applies(nest, target):
-        return window.schedule
+    if not packed and depthwise.applies(nest, target):
+        return depthwise.schedule
     if gemv.applies(nest):
         return gemv.schedule
     if matrix.applies(nest, target):

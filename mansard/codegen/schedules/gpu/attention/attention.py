@@ -29,8 +29,7 @@ from mansard.codegen.schedules.common.attention_nest import (
     distribute,
 )
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, power_of_two_below
-from mansard.codegen.schedules.gpu.attention import matrix as attention_matrix
-from mansard.codegen.schedules.gpu.attention import matrix_tiles as attention_units
+from mansard.codegen.schedules.gpu.attention import matrix, matrix_tiles
 from mansard.codegen.schedules.gpu.attention.tile import FlashTile
 from mansard.codegen.schedules.gpu.attention.work_split import AttentionTile
 from mansard.dims import DimLike
@@ -52,11 +51,11 @@ def schedule(
     keys."""
     nest = AttentionNest(dispatch, form)
     loops = classify(nest)
-    tiles = attention_units.tiles_for(nest, target)
+    tiles = matrix_tiles.tiles_for(nest, target)
     if tiles and (not parameters or "matrix" in parameters.to_dict()):
-        known = {attention_units.parameters_of(t): t for t in reversed(tiles)}
+        known = {matrix_tiles.parameters_of(t): t for t in reversed(tiles)}
         chosen = known.get(parameters, tiles[0]) if parameters else tiles[0]
-        return attention_matrix.schedule(nest, target, name, chosen)
+        return matrix.schedule(nest, target, name, chosen)
     work = distribute(nest, loops)
     tile = default_tile(nest, loops, target) if not parameters else tile_of(parameters)
     assert tile is not None
@@ -84,7 +83,7 @@ def candidates(dispatch: Dispatch, form: AttentionForm, target: KernelTarget) ->
         return (Parameters(),)
     work = distribute(nest, loops)
     max_rows = 2 * estimate(nest.total([d for g in work.rows for d in g]))
-    units = [attention_units.parameters_of(t) for t in attention_units.tiles_for(nest, target)]
+    units = [matrix_tiles.parameters_of(t) for t in matrix_tiles.tiles_for(nest, target)]
     tiles = [default]
     sizes = [r for r in _ROWS if r < max_rows or r == _ROWS[-1]]
     for rows, keys, threads in itertools.product(sizes, _KEYS, (64, 128, 256)):
