@@ -6,8 +6,8 @@
 session recommender whose recurrent stage suits a CPU and whose scores suit a GPU, placed by hand and by the
 placer, with requests in flight. ``memory``: weights of 4.8 GB, of which a limit lets half lie on the GPU.
 ``copies``: what calls copy on the way, counted, beside what the plan says. ``split``: one large product
-divided over both, in the ratio that calls correct. Devices are calibrated first (``--calibrate SECONDS``; 0:
-as they are).
+partitioned over both, in the ratio that calls correct. Devices are calibrated first (``--calibrate SECONDS``;
+0: as they are).
 
 Of every way: ``latency_ms`` of calls one after the other (median; ``least_ms``), ``in_flight_ms`` per request
 with ``--in-flight`` of them, ``busy_ms`` of each device per request (least of some profiled calls),

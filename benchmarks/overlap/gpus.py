@@ -1,5 +1,5 @@
 """Cases of `benchmarks.overlap` on several GPUs: independent branches, branches that meet after every step,
-requests in a pipeline, products divided by rows. There are none on a machine with fewer than two.
+requests in a pipeline, products partitioned by rows. There are none on a machine with fewer than two.
 
 Matrices are made and summed on the GPUs, so that calls copy next to nothing from and to the host. The bound
 is measured: what one device takes alone, in the same run, for its part of the work (`Part`).
@@ -23,7 +23,7 @@ from mansard.placement import PlacementOptions
 SIDE = 4096
 """Rows and columns of the matrices: a product of bf16 takes an H200 about 0.8 ms."""
 STEPS = 48
-"""Products of a branch, of a stage, and of the chain that is divided."""
+"""Products of a branch, of a stage, and of the chain that is partitioned."""
 FROM_ALONE = "one device's part of the work, measured on a device alone"
 _BF16, _F32 = DType.BF16, DType.F32
 
@@ -39,7 +39,7 @@ class Part:
     in_flight: int = 1
     goal: float | None = None
     part: float = 1.0
-    """Of the time of ``alone``: less than all where that is divided."""
+    """Of the time of ``alone``: less than all where that is partitioned."""
 
 
 class Chains:

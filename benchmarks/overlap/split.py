@@ -1,5 +1,5 @@
-"""Cases of `benchmarks.overlap`: products divided over simulated devices that run in real time, in the ratio
-of their rates, and a device that becomes slower on the way."""
+"""Cases of `benchmarks.overlap`: products partitioned over simulated devices that run in real time, in the
+ratio of their rates, and a device that becomes slower on the way."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _inputs(graph: Graph) -> list[Any]:
 
 
 def balanced(graph: Graph, ratio: Sequence[float], runs: int) -> Result:
-    """All products divided; measured when the shares have settled."""
+    """All products partitioned; measured when the shares have settled."""
     scheduled = go_first()
     devices, bound = simulate(graph, ratio)
     inputs = _inputs(graph)

@@ -92,7 +92,7 @@ def test_sizes_are_typical_ones():
     assert used.total <= 4 * ROWS * 600 and not all(placed)
 
 
-def test_divided_dispatches_keep_limits_too():
+def test_partitioned_dispatches_keep_limits_too():
     free, _ = on_gpu(compiled())
     limit = free.total // 4
     used, _ = on_gpu(compiled(limit, split="all"))

@@ -1,4 +1,4 @@
-"""Which dispatches are divided, over which devices, and in which ratio to begin."""
+"""Which dispatches are partitioned, over which devices, and in which ratio to begin."""
 
 import dataclasses
 
@@ -74,19 +74,19 @@ def test_extents_are_whole_units():
     assert round_to_units([0.5, 0.5, 0.0], 48, 16) == (16, 16, 16)
 
 
-# What is divided ----------------------------------------------------------------------------------
+# What is partitioned ----------------------------------------------------------------------------------
 
 
-def test_heavy_dispatches_are_divided_when_the_whole_gains():
-    whole, divided = (placed(split, slot("a", 1e10), slot("b", 3e10)) for split in ("off", "auto"))
+def test_heavy_dispatches_are_partitioned_when_the_whole_gains():
+    whole, partitioned = (placed(split, slot("a", 1e10), slot("b", 3e10)) for split in ("off", "auto"))
     assert not whole.splits
-    before, after = (p.result.prediction.latency_ms for p in (whole, divided))
+    before, after = (p.result.prediction.latency_ms for p in (whole, partitioned))
     assert after == pytest.approx(before * 0.75, rel=0.05)
-    (split,) = divided.splits
+    (split,) = partitioned.splits
     assert (split.dim, split.total, len(split.dispatches)) == ("rows", SIDE, 3)
     assert split.initial == (128, 384)
     assert [piece.device for piece in split.dispatches[0]] == [0, 1]
-    reasons = [d.reason for d in divided.result.decisions]
+    reasons = [d.reason for d in partitioned.result.decisions]
     assert reasons == ["split: 25 % of 512 rows", "split: 75 % of 512 rows"] * 3
 
 
@@ -104,7 +104,7 @@ def test_what_gains_nothing_stays_whole(slots):
     assert not placed("auto", *slots).splits
 
 
-def test_all_divides_whatever_two_devices_can_run():
+def test_all_partitions_whatever_two_devices_can_run():
     slots = (slot("a", 1e10), slot("b", 1e13, handoff=1.0), slot("c", 1e10, refuses=lambda dispatch: "no"))
     (split,) = placed("all", *slots).splits
     assert [piece.device for piece in split.dispatches[0]] == [0, 1]
@@ -118,25 +118,25 @@ def layers():
     return b.build([softmax(b, matmul(b, softmax(b, matmul(b, x, w)), w))])
 
 
-def test_what_lies_between_divided_dispatches_is_divided_like_them():
-    divided = placed("all", slot("a", 1e10), slot("b", 3e10), graph=layers())
-    (split,) = divided.splits
+def test_what_lies_between_partitioned_dispatches_is_partitioned_like_them():
+    partitioned = placed("all", slot("a", 1e10), slot("b", 3e10), graph=layers())
+    (split,) = partitioned.splits
     assert len(split.dispatches) == 3
     summaries = [
-        [d.summary for d in divided.graph.dispatches if d.name == p.label] for p in split.dispatches[2]
+        [d.summary for d in partitioned.graph.dispatches if d.name == p.label] for p in split.dispatches[2]
     ]
     assert all("reduce_max" in summary for (summary,) in summaries)
     # Every piece reads what pieces of its device have made; the last softmax reads all.
-    device = divided.result.device
-    for dispatch in divided.graph.dispatches[:-1]:
+    device = partitioned.result.device
+    for dispatch in partitioned.graph.dispatches[:-1]:
         producers = [
-            d for d in device for v in dispatch.inputs if set(divided.graph.sources(v)) & set(d.outputs)
+            d for d in device for v in dispatch.inputs if set(partitioned.graph.sources(v)) & set(d.outputs)
         ]
         assert all(device[d] == device[dispatch] for d in producers)
-    assert not divided.result.decisions[-1].reason.startswith("split")
+    assert not partitioned.result.decisions[-1].reason.startswith("split")
 
 
-def test_dispatches_of_one_extent_are_divided_in_one_ratio():
+def test_dispatches_of_one_extent_are_partitioned_in_one_ratio():
     """The second device is slow where memory counts: what both take together decides."""
     b = GraphBuilder()
     x, w = b.input("x", (SIDE, SIDE), F32), b.input("w", (SIDE, 64), F32)
@@ -147,9 +147,9 @@ def test_dispatches_of_one_extent_are_divided_in_one_ratio():
     assert len(split.dispatches) == 2
 
 
-def test_pinned_dispatches_are_not_divided():
-    divided = placed("all", slot("a", 1e10), slot("b", 1e10), pins=(("contraction_1", "a"),))
-    (split,) = divided.splits
+def test_pinned_dispatches_are_not_partitioned():
+    partitioned = placed("all", slot("a", 1e10), slot("b", 1e10), pins=(("contraction_1", "a"),))
+    (split,) = partitioned.splits
     assert len(split.dispatches) == 2
 
 

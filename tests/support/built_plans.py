@@ -97,35 +97,35 @@ class Made:
 
 
 def planned(graph, slots, initial, choose, along="rows") -> Made:
-    """Every product divided over all slots with these extents; ``choose`` gives other dispatches a slot."""
+    """Every product partitioned over all slots by extents; ``choose`` gives other dispatches a slot."""
     fused = fuse(graph)
     symbols = [Dim(f"part{i}", UNIT, SIDE - UNIT * (slots - 1), UNIT) for i in range(slots - 1)]
     first = [dims.symbol(dim) for dim in symbols]
     sizes = (*first, dims.add(SIDE, *(dims.mul(size, -1) for size in first)))
     chosen = {d: partition_axes for d in fused.dispatches if (partition_axes := axes(fused, d))}
-    divisions = [
+    dispatch_partitions = [
         DispatchPartition(d, partition_axes[0 if along == "rows" else -1], sizes)
         for d, partition_axes in chosen.items()
     ]
-    partitioned = partition(fused, divisions, symbols)
-    divided = take_views(fuse(partitioned.graph))
-    maker = {v: d for d in divided.dispatches for v in d.outputs}
-    pieces = [[maker[divided.base(v)] for v in results] for results in partitioned.pieces]
+    partitioned = partition(fused, dispatch_partitions, symbols)
+    fused_parts = take_views(fuse(partitioned.graph))
+    maker = {v: d for d in fused_parts.dispatches for v in d.outputs}
+    pieces = [[maker[fused_parts.base(v)] for v in results] for results in partitioned.pieces]
     device_of = {piece: slot for group in pieces for slot, piece in enumerate(group)}
-    device_of |= {d: choose() for d in divided.dispatches if d not in device_of}
+    device_of |= {d: choose() for d in fused_parts.dispatches if d not in device_of}
     symbols_of = tuple(dims.symbol(dim) for dim in symbols)
     kernels, entries = {}, []
-    for number, dispatch in enumerate(divided.dispatches):
+    for number, dispatch in enumerate(fused_parts.dispatches):
         name = f"split{number}"
         KERNELS[name] = interpreted(dispatch, [dim.name for dim in symbols])
         kernels[dispatch] = KernelRef(0, name, symbols_of, (1, 1, 1))
         entries.append((name, len(dispatch.inputs) + len(dispatch.outputs), len(symbols), (1, 1, 1), 0))
     code = (ExecutableRef("code", FORMAT, "fake", (), tuple(entries)),)
     targets = [DeviceTarget(f"d{i}", f"d{i}", "fake", code) for i in range(slots)]
-    read = {divided.whole(v) for d in divided.dispatches for v in d.inputs}
+    read = {fused_parts.whole(v) for d in fused_parts.dispatches for v in d.inputs}
     weights = {v: c for v, c in partitioned.graph.constants.items() if v in read}
     specs = {v: WeightSpec(v.name, v.type.dtype, v.type.shape) for v in weights}
-    plan = build_plan(divided, device_of, kernels, targets, specs, (), {})
+    plan = build_plan(fused_parts, device_of, kernels, targets, specs, (), {})
     labels = tuple(tuple(SplitPiece(i, piece.name) for i, piece in enumerate(group)) for group in pieces)
     plan = dataclasses.replace(plan, splits=(SplitSpec("rows", SIDE, sizes, initial, labels),))
     plan = plan_from_json(plan_to_json(plan))

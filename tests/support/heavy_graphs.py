@@ -1,4 +1,4 @@
-"""Graphs of one heavy dispatch each, to be divided: products of every kind, a convolution, an attention."""
+"""Graphs of one heavy dispatch each to be partitioned: products, a convolution, an attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Products divided over simulated NPUs, with and without memory of their own, and over NPUs and the CPU."""
+"""Products partitioned over simulated NPUs, with and without memory of their own, and over NPUs and the
+CPU."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def inputs():
 
 @pytest.mark.parametrize("unified", [True, False])
 @pytest.mark.parametrize("count", [2, 3])
-def test_divided_products_give_the_results_of_the_whole(npus, count, unified):
+def test_partitioned_products_give_the_results_of_the_whole(npus, count, unified):
     graph, x = chain(3), inputs()
     (expected,) = (np.asarray(y, np.float32) for y in interpret(graph, [x]))
     with compiled(graph, npus(count, unified=unified, speed=float("inf"))) as model:

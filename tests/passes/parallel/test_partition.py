@@ -1,4 +1,4 @@
-"""Divided dispatches compute what the whole ones do, whatever the extents of their pieces."""
+"""Partitioned dispatches compute what the whole ones do, whatever the extents of their pieces."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def heavy(fused):
 
 
 def in_pieces(fused, dispatch, axis, count):
-    """The divided graph, and extents for its parameters: some, and the most uneven."""
+    """The partitioned graph, and extents for its parameters: some, and the most uneven."""
     upper = (axis.extent - axis.unit * (count - 1)) // axis.unit * axis.unit
     symbols = [Dim(f"part{i}", axis.unit, upper, axis.unit) for i in range(count - 1)]
     first = [dims.symbol(dim) for dim in symbols]
@@ -61,7 +61,7 @@ def test_pieces_make_the_whole(name, pieces):
 
 @settings(max_examples=80, deadline=None)
 @given(random_graphs(), st.data())
-def test_random_graphs_divided_anywhere(graph, data):
+def test_random_graphs_partitioned_anywhere(graph, data):
     fused = dispatches(graph)
     chosen = [
         (d, options[data.draw(st.integers(0, len(options) - 1))])
@@ -73,11 +73,11 @@ def test_random_graphs_divided_anywhere(graph, data):
         Dim(f"p{i}", a.unit, (a.extent - a.unit) // a.unit * a.unit, a.unit)
         for i, (_, a) in enumerate(chosen)
     ]
-    divisions = [
+    dispatch_partitions = [
         DispatchPartition(d, a, (dims.symbol(s), dims.add(a.extent, dims.mul(dims.symbol(s), -1))))
         for (d, a), s in zip(chosen, symbols, strict=True)
     ]
-    partitioned = partition(fused, divisions, symbols)
+    partitioned = partition(fused, dispatch_partitions, symbols)
     verify(partitioned.graph)
     parameters = {s.name: s.multiple * data.draw(st.integers(1, s.max // s.multiple)) for s in symbols}
     rng = np.random.default_rng(0)
@@ -97,10 +97,10 @@ def test_pieces_along_the_outermost_dim_are_views(name, axis):
     (chosen,) = (a for a in axes(fused, heavy(fused)) if a.axis == axis)
     assert chosen.is_view
     partitioned, _ = in_pieces(fused, heavy(fused), chosen, 2)
-    divided = take_views(fuse(partitioned.graph))
-    assert not any(isinstance(op, (Slice, Concat)) for d in divided.dispatches for op in d.ops)
-    assert len(divided.dispatches) == len(fused.dispatches) + 1
-    ((parts,),) = (list(divided.joins.values()),)
+    fused_parts = take_views(fuse(partitioned.graph))
+    assert not any(isinstance(op, (Slice, Concat)) for d in fused_parts.dispatches for op in d.ops)
+    assert len(fused_parts.dispatches) == len(fused.dispatches) + 1
+    ((parts,),) = (list(fused_parts.joins.values()),)
     assert parts[0][1] == 0
     offset = dims.to_expr(parts[1][1])
     assert offset.divisor() % ALIGNMENT == 0
@@ -114,9 +114,9 @@ def test_other_dims_take_an_op_that_puts_pieces_together():
     (columns,) = (a for a in axes(fused, heavy(fused)) if a.axis == 1)
     assert not columns.is_view
     partitioned, _ = in_pieces(fused, heavy(fused), columns, 2)
-    divided = take_views(fuse(partitioned.graph))
-    assert not divided.joins
-    assert [d.summary for d in divided.dispatches][-1] == "map"
+    fused_parts = take_views(fuse(partitioned.graph))
+    assert not fused_parts.joins
+    assert [d.summary for d in fused_parts.dispatches][-1] == "map"
 
 
 def test_a_piece_reads_what_the_same_piece_of_the_layer_before_has_made():
@@ -128,12 +128,12 @@ def test_a_piece_reads_what_the_same_piece_of_the_layer_before_has_made():
     symbol = Dim("part", 4, 60, 4)
     first = dims.symbol(symbol)
     extents = (first, dims.add(64, dims.mul(first, -1)))
-    divisions = [DispatchPartition(d, axes(fused, d)[0], extents) for d in fused.dispatches]
-    divided = take_views(fuse(partition(fused, divisions, [symbol]).graph))
-    one, two, three, four = divided.dispatches
-    assert divided.sources(three.inputs[0]) == one.outputs
-    assert divided.sources(four.inputs[0]) == two.outputs
-    assert set(divided.sources(graph.outputs[0])) == {*three.outputs, *four.outputs}
+    dispatch_partitions = [DispatchPartition(d, axes(fused, d)[0], extents) for d in fused.dispatches]
+    fused_parts = take_views(fuse(partition(fused, dispatch_partitions, [symbol]).graph))
+    one, two, three, four = fused_parts.dispatches
+    assert fused_parts.sources(three.inputs[0]) == one.outputs
+    assert fused_parts.sources(four.inputs[0]) == two.outputs
+    assert set(fused_parts.sources(graph.outputs[0])) == {*three.outputs, *four.outputs}
 
 
 def test_only_constants_read_as_a_whole_are_copied():
@@ -144,7 +144,7 @@ def test_only_constants_read_as_a_whole_are_copied():
         assert len(partitioned.graph.constants) == count
 
 
-def test_what_cannot_be_divided():
+def test_what_cannot_be_partitioned():
     b = GraphBuilder()
     x, w = b.input("x", (64, 64), F32), b.state("cache", (64, 64), F32)
     of_a_state = b.build([matmul(b, x, w)])

@@ -1,4 +1,4 @@
-"""Dispatches divided over the CPU and a Vulkan device give what the reference gives, with any shares."""
+"""Dispatches partitioned over the CPU and a Vulkan device give what the reference gives, with any shares."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def data(graph, sizes=None):
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_divided_dispatches(name):
+def test_partitioned_dispatches(name):
     graph = GRAPHS[name]()
     inputs = data(graph)
     expected = interpret(graph, inputs)
@@ -59,7 +59,7 @@ def test_dims_of_the_model_stay_dims_of_the_model():
             compare(outputs(model, inputs), interpret(graph, inputs), rtol=1e-4, atol=1e-4)
 
 
-def test_nothing_is_divided_unless_asked_for():
+def test_nothing_is_partitioned_unless_asked_for():
     graph = GRAPHS["product"]()
     for split in ("off", "auto"):  # it is far too small to gain anything
         with compiled(graph, "cpu", "vulkan", placement=PlacementOptions(split=split)) as model:
@@ -67,8 +67,8 @@ def test_nothing_is_divided_unless_asked_for():
             assert not any(d.reason.startswith("split") for d in model.plan.decisions)
 
 
-def test_reports_tell_what_is_divided(tmp_path):
-    path = tmp_path / "divided.mansard"
+def test_reports_tell_what_is_partitioned(tmp_path):
+    path = tmp_path / "partitioned.mansard"
     with compiled(GRAPHS["product"](), "cpu", "vulkan", placement=SPLIT) as model:
         model.save(path)
 

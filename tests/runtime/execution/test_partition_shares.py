@@ -1,4 +1,4 @@
-"""PartitionShares of divided dispatches follow the rates that calls measure, and nothing else."""
+"""Shares of partitioned dispatches follow the rates that calls measure, and nothing else."""
 
 import numpy as np
 import pytest
@@ -145,7 +145,7 @@ def test_copies_of_a_piece_count_as_its_time():
     assert shares.now()[0].fractions["fast"] == pytest.approx(1 / 3, abs=2 / STEPS)
 
 
-def test_dispatches_divided_alike_count_together():
+def test_dispatches_partitioned_alike_count_together():
     shares = shares_of(2, dispatches=2)
     sizes = shares.applied(PreparedInputs((), {}, False)).dims
     slow, fast = [row("d0.0", 1.0), row("d1.0", 3.0)], [row("d0.1", 1.0), row("d1.1", 1.0)]

@@ -1,4 +1,5 @@
-"""Divided dispatches on devices of every kind: results, order, memory, copies, and checks of their plans."""
+"""Partitioned dispatches on devices of every kind: results, order, memory, copies, and checks of their
+plans."""
 
 from __future__ import annotations
 
