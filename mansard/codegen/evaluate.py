@@ -13,6 +13,7 @@ from mansard.analysis.linear import within
 from mansard.codegen import math
 from mansard.codegen.kernel import Binding, KernelBuilder, KValue
 from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.positions import Params, Positions
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -49,46 +50,22 @@ def _literal(node: Const) -> float | int | bool:
     return node.value
 
 
-class Params:
-    """The dim expressions a kernel receives as params, each once."""
-
-    def __init__(self) -> None:
-        self.values: list[DimLike] = []
-
-    def index(self, value: DimLike) -> int:
-        """The param that holds ``value``."""
-        if value not in self.values:
-            self.values.append(value)
-        return self.values.index(value)
-
-
-class Evaluator:
+class Evaluator(Positions):
     """Emits reads, bodies and stores of one nest into a builder.
 
-    ``bind`` gives loops their values; with ``vector`` set, that loop stands for ``lanes`` consecutive
-    iterations. Values already computed are reused inside the scope that computed them.
+    Values already computed are reused inside the scope that computed them.
     """
 
     def __init__(self, nest: Nest, builder: KernelBuilder, params: Params) -> None:
-        self.nest = nest
-        self.b = builder
-        self.params = params
+        super().__init__(nest, builder, params)
         self.binding_of: dict[Value, int] = {}
         for i, value in enumerate(nest.buffers):
             self.binding_of.setdefault(value, i)
-        self.loops: dict[int, KValue] = {}
-        self.shifts: dict[int, int] = {}
         self.inside = False
         """Set by a schedule that visits only points at which padded reads stay inside."""
-        self.vector: tuple[int, int] | None = None  # loop, lanes
-        self.multiple = 1
-        """What the bound value of the vector loop is a multiple of, which the schedule sees to: vectors whose
-        address then is a multiple of their lanes are loaded and stored as aligned."""
         self.reduced: dict[Generic, KValue] = {}
         self.specialised: Mapping[Generic, Generic] = {}
         """Ops specialised to the current piece of a loop (`mansard.codegen.loop_partition`)."""
-        self._cache: dict[object, KValue] = {}
-        self._dims: dict[DimLike, KValue] = {}
 
     # Scopes ---------------------------------------------------------------------------------
     @contextmanager
@@ -102,89 +79,11 @@ class Evaluator:
             self.loops, self.shifts, self.vector, self.reduced, self._cache = saved
             self.multiple = multiple
 
-    def bind(self, group: Sequence[int], value: KValue, shift: int = 0) -> None:
-        """Set a group of loops that run as one (the innermost carries it) to ``value + shift``.
-
-        Points of an unrolled loop that share a value and differ in the shift share their addresses'
-        arithmetic, and reads of equal addresses are one read.
-        """
-        for loop in group[:-1]:
-            self.loops[loop] = self.b.idx(0)
-            self.shifts[loop] = 0
-        self.loops[group[-1]] = value
-        self.shifts[group[-1]] = shift
-
-    # Index arithmetic -------------------------------------------------------------------------
-    def dim(self, value: DimLike) -> KValue:
-        """A dim expression as an index value."""
-        if isinstance(value, int):
-            return self.b.idx(value)
-        return self.b.param(self.params.index(value))
-
-    def linear(self, position: Linear) -> tuple[KValue, DimLike]:
-        """The scalar part of a position, and its coefficient along the vector loop."""
-        moving, offset, along = self._terms(position)
-        # What is read nearby differs in the literal alone, and so shares all the rest.
-        literal = dims.literal(offset)
-        unknown = dims.add(offset, -literal)
-        key = ("sum", unknown, *((value.id, coefficient) for value, coefficient in moving))
-        if key not in self._cache:
-            self._cache[key] = self.b.add(self._sum(moving), self.dim(unknown))
-        return self.b.add(self._cache[key], self.dim(literal)), along
-
-    def _sum(self, moving: Sequence[tuple[KValue, DimLike]]) -> KValue:
-        total = self.b.idx(0)
-        for value, coefficient in moving:
-            total = self.b.add(total, self.b.mul(value, self.dim(coefficient)))
-        return total
-
-    def _terms(self, position: Linear) -> tuple[list[tuple[KValue, DimLike]], DimLike, DimLike]:
-        """A position as loop values with their coefficients, the known rest, and the coefficient along
-        the vector loop."""
-        moving: list[tuple[KValue, DimLike]] = []
-        along: DimLike = 0
-        offset = position.offset
-        for loop, coefficient in position.terms:
-            if self.vector is not None and loop == self.vector[0]:
-                along = coefficient
-            if dims.is_one(self.nest.extents[loop]):
-                continue
-            value, known = self.loops[loop], self.shifts.get(loop, 0)
-            literal = self.b.constant_value(value)
-            if literal is None:
-                moving.append((value, coefficient))
-            else:
-                known += int(literal)
-            offset = dims.add(offset, dims.mul(coefficient, known))
-        return moving, offset, along
-
-    def place(self, position: Linear) -> tuple[object, ...]:
-        """A key that positions share exactly when they have the same value at the bound loops."""
-        moving, offset, along = self._terms(position)
-        lanes = self.vector[1] if self.vector is not None and along != 0 else 1
-        return (lanes, along, offset, *((value.id, coefficient) for value, coefficient in moving))
-
+    # Reads and writes -------------------------------------------------------------------------
     def provide(self, value: Value, address: Linear, data: KValue) -> None:
         """Within this scope a read of ``value`` at ``address`` (at the bound loops) gives ``data``."""
         self._cache[value, self.place(address)] = data
 
-    def lanes_of(self, position: Linear) -> KValue:
-        """A position as one index value per lane (scalar when it does not vary)."""
-        base, along = self.linear(position)
-        if self.vector is None or along == 0:
-            return base
-        steps = self.b.mul(self.b.iota(self.vector[1]), self.dim(along))
-        return self.b.add(base, steps)
-
-    def _aligned(self, position: Linear) -> bool:
-        """Whether a vector at a position starts at a multiple of its lanes."""
-        if self.vector is None or self.multiple % self.vector[1]:
-            return False
-        loop, lanes = self.vector
-        walked = [c for at, c in position.terms if at != loop and not dims.is_one(self.nest.extents[at])]
-        return all(dims.exact_div(c, lanes) is not None for c in (*walked, position.offset))
-
-    # Reads and writes -------------------------------------------------------------------------
     def load(self, value: Value, address: Linear) -> KValue:
         """Read a buffer; a vector when the address varies along the vector loop."""
         memory = self.b.bindings[self.binding_of[value]]
@@ -195,7 +94,7 @@ class Evaluator:
             return self._widen(self.b.load(memory, base))
         lanes = self.vector[1]
         if dims.is_one(along):
-            return self._widen(self.b.load(memory, base, lanes, aligned=self._aligned(address)))
+            return self._widen(self.b.load(memory, base, lanes, aligned=self.aligned(address)))
         if along == 2 and lanes > 1 and lanes % 2 == 0:
             # Two plain loads and a shuffle: several times faster than a gather. Nothing past the
             # last lane's own element is read.
@@ -213,7 +112,7 @@ class Evaluator:
             self.b.store(memory, base, data)
         elif dims.is_one(along):
             data = self.b.splat(data, self.vector[1])
-            self.b.store(memory, base, data, aligned=self._aligned(address))
+            self.b.store(memory, base, data, aligned=self.aligned(address))
         else:
             self.b.store(memory, self.lanes_of(address), self.b.splat(data, self.vector[1]))
 
@@ -294,7 +193,7 @@ class Evaluator:
             place = b.splat(self.lanes_of(address), ok.type.lanes)
             data = b.load(memory, b.select(ok, place, b.splat(b.idx(0), ok.type.lanes)))
         elif lanes == 1 or dims.is_one(along):
-            data = b.load(memory, b.select(ok, start, b.idx(0)), lanes, aligned=self._aligned(address))
+            data = b.load(memory, b.select(ok, start, b.idx(0)), lanes, aligned=self.aligned(address))
         else:
             data = b.load(
                 memory, b.select(b.splat(ok, lanes), self.lanes_of(address), b.splat(b.idx(0), lanes))
@@ -373,7 +272,7 @@ class Evaluator:
         base, along = self.linear(inside)
         if self.vector is not None and along == 1 and computed.type.lanes == 1:
             # A row at a computed place: its elements lie side by side.
-            aligned = self._aligned(inside) and dims.exact_div(step, self.vector[1]) is not None
+            aligned = self.aligned(inside) and dims.exact_div(step, self.vector[1]) is not None
             return self._widen(b.load(memory, b.add(computed, base), self.vector[1], aligned=aligned))
         return self._widen(b.load(memory, b.add(computed, self.lanes_of(inside))))
 

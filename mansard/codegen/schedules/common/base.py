@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mansard import dims
-from mansard.codegen.evaluate import Evaluator, Params
+from mansard.codegen.evaluate import Evaluator
 from mansard.codegen.kernel import Kernel, KernelBuilder, KValue
 from mansard.codegen.kernel.trip_counts import loop_iterations
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.positions import Params
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.dispatch import Dispatch

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mansard import dims
-from mansard.codegen.evaluate import Params, register_dtype
+from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KernelBuilder, KValue
 from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.positions import Params
 from mansard.codegen.schedules.common.base import Grid, Scheduled, index_dtype
 from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch
