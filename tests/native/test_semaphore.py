@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import gc
+import signal
 import threading
 import time
 import weakref
@@ -231,9 +232,14 @@ def test_timeouts_name_what_was_expected_and_seen(timeout: float) -> None:
 
 
 def test_a_wait_without_timeout_answers_ctrl_c() -> None:
-    threading.Timer(0.1, _thread.interrupt_main).start()
-    with pytest.raises(KeyboardInterrupt):
-        Point(Semaphore(), 1).wait()
+    # A shell starts background processes with the signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Timer(0.1, _thread.interrupt_main).start()
+        with pytest.raises(KeyboardInterrupt):
+            Point(Semaphore(), 1).wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_waits_do_not_hold_the_interpreter() -> None:
