@@ -95,7 +95,7 @@ def test_one_device_is_kept_by_itself():
 @pytest.mark.parametrize("whole, launch", [(0.03, 0.02), (0.015, 0.015)])
 def test_a_launch_is_that_of_dispatches_in_a_model(monkeypatch, whole, launch):
     monkeypatch.setattr(module, "DTYPES", ("f32",))
-    layers = {"rows": chains.Mean(0.01, 1e3, 1e4), "": chains.Mean(0.02, 1e5, 1e6)}
+    layers = {"rows": chains.Mean(0.01, 1e3, 1e4), "": chains.Mean(0.02, 1e5, 1e4)}
     others = {"rows": chains.Mean(whole, 1e6, 1e6)}
     times = {"layers": layers, "kinds_1": others}
     monkeypatch.setattr(chains, "kind_seconds", lambda device, graph, budget: times[graph.name])
