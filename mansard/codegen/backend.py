@@ -1,9 +1,10 @@
 """The compiler half of a driver: what entry points of ``mansard.targets`` name.
 
 A `Backend` answers two questions about every dispatch: whether a target can run it, and with which
-executable.
-How it gets there is its own business: `mansard.codegen.generated` schedules dispatches into kernels and
-generates code, `mansard.codegen.library` calls functions that a device brings along.
+executable. How it gets there is its own business: `mansard.codegen.generated` schedules dispatches into
+kernels and generates code, others call functions of a library. Devices whose toolchain compiles subgraphs
+take *regions* of the graph before it is fused (`Backend.partition`), each of which becomes one step of the
+plan.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from mansard.analysis.attention import AttentionForm
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.parameters import Parameters
 from mansard.dims import DimLike
+from mansard.errors import CodegenError
 from mansard.hal.device import DeviceInfo
 from mansard.hal.executable import ExecutableSpec
 from mansard.ir.dispatch import Dispatch
+from mansard.ir.graph import Graph
 from mansard.ir.panels import Panels
+from mansard.ir.region import Partition
 from mansard.targets.profile import DeviceProfile, default_profile
 
 
@@ -56,6 +60,9 @@ class Backend(abc.ABC):
     late_binding: bool = False
     """Whether the driver's devices take buffers at submission (`Capabilities.late_binding`): the caller's
     arrays then need no copy, which predictions of memory take into account without a device."""
+
+    region_format: str = ""
+    """The executable format of regions, where the backend compiles them."""
 
     # Targets --------------------------------------------------------------------------------
     @abc.abstractmethod
@@ -100,6 +107,28 @@ class Backend(abc.ABC):
     def takes_attention(self, form: AttentionForm, target: KernelTarget) -> bool:
         """Whether an attention may become one dispatch; it does where all targets agree."""
         return form.partial is None
+
+    def partition(self, graph: Graph, target: KernelTarget) -> Partition | None:
+        """The regions of a canonical graph that a target can run as one step each, and why other ops are in
+        none; None, the default, for a device that takes dispatches alone.
+
+        Regions are disjoint, and convex: no path between two ops of one leads through ops outside. Placement
+        puts a region on the device as a whole, or all of its dispatches elsewhere.
+        """
+        return None
+
+    def estimate_region(self, region: Graph, target: KernelTarget) -> float | None:
+        """Predicted seconds of a run of a region; None: the cost model's figure for its dispatches."""
+        return None
+
+    def compile_region(self, region: Graph, target: KernelTarget) -> bytes:
+        """The code of a region, of format ``region_format``, whose entry point is called ``region.name``.
+
+        Its bindings are the inputs of ``region``, then its constants unless the partition embeds them, then
+        its outputs; its params the values of the region's symbols in the order of their names
+        (`mansard.ir.region.symbols`). Any exception becomes a CompileError that names the backend.
+        """
+        raise CodegenError(f"{self.name} compiles no regions")
 
     # Dispatches -----------------------------------------------------------------------------
     @abc.abstractmethod

@@ -47,6 +47,8 @@ class KernelTarget:
     """Minimum and maximum invocations of a subgroup; equal where the size is known."""
     matrices: tuple[MatrixShape, ...] = ()
     """Shapes that cooperative matrices of a subgroup may have."""
+    max_bindings: int = 16
+    """The most buffers of one dispatch."""
     max_workgroups: int = (1 << 31) - 1
     """Workgroups of one launch per axis of the grid."""
     loop_iterations: int | None = None

@@ -10,6 +10,7 @@ from mansard.codegen.backend import CompiledDispatch
 from mansard.codegen.parameters import Parameters
 from mansard.compiler.kernels import Choose, KernelCompiler, distinct
 from mansard.compiler.planning.inputs import KernelRef
+from mansard.compiler.regions import compile_region
 from mansard.compiler.sources import KernelSource
 from mansard.compiler.targets import CompileTarget
 from mansard.compiler.tuned import tuned_here
@@ -54,16 +55,18 @@ def build_executables(
     result = Executables(cache=settings.folder.counts if settings.folder else Counts())
     for number, target in enumerate(targets):
         mine = [d for d in graph.dispatches if device_of[d] == number]
-        first, key_of = distinct(mine)
+        first, key_of = distinct([d for d in mine if not d.is_region])
         compiler = KernelCompiler(target.backend, target.kernel, settings.folder)
         compiled = compiler.compile_all(first, _choice(target, settings), settings.progress)
         if settings.dump:
             _dump(settings.dump, target, first, compiled)
         specs = target.backend.join([kernel.spec for kernel in compiled.values()]) if compiled else []
+        regions = {d: compile_region(d, graph, target) for d in mine if d.is_region}
+        specs += [region.spec for region in regions.values()]
         result.refs.append(tuple(add_executables(result.blobs, number, target.driver, specs)))
         places = {entry.name: i for i, spec in enumerate(specs) for entry in spec.entries}
         for dispatch in mine:
-            kernel = compiled[key_of[dispatch]]
+            kernel = regions[dispatch] if dispatch.is_region else compiled[key_of[dispatch]]
             result.kernels[dispatch] = KernelRef(places[kernel.name], kernel.name, kernel.params, kernel.grid)
             result.packed.update({dispatch.inputs[i]: panels for i, panels in kernel.packed.items()})
         result.sources.extend(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,12 @@ from mansard.compiler.planning.build import build_plan
 from mansard.compiler.planning.inputs import DeviceTarget, KernelRef
 from mansard.compiler.targets import CompileTarget
 from mansard.compiler.weights import collect_weights
+from mansard.errors import PlacementError
 from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.graph import Graph
 from mansard.placement import PlacementOptions, place_model
 from mansard.placement.partition_graph import renumber_devices
+from mansard.placement.regions import merge_regions, region_slots
 from mansard.plan.plan import Decision, ExecutableRef, Plan, Prediction, SplitSpec
 
 
@@ -40,25 +43,37 @@ def place_graph(
     Raises PlacementError where no device may run a dispatch, or the memory of the devices does not suffice.
     """
 
+    slots = region_slots(graph, [target.slot for target in targets])
+    if graph.partitions:
+        options = _without_split(options, graph)
     placement = place_model(
         graph,
-        [target.slot for target in targets],
+        slots,
         options,
         fuse,
         sketch_plan=lambda graph, device_of: _sketch_plan(graph, device_of, targets),
     )
-    result = placement.result
+    placed, result = merge_regions(placement.graph, placement.result, slots)
     used = set(result.device.values())
     kept = [i for i, t in enumerate(targets) if i in used or not t.slot.fallback]
     number_of = {old: new for new, old in enumerate(kept)}
     return PlacedGraph(
-        placement.graph,
+        placed,
         {dispatch: number_of[device] for dispatch, device in result.device.items()},
         tuple(targets[i] for i in kept),
         result.decisions,
         result.prediction,
         renumber_devices(placement.splits, number_of),
     )
+
+
+def _without_split(options: PlacementOptions, graph: DispatchGraph) -> PlacementOptions:
+    """A dispatch that is partitioned over devices could not be in a region as a whole."""
+    if options.split == "all":
+        raise PlacementError(
+            f"split='all' is not possible beside devices that take regions: {', '.join(graph.partitions)}"
+        )
+    return dataclasses.replace(options, split="off")
 
 
 def _sketch_plan(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from mansard.analysis.attention import AttentionForm
 from mansard.compiler.dumps import Dumps
 from mansard.compiler.options import CompileOptions
+from mansard.compiler.regions import partition_graph
 from mansard.compiler.targets import CompileTarget
 from mansard.errors import CompileError
 from mansard.passes.pass_manager import Step, select
@@ -30,6 +32,8 @@ def target_pipeline(targets: Sequence[CompileTarget], precision: str) -> tuple[S
             attention_workgroups=_attention_workgroups(gpus) if only_gpus else None,
             buffer_limit=min(limits, default=None),
             fuse_attention=lambda form: _takes_attention(form, targets),
+            partition=functools.partial(partition_graph, targets=targets),
+            max_bindings=min(t.kernel.max_bindings for t in targets),
         )
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mansard.dims import DimLike
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Assert, Generic, Op
+from mansard.ir.region import Partition
 from mansard.ir.types import Value
 
 
@@ -30,6 +31,8 @@ class Dispatch:
     """Inputs that are constants nothing else reads: the schedule may choose their layout in memory."""
     in_place: frozenset[Value] = frozenset()
     """Inputs whose buffer the output takes (`mansard.passes.fusion.in_place`)."""
+    is_region: bool = False
+    """Whether it is a region of the graph, which its device's backend compiles as a whole."""
 
     @property
     def location(self) -> str:
@@ -69,6 +72,8 @@ class DispatchGraph:
     """Values that are a part of another one's memory, from a byte of it on, which dispatches read."""
     joins: Mapping[Value, tuple[tuple[Value, DimLike], ...]] = field(default_factory=dict)
     """Values whose memory is that of others, which dispatches write, each from a byte of it on."""
+    partitions: Mapping[str, Partition] = field(default_factory=dict)
+    """The regions that devices take of the graph, by device slot; no dispatch lies in a region in part."""
 
     def base(self, value: Value) -> Value:
         """The value whose buffer holds ``value``."""

@@ -6,11 +6,13 @@ those are the names that dumps carry and that ``--stop-after``, ``--skip-pass`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from mansard.analysis.attention import AttentionForm
+from mansard.ir.graph import Graph
+from mansard.ir.region import Partition
 from mansard.passes.canonical.copies import read_through_copies
 from mansard.passes.canonical.cse import eliminate_common
 from mansard.passes.canonical.dce import eliminate_dead
@@ -54,6 +56,10 @@ class PipelineSettings:
     """The largest buffer in bytes, and the target it is a limit of; None where no target has one."""
     fuse_attention: Callable[[AttentionForm], bool] | None = None
     """Whether every target has a kernel for an attention as a whole."""
+    partition: Callable[[Graph], Mapping[str, Partition]] | None = None
+    """The regions that devices take of a graph, by device; None where no device takes any."""
+    max_bindings: int = 16
+    """Buffers that a dispatch may have on every target."""
 
 
 CANONICALISE = Fixpoint(
@@ -143,7 +149,11 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
             when=s.buffer_limit is not None,
         ),
         # -- Graph to DispatchGraph ----------------------------------------------------------------
-        PassStep(partial(fuse, attention=s.fuse_attention), required=True),
+        # Regions are chosen here, on the final Graph: fusion keeps to their borders.
+        PassStep(
+            partial(fuse, attention=s.fuse_attention, partition=s.partition, max_bindings=s.max_bindings),
+            required=True,
+        ),
         # -- Dispatches: what a kernel may do to its operands depends on who else reads them -------
         PassStep(mark_packable),
         PassStep(mark_in_place),

@@ -11,7 +11,9 @@ from mansard import dims
 from mansard.errors import PlacementError
 from mansard.hal.device import HOST_DEVICE
 from mansard.ir.dispatch import Dispatch, DispatchGraph
+from mansard.ir.region import Partition
 from mansard.placement.options import PlacementOptions
+from mansard.placement.workload import state_users
 from mansard.targets.profile import DeviceProfile
 
 NO_ROOM = "no room"
@@ -29,6 +31,18 @@ class DeviceSlot:
     """Added only to run what the requested devices cannot."""
     memory: int | None = None
     """Bytes of its own that a model may take; None for a device that uses the host's memory."""
+    partition: Partition | None = None
+    """The regions it takes of the graph (`mansard.placement.regions`); None: it runs single dispatches."""
+
+
+@dataclass(frozen=True)
+class RegionGroup:
+    """The dispatches of a region that its device can run, by number: they stay together."""
+
+    slot: int
+    members: tuple[int, ...]
+    seconds: float | None
+    """Of a run of them all on the device; None: by the cost model."""
 
 
 FixedDevices = Mapping[Dispatch, tuple[int, str]]
@@ -52,10 +66,26 @@ class Constraints:
     """The pattern that pins a dispatch."""
     colocated_by: Mapping[int, str]
     """The pattern that co-locates a dispatch with others."""
+    regions: tuple[RegionGroup, ...] = ()
 
     def able(self, number: int) -> list[int]:
         """The slots that can run a dispatch."""
         return [slot for slot, refusal in enumerate(self.refusals[number]) if refusal is None]
+
+    def with_region_times(self, times: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+        """Seconds of every dispatch on every slot, those of a region on its device as its backend predicts:
+        each has an equal share."""
+        rows = [list(row) for row in times]
+        for region in self.regions:
+            if region.seconds is None:
+                continue
+            for number in region.members:
+                rows[number][region.slot] = region.seconds / len(region.members)
+        return tuple(map(tuple, rows))
+
+    def region_of(self, number: int) -> tuple[int, ...]:
+        """The dispatches that are placed with one as a region; itself alone where there is none."""
+        return next((r.members for r in self.regions if number in r.members), (number,))
 
     def __str__(self) -> str:
         """Limits, shares and pins, for the message that no placement keeps them."""
@@ -80,11 +110,12 @@ def constraints_of(
     """The constraints on the placement of a graph; raises PlacementError where they contradict each other."""
     limits = _constant_limits(graph, slots, options)
     _check_pin_patterns(graph.dispatches, options.pins)
-    refusals = [tuple(slot.refuses(d) for slot in slots) for d in graph.dispatches]
+    refusals = [[slot.refuses(d) for slot in slots] for d in graph.dispatches]
+    pins = [None if d in fixed else _matching_pin(d, slots, options.pins) for d in graph.dispatches]
+    regions = _region_groups(graph, slots, refusals, pins)
     allowed: list[tuple[int, ...]] = []
     pinned_by: dict[int, str] = {}
-    for number, dispatch in enumerate(graph.dispatches):
-        pin = None if dispatch in fixed else _matching_pin(dispatch, slots, options.pins)
+    for number, (dispatch, pin) in enumerate(zip(graph.dispatches, pins, strict=True)):
         if dispatch in fixed:
             allowed.append((fixed[dispatch][0],))
         elif pin is not None:
@@ -102,14 +133,65 @@ def constraints_of(
     groups = {p: _colocated_group(p, graph.dispatches, allowed) for p in dict.fromkeys(options.colocate)}
     return Constraints(
         tuple(slots),
-        tuple(refusals),
+        tuple(map(tuple, refusals)),
         tuple(allowed),
         tuple(limits),
         min_dispatches,
-        tuple(groups.values()),
+        (*groups.values(), *(region.members for region in regions)),
         pinned_by,
         {number: pattern for pattern, group in groups.items() for number in group},
+        regions,
     )
+
+
+def _region_groups(
+    graph: DispatchGraph,
+    slots: Sequence[DeviceSlot],
+    refusals: Sequence[list[str | None]],
+    pins: Sequence[tuple[str, int] | None],
+) -> tuple[RegionGroup, ...]:
+    """The regions that their devices can run. A device that cannot have one of its dispatches refuses the
+    others: ``refusals`` are extended."""
+    groups = [
+        RegionGroup(number, members, region.seconds)
+        for number, slot in enumerate(slots)
+        for region in (slot.partition.regions if slot.partition is not None else ())
+        if (members := tuple(n for n, d in enumerate(graph.dispatches) if region.holds(d.ops)))
+    ]
+    states = state_users(graph)
+    while True:
+        reasons = [_region_refusal(graph, group, slots, refusals, pins, states) for group in groups]
+        if not any(reasons):
+            return tuple(groups)
+        for group, reason in zip(groups, reasons, strict=True):
+            for n in group.members if reason is not None else ():
+                refusals[n][group.slot] = refusals[n][group.slot] or reason
+        # A region less may keep another one from its device, with which it shares a state.
+        groups = [group for group, reason in zip(groups, reasons, strict=True) if reason is None]
+
+
+def _region_refusal(
+    graph: DispatchGraph,
+    group: RegionGroup,
+    slots: Sequence[DeviceSlot],
+    refusals: Sequence[Sequence[str | None]],
+    pins: Sequence[tuple[str, int] | None],
+    states: Sequence[Sequence[int]],
+) -> str | None:
+    """Why a device cannot have a region: for want of memory for a part of it, because a part is pinned
+    elsewhere, or has to be where another user of a state is."""
+    for n in group.members:
+        if refusals[n][group.slot] is not None:
+            return refusals[n][group.slot]
+        pin = pins[n]
+        if pin is not None and pin[1] != group.slot:
+            return f"a part of its region is pinned to {slots[pin[1]].name!r} by {pin[0]!r}"
+    for users in states:
+        refused = [n for n in users if refusals[n][group.slot] is not None]
+        if refused and not set(users).isdisjoint(group.members):
+            name = graph.dispatches[refused[0]].name
+            return f"its region shares a state with {name!r}, which cannot run there"
+    return None
 
 
 def _constant_limits(

@@ -55,7 +55,7 @@ def estimate_work(dispatch: Dispatch) -> WorkEstimate:
         written=written,
         other_operations=0 if products == 0 else others,
         depth=_depth(dispatch.ops),
-        kind=kind_of(dispatch.ops),
+        kind="" if dispatch.is_region else kind_of(dispatch.ops),
     )
 
 

@@ -35,7 +35,9 @@ def explain(
         if dispatch in fixed:
             reason = fixed[dispatch][1]
         else:
-            reason = _reason(number, label, times[number], constraints, options)
+            # A region is placed as a whole: its devices compare by the times of all its dispatches.
+            rows = [times[n] for n in constraints.region_of(number)]
+            reason = _reason(number, label, list(map(sum, zip(*rows, strict=True))), constraints, options)
         decisions.append(
             Decision(
                 dispatch=dispatch.name,

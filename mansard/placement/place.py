@@ -7,7 +7,7 @@ dispatches.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mansard.errors import PlacementError
 from mansard.ir.dispatch import Dispatch, DispatchGraph
@@ -45,6 +45,9 @@ def place(
     problem = workload.problem(
         [slot.profile for slot in slots], constraints.allowed, constraints.limits, constraints.min_dispatches
     )
+    if constraints.regions:
+        times = constraints.with_region_times(problem.times)
+        problem = replace(problem, times=times, loads=constraints.with_region_times(problem.load_times))
     objective = "throughput" if options.min_share > 0 else options.objective
     try:
         search_result = choose(problem, objective, options.search_seconds)

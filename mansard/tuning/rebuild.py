@@ -99,12 +99,18 @@ def _with_kernels(
     device = plan.devices[slot]
     specs = backend.join([kernel.spec for _, kernel in kernels.values()])
     refs = add_executables(resources.blobs, slot, device.driver, specs)
+    # Regions have no schedule to tune: their executables stay.
+    kept = [n for n, ref in enumerate(device.executables) if not kernels.keys() & {k[0] for k in ref.kernels}]
+    place_of = {old: len(refs) + new for new, old in enumerate(kept)}
+    refs += [device.executables[n] for n in kept]
     places = {entry.name: i for i, spec in enumerate(specs) for entry in spec.entries}
     weights, values = list(plan.weights), {value.id: value for value in plan.values}
 
     def changed(step: Step) -> Step:
         if not isinstance(step, DispatchStep):
             return step
+        if step.entry not in kernels:
+            return replace(step, executable=place_of[step.executable])
         source, kernel = kernels[step.entry]
         for place in sorted({*source.packed, *kernel.packed}):
             old, new = source.packed.get(place), kernel.packed.get(place)

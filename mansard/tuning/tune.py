@@ -101,7 +101,8 @@ def tune(
     if data is None:
         raise ArtifactError("the model does not contain the sources of its kernels: compile it again")
     sources = sources_from_bytes(data)
-    slots = {i: kernels for i in range(len(plan.devices)) if (kernels := _tunable(plan, i)) is not None}
+    used = sorted({source.device for source in sources})
+    slots = {i: tunable for i in used if (tunable := _tunable(plan, i)) is not None}
     if not slots:
         named = ", ".join(f"{d.name} ({d.target})" for d in plan.devices)
         raise CompileError(f"nothing to tune here: the model is for {named}; compile it for this machine")

@@ -25,6 +25,8 @@ from mansard.targets.profile import DeviceProfile, default_profile, gpu_profile
 
 _MATRIX = re.compile(r"matrix_(\d+)x(\d+)x(\d+)_([a-z0-9]+)_([a-z0-9]+)")
 _DTYPES = {dtype.value: dtype for dtype in DType}
+MAX_BINDINGS = 16
+"""Buffers of which the argument table fits into the push constants that every device has."""
 MIN_ALLOCATION = 1 << 30
 """Bytes of one allocation that every Vulkan 1.3 device allows (the minimum of maxMemoryAllocationSize)."""
 MIN_STORAGE_RANGE = 1 << 27
@@ -58,6 +60,7 @@ class VulkanBackend(GeneratedBackend):
             compute_units=target.limits["units"],
             subgroup=target.subgroup,
             matrices=matrix_shapes(target.features),
+            max_bindings=MAX_BINDINGS,
             max_workgroups=target.limits["grid"],
             loop_iterations=target.limits["loops"] or None,
         )

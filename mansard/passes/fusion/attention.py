@@ -24,6 +24,8 @@ def merge_attention(groups: Groups, accepts: Callable[[AttentionForm], bool]) ->
         )
         if target.kind != "contraction" or not closed or {o for g in parts for o in g.ops} != inside:
             continue
+        if any(part.regions != target.regions for part in parts):
+            continue
         if target.domain != tuple(d for d in form.weighted.extents[:-1] if not dims.is_one(d)):
             continue  # its consumers split its columns
         target.kind, target.form = "attention", form

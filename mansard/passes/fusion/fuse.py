@@ -16,7 +16,7 @@ the second). Inside a group nothing is stored: maps are evaluated where they are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mansard import dims
 from mansard.analysis.attention import AttentionForm
@@ -25,6 +25,7 @@ from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch, DispatchGraph, is_contraction
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.ops import Assert, Generic, Op, Reshape
+from mansard.ir.region import Partition
 from mansard.ir.scalar import Gather, walk
 from mansard.ir.types import Linear
 from mansard.passes.fusion.attention import merge_attention
@@ -33,14 +34,23 @@ from mansard.passes.fusion.outputs import materialise_outputs
 from mansard.passes.fusion.prologues import pull_prologues, push_squares
 
 
-def fuse(graph: Graph, *, attention: Callable[[AttentionForm], bool] | None = None) -> DispatchGraph:
+def fuse(
+    graph: Graph,
+    *,
+    attention: Callable[[AttentionForm], bool] | None = None,
+    partition: Callable[[Graph], Mapping[str, Partition]] | None = None,
+    max_bindings: int = MAX_BINDINGS,
+) -> DispatchGraph:
     """Group the ops of a canonical graph (Generic, Reshape, Scatter, Sort, Scan, Assert) into dispatches.
 
     ``attention`` decides which attentions become one dispatch each: those that every target's schedules
     support.
+    ``partition`` gives the regions of the graph by device: a dispatch lies in a region as a whole or not at
+    all. ``max_bindings`` are the buffers that a dispatch may have.
     """
     graph = materialise_outputs(graph)
-    return _Fusion(graph).run(attention)
+    partitions = partition(graph) if partition is not None else {}
+    return _Fusion(graph, partitions.values(), max_bindings).run(attention, partitions)
 
 
 def flat_read(op: Generic, operand: int) -> Linear | None:
@@ -60,7 +70,9 @@ def flat_identity(extents: Sequence[DimLike], count: int) -> Linear:
 
 
 class _Fusion(Groups):
-    def run(self, attention: Callable[[AttentionForm], bool] | None) -> DispatchGraph:
+    def run(
+        self, attention: Callable[[AttentionForm], bool] | None, partitions: Mapping[str, Partition]
+    ) -> DispatchGraph:
         asserts = []
         for number, op in enumerate(self.graph.ops):
             if isinstance(op, Assert):
@@ -75,7 +87,9 @@ class _Fusion(Groups):
         for group in tuple(self.groups):
             push_squares(self, group, users)
         pull_prologues(self)
-        return DispatchGraph(self.graph, tuple(self._dispatches()), self.bases, tuple(asserts))
+        return DispatchGraph(
+            self.graph, tuple(self._dispatches()), self.bases, tuple(asserts), partitions=partitions
+        )
 
     # Forming groups -------------------------------------------------------------------------
     def _assign_group(self, op: Generic, number: int) -> None:
@@ -101,12 +115,14 @@ class _Fusion(Groups):
         """Groups that produce an operand and can include the op without a cycle, latest first."""
         candidates = {g for v in op.inputs if (g := self.group_of.get(self.base(v))) is not None}
         ordered = sorted(candidates, key=lambda g: -g.last)
+        regions = self.regions(op)
         return [
             g
             for g in ordered
             if g.kind != "special"
+            and g.regions == regions
             and len(g.ops) < MAX_OPS
-            and len(self.bindings([*g.ops, op])) <= MAX_BINDINGS
+            and len(self.bindings([*g.ops, op])) <= self.max_bindings
             and not any(h is not g and self._depends_on(h, g) for h in candidates)
         ]
 

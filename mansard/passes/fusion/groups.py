@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from mansard import dims
@@ -10,6 +10,7 @@ from mansard.analysis.attention import AttentionForm
 from mansard.dims import DimLike
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Assert, Generic, Op, Reshape
+from mansard.ir.region import Partition, Region
 from mansard.ir.scalar import Apply, walk
 from mansard.ir.scalar_ops import scalar_op
 from mansard.ir.types import Value
@@ -18,7 +19,9 @@ from mansard.passes.fusion.outputs import base_of
 MAX_OPS = 48
 """The most ops in one dispatch, which keeps kernels small enough to compile fast."""
 MAX_BINDINGS = 16
-"""The most buffers of one dispatch: with more, the argument table would not fit into push constants."""
+"""The most buffers of one dispatch, where targets do not allow fewer."""
+Regions = tuple[Region | None, ...]
+"""The region of an op on each device that takes regions."""
 
 
 @dataclass(eq=False)
@@ -34,6 +37,7 @@ class Group:
     first: int = 0
     last: int = 0
     form: AttentionForm | None = None
+    regions: Regions = ()
 
     @property
     def total(self) -> DimLike:
@@ -58,8 +62,11 @@ def map_cost(op: Generic) -> int:
 class Groups:
     """The groups of one graph, with the group and the readers of every value."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(
+        self, graph: Graph, partitions: Collection[Partition] = (), max_bindings: int = MAX_BINDINGS
+    ) -> None:
         self.graph = graph
+        self.partitions, self.max_bindings = tuple(partitions), max_bindings
         self.producers = graph.producers()
         self.numbers = {op: i for i, op in enumerate(graph.ops)}
         self.group_of: dict[Value, Group] = {}
@@ -75,13 +82,18 @@ class Groups:
         """The source of a chain of reshapes."""
         return self.bases.get(value, value)
 
+    def regions(self, op: Op) -> Regions:
+        """The regions of an op: ops of other regions are not grouped with it."""
+        return tuple(partition.region_of((op,)) for partition in self.partitions)
+
     def live(self) -> set[Value]:
         """Values that are live after the call's dispatches: outputs and states."""
         return {self.base(v) for v in self.graph.live_outs()}
 
     def add(self, kind: str, domain: tuple[DimLike, ...], inner: DimLike, op: Op, number: int) -> None:
         """Open a group with one op."""
-        group = Group(kind, tuple(d for d in domain if not dims.is_one(d)), inner, [op], number, number)
+        extents = tuple(d for d in domain if not dims.is_one(d))
+        group = Group(kind, extents, inner, [op], number, number, regions=self.regions(op))
         self.groups.append(group)
         for value in op.outputs:
             self.group_of[value] = group

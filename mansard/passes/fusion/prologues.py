@@ -10,7 +10,7 @@ from mansard.ir.ops import Generic
 from mansard.ir.scalar import Apply, Index, Scalar, walk
 from mansard.ir.scalar_ops import COMPARE
 from mansard.ir.types import Value
-from mansard.passes.fusion.groups import MAX_BINDINGS, MAX_OPS, Group, Groups, map_cost, truncates
+from mansard.passes.fusion.groups import MAX_OPS, Group, Groups, map_cost, truncates
 
 
 def push_squares(groups: Groups, group: Group, users: dict[Value, set[Group]]) -> None:
@@ -24,9 +24,12 @@ def push_squares(groups: Groups, group: Group, users: dict[Value, set[Group]]) -
             continue
         (target,) = readers
         reads = {groups.base(v) for o in target.ops for v in o.inputs}
-        if target is group or target.kind != "rows" or not {groups.base(v) for v in op.inputs} <= reads:
+        if target is group or target.kind != "rows" or target.regions != group.regions:
             continue
-        alone = Group("elementwise", (), 1, [op], groups.numbers[op], groups.numbers[op])
+        if not {groups.base(v) for v in op.inputs} <= reads:
+            continue
+        number = groups.numbers[op]
+        alone = Group("elementwise", (), 1, [op], number, number, regions=group.regions)
         if len(group.ops) == 1 or not _worth_pulling(groups, alone, target):
             continue
         group.ops.remove(op)
@@ -91,7 +94,9 @@ def _move_uses(groups: Groups, users: dict[Value, set[Group]], old: Group, new: 
 def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:
     if target.kind == "special" or len(group.ops) + len(target.ops) > MAX_OPS:
         return False
-    if len(groups.bindings([*group.ops, *target.ops])) > MAX_BINDINGS:
+    if target.regions != group.regions:
+        return False
+    if len(groups.bindings([*group.ops, *target.ops])) > groups.max_bindings:
         return False
     if target.form is not None and _only_concatenates_keys(groups, group, target.form):
         return True
