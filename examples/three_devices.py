@@ -26,7 +26,7 @@ import mansard
 from mansard.cli.html_report import write_page
 from mansard.cli.trace import trace_document
 
-LEAST_SHARE = 0.1
+MIN_SHARE = 0.1
 """Of the dispatches, for every device: each would be idle where another one is faster at everything."""
 
 
@@ -90,7 +90,7 @@ def main() -> None:
     torch.manual_seed(0)
     module, x, precision = MODELS[options.model]()
     devices = present()
-    share = LEAST_SHARE if len(devices) > 1 else 0.0
+    share = MIN_SHARE if len(devices) > 1 else 0.0
     placement = mansard.PlacementOptions(objective="throughput", min_share=share)
     model = mansard.compile(module, (x,), devices=devices, placement=placement, precision=precision)
     for name, count in model.explain().totals.items():

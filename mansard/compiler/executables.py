@@ -84,8 +84,8 @@ def _choice(target: CompileTarget, settings: KernelSettings) -> Choose:
     results = tuned_here(target.backend, target.kernel) if settings.folder else None
 
     def choose(key: str) -> Parameters | None:
-        found = results.get(key) if results else None
-        return found.parameters if found else None
+        tuned = results.get(key) if results else None
+        return tuned.parameters if tuned else None
 
     return choose
 

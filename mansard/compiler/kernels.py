@@ -49,9 +49,9 @@ class KernelCompiler:
         symbols = _symbols(dispatch)
         data = self.folder.get(stored) if self.folder else None
         if data is not None:
-            found = _decode(data, symbols, parameters)
-            if found is not None:
-                return found
+            cached = _decode(data, symbols, parameters)
+            if cached is not None:
+                return cached
         compiled = self.backend.compile_dispatch(
             dispatch, self.target, kernel_name(dispatch, f"{chosen}\n{key}"), parameters
         )

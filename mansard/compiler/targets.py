@@ -84,7 +84,7 @@ def _target(text: str, *, fallback: bool) -> CompileTarget:
     compiler, device = backend(driver), _present(driver, 0)
     kernel, *variants = _kernel_targets(compiler, text)
     if device is not None and not compiler.product_names(kernel.name):
-        # What is made for no device in particular is likely to run on the one here.
+        # A target of no product in particular is likely to run on the device here: its driver's limit counts.
         limit = compiler.device_target(device).loop_iterations
         kernel = dataclasses.replace(kernel, loop_iterations=kernel.loop_iterations or limit)
     profile = compiler.profile(kernel.name, device)

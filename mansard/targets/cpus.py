@@ -1,4 +1,4 @@
-"""The CPUs that code can be made for by name: those LLVM knows, with their features."""
+"""CPUs that are compile targets by name: those LLVM knows, with their features (data/cpus.toml)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def known_cpus() -> Mapping[str, Cpu]:
     """Every CPU by name: LLVM's names (``tools/gen_cpus.py``) and the generic ones."""
     text = importlib.resources.files("mansard.targets").joinpath("data/cpus.toml").read_text("utf-8")
     data = tomllib.loads(text)
-    found = {
+    cpus = {
         name: Cpu(arch, name, closure(group["features"].split()))
         for arch in ARCHITECTURES
         for group in data[arch]
         for name in group["cpus"].split()
     }
-    found.update({name: Cpu(arch, tune, closure(own)) for name, (arch, tune, own) in _ALIASES.items()})
-    return found
+    cpus.update({name: Cpu(arch, tune, closure(each)) for name, (arch, tune, each) in _ALIASES.items()})
+    return cpus

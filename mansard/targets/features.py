@@ -48,16 +48,16 @@ _IMPLIES = {
 
 def closure(features: Iterable[str]) -> frozenset[str]:
     """The features with everything they need."""
-    found: set[str] = set()
+    closed: set[str] = set()
     stack = list(features)
     while stack:
         feature = stack.pop()
-        if feature not in found:
-            found.add(feature)
+        if feature not in closed:
+            closed.add(feature)
             stack.extend(_IMPLIES.get(feature, ()))
             if feature.startswith("avx512"):
                 stack.append("avx512f")
-    return frozenset(found)
+    return frozenset(closed)
 
 
 def without(features: frozenset[str], name: str) -> frozenset[str]:

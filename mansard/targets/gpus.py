@@ -1,4 +1,4 @@
-"""The GPUs that code can be made for by name: architectures, LLVM's names, products (data/gpus.toml)."""
+"""GPUs that are compile targets by name: architectures, LLVM's names, products (data/gpus.toml)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Gpu:
     matrices: tuple[str, ...]
     """Names of the features that stand for shapes of matrices: ``matrix_16x16x16_f16_f32``."""
     subgroup: tuple[int, int]
-    """Least and greatest invocations of a subgroup."""
+    """Minimum and maximum invocations of a subgroup."""
     shared: int
     """Bytes of shared memory of a workgroup."""
     workgroup: int
@@ -53,15 +53,15 @@ def known_gpus() -> Mapping[str, Gpu]:
     text = importlib.resources.files("mansard.targets").joinpath("data/gpus.toml").read_text("utf-8")
     data = tomllib.loads(text)
     architectures: dict[str, Gpu] = {}
-    found: dict[str, Gpu] = {}
+    gpus: dict[str, Gpu] = {}
     for name, raw in data["architectures"].items():
         architectures[name] = _architecture(name, raw, architectures.get(raw.get("parent", "")))
     products = {name: _product(name, raw, architectures) for name, raw in data["products"].items()}
     for name, gpu in architectures.items():
         devices = tuple(d for p in products.values() if p.architecture == name for d in p.devices)
         whole = replace(gpu, devices=devices)
-        found |= dict.fromkeys((name, *data["architectures"][name].get("names", ())), whole)
-    return found | products
+        gpus |= dict.fromkeys((name, *data["architectures"][name].get("names", ())), whole)
+    return gpus | products
 
 
 def near_names(name: str, count: int = 5) -> list[str]:
@@ -86,13 +86,13 @@ def _architecture(name: str, raw: Mapping[str, Any], parent: Gpu | None) -> Gpu:
     if parent is not None:
         matrices = (*parent.matrices, *matrices)
     inherited = parent.features if parent is not None else frozenset[str]()
-    own = {key: raw[key] for key in ("shared", "workgroup", "held", "kind", "allocation") if key in raw}
+    changes = {key: raw[key] for key in ("shared", "workgroup", "held", "kind", "allocation") if key in raw}
     if "subgroup" in raw:
-        own["subgroup"] = tuple(raw["subgroup"])
+        changes["subgroup"] = tuple(raw["subgroup"])
     features = inherited | frozenset(raw.get("features", "").split()) | frozenset(matrices)
     if parent is None:
-        return Gpu(name=name, architecture=name, features=features, matrices=matrices, **own)
-    return replace(parent, name=name, architecture=name, features=features, matrices=matrices, **own)
+        return Gpu(name=name, architecture=name, features=features, matrices=matrices, **changes)
+    return replace(parent, name=name, architecture=name, features=features, matrices=matrices, **changes)
 
 
 def _product(name: str, raw: Mapping[str, Any], architectures: Mapping[str, Gpu]) -> Gpu:

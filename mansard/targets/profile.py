@@ -30,10 +30,10 @@ class LinkProfile:
     bytes_per_second: float
     handoff_seconds: float
     copy_seconds: float = 0.0
-    """What every copy takes beside its bytes."""
+    """Fixed cost of a copy, whatever its size."""
     host_copies: tuple[tuple[float, float], ...] = ()
-    """Of the ways from and to the caller's arrays (bytes, seconds), the smallest first, that the host itself
-    copies between them and memory that the device sees; none: the device uses the arrays in place."""
+    """(Bytes, seconds) of the host's own copies between the caller's arrays and memory that the device sees,
+    the smallest first; empty: the device uses the arrays in place."""
 
     def host_seconds(self, size: float) -> float:
         """Seconds of the host's own copy of so many bytes, along straight lines between those measured."""
@@ -48,7 +48,7 @@ class LinkProfile:
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """What a device can do per second. All times in seconds, sizes in bytes."""
+    """The rates of a device in the cost model. All times in seconds, sizes in bytes."""
 
     name: str
     bandwidth: float
@@ -62,12 +62,13 @@ class DeviceProfile:
     links: Mapping[str, LinkProfile] = field(default_factory=dict, hash=False)
     """From this device to others, by the name of their profile, and to the host, as ``host``."""
     measured: str = ""
-    """The day on which the figures were measured here; empty for shipped ones."""
+    """The date of the calibration; empty for a shipped profile."""
     write_bandwidth: float = 0.0
-    """Bytes per second written to memory, where that differs from ``bandwidth``; 0: it does not. Many CPUs
-    read what they are about to overwrite."""
+    """Bytes per second written to memory; 0: as ``bandwidth``. CPUs with write-allocate caches read what
+    they are about to overwrite."""
     cores: str = ""
-    """Names the cores that devices with the same name share: they do not compute at once. Empty: its own."""
+    """Devices with the same name here share their cores, and do not compute at once. Empty: none are
+    shared."""
     small: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
     """By element type (operations, operations per second) of whole dispatches with their launch that are too
     small for ``rates``, the smallest first, the last as large as those: short of work for all of its cores, a
@@ -81,7 +82,7 @@ class DeviceProfile:
     with as many operations: there are fewer elements for the cores to share. Larger ones than the last go by
     ``small`` and ``rates``."""
     start: float = 0.0
-    """Seconds from a call until the device begins with what waits for nothing but inputs."""
+    """Seconds from a call until the device starts work that waits for inputs alone."""
 
     kinds: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict, hash=False)
     """As ``small`` by kind of work (`KINDS`), in f32; what is not listed goes by the other figures."""

@@ -1,4 +1,4 @@
-"""Rooflines: the least time a device can take for given bytes and operations.
+"""Rooflines: the lower bound of a device's time for given bytes and operations.
 
 The model of S. Williams, A. Waterman and D. Patterson, "Roofline: an insightful visual performance model for
 multicore architectures", CACM 52(4), 2009, with a second bandwidth for what a cache holds.

@@ -17,7 +17,7 @@ A file has a ``name`` and a table per device, called as the device slot of a mod
 * ``cores``: a name for the cores that the device shares with others of that name (optional);
 * ``start``: seconds from a call until the device begins (optional);
 * ``concurrency``: how many small dispatches of several calls it does in the time of one (default 1);
-* ``copy``: seconds that a copy over the link takes beside its bytes, and ``host_copies``: ``[[bytes,
+* ``copy``: the fixed seconds of a copy over the link, and ``host_copies``: ``[[bytes,
   seconds], ...]`` of the host's own copies of inputs, where the device cannot use arrays (optional);
 * ``links``: by other table, or ``host``, ``{ link, handoff }`` of that way alone, with ``copy``, and ``host``
   with ``host_copies`` of outputs (optional).
@@ -190,10 +190,10 @@ def _points(
     pairs = rows if isinstance(rows, list) else []
     if not pairs or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise PlacementError(f"{where} is {rows!r}, not a list of [{first}, {second}]")
-    found = tuple((_number(where, first, a), _number(where, second, b, zero) * scale) for a, b in pairs)
-    if any(first >= second for (first, _), (second, _) in itertools.pairwise(found)):
-        raise PlacementError(f"{where}: sizes do not grow: {', '.join(str(size) for size, _ in found)}")
-    return found
+    points = tuple((_number(where, first, a), _number(where, second, b, zero) * scale) for a, b in pairs)
+    if any(first >= second for (first, _), (second, _) in itertools.pairwise(points)):
+        raise PlacementError(f"{where}: sizes do not grow: {', '.join(str(size) for size, _ in points)}")
+    return points
 
 
 def _link(where: str, raw: Mapping[str, Any]) -> LinkProfile:

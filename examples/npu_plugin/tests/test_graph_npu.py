@@ -70,18 +70,18 @@ def compiled(graph, options=ALL_REGIONS, devices=DEVICES, **settings):
     return compile_graph(graph, CompileOptions(devices, options, cache=False, **settings))
 
 
-def model_of(made):
-    return Model(made.plan, MemoryResources(made.executables, made.weights))
+def model_of(built):
+    return Model(built.plan, MemoryResources(built.executables, built.weights))
 
 
 def steps(plan, device="gnpu"):
-    (found,) = (d for d in plan.devices if d.name == device)
-    return [s for segment in found.segments for s in segment.steps if isinstance(s, DispatchStep)]
+    (program,) = (d for d in plan.devices if d.name == device)
+    return [s for segment in program.segments for s in segment.steps if isinstance(s, DispatchStep)]
 
 
-def check(graph, made):
+def check(graph, built):
     inputs = [RNG.standard_normal(v.type.shape).astype(np.float32) for v in graph.inputs]
-    with model_of(made) as model:
+    with model_of(built) as model:
         for _ in range(3):
             results = model(*inputs)
             results = results if isinstance(results, tuple) else (results,)
@@ -103,30 +103,30 @@ def use(monkeypatch):
 
 # One step for a region ---------------------------------------------------------------------------
 def test_a_model_the_toolchain_takes_whole_is_one_step():
-    made = compiled(two_layers())
-    (step,) = steps(made.plan)
-    (ref,) = next(d for d in made.plan.devices if d.name == "gnpu").executables
+    built = compiled(two_layers())
+    (step,) = steps(built.plan)
+    (ref,) = next(d for d in built.plan.devices if d.name == "gnpu").executables
     assert ref.format == FORMAT and ref.target == "gnpu"
     assert len(step.bindings) == 2  # input and output: the weights are in the program
-    assert made.plan.weights == ()
-    (decision,) = made.plan.decisions
+    assert built.plan.weights == ()
+    (decision,) = built.plan.decisions
     assert decision.device == "gnpu" and decision.ops.startswith("region: contraction×2")
-    profile = check(two_layers(), made)
+    profile = check(two_layers(), built)
     assert "region" in {row.label for part in profile.parts for row in part.rows}
 
 
 @pytest.mark.parametrize("graph", [sorted_between(), branches()], ids=["sorted", "branches"])
 def test_two_regions_with_what_the_cpu_does_between_them(graph):
-    made = compiled(graph)
-    assert [step.label for step in steps(made.plan)] == ["region", "region_1"]
-    assert [step.label for step in steps(made.plan, "cpu")] == ["sort"]
-    check(graph, made)
+    built = compiled(graph)
+    assert [step.label for step in steps(built.plan)] == ["region", "region_1"]
+    assert [step.label for step in steps(built.plan, "cpu")] == ["sort"]
+    check(graph, built)
 
 
 def test_regions_alone_run_without_the_cpu():
-    made = compiled(two_layers(), PlacementOptions(fallback="error"), ("gnpu",))
-    assert [device.name for device in made.plan.devices] == ["gnpu"]
-    check(two_layers(), made)
+    built = compiled(two_layers(), PlacementOptions(fallback="error"), ("gnpu",))
+    assert [device.name for device in built.plan.devices] == ["gnpu"]
+    check(two_layers(), built)
 
 
 def test_what_is_left_out_has_the_toolchains_reason():
@@ -162,10 +162,10 @@ def test_a_region_costs_what_the_backend_says(use):
 
 
 def test_the_prediction_is_of_the_regions_step():
-    made = compiled(two_layers())
-    prediction = made.plan.prediction
-    assert len(prediction.starts_ms) == len(made.plan.decisions) == 1
-    (cost,) = (d.costs["gnpu"] for d in made.plan.decisions)
+    built = compiled(two_layers())
+    prediction = built.plan.prediction
+    assert len(prediction.starts_ms) == len(built.plan.decisions) == 1
+    (cost,) = (d.costs["gnpu"] for d in built.plan.decisions)
     assert cost == pytest.approx(1e3 * LAUNCH, rel=0.1)
     assert prediction.latency_ms >= cost
 
@@ -182,15 +182,15 @@ def test_a_pin_takes_a_region_as_a_whole():
 def test_regions_and_partitions_exclude_each_other():
     with pytest.raises(PlacementError, match=r"split='all' is not possible beside devices.*gnpu"):
         compiled(two_layers(), PlacementOptions(split="all"))
-    made = compiled(two_layers(), dataclasses.replace(ALL_REGIONS, split="auto"))
-    assert len(steps(made.plan)) == 1 and made.plan.splits == ()
+    built = compiled(two_layers(), dataclasses.replace(ALL_REGIONS, split="auto"))
+    assert len(steps(built.plan)) == 1 and built.plan.splits == ()
 
 
 def test_memory_limits_keep_regions_away():
     options = dataclasses.replace(ALL_REGIONS, pins=(), memory=(("gnpu", 1000),))
-    made = compiled(two_layers(), options)
-    assert {d.device for d in made.plan.decisions} == {"cpu"}
-    check(two_layers(), made)
+    built = compiled(two_layers(), options)
+    assert {d.device for d in built.plan.decisions} == {"cpu"}
+    check(two_layers(), built)
 
 
 # Constants and states ----------------------------------------------------------------------------
@@ -204,10 +204,10 @@ def shared_weight():
 
 def test_an_embedded_weight_is_stored_where_something_else_reads_it():
     graph = shared_weight()
-    made = compiled(graph)
-    assert len(steps(made.plan)) == 1 and len(steps(made.plan, "cpu")) == 1
-    assert [spec.entry for spec in made.plan.weights] == ["w"]
-    check(graph, made)
+    built = compiled(graph)
+    assert len(steps(built.plan)) == 1 and len(steps(built.plan, "cpu")) == 1
+    assert [spec.entry for spec in built.plan.weights] == ["w"]
+    check(graph, built)
 
 
 def test_weights_may_be_inputs_of_a_region(use):
@@ -219,10 +219,10 @@ def test_weights_may_be_inputs_of_a_region(use):
         return write_program(dataclasses.replace(region, inputs=inputs, constants={}))
 
     use(partition=without_constants, compile_region=as_inputs)
-    made = compiled(two_layers())
-    (step,) = steps(made.plan)
-    assert len(step.bindings) == 4 and len(made.plan.weights) == 2
-    check(two_layers(), made)
+    built = compiled(two_layers())
+    (step,) = steps(built.plan)
+    assert len(step.bindings) == 4 and len(built.plan.weights) == 2
+    check(two_layers(), built)
 
 
 def test_a_region_may_read_and_make_a_state():
@@ -232,11 +232,11 @@ def test_a_region_may_read_and_make_a_state():
     after = binary(b, "add", before, matmul(b, x, weight(b, 16, 16)))
     b.update_state(before, after)
     graph = b.build([unary(b, "neg", after)])
-    made = compiled(graph)
-    assert len(steps(made.plan)) == 1
+    built = compiled(graph)
+    assert len(steps(built.plan)) == 1
     data = RNG.standard_normal((8, 16)).astype(np.float32)
     (w,) = (np.asarray(c.load()) for c in graph.constants.values())
-    with model_of(made) as model:
+    with model_of(built) as model:
         for calls in (1, 2, 3):
             np.testing.assert_allclose(np.asarray(model(data)), -calls * (data @ w), rtol=1e-3, atol=1e-4)
 
@@ -325,9 +325,9 @@ def test_what_is_no_program_is_refused():
 
 
 def test_a_model_with_regions_in_a_file_is_explained(tmp_path):
-    made = compiled(sorted_between())
+    built = compiled(sorted_between())
     path = tmp_path / "model.mansard"
-    write_artifact(path, made.plan, MemoryResources(made.executables, made.weights))
+    write_artifact(path, built.plan, MemoryResources(built.executables, built.weights))
     plan, resources = read_artifact(path)
     x = np.ones((8, 16), np.float32)
     with Model(plan, resources) as model:
@@ -358,10 +358,10 @@ def test_three_devices_share_a_model_with_requests_in_flight():
     read = b.generic([order, table], [maps(0, 1), None], (8, 16), Gather(1, (Arg(0, DType.I64),), F32))
     graph = b.build([layer(b, binary(b, "add", ordered, read), 16, "w2")])
     pins = (("contraction*", "gnpu"), ("sort", "vulkan"), ("map*", "cpu"))
-    made = compiled(graph, PlacementOptions(pins=pins), ("cpu", "vulkan", "gnpu"))
-    assert [d.device for d in made.plan.decisions] == ["gnpu", "vulkan", "cpu", "gnpu"]
+    built = compiled(graph, PlacementOptions(pins=pins), ("cpu", "vulkan", "gnpu"))
+    assert [d.device for d in built.plan.decisions] == ["gnpu", "vulkan", "cpu", "gnpu"]
     x = RNG.standard_normal((8, 16)).astype(np.float32)
-    with model_of(made) as model:
+    with model_of(built) as model:
         np.testing.assert_allclose(np.asarray(model(x)), *interpret(graph, [x]), rtol=1e-4, atol=1e-4)
         profile = model.profile(x, requests=6, in_flight=3)
     rows = {part.slot: [row.label for row in part.rows] for part in profile.parts}
@@ -369,9 +369,9 @@ def test_three_devices_share_a_model_with_requests_in_flight():
 
 
 def test_tuning_leaves_regions_as_they_are():
-    made = compiled(sorted_between())
-    resources = MemoryResources(made.executables, made.weights, made.sources)
+    built = compiled(sorted_between())
+    resources = MemoryResources(built.executables, built.weights, built.sources)
     x = np.ones((8, 16), np.float32)
-    tuned = tune(made.plan, resources, 0.5, cache=False)
+    tuned = tune(built.plan, resources, 0.5, cache=False)
     with Model(tuned.plan, tuned.resources) as model:
         np.testing.assert_allclose(np.asarray(model(x)), *interpret(sorted_between(), [x]), rtol=1e-4)

@@ -31,10 +31,10 @@ LIMITS: Mapping[str, int] = {
 }
 SUBGROUP = (1, 128)
 """Sizes of subgroups that Vulkan allows."""
-MOST_INVOCATIONS = 256
+MAX_INVOCATIONS = 256
 """Larger workgroups bring nothing to the kernels there are, and fit fewer to a core."""
 RESIDENT = {"software": 1 << 6, "integrated": 1 << 12, "discrete": 1 << 16, "virtual": 1 << 16}
-"""Invocations to give a kind of GPU at least; a discrete one holds 50,000 to 270,000 at a time."""
+"""Invocations that keep a kind of GPU busy; a discrete one holds 50,000 to 270,000 at a time."""
 UNITS = {"integrated": 8, "discrete": 64, "virtual": 64}
 """Cores of a kind of GPU, where neither the driver nor the table of products knows better."""
 _USED = 4
@@ -123,7 +123,7 @@ def of_device(device: DeviceInfo) -> Target:
         base=VERSION,
         features=frozenset(name for name, present in device.features.items() if present and is_feature(name)),
         limits={
-            "workgroup": min(limits.get("workgroup_invocations", LIMITS["workgroup"]), MOST_INVOCATIONS),
+            "workgroup": min(limits.get("workgroup_invocations", LIMITS["workgroup"]), MAX_INVOCATIONS),
             "shared": limits.get("shared_memory", LIMITS["shared"]),
             "resident": held // _USED or RESIDENT.get(device.kind, LIMITS["resident"]),
             "units": units,
@@ -148,7 +148,7 @@ def _base(base: str) -> Target:
         return Target(base, BASELINE, LIMITS, SUBGROUP)
     units = gpu.units or UNITS.get(gpu.kind, LIMITS["units"])
     limits = {
-        "workgroup": min(gpu.workgroup, MOST_INVOCATIONS),
+        "workgroup": min(gpu.workgroup, MAX_INVOCATIONS),
         "shared": gpu.shared,
         "resident": units * gpu.held // _USED,
         "units": units,
