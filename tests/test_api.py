@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.fake_device import FakeDevice
-from support.plan_builder import PlanBuilder
+from support.plans.builder import PlanBuilder
 
 import mansard
 from mansard.artifact.resources import write_artifact

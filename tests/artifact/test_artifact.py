@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.artifact_plans import resources_for, two_device_plan, weight_array
+from support.plans.artifact import resources_for, two_device_plan, weight_array
 
 from mansard.artifact import container as container_module
 from mansard.artifact import writing

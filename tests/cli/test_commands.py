@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.artifact_plans import DECISIONS, resources_for, sum_plan, two_device_plan
 from support.command_line import invoke, json_of
+from support.plans.artifact import DECISIONS, resources_for, sum_plan, two_device_plan
 
 import mansard
 from mansard.artifact.resources import write_artifact

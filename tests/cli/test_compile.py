@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.artifact_plans import DECISIONS, sum_plan
 from support.command_line import invoke, json_of
+from support.plans.artifact import DECISIONS, sum_plan
 
 import mansard
 from mansard.dims import Dim

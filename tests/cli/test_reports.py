@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.artifact_plans import resources_for
 from support.command_line import invoke, json_of
+from support.plans.artifact import resources_for
 
 import mansard
 from mansard.artifact.resources import write_artifact

@@ -7,8 +7,8 @@ two values whose lifetimes allow one memory are never alive together.
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.built_plans import plan_of
 from support.graphs import F32, binary, matmul, random_graphs, unary
+from support.plans.compiled import plan_of
 
 from mansard import dims
 from mansard.compiler.planning.activations import activation_arenas, describe

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from support.built_plans import plan_of
 from support.graphs import F32, matmul, softmax
 from support.placements import chain, device, profile, random_problem
+from support.plans.compiled import plan_of
 
 from mansard.ir import Graph, GraphBuilder, Location
 from mansard.ir.dispatch import DispatchGraph

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from support.built_plans import plan_of
 from support.graphs import F32, matmul, softmax, unary
+from support.plans.compiled import plan_of
 
 from mansard.compiler.variants import SharedFiles
 from mansard.errors import PlacementError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fake_device import FakeDevice
-from support.plan_builder import PlanBuilder
+from support.plans.builder import PlanBuilder
 from support.races import races
 
 from mansard.api import Model

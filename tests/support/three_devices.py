@@ -21,7 +21,7 @@ from mansard.hal import Device, DeviceInfo, DispatchCommand, EntryPoint, Executa
 from mansard.hal.threaded import Bytes, ThreadedDevice
 from mansard.plan.plan import BarrierStep, DeviceProgram, Plan, Segment, TransferStep, WeightSpec
 from support import vulkan_kernels, vulkan_support
-from support.device_plans import (
+from support.plans.device import (
     BYTES,
     CPU_GROUP,
     CPU_SPEC,

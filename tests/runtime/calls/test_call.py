@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import fake_device
 from support.fake_device import gpu_options
-from support.plan_builder import PlanBuilder, X, bound, scaled, there_and_back
+from support.plans.builder import PlanBuilder, X, bound, scaled, there_and_back
 
 from mansard.errors import DeviceLostError, ExecutionError, WaitTimeoutError
 from mansard.plan.plan import AssertSpec

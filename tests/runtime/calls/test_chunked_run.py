@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import fake_device
 from support.fake_device import gpu_options
-from support.plan_builder import PlanBuilder, bound
+from support.plans.builder import PlanBuilder, bound
 
 from mansard import dims
 from mansard.dims import Dim, DimLike

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.plan_builder import X, bound, scaled, there_and_back
+from support.plans.builder import X, bound, scaled, there_and_back
 
 import mansard
 from mansard.errors import DeviceError

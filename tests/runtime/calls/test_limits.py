@@ -11,7 +11,7 @@ import textwrap
 import numpy as np
 import pytest
 from support.paths import TESTS
-from support.plan_builder import X, bound, scaled
+from support.plans.builder import X, bound, scaled
 
 from mansard.errors import InputError
 from mansard.runtime.calls.limits import MAX_SECONDS
@@ -75,7 +75,7 @@ def test_a_forked_process_awaits_models_of_its_own():
         import asyncio, os, sys
         sys.path.insert(0, sys.argv[1])
         from support.fake_device import FakeDevice
-        from support.plan_builder import X, bound, scaled
+        from support.plans.builder import X, bound, scaled
         def calls():
             model = bound(scaled("cpu"), FakeDevice())
             return (asyncio.run(model.run_async(X)) == model(X)).all() and model.run_in_batches(X).shape

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.artifact_plans import diamond, two_device_plan
 from support.fake_device import gpu_options
-from support.plan_builder import X, bound, there_and_back
+from support.plans.artifact import diamond, two_device_plan
+from support.plans.builder import X, bound, there_and_back
 
 from mansard.hal import ProfileRow
 from mansard.plan.dataflow import Node, dataflow, dispatch_parents, longest_path

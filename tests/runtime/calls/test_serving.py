@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 from support.fake_device import gpu_options
-from support.plan_builder import PlanBuilder, X, bound, scaled, there_and_back
+from support.plans.builder import PlanBuilder, X, bound, scaled, there_and_back
 
 from mansard.errors import (
     CallCancelledError,

@@ -9,9 +9,9 @@ import time
 
 import numpy as np
 import pytest
-from support.artifact_plans import diamond
 from support.fake_device import gpu_options
-from support.plan_builder import PlanBuilder, X, bound, scaled, there_and_back
+from support.plans.artifact import diamond
+from support.plans.builder import PlanBuilder, X, bound, scaled, there_and_back
 
 from mansard.errors import ArtifactError, ExecutionError, InputError
 from mansard.hal import ProfileRow

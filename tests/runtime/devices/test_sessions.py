@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from support import vulkan_kernels
-from support.device_plans import (
+from support.plans.device import (
     BYTES,
     CPU_GROUP,
     CPU_SPEC,

@@ -1,6 +1,6 @@
 """Copies between devices that no kernel of their call could overlap with."""
 
-from support.plan_builder import CARD, CPU, PlanBuilder, links
+from support.plans.builder import CARD, CPU, PlanBuilder, links
 
 from mansard.plan.layout import lay_out
 from mansard.runtime.execution.copy_overlap import copies_without_overlap

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.built_plans import KINDS, SIDE, UNIT, chain, planned
+from support.plans.compiled import KINDS, SIDE, UNIT, chain, planned
 
 from mansard import dims
 from mansard.dims import Dim

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.built_plans import plan_of
 from support.graphs import F32, matmul
-from support.plan_builder import CARD, CARD_BOUND_LATE, CPU, GPU, PlanBuilder, links
+from support.plans.builder import CARD, CARD_BOUND_LATE, CPU, GPU, PlanBuilder, links
+from support.plans.compiled import plan_of
 
 from mansard import dims
 from mansard.ir import GraphBuilder

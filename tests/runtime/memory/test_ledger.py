@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 from support.fake_device import gpu_options
-from support.plan_builder import PlanBuilder, bound
+from support.plans.builder import PlanBuilder, bound
 
 from mansard.runtime.memory.ledger import CALLER, MemoryLedger, MemoryRow
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.built_plans import SIDE, chain, planned
 from support.fake_device import gpu_options
-from support.plan_builder import PlanBuilder, bound
+from support.plans.builder import PlanBuilder, bound
+from support.plans.compiled import SIDE, chain, planned
 
 from mansard.api import Model
 from mansard.errors import DeviceError, OutOfMemoryError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.fake_device import gpu_options
-from support.plan_builder import PlanBuilder, bound
+from support.plans.builder import PlanBuilder, bound
 
 from mansard.errors import DeviceError
 from mansard.runtime.memory import staged_upload

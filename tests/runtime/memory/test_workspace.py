@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from support.fake_device import gpu_options
-from support.plan_builder import PlanBuilder, bound
+from support.plans.builder import PlanBuilder, bound
 
 from mansard import dims
 from mansard.dims import Dim

@@ -1,0 +1,1 @@
+"""Plans for tests: built by hand, from graphs, with artifacts, for devices."""
