@@ -79,7 +79,7 @@ lavapipe-backports: ## a newer software Vulkan driver from the distribution's ba
 
 clean: ## remove what builds and checks leave behind
 	rm -rf build dist *.egg-info mansard/*.so .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find mansard tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find mansard tests tools examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f $(STAMP)
 
 distclean: clean ## clean, and remove .venv
