@@ -53,41 +53,6 @@ def test_known():
 """
 
 
-def run_pytest(folder: Path, source: str, ci: str | None, *options: str) -> subprocess.CompletedProcess[str]:
-    shutil.copy(CONFTEST, folder / "conftest.py")
-    (folder / "test_sample.py").write_text(source)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = vulkan: sample\n\temulation: sample\n")
-    env = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith("PYTEST")}
-    if ci is not None:
-        env["CI"] = ci
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.parametrize("processes", [0, 2])
-@pytest.mark.parametrize("source", [MARKED_SKIP, EMULATION_SKIP, SKIP_IN_FIXTURE, SKIP_OF_MODULE])
-def test_skipped_vulkan_test_fails_in_ci(tmp_path: Path, source: str, processes: int) -> None:
-    result = run_pytest(tmp_path, source, "true", "-n", str(processes))
-    assert result.returncode not in (0, 5), result.stdout
-    assert "no device here" in result.stdout
-    assert "may not be skipped in CI" in result.stdout
-
-
-def test_skip_is_a_skip_elsewhere(tmp_path: Path) -> None:
-    result = run_pytest(tmp_path, MARKED_SKIP, None)
-    assert result.returncode == 0, result.stdout
-    assert "1 skipped" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("source", "summary"), [(UNMARKED_SKIP, "1 skipped"), (EXPECTED_FAILURE, "1 xfailed")]
-)
-def test_other_outcomes_are_left_alone_in_ci(tmp_path: Path, source: str, summary: str) -> None:
-    result = run_pytest(tmp_path, source, "true")
-    assert result.returncode == 0, result.stdout
-    assert summary in result.stdout
-
-
 REPORTING_DRIVER = """
 import pytest
 from types import SimpleNamespace
@@ -102,8 +67,60 @@ def test_uses_the_device_wrongly():
 """
 
 
+def run_pytest(
+    folder: Path, *sources: str, ci: str | None = None, processes: int = 0
+) -> subprocess.CompletedProcess[str]:
+    shutil.copy(CONFTEST, folder / "conftest.py")
+    for number, source in enumerate(sources):
+        (folder / f"test_sample_{number}.py").write_text(source)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = vulkan: sample\n\temulation: sample\n")
+    env = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith("PYTEST")}
+    if ci is not None:
+        env["CI"] = ci
+    options = ["-q", "-p", "no:cacheprovider", "-n", str(processes)]
+    command = [sys.executable, "-m", "pytest", *options, str(folder)]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("source", [MARKED_SKIP, EMULATION_SKIP, SKIP_IN_FIXTURE, SKIP_OF_MODULE])
+def test_skipped_vulkan_test_fails_in_ci(tmp_path: Path, source: str) -> None:
+    result = run_pytest(tmp_path, source, ci="true")
+    assert result.returncode not in (0, 5), result.stdout
+    assert "no device here" in result.stdout
+    assert "may not be skipped in CI" in result.stdout
+
+
+def test_skipped_vulkan_tests_fail_in_several_processes(tmp_path: Path) -> None:
+    sources = (MARKED_SKIP, EMULATION_SKIP, SKIP_IN_FIXTURE, UNMARKED_SKIP, EXPECTED_FAILURE)
+    result = run_pytest(tmp_path, *sources, ci="true", processes=2)
+    assert result.returncode == 1, result.stdout
+    assert "2 failed, 1 skipped, 1 xfailed, 1 error" in result.stdout
+    assert result.stdout.count("may not be skipped in CI: no device here") >= 3
+
+
+def test_a_skipped_module_of_vulkan_tests_fails_in_several_processes(tmp_path: Path) -> None:
+    result = run_pytest(tmp_path, SKIP_OF_MODULE, ci="true", processes=2)
+    assert result.returncode not in (0, 5), result.stdout
+    assert "may not be skipped in CI" in result.stdout
+
+
+def test_skip_is_a_skip_elsewhere(tmp_path: Path) -> None:
+    result = run_pytest(tmp_path, MARKED_SKIP)
+    assert result.returncode == 0, result.stdout
+    assert "1 skipped" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "summary"), [(UNMARKED_SKIP, "1 skipped"), (EXPECTED_FAILURE, "1 xfailed")]
+)
+def test_other_outcomes_are_left_alone_in_ci(tmp_path: Path, source: str, summary: str) -> None:
+    result = run_pytest(tmp_path, source, ci="true")
+    assert result.returncode == 0, result.stdout
+    assert summary in result.stdout
+
+
 @pytest.mark.parametrize("processes", [0, 2])
 def test_what_the_validation_layer_reports_fails_a_test(tmp_path: Path, processes: int) -> None:
-    result = run_pytest(tmp_path, REPORTING_DRIVER, None, "-n", str(processes))
+    result = run_pytest(tmp_path, REPORTING_DRIVER, processes=processes)
     assert result.returncode == 1, result.stdout
     assert "VUID-of-the-sample" in result.stdout
