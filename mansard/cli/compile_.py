@@ -19,6 +19,7 @@ from mansard.cli.progress import progress_bar
 from mansard.cli.sources import Keywords, read_source
 from mansard.cli.specs import parse_dynamic, parse_memory, parse_pins, parse_tensor, with_vulkan_abi
 from mansard.cli.tune import parse_duration
+from mansard.hal.device import HOST_DEVICE
 
 if TYPE_CHECKING:
     from mansard import Model, PlacementOptions
@@ -72,7 +73,7 @@ def compile_(
     ] = None,
     fallback: Annotated[
         str, typer.Option(help="Where ops go that no device named can run: cpu, or error to refuse them.")
-    ] = "cpu",
+    ] = HOST_DEVICE,
     objective: Annotated[
         str, typer.Option(help="What placement optimises: latency or throughput.")
     ] = "latency",
