@@ -54,7 +54,7 @@ pytest: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15 $(PYTEST_ARGS)
 
 stress: $(STAMP) vulkan-packages ## ten thousand requests over three devices that fail and hang at random
-	MANSARD_STRESS_REQUESTS=10000 $(BIN)/python -m pytest tests/runtime/devices/test_request_stress.py $(PYTEST_ARGS)
+	MANSARD_STRESS_REQUESTS=10000 $(BIN)/python -m pytest tests/devices/test_request_stress.py $(PYTEST_ARGS)
 
 conformance: $(STAMP) vulkan-packages ## the conformance suite on every driver and device, in every variation
 	$(BIN)/python tools/conformance.py $(PYTEST_ARGS)

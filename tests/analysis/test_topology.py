@@ -38,6 +38,6 @@ def diamond():
 )
 def test_a_region_that_waits_for_itself_is_found(regions, cyclic):
     graph, names = diamond()
-    made = [Region(frozenset(names[name] for name in region)) for region in regions]
-    found = region_on_cycle(graph, made)
-    assert found is (None if cyclic is None else made[cyclic])
+    compiled_regions = [Region(frozenset(names[name] for name in region)) for region in regions]
+    cyclic_region = region_on_cycle(graph, compiled_regions)
+    assert cyclic_region is (None if cyclic is None else compiled_regions[cyclic])

@@ -26,11 +26,11 @@ class Backend:
 
 def partitions(graph, *backends):
     targets = [SimpleNamespace(name=b.name, backend=b, kernel=None) for b in backends]
-    found = partition_graph(graph, targets)
+    partitions_by_device = partition_graph(graph, targets)
     return {
         name: [{op.body.op for op in region.ops} for region in partition.regions]
-        for name, partition in found.items()
-    }, found
+        for name, partition in partitions_by_device.items()
+    }, partitions_by_device
 
 
 def two_chains():
@@ -42,9 +42,9 @@ def two_chains():
 
 
 def test_devices_without_regions_are_not_listed():
-    names, found = partitions(two_chains(), Backend("cpu"), Backend("npu", {"exp", "neg"}))
+    names, by_device = partitions(two_chains(), Backend("cpu"), Backend("npu", {"exp", "neg"}))
     assert names == {"npu": [{"exp", "neg"}]}
-    assert [region.seconds for region in found["npu"].regions] == [2.0]
+    assert [region.seconds for region in by_device["npu"].regions] == [2.0]
 
 
 def test_equal_regions_are_offered_by_both():
@@ -53,14 +53,14 @@ def test_equal_regions_are_offered_by_both():
 
 
 def test_what_overlaps_is_left_to_the_first():
-    names, found = partitions(two_chains(), Backend("a", {"exp", "neg"}), Backend("b", {"neg", "add"}))
+    names, by_device = partitions(two_chains(), Backend("a", {"exp", "neg"}), Backend("b", {"neg", "add"}))
     assert names == {"a": [{"exp", "neg"}], "b": []}
-    assert set(found["b"].reasons.values()) == {"its region overlaps a region of another device"}
+    assert set(by_device["b"].reasons.values()) == {"its region overlaps a region of another device"}
 
 
 def test_regions_of_two_devices_that_would_wait_for_each_other():
-    names, found = partitions(two_chains(), Backend("a", {"exp", "abs"}), Backend("b", {"tanh", "neg"}))
+    names, by_device = partitions(two_chains(), Backend("a", {"exp", "abs"}), Backend("b", {"tanh", "neg"}))
     assert names == {"a": [{"exp", "abs"}], "b": []}
-    assert set(found["b"].reasons.values()) == {
+    assert set(by_device["b"].reasons.values()) == {
         "its region and one of another device would wait for each other"
     }

@@ -41,8 +41,8 @@ def test_a_part_of_a_graph_computes_what_the_graph_does(case):
     assert not any(isinstance(graph.producers().get(v), Reshape) for v in (*part.inputs, *part.outputs))
     # Every value of the part as an output of the whole graph.
     watched = dataclasses.replace(graph, outputs=(*part.inputs, *part.outputs), output_names=())
-    found = interpret(watched, inputs_of(graph))
-    given, expected = found[: len(part.inputs)], found[len(part.inputs) :]
+    results = interpret(watched, inputs_of(graph))
+    given, expected = results[: len(part.inputs)], results[len(part.inputs) :]
     for result, right in zip(interpret(part, given), expected, strict=True):
         np.testing.assert_array_equal(result, right)
 
