@@ -1,4 +1,4 @@
-"""CPU kernels for tests, from LLVM IR text: what `conformance.KERNELS` asks for."""
+"""CPU kernels for tests, from LLVM IR text: what `mansard.testing.KERNELS` asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs GPU kernels of kernel IR in NumPy, for devices that are not at hand (matrix units).
+"""Runs GPU kernels of kernel IR in NumPy, for devices that this machine lacks (matrix units).
 
 All invocations of a workgroup go through the kernel in lockstep, each instruction for all of them before
 the next, with a mask of those that are active: barriers then have nothing to do. Values are arrays of

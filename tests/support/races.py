@@ -1,4 +1,4 @@
-"""Finds batches of a call that touch the same bytes though nothing orders them."""
+"""Finds submissions of a call that touch the same bytes though nothing orders them."""
 
 from __future__ import annotations
 

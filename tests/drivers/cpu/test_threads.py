@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from support import cpu_kernels
 from support.cpu_kernels import chain
-from support.paths import TESTS
 
 import mansard
 from mansard.drivers.cpu.device import CpuDevice
@@ -315,7 +314,7 @@ def test_an_open_device_is_not_configured(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_forked_process_is_told() -> None:
     """The threads of the parent do not exist in the child: an error, and no hang at its end."""
     code = (
-        "import os, sys, warnings; sys.path.insert(0, sys.argv[1]); warnings.simplefilter('ignore')\n"
+        "import os, sys, warnings; warnings.simplefilter('ignore')\n"
         "import numpy as np\n"
         "from mansard.hal import *\n"
         "from mansard.hal.registry import open_device\n"
@@ -335,7 +334,7 @@ def test_a_forked_process_is_told() -> None:
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
     run = subprocess.run(
-        [sys.executable, "-c", code, str(TESTS)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     message, result, status = run.stdout.splitlines() or ["", "", run.stderr]
     assert message.startswith("DeviceError device cpu was opened before this process was forked off")
