@@ -7,27 +7,31 @@ from mansard.runtime.execution.context import Context
 from mansard.runtime.execution.recorded import OutputBlockCopy
 from support.fake_device import FakeBuffer, FakeCommands
 
-Batch = tuple[int, int]
+SubmissionKey = tuple[int, int]
 Access = tuple[object, int, int, bool]
 """An address space, the first byte, the byte behind the last, and whether they are written."""
 
 
 def races(context: Context) -> list[str]:
-    """Pairs of batches that may run at the same time, of which one writes what the other uses."""
-    recorded = {(s, n): batch for s, local in enumerate(context.submissions) for n, batch in enumerate(local)}
-    lanes: dict[tuple[int, int], Batch] = {}
-    before: dict[Batch, set[Batch]] = {}
+    """Pairs of submissions that may run at the same time, of which one writes what the other uses."""
+    recorded = {
+        (s, n): submission
+        for s, local in enumerate(context.submissions)
+        for n, submission in enumerate(local)
+    }
+    lanes: dict[tuple[int, int], SubmissionKey] = {}
+    before: dict[SubmissionKey, set[SubmissionKey]] = {}
 
-    def behind(batch: Batch) -> set[Batch]:
-        """Every batch that has ended when this one starts."""
-        if batch not in before:
-            before[batch] = set()
-            waits = recorded[batch].wait
-            before[batch] = set(waits).union(*(behind(wait) for wait in waits))
-        return before[batch]
+    def behind(submission: SubmissionKey) -> set[SubmissionKey]:
+        """Every submission that has ended when this one starts."""
+        if submission not in before:
+            before[submission] = set()
+            waits = recorded[submission].wait
+            before[submission] = set(waits).union(*(behind(wait) for wait in waits))
+        return before[submission]
 
     conflicts = []
-    used = {batch: _accesses(batch[0], each.commands) for batch, each in recorded.items()}
+    used = {submission: _accesses(submission[0], each.commands) for submission, each in recorded.items()}
     for (slot, number), each in recorded.items():  # a timeline's values must rise
         previous = lanes.get((slot, each.lane))
         if previous is not None and previous not in behind((slot, number)):
