@@ -59,7 +59,7 @@ class Dim:
 
 
 @dataclass(frozen=True)
-class Call:
+class DimFunction:
     """An opaque atom: ``op`` is one of floordiv, mod, min, max over two expressions."""
 
     op: str
@@ -69,7 +69,7 @@ class Call:
         return f"{self.op}({self.args[0]}, {self.args[1]})"
 
 
-Atom = Union[Dim, Call]
+Atom = Union[Dim, DimFunction]
 Monomial = tuple[tuple[Atom, int], ...]  # atoms with powers, sorted by text
 DimLike = Union["Expr", int]
 
@@ -258,7 +258,7 @@ def symbol(dim: Dim) -> DimLike:
 
 
 def _call(op: str, a: DimLike, b: DimLike) -> Expr:
-    return Expr(((((Call(op, (to_expr(a), to_expr(b))), 1),), 1),))
+    return Expr(((((DimFunction(op, (to_expr(a), to_expr(b))), 1),), 1),))
 
 
 def exact_div(a: DimLike, b: DimLike) -> DimLike | None:

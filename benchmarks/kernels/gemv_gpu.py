@@ -65,7 +65,7 @@ SHAPES = ("1024x2048", "2048x1024", "1024x3072", "3072x1024", "1024x151936", "16
 TYPES = ("f32", "f16", "bf16", "i8", "i4")
 COLD_BYTES = 1 << 30
 """Weights of one recording, several times any cache."""
-MOST_COPIES = 400
+MAX_COPIES = 400
 LARGE = (263168, 16384)
 """4.3e9 elements: 8.6 GB in f16, and some above 2**32."""
 PERIOD = 31
@@ -73,7 +73,7 @@ FILLERS = 4096
 """Workgroups that fill the large tensor."""
 GROUP = 32
 """Positions that share a scale of 4-bit weights."""
-LEAST_SECONDS = 3e-3
+MIN_SECONDS = 3e-3
 """Work of a recording whose time is taken."""
 WARM_SECONDS = 0.7
 """Work before anything is timed, so that the device runs at its full clock."""
@@ -167,9 +167,9 @@ class Kernels:
         recorded.close()
 
     def time(self, commands: Sequence[Command], rounds: int) -> float:
-        """Nanoseconds that commands take, without their submission; they are repeated for `LEAST_SECONDS`."""
+        """Nanoseconds that commands take, without their submission; they are repeated for `MIN_SECONDS`."""
         recorded = self.device.record(commands)
-        repeats = max(1, int(LEAST_SECONDS / min(self._submit(recorded) for _ in range(2))))
+        repeats = max(1, int(MIN_SECONDS / min(self._submit(recorded) for _ in range(2))))
         recorded.close()
         once, twice = (self.device.record([*commands] * times * repeats) for times in (1, 2))
         if not self._warm:
@@ -222,7 +222,7 @@ def row(kernels: Kernels, shape: str, kind: str, rows: int, peak: float, rounds:
     weights = DType(kind)
     vector = DType.BF16 if weights is DType.BF16 else DType.F32
     size = n * k * weights.bits // 8
-    copies = max(2, min(MOST_COPIES, COLD_BYTES // size))
+    copies = max(2, min(MAX_COPIES, COLD_BYTES // size))
     pitch = -(-size // 256) * 256
     data = kernels.buffer(copies * pitch, 0x3C003C00)
     x, y = kernels.buffer(rows * k * 4, 0), kernels.buffer(rows * n * 4)

@@ -38,7 +38,7 @@ from mansard import PlacementOptions, devices
 from mansard.ir import Constant, Graph
 
 REQUESTS, IN_FLIGHT = 12, 4
-LEAST_SHARE = 0.1
+MIN_SHARE = 0.1
 """Of the dispatches, for every device, so that none is left out where another is faster at everything."""
 TOLERANCES = {"minilm": 0.02, "mobilenet_v2": 0.15}
 """Largest difference as a part of the largest output. Numbers that round to another 8-bit step by a hair
@@ -129,7 +129,7 @@ def on_three_devices(case: str, runs: int) -> Result:
     infos = {info.driver: info for info in reversed(devices()) if info.supported}
     names = [name for name in ("cpu", "vulkan", "npu") if name in infos]
     network = read(Path(os.environ[GRAPHS]), case) if os.environ.get(GRAPHS) else imported(case)[0]
-    placement = PlacementOptions(objective="throughput", min_share=LEAST_SHARE)
+    placement = PlacementOptions(objective="throughput", min_share=MIN_SHARE)
     with compiled(network.graph, names, placement, IN_FLIGHT, network.precision) as model:
         check(model(network.x), [network.expected], TOLERANCES[case])
         late = overruns(model)

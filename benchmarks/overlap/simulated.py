@@ -29,7 +29,7 @@ SIDE = 32
 """Rows and columns of the matrices: NumPy multiplies them in a small part of the time that is simulated."""
 TIMES_MS = (20.0, 5.0, 1.0)
 """Of a dispatch; the last one shows what the runtime costs, and the host that computes for the devices."""
-LEAST_MS = 5.0
+MIN_MS = 5.0
 """Of a dispatch, for an efficiency to have a goal."""
 FROM_MODEL = "the simulated devices' performance model"
 
@@ -163,7 +163,7 @@ def simulated(case: str, count: int, dispatch_ms: float, runs: int) -> Result:
     placement = PlacementOptions(pins=tuple((part(n).text, device) for n, device in enumerate(devices)))
     many = {"requests": 32, "in_flight": count + 1} if case == "pipeline" else {"requests": 1, "in_flight": 1}
     graph = GRAPHS[case](count, 2 if case == "pipeline" else 8)
-    goal = (0.95 if case == "branches" else 0.9) if dispatch_ms >= LEAST_MS else None
+    goal = (0.95 if case == "branches" else 0.9) if dispatch_ms >= MIN_MS else None
     return _run(case, graph, devices, placement, dispatch_ms=dispatch_ms, goal=goal, runs=runs,
                 scheduled=scheduled, **many)  # fmt: skip
 

@@ -57,7 +57,7 @@ from mansard.runtime.profiling.profile import Profile
 
 STARTED = time.perf_counter()
 IN_FLIGHT = 8
-_FILLED, _MOST_FILLS = 32 << 20, 1 << 14
+_FILLED, _MAX_FILLS = 32 << 20, 1 << 14
 MODELS = ("mobilenet_v2-1", "minilm-1", "resnet50-1", "mobilenet_v2-32", "minilm-32", "resnet50-32")
 
 
@@ -86,7 +86,7 @@ class Fills:
         self.run()
         each = (time.perf_counter() - begin) / 64
         self._recorded.close()
-        self._record(min(_MOST_FILLS, math.ceil(seconds / each)))
+        self._record(min(_MAX_FILLS, math.ceil(seconds / each)))
 
     def _record(self, count: int) -> None:
         commands: list[Command] = [FillCommand(BufferRef(self._target), _FILLED), BarrierCommand()] * count

@@ -30,7 +30,7 @@ from mansard.ir import Graph
 from mansard.placement import PlacementOptions
 from mansard.plan.plan import Decision, DispatchStep, Plan
 from mansard.targets.profile import DeviceProfile, square_depth
-from mansard.tuning.timing import Stopwatch, Workload
+from mansard.tuning.timing import KernelWorkload, Stopwatch
 
 Points = tuple[tuple[float, float], ...]
 """(operations, operations per second), in ascending order."""
@@ -245,7 +245,9 @@ class DeviceBench:
         options = CompileOptions(targets=(self.device.info.id,), placement=PlacementOptions(fallback="error"))
         return compile_graph(graph, options)
 
-    def _kernels(self, plan: Plan, sources: bytes | None) -> list[tuple[CompiledDispatch, Workload, int]]:
+    def _kernels(
+        self, plan: Plan, sources: bytes | None
+    ) -> list[tuple[CompiledDispatch, KernelWorkload, int]]:
         if sources is None:
             raise DeviceError(f"the kernels of {self.device.info.id} cannot be run separately")
         (slot,) = plan.devices
@@ -261,7 +263,7 @@ class DeviceBench:
             places = range(len(dispatch.inputs))
             constants = frozenset(i for i in places if kinds[bound[source.name][i].value] == "constant")
             kernel = compiler.compile(dispatch, source.source, source.parameters)
-            kernels.append((kernel, Workload(dispatch, constants, {}, 0), runs[source.name]))
+            kernels.append((kernel, KernelWorkload(dispatch, constants, {}, 0), runs[source.name]))
         return kernels
 
     def _best(self, stopwatch: Stopwatch, kernel: CompiledDispatch, budget: float) -> float:

@@ -37,7 +37,7 @@ class Decided:
 
 
 @dataclass(frozen=True)
-class Region:
+class DecisionGroup:
     """Consecutive dispatches on one device."""
 
     number: int
@@ -77,10 +77,10 @@ def decided(plan: Plan) -> list[Decided]:
     ]
 
 
-def regions(rows: Sequence[Decided]) -> list[Region]:
+def regions(rows: Sequence[Decided]) -> list[DecisionGroup]:
     """Maximal runs of consecutive dispatches on one device."""
     runs = itertools.groupby(rows, key=lambda row: row.decision.device)
-    return [Region(number, tuple(run)) for number, (_, run) in enumerate(runs)]
+    return [DecisionGroup(number, tuple(run)) for number, (_, run) in enumerate(runs)]
 
 
 def totals(rows: Sequence[Decided]) -> dict[str, dict[str, Any]]:
@@ -98,7 +98,7 @@ def totals(rows: Sequence[Decided]) -> dict[str, dict[str, Any]]:
     return result
 
 
-def describe_region(region: Region) -> dict[str, Any]:
+def describe_region(region: DecisionGroup) -> dict[str, Any]:
     """A region as in the JSON output.
 
     ``why`` counts reasons; ``elsewhere`` has for every other device the predicted milliseconds, or how many
@@ -117,7 +117,7 @@ def describe_region(region: Region) -> dict[str, Any]:
     }
 
 
-def _elsewhere(region: Region, name: str) -> float | str:
+def _elsewhere(region: DecisionGroup, name: str) -> float | str:
     costs = [row.decision.costs.get(name) for row in region.rows]
     refusals = [cost for cost in costs if isinstance(cost, str)]
     if refusals:

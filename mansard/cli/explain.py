@@ -14,7 +14,7 @@ import typer
 from mansard.cli.crossings import by_pair, crossings
 from mansard.cli.decisions import (
     Decided,
-    Region,
+    DecisionGroup,
     decided,
     describe_prediction,
     describe_region,
@@ -193,7 +193,7 @@ def crossings_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def region_table(regions: Sequence[Region]) -> Table:
+def region_table(regions: Sequence[DecisionGroup]) -> Table:
     """One row per region."""
     from rich.text import Text
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mansard import dims
-from mansard.cli.specs import Array, TensorArgument, TensorType, parse_tensor, random_array
+from mansard.cli.specs import Array, InputType, TensorArgument, parse_tensor, random_array
 
 if TYPE_CHECKING:
     from mansard.api import Model
@@ -115,7 +115,7 @@ def describe(spec: TensorSpec) -> str:
 def make_up(spec: TensorSpec, seed: int) -> Array:
     """An input of the smallest shape the contract allows."""
     smallest = {dim.name: -(-max(dim.min, 1) // dim.multiple) * dim.multiple for dim in _symbols(spec)}
-    kind = TensorType(tuple(dims.evaluate(size, smallest) for size in spec.shape), spec.dtype)
+    kind = InputType(tuple(dims.evaluate(size, smallest) for size in spec.shape), spec.dtype)
     # Zero is a valid index into every table.
     return random_array(kind, seed) if spec.dtype.is_float else TensorArgument("", kind, "").load()
 

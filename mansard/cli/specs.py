@@ -32,7 +32,7 @@ _TRUTH = {"true": 1, "false": 0}
 
 
 @dataclass(frozen=True)
-class TensorType:
+class InputType:
     """``SHAPExDTYPE``."""
 
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class TensorArgument:
     """One ``--input``: its name (empty: by position) and how to get its value."""
 
     name: str
-    type: TensorType | None
+    type: InputType | None
     """None when the file has it."""
     value: str
     """A number, a comma list, ``random``, ``@FILE``, or empty for zeros."""
@@ -75,10 +75,10 @@ def parse_tensor(text: str) -> TensorArgument:
             f"element types: {', '.join(dtype.value for dtype in DType)}"
         )
     shape = tuple(int(size) for size in match["shape"].split("x") if size)
-    return TensorArgument(name, TensorType(shape, DType(match["dtype"])), match["value"] or "")
+    return TensorArgument(name, InputType(shape, DType(match["dtype"])), match["value"] or "")
 
 
-def _load_file(path: Path, expected: TensorType | None) -> Array:
+def _load_file(path: Path, expected: InputType | None) -> Array:
     if expected is not None and path.suffix != ".npy":
         return _load_raw(path, expected)
     try:
@@ -90,7 +90,7 @@ def _load_file(path: Path, expected: TensorType | None) -> Array:
     return array
 
 
-def _load_raw(path: Path, expected: TensorType) -> Array:
+def _load_raw(path: Path, expected: InputType) -> Array:
     dtype = expected.dtype.numpy
     try:
         data = path.read_bytes()
@@ -102,7 +102,7 @@ def _load_raw(path: Path, expected: TensorType) -> Array:
     return np.frombuffer(bytearray(data), dtype).reshape(expected.shape)
 
 
-def _make(kind: TensorType, value: str, seed: int) -> Array:
+def _make(kind: InputType, value: str, seed: int) -> Array:
     if value == "random":
         return random_array(kind, seed)
     dtype = kind.dtype.numpy
@@ -117,7 +117,7 @@ def _make(kind: TensorType, value: str, seed: int) -> Array:
     return np.asarray(numbers).astype(dtype).reshape(kind.shape)
 
 
-def _number(text: str, kind: TensorType) -> float | int:
+def _number(text: str, kind: InputType) -> float | int:
     try:
         if kind.dtype.is_float:
             return float(text)
@@ -138,7 +138,7 @@ def _int_range(dtype: DType) -> tuple[int, int]:
     return 0, 2**dtype.bits - 1
 
 
-def random_array(kind: TensorType, seed: int) -> Array:
+def random_array(kind: InputType, seed: int) -> Array:
     """Standard normal floats; integers from 0 to 7, which every integer type holds; coin flips for bool."""
     generator = np.random.default_rng(seed)
     if kind.dtype.is_float:

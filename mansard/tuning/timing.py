@@ -44,7 +44,7 @@ _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Workload:
+class KernelWorkload:
     """The workload of a kernel in its model: its dispatch, which of its inputs are constants, values for the
     dims, and the bytes of constants that the whole model reads in a call."""
 
@@ -66,7 +66,7 @@ class Stopwatch:
     where other layers' constants are read between two runs of a kernel.
     """
 
-    def __init__(self, device: Device, workload: Workload) -> None:
+    def __init__(self, device: Device, workload: KernelWorkload) -> None:
         self._device, self._work = device, workload
         self._timeline = Semaphore("tuning")
         self._submitted = 0

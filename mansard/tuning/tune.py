@@ -24,7 +24,7 @@ from mansard.hal.registry import open_device
 from mansard.plan.plan import DispatchStep, Plan
 from mansard.tuning.rebuild import with_parameters
 from mansard.tuning.search import Search
-from mansard.tuning.timing import Stopwatch, Workload, representative_sizes
+from mansard.tuning.timing import KernelWorkload, Stopwatch, representative_sizes
 
 Progress = Callable[[str, int, int], None]
 """Called with (kernel, seconds used, total seconds)."""
@@ -201,7 +201,7 @@ def _jobs(
         places = range(len(dispatch.inputs))
         bound = first[source.name].bindings
         constants = frozenset(i for i in places if kinds[bound[i].value] == "constant")
-        stopwatch = Stopwatch(device, Workload(dispatch, constants, sizes, total))
+        stopwatch = Stopwatch(device, KernelWorkload(dispatch, constants, sizes, total))
         search = Search(compiler, dispatch, source.source, stopwatch)
         if len(search.candidates) > 1:
             jobs.append(_Job(source, search, stopwatch, runs[source.name], search.default_ns()))

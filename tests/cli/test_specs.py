@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mansard.cli.models import assign
 from mansard.cli.specs import (
-    TensorType,
+    InputType,
     parse_dynamic,
     parse_memory,
     parse_output,
@@ -118,7 +118,7 @@ def test_bad_values(text: str, message: str) -> None:
     st.sampled_from(["", "x", "input.0"]),
 )
 def test_printed_types_read_back(shape: list[int], dtype: DType, name: str) -> None:
-    kind = TensorType(tuple(shape), dtype)
+    kind = InputType(tuple(shape), dtype)
     argument = parse_tensor(f"{name}={kind}" if name else str(kind))
     assert (argument.name, argument.type) == (name, kind)
 

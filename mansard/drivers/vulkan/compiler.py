@@ -13,7 +13,7 @@ from mansard.codegen.kernel_target import KernelTarget, MatrixShape
 from mansard.codegen.spirv.function import SUBGROUP_SIZE, KernelEmitter
 from mansard.codegen.spirv.requirements import missing_type_feature
 from mansard.drivers.vulkan.instance.features import OPERAND_FEATURES
-from mansard.drivers.vulkan.shaders.abi import ALL, BDA, DESCRIPTORS, Module, join
+from mansard.drivers.vulkan.shaders.abi import ALL, BDA, DESCRIPTORS, ShaderModule, join
 from mansard.drivers.vulkan.target_text import of_device, parse
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -157,7 +157,7 @@ def module_abis(target: KernelTarget) -> tuple[str, ...]:
     return (BDA, DESCRIPTORS) if abi == ALL else (abi,)
 
 
-def _module(kernel: Kernel, target: KernelTarget, abi: str) -> Module:
+def _module(kernel: Kernel, target: KernelTarget, abi: str) -> ShaderModule:
     emitter = KernelEmitter(kernel, descriptors=abi == DESCRIPTORS)
     if "nan_preserve" in target.features:
         emitter.module.preserve_nan()
@@ -173,7 +173,7 @@ def _module(kernel: Kernel, target: KernelTarget, abi: str) -> Module:
         lacking.append(f"{emitter.shared_bytes} bytes of shared memory (limit {target.shared_memory_bytes})")
     if lacking:
         raise CodegenError(f"kernel {kernel.name!r} needs {', '.join(lacking)}, which {target.name} lacks")
-    return Module(abi, emitter.module.encode(instructions), requires)
+    return ShaderModule(abi, emitter.module.encode(instructions), requires)
 
 
 BACKEND = VulkanBackend()

@@ -24,7 +24,7 @@ from mansard.drivers.vulkan.submission.command_stream import COMPUTE, TRANSFER
 from mansard.drivers.vulkan.submission.encoder import Encoder
 from mansard.drivers.vulkan.submission.launcher import VulkanLauncher
 from mansard.drivers.vulkan.submission.queue import DeviceQueue
-from mansard.drivers.vulkan.submission.recorder import Recorder, VulkanCommandBuffer
+from mansard.drivers.vulkan.submission.recorder import CommandRecorder, VulkanCommandBuffer
 from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
@@ -218,8 +218,8 @@ class VulkanDevice(Device):
         """Debug facility: end an injected hang."""
         self._queue.let_go()
 
-    def _new_recorder(self, queue: DeviceQueue, kinds: int, encoder: Encoder) -> Recorder:
-        return Recorder(self._context, queue.slot, kinds, encoder, self._clock, queue.collect)
+    def _new_recorder(self, queue: DeviceQueue, kinds: int, encoder: Encoder) -> CommandRecorder:
+        return CommandRecorder(self._context, queue.slot, kinds, encoder, self._clock, queue.collect)
 
     def _collect(self) -> None:
         for queue in self._queues.values():

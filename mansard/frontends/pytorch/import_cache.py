@@ -17,7 +17,7 @@ from mansard.cache import Folder, compiler_digest
 from mansard.errors import ArtifactError
 from mansard.frontends.pytorch.dynamic import DimNames
 from mansard.frontends.pytorch.locations import location_of
-from mansard.frontends.pytorch.signature import Signature
+from mansard.frontends.pytorch.signature import ExportSignature
 from mansard.frontends.pytorch.weights import constant_of, identity
 from mansard.ir.graph import Graph
 from mansard.ir.graph_data import graph_from_bytes, graph_to_bytes
@@ -50,7 +50,7 @@ class CachedImport:
         except ArtifactError:
             return None
 
-    def save(self, graph: Graph, signature: Signature, program: torch.export.ExportedProgram) -> None:
+    def save(self, graph: Graph, signature: ExportSignature, program: torch.export.ExportedProgram) -> None:
         """Store the graph that was imported from the decomposed program."""
         after = _tensors(program)
         names = {

@@ -12,7 +12,7 @@ from mansard.frontends.linalg import mlir
 from mansard.frontends.pytorch.export import quiet
 from mansard.frontends.pytorch.locations import location_of
 from mansard.frontends.pytorch.rewrites import rewrite
-from mansard.frontends.pytorch.signature import Signature
+from mansard.frontends.pytorch.signature import ExportSignature
 from mansard.frontends.pytorch.supported_ops import SUPPORTED
 
 _WHOLE_OPS = "aten.scaled_dot_product_attention,aten.flatten.using_ints,aten.unflatten.int"
@@ -30,7 +30,7 @@ _CHECKS = (
 """Checks that torch.export records; the dims' contracts cover them."""
 
 
-def lower_to_linalg(graph: torch.fx.Graph, signature: Signature) -> Any:
+def lower_to_linalg(graph: torch.fx.Graph, signature: ExportSignature) -> Any:
     """The graph as an MLIR module with one function ``main`` of ``signature``'s arguments and results.
 
     Raises UnsupportedOpError naming the torch op and its location in the model.
@@ -57,7 +57,7 @@ def lower_to_linalg(graph: torch.fx.Graph, signature: Signature) -> Any:
     return module
 
 
-def _remove_unused(graph: torch.fx.Graph, signature: Signature) -> None:
+def _remove_unused(graph: torch.fx.Graph, signature: ExportSignature) -> None:
     """Remove results and placeholders that the signature does not have."""
     for node in list(graph.nodes):
         if node.op == "call_function" and any(f".{c}." in f".{node.target}." for c in _CHECKS):

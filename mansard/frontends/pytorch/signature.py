@@ -21,7 +21,7 @@ from mansard.ir.types import Constant
 
 
 @dataclass(frozen=True)
-class Signature:
+class ExportSignature:
     """``arguments`` and results of the function; ``dropped`` are placeholders that are not arguments.
 
     ``results`` are the graph's outputs to keep, in order: (node, is an output of the model).
@@ -38,7 +38,7 @@ class Signature:
 
 def read_signature(
     program: torch.export.ExportedProgram, dim_names: DimNames, input_names: Sequence[str] | None
-) -> Signature:
+) -> ExportSignature:
     """The signature of a decomposed program."""
     placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
     inputs = _Inputs(program, placeholders, dim_names, input_names)
@@ -46,7 +46,7 @@ def read_signature(
     mutated = _mutations(program)
     arguments = [replace(a, state=a.constant is not None and a.name in mutated.values()) for a in arguments]
     results, names, dtypes, updates = _results(program, mutated)
-    return Signature(
+    return ExportSignature(
         tuple(arguments), frozenset(inputs.dropped), tuple(results), tuple(names), tuple(dtypes), updates
     )
 

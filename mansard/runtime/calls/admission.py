@@ -19,7 +19,7 @@ class PermitHolder:
 
 
 @dataclass(order=True)
-class QueueEntry:
+class WaitingCall:
     """A place in the admission queue; the smallest entry is next."""
 
     epoch: int
@@ -44,7 +44,7 @@ class Admission:
     def __init__(self, permits: int, max_queued: int | None = None) -> None:
         self.permits, self.max_queued = permits, max_queued
         self._free = permits
-        self._queue: list[QueueEntry] = []
+        self._queue: list[WaitingCall] = []
         self._queued = 0
         self._cancelled = 0
         """Cancelled entries in the queue: removed when they are reached or become too many."""
@@ -59,7 +59,7 @@ class Admission:
         priority: int = 0,
         counts: bool = True,
         holder: PermitHolder | None = None,
-    ) -> QueueEntry | None:
+    ) -> WaitingCall | None:
         """Call ``callback`` with a permit: now (the result is None), or when it is next. Never blocks.
 
         Raises QueueFullError when it would have to wait and too many do, if it ``counts``.
@@ -106,7 +106,7 @@ class Admission:
                 return
         self._grant()
 
-    def cancel(self, entry: QueueEntry) -> bool:
+    def cancel(self, entry: WaitingCall) -> bool:
         """Leave the queue. False when the permit was granted: the callback has been or will be called."""
         with self._lock:
             if entry.callback is None:
@@ -124,7 +124,7 @@ class Admission:
         """A context manager that holds all permits."""
         return ExclusiveAdmission(self)
 
-    def enqueue_for_all(self, callback: Callable[[], None]) -> tuple[int, list[QueueEntry]]:
+    def enqueue_for_all(self, callback: Callable[[], None]) -> tuple[int, list[WaitingCall]]:
         """For `ExclusiveAdmission`: entries for all permits, behind all waiting ones and before later ones.
 
         The first result is the number of permits that were free, which the caller now holds.
@@ -139,14 +139,14 @@ class Admission:
 
     def _enqueue(
         self, callback: Callable[[], None], priority: int, counts: bool, holder: PermitHolder
-    ) -> QueueEntry:
+    ) -> WaitingCall:
         """Add an entry to the queue. Lock held."""
         if counts and self.max_queued is not None and self._queued >= self.max_queued:
             raise QueueFullError(
                 f"{self._queued} calls of the model wait already, and no more than {self.max_queued} may "
                 f"(max_queued) while {self.permits} run (max_in_flight)"
             )
-        entry = QueueEntry(self._epoch, -priority, next(self._numbers), callback, holder, counts)
+        entry = WaitingCall(self._epoch, -priority, next(self._numbers), callback, holder, counts)
         heapq.heappush(self._queue, entry)
         self._queued += counts
         return entry

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from mansard.errors import CallCancelledError, DeadlineExceededError, MansardError, QueueFullError
-from mansard.runtime.calls.admission import QueueEntry
+from mansard.runtime.calls.admission import WaitingCall
 from mansard.runtime.calls.call import Call
 from mansard.runtime.calls.completion import completions
 from mansard.runtime.calls.lifecycle import CallLifecycle
@@ -22,7 +22,7 @@ class AsyncCall:
     def __init__(self, lifecycle: CallLifecycle, call: Call, deliver: Deliver) -> None:
         self._lifecycle, self._call, self._deliver = lifecycle, call, deliver
         self._lock = threading.Lock()
-        self._entry: QueueEntry | None = None
+        self._entry: WaitingCall | None = None
         self._admitted = self._running = False
         self._error: MansardError | None = None
         """The error that it was cancelled with."""

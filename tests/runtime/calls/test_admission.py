@@ -10,10 +10,10 @@ import time
 import pytest
 
 from mansard.errors import QueueFullError
-from mansard.runtime.calls.admission import Admission, QueueEntry
+from mansard.runtime.calls.admission import Admission, WaitingCall
 
 
-def filled(admission: Admission, *priorities: int) -> tuple[list[int], list[QueueEntry]]:
+def filled(admission: Admission, *priorities: int) -> tuple[list[int], list[WaitingCall]]:
     """Waiters by number behind a admission without free permits, and a list of those that have got one."""
     entered: list[int] = []
     entries = []

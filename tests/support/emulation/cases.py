@@ -29,7 +29,7 @@ from support import graph_runner
 from support.emulation.emulator import Arrays, Batch, CrashError
 
 _Case = tuple[str, Callable[[], Any]]
-MOST_CRASHES = 20
+MAX_CRASHES = 20
 """Calls left out, one after another, before a batch is given up."""
 DEFECTS = ("decode_save_opc: Assertion",)
 """What the emulator says when it stops for a fault of its own; such a call shows nothing about the code.
@@ -103,7 +103,7 @@ class Collector:
                 results = self.batch.run(without=crashed)
                 break
             except CrashError as error:
-                if error.call < 0 or len(crashed) == MOST_CRASHES:
+                if error.call < 0 or len(crashed) == MAX_CRASHES:
                     raise
                 crashed[error.call] = case_of.get(error.call, "")
                 if not any(defect in str(error) for defect in DEFECTS):

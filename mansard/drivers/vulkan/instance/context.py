@@ -26,7 +26,7 @@ _PLAIN_USAGE = (
 
 
 @dataclass(frozen=True)
-class Context:
+class DeviceContext:
     """What the parts of the driver share: handles, commands, snapshot and setup of one open device."""
 
     instance: Instance
@@ -60,7 +60,7 @@ class Context:
 
 def open_context(
     instance: Instance, physical: int, snapshot: Snapshot, setup: DeviceSetup, queues: QueueAssignment
-) -> Context:
+) -> DeviceContext:
     """Create the VkDevice the plans describe; raises DeviceError."""
     counts = {f: 1 + max(s.index for s in queues.slots if s.family == f) for f in queues.families}
     queue_infos = (vk.VkDeviceQueueCreateInfo * len(counts))(
@@ -81,7 +81,7 @@ def open_context(
     )
     vk.chain(info, _enable(setup.enabled, setup.extensions))
     handle = instance.create_device(physical, info)
-    return Context(
+    return DeviceContext(
         instance=instance,
         physical=physical,
         handle=handle,

@@ -31,7 +31,7 @@ _OTHERS = ("vkMapMemory", "vkBindBufferMemory", "vkAllocateCommandBuffers")
 _DEVICE = "vkCreateDevice"
 
 
-class Faults:
+class InjectedFaults:
     """Counts creating calls on the devices opened while it watches, and lets one of them fail."""
 
     def __init__(self) -> None:
@@ -102,14 +102,14 @@ class Faults:
         return destroy
 
 
-_active: Faults | None = None
+_active: InjectedFaults | None = None
 
 
 @contextmanager
-def watching() -> Generator[Faults]:
+def watching() -> Generator[InjectedFaults]:
     """Watch the devices opened inside. What they do afterwards is watched too."""
     global _active  # noqa: PLW0603  # there is one process to watch
-    _active = Faults()
+    _active = InjectedFaults()
     try:
         yield _active
     finally:

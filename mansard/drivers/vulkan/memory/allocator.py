@@ -7,9 +7,9 @@ import threading
 from collections import deque
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.context import Context
+from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.memory.binding import create_buffer, destroy, heap_use, import_buffer
-from mansard.drivers.vulkan.memory.buffer import Allocation, VulkanBuffer
+from mansard.drivers.vulkan.memory.buffer import VulkanAllocation, VulkanBuffer
 from mansard.drivers.vulkan.memory.free_list import FreeList
 from mansard.drivers.vulkan.memory.sparse import SparseBinder
 from mansard.errors import DeviceError, OutOfMemoryError
@@ -24,12 +24,12 @@ BLOCK = 1024 * 1024
 class Allocator:
     """Makes the buffers of one device. Thread-safe."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: DeviceContext) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._live: set[Allocation] = set()
-        self._blocks: dict[MemoryKind, list[Allocation]] = {kind: [] for kind in MemoryKind}
-        self._released: deque[tuple[Allocation, int, int]] = deque()
+        self._live: set[VulkanAllocation] = set()
+        self._blocks: dict[MemoryKind, list[VulkanAllocation]] = {kind: [] for kind in MemoryKind}
+        self._released: deque[tuple[VulkanAllocation, int, int]] = deque()
         self._closed = False
         self._binder: SparseBinder | None = None
         self._fail_after: int | None = None
@@ -68,7 +68,7 @@ class Allocator:
             self._live.add(allocation)
         return VulkanBuffer(self, allocation, 0, size, kind=MemoryKind.SHARED, owner=owner)
 
-    def release(self, allocation: Allocation, offset: int, size: int) -> None:
+    def release(self, allocation: VulkanAllocation, offset: int, size: int) -> None:
         """Give back what a buffer used. After `close` there is nothing left to give.
 
         Called by the garbage collector too, which may run inside `allocate` on the same thread; so
@@ -118,7 +118,7 @@ class Allocator:
                 f"allocating {size} bytes failed: VK_ERROR_OUT_OF_DEVICE_MEMORY (injected)"
             )
 
-    def _small(self, size: int, kind: MemoryKind) -> tuple[Allocation, int]:
+    def _small(self, size: int, kind: MemoryKind) -> tuple[VulkanAllocation, int]:
         for block in self._blocks[kind]:
             assert block.free is not None
             offset = block.free.take(size)
@@ -129,7 +129,7 @@ class Allocator:
         self._blocks[kind].append(block)
         return block, block.free.take(size) or 0
 
-    def _create(self, size: int, kind: MemoryKind) -> Allocation:
+    def _create(self, size: int, kind: MemoryKind) -> VulkanAllocation:
         setup, limits = self._context.setup, self._context.snapshot.limits
         largest = limits.get("maxBufferSize", 0)
         if largest and size > largest:
@@ -160,7 +160,7 @@ class Allocator:
             raise OutOfMemoryError(f"no {kind.value} memory can hold a buffer of {size} bytes")
         raise OutOfMemoryError(f"{failure}{heap_use(self._context, order[0])}") from failure
 
-    def _sparse(self, size: int, kind: MemoryKind) -> Allocation:
+    def _sparse(self, size: int, kind: MemoryKind) -> VulkanAllocation:
         """A buffer over several allocations."""
         if kind is not MemoryKind.DEVICE:
             raise OutOfMemoryError(
@@ -170,7 +170,7 @@ class Allocator:
         if self._binder is None:
             self._binder = SparseBinder(self._context)
         sparse = self._binder.create(size)
-        allocation = Allocation(sparse.buffer, 0, sparse.address, None, sparse.size, sparse.pieces)
+        allocation = VulkanAllocation(sparse.buffer, 0, sparse.address, None, sparse.size, sparse.pieces)
         self._live.add(allocation)
         return allocation
 
@@ -191,6 +191,6 @@ class Allocator:
                     f"({name}: {requested} is more than {limit})"
                 )
 
-    def _destroy(self, allocation: Allocation) -> None:
+    def _destroy(self, allocation: VulkanAllocation) -> None:
         self._live.discard(allocation)
         destroy(self._context, allocation)

@@ -6,17 +6,19 @@ import ctypes
 from typing import Any
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.context import Context
+from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.features import MEMORY_BUDGET
 from mansard.drivers.vulkan.instance.memory_types import pick_memory
 from mansard.drivers.vulkan.instance.results import check
-from mansard.drivers.vulkan.memory.buffer import Allocation
+from mansard.drivers.vulkan.memory.buffer import VulkanAllocation
 from mansard.errors import DeviceError
 
 _HOST_ALLOCATION = vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
 
 
-def create_buffer(context: Context, size: int, memory_type: int, mapped: bool) -> Allocation | None:
+def create_buffer(
+    context: DeviceContext, size: int, memory_type: int, mapped: bool
+) -> VulkanAllocation | None:
     """A buffer in memory of one type, mapped if asked for; None when that type holds no buffers."""
     buffer, needed = _create_handle(context, size, None)
     try:
@@ -29,7 +31,7 @@ def create_buffer(context: Context, size: int, memory_type: int, mapped: bool) -
         raise
 
 
-def import_buffer(context: Context, pointer: int, size: int) -> Allocation:
+def import_buffer(context: DeviceContext, pointer: int, size: int) -> VulkanAllocation:
     """A buffer over host memory at an aligned address; raises DeviceError when it cannot be."""
     commands, handle = context.commands, context.handle
     properties = vk.VkMemoryHostPointerPropertiesEXT()
@@ -55,7 +57,7 @@ def import_buffer(context: Context, pointer: int, size: int) -> Allocation:
 
 
 def _create_handle(
-    context: Context, size: int, extension: vk.VkExternalMemoryBufferCreateInfo | None
+    context: DeviceContext, size: int, extension: vk.VkExternalMemoryBufferCreateInfo | None
 ) -> tuple[int, Any]:
     """A VkBuffer without memory, and its VkMemoryRequirements."""
     # Kernels reach buffers by address, so nobody could name those whose ownership to hand over; and
@@ -81,8 +83,8 @@ def _create_handle(
 
 
 def _bind(
-    context: Context, buffer: int, size: int, memory_type: int, imported: int | None, mapped: bool
-) -> Allocation:
+    context: DeviceContext, buffer: int, size: int, memory_type: int, imported: int | None, mapped: bool
+) -> VulkanAllocation:
     """Allocate (or import) memory and bind the buffer to it; the buffer stays when that fails."""
     commands, handle = context.commands, context.handle
     info = vk.VkMemoryAllocateInfo(allocationSize=size, memoryTypeIndex=memory_type)
@@ -107,10 +109,10 @@ def _bind(
         address = commands.vkGetBufferDeviceAddress(
             handle, ctypes.byref(vk.VkBufferDeviceAddressInfo(buffer=buffer))
         )
-    return Allocation(buffer, memory.value, address, pointer, size)
+    return VulkanAllocation(buffer, memory.value, address, pointer, size)
 
 
-def _map(context: Context, memory: int) -> int | None:
+def _map(context: DeviceContext, memory: int) -> int | None:
     """The host's address of an allocation, for as long as it lives."""
     pointer = ctypes.c_void_p()
     check(
@@ -120,7 +122,7 @@ def _map(context: Context, memory: int) -> int | None:
     return pointer.value
 
 
-def heap_use(context: Context, memory_type: int) -> str:
+def heap_use(context: DeviceContext, memory_type: int) -> str:
     """How full a memory type's heap is, as a part of a message; empty when the driver does not say."""
     if MEMORY_BUDGET not in context.setup.extensions:
         return ""
@@ -136,7 +138,7 @@ def heap_use(context: Context, memory_type: int) -> str:
     return f" ({used} of the {available} bytes this process may use are in use)"
 
 
-def destroy(context: Context, allocation: Allocation) -> None:
+def destroy(context: DeviceContext, allocation: VulkanAllocation) -> None:
     """Free a buffer and its memory."""
     context.commands.vkDestroyBuffer(context.handle, allocation.buffer, None)
     for memory in allocation.pieces or (allocation.memory,):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Allocation:
+class VulkanAllocation:
     """A VkBuffer bound to memory of its own."""
 
     buffer: int
@@ -34,7 +34,7 @@ class VulkanBuffer(Buffer):
     def __init__(
         self,
         allocator: Allocator,
-        allocation: Allocation,
+        allocation: VulkanAllocation,
         offset: int,
         size: int,
         *,

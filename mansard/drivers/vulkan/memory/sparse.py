@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import dataclass
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.context import Context
+from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.memory_types import pick_memory
 from mansard.drivers.vulkan.instance.results import check
 from mansard.errors import DeviceError, OutOfMemoryError
@@ -26,7 +26,7 @@ class SparseBuffer:
 class SparseBinder:
     """Makes sparse buffers, with a queue that nothing else uses. Calls must not overlap."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: DeviceContext) -> None:
         slot = context.queues.sparse
         if slot is None:
             raise DeviceError("the device was opened without a queue for sparse binding")

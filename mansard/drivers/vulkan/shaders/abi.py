@@ -22,7 +22,7 @@ ADDRESSES = ("buffer_device_address", "int64")
 
 
 @dataclass(frozen=True)
-class Module:
+class ShaderModule:
     """A SPIR-V module, its ABI (``bda`` or ``descriptors``) and what it needs of a device."""
 
     abi: str
@@ -36,7 +36,7 @@ def device_formats(features: Mapping[str, bool]) -> tuple[str, ...]:
     return (*by_address, FORMATS[ALL], FORMATS[DESCRIPTORS])
 
 
-def join(modules: Sequence[Module]) -> tuple[str, bytes, tuple[str, ...]]:
+def join(modules: Sequence[ShaderModule]) -> tuple[str, bytes, tuple[str, ...]]:
     """Format, code and requirements of an executable with one module or, of the same kernels, two.
 
     With two, a line of JSON in front says how long they are and what each needs beyond the other.
@@ -52,13 +52,13 @@ def join(modules: Sequence[Module]) -> tuple[str, bytes, tuple[str, ...]]:
     return FORMATS[ALL], json.dumps(head).encode() + b"\n" + b"".join(m.code for m in modules), common
 
 
-def modules_of(spec: ExecutableSpec) -> list[Module]:
+def modules_of(spec: ExecutableSpec) -> list[ShaderModule]:
     """The modules of an executable, best first; raises ArtifactError for one that cannot be read."""
     code = bytes(spec.code)
     if spec.format == FORMATS[BDA]:
-        return [Module(BDA, code, _by_address(spec.requires))]
+        return [ShaderModule(BDA, code, _by_address(spec.requires))]
     if spec.format == FORMATS[DESCRIPTORS]:
-        return [Module(DESCRIPTORS, code, spec.requires)]
+        return [ShaderModule(DESCRIPTORS, code, spec.requires)]
     text, _, rest = code.partition(b"\n")
     modules = []
     try:
@@ -66,7 +66,9 @@ def modules_of(spec: ExecutableSpec) -> list[Module]:
             part_code, rest = rest[: part["bytes"]], rest[part["bytes"] :]
             requires = (*spec.requires, *part["requires"])
             modules.append(
-                Module(part["abi"], part_code, _by_address(requires) if part["abi"] == BDA else requires)
+                ShaderModule(
+                    part["abi"], part_code, _by_address(requires) if part["abi"] == BDA else requires
+                )
             )
     except (ValueError, KeyError, TypeError) as error:
         raise ArtifactError(f"an executable in format {spec.format!r} cannot be read: {error}") from error

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.context import Context
+from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.device_setup import DeviceSetup
 from mansard.drivers.vulkan.instance.results import check
-from mansard.drivers.vulkan.shaders.abi import DESCRIPTORS, FORMATS, Module, modules_of
+from mansard.drivers.vulkan.shaders.abi import DESCRIPTORS, FORMATS, ShaderModule, modules_of
 from mansard.drivers.vulkan.shaders.feedback import Feedback
 from mansard.drivers.vulkan.shaders.pipeline_cache import PipelineCache
 from mansard.drivers.vulkan.shaders.spirv import entry_points
@@ -65,7 +65,7 @@ def asked_subgroup_size(requires: Iterable[str], setup: DeviceSetup) -> int | No
 
 
 @dataclass(frozen=True)
-class Layout:
+class PipelineLayout:
     """Handles of a pipeline layout and of the descriptor set layout in it, if any."""
 
     pipeline: int
@@ -77,7 +77,7 @@ class Layout:
 class Pipeline:
     """One entry point, ready to be dispatched."""
 
-    def __init__(self, handle: int, layout: Layout, entry: EntryPoint, build: Build) -> None:
+    def __init__(self, handle: int, layout: PipelineLayout, entry: EntryPoint, build: Build) -> None:
         self.handle = handle
         self.layout = layout.pipeline
         self.entry = entry
@@ -112,10 +112,10 @@ class VulkanExecutable(Executable):
 class ExecutableLoader:
     """Makes the executables of one device. Thread-safe."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: DeviceContext) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._layouts: dict[tuple[bool, int, int], Layout] = {}
+        self._layouts: dict[tuple[bool, int, int], PipelineLayout] = {}
         self._live: set[int] = set()
         self._cache = PipelineCache(context)
         self._closed = False
@@ -160,7 +160,7 @@ class ExecutableLoader:
                 commands.vkDestroyDescriptorSetLayout(device, layout.set, None)
         self._cache.close()
 
-    def _choose(self, spec: ExecutableSpec) -> Module:
+    def _choose(self, spec: ExecutableSpec) -> ShaderModule:
         """The first module whose requirements the device meets; raises TargetMismatchError."""
         refusals = []
         for module in modules_of(spec):
@@ -170,7 +170,7 @@ class ExecutableLoader:
             refusals.append("; ".join(missing))
         raise TargetMismatchError(f"the executable for {spec.target} {'; or it '.join(refusals)}")
 
-    def _pipelines(self, module_: Module, entries: tuple[EntryPoint, ...]) -> dict[str, Pipeline]:
+    def _pipelines(self, module_: ShaderModule, entries: tuple[EntryPoint, ...]) -> dict[str, Pipeline]:
         commands, device, code = self._context.commands, self._context.handle, module_.code
         words = (ctypes.c_uint32 * (len(code) // 4)).from_buffer_copy(code)
         info = vk.VkShaderModuleCreateInfo(codeSize=len(code), pCode=words)
@@ -220,7 +220,7 @@ class ExecutableLoader:
             for entry, handle, layout, build in zip(entries, handles, layouts, builds, strict=True)
         }
 
-    def _layout(self, entry: EntryPoint, descriptors: bool) -> Layout:
+    def _layout(self, entry: EntryPoint, descriptors: bool) -> PipelineLayout:
         """The layout for an entry's push constants and buffers; equal entries share one."""
         if descriptors:
             key = True, 8 * entry.params, entry.bindings
@@ -231,7 +231,7 @@ class ExecutableLoader:
                 self._layouts[key] = self._create_layout(*key)
             return self._layouts[key]
 
-    def _create_layout(self, descriptors: bool, size: int, buffers: int) -> Layout:
+    def _create_layout(self, descriptors: bool, size: int, buffers: int) -> PipelineLayout:
         pushed = buffers <= self._context.setup.limits["push_descriptors"]
         set_layout = ctypes.c_uint64(self._create_set_layout(buffers, pushed) if buffers else 0)
         constants = vk.VkPushConstantRange(stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT, offset=0, size=size)
@@ -246,7 +246,7 @@ class ExecutableLoader:
             lambda out: commands.vkCreatePipelineLayout(device, ctypes.byref(info), None, out),
             "creating a pipeline layout",
         )
-        return Layout(handle, set_layout.value, descriptors, pushed)
+        return PipelineLayout(handle, set_layout.value, descriptors, pushed)
 
     def _create_set_layout(self, buffers: int, pushed: bool) -> int:
         bindings = (vk.VkDescriptorSetLayoutBinding * buffers)(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mansard.cache import cache_directory, read_file, write_file
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.context import Context
+from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.results import check
 from mansard.drivers.vulkan.instance.snapshot import Snapshot
 
@@ -27,7 +27,7 @@ def cache_path(snapshot: Snapshot) -> Path:
 class PipelineCache:
     """A VkPipelineCache, filled from disk; `save` writes what pipelines made since have added."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: DeviceContext) -> None:
         self._context = context
         self._path = cache_path(context.snapshot)
         self._lock = threading.Lock()

@@ -35,7 +35,7 @@ CALLS = {
 """The Vulkan command behind every member of ``mn_vk_calls``, in its order."""
 
 
-class QueueOptionsStruct(ctypes.Structure):
+class VulkanQueueOptionsStruct(ctypes.Structure):
     """``mn_vk_options``."""
 
     _fields_ = (
@@ -74,7 +74,7 @@ class RecordingStruct(ctypes.Structure):
 
 _ptr, _u64, _i32 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32
 SIGNATURES: core_abi.Signatures = {
-    "mn_vk_queue_create": (_ptr, (ctypes.POINTER(QueueOptionsStruct),)),
+    "mn_vk_queue_create": (_ptr, (ctypes.POINTER(VulkanQueueOptionsStruct),)),
     "mn_vk_queue_core": (_ptr, (_ptr,)),
     "mn_vk_queue_release": (None, (_ptr,)),
     "mn_vk_queue_abandon": (None, (_ptr,)),

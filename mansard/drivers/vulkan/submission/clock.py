@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.context import Context
+from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.features import CALIBRATED_TIMESTAMPS
 from mansard.drivers.vulkan.instance.results import check
 from mansard.drivers.vulkan.instance.snapshot import enumerate_all
@@ -33,7 +33,7 @@ class DeviceClock:
     measured by ``sample``, which submits a timestamp and returns (ticks, host ns before, host ns after).
     """
 
-    def __init__(self, context: Context, sample: Callable[[], tuple[int, int, int]]) -> None:
+    def __init__(self, context: DeviceContext, sample: Callable[[], tuple[int, int, int]]) -> None:
         self._context = context
         self._sample = sample
         self._calibrated = CALIBRATED_TIMESTAMPS in context.setup.extensions and self._has_domains()

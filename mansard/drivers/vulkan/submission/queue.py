@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.context import Context
+from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.device_setup import describe_kind
 from mansard.drivers.vulkan.instance.queues import QueueSlot
 from mansard.drivers.vulkan.instance.results import check
-from mansard.drivers.vulkan.submission.bridge import QueueOptionsStruct, library
+from mansard.drivers.vulkan.submission.bridge import VulkanQueueOptionsStruct, library
 from mansard.drivers.vulkan.submission.recorder import VulkanCommandBuffer
 from mansard.errors import DeviceError
 from mansard.hal import core_abi, native
@@ -43,7 +43,7 @@ class DeviceQueue:
     """One queue of a device. Thread-safe. Work of its siblings is ordered by the device itself."""
 
     def __init__(
-        self, context: Context, slot: QueueSlot, label: str, sibling: DeviceQueue | None = None
+        self, context: DeviceContext, slot: QueueSlot, label: str, sibling: DeviceQueue | None = None
     ) -> None:
         self._context = context
         self.slot = slot
@@ -56,7 +56,7 @@ class DeviceQueue:
         queue = ctypes.c_void_p()
         commands.vkGetDeviceQueue(context.handle, slot.family, slot.index, ctypes.byref(queue))
         context.name(vk.VK_OBJECT_TYPE_QUEUE, queue.value or 0, label)
-        options = QueueOptionsStruct(
+        options = VulkanQueueOptionsStruct(
             label=label.encode(),
             device=context.handle,
             queue=queue,

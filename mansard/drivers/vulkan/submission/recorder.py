@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mansard.drivers.vulkan import vk
-from mansard.drivers.vulkan.instance.context import Context
+from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.queues import QueueSlot, can_time
 from mansard.drivers.vulkan.instance.results import check
 from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
@@ -26,7 +26,9 @@ from mansard.hal.device import CommandBuffer, ProfileRow
 class VulkanCommandBuffer(CommandBuffer):
     """A recorded VkCommandBuffer with everything it refers to."""
 
-    def __init__(self, recorder: Recorder, handle: int, labels: tuple[str, ...], query_pool: int) -> None:
+    def __init__(
+        self, recorder: CommandRecorder, handle: int, labels: tuple[str, ...], query_pool: int
+    ) -> None:
         self.recorder = recorder
         self.handle = handle
         self.keep: list[object] = []
@@ -74,7 +76,7 @@ class _Pools:
     sets: int = 0
 
 
-class Recorder:
+class CommandRecorder:
     """Records the command buffers of one queue, which takes some kinds of work (bits of `stream`).
 
     Thread-safe; the pool has one user at a time.
@@ -82,7 +84,7 @@ class Recorder:
 
     def __init__(
         self,
-        context: Context,
+        context: DeviceContext,
         slot: QueueSlot,
         kinds: int,
         encoder: Encoder,

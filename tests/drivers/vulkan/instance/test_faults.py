@@ -23,7 +23,7 @@ from mansard.drivers.vulkan import driver as driver_module
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.driver import VulkanDriver
 from mansard.drivers.vulkan.instance import faults, loader
-from mansard.drivers.vulkan.instance.faults import Faults
+from mansard.drivers.vulkan.instance.faults import InjectedFaults
 from mansard.drivers.vulkan.instance.restrict import limit_profile
 from mansard.errors import (
     DeviceError,
@@ -77,12 +77,12 @@ def use(compiled: CompiledModel) -> None:
 
 
 @pytest.fixture
-def watch() -> Iterator[Faults]:
+def watch() -> Iterator[InjectedFaults]:
     with faults.watching() as watch:
         yield watch
 
 
-def test_no_memory_at_each_creating_call_in_turn(compiled: CompiledModel, watch: Faults) -> None:
+def test_no_memory_at_each_creating_call_in_turn(compiled: CompiledModel, watch: InjectedFaults) -> None:
     use(compiled)
     calls = list(watch.calls)
     assert len(calls) > 15
@@ -101,7 +101,7 @@ def test_no_memory_at_each_creating_call_in_turn(compiled: CompiledModel, watch:
     assert not watch.live
 
 
-def test_a_pipeline_that_cannot_be_built(compiled: CompiledModel, watch: Faults) -> None:
+def test_a_pipeline_that_cannot_be_built(compiled: CompiledModel, watch: InjectedFaults) -> None:
     use(compiled)
     for number, name in enumerate(list(watch.calls)):
         if name not in ("vkCreateComputePipelines", "vkCreateShaderModule"):
@@ -223,7 +223,7 @@ def test_a_driver_that_lists_devices_and_fails(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("profile", ["mali-g720", "moltenvk"])
-def test_an_allocation_above_the_limit_profile(watch: Faults, profile: str) -> None:
+def test_an_allocation_above_the_limit_profile(watch: InjectedFaults, profile: str) -> None:
     device = vulkan_support.Variation(limits=profile).open()
     bounds = limit_profile(profile).limits
     limit = device.capabilities.max_allocation
@@ -264,7 +264,7 @@ def _with_heaps(device, heaps):
     return dataclasses.replace(context, snapshot=dataclasses.replace(context.snapshot, heaps=heaps))
 
 
-def test_counting_counts_what_is_alive(watch: Faults) -> None:
+def test_counting_counts_what_is_alive(watch: InjectedFaults) -> None:
     """The counters that the other tests trust."""
     device = vulkan_support.open_vulkan()
     context = device._context
