@@ -388,7 +388,6 @@ def test_an_interrupt_while_another_call_is_begun_is_delivered_to_both(make, mon
 
 def test_every_call_is_counted_once_and_leaves_nothing_behind(make):
     device = make()
-    # Bursts of many more calls than are admitted: some are refused, however fast the device is.
     model = bound(labelled("any"), device, max_in_flight=3, max_queued=4)
     rng = random.Random(7)
 
@@ -403,7 +402,12 @@ def test_every_call_is_counted_once_and_leaves_nothing_behind(make):
 
     async def main() -> None:
         for first in range(0, 400, 40):
-            await asyncio.gather(*(one(first + n) for n in range(40)))
+            # Every other burst meets a device that holds back its work: then some are refused, however fast it is.
+            device.gate.clear() if first % 80 else device.gate.set()
+            burst = asyncio.gather(*(one(first + n) for n in range(40)))
+            await settled()
+            device.gate.set()
+            await burst
 
     asyncio.run(main())
     admission, stats = model.bind()._calls.admission, model.stats
