@@ -34,9 +34,6 @@ bool mn_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t de
 /* The deadline of a timeout that starts now. */
 uint64_t mn_deadline(uint64_t timeout_ns);
 
-/* End the process: the core cannot go on, and going on would hang or corrupt. */
-_Noreturn void mn_fatal(const char *message);
-
 static inline void mn_spin_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

@@ -89,11 +89,6 @@ int mn_error(int code, const char *format, ...) {
     return code;
 }
 
-void mn_fatal(const char *message) {
-    fprintf(stderr, "mansard: %s\n", message);
-    abort();
-}
-
 /* ---- time ------------------------------------------------------------------------------------- */
 
 uint64_t mn_now(void) {

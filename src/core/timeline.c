@@ -8,6 +8,9 @@
 /* How long a host wait looks before it sleeps: about what a sleep and a wake-up cost. */
 #define WAIT_SPIN_NS 3000u
 
+/* Failures that a timeline has room for without another allocation. */
+#define FIRST_FAILURES 2
+
 typedef struct failure {
     uint64_t value;
     mn_status *status;
@@ -24,8 +27,10 @@ struct mn_timeline {
     int sleepers;                 /* threads in a host wait */
     mn_waiter *waiters;           /* by value, then by age */
     mn_waiter **waiters_end;      /* where the next waiter is linked */
-    failure *failures;            /* by value */
+    failure *failures;            /* by value; `first_failures` until there are more */
     size_t failure_capacity;
+    failure first_failures[FIRST_FAILURES];
+    uint64_t lost_from, lost_to;  /* points at or above lost_from failed, up to the highest that was signalled so */
     char label[];
 };
 
@@ -42,6 +47,9 @@ mn_timeline *mn_timeline_create(const char *label, uint64_t initial) {
     pthread_mutex_init(&timeline->lock, NULL);
     mn_cond_init(&timeline->changed);
     timeline->waiters_end = &timeline->waiters;
+    timeline->failures = timeline->first_failures;
+    timeline->failure_capacity = FIRST_FAILURES;
+    timeline->lost_from = UINT64_MAX;
     if (length) memcpy(timeline->label, label, length);
     return timeline;
 }
@@ -55,7 +63,7 @@ void mn_timeline_release(mn_timeline *timeline) {
     if (!timeline || atomic_fetch_sub_explicit(&timeline->refs, 1, memory_order_acq_rel) != 1) return;
     size_t count = atomic_load_explicit(&timeline->failure_count, memory_order_relaxed);
     for (size_t i = 0; i < count; i++) mn_status_release(timeline->failures[i].status);
-    free(timeline->failures);
+    if (timeline->failures != timeline->first_failures) free(timeline->failures);
     pthread_cond_destroy(&timeline->changed);
     pthread_mutex_destroy(&timeline->lock);
     free(timeline);
@@ -103,6 +111,10 @@ static mn_state locked_state(mn_timeline *timeline, uint64_t value, mn_status **
         if (status) *status = mn_status_retain(timeline->failures[index].status);
         return MN_POISONED;
     }
+    if (value >= timeline->lost_from) {
+        if (status) *status = mn_status_create(MN_OUT_OF_MEMORY, "the host had no memory to record a failure", 0);
+        return MN_POISONED;
+    }
     bool reached = value <= atomic_load_explicit(&timeline->current, memory_order_relaxed);
     return reached ? MN_REACHED : MN_PENDING;
 }
@@ -125,6 +137,7 @@ uint64_t mn_timeline_value(mn_timeline *timeline) {
     value = atomic_load_explicit(&timeline->current, memory_order_relaxed);
     size_t count = atomic_load_explicit(&timeline->failure_count, memory_order_relaxed);
     uint64_t failed = timeline->failures[count - 1].value;
+    if (timeline->lost_to > failed) failed = timeline->lost_to;
     pthread_mutex_unlock(&timeline->lock);
     return failed > value ? failed : value;
 }
@@ -211,16 +224,28 @@ void mn_timeline_signal(mn_timeline *timeline, uint64_t value) {
     mn_defer_leave(outermost);
 }
 
+static bool reserve_failure(mn_timeline *timeline, size_t count) {
+    if (count < timeline->failure_capacity) return true;
+    size_t capacity = 2 * count;
+    failure *failures = malloc(capacity * sizeof *failures);
+    if (!failures) return false;
+    memcpy(failures, timeline->failures, count * sizeof *failures);
+    if (timeline->failures != timeline->first_failures) free(timeline->failures);
+    timeline->failures = failures;
+    timeline->failure_capacity = capacity;
+    return true;
+}
+
 static void record_failure(mn_timeline *timeline, uint64_t value, mn_status *status) {
     size_t count = atomic_load_explicit(&timeline->failure_count, memory_order_relaxed);
     size_t index = failure_index(timeline, value, count);
     if (index < count && timeline->failures[index].value == value) return;
-    if (count == timeline->failure_capacity) {
-        size_t capacity = count ? 2 * count : 4;
-        failure *failures = realloc(timeline->failures, capacity * sizeof *failures);
-        if (!failures) mn_fatal("no memory to record the failure of a point");
-        timeline->failures = failures;
-        timeline->failure_capacity = capacity;
+    if (value >= timeline->lost_from || !reserve_failure(timeline, count)) {
+        /* No point may be taken for reached that failed: this one and all above it fail from now on. */
+        if (value < timeline->lost_from) timeline->lost_from = value;
+        if (value > timeline->lost_to) timeline->lost_to = value;
+        release_waiters(timeline, timeline->lost_from, UINT64_MAX);
+        return;
     }
     memmove(timeline->failures + index + 1, timeline->failures + index, (count - index) * sizeof *timeline->failures);
     timeline->failures[index] = (failure){value, mn_status_retain(status)};

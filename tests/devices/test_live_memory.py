@@ -120,6 +120,7 @@ def measure(path: Path, **options: object) -> dict:
     return report
 
 
+@pytest.mark.resident_memory
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("verify", ["code", "full"])
 def test_weights_are_used_where_the_file_is_mapped(artifact, verify):

@@ -190,6 +190,7 @@ def serve(devices: Devices, requests: int, seed: int) -> tuple[Counter[str], int
     return client.outcomes, grown
 
 
+@pytest.mark.resident_memory
 def test_requests_with_random_faults_leave_nothing_behind() -> None:
     completions()  # threads of the process, which stay
     devices = Devices.open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mansard.errors import MansardError, OutOfMemoryError
 from mansard.hal import Point, core_abi, native
 
 Callback = Callable[[], None]
@@ -39,7 +41,7 @@ class Completions:
         threading.Thread(target=self._run, name="mansard completions", daemon=True).start()
 
     def when(self, points: Sequence[Point], callback: Callback) -> None:
-        """Call ``callback`` on the completion thread when every point is complete. Never blocks.
+        """Call ``callback`` on the completion thread when every point is complete. Does not block.
 
         Without points the callback is called at once, by this thread.
         """
@@ -50,9 +52,25 @@ class Completions:
         with self._lock:
             self._watches[token] = _Watch(points, len(points), callback)
         for point in points:
-            native.check(
-                native.core.mn_completion_add(self._handle, point.semaphore.handle, point.value, token)
-            )
+            try:
+                native.check(
+                    native.core.mn_completion_add(self._handle, point.semaphore.handle, point.value, token)
+                )
+            except OutOfMemoryError:  # the work is under way, so its end must not be missed
+                self._wait_elsewhere(point, token)
+
+    def _wait_elsewhere(self, point: Point, token: int) -> None:
+        """Wait for a point that the core had no memory to watch: on a thread, or here where none starts."""
+        waiter = threading.Thread(target=self._wait, args=(point, token), name="mansard waiter", daemon=True)
+        try:
+            waiter.start()
+        except RuntimeError:
+            self._wait(point, token)
+
+    def _wait(self, point: Point, token: int) -> None:
+        with contextlib.suppress(MansardError):  # a failed point is complete too; `finish` raises its error
+            point.wait()
+        self._delivered(token)
 
     def _run(self) -> None:
         tokens = (ctypes.c_uint64 * _MAX_TOKENS)()

@@ -268,6 +268,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.resident_memory
 def test_ten_thousand_submissions_leave_memory_flat(cpu: Device) -> None:
     out = cpu.allocate(64)
     recorded = cpu.record([FillCommand(BufferRef(out), 64, 1)])
@@ -288,6 +289,7 @@ def test_ten_thousand_submissions_leave_memory_flat(cpu: Device) -> None:
     assert submit(10_000) - before < 1 << 20
 
 
+@pytest.mark.resident_memory
 def test_memory_is_given_back(cpu: Device) -> None:
     before = resident()
     for _ in range(20):

@@ -402,8 +402,9 @@ def test_every_call_is_counted_once_and_leaves_nothing_behind(make):
 
     async def main() -> None:
         for first in range(0, 400, 40):
-            # Every other burst meets a device that holds back its work: then some are refused, however fast it is.
-            device.gate.clear() if first % 80 else device.gate.set()
+            # Every other burst meets a device that holds back its work: some are refused, however fast it is.
+            if first % 80:
+                device.gate.clear()
             burst = asyncio.gather(*(one(first + n) for n in range(40)))
             await settled()
             device.gate.set()

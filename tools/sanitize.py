@@ -1,0 +1,159 @@
+"""Builds the native core under a sanitiser and runs tests with it; the exit code is 1 after any report.
+
+    python tools/sanitize.py [address] [undefined] [thread] [-- pytest arguments]
+
+Each sanitiser has a build of its own under ``build/sanitize/NAME``: the core compiled with
+``-fsanitize=NAME`` and a package ``mansard`` whose other entries are links to this checkout. The
+interpreter is not instrumented, so the sanitiser's runtime is preloaded.
+
+What counts as a report:
+
+- address: any error; and leaks at exit whose allocation has a frame of the core. The interpreter and the
+  software Vulkan driver keep memory until the process ends, which is nobody's leak.
+- undefined: any error (it is not recovered from).
+- thread: races with at least one access in the core. Interceptors called by modules that are not instrumented
+  are ignored; their locks are seen.
+
+Before its tests a sanitiser has to report a fault made on purpose (tests/native/sanitizer_probe.c) through
+the same interpreter: silence then means something.
+
+Without tests named, the conformance suites of all drivers and the tests of the core and the runtime run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from instrumented_core import EXTENSION, FLAGS, ROOT, build, compiler
+
+INSTRUMENTED = ("-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
+RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
+TESTS = ("tests/drivers", "tests/native", "tests/hal", "tests/runtime", "tests/devices")
+# Builds instrumented programs of its own, which cannot be started with another runtime preloaded.
+IGNORED = ("--ignore=tests/native/test_stress.py",)
+# Memory freed under the address sanitiser is kept for a while, so nothing is said of how much there is.
+SELECTED = {"address": ("-m", "not resident_memory")}
+OPTIONS = {
+    # `handle_segv=0`: tests install handlers of their own. C++ libraries that are loaded do not annotate all
+    # their containers. Freed memory is kept, so that a use after free is seen long afterwards.
+    "address": "detect_leaks=1:handle_segv=0:detect_container_overflow=0:quarantine_size_mb=512",
+    "undefined": "print_stacktrace=1",
+    "thread": "ignore_noninstrumented_modules=1:report_signal_unsafe=0:history_size=7",
+}
+VARIABLES = {"address": "ASAN_OPTIONS", "undefined": "UBSAN_OPTIONS", "thread": "TSAN_OPTIONS"}
+PROBE = ROOT / "tests" / "native" / "sanitizer_probe.c"
+
+
+def build_both(sanitiser: str) -> Path:
+    """Build the core and the probe; the folder to put on the path."""
+    folder = ROOT / "build" / "sanitize" / sanitiser
+    build(folder, [*INSTRUMENTED, f"-fsanitize={sanitiser}"])
+    command = [compiler(), *FLAGS, *INSTRUMENTED, f"-fsanitize={sanitiser}", str(PROBE)]
+    subprocess.run([*command, "-o", str(folder / "probe.so")], check=True)
+    return folder
+
+
+def runtime_library(sanitiser: str) -> str:
+    """The sanitiser's runtime as the compiler knows it."""
+    name = RUNTIMES[sanitiser]
+    path = subprocess.run(
+        [compiler(), f"-print-file-name={name}"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    if not Path(path).is_absolute():
+        sys.exit(f"sanitize: {compiler()} has no {name}: install the sanitiser runtimes of the compiler")
+    return path
+
+
+def environment(sanitiser: str, folder: Path) -> dict[str, str]:
+    """The environment of the tests."""
+    options = f"{OPTIONS[sanitiser]}:log_path={folder / 'report'}"
+    if sanitiser == "thread":
+        options += ":exitcode=0"
+    return {
+        **os.environ,
+        "LD_PRELOAD": runtime_library(sanitiser),
+        VARIABLES[sanitiser]: options,
+        "LSAN_OPTIONS": "exitcode=0:max_leaks=0:report_objects=0",
+        # Python's own allocator would hide what it hands out.
+        "PYTHONMALLOC": "malloc",
+        "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
+    }
+
+
+def reports(sanitiser: str, folder: Path) -> list[str]:
+    """What the sanitiser wrote that is the core's doing."""
+    texts = [path.read_text(errors="replace") for path in sorted(folder.glob("report.*"))]
+    blocks: list[str] = []
+    for text in texts:
+        for block in re.split(r"\n(?=(?:Direct|Indirect) leak of |={18}\n|SUMMARY)", text):
+            if "leak of " in block:
+                concerned = any(
+                    frame in block for frame in (EXTENSION, "/src/core/", "/src/cpu/", "/src/vulkan/")
+                )
+            elif "detected memory leaks" in block or block.startswith("SUMMARY"):
+                concerned = False
+            else:
+                concerned = "Sanitizer" in block or "runtime error" in block
+            if concerned:
+                blocks.append(block.strip())
+    return blocks
+
+
+def check_probe(sanitiser: str, folder: Path, variables: dict[str, str]) -> None:
+    """Exit unless the sanitiser reports the probe's fault."""
+    library = folder / "probe.so"
+    code = f"import ctypes; ctypes.CDLL({str(library)!r}).probe_{sanitiser}()"
+    subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, check=False)
+    written = list(folder.glob("report.*"))
+    if not any(f"probe_{sanitiser}" in path.read_text(errors="replace") for path in written):
+        sys.exit(f"sanitize: the {sanitiser} sanitiser does not report a fault made on purpose")
+    for path in written:
+        path.unlink()
+
+
+def run(sanitiser: str, arguments: Sequence[str]) -> bool:
+    """Build, run the tests, print the reports; True when tests passed and nothing was reported."""
+    folder = build_both(sanitiser)
+    variables = environment(sanitiser, folder)
+    check_probe(sanitiser, folder, variables)
+    tests = list(arguments) if any(not a.startswith("-") for a in arguments) else [*TESTS, *arguments]
+    plugins = ["-p", "no:cacheprovider", "-p", "no:benchmark"]
+    selection = [*IGNORED, *SELECTED.get(sanitiser, ())]
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, *selection, *tests]
+    code = subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode
+    messages = reports(sanitiser, folder)
+    for message in messages:
+        print(f"\n{'-' * 80}\n{message}")
+    print(f"sanitize: {sanitiser}: pytest ended with {code}, {len(messages)} reports of the core", flush=True)
+    return code == 0 and not messages
+
+
+def main() -> int:
+    """Run each sanitiser asked for in turn."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sanitisers", nargs="*", metavar="address|undefined|thread", default=[])
+    arguments, rest = _split(sys.argv[1:])
+    chosen = parser.parse_args(arguments).sanitisers or list(RUNTIMES)
+    for name in chosen:
+        if name not in RUNTIMES:
+            parser.error(f"{name!r} is not one of {', '.join(RUNTIMES)}")
+    results = [run(name, rest) for name in chosen]
+    return 0 if all(results) else 1
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What stands before and after ``--``."""
+    if "--" not in arguments:
+        return list(arguments), []
+    at = list(arguments).index("--")
+    return list(arguments[:at]), list(arguments[at + 1 :])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
