@@ -10,11 +10,12 @@ import functools
 import hashlib
 import os
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from mansard.atomic_write import PREFIX, SUFFIX, remove_abandoned, replacing
 
 _MAGIC = b"mansard cache 1\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -51,14 +52,8 @@ def write_file(path: Path, data: bytes) -> None:
     error."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}", suffix=".tmp")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(data).digest() + data)
-            Path(temporary).replace(path)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replacing(path, mode=0o600) as file:
+            file.write(_MAGIC + hashlib.sha256(data).digest() + data)
 
 
 @dataclass
@@ -103,7 +98,8 @@ class Folder:
             self._written += len(data)
 
     def trim(self) -> None:
-        """If the limit is exceeded, remove the least recently used files until a tenth of it is free.
+        """If the limit is exceeded, remove the least recently used files until a tenth of it is free; and
+        remove what killed processes have left.
 
         Does nothing after runs that wrote nothing.
         """
@@ -112,7 +108,11 @@ class Folder:
                 return
             self._written = 0
         files = []
+        for folder in self.path.glob("*/"):
+            remove_abandoned(folder)
         for path in self.path.glob("*/*"):
+            if path.name.startswith(PREFIX) and path.name.endswith(SUFFIX):
+                continue  # another process is writing it
             with contextlib.suppress(OSError):
                 status = path.stat()
                 files.append((status.st_mtime, status.st_size, path))

@@ -215,6 +215,8 @@ def _evaluate_atom(atom: Atom, values: Mapping[str, int]) -> int:
     if isinstance(atom, Dim):
         return values[atom.name]
     a, b = (arg.evaluate(values) for arg in atom.args)
+    if b == 0 and atom.op in ("floordiv", "mod"):
+        raise ShapeContractError(f"{atom} divides by 0 where {atom.args[1]} is 0")
     return {"floordiv": lambda: a // b, "mod": lambda: a % b,
             "min": lambda: min(a, b), "max": lambda: max(a, b)}[atom.op]()  # fmt: skip
 
@@ -407,11 +409,23 @@ def parse(text: str | int, symbols: Mapping[str, Dim]) -> DimLike:
     """Parse the result of ``str(expr)``. Raises ArtifactError for any other text."""
     if isinstance(text, int):
         return text
+    if len(text) > _MAX_TEXT:
+        raise ArtifactError(f"not a dim expression: {_shown(text)} has {len(text)} characters")
     try:
         tree = ast.parse(text, mode="eval").body
-    except SyntaxError as error:
-        raise ArtifactError(f"not a dim expression: {text!r}") from error
-    return simplify(_parse_node(tree, symbols, text))
+        return simplify(_parse_node(tree, symbols, text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ArtifactError(f"not a dim expression: {_shown(text)}") from error
+
+
+_MAX_TEXT = 10_000
+"""Characters of an expression: dims of models have some dozens."""
+_MAX_TERMS = 1_000
+"""Terms of a product while it is read, so that a short text cannot take hours."""
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:80]}…")
 
 
 def _parse_node(node: ast.expr, symbols: Mapping[str, Dim], text: str) -> DimLike:
@@ -423,14 +437,20 @@ def _parse_node(node: ast.expr, symbols: Mapping[str, Dim], text: str) -> DimLik
         return -_parse_node(node.operand, symbols, text)
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
         left = to_expr(_parse_node(node.left, symbols, text))
-        right = _parse_node(node.right, symbols, text)
-        return left + right if isinstance(node.op, ast.Add) else left * right
+        right = to_expr(_parse_node(node.right, symbols, text))
+        if isinstance(node.op, ast.Add):
+            return left + right
+        if len(left.terms) * len(right.terms) > _MAX_TERMS:
+            raise ArtifactError(f"not a dim expression: {_shown(text)} has too many terms")
+        return left * right
     if (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in _FUNCTIONS
         and len(node.args) == 2
     ):
-        a, b = (_parse_node(arg, symbols, text) for arg in node.args)
-        return _FUNCTIONS[node.func.id](simplify(a), simplify(b))
-    raise ArtifactError(f"not a dim expression: {text!r}")
+        a, b = (simplify(_parse_node(arg, symbols, text)) for arg in node.args)
+        if node.func.id in ("floordiv", "mod") and isinstance(b, int) and b < 1:
+            raise ArtifactError(f"not a dim expression: {_shown(text)} divides by {b}")
+        return _FUNCTIONS[node.func.id](a, b)
+    raise ArtifactError(f"not a dim expression: {_shown(text)}")

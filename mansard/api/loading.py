@@ -17,6 +17,7 @@ def load(
     devices: Devices = None,
     *,
     verify: Verify = "code",
+    copy: bool = False,
     max_in_flight: int = MAX_IN_FLIGHT,
     max_queued: int | None = MAX_QUEUED,
 ) -> Model:
@@ -26,14 +27,18 @@ def load(
     slot of its driver, or a mapping ``{"vulkan": "vulkan:1"}``; slots that are not named get the first
     device that can run their code.
     Plan and code are always checked against their hashes. Weights are mapped from the file and paged in
-    as kernels read them, so their hashes are checked on request only: ``verify="full"`` (or True).
+    as kernels read them, so their hashes are checked on request only: ``verify="full"`` (or True). While a
+    mapped model is open its file must not be written to or truncated: results would be wrong, or the process
+    would be ended by SIGBUS. Replacing it by renaming another file over it, as `Model.save` and package
+    managers do, and removing it are safe. ``copy=True`` reads all of it into memory first, after which it may
+    be written to as well (docs/files.md).
     ``max_in_flight`` bounds how many calls run at a time, ``max_queued`` (None: unbounded) how many others
     may wait; one more raises QueueFullError.
 
     Raises ArtifactError for a file that is truncated, altered, foreign or too new, before anything of
     it is used, and TargetMismatchError naming target and devices present when no device fits.
     """
-    plan, resources = read_artifact(path, verify)
+    plan, resources = read_artifact(path, verify, copy=copy)
     model = Model(plan, resources, devices, max_in_flight=max_in_flight, max_queued=max_queued)
     model.bind()
     return model

@@ -10,18 +10,17 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-import mmap
 import os
 import re
 import struct
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mansard.artifact.directory import STORED, DirectoryEntry, DirectoryError, read_directory
+from mansard.artifact.mapped_file import MappedFile, as_path
 from mansard.errors import ArtifactError
 from mansard.plan.plan import FORMAT_VERSION
 
@@ -32,7 +31,7 @@ HASH_CHUNK = 32 << 20
 """Large entries are hashed in parts of this size as well, so that they can be checked by several threads."""
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 
-_COMMENT = re.compile(rb"mansard-artifact (\d+) sha256:([0-9a-f]{64})")
+_COMMENT = re.compile(rb"mansard-artifact (\d{1,9}) sha256:([0-9a-f]{64})")
 _LEAN_BYTES = 4 << 20  # what the plain C code of the interpreter hashes in about 10 ms
 _PIECE_BYTES = 1 << 20
 
@@ -40,15 +39,24 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Container:
-    """An opened artifact file, mapped. Entries are verified one by one (`verify`) before use."""
+    """An opened artifact file, mapped or (``copy``) in memory. Entries are checked one by one before use.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self._mapping = _map(self.path)
-        self.data: Bytes = np.frombuffer(self._mapping, dtype=np.uint8)
+    `hold` and `verify` are for what is needed at once, `verify` alone for what stays on disk until then.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, copy: bool = False) -> None:
+        self._file = MappedFile(as_path(path), copy=copy)
+        self.path = self._file.path
+        self.data: Bytes = self._file.data
+        self._held: dict[str, Bytes] = {}
         self._spans = self._directory()
         self.manifest = self._manifest()
         self._check_table()
+
+    @property
+    def copied(self) -> bool:
+        """Whether the whole file was read into memory, rather than mapped."""
+        return self._file.copied
 
     @property
     def names(self) -> list[str]:
@@ -56,58 +64,85 @@ class Container:
         return [name for name in self._spans if name != MANIFEST]
 
     def entry(self, name: str) -> Bytes:
-        """The bytes of an entry, mapped from the file; writes to them stay private to the process."""
+        """The bytes of an entry: those held, else those of the file; writes to them stay private to the
+        process."""
         if name not in self._spans:
             raise ArtifactError(f"{self.path} lacks the entry {name!r}; it was altered")
         start, size = self._spans[name]
-        return self.data[start : start + size]
+        return self._held[name] if name in self._held else self.data[start : start + size]
+
+    def hold(self, names: Iterable[str]) -> None:
+        """Read entries into memory, so that what is checked is what is used even if the file changes."""
+        for name in names:
+            if not self.copied:
+                self._held[name] = self._file.read(*self._spans[name])
+
+    def check_unchanged(self) -> None:
+        """Raise ArtifactError if the file was written to since it was opened (`MappedFile`)."""
+        self._file.check_unchanged()
 
     def verify(self, names: Iterable[str]) -> None:
         """Compare entries with the hashes of the manifest; raises ArtifactError naming an altered one.
 
-        What was read is let go of again piece by piece, so that checking gigabytes takes no memory; private
-        changes to the entries are lost with it.
+        What was read of the file is let go of again piece by piece, so that checking gigabytes takes no
+        memory; private changes to the entries are lost with it.
         """
         work: list[tuple[str, int, int, str]] = []
         for name in names:
-            (start, size), record = self._spans[name], self.manifest["entries"][name]
+            size, record = self._spans[name][1], self.manifest["entries"][name]
             chunks = record.get("chunks")
             if chunks is None:
-                work.append((name, start, start + size, record["sha256"]))
+                work.append((name, 0, size, record["sha256"]))
                 continue
             if not isinstance(chunks, list) or len(chunks) != -(-size // HASH_CHUNK):
                 raise ArtifactError(f"{self.path}: entry {name!r} has a broken record in the manifest")
-            ends = [start + min(size, (i + 1) * HASH_CHUNK) for i in range(len(chunks))]
-            begins = [start + i * HASH_CHUNK for i in range(len(chunks))]
-            work += [(name, *part) for part in zip(begins, ends, chunks, strict=True)]
-        if sum(end - begin for _, begin, end, _ in work) < _LEAN_BYTES:
-            digests = [_lean_sha256(self.data[begin:end]) for _, begin, end, _ in work]
-        else:
-            digests = self._digests([(begin, end) for _, begin, end, _ in work])
-        for (name, _, _, digest), seen in zip(work, digests, strict=True):
-            if seen != digest:
-                raise ArtifactError(f"{self.path} was altered: entry {name!r} does not match its hash")
+            begins = range(0, size, HASH_CHUNK)
+            work += [(name, at, min(size, at + HASH_CHUNK), c) for at, c in zip(begins, chunks, strict=True)]
+        self._compare(work)
+
+    def verify_header(self, name: str) -> int:
+        """Check the first part of an entry on its own, and return its bytes: what its record describes as
+        ``header``; in an artifact of an earlier version, which has none, the first `HASH_CHUNK`."""
+        size, record = self._spans[name][1], self.manifest["entries"][name]
+        start = record.get("header", _first_chunk(record, size))
+        if (
+            not isinstance(start, dict)
+            or type(start.get("size")) is not int
+            or not 0 <= start["size"] <= size
+        ):
+            raise ArtifactError(f"{self.path}: entry {name!r} has a broken record in the manifest")
+        self._compare([(name, 0, start["size"], str(start.get("sha256")))])
+        return int(start["size"])
 
     def let_go(self, names: Iterable[str]) -> None:
         """Give back the memory of entries; they are read from the file again when they are needed."""
         for name in names:
-            begin, size = self._spans[name]
-            end = (begin + size) // mmap.PAGESIZE * mmap.PAGESIZE
-            if begin % mmap.PAGESIZE == 0 and end > begin:
-                self._mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+            self._held.pop(name, None)
+            self._file.let_go(*self._spans[name])
 
-    def _digests(self, ranges: Sequence[tuple[int, int]]) -> list[str]:
-        """The SHA-256 of ranges of the file, several at a time."""
+    def _compare(self, work: Sequence[tuple[str, int, int, str]]) -> None:
+        """Compare ranges of entries (name, begin, end) with their SHA-256."""
+        if sum(end - begin for _, begin, end, _ in work) < _LEAN_BYTES:
+            digests = [_lean_sha256(self.entry(name)[begin:end]) for name, begin, end, _ in work]
+        else:
+            digests = self._digests([(name, begin, end) for name, begin, end, _ in work])
+        for (name, _, _, digest), seen in zip(work, digests, strict=True):
+            if seen != digest:
+                raise ArtifactError(f"{self.path} was altered: entry {name!r} does not match its hash")
+
+    def _digests(self, ranges: Sequence[tuple[str, int, int]]) -> list[str]:
+        """The SHA-256 of ranges of entries, several at a time."""
         import hashlib
         from concurrent.futures import ThreadPoolExecutor
 
-        def digest(span: tuple[int, int]) -> str:
-            state = hashlib.sha256()
-            for begin in range(*span, _PIECE_BYTES):
-                end = min(begin + _PIECE_BYTES, span[1])
-                state.update(self.data[begin:end].data)
-                if begin % mmap.PAGESIZE == 0 and end - begin == _PIECE_BYTES:  # whole pages only
-                    self._mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+        def digest(part: tuple[str, int, int]) -> str:
+            name, first, last = part
+            state, data = hashlib.sha256(), self.entry(name)
+            for begin in range(first, last, _PIECE_BYTES):
+                end = min(begin + _PIECE_BYTES, last)
+                state.update(data[begin:end].data)
+                if name not in self._held and end - begin == _PIECE_BYTES:  # whole pages only
+                    self._file.let_go(self._spans[name][0] + begin, end - begin)
             return state.hexdigest()
 
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
@@ -151,13 +186,15 @@ class Container:
             raise ArtifactError(f"{self.path} was altered: entry {MANIFEST!r} does not match its hash")
         try:
             manifest = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError, MemoryError) as error:
             raise ArtifactError(f"{self.path}: the manifest is not JSON") from error
         if not isinstance(manifest, dict) or not isinstance(manifest.get("entries"), dict):
             raise ArtifactError(f"{self.path}: the manifest lists no entries")
         return manifest
 
     def _check_version(self, version: int) -> None:
+        if version < 1:
+            raise ArtifactError(f"{self.path} was altered: there is no format {version}")
         if version > FORMAT_VERSION:
             raise ArtifactError(
                 f"{self.path} was made by a newer Mansard (format {version}; this one reads up to "
@@ -172,25 +209,20 @@ class Container:
             raise ArtifactError(f"{self.path} was altered: it {what} {name!r}")
         for name, record in entries.items():
             size = self._spans[name][1]
-            if not isinstance(record, dict) or not isinstance(record.get("sha256"), str):
+            well_formed = isinstance(record, dict) and isinstance(record.get("sha256"), str)
+            if not well_formed or type(record.get("size")) is not int:
                 raise ArtifactError(f"{self.path}: entry {name!r} has a broken record in the manifest")
-            if record.get("size") != size:
+            if record["size"] != size:
                 raise ArtifactError(
-                    f"{self.path} was altered: entry {name!r} has {size} bytes, not {record.get('size')}"
+                    f"{self.path} was altered: entry {name!r} has {size} bytes, not {record['size']}"
                 )
 
 
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if size == 0:
-                raise ArtifactError(f"{path} is empty, not a Mansard artifact")
-            # Copy on write: pages stay shared with the file, and drivers that only import writable
-            # memory can still use them in place.
-            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
-    except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
+def _first_chunk(record: Mapping[str, Any], size: int) -> dict[str, Any]:
+    chunks = record.get("chunks")
+    if isinstance(chunks, list) and chunks:
+        return {"size": min(size, HASH_CHUNK), "sha256": chunks[0]}
+    return {"size": size, "sha256": record["sha256"]}
 
 
 def _has_magic(data: Bytes) -> bool:

@@ -7,7 +7,6 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from mansard.artifact import weights as weight_file
@@ -51,8 +50,16 @@ class Resources(abc.ABC):
     def load(self, spec: WeightSpec) -> Bytes:
         """The bytes of one weight."""
 
+    @property
+    def place(self) -> str:
+        """Where weights lie that are used in place, for the memory ledger."""
+        return "memory of the frontend"
+
     def settle(self) -> None:  # noqa: B027  # memory resources have nothing to let go of
-        """Executables are loaded: let go of pages that were only needed for that."""
+        """Executables are loaded: let go of what was only needed for that."""
+
+    def check_unchanged(self) -> None:  # noqa: B027  # nobody else can change memory resources
+        """Raise ArtifactError if the file behind the resources was written to; cheap, and not sure to."""
 
     def sources(self) -> bytes | None:
         """What the kernels were made from, in the compiler's form; None when it was not kept."""
@@ -97,61 +104,89 @@ class MemoryResources(Resources):
 
 
 class FileResources(Resources):
-    """What an artifact file holds, mapped."""
+    """What an artifact file holds, mapped or copied. Every read of it raises ArtifactError if the file was
+    written to since it was opened."""
 
     def __init__(self, container: Container) -> None:
         self._container: Container | None = container
+        self._place = "memory" if container.copied else "mapped file"
         self._data: Bytes | None = None
         self._offsets: dict[str, tuple[int, int]] = {}
         if WEIGHTS_ENTRY in container.names:
+            checked = container.verify_header(WEIGHTS_ENTRY)
             entry = container.entry(WEIGHTS_ENTRY)
-            start, self._offsets = weight_file.parse_header(entry)
+            start, self._offsets = weight_file.parse_header(entry[:checked], entry.size)
             self._data = entry[start:]
 
+    @property
+    def place(self) -> str:
+        """The mapped file, or memory."""
+        return self._place
+
+    def check_weights(self, wanted: Iterable[WeightSpec]) -> None:
+        """Raise ArtifactError unless the file has every weight of a plan, in the size the plan gives it."""
+        for spec in wanted:
+            self._span(spec)
+
     def code(self, entry: str) -> bytes | memoryview:
-        """The blob of an executable, mapped from the file."""
-        if self._container is None:
-            raise ArtifactError("the artifact is closed")
-        return self._container.entry(entry).data.toreadonly()
+        """The blob of an executable."""
+        return self._opened().entry(entry).data.toreadonly()
 
     def blocks(self, wanted: Sequence[WeightSpec]) -> list[WeightBlock]:
         """The data part of the weights entry as one block."""
         if not wanted:
             return []
-        for spec in wanted:
-            self.load(spec)
-        assert self._data is not None  # load() found the weights in it
-        return [WeightBlock(self._data, {spec.entry: self._offsets[spec.entry][0] for spec in wanted})]
+        self._opened()
+        offsets = {spec.entry: self._span(spec)[0] for spec in wanted}
+        assert self._data is not None  # it holds the weights
+        return [WeightBlock(self._data, offsets)]
 
     def load(self, spec: WeightSpec) -> Bytes:
-        """The bytes of one weight, mapped from the file."""
-        if self._container is None:
-            raise ArtifactError("the artifact is closed")
-        span = self._offsets.get(spec.entry)
-        if self._data is None or span is None:
-            raise ArtifactError(f"the artifact lacks the weight {spec.entry!r} ({spec.source})")
-        if span[1] - span[0] != weight_file.weight_bytes(spec):
-            raise ArtifactError(f"weight {spec.entry!r} does not have the size the plan gives it")
-        return self._data[span[0] : span[1]]
+        """The bytes of one weight."""
+        self._opened()
+        first, last = self._span(spec)
+        assert self._data is not None  # it holds the weight
+        return self._data[first:last]
 
     def settle(self) -> None:
-        """Unmap what loading has read: the plan, executables, directory and headers; weights stay."""
+        """Free or unmap what loading has read: the plan, executables, directory and headers; weights stay."""
         if self._container is not None:
             self._container.let_go(name for name in self._container.names if name != WEIGHTS_ENTRY)
 
+    def check_unchanged(self) -> None:
+        """Raise ArtifactError if the file was written to since it was opened."""
+        if self._container is not None:
+            self._container.check_unchanged()
+
     def sources(self) -> bytes | None:
         """What the artifact holds."""
-        if self._container is None:
-            raise ArtifactError("the artifact is closed")
-        if SOURCES_ENTRY not in self._container.names:
+        container = self._opened()
+        if SOURCES_ENTRY not in container.names:
             return None
-        self._container.verify([SOURCES_ENTRY])
-        return self._container.entry(SOURCES_ENTRY).tobytes()
+        container.hold([SOURCES_ENTRY])
+        container.verify([SOURCES_ENTRY])
+        content = container.entry(SOURCES_ENTRY).tobytes()
+        container.let_go([SOURCES_ENTRY])
+        return content
 
     def close(self) -> None:
         """Drop the mapping."""
         self._container = self._data = None
         self._offsets = {}
+
+    def _opened(self) -> Container:
+        if self._container is None:
+            raise ArtifactError("the artifact is closed")
+        self._container.check_unchanged()
+        return self._container
+
+    def _span(self, spec: WeightSpec) -> tuple[int, int]:
+        span = self._offsets.get(spec.entry)
+        if span is None:
+            raise ArtifactError(f"the artifact lacks the weight {spec.entry!r} ({spec.source})")
+        if span[1] - span[0] != weight_file.weight_bytes(spec):
+            raise ArtifactError(f"weight {spec.entry!r} does not have the size the plan gives it")
+        return span
 
 
 class _Meter:
@@ -197,32 +232,39 @@ def write_artifact(
             report.advance(len(blob))
         if weights:
             loads = ((spec, functools.partial(resources.load, spec)) for spec in weights)
-            writer.add(WEIGHTS_ENTRY, report.passing(weight_file.chunks(layout, loads)), layout.size)
+            parts = report.passing(weight_file.chunks(layout, loads))
+            writer.add(WEIGHTS_ENTRY, parts, layout.size, header=layout.header)
         report.advance(len(text))
         writer.finish({"name": plan.name, "info": dict(plan.info)})
 
 
-def read_artifact(path: str | os.PathLike[str], verify: Verify = "code") -> tuple[Plan, FileResources]:
+def read_artifact(
+    path: str | os.PathLike[str], verify: Verify = "code", *, copy: bool = False
+) -> tuple[Plan, FileResources]:
     """Open an artifact; no plan and no code of it is used before its hash holds.
 
-    The structure of the file, the plan and every executable are always checked. Weights stay on disk
-    until a kernel reads them, and sources until the model is tuned: ``verify="full"`` reads and checks
-    them too, about a second for every few gigabytes.
+    The structure of the file, the plan, every executable and where the weights lie are always checked.
+    Weights stay on disk until a kernel reads them, and sources until the model is tuned: ``verify="full"``
+    reads and checks them too, about a second for every few gigabytes. With ``copy`` all of the file is read
+    into memory, and what happens to it afterwards does not matter.
     Raises ArtifactError saying whether the file is truncated, altered, foreign or too new.
     """
-    if verify not in ("full", "code", True, False):
+    if not isinstance(verify, (str, bool)) or verify not in ("full", "code", True, False):
         raise ArtifactError(f"verify is {verify!r}; it can be 'full' (or True) or 'code' (or False)")
-    if not Path(path).exists():
-        raise ArtifactError(f"there is no file {path}")
-    container = Container(path)
-    full = verify in ("full", True)
-    later = () if full else (WEIGHTS_ENTRY, SOURCES_ENTRY)
-    container.verify(name for name in container.names if name not in later)
+    if not isinstance(copy, bool):
+        raise ArtifactError(f"copy is {copy!r}; it can be True or False")
+    container = Container(path, copy=copy)
+    now = [name for name in container.names if name not in (WEIGHTS_ENTRY, SOURCES_ENTRY)]
+    container.hold(now)
+    container.verify(container.names if verify in ("full", True) else now)
     plan = plan_from_json(container.entry(PLAN_ENTRY).tobytes())
     check_plan(plan)
     for entry in _code_entries(plan):
         container.entry(entry)
-    return plan, FileResources(container)
+    resources = FileResources(container)
+    resources.check_weights(weight for p in plan.with_variants() for weight in p.weights)
+    container.check_unchanged()
+    return plan, resources
 
 
 def _code_entries(plan: Plan) -> list[str]:

@@ -8,8 +8,9 @@ bytes. Tensors start at multiples of `TENSOR_ALIGNMENT`, the data part and its e
 from __future__ import annotations
 
 import json
+import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +51,9 @@ class WeightLayout:
 
 def weight_bytes(spec: WeightSpec) -> int:
     """Storage bytes of a weight (packed for sub-byte types)."""
-    elements = int(np.prod(spec.shape, dtype=np.int64))
-    return (elements * spec.dtype.bits + 7) // 8
+    if any(size < 0 for size in spec.shape):
+        raise ArtifactError(f"weight {spec.entry!r} has the impossible shape {list(spec.shape)}")
+    return (math.prod(spec.shape) * spec.dtype.bits + 7) // 8
 
 
 def lay_out(specs: Sequence[WeightSpec]) -> WeightLayout:
@@ -129,27 +131,40 @@ def _pack_nibbles(flat: npt.NDArray[np.generic]) -> Bytes:
     return packed
 
 
-def parse_header(entry: Bytes) -> tuple[int, dict[str, tuple[int, int]]]:
+def parse_header(head: Bytes, size: int) -> tuple[int, dict[str, tuple[int, int]]]:
     """The start of the data part, and (offset, end) within it by weight name.
 
-    Raises ArtifactError when the header is not one that `lay_out` could have made.
+    ``head`` is the start of an entry of ``size`` bytes, with all of its header. Raises ArtifactError when the
+    header is not one that `lay_out` could have made: tensors lie one after another, as in every safetensors
+    file, and fill the data part.
     """
-    if entry.size < 8:
+    if head.size < 8:
         raise ArtifactError("the weights entry is too short for a safetensors header")
-    (length,) = struct.unpack("<Q", entry[:8].tobytes())
+    (length,) = struct.unpack("<Q", head[:8].tobytes())
     start = 8 + length
-    if start > entry.size:
+    if start > head.size:
         raise ArtifactError("the weights entry is shorter than its safetensors header says")
     try:
-        table = json.loads(entry[8:start].tobytes())
-        ranges = {
-            name: (int(item["data_offsets"][0]), int(item["data_offsets"][1]))
-            for name, item in table.items()
-            if name != "__metadata__" and not name.startswith(PAD_PREFIX)
-        }
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        table = json.loads(head[8:start].tobytes())
+        spans = {name: _offsets(item) for name, item in table.items() if name != "__metadata__"}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
         raise ArtifactError(f"the weights entry has no valid safetensors header: {error}") from error
-    for name, (first, last) in ranges.items():
-        if not 0 <= first <= last <= entry.size - start:
+    position = 0
+    for name, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
+        if first > last or last > size - start:
             raise ArtifactError(f"weight {name!r} lies outside the weights entry")
-    return start, ranges
+        if first != position:
+            raise ArtifactError(
+                f"weight {name!r} starts at byte {first}, where the one before ends at {position}"
+            )
+        position = last
+    if position != size - start:
+        raise ArtifactError(f"the weights end at byte {position} of {size - start}")
+    return start, {name: span for name, span in spans.items() if not name.startswith(PAD_PREFIX)}
+
+
+def _offsets(item: Mapping[str, Any]) -> tuple[int, int]:
+    first, last = item["data_offsets"]
+    if type(first) is not int or type(last) is not int:
+        raise TypeError(f"the offsets {first!r} and {last!r} are not integers")
+    return first, last

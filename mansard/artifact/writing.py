@@ -7,14 +7,14 @@ import hashlib
 import json
 import os
 import struct
-import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from mansard.artifact.container import HASH_CHUNK, LOCAL_HEADER, MAGIC, MANIFEST, PAGE
+from mansard.artifact.mapped_file import as_path
+from mansard.atomic_write import replacing
 from mansard.errors import ArtifactError
 from mansard.plan.plan import FORMAT_VERSION
 
@@ -35,11 +35,20 @@ class ContainerWriter:
         self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True)
         self._entries: dict[str, dict[str, Any]] = {}
 
-    def add(self, name: str, parts: Iterable[bytes | memoryview], size: int) -> None:
-        """Write one entry of ``size`` bytes from consecutive parts."""
+    def add(
+        self, name: str, parts: Iterable[bytes | memoryview], size: int, header: bytes | None = None
+    ) -> None:
+        """Write one entry of ``size`` bytes from consecutive parts.
+
+        ``header``, with which the parts begin, gets a hash of its own: it is checked at every load, also
+        where the rest of the entry is not.
+        """
         if name in self._entries or name == MANIFEST:
             raise ArtifactError(f"entry {name!r} is written twice")
         self._write(name, parts, size)
+        if header is not None:
+            digest = hashlib.sha256(header).hexdigest()
+            self._entries[name]["header"] = {"size": len(header), "sha256": digest}
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
         """Write the manifest, to which the table of entries is added, and the ZIP directory."""
@@ -84,10 +93,9 @@ class ContainerWriter:
 @contextlib.contextmanager
 def create(path: str | os.PathLike[str]) -> Iterator[ContainerWriter]:
     """A writer whose file appears under ``path`` only when everything was written."""
-    target = Path(path)
-    scratch = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    target = as_path(path)
     try:
-        with scratch.open("w+b") as stream:
+        with replacing(target, durable=True) as stream:
             writer = ContainerWriter(stream)
             try:
                 mark = f"{FORMAT_VERSION}\n".encode()
@@ -95,13 +103,8 @@ def create(path: str | os.PathLike[str]) -> Iterator[ContainerWriter]:
                 yield writer
             finally:
                 writer.close()
-            stream.flush()
-            os.fsync(stream.fileno())
-        scratch.replace(target)
     except OSError as error:
-        raise ArtifactError(f"{target} could not be written: {error}") from error
-    finally:
-        scratch.unlink(missing_ok=True)
+        raise ArtifactError(f"{target} could not be written: {error.strerror or error}") from error
 
 
 def _padding(start: int) -> bytes:

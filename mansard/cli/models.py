@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -56,7 +56,7 @@ def open_model(
     """
     import mansard
 
-    options = {} if in_flight is None else {"max_in_flight": in_flight}
+    options: dict[str, Any] = {} if in_flight is None else {"max_in_flight": in_flight}
     return mansard.load(path, devices=list(devices) if devices else None, verify=verify, **options)
 
 

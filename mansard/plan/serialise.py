@@ -20,7 +20,7 @@ from typing import Any
 from mansard import dims
 from mansard.dims import Dim, Expr
 from mansard.dtypes import DType
-from mansard.errors import ArtifactError
+from mansard.errors import ArtifactError, MansardError
 from mansard.plan import plan as plan_module
 from mansard.plan.plan import BarrierStep, DispatchStep, Plan, TransferStep
 
@@ -44,8 +44,10 @@ def plan_from_json(text: str | bytes) -> Plan:
         decoded = _decoder(Plan)(data, symbols)
     except ArtifactError:
         raise
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except MansardError as error:  # of a dim whose contract is none
         raise ArtifactError(f"the plan cannot be read: {error}") from error
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, MemoryError) as error:
+        raise ArtifactError(f"the plan cannot be read: {type(error).__name__} {str(error)[:200]}") from error
     if not isinstance(decoded, Plan):  # pragma: no cover  # it builds a Plan or raises
         raise ArtifactError("the plan cannot be read")
     return decoded
@@ -90,13 +92,22 @@ def _decoder(hint: Any) -> Decoder:
         return _union(args)
     if origin is not None and issubclass(origin, Mapping):
         return _mapping(args[1])
+    if hint is int:
+        return _integer
+    if hint is str:
+        return _text
     if hint is DType:
         return lambda data, symbols: DType(data)
     return _plain(hint)
 
 
 def _mismatch(data: Any, wanted: object) -> ArtifactError:
-    return ArtifactError(f"the plan has {data!r} where {wanted} belongs")
+    text = repr(data) if isinstance(data, (str, float, bool, type(None))) else f"a {type(data).__name__}"
+    return ArtifactError(f"the plan has {text[:80]} where {wanted} belongs")
+
+
+_INT_LIMIT = 1 << 63
+"""Sizes, offsets and parameters of kernels are 64-bit integers."""
 
 
 def _plain(hint: Any) -> Decoder:
@@ -106,6 +117,20 @@ def _plain(hint: Any) -> Decoder:
         raise _mismatch(data, hint)
 
     return decode
+
+
+def _integer(data: Any, symbols: Symbols) -> Any:
+    if type(data) is int and -_INT_LIMIT <= data < _INT_LIMIT:
+        return data
+    raise _mismatch(data, "a 64-bit integer")
+
+
+def _text(data: Any, symbols: Symbols) -> Any:
+    if type(data) is not str:
+        raise _mismatch(data, "a text")
+    if not data.isascii():
+        data.encode()  # a lone surrogate cannot be printed: ValueError
+    return data
 
 
 def _record(cls: type) -> Decoder:
@@ -128,7 +153,7 @@ def _record(cls: type) -> Decoder:
             if not unknown:
                 raise
         raise ArtifactError(
-            f"the plan's {cls.__name__} has unknown fields: {', '.join(sorted(unknown))}"
+            f"the plan's {cls.__name__} has unknown fields: {', '.join(sorted(unknown))[:200]}"
         ) from None
 
     return decode
@@ -164,7 +189,7 @@ def _mapping(hint: Any) -> Decoder:
     def decode(data: Any, symbols: Symbols) -> Any:
         if not isinstance(data, dict):
             raise _mismatch(data, "an object")
-        return {key: decode_item(item, symbols) for key, item in data.items()}
+        return {_text(key, symbols): decode_item(item, symbols) for key, item in data.items()}
 
     return decode
 
@@ -189,14 +214,15 @@ def _union(args: tuple[Any, ...]) -> Decoder:
 
 def _dim(data: Any, symbols: Symbols) -> Any:
     if type(data) is int:
-        return data
+        return _integer(data, symbols)
     if type(data) is str:
-        return dims.parse(data, symbols)
+        value = dims.parse(data, symbols)
+        return _integer(value, symbols) if isinstance(value, int) else value
     raise _mismatch(data, "a dim")
 
 
 def _step(data: Any, symbols: Symbols) -> Any:
     tag = data.get("step") if isinstance(data, dict) else None
-    if tag not in _STEPS:
-        raise ArtifactError(f"the plan has an unknown step {tag!r}")
+    if not isinstance(tag, str) or tag not in _STEPS:
+        raise _mismatch(tag, f"one of the steps {', '.join(_STEPS)}")
     return _decoder(_STEPS[tag])(data, symbols)

@@ -43,6 +43,7 @@ class Context:
         profile: bool = False,
         lockstep: bool = False,
     ) -> None:
+        environment.constants.check_unchanged()
         self.environment = environment
         self.dims = dict(sizes)
         plan, layout, slots = environment.plan, environment.layout, environment.slots

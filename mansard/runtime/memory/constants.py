@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mansard.artifact.resources import FileResources, Resources, WeightBlock
+from mansard.artifact.resources import Resources, WeightBlock
 from mansard.artifact.weights import weight_bytes
 from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.hal import Buffer, MemoryKind
@@ -60,6 +60,10 @@ class Constants:
     def read(self, weight: int) -> Bytes:
         """The host's bytes of a weight."""
         return self._resources.load(self._weights[weight])
+
+    def check_unchanged(self) -> None:
+        """Raise ArtifactError if the file that weights are mapped from was written to."""
+        self._resources.check_unchanged()
 
     def close(self) -> None:
         """Free the uploads and close the imported buffers."""
@@ -144,7 +148,7 @@ class Constants:
         except DeviceError:
             return None  # a driver may refuse some memory; an upload always works
         self._buffers.append(buffer)
-        place = "mapped file" if isinstance(self._resources, FileResources) else "memory of the frontend"
+        place = self._resources.place
         how = place if capabilities.late_binding else f"{place}, imported"
         fresh = sum(size for entry, size in sizes.items() if entry not in self._mapped)
         for kind, used in (("mapped", fresh), ("shared", sum(sizes.values()) - fresh)):
