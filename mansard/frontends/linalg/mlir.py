@@ -1,14 +1,10 @@
-"""A narrow interface to MLIR's Python bindings: parsing, pass pipelines, types, attributes.
-
-The bindings come with the ``torch-mlir`` wheel, which also has the upstream dialects.
-"""
+"""A narrow interface to MLIR's Python bindings: types, attributes, locations."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +12,19 @@ import numpy.typing as npt
 
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
+from mansard.frontends.mlir_worker.passes import location_text
 from mansard.ir.scalar import Const
+
+__all__ = [
+    "DYNAMIC",
+    "dense_array",
+    "element_type",
+    "is_tensor",
+    "location_text",
+    "resource_blobs",
+    "scalar_literal",
+    "tensor_shape",
+]
 
 DYNAMIC = -(2**63)
 """MLIR's marker of a dynamic size in static shape attributes (``ShapedType::kDynamic``)."""
@@ -27,99 +35,6 @@ _DTYPES = {
     "i1": DType.BOOL, "index": DType.I64, "ui8": DType.U8, "ui4": DType.U4,
     "si64": DType.I64, "si32": DType.I32, "si16": DType.I16, "si8": DType.I8, "si4": DType.I4,
 }  # fmt: skip
-
-
-def new_context() -> Any:
-    """An MLIR context with every dialect that a model may use registered."""
-    try:
-        from torch_mlir import ir
-        from torch_mlir.dialects import torch as torch_dialect
-    except ImportError as error:
-        raise ImportModelError(
-            "importing a model needs torch-mlir; install mansard with its compile extra: "
-            "pip install 'mansard[compile]'"
-        ) from error
-    context = ir.Context()
-    torch_dialect.register_dialect(context)
-    return context
-
-
-def parse_module(text: str) -> Any:
-    """An MLIR module parsed from text. Raises ImportModelError with MLIR's message and position."""
-    from torch_mlir import ir
-
-    context = new_context()
-    if "tm_tensor." in text:
-        # The bindings cannot register this dialect; a pass that depends on it loads it.
-        empty = ir.Module.parse("", context)
-        run_pipeline(empty, "func.func(convert-torch-to-tmtensor)")
-    try:
-        return ir.Module.parse(text, context)
-    except ir.MLIRError as error:
-        raise ImportModelError(f"not a valid MLIR module: {_messages(error)}") from error
-
-
-@dataclass(frozen=True)
-class Diagnostic:
-    """One error that MLIR reported: the message, the op's location, and the text of attached notes."""
-
-    message: str
-    location: str
-    notes: str = ""
-
-
-class PipelineError(Exception):
-    """A pass pipeline failed; ``diagnostics`` has the reasons."""
-
-    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
-        self.diagnostics = tuple(diagnostics)
-        super().__init__("; ".join(d.message for d in diagnostics))
-
-
-def run_pipeline(module: Any, passes: str) -> None:
-    """Run ``passes`` (inside ``builtin.module(...)``) in place. Raises PipelineError."""
-    from torch_mlir import ir
-    from torch_mlir.passmanager import PassManager
-
-    diagnostics: list[Diagnostic] = []
-
-    def keep(diagnostic: Any) -> bool:
-        if diagnostic.severity == ir.DiagnosticSeverity.ERROR:
-            diagnostics.append(_diagnostic(diagnostic))
-        return True  # handled: nothing goes to stderr
-
-    with module.context, module.context.attach_diagnostic_handler(keep):
-        try:
-            PassManager.parse(f"builtin.module({passes})").run(module.operation)
-        except ir.MLIRError as error:
-            raised = [_diagnostic(d) for d in error.error_diagnostics]
-            raise PipelineError([*diagnostics, *raised] or [Diagnostic(str(error), "")]) from error
-
-
-def _diagnostic(d: Any) -> Diagnostic:
-    notes = "; ".join(str(n.message) for n in d.notes)
-    return Diagnostic(str(d.message), location_text(d.location), notes)
-
-
-def _messages(error: Any) -> str:
-    return "; ".join(f"{d.message} ({location_text(d.location)})" for d in error.error_diagnostics)
-
-
-_NAME = re.compile(r'^loc\("([^"]*)"(?:\(.*\))?\)$', re.DOTALL)
-_FILE = re.compile(r'"([^"]+)":(\d+):\d+')
-
-
-def location_text(location: Any) -> str:
-    """A location as ``name`` or ``file:line``; empty when unknown. For nested ones, the innermost."""
-    text = str(location)
-    named = _NAME.match(text)
-    if named:
-        return named.group(1)
-    place = _FILE.search(text)
-    if place:
-        return f"{place.group(1)}:{place.group(2)}"
-    quoted = re.search(r'"([^"]+)"', text)
-    return quoted.group(1) if quoted else ""
 
 
 def element_type(mlir_type: Any, op: str = "", location: str = "") -> DType:

@@ -22,6 +22,9 @@ from mansard.frontends.linalg.handlers import HANDLERS
 from mansard.frontends.linalg.importer import Argument, Importer, Unify
 from mansard.frontends.linalg.scalars import HOST
 from mansard.frontends.linalg.values import Elements, Empty, Entry, Splat
+from mansard.frontends.mlir_worker.passes import PipelineError, new_context, parse
+from mansard.frontends.mlir_worker.pool import lower
+from mansard.frontends.mlir_worker.process import WorkerDiedError
 from mansard.ir.graph import Graph
 from mansard.ir.scalar import Scalar
 from mansard.ir.types import Constant, IndexMap, Value
@@ -30,7 +33,8 @@ from mansard.ir.verify import verify
 AUTOMATIC_MAX = 2**31 - 1
 """Upper bound of a dim without a stated range."""
 
-_PREPARE = "inline, func.func(convert-elementwise-to-linalg, linalg-generalize-named-ops), canonicalize, cse"
+PREPARE = "inline, func.func(convert-elementwise-to-linalg, linalg-generalize-named-ops), canonicalize, cse"
+"""The pipeline after which a module of linalg on tensors can be imported."""
 
 
 def import_mlir(
@@ -51,8 +55,7 @@ def import_mlir(
     Raises ImportModelError for text that is not MLIR, UnsupportedOpError for ops without a lowering.
     """
     text = _read(source) if isinstance(source, Path) else source
-    module = mlir.parse_module(text)
-    _prepare(module)
+    module = _prepared(text.encode())
     func = _find_function(module, function)
     arguments = _describe_arguments(func, list(input_names), dims or {}, constants or {})
     return import_linalg(module, arguments, function=function)
@@ -75,14 +78,13 @@ def import_linalg(
     output_dtypes: Sequence[DType] = (),
     updates: Mapping[int, str] | None = None,
 ) -> Graph:
-    """Import one function of a module in memory; named linalg ops are generalised first.
+    """Import one function of a module in memory, on which `PREPARE` has run.
 
     ``arguments`` describe the function's arguments in order. ``updates`` maps the results that are final
     values of states to their arguments (result number to argument name); the others are outputs, with names
     and types from ``output_names`` and ``output_dtypes`` (which may differ from the MLIR types in signedness
     only).
     """
-    _prepare(module)
     func = _find_function(module, function)
     known = list(arguments)
     while True:
@@ -97,14 +99,14 @@ def _substitute(d: DimLike, values: Mapping[str, DimLike]) -> DimLike:
     return d if isinstance(d, int) else d.substitute(values)
 
 
-def _prepare(module: Any) -> None:
+def _prepared(text: bytes) -> Any:
     try:
-        mlir.run_pipeline(module, _PREPARE)
-    except mlir.PipelineError as error:
-        first = error.diagnostics[0]
-        raise ImportModelError(
-            f"the MLIR module cannot be used: {first.message} ({first.location})"
-        ) from error
+        return parse(lower(text, [PREPARE]), new_context())
+    except PipelineError as error:
+        problem = "the MLIR module cannot be used" if error.parsed else "not a valid MLIR module"
+        raise ImportModelError(f"{problem}: {error}") from error
+    except WorkerDiedError as error:
+        raise ImportModelError(f"the MLIR module cannot be used: reading it, MLIR {error}") from error
 
 
 def _find_function(module: Any, name: str) -> Any:

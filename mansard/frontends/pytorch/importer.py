@@ -8,6 +8,7 @@ from typing import Any
 
 from mansard.errors import ImportModelError
 from mansard.frontends.linalg.module import import_linalg
+from mansard.frontends.mlir_worker.pool import warm
 from mansard.frontends.pytorch.dynamic import DimNames
 from mansard.frontends.pytorch.export import decompose, export_module, load_program
 from mansard.frontends.pytorch.import_cache import cached_import
@@ -58,6 +59,7 @@ def import_torch(
     cached = entry.load() if entry else None
     if cached is not None:
         return cached
+    warm()  # starts while the program is decomposed
     program = decompose(program)
     signature = read_signature(program, dim_names, input_names)
     module = lower_to_linalg(program.graph, signature)

@@ -7,8 +7,12 @@ from typing import Any
 
 import torch
 
-from mansard.errors import ImportModelError, UnsupportedOpError
-from mansard.frontends.linalg import mlir
+from mansard.errors import CompileError, ImportModelError, UnsupportedOpError
+from mansard.frontends.linalg.module import PREPARE
+from mansard.frontends.mlir_worker.passes import Diagnostic, PipelineError, bytecode, new_context, parse
+from mansard.frontends.mlir_worker.pool import lower
+from mansard.frontends.mlir_worker.process import WorkerDiedError
+from mansard.frontends.pytorch.culprit import culprit
 from mansard.frontends.pytorch.export import quiet
 from mansard.frontends.pytorch.locations import location_of
 from mansard.frontends.pytorch.rewrites import rewrite
@@ -22,7 +26,8 @@ _TO_BACKEND = (
     "func.func(torch-match-quantized-custom-ops), "
     f"torchdynamo-export-to-torch-backend-pipeline{{backend-legal-ops={_WHOLE_OPS}}}"
 )
-_TO_LINALG = "torch-backend-to-linalg-on-tensors-backend-pipeline"
+PIPELINES = (_TO_BACKEND, "torch-backend-to-linalg-on-tensors-backend-pipeline", PREPARE)
+"""From torch-mlir's dialect to linalg on tensors as `mansard.frontends.linalg` imports it."""
 _CHECKS = (
     "_assert_scalar", "_assert_async", "_assert_tensor_metadata", "sym_constrain_range",
     "sym_constrain_range_for_size",
@@ -30,17 +35,31 @@ _CHECKS = (
 """Checks that torch.export records; the dims' contracts cover them."""
 
 
+_PROBE_SECONDS = 10.0
+"""CPU time of one op; the slowest that torch-mlir lowers takes some milliseconds."""
+
+
 def lower_to_linalg(graph: torch.fx.Graph, signature: ExportSignature) -> Any:
     """The graph as an MLIR module with one function ``main`` of ``signature``'s arguments and results.
 
     Raises UnsupportedOpError naming the torch op and its location in the model.
     """
-    from torch_mlir.extras.fx_importer import FxImporter
-
     _remove_unused(graph, signature)
     with quiet():
         rewrite(graph)
-    context = mlir.new_context()
+    try:
+        return parse(lower(torch_bytecode(graph), PIPELINES), new_context())
+    except PipelineError as error:
+        raise _lowering_failure(error) from error
+    except WorkerDiedError as error:
+        raise _crash(graph, error) from error
+
+
+def torch_bytecode(graph: torch.fx.Graph) -> bytes:
+    """The graph as MLIR bytecode in the torch dialect. Raises UnsupportedOpError, ImportModelError."""
+    from torch_mlir.extras.fx_importer import FxImporter
+
+    context = new_context()
     importer = FxImporter(context=context)
     importer._cc = _located_cache(context)
     try:
@@ -48,13 +67,7 @@ def lower_to_linalg(graph: torch.fx.Graph, signature: ExportSignature) -> Any:
             importer.import_stateless_graph(graph, func_name="main")
     except Exception as error:
         raise _import_failure(graph, error) from error
-    module = importer.module
-    for pipeline in (_TO_BACKEND, _TO_LINALG):
-        try:
-            mlir.run_pipeline(module, pipeline)
-        except mlir.PipelineError as error:
-            raise _lowering_failure(error) from error
-    return module
+    return bytecode(importer.module)
 
 
 def _remove_unused(graph: torch.fx.Graph, signature: ExportSignature) -> None:
@@ -95,10 +108,30 @@ def _import_failure(graph: torch.fx.Graph, error: Exception) -> Exception:
     return ImportModelError(f"torch-mlir cannot import the exported graph: {type(error).__name__}: {text}")
 
 
+def _crash(graph: torch.fx.Graph, error: WorkerDiedError) -> Exception:
+    """The error for a graph whose lowering ended the worker, naming the op that does so if there is one."""
+    node = culprit(graph, _dies)
+    if node is None:
+        return ImportModelError(f"lowering the exported graph, torch-mlir {error}")
+    name = str(node.target).removesuffix(".default")
+    return UnsupportedOpError(name, location_of(node), f"lowering this op, torch-mlir {error}; {SUPPORTED}")
+
+
+def _dies(graph: torch.fx.Graph) -> bool:
+    """Whether lowering this part of a graph ends the worker."""
+    try:
+        lower(torch_bytecode(graph), PIPELINES, _PROBE_SECONDS)
+    except WorkerDiedError:
+        return True
+    except (PipelineError, CompileError):
+        pass  # another failure than the one that is looked for
+    return False
+
+
 _HINT = "torch-mlir has no lowering for this op, or not for these operand types and attributes"
 
 
-def _lowering_failure(error: mlir.PipelineError) -> Exception:
+def _lowering_failure(error: PipelineError) -> Exception:
     for diagnostic in error.diagnostics:
         name = _op_name(diagnostic)
         if name:
@@ -108,7 +141,7 @@ def _lowering_failure(error: mlir.PipelineError) -> Exception:
     return ImportModelError(f"torch-mlir cannot lower the model at {first.location}: {first.message}")
 
 
-def _op_name(diagnostic: mlir.Diagnostic) -> str:
+def _op_name(diagnostic: Diagnostic) -> str:
     """The torch op a diagnostic is about: quoted in the message, or named by a ``torch.operator``."""
     operator = re.search(r'name = "torch\.([\w.]+)"', diagnostic.message + diagnostic.notes)
     if operator:
