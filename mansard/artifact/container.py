@@ -195,6 +195,11 @@ class Container:
     def _check_version(self, version: int) -> None:
         if version < 1:
             raise ArtifactError(f"{self.path} was altered: there is no format {version}")
+        if version < FORMAT_VERSION:
+            raise ArtifactError(
+                f"{self.path} was made by an older Mansard (format {version}; this one reads "
+                f"{FORMAT_VERSION}); compile the model again with this version"
+            )
         if version > FORMAT_VERSION:
             raise ArtifactError(
                 f"{self.path} was made by a newer Mansard (format {version}; this one reads up to "

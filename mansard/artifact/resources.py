@@ -15,9 +15,17 @@ from mansard.artifact.weights import Bytes, Load
 from mansard.errors import ArtifactError
 from mansard.plan.check import check_plan
 from mansard.plan.plan import Plan, WeightSpec
-from mansard.plan.serialise import plan_from_json, plan_to_json
+from mansard.plan.serialise import (
+    executables_from_json,
+    executables_of,
+    executables_to_json,
+    plan_from_json,
+    plan_to_json,
+)
 
 PLAN_ENTRY = "plan.json"
+EXECUTABLES_ENTRY = "kernels/executables.json"
+"""What the executables are, and the contracts of their kernels."""
 WEIGHTS_ENTRY = "weights.safetensors"
 SOURCES_ENTRY = "kernels/sources.json.z"
 
@@ -221,7 +229,8 @@ def write_artifact(
         blobs[SOURCES_ENTRY] = sources
     weights = list({spec.entry: spec for p in plan.with_variants() for spec in p.weights}.values())
     layout = weight_file.lay_out(weights)
-    text = plan_to_json(plan).encode()
+    text = plan_to_json(plan, executables_of(plan)).encode()
+    blobs = {EXECUTABLES_ENTRY: executables_to_json(plan).encode(), **blobs}
     total = len(text) + sum(len(b) for b in blobs.values()) + layout.size
     report = _Meter(total, progress)
 
@@ -257,7 +266,8 @@ def read_artifact(
     now = [name for name in container.names if name not in (WEIGHTS_ENTRY, SOURCES_ENTRY)]
     container.hold(now)
     container.verify(container.names if verify in ("full", True) else now)
-    plan = plan_from_json(container.entry(PLAN_ENTRY).tobytes())
+    executables = executables_from_json(container.entry(EXECUTABLES_ENTRY).tobytes())
+    plan = plan_from_json(container.entry(PLAN_ENTRY).tobytes(), executables)
     check_plan(plan)
     for entry in _code_entries(plan):
         container.entry(entry)

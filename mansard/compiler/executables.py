@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mansard.cache import Counts, Folder
 from mansard.codegen.backend import CompiledDispatch
 from mansard.codegen.parameters import Parameters
+from mansard.compiler.contracts import kernel_contract
 from mansard.compiler.kernels import Choose, KernelCompiler, distinct
 from mansard.compiler.planning.inputs import KernelRef
 from mansard.compiler.regions import compile_region
@@ -18,7 +19,7 @@ from mansard.hal.executable import ExecutableSpec
 from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.panels import Panels
 from mansard.ir.types import Value
-from mansard.plan.plan import ExecutableRef
+from mansard.plan.plan import ExecutableRef, KernelContract
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,9 @@ def build_executables(
         specs = target.backend.join([kernel.spec for kernel in compiled.values()]) if compiled else []
         regions = {d: compile_region(d, graph, target) for d in mine if d.is_region}
         specs += [region.spec for region in regions.values()]
-        result.refs.append(tuple(add_executables(result.blobs, number, target.driver, specs)))
+        pairs = [*((first[key], kernel) for key, kernel in compiled.items()), *regions.items()]
+        contracts = {kernel.name: kernel_contract(dispatch, kernel) for dispatch, kernel in pairs}
+        result.refs.append(tuple(add_executables(result.blobs, number, target.driver, specs, contracts)))
         places = {entry.name: i for i, spec in enumerate(specs) for entry in spec.entries}
         for dispatch in mine:
             kernel = regions[dispatch] if dispatch.is_region else compiled[key_of[dispatch]]
@@ -91,15 +94,21 @@ def _choice(target: CompileTarget, settings: KernelSettings) -> Choose:
 
 
 def add_executables(
-    blobs: dict[str, bytes], number: int, driver: str, specs: Sequence[ExecutableSpec]
+    blobs: dict[str, bytes],
+    number: int,
+    driver: str,
+    specs: Sequence[ExecutableSpec],
+    contracts: Mapping[str, KernelContract],
 ) -> list[ExecutableRef]:
-    """Executables as entries of an artifact: their code goes to ``blobs``."""
+    """Executables as entries of an artifact, with the ``contracts`` of their kernels by name: their code goes
+    to ``blobs``."""
     refs = []
     for i, spec in enumerate(specs):
         entry = f"kernels/{number}-{driver}/{i}.bin"
         blobs[entry] = bytes(spec.code)
         rows = tuple((e.name, e.bindings, e.params, e.workgroup, e.offset) for e in spec.entries)
-        refs.append(ExecutableRef(entry, spec.format, spec.target, spec.requires, rows))
+        named = tuple(contracts[e.name] for e in spec.entries)
+        refs.append(ExecutableRef(entry, spec.format, spec.target, spec.requires, rows, named))
     return refs
 
 

@@ -5,64 +5,62 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from mansard.dims import add, to_expr
+from mansard.dims import add, symbol, to_expr
 from mansard.errors import ArtifactError
-from mansard.plan.plan import BarrierStep, DeviceProgram, DispatchStep, Plan, Step, TransferStep
+from mansard.plan.claims import Claims
+from mansard.plan.contracts import ContractCheck
+from mansard.plan.plan import (
+    BarrierStep,
+    DispatchStep,
+    ExecutableRef,
+    KernelContract,
+    Plan,
+    SplitSpec,
+    TransferStep,
+    ValueSpec,
+)
+from mansard.plan.segments import named
+from mansard.plan.value_check import ValueCheck
 
 Kernel = tuple[str, int, int, tuple[int, int, int], int]
 """An entry of `ExecutableRef.kernels`."""
-KINDS = ("input", "output", "constant", "transient", "state")
 
 
-def check_plan(plan: Plan) -> None:
-    """Raise ArtifactError when a reference of the plan points nowhere or its segments wait in a circle."""
-    ids = [value.id for value in plan.values]
-    known = set(ids)
-    if len(known) != len(ids):
+def check_plan(plan: Plan) -> Claims:
+    """Check a plan and its variants; returns what only the sizes of a call decide of this plan.
+
+    Raises ArtifactError when a reference points nowhere, segments wait in a circle, or memory is too small
+    for what lies in it or for what a kernel accesses (`mansard.plan.contracts`).
+    """
+    values = {value.id: value for value in plan.values}
+    if len(values) != len(plan.values):
         raise ArtifactError("the plan uses a value id twice")
-    for value in plan.values:
-        where = f"value {value.id} ({value.name})"
-        if value.kind not in KINDS:
-            raise ArtifactError(f"{where} is of unknown kind {value.kind!r}")
-        _in_range(value.device, len(plan.devices), f"device slot of {where}")
-        if value.weight is not None:
-            _in_range(value.weight, len(plan.weights), f"weight of {where}")
-        elif value.kind == "constant":
-            raise ArtifactError(f"{where} is a constant without a weight")
-    _check_parts(plan)
+    claims = Claims()
+    transfers = [
+        (slot, step)
+        for slot, device in enumerate(plan.devices)
+        for segment in device.segments
+        for step in segment.steps
+        if isinstance(step, TransferStep)
+    ]
     _check_splits(plan)
-    specs = [(f"input {s.name!r}", s.value) for s in plan.inputs]
-    specs += [(f"output {s.name!r}", s.value) for s in plan.outputs]
-    specs += [(f"assert {a.message!r}", a.value) for a in plan.asserts]
-    specs += [("a state", value) for pair in plan.states for value in pair]
-    for what, value_id in specs:
-        _known(value_id, known, what)
-    _check_inputs(plan)
-    for device in plan.devices:
-        _check_device(plan, device, known)
+    ValueCheck(plan, values, claims).check(transfers)
+    contracts = ContractCheck(values, {step.target for _, step in transfers}, claims)
+    for slot in range(len(plan.devices)):
+        _check_device(plan, slot, values, contracts)
     _check_waits(plan)
     for variant in plan.variants:
         if (variant.inputs, variant.outputs, variant.dims) != (plan.inputs, plan.outputs, plan.dims):
             raise ArtifactError("a variant of the plan has other inputs, outputs or dims")
         if variant.variants:
             raise ArtifactError("a variant of the plan has variants")
+        if [(d.name, d.driver) for d in variant.devices] != [(d.name, d.driver) for d in plan.devices]:
+            raise ArtifactError("a variant of the plan is for other devices")
         check_plan(variant)
-
-
-def _check_parts(plan: Plan) -> None:
-    values = {value.id: value for value in plan.values}
-    for value in plan.values:
-        if value.part_of is None:
-            continue
-        where = f"value {value.id} ({value.name})"
-        _known(value.part_of, set(values), f"the whole of {where}")
-        whole = values[value.part_of]
-        if whole.device != value.device or whole.part_of is not None:
-            raise ArtifactError(f"{where} is a part of value {whole.id}, which is no whole of its device")
+    return claims
 
 
 def _check_splits(plan: Plan) -> None:
-    symbols = {dim.name: dim for dim in plan.dims}
     labels = [
         {
             step.label
@@ -74,13 +72,7 @@ def _check_splits(plan: Plan) -> None:
     ]
     for number, split in enumerate(plan.splits):
         where = f"split {number}"
-        free = {s.name for size in split.sizes for s in to_expr(size).symbols()}
-        if not free <= symbols.keys():
-            raise ArtifactError(f"{where} names unknown dims: {', '.join(sorted(free - symbols.keys()))}")
-        if add(*split.sizes) != split.total or sum(split.initial) != split.total:
-            raise ArtifactError(f"the pieces of {where} do not sum up to {split.total}")
-        if len(split.initial) != len(split.sizes):
-            raise ArtifactError(f"{where} has {len(split.initial)} shares for {len(split.sizes)} pieces")
+        _check_pieces(plan, split, where)
         for pieces in split.dispatches:
             if len(pieces) != len(split.sizes):
                 raise ArtifactError(f"a dispatch of {where} has {len(pieces)} pieces, not {len(split.sizes)}")
@@ -90,44 +82,92 @@ def _check_splits(plan: Plan) -> None:
                     raise ArtifactError(f"{where} names the missing dispatch {piece.label!r}")
 
 
-def _check_inputs(plan: Plan) -> None:
-    kinds = {value.id: value.kind for value in plan.values}
-    for spec in plan.inputs:
-        if kinds[spec.value] != "input":
-            raise ArtifactError(f"input {spec.name!r} is bound to a value of kind {kinds[spec.value]}")
-    named = {spec.value for spec in plan.inputs}
-    for value in plan.values:
-        if value.kind == "input" and value.id not in named:
-            raise ArtifactError(f"value {value.id} ({value.name}) is of kind input but no input names it")
+def _check_pieces(plan: Plan, split: SplitSpec, where: str) -> None:
+    """Sizes are symbols of the plan, each once, and what they leave; the shares are values of them."""
+    symbols = {dim.name: dim for dim in plan.dims}
+    free = {s.name for size in split.sizes for s in to_expr(size).symbols()}
+    if not free <= symbols.keys():
+        raise ArtifactError(f"{where} names unknown dims: {', '.join(sorted(free - symbols.keys()))}")
+    chosen = [symbols[name] for name in sorted(free)]
+    bare = {symbol(dim): dim for dim in chosen}
+    if len(split.sizes) < 2 or not split.dispatches or {*split.sizes[:-1]} != bare.keys():
+        raise ArtifactError(f"{where} has pieces of the sizes {', '.join(map(str, split.sizes))}")
+    if add(*split.sizes) != split.total or sum(split.initial) != split.total:
+        raise ArtifactError(f"the pieces of {where} do not sum up to {split.total}")
+    if len(split.initial) != len(split.sizes):
+        raise ArtifactError(f"{where} has {len(split.initial)} shares for {len(split.sizes)} pieces")
+    for size, share in zip(split.sizes, split.initial, strict=True):
+        dim = bare.get(size)
+        if share < 1 or (dim and not (dim.min <= share <= dim.max and share % dim.multiple == 0)):
+            raise ArtifactError(f"{where} has a share of {share} for a piece of size {size}")
 
 
-def _check_device(plan: Plan, device: DeviceProgram, known: set[int]) -> None:
-    kernels = [{kernel[0]: kernel for kernel in ref.kernels} for ref in device.executables]
+def _check_device(plan: Plan, slot: int, values: Mapping[int, ValueSpec], contracts: ContractCheck) -> None:
+    device = plan.devices[slot]
+    kernels = [_kernels(ref) for ref in device.executables]
+    epoch = -1
     for segment in device.segments:
-        for slot, number in segment.wait:
-            _in_range(slot, len(plan.devices), "device slot of a wait")
-            _in_range(number, len(plan.devices[slot].segments), "segment of a wait")
+        epoch += 1
+        for other, number in segment.wait:
+            _in_range(other, len(plan.devices), "device slot of a wait")
+            _in_range(number, len(plan.devices[other].segments), "segment of a wait")
         for step in segment.steps:
-            _check_step(kernels, step, known)
+            if isinstance(step, BarrierStep):
+                epoch += 1
+                continue
+            if isinstance(step, DispatchStep):
+                contract = _check_dispatch(slot, kernels, step, values)
+                if contract is not None:
+                    contracts.check(step, contract)
+                    for number in named(step):
+                        _check_lifetime(values, number, epoch, step.label)
 
 
-def _check_step(kernels: Sequence[Mapping[str, Kernel]], step: Step, known: set[int]) -> None:
-    if isinstance(step, TransferStep):
-        _known(step.source, known, f"source of {step.label}")
-        _known(step.target, known, f"target of {step.label}")
-    elif isinstance(step, DispatchStep):
-        what = f"dispatch {step.label!r}"
-        _in_range(step.executable, len(kernels), f"executable of {what}")
-        if step.entry not in kernels[step.executable]:
-            raise ArtifactError(f"{what} names the missing kernel {step.entry!r}")
-        _, bindings, params, _, _ = kernels[step.executable][step.entry]
-        if (len(step.bindings), len(step.params)) != (bindings, params):
-            raise ArtifactError(
-                f"{what} passes {len(step.bindings)} buffers and {len(step.params)} params; "
-                f"kernel {step.entry!r} takes {bindings} and {params}"
-            )
-        for binding in step.bindings:
-            _known(binding.value, known, f"a binding of {what}")
+def _kernels(ref: ExecutableRef) -> dict[str, tuple[Kernel, KernelContract | None]]:
+    contracts = ref.contracts or (None,) * len(ref.kernels)
+    if len(contracts) != len(ref.kernels):
+        raise ArtifactError(f"executable {ref.entry!r} does not have a contract for each kernel")
+    kernels = {}
+    for kernel, contract in zip(ref.kernels, contracts, strict=True):
+        if contract is not None and (len(contract.bindings), len(contract.params)) != kernel[1:3]:
+            raise ArtifactError(f"the contract of kernel {kernel[0]!r} has other bindings or params")
+        kernels[kernel[0]] = (kernel, contract)
+    return kernels
+
+
+def _check_dispatch(
+    slot: int,
+    executables: Sequence[Mapping[str, tuple[Kernel, KernelContract | None]]],
+    step: DispatchStep,
+    values: Mapping[int, ValueSpec],
+) -> KernelContract | None:
+    what = f"dispatch {step.label!r}"
+    _in_range(step.executable, len(executables), f"executable of {what}")
+    if step.entry not in executables[step.executable]:
+        raise ArtifactError(f"{what} names the missing kernel {step.entry!r}")
+    (_, bindings, params, _, _), contract = executables[step.executable][step.entry]
+    if (len(step.bindings), len(step.params)) != (bindings, params):
+        raise ArtifactError(
+            f"{what} passes {len(step.bindings)} buffers and {len(step.params)} params; "
+            f"kernel {step.entry!r} takes {bindings} and {params}"
+        )
+    for binding in step.bindings:
+        if binding.value not in values:
+            raise ArtifactError(f"a binding of {what} names the missing value {binding.value}")
+        if values[binding.value].device != slot:
+            raise ArtifactError(f"{what} uses value {binding.value} of another device")
+    return contract
+
+
+def _check_lifetime(values: Mapping[int, ValueSpec], number: int, epoch: int, label: str) -> None:
+    """Others may be in a transient value's memory outside the epochs that the value names."""
+    value = values[number]
+    if value.part_of is not None:
+        value = values[value.part_of]
+    if value.kind == "transient" and not value.first <= epoch <= value.last:
+        raise ArtifactError(
+            f"{label!r} uses value {value.id} in epoch {epoch}; it is kept from {value.first} to {value.last}"
+        )
 
 
 def _check_waits(plan: Plan) -> None:
@@ -140,11 +180,6 @@ def _check_waits(plan: Plan) -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         raise ArtifactError(f"segments wait on each other in a circle: {error.args[1]}") from error
-
-
-def _known(value: int, known: set[int], what: str) -> None:
-    if value not in known:
-        raise ArtifactError(f"{what} names the missing value {value}")
 
 
 def _in_range(index: int, count: int, what: str) -> None:

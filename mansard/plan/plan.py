@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from mansard.dims import Dim, DimLike, to_expr
 from mansard.dtypes import DType
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Of artifacts. 2: executables, with the contracts of their kernels, are an entry beside the plan."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,31 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class BindingContract:
+    """What a kernel accesses of one binding: of its first ``bytes`` any, and none beyond them."""
+
+    bytes: DimLike
+    writes: bool = False
+    """Whether it writes them, all of them in a launch."""
+
+
+@dataclass(frozen=True)
+class KernelContract:
+    """The launch that a kernel was compiled for, and what it accesses then.
+
+    All are functions of the plan's dims. A step of a plan may launch the kernel with these params and on this
+    grid only, over values that hold these bytes (`mansard.plan.contracts`): so no plan, however wrong, makes
+    a sound kernel leave its buffers, or run longer than its sizes say.
+    """
+
+    bindings: tuple[BindingContract, ...]
+    params: tuple[DimLike, ...]
+    grid: tuple[DimLike, DimLike, DimLike]
+    in_place: tuple[int, ...] = ()
+    """Bindings that may be in the memory of a written one; code assumes that no others are."""
+
+
+@dataclass(frozen=True)
 class ExecutableRef:
     """A compiled blob in the artifact: ``entry`` is its file, the rest mirrors ExecutableSpec."""
 
@@ -130,6 +156,9 @@ class ExecutableRef:
     requires: tuple[str, ...]
     kernels: tuple[tuple[str, int, int, tuple[int, int, int], int], ...]
     """name, bindings, params, workgroup, code offset of each entry point."""
+    contracts: tuple[KernelContract, ...] = ()
+    """One for each of ``kernels``, in their order. Every executable of an artifact has them; in a plan that
+    was put together in memory they may be left out, and its steps are then not compared with them."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 The coding follows the type annotations of `plan`: dataclasses become objects, tuples arrays, dims
 their text (`str`, read back by `dims.parse`), element types their short name. Steps carry a ``step``
-tag. A field's former name, in its metadata as ``formerly``, is read as the field. Nothing but the
-dataclasses of the plan can be built from the JSON.
+tag. An artifact keeps executables beside the plan, with the code that they describe
+(`executables_to_json`): the plan then names them by their numbers. A field's former name, in its metadata
+as ``formerly``, is read as the field. Nothing but the dataclasses of the plan can be built from the JSON.
 """
 
 from __future__ import annotations
@@ -14,43 +15,92 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mansard import dims
-from mansard.dims import Dim, Expr
+from mansard.dims import Dim, DimLike, Expr
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError, MansardError
 from mansard.plan import plan as plan_module
-from mansard.plan.plan import BarrierStep, DispatchStep, Plan, TransferStep
+from mansard.plan.plan import BarrierStep, DispatchStep, ExecutableRef, Plan, TransferStep
 
 _STEPS: dict[str, type] = {"dispatch": DispatchStep, "transfer": TransferStep, "barrier": BarrierStep}
 _STEP_NAMES = {cls: name for name, cls in _STEPS.items()}
 _NAMESPACE = {**vars(plan_module), "Expr": Expr}
 
 
-def plan_to_json(plan: Plan) -> str:
-    """The plan as compact JSON; equal plans give equal text."""
-    return json.dumps(_encode(plan), separators=(",", ":"), allow_nan=False)
+def plan_to_json(plan: Plan, executables: Sequence[ExecutableRef] | None = None) -> str:
+    """The plan as compact JSON; equal plans give equal text. With ``executables``, all that the plan has
+    (`executables_of`), it names them by their places there instead of spelling them out."""
+    data = _encode(plan)
+    if executables is not None:
+        number_of = {ref: number for number, ref in enumerate(executables)}
+        for each, record in zip(plan.with_variants(), (data, *data["variants"]), strict=True):
+            for device, program in zip(each.devices, record["devices"], strict=True):
+                program["executables"] = [number_of[ref] for ref in device.executables]
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
-def plan_from_json(text: str | bytes) -> Plan:
-    """Read back `plan_to_json`; raises ArtifactError for anything else."""
+def plan_from_json(text: str | bytes, executables: Sequence[ExecutableRef] | None = None) -> Plan:
+    """Read back `plan_to_json` with the same ``executables``; raises ArtifactError for anything else."""
+
+    def decode(data: Any) -> Any:
+        return _decoder(Plan)(data, _Context(_symbols(data), executables))
+
+    decoded = _read(text, "plan", decode)
+    assert isinstance(decoded, Plan)
+    return decoded
+
+
+def executables_of(plan: Plan) -> tuple[ExecutableRef, ...]:
+    """The executables of a plan and its variants, each once."""
+    devices = (device for p in plan.with_variants() for device in p.devices)
+    return tuple(dict.fromkeys(ref for device in devices for ref in device.executables))
+
+
+def executables_to_json(plan: Plan) -> str:
+    """The executables of a plan (`executables_of`) as compact JSON, with the dims of their contracts."""
+    data = {"dims": _encode(plan.dims), "executables": _encode(executables_of(plan))}
+    return json.dumps(data, separators=(",", ":"))
+
+
+def executables_from_json(text: str | bytes) -> tuple[ExecutableRef, ...]:
+    """Read back `executables_to_json`; raises ArtifactError for anything else, and for an executable whose
+    kernels do not have a contract each."""
+
+    def decode(data: Any) -> Any:
+        refs = _decoder(tuple[ExecutableRef, ...])(data["executables"], _Context(_symbols(data)))
+        for ref in refs:
+            if len(ref.contracts) != len(ref.kernels):
+                raise ArtifactError(
+                    f"executable {ref.entry!r} has {len(ref.contracts)} contracts for "
+                    f"{len(ref.kernels)} kernels"
+                )
+        return refs
+
+    decoded = _read(text, "list of executables", decode)
+    assert isinstance(decoded, tuple)
+    return decoded
+
+
+def _read(text: str | bytes, what: str, decode: Callable[[Any], Any]) -> Any:
     try:
         data = json.loads(text)
         if not isinstance(data, dict):
-            raise ArtifactError("the plan is not a JSON object")
-        symbols = {d.name: d for d in (_decoder(Dim)(item, {}) for item in data.get("dims", ()))}
-        decoded = _decoder(Plan)(data, symbols)
+            raise ArtifactError(f"the {what} is not a JSON object")
+        return decode(data)
     except ArtifactError:
         raise
     except MansardError as error:  # of a dim whose contract is none
-        raise ArtifactError(f"the plan cannot be read: {error}") from error
+        raise ArtifactError(f"the {what} cannot be read: {error}") from error
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, MemoryError) as error:
-        raise ArtifactError(f"the plan cannot be read: {type(error).__name__} {str(error)[:200]}") from error
-    if not isinstance(decoded, Plan):  # pragma: no cover  # it builds a Plan or raises
-        raise ArtifactError("the plan cannot be read")
-    return decoded
+        problem = f"{type(error).__name__} {str(error)[:200]}"
+        raise ArtifactError(f"the {what} cannot be read: {problem}") from error
+
+
+def _symbols(data: Mapping[str, Any]) -> dict[str, Dim]:
+    return {d.name: d for d in _decoder(tuple[Dim, ...])(data.get("dims", []), _Context({}))}
 
 
 def _encode(value: Any) -> Any:
@@ -75,15 +125,26 @@ def _encode(value: Any) -> Any:
 
 # Reading ------------------------------------------------------------------------------------------
 
-Symbols = Mapping[str, Dim]
-Decoder = Callable[[Any, Symbols], Any]
-"""From JSON data and the plan's symbols to the value of one annotation; raises ArtifactError."""
+
+@dataclasses.dataclass
+class _Context:
+    """What is being read: its symbols, the executables that are named by number, and dims by their text."""
+
+    symbols: Mapping[str, Dim]
+    executables: Sequence[ExecutableRef] | None = None
+    dims: dict[str, DimLike] = dataclasses.field(default_factory=dict)
+
+
+Decoder = Callable[[Any, _Context], Any]
+"""From JSON data and its context to the value of one annotation; raises ArtifactError."""
 
 
 @functools.cache
 def _decoder(hint: Any) -> Decoder:
     """The decoder of an annotation. Made once: a plan has thousands of values of few kinds."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is ExecutableRef:
+        return _executable
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _record(hint)
     if origin is tuple:
@@ -97,7 +158,7 @@ def _decoder(hint: Any) -> Decoder:
     if hint is str:
         return _text
     if hint is DType:
-        return lambda data, symbols: DType(data)
+        return lambda data, context: DType(data)
     return _plain(hint)
 
 
@@ -111,7 +172,7 @@ _INT_LIMIT = 1 << 63
 
 
 def _plain(hint: Any) -> Decoder:
-    def decode(data: Any, symbols: Symbols) -> Any:
+    def decode(data: Any, context: _Context) -> Any:
         if type(data) is hint:
             return data
         raise _mismatch(data, hint)
@@ -119,13 +180,13 @@ def _plain(hint: Any) -> Decoder:
     return decode
 
 
-def _integer(data: Any, symbols: Symbols) -> Any:
+def _integer(data: Any, context: _Context) -> Any:
     if type(data) is int and -_INT_LIMIT <= data < _INT_LIMIT:
         return data
     raise _mismatch(data, "a 64-bit integer")
 
 
-def _text(data: Any, symbols: Symbols) -> Any:
+def _text(data: Any, context: _Context) -> Any:
     if type(data) is not str:
         raise _mismatch(data, "a text")
     if not data.isascii():
@@ -139,7 +200,7 @@ def _record(cls: type) -> Decoder:
     decoders: dict[str, Decoder] = {}
     former = {f.metadata["formerly"]: f.name for f in dataclasses.fields(cls) if "formerly" in f.metadata}
 
-    def decode(data: Any, symbols: Symbols) -> Any:
+    def decode(data: Any, context: _Context) -> Any:
         if not isinstance(data, dict):
             raise _mismatch(data, f"a {cls.__name__}")
         if not decoders:
@@ -147,7 +208,7 @@ def _record(cls: type) -> Decoder:
         if former:
             data = {former.get(key, key): item for key, item in data.items()}
         try:
-            return cls(**{key: decoders[key](item, symbols) for key, item in data.items() if key != "step"})
+            return cls(**{key: decoders[key](item, context) for key, item in data.items() if key != "step"})
         except KeyError:
             unknown = data.keys() - hints.keys() - {"step"}
             if not unknown:
@@ -162,10 +223,10 @@ def _record(cls: type) -> Decoder:
 def _items(hint: Any) -> Decoder:
     decode_item = _decoder(hint)
 
-    def decode(data: Any, symbols: Symbols) -> Any:
+    def decode(data: Any, context: _Context) -> Any:
         if not isinstance(data, list):
             raise _mismatch(data, "an array")
-        return tuple([decode_item(item, symbols) for item in data])
+        return tuple([decode_item(item, context) for item in data])
 
     return decode
 
@@ -173,12 +234,12 @@ def _items(hint: Any) -> Decoder:
 def _tuple(args: tuple[Any, ...]) -> Decoder:
     decoders = [_decoder(arg) for arg in args]
 
-    def decode(data: Any, symbols: Symbols) -> Any:
+    def decode(data: Any, context: _Context) -> Any:
         if not isinstance(data, list):
             raise _mismatch(data, "an array")
         if len(data) != len(decoders):
             raise ArtifactError(f"the plan has {len(data)} items where {len(decoders)} belong")
-        return tuple([each(item, symbols) for each, item in zip(decoders, data, strict=True)])
+        return tuple([each(item, context) for each, item in zip(decoders, data, strict=True)])
 
     return decode
 
@@ -186,10 +247,10 @@ def _tuple(args: tuple[Any, ...]) -> Decoder:
 def _mapping(hint: Any) -> Decoder:
     decode_item = _decoder(hint)
 
-    def decode(data: Any, symbols: Symbols) -> Any:
+    def decode(data: Any, context: _Context) -> Any:
         if not isinstance(data, dict):
             raise _mismatch(data, "an object")
-        return {_text(key, symbols): decode_item(item, symbols) for key, item in data.items()}
+        return {_text(key, context): decode_item(item, context) for key, item in data.items()}
 
     return decode
 
@@ -202,27 +263,44 @@ def _union(args: tuple[Any, ...]) -> Decoder:
     rest = next(arg for arg in args if arg not in (float, type(None)))
     decode_rest, optional, number = _decoder(rest), type(None) in args, float in args
 
-    def decode(data: Any, symbols: Symbols) -> Any:
+    def decode(data: Any, context: _Context) -> Any:
         if data is None and optional:
             return None
         if number and type(data) in (int, float):
             return float(data)
-        return decode_rest(data, symbols)
+        return decode_rest(data, context)
 
     return decode
 
 
-def _dim(data: Any, symbols: Symbols) -> Any:
+def _dim(data: Any, context: _Context) -> Any:
     if type(data) is int:
-        return _integer(data, symbols)
+        return _integer(data, context)
     if type(data) is str:
-        value = dims.parse(data, symbols)
-        return _integer(value, symbols) if isinstance(value, int) else value
+        if data not in context.dims:
+            context.dims[data] = dims.parse(data, context.symbols)
+        value = context.dims[data]
+        return _integer(value, context) if isinstance(value, int) else value
     raise _mismatch(data, "a dim")
 
 
-def _step(data: Any, symbols: Symbols) -> Any:
+@functools.cache
+def _executable_record() -> Decoder:
+    return _record(ExecutableRef)
+
+
+def _executable(data: Any, context: _Context) -> Any:
+    if context.executables is None:
+        return _executable_record()(data, context)
+    if type(data) is not int:
+        raise _mismatch(data, "the number of an executable")
+    if not 0 <= data < len(context.executables):
+        raise ArtifactError(f"the plan names executable {data}; the artifact has {len(context.executables)}")
+    return context.executables[data]
+
+
+def _step(data: Any, context: _Context) -> Any:
     tag = data.get("step") if isinstance(data, dict) else None
     if not isinstance(tag, str) or tag not in _STEPS:
         raise _mismatch(tag, f"one of the steps {', '.join(_STEPS)}")
-    return _decoder(_STEPS[tag])(data, symbols)
+    return _decoder(_STEPS[tag])(data, context)

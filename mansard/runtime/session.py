@@ -56,8 +56,10 @@ class Session:
     ) -> None:
         check_limits(max_in_flight, max_queued)
         copy_threads()  # reports errors of the environment now
-        check_plan(plan)
-        self.plan = plan = choose_variant(plan, devices)
+        claims = check_plan(plan)
+        self.plan = chosen = choose_variant(plan, devices)
+        if chosen is not plan:
+            plan, claims = chosen, check_plan(chosen)
         self.signature = Signature(plan.inputs, plan.dims)
         self.slots: Sequence[BoundSlot] = bind(plan, resources, devices)
         self.links = probe_links(self.slots)
@@ -65,6 +67,7 @@ class Session:
         constants = Constants(plan, self.layout, self.slots, self.links, resources)
         self._environment = ExecutionEnvironment(
             plan,
+            claims,
             self.slots,
             self.layout,
             constants,

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from mansard.artifact.resources import Resources, WeightBlock
 from mansard.codegen.backend import Backend, CompiledDispatch
 from mansard.codegen.parameters import Parameters
+from mansard.compiler.contracts import kernel_contract
 from mansard.compiler.executables import add_executables
 from mansard.compiler.kernels import KernelCompiler
 from mansard.compiler.sources import KernelSource, sources_to_bytes
@@ -98,7 +99,10 @@ def _with_kernels(
     """
     device = plan.devices[slot]
     specs = backend.join([kernel.spec for _, kernel in kernels.values()])
-    refs = add_executables(resources.blobs, slot, device.driver, specs)
+    contracts = {
+        kernel.name: kernel_contract(source.dispatch(), kernel) for source, kernel in kernels.values()
+    }
+    refs = add_executables(resources.blobs, slot, device.driver, specs, contracts)
     # Regions have no schedule to tune: their executables stay.
     kept = [n for n, ref in enumerate(device.executables) if not kernels.keys() & {k[0] for k in ref.kernels}]
     place_of = {old: len(refs) + new for new, old in enumerate(kept)}

@@ -110,7 +110,9 @@ def test_four_bit_weights_are_packed_low_nibble_first():
 
 def test_a_weight_of_the_wrong_size_is_refused(tmp_path):
     spec = WeightSpec("w", DType.F32, (4,), "net.w")
-    plan = dataclasses.replace(two_device_plan(), weights=(spec, *two_device_plan().weights[1:]))
+    good = two_device_plan()
+    values = tuple(dataclasses.replace(v, bytes=16) if v.weight == 0 else v for v in good.values)
+    plan = dataclasses.replace(good, weights=(spec, *good.weights[1:]), values=values)
     resources = MemoryResources({}, [(spec, lambda: np.zeros(3, np.float32))])
     with pytest.raises(ArtifactError, match=r"net\.w.*12 bytes.*needs 16"):
         resources.load(spec)

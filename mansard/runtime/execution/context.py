@@ -47,6 +47,7 @@ class Context:
         self.environment = environment
         self.dims = dict(sizes)
         plan, layout, slots = environment.plan, environment.layout, environment.slots
+        environment.claims.check(sizes)
         self.value_bytes = {v.id: dims.evaluate(v.bytes, sizes) for v in plan.values}
         self.memory = StoreMemory(slots)
         self._host_copies = HostCopyCounter()

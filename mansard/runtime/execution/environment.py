@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mansard.plan.claims import Claims
 from mansard.plan.plan import Plan
 from mansard.plan.stores import Layout
 from mansard.runtime.devices.binding import BoundSlot
@@ -19,6 +20,8 @@ class ExecutionEnvironment:
     """What the contexts of a session share."""
 
     plan: Plan
+    claims: Claims
+    """What the plan has to satisfy for the sizes of a call."""
     slots: Sequence[BoundSlot]
     layout: Layout
     constants: Constants

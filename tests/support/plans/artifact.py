@@ -6,16 +6,18 @@ import numpy as np
 
 from mansard import dims
 from mansard.artifact.resources import MemoryResources
-from mansard.dims import Dim
+from mansard.dims import Dim, DimLike
 from mansard.dtypes import DType
 from mansard.plan.plan import (
     AssertSpec,
     BarrierStep,
+    BindingContract,
     BindingSpec,
     Decision,
     DeviceProgram,
     DispatchStep,
     ExecutableRef,
+    KernelContract,
     Plan,
     Prediction,
     Segment,
@@ -26,15 +28,35 @@ from mansard.plan.plan import (
 )
 
 
+def reads(size: DimLike) -> BindingContract:
+    return BindingContract(size)
+
+
+def writes(size: DimLike) -> BindingContract:
+    return BindingContract(size, writes=True)
+
+
 def two_device_plan() -> Plan:
     """Every class and field of the plan at least once."""
     n = Dim("n", 1, 64, 4)
     size = dims.symbol(n)
     half = dims.floordiv(size, 8)
     executable = ExecutableRef(
-        "kernels/0.bin", "cpu-image", "cpu:x86_64", ("avx2",), (("k", 2, 1, (1, 1, 1), 16),)
+        "kernels/0.bin",
+        "cpu-image",
+        "cpu:x86_64",
+        ("avx2",),
+        (("k", 2, 1, (1, 1, 1), 16),),
+        (KernelContract((reads(dims.mul(size, 12)), reads(dims.mul(half, 4))), (size,), (half, 1, 1)),),
     )
-    other = ExecutableRef("kernels/1.spv", "spirv", "vulkan:1.3", (), (("m", 2, 0, (64, 1, 1), 0),))
+    other = ExecutableRef(
+        "kernels/1.spv",
+        "spirv",
+        "vulkan:1.3",
+        (),
+        (("m", 2, 0, (64, 1, 1), 0),),
+        (KernelContract((reads(dims.mul(size, 4)), writes(dims.mul(half, 2))), (), (1, 1, 1)),),
+    )
     dispatch = DispatchStep(
         0, "k", (BindingSpec(0), BindingSpec(2, dims.mul(half, 4))), (size,), (half, 1, 1), "double", "m.py:3"
     )
@@ -50,6 +72,7 @@ def two_device_plan() -> Plan:
             ValueSpec(2, "t", "transient", 0, dims.mul(size, 4), shared=True, first=0, last=1),
             ValueSpec(3, "t'", "transient", 1, dims.mul(size, 4), first=0, last=2),
             ValueSpec(4, "y", "output", 1, dims.mul(half, 2)),
+            ValueSpec(5, "s", "state", 0, 16),
         ),
         weights=(
             WeightSpec("w", DType.F32, (2, 3), "layer.weight"),
@@ -69,7 +92,7 @@ def two_device_plan() -> Plan:
                 (Segment(((0, 0),), (TransferStep(2, 3, dims.mul(size, 4)), BarrierStep(), after)),),
             ),
         ),
-        states=((2, 2),),
+        states=((5, 5),),
         asserts=(AssertSpec(2, "must hold", "m.py:9"),),
         decisions=(
             Decision("d0", "matmul", "cpu", "faster", {"cpu": 0.5, "vulkan": "no int4"}, size, 7, "m.py:3"),
