@@ -291,6 +291,16 @@ def test_a_newer_format_asks_for_an_update(tmp_path, monkeypatch):
         read_artifact(path)
 
 
+def test_an_older_format_asks_for_another_compilation(tmp_path, monkeypatch):
+    path = tmp_path / "m"
+    plan = two_device_plan()
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "FORMAT_VERSION", 1)
+        write_artifact(path, plan, resources_for(plan))
+    with pytest.raises(ArtifactError, match=r"older Mansard \(format 1; .* compile the model again"):
+        read_artifact(path)
+
+
 def test_missing_and_added_entries_are_found(artifact):
     with zipfile.ZipFile(artifact) as archive:
         comment = archive.comment

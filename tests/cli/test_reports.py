@@ -22,11 +22,13 @@ from mansard.dtypes import DType
 from mansard.hal import ProfileRow
 from mansard.plan.dataflow import dataflow
 from mansard.plan.plan import (
+    BindingContract,
     BindingSpec,
     Decision,
     DeviceProgram,
     DispatchStep,
     ExecutableRef,
+    KernelContract,
     Plan,
     Prediction,
     Segment,
@@ -50,14 +52,20 @@ def plan() -> Plan:
 
     kinds = ("input", "transient", "transient", "transient", "transient", "transient", "output")
     slots = (0, 0, 1, 1, 1, 0, 0)
-    values = tuple(ValueSpec(n, f"v{n}", k, s, 64) for n, (k, s) in enumerate(zip(kinds, slots, strict=True)))
+    values = tuple(
+        ValueSpec(n, f"v{n}", k, s, 64, last=9) for n, (k, s) in enumerate(zip(kinds, slots, strict=True))
+    )
     cpu = (
         Segment((), (dispatch(NAMES[0], 0, 1),)),
         Segment(((1, 0),), (TransferStep(4, 5, 64), dispatch(NAMES[3], 5, 1, 6))),
     )
     gpu = Segment(((0, 0),), (TransferStep(1, 2, 64), dispatch(NAMES[1], 2, 3), dispatch(NAMES[2], 3, 4)))
     kernels = tuple((f"k{count}", count, 0, (1, 1, 1), 0) for count in (2, 3))
-    code = (ExecutableRef("kernels/0.bin", "f", "t", (), kernels),)
+    contracts = tuple(
+        KernelContract((*[BindingContract(64)] * (count - 1), BindingContract(64, True)), (), (1, 1, 1))
+        for count in (2, 3)
+    )
+    code = (ExecutableRef("kernels/0.bin", "f", "t", (), kernels, contracts),)
     devices = (DeviceProgram("cpu", "cpu", "t", code, cpu), DeviceProgram("gpu", "vulkan", "t", code, (gpu,)))
     decisions = (
         Decision(NAMES[0], "map", "cpu", "fastest", {"cpu": 0.5, "gpu": 1.0}, 128, 8),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support import cpu_kernels
 from support.paths import TESTS
+from support.plans.device import reference
 
 from mansard.artifact.resources import MemoryResources, write_artifact
 from mansard.dtypes import DType
@@ -20,7 +21,6 @@ from mansard.plan.plan import (
     BindingSpec,
     DeviceProgram,
     DispatchStep,
-    ExecutableRef,
     Plan,
     Segment,
     TensorSpec,
@@ -77,13 +77,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory) -> Path:
     spec = cpu_kernels.spec("add")
-    reference = ExecutableRef(
-        "k0",
-        spec.format,
-        spec.target,
-        spec.requires,
-        tuple((e.name, e.bindings, e.params, e.workgroup, e.offset) for e in spec.entries),
-    )
+    code = reference(spec, "k0", cpu_kernels.CHUNK, ELEMENTS)
     size = 4 * ELEMENTS
     last = 2 * WEIGHTS - 1
     values = [ValueSpec(0, "x", "input", 0, size), ValueSpec(last + 1, "y", "output", 0, size)]
@@ -103,7 +97,7 @@ def artifact(tmp_path_factory) -> Path:
         (TensorSpec("y", DType.F32, (ELEMENTS,), last + 1),),
         tuple(values),
         tuple(WeightSpec(f"w{n}", DType.F32, (ELEMENTS,)) for n in range(WEIGHTS)),
-        (DeviceProgram("cpu", "cpu", spec.target, (reference,), (Segment((), tuple(steps)),)),),
+        (DeviceProgram("cpu", "cpu", spec.target, (code,), (Segment((), tuple(steps)),)),),
     )
     loads = [(w, lambda n=n: np.full(ELEMENTS, n, np.float32)) for n, w in enumerate(plan.weights)]
     path = tmp_path_factory.mktemp("live") / "sum.mansard"
@@ -158,16 +152,21 @@ from mansard.dtypes import DType
 def anonymous():
     return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
 
-# The state s is a long vector, of which a call adds x to the first elements only.
+# The state s is a long vector, of which a call adds x to the first elements only, after y = s + x.
 spec, count, size = cpu_kernels.spec("add"), 1 << 16, 256 << 20
 kernels = tuple((e.name, e.bindings, e.params, e.workgroup, e.offset) for e in spec.entries)
-values = (ValueSpec(0, "x", "input", 0, 4 * count), ValueSpec(1, "s", "state", 0, size))
+values = (
+    ValueSpec(0, "x", "input", 0, 4 * count),
+    ValueSpec(1, "s", "state", 0, size),
+    ValueSpec(2, "y", "output", 0, 4 * count),
+)
 grid = (-(-count // cpu_kernels.CHUNK), 1, 1)
+y = DispatchStep(0, "add", tuple(map(BindingSpec, (0, 1, 2))), (count,), grid, "y")
 step = DispatchStep(0, "add", tuple(map(BindingSpec, (0, 1, 1))), (count,), grid, "add")
 reference = ExecutableRef("k", spec.format, spec.target, spec.requires, kernels)
-slot = DeviceProgram("cpu", "cpu", spec.target, (reference,), (Segment((), (step,)),))
+slot = DeviceProgram("cpu", "cpu", spec.target, (reference,), (Segment((), (y, BarrierStep(), step)),))
 x = TensorSpec("x", DType.F32, (count,), 0)
-y = TensorSpec("y", DType.F32, (count,), 1)
+y = TensorSpec("y", DType.F32, (count,), 2)
 plan = Plan("sum", (), (x,), (y,), values, (), (slot,), ((1, 1),))
 model = Model(plan, MemoryResources({"k": bytes(spec.code)}, []))
 before, ones = anonymous(), np.ones(count, np.float32)

@@ -66,7 +66,8 @@ def test_arrays_without_elements():
     none = (TensorSpec("x", DType.F32, (0,), 0),), (TensorSpec("y", DType.F32, (0,), 1),)
     values = (ValueSpec(0, "x", "input", 0, 0), ValueSpec(1, "y", "output", 0, 0))
     step = DispatchStep(0, "add", tuple(BindingSpec(v) for v in (0, 0, 1)), (0,), (1, 1, 1), "add")
-    slot = DeviceProgram("cpu", "cpu", CPU_SPEC.target, (reference(CPU_SPEC, "k0"),), (Segment((), (step,)),))
+    code = dataclasses.replace(reference(CPU_SPEC, "k0", CPU_GROUP, 0), contracts=())
+    slot = DeviceProgram("cpu", "cpu", CPU_SPEC.target, (code,), (Segment((), (step,)),))
     plan = Plan("nothing", (), *none, values, (), (slot,))
     model = Model(plan, MemoryResources({"k0": bytes(CPU_SPEC.code)}, []))
     for _ in range(3):
@@ -126,7 +127,7 @@ def mixed_model(spec: ExecutableSpec) -> Model:
         "cpu",
         "cpu",
         CPU_SPEC.target,
-        (reference(CPU_SPEC, "k0"),),
+        (reference(CPU_SPEC, "k0", CPU_GROUP),),
         (
             Segment((), (add(0, 0, 1, CPU_GROUP),)),
             Segment(((1, 0),), (TransferStep(5, 6, BYTES), add(6, 0, 2, CPU_GROUP))),
@@ -134,7 +135,7 @@ def mixed_model(spec: ExecutableSpec) -> Model:
     )
     steps = (TransferStep(1, 3, BYTES), BarrierStep(), add(3, 4, 5, group))
     gpu = DeviceProgram(
-        "vulkan", "vulkan", spec.target, (reference(spec, "k1"),), (Segment(((0, 0),), steps),)
+        "vulkan", "vulkan", spec.target, (reference(spec, "k1", group),), (Segment(((0, 0),), steps),)
     )
     weight = WeightSpec("w", DType.F32, (1 << 20,))
     resources = MemoryResources(

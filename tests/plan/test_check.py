@@ -104,7 +104,7 @@ def test_a_value_smaller_than_what_a_kernel_accesses_is_refused(device, rows):
 def test_a_launch_that_the_kernel_was_not_compiled_for_is_refused(device):
     plan = compiled(device, 64).plan
     step = next(s for s in plan.devices[0].segments[0].steps if isinstance(s, DispatchStep))
-    x, y, z = step.grid
+    _, y, z = step.grid
     with pytest.raises(ArtifactError, match="it was compiled for"):
         check_plan(changed_step(plan, grid=(2**31, y, z)))
     if step.params:
