@@ -23,7 +23,7 @@ import transformers
 from quantise import quantise
 
 import mansard
-from mansard.cli.html_report import write_page
+from mansard.cli.html.report import write_page
 from mansard.cli.trace import trace_document
 
 MIN_SHARE = 0.1

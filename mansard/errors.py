@@ -9,6 +9,7 @@ MansardError
 │   ├── PlacementError           no device may run a dispatch, or fallback="error" refused one
 │   └── CodegenError             a kernel could not be generated or was rejected by a tool
 ├── ArtifactError                a file is truncated, altered, foreign or of another version
+│   ├── SignatureError           a file is not signed by a trusted key, or a key cannot be used
 │   └── TargetMismatchError      no present device matches a target of the artifact
 ├── InputError                   a call's inputs do not fit the model's signature
 │   └── ShapeContractError       a dim is outside its range or divisor
@@ -43,6 +44,7 @@ __all__ = [
     "PlacementError",
     "QueueFullError",
     "ShapeContractError",
+    "SignatureError",
     "TargetMismatchError",
     "UnsupportedOpError",
     "VerificationError",
@@ -97,6 +99,10 @@ class CodegenError(CompileError):
 
 class ArtifactError(MansardError):
     """An artifact file cannot be used."""
+
+
+class SignatureError(ArtifactError):
+    """An artifact is not signed by a trusted key, or a key cannot be used."""
 
 
 class TargetMismatchError(ArtifactError):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from mansard.api.model import Model
 from mansard.artifact.resources import Verify, read_artifact
+from mansard.artifact.signing import Key
 from mansard.hal import DeviceInfo
 from mansard.hal import registry as _registry
 from mansard.runtime.devices.binding import Devices
@@ -16,8 +18,9 @@ def load(
     path: str | os.PathLike[str],
     devices: Devices = None,
     *,
-    verify: Verify = "code",
+    verify: Verify | None = None,
     copy: bool = False,
+    trusted_keys: Sequence[Key] | None = None,
     max_in_flight: int = MAX_IN_FLIGHT,
     max_queued: int | None = MAX_QUEUED,
 ) -> Model:
@@ -32,13 +35,17 @@ def load(
     would be ended by SIGBUS. Replacing it by renaming another file over it, as `Model.save` and package
     managers do, and removing it are safe. ``copy=True`` reads all of it into memory first, after which it may
     be written to as well (docs/files.md).
+    A file is a program: its kernels run in this process. ``trusted_keys`` are public keys (paths of PEM
+    files, their content, or ``"ed25519:…"``), one of which must have signed it (``mansard sign``);
+    everything, weights included, is then checked against the hashes that the signature covers.
     ``max_in_flight`` bounds how many calls run at a time, ``max_queued`` (None: unbounded) how many others
     may wait; one more raises QueueFullError.
 
     Raises ArtifactError for a file that is truncated, altered, foreign or too new, before anything of
-    it is used, and TargetMismatchError naming target and devices present when no device fits.
+    it is used, SignatureError for one that no trusted key signed, and TargetMismatchError naming target and
+    devices present when no device fits.
     """
-    plan, resources = read_artifact(path, verify, copy=copy)
+    plan, resources = read_artifact(path, verify, copy=copy, trusted_keys=trusted_keys)
     model = Model(plan, resources, devices, max_in_flight=max_in_flight, max_queued=max_queued)
     model.bind()
     return model

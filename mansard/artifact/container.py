@@ -2,7 +2,8 @@
 
 Layout: an entry `MAGIC` first (it tells a truncated artifact from a foreign file), the content, and
 ``manifest.json`` last, which lists every entry's size and SHA-256. The ZIP comment holds the format
-version and the SHA-256 of the manifest. ``unzip -l`` lists the file and every entry can be mapped.
+version, the SHA-256 of the manifest, and signatures of both (`mansard.artifact.signing`). ``unzip -l`` lists
+the file and every entry can be mapped.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,11 +33,27 @@ HASH_CHUNK = 32 << 20
 """Large entries are hashed in parts of this size as well, so that they can be checked by several threads."""
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 
-_COMMENT = re.compile(rb"mansard-artifact (\d{1,9}) sha256:([0-9a-f]{64})")
+_COMMENT = re.compile(
+    rb"(mansard-artifact (\d{1,9}) sha256:([0-9a-f]{64}))((?: ed25519:[0-9a-f]{64}:[0-9a-f]{128})*)"
+)
+_SIGNED = b"Ed25519 signature of a Mansard artifact: "
+"""What precedes the signed text, so that the signature of something else is never one of an artifact."""
+_COMMENT_BYTES = 0xFFFF
 _LEAN_BYTES = 4 << 20  # what the plain C code of the interpreter hashes in about 10 ms
 _PIECE_BYTES = 1 << 20
 
 Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """An Ed25519 signature of an artifact, with the raw public key that it names."""
+
+    key: bytes
+    value: bytes
+
+    def __str__(self) -> str:
+        return f"ed25519:{self.key.hex()}:{self.value.hex()}"
 
 
 class Container:
@@ -49,6 +67,8 @@ class Container:
         self.path = self._file.path
         self.data: Bytes = self._file.data
         self._held: dict[str, Bytes] = {}
+        self.signatures: tuple[Signature, ...] = ()
+        """Of `signed_text`, not checked yet."""
         self._spans = self._directory()
         self.manifest = self._manifest()
         self._check_table()
@@ -77,6 +97,18 @@ class Container:
             if not self.copied:
                 self._held[name] = self._file.read(*self._spans[name])
 
+    @property
+    def signed_text(self) -> bytes:
+        """What signatures sign: the format and the hash of the manifest, which has those of all entries."""
+        return _SIGNED + self._mark
+
+    def with_signatures(self, signatures: Sequence[Signature]) -> tuple[Bytes, bytes]:
+        """The file with these signatures instead of its own, as all but its end, and its end."""
+        mark = b" ".join([self._mark, *(str(signature).encode() for signature in signatures)])
+        if len(mark) > _COMMENT_BYTES:
+            raise ArtifactError(f"{self.path} has no room for {len(signatures)} signatures")
+        return self.data[: -len(self._comment) - 2], struct.pack("<H", len(mark)) + mark
+
     def check_unchanged(self) -> None:
         """Raise ArtifactError if the file was written to since it was opened (`MappedFile`)."""
         self._file.check_unchanged()
@@ -101,18 +133,14 @@ class Container:
         self._compare(work)
 
     def verify_header(self, name: str) -> int:
-        """Check the first part of an entry on its own, and return its bytes: what its record describes as
-        ``header``; in an artifact of an earlier version, which has none, the first `HASH_CHUNK`."""
-        size, record = self._spans[name][1], self.manifest["entries"][name]
-        start = record.get("header", _first_chunk(record, size))
-        if (
-            not isinstance(start, dict)
-            or type(start.get("size")) is not int
-            or not 0 <= start["size"] <= size
-        ):
+        """Check the first part of an entry, which its record describes as ``header``, on its own, and return
+        its bytes."""
+        record = self.manifest["entries"][name].get("header")
+        size = record.get("size") if isinstance(record, dict) else None
+        if type(size) is not int or not 0 <= size <= self._spans[name][1]:
             raise ArtifactError(f"{self.path}: entry {name!r} has a broken record in the manifest")
-        self._compare([(name, 0, start["size"], str(start.get("sha256")))])
-        return int(start["size"])
+        self._compare([(name, 0, size, str(record.get("sha256")))])
+        return size
 
     def let_go(self, names: Iterable[str]) -> None:
         """Give back the memory of entries; they are read from the file again when they are needed."""
@@ -180,9 +208,10 @@ class Container:
         comment = _COMMENT.fullmatch(self._comment)
         if comment is None or self.data[-len(self._comment) :].tobytes() != self._comment:
             raise ArtifactError(f"{self.path} was altered: the mark at its end does not read as Mansard's")
-        self._check_version(int(comment[1]))
+        self._mark = comment[1]
+        self._check_version(int(comment[2]))
         text = self.entry(MANIFEST).tobytes()
-        if _lean_sha256(text) != comment[2].decode():
+        if _lean_sha256(text) != comment[3].decode():
             raise ArtifactError(f"{self.path} was altered: entry {MANIFEST!r} does not match its hash")
         try:
             manifest = json.loads(text)
@@ -190,6 +219,9 @@ class Container:
             raise ArtifactError(f"{self.path}: the manifest is not JSON") from error
         if not isinstance(manifest, dict) or not isinstance(manifest.get("entries"), dict):
             raise ArtifactError(f"{self.path}: the manifest lists no entries")
+        for words in (text.split(b":") for text in comment[4].split()):
+            key, value = (bytes.fromhex(word.decode()) for word in words[1:])
+            self.signatures = (*self.signatures, Signature(key, value))
         return manifest
 
     def _check_version(self, version: int) -> None:
@@ -221,13 +253,6 @@ class Container:
                 raise ArtifactError(
                     f"{self.path} was altered: entry {name!r} has {size} bytes, not {record['size']}"
                 )
-
-
-def _first_chunk(record: Mapping[str, Any], size: int) -> dict[str, Any]:
-    chunks = record.get("chunks")
-    if isinstance(chunks, list) and chunks:
-        return {"size": min(size, HASH_CHUNK), "sha256": chunks[0]}
-    return {"size": size, "sha256": record["sha256"]}
 
 
 def _has_magic(data: Bytes) -> bool:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from mansard.artifact import weights as weight_file
 from mansard.artifact.container import Container
+from mansard.artifact.signing import Key, check_signature
 from mansard.artifact.weights import Bytes, Load
 from mansard.errors import ArtifactError
 from mansard.plan.check import check_plan
@@ -248,24 +249,37 @@ def write_artifact(
 
 
 def read_artifact(
-    path: str | os.PathLike[str], verify: Verify = "code", *, copy: bool = False
+    path: str | os.PathLike[str],
+    verify: Verify | None = None,
+    *,
+    copy: bool = False,
+    trusted_keys: Sequence[Key] | None = None,
 ) -> tuple[Plan, FileResources]:
     """Open an artifact; no plan and no code of it is used before its hash holds.
 
     The structure of the file, the plan, every executable and where the weights lie are always checked.
     Weights stay on disk until a kernel reads them, and sources until the model is tuned: ``verify="full"``
     reads and checks them too, about a second for every few gigabytes. With ``copy`` all of the file is read
-    into memory, and what happens to it afterwards does not matter.
-    Raises ArtifactError saying whether the file is truncated, altered, foreign or too new.
+    into memory, and what happens to it afterwards does not matter. With ``trusted_keys`` one of them must
+    have signed the file, and everything is checked. ``verify`` is "code" by default, "full" with keys.
+    Raises ArtifactError saying whether the file is truncated, altered, foreign or too new,
+    SignatureError for one that no trusted key signed.
     """
+    if verify is None:
+        verify = "code" if trusted_keys is None else "full"
     if not isinstance(verify, (str, bool)) or verify not in ("full", "code", True, False):
         raise ArtifactError(f"verify is {verify!r}; it can be 'full' (or True) or 'code' (or False)")
     if not isinstance(copy, bool):
         raise ArtifactError(f"copy is {copy!r}; it can be True or False")
+    full = verify in ("full", True)
+    if trusted_keys is not None and not full:
+        raise ArtifactError(f"verify={verify!r} would leave weights unchecked that trusted_keys vouches for")
     container = Container(path, copy=copy)
+    if trusted_keys is not None:
+        check_signature(container, trusted_keys)
     now = [name for name in container.names if name not in (WEIGHTS_ENTRY, SOURCES_ENTRY)]
     container.hold(now)
-    container.verify(container.names if verify in ("full", True) else now)
+    container.verify(container.names if full else now)
     executables = executables_from_json(container.entry(EXECUTABLES_ENTRY).tobytes())
     plan = plan_from_json(container.entry(PLAN_ENTRY).tobytes(), executables)
     check_plan(plan)

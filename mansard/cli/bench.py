@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mansard.cli.html_report import write_page
+from mansard.cli.html.report import write_page
 from mansard.cli.kernels import build_lines, builds, describe, dispatch_table, dispatch_times
 from mansard.cli.limits import LimitsOption
 from mansard.cli.models import (
@@ -18,6 +18,7 @@ from mansard.cli.models import (
     InFlightOption,
     InputOption,
     RequestsOption,
+    TrustedKeysOption,
     gather_inputs,
     open_model,
 )
@@ -73,6 +74,7 @@ def bench(
             "requests sequentially, to show the gain from overlap.",
         ),
     ] = False,
+    trusted_key: TrustedKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Time a compiled model: wall time of whole calls, and busy time of each device.
@@ -84,7 +86,7 @@ def bench(
     """
     with_timeline = timeline or html is not None or min_overlap is not None or requests > 1 or lockstep
     with Output(as_json) as out:
-        model = open_model(artifact, device, in_flight)
+        model = open_model(artifact, device, in_flight, trusted_keys=trusted_key)
         inputs = gather_inputs(model.plan, input_, fill=True)
         for _ in range(warmup):
             model(*inputs)

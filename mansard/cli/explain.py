@@ -22,7 +22,7 @@ from mansard.cli.decisions import (
     regions,
     totals,
 )
-from mansard.cli.html_report import write_page
+from mansard.cli.html.report import write_page
 from mansard.cli.models import ArtifactArgument
 from mansard.cli.output import JsonOption, Output, milliseconds, si
 from mansard.cli.timeline import read_timeline

@@ -46,9 +46,24 @@ VerifyOption = Annotated[
     typer.Option("--verify", help="Also check the weights against their hashes, not only plan and code."),
 ]
 
+TrustedKeysOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trusted-key",
+        metavar="KEY",
+        help="Refuse the artifact unless this key signed it: a PEM file, or ed25519:… as text. Everything in "
+        "the file is then checked, weights included. Repeat: any of the keys will do.",
+    ),
+]
+
 
 def open_model(
-    path: Path, devices: Sequence[str] | None, in_flight: int | None = None, *, verify: bool = False
+    path: Path,
+    devices: Sequence[str] | None,
+    in_flight: int | None = None,
+    *,
+    verify: bool = False,
+    trusted_keys: Sequence[str] | None = None,
 ) -> Model:
     """Load an artifact on the devices named, or on those it was compiled for.
 
@@ -57,7 +72,11 @@ def open_model(
     import mansard
 
     options: dict[str, Any] = {} if in_flight is None else {"max_in_flight": in_flight}
-    return mansard.load(path, devices=list(devices) if devices else None, verify=verify, **options)
+    if trusted_keys:
+        options["trusted_keys"] = list(trusted_keys)
+    elif verify:
+        options["verify"] = True
+    return mansard.load(path, devices=list(devices) if devices else None, **options)
 
 
 def gather_inputs(plan: Plan, texts: Sequence[str] | None, *, fill: bool) -> list[Array]:

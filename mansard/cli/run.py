@@ -14,6 +14,7 @@ from mansard.cli.models import (
     ArtifactArgument,
     DeviceOption,
     InputOption,
+    TrustedKeysOption,
     VerifyOption,
     gather_inputs,
     open_model,
@@ -43,13 +44,14 @@ def run(
         bool, typer.Option("--memory", help="Also show the memory that the model holds, by use and device.")
     ] = False,
     verify: VerifyOption = False,
+    trusted_key: TrustedKeysOption = None,
     limits: LimitsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a compiled model once."""
     targets = [parse_output(text) for text in output or ()]
     with Output(as_json) as out:
-        model = open_model(artifact, device, verify=verify)
+        model = open_model(artifact, device, verify=verify, trusted_keys=trusted_key)
         inputs = gather_inputs(model.plan, input_, fill=False)
         files = assign_outputs([spec.name for spec in model.plan.outputs], targets)
         begin = time.perf_counter_ns()

@@ -22,6 +22,7 @@ from mansard.cli.models import (
     InFlightOption,
     InputOption,
     RequestsOption,
+    TrustedKeysOption,
     gather_inputs,
     open_model,
 )
@@ -39,6 +40,7 @@ def trace(
     limits: LimitsOption = None,
     requests: RequestsOption = 1,
     in_flight: InFlightOption = None,
+    trusted_key: TrustedKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a compiled model and write what every device did when; open it in ui.perfetto.dev.
@@ -47,7 +49,7 @@ def trace(
     shape.
     """
     with Output(as_json) as out:
-        model = open_model(artifact, device, in_flight)
+        model = open_model(artifact, device, in_flight, trusted_keys=trusted_key)
         inputs = gather_inputs(model.plan, input_, fill=True)
         model(*inputs)  # keeps recording and first-touch costs out of the trace
         profile = model.profile(*inputs, requests=requests, in_flight=in_flight)

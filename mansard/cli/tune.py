@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mansard.cli.limits import LimitsOption
-from mansard.cli.models import ArtifactArgument
+from mansard.cli.models import ArtifactArgument, TrustedKeysOption, open_model
 from mansard.cli.output import JsonOption, Output
 from mansard.cli.progress import progress_bar
 
@@ -36,13 +36,14 @@ def tune(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Neither read nor write cached results and kernels.")
     ] = False,
+    trusted_key: TrustedKeysOption = None,
     limits: LimitsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Search schedule parameters of a model's kernels on this machine, and store the best in the artifact.
 
     Results are cached by device, driver and kernel: compiling for the device uses them, and tuning again
-    continues from them.
+    continues from them. The file written is not signed.
     """
     import mansard
 
@@ -50,7 +51,8 @@ def tune(
     target = output or artifact
     with Output(as_json) as out:
         with progress_bar() as progress:
-            model = mansard.tune(artifact, seconds, cache=not no_cache, progress=progress)
+            given = open_model(artifact, None, trusted_keys=trusted_key) if trusted_key else artifact
+            model = mansard.tune(given, seconds, cache=not no_cache, progress=progress)
             model.save(target, progress=lambda done, total: progress("write", done, total))
         tuning = model.tuning
         assert tuning is not None

@@ -16,7 +16,7 @@ from support.plans.artifact import resources_for
 import mansard
 from mansard.artifact.resources import write_artifact
 from mansard.cli.decisions import decided, regions
-from mansard.cli.html_report import page
+from mansard.cli.html.report import page
 from mansard.cli.timeline import timeline_lines
 from mansard.dtypes import DType
 from mansard.hal import ProfileRow

@@ -13,7 +13,7 @@ from quantise import quantise
 from torch import nn
 
 import mansard
-from mansard.cli.html_report import page
+from mansard.cli.html.report import page
 from mansard.cli.trace import trace_document
 
 PINS = (

@@ -15,7 +15,7 @@ import typer
 
 from mansard import dims
 from mansard.cli.decisions import Decided, decided, prediction_line, totals
-from mansard.cli.html_style import COLOURS, SCRIPT, STYLE
+from mansard.cli.html.style import COLOURS, SCRIPT, STYLE
 from mansard.cli.output import milliseconds, si
 from mansard.cli.timeline import each_request, expectation, headline, lockstep_line
 

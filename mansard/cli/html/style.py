@@ -1,4 +1,4 @@
-"""The style sheet and the script of the page that `mansard.cli.html_report` writes."""
+"""The style sheet and the script of the page that `mansard.cli.html.report` writes."""
 
 COLOURS = ("#2f6fb5", "#3d8b40", "#b4602a", "#8450a8", "#a83a4c", "#2a8a8f", "#7d7420", "#5d6470")
 """By device, in the plan's order; distinguishable on white and on black, also with most kinds of colour

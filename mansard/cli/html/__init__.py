@@ -1,0 +1,1 @@
+"""The HTML page of `mansard explain --html` and `mansard bench --html`."""
