@@ -120,22 +120,22 @@ def shift(b: KernelBuilder, op: str, x: KValue, amount: KValue) -> KValue:
     return b.select(inside, value, outside)
 
 
-@lowers("neg", Domain.INT, instruction=True)
+@lowers("neg", Domain.INT)
 def _neg(b: KernelBuilder, x: KValue) -> KValue:
     return b.sub(lit(b, x, 0), x)
 
 
-@lowers("abs", Domain.INT, instruction=True)
+@lowers("abs", Domain.INT)
 def _abs(b: KernelBuilder, x: KValue) -> KValue:
     return b.unary("abs", x) if x.type.dtype.is_signed else x
 
 
-@lowers("shl", Domain.INT, instruction=True)
+@lowers("shl", Domain.INT)
 def _shl(b: KernelBuilder, x: KValue, amount: KValue) -> KValue:
     return shift(b, "shl", x, amount)
 
 
-@lowers("shr", Domain.INT, instruction=True)
+@lowers("shr", Domain.INT)
 def _shr(b: KernelBuilder, x: KValue, amount: KValue) -> KValue:
     return shift(b, "shr", x, amount)
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
+from mansard.frontends.pytorch.integers import integer_table
 from mansard.frontends.pytorch.quantised import quantisation_table
+from mansard.frontends.pytorch.scans import scan_table
 
 Rule = Callable[..., Any]
 
@@ -40,7 +42,7 @@ def decomposition_table() -> dict[Any, Rule]:
             aten.constant_pad_nd.default: _constant_pad,
         }
     )
-    return table | quantisation_table()
+    return table | integer_table(table) | scan_table() | quantisation_table()
 
 
 def _var_mean(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,8 @@ _MOVES = frozenset({
 """Ops that only move elements: the signedness of their type does not matter."""
 
 
+_ORDERS = frozenset({"sort", "topk", "kthvalue", "amax", "amin", "max", "min"})
+"""Ops that compare elements of bool, too: torch-mlir's order of one bit is that of 0 and -1."""
 _CONVERSIONS = frozenset({"convert_element_type", "_to_copy"})
 _VIEWS = frozenset({"view", "_unsafe_view", "reshape", "view_copy"})
 
@@ -46,7 +49,7 @@ def rewrite(graph: torch.fx.Graph) -> None:
             _view_by_groups(graph, node)
         elif _packet(node.target) in _CONVERSIONS and _to_unsigned(node):
             _convert_by_integers(graph, node)
-        elif _packet(node.target) not in _MOVES and any(map(_is_byte, node.all_input_nodes)):
+        elif _packet(node.target) not in _MOVES and any(_is_widened(node, x) for x in node.all_input_nodes):
             _widen_bytes(graph, node)
 
 
@@ -79,6 +82,12 @@ def _value(node: Any) -> Any:
 def _is_byte(node: Any) -> bool:
     value = _value(node)
     return isinstance(value, torch.Tensor) and value.dtype in _BYTES
+
+
+def _is_widened(node: Any, source: Any) -> bool:
+    """Whether an op computes on an operand in 32 bits."""
+    ordered = _packet(node.target) in _ORDERS and _value(source).dtype is torch.bool
+    return ordered or _is_byte(source)
 
 
 def _to_unsigned(node: Any) -> bool:
@@ -114,17 +123,15 @@ def _convert_by_integers(graph: torch.fx.Graph, node: Any) -> None:
 def _widen_bytes(graph: torch.fx.Graph, node: Any) -> None:
     """Compute on 8-bit integers in 32 bits.
 
-    torch-mlir sign-extends uint8 in comparisons and sums, and crashes on an 8-bit tensor with a
+    torch-mlir sign-extends uint8 in comparisons, orders and sums, and crashes on an 8-bit tensor with a
     Python number. A result of 8 bits wraps as before.
     """
     value = _value(node)
-    if not isinstance(value, torch.Tensor):
-        return
     wide: dict[Any, Any] = {}
     with graph.inserting_before(node):
         inserter = _Inserter(graph, node)
         for source in node.all_input_nodes:
-            if _is_byte(source):
+            if _is_widened(node, source):
                 wide[source] = inserter.call(
                     torch.ops.prims.convert_element_type.default, source, torch.int32
                 )
@@ -132,10 +139,21 @@ def _widen_bytes(graph: torch.fx.Graph, node: Any) -> None:
         kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: wide.get(n, n))
         kwargs = {k: torch.int32 if v in _BYTES else v for k, v in kwargs.items()}
         result = inserter.call(node.target, *args, **kwargs)
-        if _value(result).dtype is not value.dtype:
-            result = inserter.call(torch.ops.prims.convert_element_type.default, result, value.dtype)
+        if isinstance(value, torch.Tensor):
+            result = _of_type(inserter, result, value.dtype)
+        else:
+            for user in list(node.users):  # the items of several results
+                item = inserter.call(operator.getitem, result, user.args[1])
+                user.replace_all_uses_with(_of_type(inserter, item, _value(user).dtype))
+                graph.erase_node(user)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
+
+
+def _of_type(inserter: _Inserter, x: Any, dtype: torch.dtype) -> Any:
+    if _value(x).dtype is dtype:
+        return x
+    return inserter.call(torch.ops.prims.convert_element_type.default, x, dtype)
 
 
 def _attention_rank(graph: torch.fx.Graph, node: Any) -> None:

@@ -69,7 +69,7 @@ class Sort(Op):
         far, and inserts the about k * log(n / k) that are better among the k, one step after another."""
         elements, length = self.inputs[0].type.elements, self.inputs[0].type.shape[self.axis]
         kept, line = dims.representative(self.outputs[0].type.shape[self.axis]), dims.representative(length)
-        if 4 * kept > line:
+        if 4 * kept > line or not line:
             return dims.mul(dims.mul(elements, length), 4)
         lines = dims.representative(elements) // max(1, line)
         steps = lines * kept * kept * math.log(line / max(1, kept))

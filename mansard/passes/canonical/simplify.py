@@ -9,7 +9,8 @@ After::
     %y: 4x8xf32 = generic (d0:4, d1:8) {t0 = %x[d0, d1]; t0 * t0}
 
 Constants are folded, neutral operands dropped, integer comparisons decided by the bounds of dims,
-equal subtrees shared; operands that are no longer read are removed, equal ones merged.
+equal subtrees shared; operands that are no longer read are removed, equal ones merged. A reduction over no
+elements becomes its combiner's neutral element: no kernel has a loop that never runs.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from weakref import WeakSet
 from mansard.analysis.affine import Affine
 from mansard.analysis.operands import tidy
 from mansard.analysis.structure import share
+from mansard.dtypes import DType
+from mansard.ir.combiners import ARG_COMBINERS, neutral
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic, Op
-from mansard.ir.scalar import rewrite
+from mansard.ir.scalar import Const, rewrite
 from mansard.passes.canonical.scalar_rules import simplify_node
 
 _simple: WeakSet[Op] = WeakSet()
@@ -42,6 +45,7 @@ def simplify_op(op: Op) -> Op:
     """One op with its body simplified, unused operands removed and equal ones merged."""
     if not isinstance(op, Generic):
         return op
+    op = _without_empty_loops(op)
     affine = Affine(op.extents)
     body = share(op.body)
     # A rule may make a node equal to another one, which sharing then merges.
@@ -51,3 +55,14 @@ def simplify_op(op: Op) -> Op:
             break
         body = new
     return tidy(op if body is op.body else replace(op, body=body))
+
+
+def _without_empty_loops(op: Generic) -> Generic:
+    """A reduction over no elements as a constant. F8 has no infinity, from which its extremes start."""
+    if op.combiner is None or op.combiner in ARG_COMBINERS or 0 not in op.extents[op.rank :]:
+        return op
+    if op.body.dtype is DType.F8 and op.combiner in ("min", "max"):
+        return op
+    dtype = op.body.dtype
+    body = Const(neutral(op.combiner, dtype), dtype)
+    return replace(op, inputs=(), maps=(), extents=op.extents[: op.rank], body=body, combiner=None)

@@ -1,0 +1,153 @@
+"""Integers at their extremes: every scalar op, reduction, scan and sort on every device, exactly as in the
+interpreter."""
+
+import numpy as np
+import pytest
+from support.graph_runner import compiled, outputs
+from support.graphs import maps
+
+from mansard.dtypes import DType
+from mansard.ir import GraphBuilder
+from mansard.ir.interpreter.graph import interpret
+from mansard.ir.scalar import Apply, Arg, Cast, Const
+from mansard.ir.scalar_ops import Domain, scalar_ops
+
+INTEGERS = (DType.U8, DType.I8, DType.I16, DType.I32, DType.I64)
+
+
+@pytest.fixture(params=["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+def device(request):
+    from mansard.hal import registry
+
+    if request.param == "vulkan":
+        usable = [i for i in registry.devices() if i.driver == "vulkan" and i.supported]
+        if not usable:
+            pytest.skip("no Vulkan 1.3 device")
+    return request.param
+
+
+def extremes(dtype):
+    """Values around zero, around the ends of the type, and above what floats hold exactly."""
+    info = np.iinfo(dtype.numpy)
+    near = [-100, -33, -3, -2, -1, 0, 1, 2, 3, 7, 8, 31, 32, 33, 63, 64, 100]
+    ends = [info.min, info.min + 1, info.max - 1, info.max]
+    beyond = [sign * (2**power + 1) for power in (24, 53) for sign in (1, -1)]
+    values = [v for v in (*near, *ends, *beyond) if info.min <= v <= info.max]
+    return np.array(values, dtype.numpy)
+
+
+def agree(graph, inputs, device):
+    wanted = interpret(graph, inputs)
+    with compiled(graph, device) as model:
+        results = outputs(model, inputs)
+    for value, result, expected in zip(graph.outputs, results, wanted, strict=True):
+        np.testing.assert_array_equal(result, expected, err_msg=f"{value.name} on {device}")
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_every_scalar_op(device, dtype):
+    """Division by zero, quotients that overflow, and shifts by any amount included."""
+    b = GraphBuilder()
+    size = len(extremes(dtype))
+    x, y = b.input("x", (size, 1), dtype), b.input("y", (1, size), dtype)
+    results = []
+    for op in scalar_ops():
+        if Domain.INT not in op.reference:
+            continue
+        args = tuple(Arg(i, dtype) for i in range(op.arity - op.conditional))
+        if op.conditional:
+            args = (Apply("lt", (args[0], args[1]), DType.BOOL), *args)
+        body = Apply(op.name, args, op.result_dtype(dtype))
+        used = [x, y][: op.arity - op.conditional]
+        reads = [maps(0, None), maps(None, 1)][: len(used)]
+        results.append(
+            b.generic(used, reads, (size, size) if len(used) == 2 else (size, 1), body, name=op.name)
+        )
+    data = extremes(dtype)
+    agree(b.build(results), [data[:, None].copy(), data[None, :].copy()], device)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_operands_that_are_literals(device, dtype):
+    """Kernels treat a divisor, an amount or an exponent that they know in its own way."""
+    b = GraphBuilder()
+    size = len(extremes(dtype))
+    x = b.input("x", (size,), dtype)
+    results = []
+    for name in ("div", "floordiv", "rem", "shl", "shr", "pow", "mul", "sub", "min", "max", "lt", "ge"):
+        for literal in (-1, 0, 1, 2, 3, -3, dtype.bits - 1, dtype.bits, dtype.bits + 1):
+            if literal < 0 and not dtype.is_signed:
+                continue
+            for args in ((Arg(0, dtype), Const(literal, dtype)), (Const(literal, dtype), Arg(0, dtype))):
+                target = DType.BOOL if name in ("lt", "ge") else dtype
+                title = f"{name}_{literal % 256}_{isinstance(args[0], Const)}"
+                results.append(b.generic([x], [maps(0)], (size,), Apply(name, args, target), name=title))
+    agree(b.build(results), [extremes(dtype)], device)
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, DType.BOOL])
+def test_conversions_to_every_integer(device, dtype):
+    b = GraphBuilder()
+    data = np.array([False, True, True]) if dtype is DType.BOOL else extremes(dtype)
+    x = b.input("x", data.shape, dtype)
+    results = [
+        b.generic([x], [maps(0)], data.shape, Cast(Arg(0, dtype), target), name=f"to_{target.value}")
+        for target in (*INTEGERS, DType.BOOL, DType.F32)
+        if target is not dtype
+    ]
+    agree(b.build(results), [data], device)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_reductions_and_scans_wrap(device, dtype):
+    b = GraphBuilder()
+    data = np.stack([extremes(dtype), np.roll(extremes(dtype), 5)])
+    x = b.input("x", data.shape, dtype)
+    body, (rows, columns) = Arg(0, dtype), data.shape
+    results = []
+    for combiner in ("add", "mul", "min", "max", "and", "or", "argmin", "argmax"):
+        results.append(b.generic([x], [maps(0, 1)], (rows, columns), body, reduced=1, combiner=combiner))
+        results.append(b.generic([x], [maps(1, 0)], (columns, rows), body, reduced=1, combiner=combiner))
+    for combiner in ("add", "mul", "min", "max"):
+        results += [b.scan(x, axis, combiner) for axis in (0, 1)]
+    agree(b.build(results), [data], device)
+
+
+@pytest.mark.parametrize("length", [30, 3000])
+@pytest.mark.parametrize("dtype", [*INTEGERS, DType.BOOL])
+def test_sorts_of_extremes_and_equal_values(device, dtype, length):
+    b = GraphBuilder()
+    pool = np.array([False, True]) if dtype is DType.BOOL else extremes(dtype)
+    data = np.random.default_rng(5).choice(pool, (2, length))
+    x = b.input("x", data.shape, dtype)
+    results = []
+    for descending in (False, True):
+        results += [*b.sort(x, 1, descending), *b.sort(x, 1, descending, 5), b.sort(x, 1, descending)[0]]
+    agree(b.build(results), [data], device)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.F16])
+def test_sorts_of_nan_infinities_and_zeros(device, dtype):
+    b = GraphBuilder()
+    pool = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 6e-8, np.finfo(dtype.numpy).max])
+    data = np.random.default_rng(5).choice(pool, (2, 300)).astype(dtype.numpy)
+    x = b.input("x", data.shape, dtype)
+    graph = b.build([*b.sort(x, 1), *b.sort(x, 1, True), *b.sort(x, 1, True, 7), *b.sort(x, 0)])
+    agree(graph, [data], device)
+
+
+# Nothing to combine -----------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.I32, DType.I64, DType.U8])
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 70), (2, 0, 3)])
+def test_reductions_of_nothing_give_the_neutral_element(device, shape, dtype):
+    b = GraphBuilder()
+    axis = shape.index(0)
+    kept = [i for i in range(len(shape)) if i != axis]
+    extents = (*(shape[i] for i in kept), 0)
+    reads = maps(*(kept.index(i) if i != axis else len(kept) for i in range(len(shape))))
+    x = b.input("x", shape, dtype)
+    results = [
+        b.generic([x], [reads], extents, Arg(0, dtype), reduced=1, combiner=combiner, name=combiner)
+        for combiner in ("add", "mul", "min", "max")
+    ]
+    agree(b.build(results), [np.zeros(shape, dtype.numpy)], device)
