@@ -22,6 +22,7 @@ from mansard.passes.canonical.inline import inline_into_gathers
 from mansard.passes.canonical.joins import read_through_joins
 from mansard.passes.canonical.lower_attention import lower_attention
 from mansard.passes.canonical.lower_views import lower_views
+from mansard.passes.canonical.masks import merge_masks
 from mansard.passes.canonical.simplify import simplify
 from mansard.passes.canonical.views import simplify_views
 from mansard.passes.fusion.fuse import fuse
@@ -92,7 +93,9 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
     buffer_limit, limited_target = s.buffer_limit or (0, "")
     steps: tuple[Step, ...] = (
         # -- Lowering: Generic, Reshape, Scatter, Sort, Scan and Assert are left of the op set -----
-        # First: constant folding and simplification would make floats of the stored integers.
+        # First: every pattern below knows a clamp by its maximum and minimum.
+        PassStep(merge_masks),
+        # Before anything is folded: folding and simplification would make floats of the stored integers.
         PassStep(quantised_products),
         # Before anything is lowered, because what nothing reads would be lowered as well.
         PassStep(eliminate_dead),

@@ -45,7 +45,7 @@ eq ne lt le gt ge  to bool; float: ordered, but ne is unordered
 select             [cond, a, b]; cond has the lanes of the result or is scalar bool
 cast               numeric conversion: float<->float, int->float, int->int (wrap or extend by the
                    source's signedness), float->int truncating and saturating (NaN: 0), bool->any
-                   (0/1), any->bool (!= 0); f32->bf16 may take subnormals as 0
+                   (0/1), any->bool (!= 0)
 bitcast            same width per lane
 splat              [scalar] to ``lanes``
 extract            [vector]; attrs lane

@@ -99,8 +99,8 @@ def _vector_to_int(f: FunctionEmitter, arg: KValue, target: KType) -> str:
 
 
 def _cast_narrow(f: FunctionEmitter, arg: KValue, target: KType) -> str:
-    """From or to f16, bf16 or f8: f16 <-> f32 and f32 -> bf16 natively where there are instructions (x86's
-    vcvtneps2bf16 takes subnormals as zero), else by integer instructions through f32."""
+    """From or to f16, bf16 or f8: f16 <-> f32 and f32 -> bf16 natively where there are instructions, else by
+    integer instructions through f32."""
     source = arg.type.dtype
     lanes = target.lanes
     half, single = text.vector_of("half", lanes), text.vector_of("float", lanes)
@@ -111,9 +111,7 @@ def _cast_narrow(f: FunctionEmitter, arg: KValue, target: KType) -> str:
         rounded = f.temp(f"fptrunc {f.typed(arg)} to {half}")
         return f.temp(f"bitcast {half} {rounded} to {text.type_name(target)}")
     if f.target.has_bf16_conversion and (source, target.dtype) == (DType.F32, DType.BF16):
-        short = text.vector_of("bfloat", lanes)
-        rounded = f.temp(f"fptrunc {f.typed(arg)} to {short}")
-        return f.temp(f"bitcast {short} {rounded} to {text.type_name(target)}")
+        return _to_bf16(f, arg, target)
     builder = f.expansion()
     direct = source in (DType.F32, DType.F64) or target.dtype is DType.F32
     if source.is_float and target.dtype.is_float and direct:
@@ -121,3 +119,17 @@ def _cast_narrow(f: FunctionEmitter, arg: KValue, target: KType) -> str:
     # Through f32, which holds every f16, bf16 and f8.
     middle = builder.cast(arg, DType.F32)
     return f.inline(builder, builder.cast(middle, target.dtype))
+
+
+def _to_bf16(f: FunctionEmitter, arg: KValue, target: KType) -> str:
+    """By the instruction; subnormals, which x86's vcvtneps2bf16 takes as zero, by integer instructions."""
+    lanes, to = target.lanes, text.type_name(target)
+    short, mask = text.vector_of("bfloat", lanes), text.vector_of("i1", lanes)
+    native = f.temp(f"bitcast {short} {f.temp(f'fptrunc {f.typed(arg)} to {short}')} to {to}")
+    single = text.type_name(arg.type)
+    magnitude = f.call(single, f"llvm.fabs.{'f32' if lanes == 1 else f'v{lanes}f32'}", [f.typed(arg)])
+    smallest = text.literal(2.0**-126, arg.type)
+    subnormal = f.temp(f"fcmp olt {single} {magnitude}, {smallest}")
+    builder = f.expansion()
+    exact = f.inline(builder, narrow.brain_of_number(builder, arg))
+    return f.temp(f"select {mask} {subnormal}, {to} {exact}, {to} {native}")

@@ -71,16 +71,28 @@ def convert(b: KernelBuilder, a: KValue, dtype: DType) -> KValue:
     )
 
 
+def brain_of_number(b: KernelBuilder, a: KValue) -> KValue:
+    """f32 that is not NaN to bf16, its upper half: the carry of the rounding goes through to infinity by
+    itself."""
+    return b.bitcast(b.cast(_rounded_half(b, b.bitcast(a, DType.I32)), DType.I16), DType.BF16)
+
+
+def _rounded_half(b: KernelBuilder, bits: KValue) -> KValue:
+    """The upper half of 32 bits, rounded to even."""
+    odd = b.binary("and", b.binary("shr", bits, b.const(16, DType.I32)), b.const(1, DType.I32))
+    biased = b.add(b.add(bits, b.const(0x7FFF, DType.I32)), odd)
+    return b.binary("shr", biased, b.const(16, DType.I32))
+
+
 def _brain(b: KernelBuilder, a: KValue) -> KValue:
-    """f32 to bf16, which is its upper half: the carry of the rounding goes through to infinity by itself."""
+    """f32 to bf16."""
 
     def lit(value: int) -> KValue:
         return b.const(value, DType.I32)
 
     bits = b.bitcast(a, DType.I32)
     high = b.binary("shr", bits, lit(16))
-    odd = b.binary("and", high, lit(1))
-    rounded = b.binary("shr", b.add(b.add(bits, lit(0x7FFF)), odd), lit(16))
+    rounded = _rounded_half(b, bits)
     is_nan = b.compare("gt", b.binary("and", bits, lit(0x7FFFFFFF)), lit(0x7F800000))
     code = b.select(is_nan, b.binary("or", high, lit(0x40)), rounded)
     return b.bitcast(b.cast(code, DType.I16), DType.BF16)

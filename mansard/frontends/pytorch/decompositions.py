@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from mansard.frontends.pytorch.elementwise import elementwise_rules
 from mansard.frontends.pytorch.integers import integer_table
 from mansard.frontends.pytorch.quantised import quantisation_table
 from mansard.frontends.pytorch.scans import scan_table
@@ -32,16 +33,11 @@ def decomposition_table() -> dict[Any, Rule]:
             aten.var_mean.correction: _var_mean,
             aten.gelu.default: _gelu,
             aten.erfc.default: lambda x: 1 - torch.erf(x),
-            aten.isfinite.default: lambda x: (x == x) & (x.abs() != math.inf),  # noqa: PLR0124
-            aten.signbit.default: _signbit,
-            aten.copysign.Tensor: lambda a, b: torch.where(_signbit(b), -a.abs(), a.abs()),
-            aten.hypot.default: lambda a, b: torch.sqrt(a * a + b * b),
-            aten.fmax.default: lambda a, b: _number_extreme(a, b, torch.maximum),
-            aten.fmin.default: lambda a, b: _number_extreme(a, b, torch.minimum),
             aten._cdist_forward.default: _cdist,
             aten.constant_pad_nd.default: _constant_pad,
         }
     )
+    table |= elementwise_rules()
     return table | integer_table(table) | scan_table() | quantisation_table()
 
 
@@ -88,21 +84,6 @@ def _gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
     else:
         result = 0.5 * wide * (1 + torch.erf(wide * math.sqrt(0.5)))
     return result.to(x.dtype)
-
-
-def _signbit(x: torch.Tensor) -> torch.Tensor:
-    """True for negative zero too. Integers have none."""
-    if not x.dtype.is_floating_point:
-        return x < 0
-    return (x < 0) | ((x == 0) & (1 / x < 0))
-
-
-def _number_extreme(a: torch.Tensor, b: torch.Tensor, extreme: Rule) -> torch.Tensor:
-    """``fmax`` and ``fmin``: NaN only where both are NaN. torch-mlir's rule does not broadcast."""
-    if not a.dtype.is_floating_point:
-        return extreme(a, b)
-    both = extreme(a, b)
-    return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, both))
 
 
 def _cdist(a: torch.Tensor, b: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:

@@ -28,6 +28,7 @@ from mansard.ir.scalar import (
     rewrite,
 )
 from mansard.ir.scalar_ops import COMPARE
+from mansard.passes.canonical.float_extremes import float_extreme
 
 MAX_SIZE = 64
 """The largest body, in nodes, whose branches are simplified separately."""
@@ -210,7 +211,11 @@ def _select(node: Apply, affine: Affine) -> Scalar | None:
         return Apply("select", (condition.args[0], other, then), node.dtype)
     if node.dtype is BOOL and isinstance(then, Const) and isinstance(other, Const):
         return condition if then.value else Apply("not", (condition,), BOOL)
-    return _broadcast_index(condition, then, other, affine) or _narrowed_branches(node, affine)
+    return (
+        float_extreme(node)
+        or _broadcast_index(condition, then, other, affine)
+        or _narrowed_branches(node, affine)
+    )
 
 
 def _narrowed_branches(node: Apply, affine: Affine) -> Scalar | None:
@@ -313,8 +318,11 @@ def _float_mul(node: Apply, affine: Affine) -> Scalar | None:
 def _float_div(node: Apply, affine: Affine) -> Scalar | None:
     a, b = node.args
     value = _const(b)
-    if value is None or value == 0 or not math.isfinite(value):
+    if value is None or not math.isfinite(value):
         return None
+    if value == 0 and node.dtype is not DType.F8:  # which has no infinity
+        # Exact, NaN of 0/0 included. Some drivers take a division by a literal 0 as undefined.
+        return Apply("mul", (a, Const(math.copysign(math.inf, value), node.dtype)), node.dtype)
     if value == 1:
         return a
     # Division by a power of two is a multiplication with its exact reciprocal.
@@ -397,7 +405,12 @@ def _shift(node: Apply, affine: Affine) -> Scalar | None:
 
 def _not(node: Apply, affine: Affine) -> Scalar | None:
     (a,) = node.args
-    return a.args[0] if isinstance(a, Apply) and a.op == "not" else None
+    if not isinstance(a, Apply):
+        return None
+    # Of these two exactly one holds, for NaN too; not so of "lt" and "ge".
+    if a.op in _COMPLEMENT:
+        return Apply(_COMPLEMENT[a.op], a.args, BOOL)
+    return a.args[0] if a.op == "not" else None
 
 
 def _logic(node: Apply, affine: Affine) -> Scalar | None:
@@ -415,6 +428,7 @@ def _logic(node: Apply, affine: Affine) -> Scalar | None:
     return None
 
 
+_COMPLEMENT = {"eq": "ne", "ne": "eq"}
 _FLOAT: dict[str, Rule] = {
     "add": _float_add, "sub": _float_sub, "mul": _float_mul, "div": _float_div, "neg": _neg, "abs": _abs,
     "min": _idempotent, "max": _idempotent,

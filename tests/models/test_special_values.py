@@ -1,0 +1,85 @@
+"""PyTorch's results for NaN, infinities, zeros, subnormals and very large numbers, on every device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.special_values import Outputs, differences, rolled, special_values
+
+import mansard
+
+DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+COMPARISONS: dict[str, Any] = {
+    "x == x": lambda x: x == x,
+    "x == copy": lambda x: x == x.clone(),
+    "x != x": lambda x: x != x,
+    "isnan": torch.isnan, "isinf": torch.isinf, "isfinite": torch.isfinite, "isneginf": torch.isneginf,
+    "isposinf": torch.isposinf, "signbit": lambda x: torch.signbit(x.nan_to_num()),
+    "bool": lambda x: x.bool(),
+    "logical_not": torch.logical_not, "< 0.1": lambda x: x < 0.1, "<= 0.1": lambda x: x <= 0.1,
+    "> 0.1": lambda x: x > 0.1, ">= 0.1": lambda x: x >= 0.1, "== 0.1": lambda x: x == 0.1,
+    "!= 0.1": lambda x: x != 0.1, "not < 0.1": lambda x: ~(x < 0.1), "== inf": lambda x: x == math.inf,
+    "eq": lambda x: x == rolled(x, 1), "ne": lambda x: x != rolled(x, 1), "lt": lambda x: x < rolled(x, 1),
+    "le": lambda x: x <= rolled(x, 1), "gt": lambda x: x > rolled(x, 1), "ge": lambda x: x >= rolled(x, 1),
+    "isclose": lambda x: torch.isclose(x, rolled(x, 1)),
+    "isclose, NaN too": lambda x: torch.isclose(x, x, equal_nan=True),
+    "where": lambda x: torch.where(x == x, x, torch.zeros_like(x)),
+    "masked_fill": lambda x: x.masked_fill(x != x, 2.0),
+}  # fmt: skip
+
+EXTREMES: dict[str, Any] = {
+    "clamp": lambda x: x.clamp(-1, 2), "clamp from": lambda x: x.clamp(min=0),
+    "clamp to": lambda x: x.clamp(max=0.3), "clamp to nothing": lambda x: x.clamp(2, -1),
+    "clamp from NaN": lambda x: x.clamp(math.nan, 2.0),
+    "clamp between tensors": lambda x: torch.clamp(x, x.flip(0), rolled(x, 3)),
+    "relu": torch.relu, "relu6": F.relu6, "hardtanh": F.hardtanh, "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish, "leaky_relu": F.leaky_relu, "threshold": lambda x: F.threshold(x, 0.1, 20.0),
+    "hardshrink": F.hardshrink, "prelu": lambda x: F.prelu(x, torch.full((1,), 0.3, dtype=x.dtype)),
+    "nan_to_num": torch.nan_to_num, "abs": torch.abs, "neg": torch.neg, "sign": torch.sign,
+}  # fmt: skip
+
+PAIRS: dict[str, Any] = {
+    "maximum of a number": lambda x: torch.maximum(x, torch.zeros((), dtype=x.dtype)),
+    "maximum": lambda x: torch.maximum(x, rolled(x, 1)), "minimum": lambda x: torch.minimum(x, rolled(x, 1)),
+    "fmax": lambda x: torch.fmax(x, rolled(x, 1)), "fmin": lambda x: torch.fmin(x, rolled(x, 1)),
+    "fmax of a number": lambda x: torch.fmax(x, torch.zeros((), dtype=x.dtype)),
+    "amax": lambda x: x[:40].reshape(8, 5).amax(1), "amin": lambda x: x[:40].reshape(8, 5).amin(0),
+    "argmax": lambda x: x[:40].reshape(8, 5).argmax(1), "argmin": lambda x: x[:40].reshape(8, 5).argmin(0),
+    "max": lambda x: x.max(), "min": lambda x: x.min(), "min without NaN": lambda x: x[1:].min(),
+    "values of max": lambda x: x[:40].reshape(8, 5).max(1).values,
+    "indices of min": lambda x: x[:40].reshape(8, 5).min(1).indices,
+    "argmax of all": lambda x: x.argmax(), "max_pool1d": lambda x: F.max_pool1d(x[None, None], 3, 1),
+    "max_pool2d": lambda x: F.max_pool2d(x[:36].reshape(1, 1, 6, 6), 3, 2, 1),
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x[:36].reshape(1, 1, 6, 6), 2),
+}  # fmt: skip
+"""The sign of a zero among zeros is not compared."""
+
+
+def check(functions: dict[str, Any], dtype: torch.dtype, device: str, *, zero_signs: bool = True) -> None:
+    x = special_values(dtype)
+    results = mansard.compile(Outputs(functions), (x,), devices=device)(x)
+    wrong = {}
+    for (name, function), result in zip(functions.items(), results, strict=True):
+        different = differences(function(x), result, x, zero_signs=zero_signs)
+        if different:
+            wrong[name] = different[:5]
+    assert not wrong
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d)[6:])
+class TestSpecialValues:
+    def test_comparisons(self, dtype: torch.dtype, device: str) -> None:
+        check(COMPARISONS, dtype, device)
+
+    def test_bounds(self, dtype: torch.dtype, device: str) -> None:
+        check(EXTREMES, dtype, device)
+
+    def test_extremes(self, dtype: torch.dtype, device: str) -> None:
+        check(PAIRS, dtype, device, zero_signs=False)
