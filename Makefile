@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test lint format style typecheck imports layout pytest stress conformance sanitize bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
+.PHONY: help setup demo test lint format style typecheck imports layout pytest stress conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -61,6 +61,9 @@ conformance: $(STAMP) vulkan-packages ## the conformance suite on every driver a
 
 sanitize: $(STAMP) vulkan-packages ## the native core under ASan, UBSan and TSan, with the conformance suite and the runtime's tests
 	$(BIN)/python tools/sanitize.py $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
+
+fuzz-artifacts: $(STAMP) vulkan-packages ## a million mutants of plans, signed anew: checked, and run if they pass (FUZZ_ARGS=...)
+	$(BIN)/python tools/fuzz_artifacts.py $(FUZZ_ARGS)
 
 bench: $(STAMP) ## measure Mansard beside the peers installed; writes benchmarks/results/MACHINE
 	@$(BIN)/python -c 'import onnxruntime, openvino, matplotlib' 2>/dev/null || $(BIN)/pip install --quiet --no-build-isolation -e '.[bench]'

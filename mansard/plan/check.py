@@ -9,6 +9,7 @@ from mansard.dims import add, symbol, to_expr
 from mansard.errors import ArtifactError
 from mansard.plan.claims import Claims
 from mansard.plan.contracts import ContractCheck
+from mansard.plan.initialised import InitialisedCheck
 from mansard.plan.plan import (
     BarrierStep,
     DispatchStep,
@@ -46,8 +47,10 @@ def check_plan(plan: Plan) -> Claims:
     _check_splits(plan)
     ValueCheck(plan, values, claims).check(transfers)
     contracts = ContractCheck(values, {step.target for _, step in transfers}, claims)
+    initialised = InitialisedCheck(plan, values)
     for slot in range(len(plan.devices)):
-        _check_device(plan, slot, values, contracts)
+        _check_device(plan, slot, values, contracts, initialised)
+    initialised.end()
     _check_waits(plan)
     for variant in plan.variants:
         if (variant.inputs, variant.outputs, variant.dims) != (plan.inputs, plan.outputs, plan.dims):
@@ -102,7 +105,13 @@ def _check_pieces(plan: Plan, split: SplitSpec, where: str) -> None:
             raise ArtifactError(f"{where} has a share of {share} for a piece of size {size}")
 
 
-def _check_device(plan: Plan, slot: int, values: Mapping[int, ValueSpec], contracts: ContractCheck) -> None:
+def _check_device(
+    plan: Plan,
+    slot: int,
+    values: Mapping[int, ValueSpec],
+    contracts: ContractCheck,
+    initialised: InitialisedCheck,
+) -> None:
     device = plan.devices[slot]
     kernels = [_kernels(ref) for ref in device.executables]
     epoch = -1
@@ -115,12 +124,14 @@ def _check_device(plan: Plan, slot: int, values: Mapping[int, ValueSpec], contra
             if isinstance(step, BarrierStep):
                 epoch += 1
                 continue
+            contract = None
             if isinstance(step, DispatchStep):
                 contract = _check_dispatch(slot, kernels, step, values)
                 if contract is not None:
                     contracts.check(step, contract)
                     for number in named(step):
                         _check_lifetime(values, number, epoch, step.label)
+            initialised.step(step, contract)
 
 
 def _kernels(ref: ExecutableRef) -> dict[str, tuple[Kernel, KernelContract | None]]:

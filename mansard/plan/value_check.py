@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from mansard.dims import DimLike, add, bounds, ceildiv, mul, product, to_expr
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError
 from mansard.plan.claims import Claims
+from mansard.plan.initialised import originals
 from mansard.plan.plan import Plan, TensorSpec, TransferStep, ValueSpec, WeightSpec
 
 KINDS = ("input", "output", "constant", "transient", "state")
@@ -26,6 +27,7 @@ class ValueCheck:
     def check(self, transfers: list[tuple[int, TransferStep]]) -> None:
         """Raise ArtifactError for the first value, tensor, state or transfer that does not fit;
         ``transfers`` are the plan's, with the device slots that they are for."""
+        self._check_weights()
         for value in self._plan.values:
             self._check_value(value)
         self._check_disjoint_parts()
@@ -37,8 +39,12 @@ class ValueCheck:
         self._check_states()
         for check in self._plan.asserts:
             self._is_whole(f"assert {check.message!r}", check.value)
+        filled = [step.target for _, step in transfers]
+        given = originals(self._values, (step for _, step in transfers))
         for slot, step in transfers:
-            self._check_transfer(slot, step)
+            if filled.count(step.target) > 1:
+                raise ArtifactError(f"value {step.target} is the target of two transfers")
+            self._check_transfer(slot, step, given)
 
     # Dims -----------------------------------------------------------------------------------
     def _check_dims(self) -> None:
@@ -78,14 +84,20 @@ class ValueCheck:
         if isinstance(size, int) and size >= MAX_BYTES:
             raise ArtifactError(f"{what} is {size} bytes, more than any memory")
 
+    def _check_weights(self) -> None:
+        sizes: dict[str, int] = {}
+        for spec in self._plan.weights:
+            if min(spec.shape, default=0) < 0 or _weight_bytes(spec) >= MAX_BYTES:
+                raise ArtifactError(f"weight {spec.entry!r} has the shape {list(spec.shape)}")
+            if sizes.setdefault(spec.entry, _weight_bytes(spec)) != _weight_bytes(spec):
+                raise ArtifactError(f"weight {spec.entry!r} is there twice, of different sizes")
+
     def _check_weight(self, where: str, value: ValueSpec) -> None:
         assert value.weight is not None
         _in_range(value.weight, len(self._plan.weights), f"weight of {where}")
         if value.kind not in ("constant", "state"):
             raise ArtifactError(f"{where} is of kind {value.kind} and has a weight")
         spec = self._plan.weights[value.weight]
-        if min(spec.shape, default=0) < 0:
-            raise ArtifactError(f"weight {spec.entry!r} has the shape {list(spec.shape)}")
         self._claims.equal(value.bytes, _weight_bytes(spec), f"{where} holds weight {spec.entry!r}")
 
     def _check_part(self, where: str, value: ValueSpec, part_of: int) -> None:
@@ -104,6 +116,7 @@ class ValueCheck:
         self._claims.at_most(end, whole.bytes, f"{where} ends behind value {whole.id}, of which it is a part")
 
     def _check_disjoint_parts(self) -> None:
+        """Parts do not overlap, and there is nothing of a whole beside its parts."""
         parts = sorted(
             (v for v in self._plan.values if v.part_of is not None),
             key=lambda v: (v.part_of, bounds(v.part_offset), v.id),
@@ -112,6 +125,9 @@ class ValueCheck:
             if a.part_of == b.part_of:
                 end = add(a.part_offset, a.bytes)
                 self._claims.at_most(end, b.part_offset, f"parts {a.id} and {b.id} of a value overlap")
+        for whole in dict.fromkeys(v.part_of for v in parts if v.part_of is not None):
+            total = add(*(v.bytes for v in parts if v.part_of == whole))
+            self._claims.equal(total, self._values[whole].bytes, f"the parts of value {whole} are all of it")
 
     # Tensors and states ---------------------------------------------------------------------
     def _check_tensor(self, what: str, spec: TensorSpec) -> None:
@@ -152,7 +168,7 @@ class ValueCheck:
         return value
 
     # Transfers ------------------------------------------------------------------------------
-    def _check_transfer(self, slot: int, step: TransferStep) -> None:
+    def _check_transfer(self, slot: int, step: TransferStep, given: Set[int]) -> None:
         ends = []
         for end, number in (("source", step.source), ("target", step.target)):
             if number not in self._values:
@@ -166,7 +182,9 @@ class ValueCheck:
         self._check_size(f"the offset of {step.label}", step.offset)
         self._claims.equal(step.bytes, target.bytes, f"{step.label} fills value {target.id}")
         end_of = add(step.offset, target.bytes)
-        if source.kind in ("input", "constant"):  # the host fills both from one original
+        if source.id in given:  # the host fills both from one original
+            if target.part_of is not None:
+                raise ArtifactError(f"{step.label} fills value {target.id}, which is a part of another")
             self._claims.equal(end_of, source.bytes, f"{step.label} copies all of value {source.id}")
             self._claims.equal(step.offset, 0, f"{step.label} copies all of value {source.id}")
         else:

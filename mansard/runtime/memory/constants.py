@@ -73,6 +73,16 @@ class Constants:
 
     def _place(self, slot: int, weights: dict[int, WeightSpec]) -> None:
         """Give a slot its weights: by sharing, else by importing, else by uploading them."""
+        first_of: dict[str, int] = {}
+        for number, spec in weights.items():
+            first_of.setdefault(spec.entry, number)
+        once = {number: weights[number] for number in first_of.values()}
+        self._place_once(slot, once)
+        for number, spec in weights.items():
+            self._places[slot, number] = self._places[slot, first_of[spec.entry]]
+
+    def _place_once(self, slot: int, weights: dict[int, WeightSpec]) -> None:
+        """Give a slot weights of which no two are the same entry."""
         unshared = {n: spec for n, spec in weights.items() if not self._share(slot, n, spec)}
         numbers = {spec.entry: number for number, spec in unshared.items()}
         uploads: dict[int, WeightSpec] = {}

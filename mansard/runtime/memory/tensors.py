@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.dtypes import DType
-from mansard.errors import InputError
+from mansard.errors import InputError, OutOfMemoryError
 from mansard.plan.plan import TensorSpec
 
 Array = npt.NDArray[np.generic]
@@ -125,10 +125,13 @@ def _torch_carrier(array_dtype: np.dtype[np.generic]) -> tuple[str, str] | None:
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic], alignment: int = 1) -> Array:
-    """A new array whose first byte lies at a multiple of ``alignment``."""
-    if alignment <= 16:  # NumPy's own alignment
-        return np.empty(shape, dtype=dtype)
+    """A new array whose first byte lies at a multiple of ``alignment``; raises OutOfMemoryError."""
     size = math.prod(shape) * dtype.itemsize
-    raw = np.empty(size + alignment, dtype=np.uint8)
+    try:
+        if alignment <= 16:  # NumPy's own alignment
+            return np.empty(shape, dtype=dtype)
+        raw = np.empty(size + alignment, dtype=np.uint8)
+    except (MemoryError, ValueError) as error:  # ValueError: more than any memory
+        raise OutOfMemoryError(f"an array of {size} bytes: {error}") from error
     start = -raw.ctypes.data % alignment
     return raw[start : start + size].view(dtype).reshape(shape)

@@ -47,7 +47,7 @@ def two_device_plan() -> Plan:
         "cpu:x86_64",
         ("avx2",),
         (("k", 2, 1, (1, 1, 1), 16),),
-        (KernelContract((reads(dims.mul(size, 12)), reads(dims.mul(half, 4))), (size,), (half, 1, 1)),),
+        (KernelContract((reads(dims.mul(size, 8)), writes(dims.mul(size, 4))), (size,), (half, 1, 1)),),
     )
     other = ExecutableRef(
         "kernels/1.spv",
@@ -58,7 +58,7 @@ def two_device_plan() -> Plan:
         (KernelContract((reads(dims.mul(size, 4)), writes(dims.mul(half, 2))), (), (1, 1, 1)),),
     )
     dispatch = DispatchStep(
-        0, "k", (BindingSpec(0), BindingSpec(2, dims.mul(half, 4))), (size,), (half, 1, 1), "double", "m.py:3"
+        0, "k", (BindingSpec(0, dims.mul(half, 4)), BindingSpec(2)), (size,), (half, 1, 1), "double", "m.py:3"
     )
     after = DispatchStep(0, "m", (BindingSpec(3), BindingSpec(4)), (), (1, 1, 1), "gpu part")
     return Plan(
