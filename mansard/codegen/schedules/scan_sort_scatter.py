@@ -13,7 +13,7 @@ from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.math import neutral
 from mansard.codegen.schedules.common.base import Scheduled
-from mansard.codegen.schedules.common.lines import Lines, line_base
+from mansard.codegen.schedules.common.lines import Lines, line_base, running_dtype
 from mansard.codegen.schedules.cpu import topk
 from mansard.codegen.schedules.gpu.lines import scan as gpu_scan
 from mansard.codegen.schedules.gpu.lines import scatter as gpu_scatter
@@ -56,14 +56,15 @@ def _scan(lines: Lines, op: Scan, base: Callable[[Value], Value]) -> Scheduled:
     shape = op.inputs[0].type.shape
     length, inner = shape[op.axis], dims.product(shape[op.axis + 1 :])
     outer = dims.product(shape[: op.axis])
-    dtype = register_dtype(source.type.dtype)
+    dtype = running_dtype(lines.target, op.combiner, register_dtype(source.type.dtype))
 
     def line(number: KValue) -> None:
         first = line_base(lines, number, inner, length)
         start = b.const(neutral(op.combiner, dtype), dtype)
         with b.for_(b.idx(0), lines.dim(length), inits=[start]) as loop:
             place = b.add(first, b.mul(loop.index, lines.dim(inner)))
-            total = b.binary(op.combiner, loop.carried[0], lines.load(source, place))
+            value = b.cast(lines.load(source, place), dtype)
+            total = b.binary(op.combiner, loop.carried[0], value)
             lines.store(target, place, total if op.inclusive else loop.carried[0])
             loop.yield_(total)
 

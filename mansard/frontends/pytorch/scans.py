@@ -57,9 +57,9 @@ def _logcumsumexp(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 def _log_add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """``log(exp(a) + exp(b))``; of equal infinities, that infinity."""
-    larger, smaller = torch.maximum(a, b), torch.minimum(a, b)
-    same = (larger == smaller) & (larger.abs() == math.inf)
-    return torch.where(same, larger, larger + torch.log1p(torch.exp(smaller - larger)))
+    larger, smaller = torch.where(a > b, a, b), torch.where(a > b, b, a)
+    difference = torch.where(a == b, 0.0, smaller - larger)
+    return larger + torch.log1p(torch.exp(difference))
 
 
 def _extremes(name: str, x: torch.Tensor, dim: int, reaches: Rule) -> Parts:

@@ -12,6 +12,7 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.positions import Params
 from mansard.codegen.schedules.common.base import Grid, Scheduled, index_dtype
 from mansard.dims import DimLike
+from mansard.dtypes import DType
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.types import Value
 
@@ -82,6 +83,17 @@ class Lines:
                 emit(loop.index)
         b.params = len(self.params.values)
         return Scheduled(b.build(), tuple(self.params.values), (groups, 1, 1))
+
+
+def running_dtype(target: KernelTarget, combiner: str, dtype: DType) -> DType:
+    """The type in which values of ``dtype`` are combined along a line.
+
+    Sums and products of floats are kept in f64, as PyTorch keeps them on a CPU, so that a prefix beyond f32
+    does not make those after it infinite; devices without f64 keep them in f32.
+    """
+    if not dtype.is_float or combiner not in ("add", "mul"):
+        return dtype
+    return DType.F64 if not target.is_gpu or "float64" in target.features else dtype
 
 
 def line_base(lines: Lines, line: KValue, inner: DimLike, length: DimLike) -> KValue:

@@ -20,7 +20,7 @@ from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.math import neutral
 from mansard.codegen.schedules.common.base import Scheduled, estimate, power_of_two_below
-from mansard.codegen.schedules.common.lines import Lines
+from mansard.codegen.schedules.common.lines import Lines, running_dtype
 from mansard.codegen.schedules.gpu.reduction.cooperative_group import subgroup_size
 from mansard.dtypes import DType
 from mansard.ir.dispatch import Dispatch
@@ -53,8 +53,8 @@ class _Blocks:
     def __init__(self, lines: Lines, op: Scan, source: Value) -> None:
         self.lines, self.op, self.source = lines, op, source
         self.b = lines.b
-        self.dtype = register_dtype(source.type.dtype)
         target = lines.target
+        self.dtype = running_dtype(target, op.combiner, register_dtype(source.type.dtype))
         wanted = {"subgroup_arithmetic"} | ({"subgroup_extended_types"} if self.dtype is DType.I64 else set())
         size = subgroup_size(target)
         self.sums = self.b.shared(self.dtype, lines.width)
@@ -83,7 +83,7 @@ class _Blocks:
                 at = b.add(lane_start, b.idx(k))
                 inside.append(b.compare("lt", at, length))
                 value = lines.load(self.source, b.add(first, b.binary("min", at, last)))
-                value = b.select(inside[k], value, start)
+                value = b.select(inside[k], b.cast(value, self.dtype), start)
                 running.append(b.binary(self.op.combiner, running[-1], value) if running else value)
             before, whole = self._across(lane, running[-1], start)
             before = b.binary(self.op.combiner, carry, before)
