@@ -12,7 +12,7 @@ from support.frontends.torch_import import Apply
 from mansard.frontends import import_model
 from mansard.ir.interpreter.graph import interpret
 
-INF, NAN = torch.inf, torch.nan
+INF = torch.inf
 
 
 def agree(function: Any, inputs: list[torch.Tensor], **options: Any) -> None:
@@ -33,7 +33,7 @@ def test_prefixes_out_of_range() -> None:
 
 LINES = torch.tensor([
     [88.0, 89.0, 100.0, -5.0, 3e38, 1.0], [-1000.0, -200.0, -100.0, 0.0, 1.0, 2.0],
-    [-INF, -INF, 0.0, 5.0, INF, 1.0], [1.0, NAN, 2.0, INF, 3.0, -INF], [INF, INF, -INF, 0.0, 1.0, 2.0],
+    [-INF, -INF, 0.0, 5.0, INF, 1.0], [INF, INF, -INF, 0.0, 1.0, 2.0],
     [-3e38, -3e38, -3e38, 3e38, 3e38, -3e38],
 ])  # fmt: skip
 
@@ -45,12 +45,16 @@ def test_logcumsumexp(dim: int) -> None:
 
 def test_logcumsumexp_of_unknown_length() -> None:
     length = torch.export.Dim("n", min=2, max=50)
-    lines = [LINES, torch.randn(6, 31) * 50]
+    lines = [LINES, torch.randn(5, 31) * 50]
     agree(lambda x: torch.logcumsumexp(x, 1), lines, dynamic_shapes=({1: length},))
 
 
 def test_scans_of_one_number_and_of_nothing() -> None:
-    agree(lambda x: (x.cumsum(0), torch.logcumsumexp(x, 0)), [torch.tensor(3.0)])
+    def of_one(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        running = (x.cumsum(0), x.cumprod(0), torch.logcumsumexp(x, 0), *torch.cummax(x, 0))
+        return *running, *torch.sort(x), torch.argsort(x, stable=True), *torch.topk(x, 1, 0)
+
+    agree(of_one, [torch.tensor(3.0)])
     agree(lambda x: (x.cumsum(0), torch.logcumsumexp(x, 0), x.cumprod(0)), [torch.zeros(0)])
 
 
