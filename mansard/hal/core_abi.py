@@ -176,6 +176,7 @@ SIGNATURES: Signatures = {
     "mn_completion_release": (None, (_ptr,)),
     "mn_completion_add": (_int, (_ptr, _ptr, _u64, _u64)),
     "mn_completion_next": (_int, (_ptr, _u64, _out_u64, _u32, _out_u32)),
+    "mn_completion_post": (None, (_ptr,)),
     "mn_completion_close": (None, (_ptr,)),
     "mn_cpu_list_create": (
         _ptr,

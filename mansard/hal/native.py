@@ -9,7 +9,10 @@ from __future__ import annotations
 import ctypes
 import importlib
 import itertools
+import queue
 import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from mansard.errors import (
     CallCancelledError,
@@ -44,6 +47,45 @@ def declare(library: ctypes.CDLL, signatures: core_abi.Signatures) -> ctypes.CDL
 
 
 core = declare(load_library(), core_abi.SIGNATURES)
+
+# ---- guarded calls -------------------------------------------------------------------------------
+
+_Record = TypeVar("_Record")
+_Result = TypeVar("_Result")
+
+
+class Guarded(Protocol):
+    """The type of `guarded`."""
+
+    def __call__(
+        self,
+        settle: Callable[[_Record, BaseException], object],
+        function: Callable[[_Record], _Result],
+        record: _Record,
+        /,
+    ) -> _Result:
+        """See `guarded`."""
+
+
+_module: Any = importlib.import_module("mansard._core")
+_module.guard_prepare(queue.SimpleQueue, queue.Empty, MansardError)
+
+guarded: Guarded = _module.guarded
+"""``function(record)``; when it raises, ``settle(record, error)`` runs before the error goes on.
+
+Also when a signal handler raises, anywhere in the function, and again wherever the function cleans up: the
+hand-over is C, which nothing interrupts, and ``settle`` runs on the thread of `settle_guarded_by`, which runs
+no signal handlers (on the calling thread where there is no such thread). The caller waits for up to 5 s.
+A record that holds nothing says so by an attribute ``held``, False.
+
+Raises MansardError when the interpreter is shutting down, where no other thread runs any more."""
+
+
+def settle_guarded_by(accept: Callable[[tuple[Any, ...]], object] | None, completion: int) -> None:
+    """Let the calling thread settle guarded calls: it gets (settle, record, error, acknowledge) by
+    ``accept``, one call into C, after which token 0 is posted to the completion queue. None: nobody does."""
+    _module.guard_settle_by(accept, completion)
+
 
 # ---- codes and exceptions ------------------------------------------------------------------------
 

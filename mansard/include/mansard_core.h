@@ -305,6 +305,8 @@ MN_API int mn_completion_add(mn_completion *completion, mn_timeline *timeline, u
 MN_API int mn_completion_next(mn_completion *completion, uint64_t timeout_ns, uint64_t *tokens, uint32_t capacity,
                               uint32_t *count);
 
+/* Deliver token 0, once however often it is posted before it is taken. Allocates nothing and cannot fail. */
+MN_API void mn_completion_post(mn_completion *completion);
 /* Wake every mn_completion_next for good. */
 MN_API void mn_completion_close(mn_completion *completion);
 

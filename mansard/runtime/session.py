@@ -200,8 +200,7 @@ class Session:
         self._calls.lifecycle.check_open()
         if not any(store.role == "state" for store in self.layout.stores):
             return
-        with self._calls.exclusive():
-            self._environment.states.reset()
+        self._calls.exclusively(self._environment.states.reset)
 
     def memory(self) -> MemoryLedger:
         """The memory that the session holds now; what only running calls use is not counted."""

@@ -17,6 +17,7 @@ struct mn_completion {
     pthread_cond_t delivered;
     node *pending;
     node *first, *last; /* delivered and not taken */
+    bool posted; /* token 0 is to be delivered */
     bool closed;
 };
 
@@ -95,8 +96,12 @@ int mn_completion_next(mn_completion *completion, uint64_t timeout_ns, uint64_t 
     node *taken = NULL;
     uint32_t taken_count = 0;
     pthread_mutex_lock(&completion->lock);
-    while (!completion->first && !completion->closed && in_time)
+    while (!completion->first && !completion->posted && !completion->closed && in_time)
         in_time = mn_cond_wait_until(&completion->delivered, &completion->lock, deadline);
+    if (completion->posted && capacity) {
+        completion->posted = false;
+        tokens[taken_count++] = 0;
+    }
     while (completion->first && taken_count < capacity) {
         node *item = completion->first;
         completion->first = item->next;
@@ -113,6 +118,13 @@ int mn_completion_next(mn_completion *completion, uint64_t timeout_ns, uint64_t 
     }
     *count = taken_count;
     return taken_count ? MN_OK : closed ? MN_CLOSED : MN_TIMEOUT;
+}
+
+void mn_completion_post(mn_completion *completion) {
+    pthread_mutex_lock(&completion->lock);
+    completion->posted = true;
+    pthread_cond_signal(&completion->delivered);
+    pthread_mutex_unlock(&completion->lock);
 }
 
 void mn_completion_close(mn_completion *completion) {

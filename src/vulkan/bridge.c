@@ -10,10 +10,58 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/queue.h"
 #include "vulkan/queue.h"
 
 /* How much work the device is given ahead: enough not to run dry while the watcher wakes. */
 #define DEPTH_NS 300000u
+
+/* ---- the end of the process ------------------------------------------------------------------- */
+
+static pthread_mutex_t watched_lock = PTHREAD_MUTEX_INITIALIZER;
+static mn_vk_queue *watched; /* those with a watcher */
+
+static void end_watcher(mn_vk_queue *queue) {
+    pthread_mutex_lock(&queue->lock);
+    queue->abandoned = true;
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+    pthread_join(queue->watcher, NULL);
+    if (queue->vk.spin_ns) mn_poll_unregister(&queue->poller);
+}
+
+/* Leave no thread inside a driver that is about to be torn down: devices need not be closed. What runs is never
+ * completed. After all that the interpreter does at its end, which may still call models; before the driver's own
+ * handlers, which were registered when it was loaded. */
+static void end_watchers(void) {
+    pthread_mutex_lock(&watched_lock);
+    for (mn_vk_queue *queue = watched; queue; queue = queue->next_watched)
+        if (!mn_queue_is_foreign(queue->core)) end_watcher(queue);
+    watched = NULL;
+    pthread_mutex_unlock(&watched_lock);
+}
+
+static void register_end(void) { atexit(end_watchers); }
+
+static void watch_until_end(mn_vk_queue *queue) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, register_end);
+    pthread_mutex_lock(&watched_lock);
+    queue->next_watched = watched;
+    watched = queue;
+    pthread_mutex_unlock(&watched_lock);
+}
+
+/* False when the watcher has ended. */
+static bool unwatch(mn_vk_queue *queue) {
+    pthread_mutex_lock(&watched_lock);
+    mn_vk_queue **link = &watched;
+    while (*link && *link != queue) link = &(*link)->next_watched;
+    bool listed = *link != NULL;
+    if (listed) *link = queue->next_watched;
+    pthread_mutex_unlock(&watched_lock);
+    return listed;
+}
 
 /* The core's queue is gone, and with it every submission. */
 static void free_queue(void *context) {
@@ -64,12 +112,14 @@ mn_vk_queue *mn_vk_queue_create(const mn_vk_options *options) {
         return NULL;
     }
     if (queue->vk.spin_ns) mn_vk_poll_init(queue);
+    watch_until_end(queue);
     return queue;
 }
 
 mn_queue *mn_vk_queue_core(mn_vk_queue *queue) { return queue->core; }
 
 void mn_vk_queue_release(mn_vk_queue *queue) {
+    if (!unwatch(queue)) return; /* the process ends */
     pthread_mutex_lock(&queue->lock);
     queue->stopping = true;
     pthread_cond_broadcast(&queue->changed);
@@ -78,15 +128,6 @@ void mn_vk_queue_release(mn_vk_queue *queue) {
     if (queue->vk.spin_ns) mn_poll_unregister(&queue->poller);
     mn_vk_ring_leave(queue);
     mn_queue_release(queue->core);
-}
-
-void mn_vk_queue_abandon(mn_vk_queue *queue) {
-    pthread_mutex_lock(&queue->lock);
-    queue->abandoned = true;
-    pthread_cond_broadcast(&queue->changed);
-    pthread_mutex_unlock(&queue->lock);
-    pthread_join(queue->watcher, NULL);
-    if (queue->vk.spin_ns) mn_poll_unregister(&queue->poller);
 }
 
 void mn_vk_queue_inject_failure(mn_vk_queue *queue, uint64_t after, int32_t result) {

@@ -30,12 +30,9 @@ MN_API mn_vk_queue *mn_vk_queue_create(const mn_vk_options *options);
 /* The queue to submit to; it lives as long as the mn_vk_queue. */
 MN_API mn_queue *mn_vk_queue_core(mn_vk_queue *queue);
 
-/* End the watcher. The core queue must be closed first, so that nothing runs. */
+/* End the watcher. The core queue must be closed first, so that nothing runs. Queues that are not released end
+ * with the process, after the interpreter. */
 MN_API void mn_vk_queue_release(mn_vk_queue *queue);
-
-/* The process ends while work may still run: end the watcher, so that no thread of ours is inside the
- * driver when its library is torn down. What runs is never completed. */
-MN_API void mn_vk_queue_abandon(mn_vk_queue *queue);
 
 /* Debug facility: after `after` more submissions one fails with `result` without reaching the device. */
 MN_API void mn_vk_queue_inject_failure(mn_vk_queue *queue, uint64_t after, int32_t result);

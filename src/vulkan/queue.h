@@ -30,6 +30,7 @@ struct mn_vk_queue {
     mn_queue *core;
     pthread_t watcher;
     mn_vk_queue *next;            /* in the ring of the device's queues; guarded by ring_lock */
+    mn_vk_queue *next_watched;    /* guarded by watched_lock */
     pthread_mutex_t *submit_lock; /* guards the VkQueue: local_submit_lock, or that of the first with it */
     pthread_mutex_t local_submit_lock;
     /* Guards all that follows. Never held while a callback of the core may run. */

@@ -10,7 +10,7 @@ import pytest
 from support.paths import ROOT
 
 CORE = (*sorted((ROOT / "src/core").glob("*.c")), *sorted((ROOT / "src/cpu").glob("*.c")))
-SOURCES = tuple(path for path in CORE if path.name != "module.c")
+SOURCES = CORE
 VULKAN = tuple(sorted((ROOT / "src/vulkan").glob("*.c")))
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 

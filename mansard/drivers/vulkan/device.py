@@ -36,6 +36,8 @@ from mansard.hal.semaphore import Point, Semaphore
 
 _LOSS_TIME = 1.5
 """Seconds within which all that a lost device had to do has failed: it gets one to end by itself."""
+_DESTROYED = 16
+"""Pipelines that are destroyed without anything being submitted to the device, before nothing is."""
 _CLOCK_TIMEOUT = 10.0
 """Seconds; a device that cannot write one timestamp in that time is not answering."""
 
@@ -123,7 +125,16 @@ class VulkanDevice(Device):
 
     def load(self, spec: ExecutableSpec) -> Executable:
         """Load a SPIR-V module; raises TargetMismatchError when the device lacks a requirement."""
-        return self._loader.load(spec)
+        executable = self._loader.load(spec)
+        if self._loader.destroyed >= _DESTROYED:
+            self._loader.destroyed = 0
+            self._submit_nothing()
+        return executable
+
+    def _submit_nothing(self) -> None:
+        """Some drivers (lavapipe) free pipelines that were destroyed when something is submitted next."""
+        done = Point(Semaphore("vulkan nothing"), 1)
+        self.submit([Submission(self._recorder.record([], False), signal=(done,))])
 
     def record(
         self,
@@ -187,9 +198,8 @@ class VulkanDevice(Device):
             if self._closed:
                 return
             self._closed = True
-        ended = [queue.close() for queue in self._queues.values()]  # all of them, before any is released
-        if not all(ended):
-            return
+        for queue in self._queues.values():  # all of them, before any is released
+            queue.close()
         for recorder in self._queues:
             recorder.close()
         self._loader.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Sequence
 
 from mansard.drivers.vulkan.instance.device_setup import Candidate, describe_kind, make_setup, version_text
@@ -26,7 +27,15 @@ _SINCE = {
 }
 """The version of Vulkan's registry that brought an extension."""
 SETTINGS = ("limits", "disable")
+_FORKED = (
+    "Vulkan was in use before this process was forked off, and a driver of Vulkan does not survive a fork: "
+    'start the process by the method "spawn" or "forkserver" of multiprocessing, or fork before the first '
+    "use of Vulkan"
+)
 _KIND_ORDER = ("discrete", "integrated", "virtual", "", "software")
+
+
+_drivers: weakref.WeakSet[VulkanDriver] = weakref.WeakSet()
 
 
 class VulkanDriver(Driver):
@@ -59,13 +68,22 @@ class VulkanDriver(Driver):
         self._instance: Instance | None = None
         self._candidates: tuple[Candidate, ...] = ()
         self._infos: tuple[DeviceInfo, ...] = ()
+        self._in_fork = False
+        _drivers.add(self)
 
     def devices(self) -> Sequence[DeviceInfo]:
         """Every physical device; one entry with reasons when there is no loader, driver or device."""
+        if self._in_fork:
+            return (_absent(_FORKED),)
         with self._lock:
             if not self._infos:
                 self._infos = self._list()
             return self._infos
+
+    def after_fork(self) -> None:
+        """A driver of Vulkan does not survive a fork: its threads and locks are those of the parent."""
+        self._in_fork = self._in_fork or self._instance is not None
+        self._lock = threading.Lock()  # the parent's may be held by one of its threads
 
     def configure(self, **settings: object) -> None:
         """Settings for devices opened later: ``limits`` and ``disable``, as for the constructor.
@@ -182,4 +200,10 @@ def _describe(index: int, candidate: Candidate) -> DeviceInfo:
     )
 
 
+def _after_fork() -> None:
+    for driver in _drivers:
+        driver.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 DRIVER = VulkanDriver()

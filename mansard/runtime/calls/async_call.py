@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from mansard.errors import CallCancelledError, DeadlineExceededError, MansardError, QueueFullError
-from mansard.runtime.calls.admission import WaitingCall
+from mansard.hal.native import guarded
 from mansard.runtime.calls.call import Call
 from mansard.runtime.calls.completion import completions
 from mansard.runtime.calls.lifecycle import CallLifecycle
@@ -22,7 +22,6 @@ class AsyncCall:
     def __init__(self, lifecycle: CallLifecycle, call: Call, deliver: Deliver) -> None:
         self._lifecycle, self._call, self._deliver = lifecycle, call, deliver
         self._lock = threading.Lock()
-        self._entry: WaitingCall | None = None
         self._admitted = self._running = False
         self._error: MansardError | None = None
         """The error that it was cancelled with."""
@@ -30,17 +29,21 @@ class AsyncCall:
         """Whether it is too late to cancel it."""
 
     def enter(self, counts: bool = True) -> None:
-        """Start at once, or queue. Raises QueueFullError, if it ``counts``; other errors are delivered."""
-        admission = self._lifecycle.admission
+        """Start at once, or queue. Raises QueueFullError, if it ``counts``, and errors of a start at once,
+        which are not delivered as well."""
+        guarded(self._lifecycle.settle, self._enter_counted if counts else self._enter, self._call)
+
+    def _enter_counted(self, call: Call) -> None:
+        self._enter(call, counts=True)
+
+    def _enter(self, call: Call, counts: bool = False) -> None:
         try:
-            self._entry = admission.admit(self._begin, self._call.priority, counts, self._call)
+            waiting = self._lifecycle.admission.admit(self._granted, call.priority, counts, call)
         except QueueFullError as error:
             self._lifecycle.counter.count_lost(error)
             raise
-        except BaseException:
-            if not self._admitted:  # an interrupt: it may have a permit already
-                admission.release(self._call)
-            raise
+        if waiting is None and not self._begin():
+            self._submit(call)
 
     @property
     def running(self) -> bool:
@@ -60,21 +63,24 @@ class AsyncCall:
             self._lifecycle.counter.count_lost(error)
             if self._running:
                 self._lifecycle.cancellation.withdraw(self._call, error)
-        if self._entry is not None:
-            self._lifecycle.admission.cancel(self._entry)
+        if self._call.entry is not None:
+            self._lifecycle.admission.cancel(self._call.entry)
 
-    def _begin(self) -> None:
-        """Called with a permit, on any thread: an event loop's, the completion thread, another caller's."""
-        try:
-            self._admitted = True
-            if self._error is not None:
-                self._lifecycle.admission.release(self._call)
-            elif not self._lifecycle.needs_recording(self._call) or not self._start_on_thread():
-                self._start()
-        except BaseException:  # an interrupt of the thread that released the permit
-            self._lifecycle.cancellation.interrupted(self._call)
-            self._fail(CallCancelledError("the call was interrupted as it began"))
-            raise
+    def _granted(self) -> None:
+        """Called by the thread that released the permit, and perhaps again: the completion thread begins."""
+        completions().call(self._begin_granted)
+
+    def _begin_granted(self) -> None:
+        if not self._admitted and not self._begin():
+            self._start()
+
+    def _begin(self) -> bool:
+        """Called with a permit; False when the calling thread is to start the call."""
+        self._admitted = True
+        if self._error is not None:
+            self._call.release(self._lifecycle.admission, keep=False)
+            return True
+        return self._lifecycle.needs_recording(self._call) and self._start_on_thread()
 
     def _start_on_thread(self) -> bool:
         """Start on a new thread: recording takes milliseconds, which would block the calling thread."""
@@ -86,18 +92,25 @@ class AsyncCall:
 
     def _start(self) -> None:
         try:
-            self._lifecycle.start(self._call)
+            guarded(self._lifecycle.recover, self._submit, self._call)
         except Exception as error:
             self._fail(error)
-            return
+        except BaseException:  # raised in this thread from elsewhere
+            self._fail(CallCancelledError("the call was interrupted as it began"))
+
+    def _submit(self, call: Call) -> None:
+        self._lifecycle.start(call)
         with self._lock:
             self._running = True
             if self._error is not None:
-                self._lifecycle.cancellation.withdraw(self._call, self._error)
-        completions().when(self._call.context.timelines.finals, self._completed)
+                self._lifecycle.cancellation.withdraw(call, self._error)
+        call.token = completions().new_token()
+        completions().when(call.context.timelines.finals, self._completed, call.token)
 
     def _completed(self) -> None:
         """Every device is done with the call."""
+        if self._call.abandoned:
+            return
         with self._lock:
             self._running, self._ended = False, True
             error = self._error
@@ -105,7 +118,7 @@ class AsyncCall:
             self._lifecycle.cancellation.discard(self._call, error)
             return
         try:
-            results = self._lifecycle.finish(self._call)
+            results = guarded(self._lifecycle.recover, self._lifecycle.finish, self._call)
         except Exception as error:
             self._deliver([], error)
         else:

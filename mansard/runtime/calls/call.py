@@ -34,7 +34,11 @@ class Call(PermitHolder):
     context: Context = field(init=False)
     """Set when the call starts."""
     holds_context: bool = False
-    """Whether the context is in use by the call, and possibly by devices."""
+    """Whether the context is in use by the call, and possibly by devices; written together with it."""
+    token: int | None = None
+    """Of an awaited call: the name of the wait for its end (`Completions.when`)."""
+    abandoned: bool = False
+    """Whether it was handed over to end in the background (`Cancellation`), which alone releases it then."""
     submitted: float = 0.0
     """When it was submitted (`time.perf_counter`)."""
     copies: CopyCounts = _NO_COPIES
@@ -55,13 +59,15 @@ class Call(PermitHolder):
         return min(self.deadline.remaining, self.timeout.remaining)
 
     def release(self, admission: Admission, *, keep: bool) -> None:
-        """End the call: return its permit, and ``keep`` its context for other calls or close it."""
-        try:
-            if self.holds_context:
+        """End the call: return its permit, and ``keep`` its context for other calls or close it.
+
+        Where an interrupt ends this halfway, it can be called again.
+        """
+        if self.holds_context:
+            if keep:
+                self.idle.put(self)
+            else:
+                self.context.close()
                 self.holds_context = False
-                if keep:
-                    self.idle.put(self.key, self.context)
-                else:
-                    self.context.close()
-        finally:
-            admission.release(self)
+        admission.release(self)
+        self.held = False

@@ -34,29 +34,38 @@ class Cancellation:
         if self._withdrawable:
             call.context.withdraw(error)
 
-    def abandon(self, call: Call, error: Exception) -> None:
-        """Let a running call end in the background; it is withdrawn, unless ``error`` is a timeout."""
-        if isinstance(error, DeadlineExceededError | CallCancelledError):
-            self.withdraw(call, error)
-        completions().when(call.context.timelines.finals, lambda: self.discard(call, error))
+    def abandon(self, call: Call, error: BaseException) -> None:
+        """Let a call that ended with ``error``, at any point since it has its context, end in the background.
 
-    def interrupted(self, call: Call) -> None:
-        """An interrupt ended the call at any point: what devices have of it ends in the background."""
-        if not call.holds_context:
-            self._admission.release(call)
-            return
-        error = CallCancelledError("the call was interrupted")
-        call.context.fail_unsubmitted(error)
-        self.abandon(call, error)
+        Only on the completion thread. The call is withdrawn, unless ``error`` is a timeout. Its context may
+        be in any state where the error is foreign, as that of a signal handler, and is then not used again.
+        """
+        call.abandoned = True
+        if call.token is not None:
+            completions().forget(call.token)
+        if isinstance(error, DeadlineExceededError | CallCancelledError | WaitTimeoutError):
+            reason: MansardError = error
+        else:
+            reason = CallCancelledError("the call was interrupted")
+            call.context.fail_unsubmitted(reason)
+        reusable = reason is error
+        if not isinstance(error, WaitTimeoutError):
+            self.withdraw(call, reason)
+        completions().when(
+            call.context.timelines.finals, lambda: self.discard(call, reason, reusable=reusable)
+        )
 
-    def discard(self, call: Call, error: BaseException) -> None:
+    def discard(self, call: Call, error: MansardError, *, reusable: bool = True) -> None:
         """Release a call that was cancelled with ``error`` and that every device is done with."""
         keep = False
         try:
             cancelled = isinstance(error, DeadlineExceededError | CallCancelledError)
-            keep = call.context.discard(error if cancelled else None)
+            keep = call.context.discard(error if cancelled else None) and reusable
         finally:
-            call.release(self._admission, keep=keep)
+            try:
+                call.release(self._admission, keep=keep)
+            finally:
+                self._admission.leave(call)  # also completes grants that an interrupt cut short
 
     def deadline_error(self, call: Call, *, running: bool) -> DeadlineExceededError:
         """The error of a call whose deadline has passed."""

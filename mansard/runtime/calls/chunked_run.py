@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from queue import Empty, SimpleQueue
 
 from mansard.errors import CallCancelledError, DeadlineExceededError, InputError, MansardError
+from mansard.hal.native import guarded
 from mansard.plan.plan import Plan
 from mansard.runtime.calls.async_call import AsyncCall
 from mansard.runtime.calls.call import Call
@@ -67,9 +69,10 @@ class ChunkQueue:
             self._active.add(async_call)
         try:
             async_call.enter(counts)
-        except BaseException:
-            self._active.discard(async_call)
-            raise
+        except Exception as error:
+            if counts:
+                raise
+            self._delivered(async_call, error)
 
     def _feed(self) -> None:
         """Enter calls while there is room. A call that ends at once returns to the loop, not into it."""
@@ -127,24 +130,18 @@ class ChunkedRun:
 
     def run(self) -> list[Array]:
         """Run the calls and return the joined outputs. Blocks outside the interpreter lock."""
-        done = threading.Event()
-        errors: list[BaseException | None] = []
-
-        def end(error: BaseException | None) -> None:
-            errors.append(error)
-            done.set()
-
-        queue = self._queue(end)
-        try:
-            queue.start()
-            if not done.wait(None if self._deadline is None else self._deadline.remaining):
-                raise self._deadline_error(queue)
-        except BaseException as error:
-            queue.cancel(_cancellation_error(error))
-            raise
-        if errors[0] is not None:
-            raise errors[0]
+        outcome: SimpleQueue[BaseException | None] = SimpleQueue()
+        guarded(_cancel, lambda chunks: self._run(chunks, outcome), self._queue(outcome.put))
         return self._results
+
+    def _run(self, chunks: ChunkQueue, outcome: SimpleQueue[BaseException | None]) -> None:
+        chunks.start()
+        try:
+            error = outcome.get(timeout=None if self._deadline is None else self._deadline.remaining)
+        except Empty:
+            raise self._deadline_error(chunks) from None
+        if error is not None:
+            raise error
 
     async def run_async(self) -> list[Array]:
         """Like `run`, for asyncio. Cancelling the wait cancels the calls."""
@@ -188,6 +185,10 @@ class ChunkedRun:
     def _deadline_error(self, queue: ChunkQueue) -> DeadlineExceededError:
         assert self._deadline is not None
         return DeadlineExceededError(f"deadline of {self._deadline.seconds:g} s: {queue.progress}")
+
+
+def _cancel(chunks: ChunkQueue, error: BaseException) -> None:
+    chunks.cancel(_cancellation_error(error))
 
 
 def _cancellation_error(error: BaseException) -> MansardError:

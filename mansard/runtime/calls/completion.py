@@ -7,14 +7,16 @@ import ctypes
 import functools
 import itertools
 import os
+import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mansard.errors import MansardError, OutOfMemoryError
 from mansard.hal import Point, core_abi, native
 
-Callback = Callable[[], None]
+Callback = Callable[[], object]
 
 _MAX_TOKENS = 64
 
@@ -36,19 +38,30 @@ class Completions:
         self._handle = native.check_handle(native.core.mn_completion_create(), core_abi.OUT_OF_MEMORY)
         self._watches: dict[int, _Watch] = {}
         self._tokens = itertools.count(1)
+        """Token 0 is for what was put in the inbox."""
         self._lock = threading.Lock()
+        self._inbox: queue.SimpleQueue[Callback | tuple[Any, ...]] = queue.SimpleQueue()
         # A daemon that sleeps in the native core: nothing has to stop it at exit.
         threading.Thread(target=self._run, name="mansard completions", daemon=True).start()
 
-    def when(self, points: Sequence[Point], callback: Callback) -> None:
+    def call(self, callback: Callback) -> None:
+        """Call ``callback`` on the completion thread, soon. Never blocks."""
+        self._inbox.put(callback)
+        native.core.mn_completion_post(self._handle)
+
+    def new_token(self) -> int:
+        """A name for a later `when`."""
+        return next(self._tokens)
+
+    def when(self, points: Sequence[Point], callback: Callback, token: int | None = None) -> None:
         """Call ``callback`` on the completion thread when every point is complete. Does not block.
 
-        Without points the callback is called at once, by this thread.
+        Without points the callback is called at once, by this thread. ``token`` names it for `forget`.
         """
         if not points:
             callback()
             return
-        token = next(self._tokens)
+        token = next(self._tokens) if token is None else token
         with self._lock:
             self._watches[token] = _Watch(points, len(points), callback)
         for point in points:
@@ -72,7 +85,13 @@ class Completions:
             point.wait()
         self._delivered(token)
 
+    def forget(self, token: int) -> None:
+        """Do not call back what `when` was told under that name, however far it came."""
+        with self._lock:
+            self._watches.pop(token, None)
+
     def _run(self) -> None:
+        native.settle_guarded_by(self._inbox.put, self._handle)
         tokens = (ctypes.c_uint64 * _MAX_TOKENS)()
         count = ctypes.c_uint32()
         while True:
@@ -82,21 +101,46 @@ class Completions:
             if code == core_abi.CLOSED:
                 return
             for token in tokens[: count.value] if code == core_abi.OK else ():
-                self._delivered(token)
+                if token:
+                    self._delivered(token)
+                else:
+                    self._empty_inbox()
+
+    def _empty_inbox(self) -> None:
+        while True:
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            if not isinstance(item, tuple):
+                _call(item)
+                continue
+            settle, record, error, acknowledged = item
+            try:
+                _call(functools.partial(settle, record, error))
+            finally:
+                acknowledged.put(None)
+            del item, settle, record, error, acknowledged  # until the next item comes
 
     def _delivered(self, token: int) -> None:
         with self._lock:
-            watch = self._watches[token]
+            watch = self._watches.get(token)
+            if watch is None:  # forgotten
+                return
             watch.missing -= 1
             if watch.missing:
                 return
             del self._watches[token]
-        try:
-            watch.callback()
-        except Exception:  # the thread serves all sessions of the process
-            import logging
+        _call(watch.callback)
 
-            logging.getLogger("mansard").exception("a completion callback failed")
+
+def _call(callback: Callback) -> None:
+    try:
+        callback()
+    except BaseException:  # the thread serves all sessions of the process
+        import logging
+
+        logging.getLogger("mansard").exception("a completion callback failed")
 
 
 @functools.cache
@@ -114,6 +158,7 @@ def _restart() -> None:
     global process  # noqa: PLW0603
     process = object()
     completions.cache_clear()
+    native.settle_guarded_by(None, 0)
 
 
 os.register_at_fork(after_in_child=_restart)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mansard.errors import (
-    CallCancelledError,
-    DeadlineExceededError,
-    InputError,
-    QueueFullError,
-    WaitTimeoutError,
-)
+from mansard.errors import CallCancelledError, InputError, QueueFullError
 from mansard.hal import ProfileRow
+from mansard.hal.native import guarded
 from mansard.runtime.calls.admission import Admission, ExclusiveAdmission
 from mansard.runtime.calls.async_call import AsyncCall
 from mansard.runtime.calls.call import Call
@@ -31,8 +26,6 @@ from mansard.runtime.memory.tensors import Array
 if TYPE_CHECKING:
     import asyncio
 
-_LOST = (DeadlineExceededError, WaitTimeoutError, QueueFullError)
-
 
 class CallExecutor:
     """Runs at most ``max_in_flight`` calls at a time; at most ``max_queued`` others wait."""
@@ -49,7 +42,7 @@ class CallExecutor:
         self.admission = Admission(max_in_flight, max_queued)
         self.lifecycle = CallLifecycle(environment, self.admission, max_idle, self.shares)
         self._environment = environment
-        self._closing = threading.Lock()
+        self._settle = self.lifecycle.settle
 
     @property
     def stats(self) -> Stats:
@@ -68,19 +61,7 @@ class CallExecutor:
         call = lifecycle.new_call(inputs, priority, None if deadline is None else Deadline.after(deadline))
         if timeout is not None:
             call.timeout = Deadline.after(timeout, "timeout")
-        try:
-            self._begin_blocking(call)
-            lifecycle.wait(call)
-            return lifecycle.finish(call)
-        except _LOST as error:
-            lifecycle.counter.count_lost(error)
-            raise
-        except Exception:
-            raise
-        except BaseException as interrupt:
-            lifecycle.counter.count_lost(interrupt)
-            lifecycle.cancellation.interrupted(call)
-            raise
+        return guarded(self._settle, self._run, call)
 
     async def run_async(
         self, inputs: PreparedInputs, priority: int = 0, deadline: float | None = None
@@ -121,17 +102,7 @@ class CallExecutor:
         """Device times by slot, the seconds from submission to completion, and the copies."""
         lifecycle = self.lifecycle
         call = lifecycle.new_profiled_call(inputs)
-        try:
-            self._begin_blocking(call)
-            lifecycle.wait(call)
-            wall = time.perf_counter() - call.submitted
-            rows = call.context.profile()
-            lifecycle.finish(call)
-        except Exception:
-            raise
-        except BaseException:
-            lifecycle.cancellation.interrupted(call)
-            raise
+        rows, wall = guarded(self._settle, self._run_profiled, call)
         return rows, wall, call.copies
 
     def timed_runs(
@@ -158,9 +129,14 @@ class CallExecutor:
         self.lifecycle.counter.count_calls(requests, copies)
         return runs, copies
 
-    def exclusive(self) -> ExclusiveAdmission:
-        """A context manager within which no call runs."""
-        return self.admission.exclusive()
+    def exclusively(self, function: Callable[[], object]) -> None:
+        """Call a function while no call runs."""
+
+        def held(exclusive: ExclusiveAdmission) -> None:
+            with exclusive:
+                function()
+
+        guarded(ExclusiveAdmission.leave, held, self.admission.exclusive())
 
     def contexts(self) -> list[Context]:
         """Idle contexts, for reports."""
@@ -172,17 +148,38 @@ class CallExecutor:
         return self.lifecycle.closed
 
     def close(self) -> None:
-        """Wait for running calls and free every context; later calls raise MansardError."""
-        with self._closing:
-            if not self.lifecycle.close():
-                return
-        with self.exclusive():
-            self.lifecycle.free_idle_contexts()
-            self._environment.workspaces.close()
+        """Wait for running calls and free every context; later calls raise MansardError.
+
+        May be called again, also after an interrupt.
+        """
+        if self.lifecycle.close():
+            self.exclusively(self._free)
+
+    def _free(self) -> None:
+        self.lifecycle.free_idle_contexts()
+        self._environment.workspaces.close()
+
+    def _run(self, call: Call) -> list[Array]:
+        self._begin_blocking(call)
+        self.lifecycle.wait(call)
+        return self.lifecycle.finish(call)
+
+    def _run_profiled(self, call: Call) -> tuple[list[list[ProfileRow]], float]:
+        self._begin_blocking(call)
+        self.lifecycle.wait(call)
+        wall = time.perf_counter() - call.submitted
+        rows = call.context.profile()
+        self.lifecycle.finish(call)
+        return rows, wall
 
     def _begin_blocking(self, call: Call) -> None:
         """Wait for a permit, until the deadline or timeout, and start."""
-        if not self.admission.acquire(call.priority, call.time_left(), call):
+        try:
+            admitted = self.admission.acquire(call.priority, call.time_left(), call)
+        except QueueFullError as error:
+            self.lifecycle.counter.count_lost(error)
+            raise
+        if not admitted:
             raise self.lifecycle.cancellation.expiry_error(call, running=False)
         self.lifecycle.start(call)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from typing import Protocol
 
 from mansard.runtime.execution.context import Context
 
@@ -11,6 +12,17 @@ MAX_IDLE_BYTES = 256 << 20
 
 ShapeKey = tuple[tuple[str, int], ...]
 """The values of the model's dims."""
+
+
+class ContextUser(Protocol):
+    """What uses a context: a call."""
+
+    context: Context
+    holds_context: bool
+
+    @property
+    def key(self) -> ShapeKey:
+        """The shapes by which contexts are reused."""
 
 
 class IdleContexts:
@@ -25,23 +37,31 @@ class IdleContexts:
         self._idle: list[tuple[ShapeKey, Context]] = []
         self._lock = threading.Lock()
 
-    def take(self, key: ShapeKey) -> Context | None:
-        """Remove and return the most recently used context for these shapes, if one is idle."""
+    def take(self, user: ContextUser) -> bool:
+        """Give the user the most recently used context for its shapes; False if none is idle.
+
+        No function is called between the removal and the user's record of it, so that an interrupt finds the
+        context either here or there.
+        """
+        key = user.key
         with self._lock:
             for index in range(len(self._idle) - 1, -1, -1):
-                if self._idle[index][0] == key:
-                    return self._idle.pop(index)[1]
-        return None
+                entry = self._idle[index]
+                if entry[0] == key:
+                    user.context, user.holds_context, self._idle[index : index + 1] = entry[1], True, ()
+                    return True
+        return False
 
     def has(self, key: ShapeKey) -> bool:
         """Whether `take` would return a context now."""
         with self._lock:
             return any(idle_key == key for idle_key, _ in self._idle)
 
-    def put(self, key: ShapeKey, context: Context) -> None:
-        """Keep a context for later calls."""
+    def put(self, user: ContextUser) -> None:
+        """Keep the user's context for later calls. As in `take`, an interrupt finds it here or there."""
+        entry = user.key, user.context
         with self._lock:
-            self._idle.append((key, context))
+            self._idle, user.holds_context = [*self._idle, entry], False
             if len(self._idle) == 1:
                 return  # one is always kept
             keep = self._count_to_keep()

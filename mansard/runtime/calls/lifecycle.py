@@ -8,7 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from mansard.errors import DeviceError, InputError, MansardError, OutOfMemoryError
+from mansard.errors import (
+    DeadlineExceededError,
+    DeviceError,
+    InputError,
+    MansardError,
+    OutOfMemoryError,
+    QueueFullError,
+    WaitTimeoutError,
+)
 from mansard.runtime.calls import completion
 from mansard.runtime.calls.admission import Admission
 from mansard.runtime.calls.call import Call
@@ -22,6 +30,9 @@ from mansard.runtime.execution.partition_shares import PartitionShares
 from mansard.runtime.memory.output_pool import OutputPool
 from mansard.runtime.memory.signature import PreparedInputs
 from mansard.runtime.memory.tensors import Array
+
+_LOST = (DeadlineExceededError, WaitTimeoutError, QueueFullError)
+"""Errors of calls that end without a result through no fault of a device."""
 
 
 class CallLifecycle:
@@ -40,6 +51,7 @@ class CallLifecycle:
         self._idle, self._idle_profiled = IdleContexts(max_idle), IdleContexts(1)
         self._closed = False
         self._process = completion.process
+        completion.completions()  # settles calls that fail
 
     @property
     def permits(self) -> int:
@@ -76,54 +88,55 @@ class CallLifecycle:
         return not call.idle.has(call.key)
 
     def start(self, call: Call) -> None:
-        """Find a context and submit; called with a permit, which is returned on failure.
+        """Find a context and submit; called with a permit. Guarded: `settle` cleans up after a failure.
 
         Raises DeadlineExceededError when the deadline has passed.
         """
-        try:
-            self.check_open()
-            if call.deadline is not None and call.deadline.passed:
-                raise self.cancellation.deadline_error(call, running=False)
-            call.inputs = self.shares.applied(call.inputs)
-            call.context, call.holds_context = self._acquire_context(call), True
-        except Exception:
-            self.admission.release(call)
-            raise
-        try:
-            if call.priority != call.context.priority:
-                call.context.priority = call.priority
-            call.submitted = time.perf_counter()
-            call.context.start(call.inputs.arrays, into=call.into)
-        except Exception as error:
-            self.cancellation.abandon(call, error)
-            raise
+        self.check_open()
+        if call.deadline is not None and call.deadline.passed:
+            raise self.cancellation.deadline_error(call, running=False)
+        call.inputs = self.shares.applied(call.inputs)
+        self._acquire_context(call)
+        if call.priority != call.context.priority:
+            call.context.priority = call.priority
+        call.submitted = time.perf_counter()
+        call.context.start(call.inputs.arrays, into=call.into)
 
     def wait(self, call: Call) -> None:
         """Block until every device is done with the call, also when one of them failed."""
-        try:
-            for point in call.context.timelines.finals:
-                try:
-                    point.wait(call.time_left())
-                except MansardError as error:
-                    if not point.done():  # the wait expired; errors of the point are raised by finish()
-                        raise self.cancellation.expiry_error(call, running=True, wait_error=error) from None
-        except Exception as error:
-            self.cancellation.abandon(call, error)
-            raise
+        for point in call.context.timelines.finals:
+            try:
+                point.wait(call.time_left())
+            except MansardError as error:
+                if not point.done():  # the wait expired; errors of the point are raised by finish()
+                    raise self.cancellation.expiry_error(call, running=True, wait_error=error) from None
 
     def finish(self, call: Call) -> list[Array]:
         """The outputs of a call that every device is done with; releases its context and permit."""
         context = call.context
-        try:
-            results = context.finish()
-            if self.shares.active:
-                self.shares.observe(call.inputs.dims, context.profile())
-        except Exception:
-            call.release(self.admission, keep=False)
-            raise
+        results = context.finish()
+        if self.shares.active:
+            self.shares.observe(call.inputs.dims, context.profile())
         self._count(call)
         call.release(self.admission, keep=True)
         return results
+
+    def settle(self, call: Call, error: BaseException) -> None:
+        """`recover`, and count the call if it was lost through no fault of a device."""
+        if isinstance(error, _LOST) or not isinstance(error, MansardError):
+            self.counter.count_lost(error)
+        self.recover(call, error)
+
+    def recover(self, call: Call, error: BaseException) -> None:
+        """Give back what a call has got that ended with ``error`` anywhere in the steps above.
+
+        Runs on the completion thread (`mansard.hal.native.guarded`), so nothing interrupts it.
+        """
+        if call.holds_context:
+            self.cancellation.abandon(call, error)
+        else:
+            self.admission.leave(call)
+            call.held = False
 
     def idle_contexts(self) -> list[Context]:
         """Idle contexts, for reports."""
@@ -134,10 +147,10 @@ class CallLifecycle:
         return self._idle.clear() + self._idle_profiled.clear()
 
     def close(self) -> bool:
-        """Refuse later calls; returns whether those that run can be waited for, the first time only."""
-        first, self._closed = not self._closed, True
+        """Refuse later calls; returns whether those that run can be waited for."""
+        self._closed = True
         # Calls that ran when this process was forked belong to the parent and never end here.
-        return first and self._process is completion.process
+        return self._process is completion.process
 
     @property
     def closed(self) -> bool:
@@ -150,11 +163,12 @@ class CallLifecycle:
             raise MansardError("the model is closed")
         if self._process is not completion.process:
             raise DeviceError(
-                "the model was loaded before this process was forked off: load it in the process that uses it"
+                "the model was loaded before this process was forked off: load it in the process that uses "
+                'it (with Vulkan one that multiprocessing starts by "spawn" or "forkserver", not by "fork")'
             )
 
-    def _acquire_context(self, call: Call) -> Context:
-        """A context with its memory reserved; when memory is short, idle contexts are freed first."""
+    def _acquire_context(self, call: Call) -> None:
+        """Give the call a context with its memory reserved; where memory is short, idle ones are freed."""
         try:
             return self._reserve_context(call)
         except OutOfMemoryError:
@@ -163,18 +177,13 @@ class CallLifecycle:
         # Outside the handler: the error's traceback would keep the failed allocations alive.
         return self._reserve_context(call)
 
-    def _reserve_context(self, call: Call) -> Context:
-        context = call.idle.take(call.key)
-        if context is None:
+    def _reserve_context(self, call: Call) -> None:
+        if not call.holds_context and not call.idle.take(call):
             profile = call.profile or self.shares.active
             context = Context(self.environment, call.inputs.dims, profile=profile)
+            call.context, call.holds_context = context, True
             self.counter.count_context()
-        try:
-            context.reserve()
-        except BaseException:
-            context.close()
-            raise
-        return context
+        call.context.reserve()
 
     def _count(self, call: Call) -> None:
         call.copies = call.context.copy_counts().plus_host(*call.inputs.copied)

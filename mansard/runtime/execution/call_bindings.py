@@ -51,7 +51,7 @@ class CallBindings:
         """Acquire the workspaces that a call needs; raises OutOfMemoryError."""
         for slot, plan in self.workspace_plans.items():
             if slot not in self._workspaces:
-                self._workspaces[slot] = self._environment.workspaces.acquire(plan)
+                self._environment.workspaces.acquire(plan, self._workspaces)
 
     def array(self, store: Store) -> Array:
         """The array bound for a store: an output block, or an array of the caller's."""
@@ -83,8 +83,7 @@ class CallBindings:
         for buffer in self._imported:
             buffer.close()
         self.inputs, self._imported = (), []
-        while self._workspaces:  # reentrant: an interrupt may end this halfway, and it is called again
-            self._environment.workspaces.release(self._workspaces.popitem()[1])
+        self._environment.workspaces.release(self._workspaces)
 
     def close(self) -> None:
         """Free the buffers for empty arrays."""

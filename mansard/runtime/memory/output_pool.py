@@ -76,8 +76,8 @@ class OutputPool:
         self._importable: dict[int, bool] = {}
         self._lent: weakref.WeakSet[_LentBlock] = weakref.WeakSet()
         self._max_lent = physical_memory() // _MAX_LENT_FRACTION if max_lent is None else max_lent
-        self._in_use: set[OutputBlock] = set()
-        """Acquired by calls."""
+        self._in_use: weakref.WeakSet[OutputBlock] = weakref.WeakSet()
+        """Acquired by calls. Weak: a block that an interrupt takes from its call is freed."""
         self._peak = 0
         self._lock = threading.Lock()
         self._closed = False

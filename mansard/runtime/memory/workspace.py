@@ -19,13 +19,15 @@ from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.host_copy import Bytes
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Workspace:
     """A buffer of one device slot, and the host's view of it."""
 
     slot: int
     buffer: Buffer
     view: Bytes
+    user: object = None
+    """The record of the call that uses it; None when it is free."""
 
 
 @dataclass(frozen=True)
@@ -63,39 +65,39 @@ class Workspaces:
 
     def __init__(self, slots: Sequence[BoundSlot]) -> None:
         self._slots = slots
-        self._free: list[Workspace] = []
-        self._in_use: list[Workspace] = []
+        self._all: list[Workspace] = []
         self._lock = threading.Lock()
 
-    def acquire(self, plan: WorkspacePlan) -> Workspace:
-        """The smallest free workspace that is large enough, or a new one; raises OutOfMemoryError."""
+    def acquire(self, plan: WorkspacePlan, into: dict[int, Workspace]) -> None:
+        """Put the smallest free workspace that is large enough, or a new one, ``into`` the caller's record by
+        device slot; raises OutOfMemoryError."""
         with self._lock:
-            fitting = [w for w in self._free if w.slot == plan.slot and w.buffer.size >= plan.arena.size]
-            if fitting:
-                workspace = min(fitting, key=lambda w: w.buffer.size)
-                self._free.remove(workspace)
-            else:
-                workspace = self._allocate(plan)
-            self._in_use.append(workspace)
-            return workspace
+            best: Workspace | None = None
+            for each in self._all:
+                fits = each.user is None and each.slot == plan.slot and each.buffer.size >= plan.arena.size
+                if fits and (best is None or each.buffer.size < best.buffer.size):
+                    best = each
+            if best is None:
+                best = self._allocate(plan)
+                self._all += [best]
+            into[plan.slot] = best
+            best.user = into
 
-    def release(self, workspace: Workspace) -> None:
-        """Return a workspace that `acquire` gave."""
-        with self._lock:
-            self._in_use.remove(workspace)
-            self._free.append(workspace)
+    def release(self, held: dict[int, Workspace]) -> None:
+        """Return the workspaces that `acquire` put in a record. Can be called again after an interrupt."""
+        for slot in tuple(held):
+            if held[slot].user is held:
+                held[slot].user = None
+            del held[slot]
 
     def all(self) -> list[Workspace]:
         """Every workspace, in use or free."""
-        with self._lock:
-            return [*self._in_use, *self._free]
+        return list(self._all)
 
     def close(self) -> None:
         """Free the workspaces that are not in use."""
         with self._lock:
-            free, self._free = self._free, []
-        for workspace in free:
-            workspace.buffer.close()
+            self._drop([workspace for workspace in self._all if workspace.user is None])
 
     def _allocate(self, plan: WorkspacePlan) -> Workspace:
         # The free ones are too small for this plan; the new one serves smaller plans as well.
@@ -112,6 +114,9 @@ class Workspaces:
         return Workspace(plan.slot, buffer, buffer.view())
 
     def _drop_free(self, slot: int) -> None:
-        for workspace in [w for w in self._free if w.slot == slot]:
-            self._free.remove(workspace)
+        self._drop([w for w in self._all if w.slot == slot and w.user is None])
+
+    def _drop(self, workspaces: Sequence[Workspace]) -> None:
+        self._all = [workspace for workspace in self._all if workspace not in workspaces]
+        for workspace in workspaces:
             workspace.buffer.close()

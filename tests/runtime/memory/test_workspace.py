@@ -94,7 +94,7 @@ def test_a_failed_call_gives_its_workspace_back(make):
     device.submit = refuse
     with pytest.raises(DeviceError, match="refused"):
         model(ones(64))
-    with model.bind()._calls.exclusive():  # the failed call is cleared away in the background
+    with model.bind()._calls.admission.exclusive():  # the failed call is cleared away in the background
         pass
     for _ in range(3):
         assert np.array_equal(model(ones(64)), 4 * ones(64))

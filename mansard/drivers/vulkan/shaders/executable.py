@@ -119,6 +119,8 @@ class ExecutableLoader:
         self._live: set[int] = set()
         self._cache = PipelineCache(context)
         self._closed = False
+        self.destroyed = 0
+        """Pipelines that were destroyed so far; the device sets it back."""
 
     def load(self, spec: ExecutableSpec) -> VulkanExecutable:
         """Check a spec against the device and make its pipelines.
@@ -148,6 +150,7 @@ class ExecutableLoader:
             except KeyError:
                 continue
             self._context.commands.vkDestroyPipeline(self._context.handle, handle, None)
+            self.destroyed += 1
 
     def close(self) -> None:
         """Destroy what is left."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import itertools
 import threading
@@ -27,16 +26,6 @@ _CLOSE_SLICE_NS = 200_000_000
 
 SPIN_NS = 50_000
 """How long the watcher looks for the end of work before it sleeps."""
-
-_watched: set[int] = set()
-"""Queues of the bridge whose watchers run."""
-
-
-@atexit.register
-def _end_watchers() -> None:
-    """Leave no thread in a driver that is about to be unloaded; devices need not be closed at exit."""
-    while _watched:
-        library().mn_vk_queue_abandon(_watched.pop())
 
 
 class DeviceQueue:
@@ -69,7 +58,6 @@ class DeviceQueue:
             sibling=None if sibling is None else sibling._handle,
         )
         self._handle: int = native.check_handle(library().mn_vk_queue_create(ctypes.byref(options)))
-        _watched.add(self._handle)
         self._core: int = library().mn_vk_queue_core(self._handle)
 
     def submit(self, submission: Submission, commands: VulkanCommandBuffer) -> None:
@@ -109,13 +97,8 @@ class DeviceQueue:
         while count := native.core.mn_queue_retired(self._core, tokens, len(tokens)):
             self._retire(tokens[:count])
 
-    def close(self) -> bool:
-        """Take no more submissions, fail those that wait, and wait for those that run.
-
-        False when the process is ending and nobody watches the device any more.
-        """
-        if self._handle not in _watched:
-            return False
+    def close(self) -> None:
+        """Take no more submissions, fail those that wait, and wait for those that run."""
         library().mn_vk_queue_let_go(self._handle)
         while True:
             code = native.core.mn_queue_close(self._core, _CLOSE_SLICE_NS)
@@ -125,12 +108,10 @@ class DeviceQueue:
         self.collect()
         # Nothing is left to complete, but a device that was declared lost may still be at work.
         self._context.commands.vkDeviceWaitIdle(self._context.handle)
-        return True
 
     def release(self) -> None:
         """Free the queue; only after `close`. Models may still hold the device, and must not reach it."""
         self._released = True
-        _watched.discard(self._handle)
         library().mn_vk_queue_release(self._handle)
         self._context.commands.vkDestroySemaphore(self._context.handle, self._semaphore, None)
 

@@ -1,0 +1,251 @@
+"""Calls of every kind under a storm of signals whose handler raises: nothing may be lost.
+
+``python -m support.signal_stress DEVICE SECONDS [SEED]`` in ``tests`` prints the seed and counts, and ends
+with status 0 if all is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import gc
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+import mansard
+from mansard import dims
+from mansard.api import Model
+from mansard.dims import Dim
+from mansard.dtypes import DType
+from mansard.hal import native
+from mansard.ir import Constant, Graph, GraphBuilder
+from mansard.runtime.calls.completion import completions
+from support.graph_runner import compiled
+from support.graphs import binary, matmul
+
+PERIOD = 0.4e-3
+"""Seconds between signals, on average."""
+WEIGHT = np.random.default_rng(0).standard_normal((64, 16), dtype=np.float32)
+GROWTH = 64 << 20
+"""Bytes by which the process may grow after the first tenth of the time."""
+
+
+class Interrupted(Exception):
+    """Raised by the handler, as alarm time-outs and Celery's soft limit are."""
+
+
+class Signals:
+    """SIGALRM at random times while it is entered, with a handler that raises."""
+
+    def __init__(self, seed: int) -> None:
+        self._random, self._on = random.Random(seed), False
+        self.count = 0
+        signal.signal(signal.SIGALRM, self._raise)
+
+    def _raise(self, number: int, frame: object) -> None:
+        if self._on:
+            self.count += 1
+            self._arm()
+            raise self._random.choice((Interrupted, Interrupted, KeyboardInterrupt))
+
+    def _arm(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self._random.uniform(0.02, 1.98) * PERIOD)
+
+    def storm(self, work: Callable[[], None], seconds: float) -> Counter[str]:
+        """Repeat some work until the time is up, interrupted at any point; how often each thing happened."""
+        ends: Counter[str] = Counter()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            try:
+                self._on = True
+                self._arm()
+                while time.monotonic() < until:
+                    work()
+                    ends["completed"] += 1
+            except (Interrupted, KeyboardInterrupt, RuntimeError) as error:
+                self._on = False
+                if isinstance(error, RuntimeError) and not isinstance(
+                    error.__context__, Interrupted | KeyboardInterrupt
+                ):
+                    raise
+                ends["interrupted"] += 1
+            finally:
+                self._on = False
+        return ends
+
+
+def product() -> Graph:
+    """y = x @ w for any number of rows."""
+    b = GraphBuilder("product")
+    x = b.input("x", (dims.symbol(Dim("n", 1, 64)), 64), DType.F32)
+    return b.build([matmul(b, x, b.constant("w", Constant.of(WEIGHT, "w"), WEIGHT.shape, DType.F32))])
+
+
+def counter() -> Graph:
+    """A state that grows by x with every call, and its new contents."""
+    b = GraphBuilder("counter")
+    x, total = b.input("x", (8, 32), DType.F32), b.state("total", (8, 32), DType.F32)
+    after = binary(b, "add", total, x)
+    b.update_state(total, after)
+    return b.build([after])
+
+
+class Subject:
+    """The models, and calls of them that check their results."""
+
+    def __init__(self, device: str, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.model = compiled(product(), device)
+        self.states = compiled(counter(), device)
+        self.path = Path(tempfile.mkdtemp()) / "model.mansard"
+        self.model.save(self.path)
+        self._count = 0.0
+
+    def call(self) -> None:
+        """One blocking call."""
+        self._check(self.model)
+
+    def _check(self, model: Model, rows: int = 0, **options: float) -> None:
+        x = np.full((rows or self._random.choice((1, 4, 33)), 64), self._random.randrange(1, 9), np.float32)
+        assert np.allclose(model(x, **options), x @ WEIGHT, rtol=1e-4, atol=1e-4), "a wrong result"
+
+    def step(self) -> None:
+        """One call of the model with states: an interrupted one has been done wholly or not at all."""
+        y = self.states(np.ones((8, 32), np.float32))
+        assert np.all(y == y.flat[0]), "half a step"
+        assert y.flat[0] > self._count, "a step was lost"
+        self._count = float(y.flat[0])
+
+    def chunks(self) -> None:
+        """A batch as several calls in flight."""
+        x = np.full((64, 64), 2, np.float32)
+        y = self.model.run_in_batches(x, size=self._random.choice((9, 16)))
+        assert np.allclose(y, x @ WEIGHT, rtol=1e-4, atol=1e-4), "a wrong batch"
+
+    def awaited(self) -> None:
+        """Several awaited calls, some cancelled."""
+
+        async def main() -> None:
+            x = np.full((4, 64), 3, np.float32)
+            calls = [asyncio.ensure_future(self.model.run_async(x)) for _ in range(6)]
+            calls[self._random.randrange(6)].cancel()
+            for call in calls:
+                with contextlib.suppress(asyncio.CancelledError):
+                    assert np.allclose(await call, x @ WEIGHT, rtol=1e-4, atol=1e-4), "a wrong awaited result"
+
+        asyncio.run(main())
+
+    def load(self) -> None:
+        """Load, call and close another model."""
+        with mansard.load(self.path) as model:
+            self._check(model, rows=2)
+
+    @contextlib.contextmanager
+    def threads(self, count: int) -> Iterator[Counter[str]]:
+        """Other threads, which call the same model without noticing anything."""
+        over, ends = threading.Event(), Counter[str]()
+
+        def serve(seed: int) -> None:
+            rng = random.Random(seed)
+            while not over.is_set():
+                try:
+                    x = np.full((rng.choice((1, 4, 33)), 64), seed, np.float32)
+                    assert np.allclose(self.model(x), x @ WEIGHT, rtol=1e-4, atol=1e-4)
+                    ends["calls of other threads"] += 1
+                except BaseException as error:
+                    ends[f"other thread: {type(error).__name__}: {error}"] += 1
+
+        workers = [threading.Thread(target=serve, args=(n + 1,), daemon=True) for n in range(count)]
+        for worker in workers:
+            worker.start()
+        yield ends
+        over.set()
+        for worker in workers:
+            worker.join(60)
+            assert not worker.is_alive(), "another thread hangs"
+
+    def check(self) -> list[str]:
+        """What is not as it was; everything must be given back by now, or soon."""
+        problems = []
+        for model in (self.model, self.states):
+            calls = model.bind()._calls
+            admission, workspaces = calls.admission, calls._environment.workspaces
+            until = time.monotonic() + 20
+            while admission._free < admission.permits and time.monotonic() < until:
+                time.sleep(0.001)
+            if admission._free != admission.permits:
+                problems.append(f"{admission._free} of {admission.permits} permits are free")
+            if admission._queue or admission._granted or admission._queued:
+                problems.append("calls are still queued")
+            if any(each.user is not None for each in workspaces.all()):
+                problems.append("a workspace is still in use")
+        if completions()._watches:
+            problems.append(f"{len(completions()._watches)} completions are still watched")
+        self._check(self.model)
+        self.step()
+        return problems
+
+
+def resident() -> int:
+    """Bytes of memory that the process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def main(device: str, seconds: float, seed: int) -> int:
+    """Run; the exit status."""
+    faulthandler.dump_traceback_later(seconds * 2 + 120, exit=True)
+    print(f"{device}: {seconds:g} s of signals every {PERIOD * 1e3:g} ms, seed {seed}", flush=True)
+    subject, signals = Subject(device, seed), Signals(seed)
+    for work in (subject.call, subject.step, subject.chunks, subject.awaited, subject.load):
+        work()
+    problems: list[str] = []
+    rounds, total, first = 10 if seconds >= 60 else 2, Counter[str](), 0
+    for number in range(rounds):
+        for work in (subject.call, subject.step, subject.chunks, subject.awaited, subject.load, subject.call):
+            others = (
+                subject.threads(2)
+                if work is subject.call and number % 2
+                else contextlib.nullcontext(Counter[str]())
+            )
+            with others as ends:
+                total += Counter(
+                    {f"{work.__name__} {k}": n for k, n in signals.storm(work, seconds / rounds / 6).items()}
+                )
+            total += ends
+            problems += [f"after {work.__name__}: {each}" for each in subject.check()]
+        gc.collect()
+        first = first or resident()
+        print(
+            f"  {signals.count} signals, {resident() >> 20} MB, {native.transported_errors()} errors held",
+            flush=True,
+        )
+    grown = resident() - first
+    if grown > GROWTH:
+        problems.append(f"the process grew by {grown >> 20} MB")
+    problems += [each for each in total if each.startswith("other thread")]
+    subject.model.close()
+    subject.states.close()
+    for name, count in sorted(total.items()):
+        print(f"  {name}: {count}")
+    print("\n".join(problems) or "nothing was lost", flush=True)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(
+        main(
+            sys.argv[1],
+            float(sys.argv[2]),
+            int(sys.argv[3]) if len(sys.argv) > 3 else random.randrange(1 << 30),
+        )
+    )
