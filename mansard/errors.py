@@ -12,7 +12,9 @@ MansardError
 │   ├── SignatureError           a file is not signed by a trusted key, or a key cannot be used
 │   └── TargetMismatchError      no present device matches a target of the artifact
 ├── InputError                   a call's inputs do not fit the model's signature
-│   └── ShapeContractError       a dim is outside its range or divisor
+│   ├── ShapeContractError       a dim is outside its range or divisor
+│   ├── IndexOutOfRangeError     an index that an op reads is outside the dim (names op and index)
+│   └── ModelAssertionError      an assertion of the model does not hold for the inputs
 ├── DeviceError                  a device or driver reported a failure
 │   ├── DeviceUnavailableError   no such device, or it is below the baseline (with reasons)
 │   ├── OutOfMemoryError         an allocation did not fit
@@ -38,8 +40,10 @@ __all__ = [
     "ExecutionError",
     "GraphSyntaxError",
     "ImportModelError",
+    "IndexOutOfRangeError",
     "InputError",
     "MansardError",
+    "ModelAssertionError",
     "OutOfMemoryError",
     "PlacementError",
     "QueueFullError",
@@ -115,6 +119,24 @@ class InputError(MansardError):
 
 class ShapeContractError(InputError):
     """A dim of an input is outside the contract stated when the model was compiled."""
+
+
+class ModelAssertionError(InputError):
+    """An assertion of the model does not hold for the inputs of a call (``location`` may be empty)."""
+
+    def __init__(self, message: str, location: str = "") -> None:
+        self.location = location
+        super().__init__(message + (f" (at {location})" if location else ""))
+
+
+class IndexOutOfRangeError(InputError):
+    """An op reads ``index``, which is not in ``low … high - 1`` (``location`` may be empty)."""
+
+    def __init__(self, op: str, index: int, low: int, high: int, location: str = "") -> None:
+        self.op, self.index, self.low, self.high, self.location = op, index, low, high, location
+        where = f" at {location}" if location else ""
+        valid = f"valid are {low} to {high - 1}" if low < high else "the dim is empty"
+        super().__init__(f"{op}{where}: index {index} is out of range; {valid}")
 
 
 class DeviceError(MansardError):

@@ -38,6 +38,7 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     objective: str | None = None,
     fallback: str | None = None,
     precision: str = "f32",
+    check_indices: bool = True,
     cache: bool = True,
     tune: float | None = None,
     max_in_flight: int = MAX_IN_FLIGHT,
@@ -60,6 +61,8 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     ``placement`` says how dispatches are placed; ``objective`` and ``fallback`` set the fields of it that
     are used most. ``precision="bf16"`` lets products with constant weights round their operands to bfloat16
     (sums stay f32; weights take half the memory); results then differ, by 2**-9 of each operand.
+    ``check_indices=False`` leaves out the checks that indices of embeddings, gathers and scatters are in
+    range, which otherwise fail a call with IndexOutOfRangeError (docs/compiling.md).
     Further keywords go to the frontend.
     ``progress(stage, done, total)`` is called as stages start, ``dump(pass, text)`` with the IR after
     each pass. ``start`` names the first pass to run, for a dumped graph, and ``skip`` passes to leave out.
@@ -79,6 +82,7 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
             targets=_targets(devices, target),
             placement=_placement_options(placement, objective, fallback),
             precision=precision,
+            check_indices=check_indices,
             cache=cache,
             progress=progress,
             dump=dump,
@@ -101,6 +105,7 @@ def lower(
     target: str | Sequence[str] | None = None,
     dynamic_shapes: Any = None,
     precision: str = "f32",
+    check_indices: bool = True,
     cache: bool = True,
     dump: Dump | None = None,
     start: str | None = None,
@@ -122,6 +127,7 @@ def lower(
         options = compiler.CompileOptions(
             targets=_targets(devices, target),
             precision=precision,
+            check_indices=check_indices,
             cache=cache,
             dump=dump,
             start=start,

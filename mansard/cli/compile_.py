@@ -117,6 +117,13 @@ def compile_(
         str,
         typer.Option(help="f32, or bf16: products with weights round their operands to bfloat16."),
     ] = "f32",
+    no_check_indices: Annotated[
+        bool,
+        typer.Option(
+            "--no-check-indices",
+            help="Leave out the checks that indices are in range; those that are not are clamped.",
+        ),
+    ] = False,
     vulkan_dispatch_abi: Annotated[
         str,
         typer.Option(
@@ -179,6 +186,7 @@ def compile_(
             "devices": with_vulkan_abi(named, vulkan_dispatch_abi) or None,
             "target": with_vulkan_abi(target or (), vulkan_dispatch_abi) or None,
             "precision": precision,
+            "check_indices": not no_check_indices,
             "cache": not no_cache,
             "start": start,
             "skip": tuple(skip_pass or ()),

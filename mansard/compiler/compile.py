@@ -74,7 +74,7 @@ def lower_graph(graph: Graph, options: CompileOptions | None = None) -> IR:
     Raises CompileError for passes that the pipeline does not have.
     """
     options = options or CompileOptions()
-    steps = target_pipeline(resolve_targets(options.targets, options.placement), options.precision)
+    steps = target_pipeline(resolve_targets(options.targets, options.placement), options)
     dumps = Dumps(options.dump, steps)
     steps = select_steps(steps, options)
     graph = run_passes(graph, graph_steps(steps), dumps.ir)
@@ -108,7 +108,7 @@ def _compile(graph: Graph, options: CompileOptions, timer: StageTimer) -> Compil
     if options.stop_after is not None:
         raise CompileError(f"stop_after={options.stop_after!r} gives IR and no model: lower_graph returns it")
     targets = resolve_targets(options.targets, options.placement)
-    steps = target_pipeline(targets, options.precision)
+    steps = target_pipeline(targets, options)
     dumps = Dumps(options.dump, steps)
     steps = select_steps(steps, options)
     with timer.stage("simplify"):

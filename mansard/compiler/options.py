@@ -27,6 +27,8 @@ class CompileOptions:
     precision: str = "f32"
     """How products with constant weights compute: as the model says, or bf16
     (`mansard.passes.products.demote`)."""
+    check_indices: bool = True
+    """Whether calls check that indices are in range (`mansard.passes.canonical.settle_asserts`)."""
     cache: bool = True
     """Whether compiled kernels are kept on disk, and taken from there (`mansard.cache`)."""
     start: str | None = None

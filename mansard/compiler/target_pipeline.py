@@ -19,7 +19,7 @@ _WORKGROUPS_PER_UNIT = 4
 """Workgroups for each compute unit that an attention should have, to hide memory latency."""
 
 
-def target_pipeline(targets: Sequence[CompileTarget], precision: str) -> tuple[Step, ...]:
+def target_pipeline(targets: Sequence[CompileTarget], options: CompileOptions) -> tuple[Step, ...]:
     """The passes of a compilation for ``targets``. Raises CompileError for an unknown precision."""
     requested = [t for t in targets if not t.slot.fallback]
     gpus = [t for t in requested if t.kernel.is_gpu]
@@ -27,7 +27,8 @@ def target_pipeline(targets: Sequence[CompileTarget], precision: str) -> tuple[S
     limits = [(t.largest_buffer, t.name) for t in targets if t.largest_buffer is not None]
     return pipeline(
         PipelineSettings(
-            precision=check_precision(precision),
+            precision=check_precision(options.precision),
+            check_indices=options.check_indices,
             gpu=bool(gpus),
             attention_workgroups=_attention_workgroups(gpus) if only_gpus else None,
             buffer_limit=min(limits, default=None),

@@ -226,8 +226,12 @@ class GraphBuilder:
         return self.append(Attention(inputs, (out,), scale, causal, location=self.location))
 
     def assert_true(self, condition: Value, message: str) -> None:
-        """Append an Assert."""
+        """Append an Assert of a bool tensor."""
         self.append(Assert((condition,), (), message, location=self.location))
+
+    def assert_indices(self, indices: Value, op: str, low: DimLike, high: DimLike) -> None:
+        """Append an Assert of indices that an op named ``op`` reads: all are in ``low … high - 1``."""
+        self.append(Assert((indices,), (), op, (low, high), location=self.location))
 
     def build(self, outputs: Iterable[Value], output_names: Sequence[str] = ()) -> Graph:
         """The finished, verified graph."""

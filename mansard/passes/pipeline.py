@@ -18,11 +18,13 @@ from mansard.passes.canonical.cse import eliminate_common
 from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.canonical.fold_constants import fold_constants, inline_generated
 from mansard.passes.canonical.gathers import affine_gathers
+from mansard.passes.canonical.guard_states import guard_states
 from mansard.passes.canonical.inline import inline_into_gathers
 from mansard.passes.canonical.joins import read_through_joins
 from mansard.passes.canonical.lower_attention import lower_attention
 from mansard.passes.canonical.lower_views import lower_views
 from mansard.passes.canonical.masks import merge_masks
+from mansard.passes.canonical.settle_asserts import drop_index_asserts, settle_asserts
 from mansard.passes.canonical.simplify import simplify
 from mansard.passes.canonical.views import simplify_views
 from mansard.passes.fusion.fuse import fuse
@@ -59,6 +61,8 @@ class PipelineSettings:
     """Whether every target has a kernel for an attention as a whole."""
     partition: Callable[[Graph], Mapping[str, Partition]] | None = None
     """The regions that devices take of a graph, by device; None where no device takes any."""
+    check_indices: bool = True
+    """Whether calls check that indices are in range."""
     max_bindings: int = 16
     """Buffers that a dispatch may have on every target."""
 
@@ -93,6 +97,8 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
     buffer_limit, limited_target = s.buffer_limit or (0, "")
     steps: tuple[Step, ...] = (
         # -- Lowering: Generic, Reshape, Scatter, Sort, Scan and Assert are left of the op set -----
+        # Before anything reads through what asserts alone keep.
+        PassStep(drop_index_asserts, when=not s.check_indices),
         # First: every pattern below knows a clamp by its maximum and minimum.
         PassStep(merge_masks),
         # Before anything is folded: folding and simplification would make floats of the stored integers.
@@ -106,6 +112,8 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         PassStep(lower_views, required=True),
         # -- Canonical form ------------------------------------------------------------------------
         CANONICALISE,
+        # On bodies that are simple and constants that are folded, and before passes that count readers.
+        PassStep(settle_asserts),
         # After canonicalisation, which leaves only those maps in memory that something gathers from.
         PassStep(inline_into_gathers),
         # Before split_consumers: a transpose written by its producer leaves the loops of its readers whole.
@@ -146,6 +154,8 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         PassStep(eliminate_dead, when=attention_workgroups is not None),
         # After split_attention, whose softmax would no longer be recognised in pieces.
         PassStep(split_reductions, when=s.gpu),
+        # After the passes that look for the op behind a state.
+        PassStep(guard_states, required=True),
         # Last of all on the Graph: sizes of constants are final.
         PassStep(
             partial(split_large_constants, limit=buffer_limit, device=limited_target),

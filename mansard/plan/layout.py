@@ -42,7 +42,7 @@ class _LayoutBuilder:
         TransferPlanner(self.plan, self.links, self.layout, self.segments).run()
         for spec in self.plan.outputs:
             self._place_readback(spec.value)
-        for check in self.plan.asserts:
+        for check in self.plan.computed_asserts:
             self._place_readback(check.value)
         for store in self.layout.stores:
             store.allocator = self.links.allocator(store.members, store.home)
@@ -113,7 +113,7 @@ class _LayoutBuilder:
 
     def _place_rest(self) -> None:
         transferred = {value for step in self.transfers for value in (step.source, step.target)}
-        transferred |= {check.value for check in self.plan.asserts}
+        transferred |= {check.value for check in self.plan.computed_asserts}
         transferred |= {v.part_of for v in self.plan.values if v.id in transferred and v.part_of is not None}
         outputs = [spec.value for spec in self.plan.outputs]
         for value in self.plan.values:

@@ -180,11 +180,18 @@ class DeviceProgram:
 
 @dataclass(frozen=True)
 class AssertSpec:
-    """A bool value checked on the host when the call ends."""
+    """A value that the host checks: an input before the call starts, others when it ends.
+
+    Without ``limits`` the value is a bool tensor, and ``message`` says what does not hold where an element is
+    false. With ``limits`` (low, high) it holds integers of ``dtype``, indices of an op that ``message``
+    names, in ``low … high - 1``.
+    """
 
     value: int
     message: str
     location: str = ""
+    limits: tuple[DimLike, DimLike] | None = None
+    dtype: DType = DType.BOOL
 
 
 @dataclass(frozen=True)
@@ -295,6 +302,12 @@ class Plan:
     prediction: Prediction | None = None
     """None in a plan made before predictions were kept."""
     splits: tuple[SplitSpec, ...] = ()
+
+    @property
+    def computed_asserts(self) -> tuple[AssertSpec, ...]:
+        """The asserts of values that devices compute. Those of inputs are checked before a call starts."""
+        inputs = {spec.value for spec in self.inputs}
+        return tuple(check for check in self.asserts if check.value not in inputs)
 
     @property
     def chosen_dims(self) -> frozenset[str]:

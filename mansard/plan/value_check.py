@@ -11,7 +11,7 @@ from mansard.dtypes import DType
 from mansard.errors import ArtifactError
 from mansard.plan.claims import Claims
 from mansard.plan.initialised import originals
-from mansard.plan.plan import Plan, TensorSpec, TransferStep, ValueSpec, WeightSpec
+from mansard.plan.plan import AssertSpec, Plan, TensorSpec, TransferStep, ValueSpec, WeightSpec
 
 KINDS = ("input", "output", "constant", "transient", "state")
 MAX_BYTES = 1 << 62
@@ -38,7 +38,7 @@ class ValueCheck:
         self._check_dims()
         self._check_states()
         for check in self._plan.asserts:
-            self._is_whole(f"assert {check.message!r}", check.value)
+            self._check_assert(check)
         filled = [step.target for _, step in transfers]
         given = originals(self._values, (step for _, step in transfers))
         for slot, step in transfers:
@@ -148,6 +148,18 @@ class ValueCheck:
         for value in self._plan.values:
             if value.kind == "input" and value.id not in named:
                 raise ArtifactError(f"value {value.id} ({value.name}) is of kind input but no input names it")
+
+    def _check_assert(self, check: AssertSpec) -> None:
+        what = f"assert {check.message!r}"
+        self._is_whole(what, check.value)
+        dtypes = {spec.dtype for spec in self._plan.inputs if spec.value == check.value}
+        indices = check.limits is not None
+        if check.dtype.bits < 8 or check.dtype.is_int != indices or not dtypes <= {check.dtype}:
+            raise ArtifactError(f"{what} is of a value of {check.dtype.value}")
+        names = {dim.name for dim in self._plan.dims}
+        unknown = {s.name for d in check.limits or () for s in to_expr(d).symbols()} - names
+        if unknown:
+            raise ArtifactError(f"{what} names unknown dims: {', '.join(sorted(unknown))}")
 
     def _check_states(self) -> None:
         entries = [entry for entry, _ in self._plan.states]

@@ -18,7 +18,7 @@ from mansard.errors import ArtifactError
 from mansard.ir import Constant, GraphBuilder
 from mansard.plan.check import check_plan
 from mansard.plan.claims import Claims
-from mansard.plan.plan import DispatchStep, Plan, Segment, TensorSpec
+from mansard.plan.plan import AssertSpec, DispatchStep, Plan, Segment, TensorSpec
 from mansard.plan.serialise import executables_from_json, executables_of, executables_to_json
 
 DEVICES = ("cpu", pytest.param("vulkan", marks=pytest.mark.vulkan))
@@ -164,3 +164,21 @@ def test_claims_are_decided_as_early_as_they_can_be():
     for wrong in (7, 9):
         with pytest.raises(ArtifactError, match=f"{wrong} and 8 where n={wrong}"):
             claims.check({"n": wrong})
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        (AssertSpec(99, "holds"), "99"),
+        (AssertSpec(0, "holds"), "is of a value of bool"),
+        (AssertSpec(0, "gather", "", (0, 5), DType.I64), "is of a value of i64"),
+        (AssertSpec(1, "gather", "", (0, 5), DType.F32), "is of a value of f32"),
+        (AssertSpec(1, "gather", "", (0, dims.symbol(Dim("m", 1, 9))), DType.I32), "unknown dims: m"),
+    ],
+)
+def test_an_assert_is_of_a_value_that_can_be_checked(check, message):
+    plan = compiled("cpu").plan
+    assert plan.inputs[0].value == 0
+    check_plan(dataclasses.replace(plan, asserts=(AssertSpec(1, "holds"),)))
+    with pytest.raises(ArtifactError, match=message):
+        check_plan(dataclasses.replace(plan, asserts=(check,)))

@@ -117,4 +117,9 @@ class Assembler:
         return self.values.get(before, device).id, self.values.get(base, device).id
 
     def _assert(self, check: Assert) -> AssertSpec:
-        return AssertSpec(self._at_home(check.inputs[0]).id, check.message, check.location.text)
+        (value,) = check.inputs
+        base = self.graph.base(value)
+        number = self._input(base).value if base in self.graph.graph.inputs else self._at_home(value).id
+        limits = None if check.limits is None else (check.limits[0], check.limits[1])
+        place = check.location.text
+        return AssertSpec(number, check.message, place, limits, value.type.dtype)

@@ -54,8 +54,8 @@ class DeviceValues:
         self.home: dict[Value, int] = {}
         """The device that produces a value, or uses it first."""
         self.live = {graph.base(v) for v in graph.graph.live_outs()}
-        self.asserted = {graph.base(a.inputs[0]) for a in graph.asserts}
         self.inputs = frozenset(graph.graph.inputs)
+        self.asserted = {graph.base(a.inputs[0]) for a in graph.asserts} - self.inputs
         self.states_before = {s.before for s in graph.graph.states}
         self.states_after = {graph.base(s.after) for s in graph.graph.states}
         self._updated_in_place = {v: old for d in graph.dispatches for old in d.in_place for v in d.outputs}

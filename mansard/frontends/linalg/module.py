@@ -17,6 +17,7 @@ from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.linalg import mlir
 from mansard.frontends.linalg.body import Body
+from mansard.frontends.linalg.checks import ResultCheck, substituted
 from mansard.frontends.linalg.cleanup import clean
 from mansard.frontends.linalg.handlers import HANDLERS
 from mansard.frontends.linalg.importer import Argument, Importer, Unify
@@ -27,7 +28,7 @@ from mansard.frontends.mlir_worker.pool import lower
 from mansard.frontends.mlir_worker.process import WorkerDiedError
 from mansard.ir.graph import Graph
 from mansard.ir.scalar import Scalar
-from mansard.ir.types import Constant, IndexMap, Value
+from mansard.ir.types import Constant, IndexMap, Location, Value
 from mansard.ir.verify import verify
 
 AUTOMATIC_MAX = 2**31 - 1
@@ -77,26 +78,24 @@ def import_linalg(
     output_names: Sequence[str] = (),
     output_dtypes: Sequence[DType] = (),
     updates: Mapping[int, str] | None = None,
+    checks: Sequence[ResultCheck] = (),
 ) -> Graph:
     """Import one function of a module in memory, on which `PREPARE` has run.
 
     ``arguments`` describe the function's arguments in order. ``updates`` maps the results that are final
     values of states to their arguments (result number to argument name); the others are outputs, with names
     and types from ``output_names`` and ``output_dtypes`` (which may differ from the MLIR types in signedness
-    only).
+    only). The last results are no outputs but what ``checks`` are of, in order.
     """
     func = _find_function(module, function)
     known = list(arguments)
     while True:
         try:
-            return _import(module, func, known, name, output_names, output_dtypes, updates or {})
+            return _import(module, func, known, name, output_names, output_dtypes, updates or {}, checks)
         except Unify as same:
             values = {same.name: same.value}
-            known = [replace(a, shape=tuple(_substitute(d, values) for d in a.shape)) for a in known]
-
-
-def _substitute(d: DimLike, values: Mapping[str, DimLike]) -> DimLike:
-    return d if isinstance(d, int) else d.substitute(values)
+            checks = [check.substituted(values) for check in checks]
+            known = [replace(a, shape=tuple(substituted(d, values) for d in a.shape)) for a in known]
 
 
 def _prepared(text: bytes) -> Any:
@@ -159,6 +158,7 @@ def _import(
     output_names: Sequence[str],
     output_dtypes: Sequence[DType],
     updates: Mapping[int, str],
+    checks: Sequence[ResultCheck],
 ) -> Graph:
     importer = Importer(module, name, _automatic(arguments), HANDLERS)
     if len(func.regions[0].blocks) != 1:
@@ -167,16 +167,33 @@ def _import(
     states = _bind_arguments(importer, block, arguments)
     results = importer.run(block)
     outputs: list[Value] = []
-    for i, entry in enumerate(results):
+    first_check = len(results) - len(checks)
+    for i, entry in enumerate(results[:first_check]):
         value = _output(importer, entry)
         if i in updates:
             importer.builder.update_state(states[updates[i]], value)
         else:
             wanted = output_dtypes[len(outputs)] if output_dtypes else value.type.dtype
             outputs.append(_retyped(importer, value, wanted))
+    _append_checks(importer, results[first_check:], checks)
     graph = clean(importer.builder.build(outputs, _unique(output_names or [v.name for v in outputs])))
     verify(graph)
     return graph
+
+
+def _append_checks(importer: Importer, results: Sequence[Entry], checks: Sequence[ResultCheck]) -> None:
+    """Append the asserts of results, equal ones once."""
+    known: set[tuple[Value, ResultCheck]] = set()
+    for entry, check in zip(results, checks, strict=True):
+        importer.builder.location = Location(check.location)
+        value = _output(importer, entry)
+        if (value, check) in known:
+            continue
+        known.add((value, check))
+        if check.limits is None:
+            importer.builder.assert_true(value, check.message)
+        else:
+            importer.builder.assert_indices(value, check.message, *check.limits)
 
 
 def _unique(names: Sequence[str]) -> list[str]:

@@ -15,8 +15,9 @@ import torch
 
 from mansard.cache import Folder, compiler_digest
 from mansard.errors import ArtifactError
+from mansard.frontends.pytorch.checks import is_assertion
 from mansard.frontends.pytorch.dynamic import DimNames
-from mansard.frontends.pytorch.locations import location_of
+from mansard.frontends.pytorch.locations import location_of, source_line
 from mansard.frontends.pytorch.signature import ExportSignature
 from mansard.frontends.pytorch.weights import constant_of, identity
 from mansard.ir.graph import Graph
@@ -130,6 +131,8 @@ def _graph_lines(module: torch.fx.GraphModule) -> list[str | None]:
         if node.op == "call_function" and not _is_known(node.target):
             return [None]
         lines.append(f"{node.format_node()} {_value_text(node.meta.get('val'))} {location_of(node)}")
+        if is_assertion(node):
+            lines.append(source_line(node))
         if node.op == "get_attr":
             inner = getattr(module, str(node.target), None)
             lines += _graph_lines(inner) if isinstance(inner, torch.fx.GraphModule) else [None]

@@ -9,6 +9,8 @@ from typing import Any
 from mansard.errors import ImportModelError
 from mansard.frontends.linalg.module import import_linalg
 from mansard.frontends.mlir_worker.pool import warm
+from mansard.frontends.pytorch.checks import collect_checks, results_of
+from mansard.frontends.pytorch.computed_places import read_at_indices
 from mansard.frontends.pytorch.dynamic import DimNames
 from mansard.frontends.pytorch.export import decompose, export_module, load_program
 from mansard.frontends.pytorch.import_cache import cached_import
@@ -32,7 +34,8 @@ def import_torch(
     ``torch.export`` takes, with dims of torch or of Mansard; named dims become the Graph's dims, with their
     ranges. The module is exported in eval mode; its training flags are restored. Numbers among the inputs are
     fixed at their example values. Buffers that the model updates become states. Outputs are flattened and
-    named by their path in the model's output; None outputs are dropped. ``cache`` stores the Graph on disk
+    named by their path in the model's output; None outputs are dropped. The program's assertions and the
+    ranges of its indices become asserts of the Graph. ``cache`` stores the Graph on disk
     for the next import of the same program.
 
     Raises ImportModelError for a model that cannot be exported or read, UnsupportedOpError for one
@@ -61,8 +64,10 @@ def import_torch(
         return cached
     warm()  # starts while the program is decomposed
     program = decompose(program)
+    read_at_indices(program.graph)
     signature = read_signature(program, dim_names, input_names)
-    module = lower_to_linalg(program.graph, signature)
+    checks = collect_checks(program.graph, signature.symbols)
+    module = lower_to_linalg(program.graph, signature, checks)
     graph = import_linalg(
         module,
         signature.arguments,
@@ -70,6 +75,7 @@ def import_torch(
         output_names=signature.output_names,
         output_dtypes=signature.output_dtypes,
         updates=signature.updates,
+        checks=results_of(checks),
     )
     if entry:
         entry.save(graph, signature, program)

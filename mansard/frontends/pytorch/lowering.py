@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,10 +13,12 @@ from mansard.frontends.linalg.module import PREPARE
 from mansard.frontends.mlir_worker.passes import Diagnostic, PipelineError, bytecode, new_context, parse
 from mansard.frontends.mlir_worker.pool import lower
 from mansard.frontends.mlir_worker.process import WorkerDiedError
+from mansard.frontends.pytorch.checks import Check, is_assertion
 from mansard.frontends.pytorch.culprit import culprit
 from mansard.frontends.pytorch.export import quiet
 from mansard.frontends.pytorch.locations import location_of
 from mansard.frontends.pytorch.rewrites import rewrite
+from mansard.frontends.pytorch.scalars import compute_in_tensors
 from mansard.frontends.pytorch.signature import ExportSignature
 from mansard.frontends.pytorch.supported_ops import SUPPORTED
 
@@ -28,24 +31,22 @@ _TO_BACKEND = (
 )
 PIPELINES = (_TO_BACKEND, "torch-backend-to-linalg-on-tensors-backend-pipeline", PREPARE)
 """From torch-mlir's dialect to linalg on tensors as `mansard.frontends.linalg` imports it."""
-_CHECKS = (
-    "_assert_scalar", "_assert_async", "_assert_tensor_metadata", "sym_constrain_range",
-    "sym_constrain_range_for_size",
-)  # fmt: skip
-"""Checks that torch.export records; the dims' contracts cover them."""
-
-
+_STATIC_ASSERTION = torch.ops.aten._assert_tensor_metadata.default
+"""An assertion about a tensor's type, which torch.export has checked."""
 _PROBE_SECONDS = 10.0
 """CPU time of one op; the slowest that torch-mlir lowers takes some milliseconds."""
 
 
-def lower_to_linalg(graph: torch.fx.Graph, signature: ExportSignature) -> Any:
+def lower_to_linalg(graph: torch.fx.Graph, signature: ExportSignature, checks: Sequence[Check] = ()) -> Any:
     """The graph as an MLIR module with one function ``main`` of ``signature``'s arguments and results.
+
+    What is checked follows as further results.
 
     Raises UnsupportedOpError naming the torch op and its location in the model.
     """
-    _remove_unused(graph, signature)
+    _remove_unused(graph, signature, checks)
     with quiet():
+        compute_in_tensors(graph)
         rewrite(graph)
     try:
         return parse(lower(torch_bytecode(graph), PIPELINES), new_context())
@@ -70,13 +71,13 @@ def torch_bytecode(graph: torch.fx.Graph) -> bytes:
     return bytecode(importer.module)
 
 
-def _remove_unused(graph: torch.fx.Graph, signature: ExportSignature) -> None:
-    """Remove results and placeholders that the signature does not have."""
-    for node in list(graph.nodes):
-        if node.op == "call_function" and any(f".{c}." in f".{node.target}." for c in _CHECKS):
-            graph.erase_node(node)
+def _remove_unused(graph: torch.fx.Graph, signature: ExportSignature, checks: Sequence[Check]) -> None:
+    """Remove results and placeholders that the signature does not have, and assertions."""
     (output,) = (n for n in graph.nodes if n.op == "output")
-    output.args = (signature.results,)
+    output.args = ((*signature.results, *(check.node for check in checks)),)
+    for node in reversed(list(graph.nodes)):
+        if is_assertion(node) or node.target is _STATIC_ASSERTION:
+            graph.erase_node(node)
     graph.eliminate_dead_code()
     for node in list(graph.nodes):
         if node.op == "placeholder" and node.name in signature.dropped:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import sympy
@@ -11,6 +10,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from mansard.errors import UnsupportedOpError
+from mansard.frontends.pytorch.inserter import Inserter
 from mansard.frontends.pytorch.locations import location_of
 from mansard.frontends.pytorch.supported_ops import SUPPORTED
 
@@ -63,7 +63,7 @@ def _reject(node: Any) -> None:
         reason = "random numbers are not supported; pass them as an input"
     elif any(v.is_complex() for v in tensors):
         reason = "complex numbers are not supported"
-    elif any(free_unbacked_symbols(v) for v in tensors):
+    elif any(free_unbacked_symbols(v.shape) for v in tensors):
         reason = "a shape that depends on the content of a tensor is not supported"
     if reason:
         raise UnsupportedOpError(
@@ -96,27 +96,11 @@ def _to_unsigned(node: Any) -> bool:
     return bool(value.dtype is torch.uint8 and source.dtype.is_floating_point)
 
 
-class _Inserter:
-    """Inserts calls before a node, with the node's location in the model and their results' metadata."""
-
-    def __init__(self, graph: torch.fx.Graph, like: Any) -> None:
-        self.graph, self.like = graph, like
-
-    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A new call node."""
-        node = self.graph.call_function(target, args, kwargs)
-        node.meta = {k: v for k, v in self.like.meta.items() if k in ("stack_trace", "nn_module_stack")}
-        values = torch.fx.node.map_arg((args, kwargs), _value)
-        with torch.no_grad():
-            node.meta["val"] = target(*values[0], **values[1])
-        return node
-
-
 def _convert_by_integers(graph: torch.fx.Graph, node: Any) -> None:
     """From floats to uint8 through int32: torch-mlir converts to signed bytes, whose maximum is 127."""
     with graph.inserting_before(node):
         convert = torch.ops.prims.convert_element_type.default
-        whole = _Inserter(graph, node).call(convert, node.all_input_nodes[0], torch.int32)
+        whole = Inserter(graph, node).call(convert, node.all_input_nodes[0], torch.int32)
     node.replace_input_with(node.all_input_nodes[0], whole)
 
 
@@ -129,7 +113,7 @@ def _widen_bytes(graph: torch.fx.Graph, node: Any) -> None:
     value = _value(node)
     wide: dict[Any, Any] = {}
     with graph.inserting_before(node):
-        inserter = _Inserter(graph, node)
+        inserter = Inserter(graph, node)
         for source in node.all_input_nodes:
             if _is_widened(node, source):
                 wide[source] = inserter.call(
@@ -150,7 +134,7 @@ def _widen_bytes(graph: torch.fx.Graph, node: Any) -> None:
     graph.erase_node(node)
 
 
-def _of_type(inserter: _Inserter, x: Any, dtype: torch.dtype) -> Any:
+def _of_type(inserter: Inserter, x: Any, dtype: torch.dtype) -> Any:
     if _value(x).dtype is dtype:
         return x
     return inserter.call(torch.ops.prims.convert_element_type.default, x, dtype)
@@ -169,7 +153,7 @@ def _attention_rank(graph: torch.fx.Graph, node: Any) -> None:
     if rank > 4 or (rank == 4 and (mask is None or _value(mask).dim() == 4)):
         return
     with graph.inserting_before(node):
-        inserter = _Inserter(graph, node)
+        inserter = Inserter(graph, node)
         raised = {name: _raised(inserter, x) for name, x in given.items() if x is not None}
         rest = {k: v for k, v in node.kwargs.items() if k not in names}
         rest |= dict(zip(("dropout_p", "is_causal"), node.args[4:], strict=False))
@@ -181,7 +165,7 @@ def _attention_rank(graph: torch.fx.Graph, node: Any) -> None:
     graph.erase_node(node)
 
 
-def _raised(inserter: _Inserter, x: Any) -> Any:
+def _raised(inserter: Inserter, x: Any) -> Any:
     while _value(x).dim() < 4:
         x = inserter.call(aten.unsqueeze.default, x, 0)
     return x
@@ -200,7 +184,7 @@ def _view_by_groups(graph: torch.fx.Graph, node: Any) -> None:
     if sum(not isinstance(d, int) for d in (*_value(source).shape, *_value(node).shape)) < 3:
         return  # with a single unknown size there is no ambiguity
     with graph.inserting_before(node):
-        inserter = _Inserter(graph, node)
+        inserter = Inserter(graph, node)
         result, position = source, 0
         for merged, split in groups:
             if len(merged) > 1:

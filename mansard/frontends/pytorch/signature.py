@@ -15,6 +15,7 @@ from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.linalg.importer import Argument
 from mansard.frontends.pytorch.dynamic import DimNames
+from mansard.frontends.pytorch.scalars import ScalarTensors
 from mansard.frontends.pytorch.symbols import SymbolTable
 from mansard.frontends.pytorch.weights import constant_of, dtype_of, identity
 from mansard.ir.types import Constant
@@ -34,6 +35,7 @@ class ExportSignature:
     output_names: tuple[str, ...]
     output_dtypes: tuple[DType, ...]
     updates: Mapping[int, str]
+    symbols: SymbolTable
 
 
 def read_signature(
@@ -47,7 +49,13 @@ def read_signature(
     arguments = [replace(a, state=a.constant is not None and a.name in mutated.values()) for a in arguments]
     results, names, dtypes, updates = _results(program, mutated)
     return ExportSignature(
-        tuple(arguments), frozenset(inputs.dropped), tuple(results), tuple(names), tuple(dtypes), updates
+        tuple(arguments),
+        frozenset(inputs.dropped),
+        tuple(results),
+        tuple(names),
+        tuple(dtypes),
+        updates,
+        inputs.symbols,
     )
 
 
@@ -154,6 +162,7 @@ def _results(
     names: list[str] = []
     dtypes: list[DType] = []
     updates: dict[int, str] = {}
+    scalars = ScalarTensors(program.graph)
     for node, spec in zip(output.args[0], program.graph_signature.output_specs, strict=True):
         if spec.kind is OutputKind.BUFFER_MUTATION:
             updates[len(results)] = mutated[spec.arg.name]
@@ -163,11 +172,12 @@ def _results(
         if not isinstance(node, torch.fx.Node):
             continue  # None, or a number that was fixed at export
         value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            node = scalars.of(node)
+            value = node.meta["val"]
         results.append(node)
         names.append(path)
-        dtypes.append(
-            dtype_of(value.dtype, f"output {path!r}") if isinstance(value, torch.Tensor) else DType.I64
-        )
+        dtypes.append(dtype_of(value.dtype, f"output {path!r}"))
     return results, names, dtypes, updates
 
 

@@ -6,8 +6,8 @@ Before (a key cache takes one new row; at the end of the call its new contents r
     state %cache := %after                       copies it back
 
 After: `Dispatch.in_place` names ``%cache``; the kernel only writes the row, into the state's buffer. Only
-where nothing reads the old contents later, and where no assertion can fail the call: a failed call leaves
-states unchanged.
+where nothing reads the old contents later, and where no assertion can fail the call after it has begun: it
+would leave states unchanged (`mansard.passes.canonical.guard_states`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from dataclasses import replace
 from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.graph import State
 from mansard.ir.ops import Reshape
+from mansard.passes.canonical.guard_states import guarded_asserts
 
 
 def mark_in_place(graph: DispatchGraph) -> DispatchGraph:
     """Mark dispatches with the states that they update in place."""
-    if graph.asserts:
+    if any(guarded_asserts(graph.graph)):
         return graph
     order = {dispatch: i for i, dispatch in enumerate(graph.dispatches)}
     marked: dict[Dispatch, Dispatch] = {}

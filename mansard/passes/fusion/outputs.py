@@ -1,4 +1,4 @@
-"""Give outputs and states separate buffers, before ops are grouped.
+"""Give outputs, states and what is asserted separate buffers, before ops are grouped.
 
 Before: ``return %x, %y, %y``   After: ``%x1 = copy %x; %y1 = copy %y; return %x1, %y, %y1``
 """
@@ -6,15 +6,17 @@ Before: ``return %x, %y, %y``   After: ``%x1 = copy %x; %y1 = copy %y; return %x
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from mansard.ir.graph import Graph, fresh_name
-from mansard.ir.ops import Generic, Op, Reshape
+from mansard.ir.ops import Assert, Generic, Op, Reshape
 from mansard.ir.scalar import Arg
 from mansard.ir.types import IndexMap, Value
 
 
 def materialise_outputs(graph: Graph) -> Graph:
-    """Give every output a separate buffer: copy those that are inputs, constants or shared."""
+    """Give every output a separate buffer: copy those that are inputs, constants or shared. Of what is
+    asserted copy constants and states."""
     producers = graph.producers()
     taken = {v.name for v in graph.values()}
     ops, outputs, used = list(graph.ops), [], set()
@@ -25,6 +27,10 @@ def materialise_outputs(graph: Graph) -> Graph:
         ops.append(Generic((value,), (out,), value.type.shape, (identity,), Arg(0, value.type.dtype)))
         return out
 
+    for op in graph.ops:
+        if isinstance(op, Assert) and not _is_readable(graph, base_of(op.inputs[0], producers), producers):
+            ops.remove(op)
+            ops.append(replace(op, inputs=(copy(op.inputs[0]),)))
     for value in graph.outputs:
         base = base_of(value, producers)
         if base not in producers or base in used:
@@ -51,6 +57,11 @@ def materialise_outputs(graph: Graph) -> Graph:
         graph.output_names,
         graph.parameters,
     )
+
+
+def _is_readable(graph: Graph, base: Value, producers: Mapping[Value, Op]) -> bool:
+    """Whether the host reads an asserted value where it is: states change, and constants may be packed."""
+    return base in producers or base in graph.inputs
 
 
 def base_of(value: Value, producers: Mapping[Value, Op]) -> Value:

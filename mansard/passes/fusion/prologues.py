@@ -10,7 +10,7 @@ from mansard.ir.ops import Generic
 from mansard.ir.scalar import Apply, Index, Scalar, walk
 from mansard.ir.scalar_ops import COMPARE
 from mansard.ir.types import Value
-from mansard.passes.fusion.groups import MAX_OPS, Group, Groups, map_cost, truncates
+from mansard.passes.fusion.groups import HOST, MAX_OPS, Group, Groups, map_cost, truncates
 
 
 def push_squares(groups: Groups, group: Group, users: dict[Value, set[Group]]) -> None:
@@ -92,7 +92,7 @@ def _move_uses(groups: Groups, users: dict[Value, set[Group]], old: Group, new: 
 
 
 def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:
-    if target.kind == "special" or len(group.ops) + len(target.ops) > MAX_OPS:
+    if target is HOST or target.kind == "special" or len(group.ops) + len(target.ops) > MAX_OPS:
         return False
     if target.regions != group.regions:
         return False

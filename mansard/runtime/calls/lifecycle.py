@@ -114,7 +114,12 @@ class CallLifecycle:
     def finish(self, call: Call) -> list[Array]:
         """The outputs of a call that every device is done with; releases its context and permit."""
         context = call.context
-        results = context.finish()
+        try:
+            results = context.finish()
+        except InputError:  # an assert of the model, which its inputs broke: every device did its work
+            self._count(call)
+            call.release(self.admission, keep=True)
+            raise
         if self.shares.active:
             self.shares.observe(call.inputs.dims, context.profile())
         self._count(call)

@@ -81,6 +81,7 @@ class Context:
             self._outputs,
             self._staged,
             self._host_copies,
+            self.dims,
         )
         self._launcher = None if lockstep else self._create_launcher()
 
@@ -196,7 +197,7 @@ class Context:
     def finish(self) -> list[Array]:
         """The outputs of a completed call.
 
-        Raises the error of a failed point, or ExecutionError when an assert of the model does not hold.
+        Raises the error of a failed point, or InputError when an assert of the model does not hold.
         """
         try:
             for point in self.timelines.finals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mansard.errors import ExecutionError
+from mansard.plan.assertions import check_array
 from mansard.plan.plan import TensorSpec
 from mansard.runtime.execution.call_bindings import CallBindings
 from mansard.runtime.execution.copy_counts import HostCopyCounter
@@ -19,7 +19,7 @@ from mansard.runtime.memory.tensors import Array
 class HostTransfers:
     """The host's copies for the calls of one context, one call at a time.
 
-    ``sizes`` are the bytes of values.
+    ``sizes`` are the bytes of values, ``symbols`` the values of the plan's symbols.
     """
 
     def __init__(
@@ -31,8 +31,10 @@ class HostTransfers:
         outputs: Outputs,
         staged: StagedUpload,
         counter: HostCopyCounter,
+        symbols: Mapping[str, int],
     ) -> None:
         self._environment, self._memory, self._bytes = environment, memory, sizes
+        self._dims, self._asserts = symbols, environment.plan.computed_asserts
         self._bindings, self._outputs, self._staged, self._counter = bindings, outputs, staged, counter
 
     def fill_inputs(self) -> None:
@@ -61,11 +63,11 @@ class HostTransfers:
                 self._counter.add(array.size)
 
     def check_asserts(self) -> None:
-        """Raise ExecutionError when an assert of the model does not hold."""
-        for check in self._environment.plan.asserts:
-            if not self._read(check.value).all():
-                where = f" (at {check.location})" if check.location else ""
-                raise ExecutionError(f"{check.message}{where}")
+        """Raise ModelAssertionError or IndexOutOfRangeError when an assert of the model does not hold."""
+        for check in self._asserts:
+            data = self._read(check.value)
+            item = check.dtype.numpy.itemsize
+            check_array(check, data[: len(data) // item * item].view(check.dtype.numpy), self._dims)
 
     def outputs(self) -> list[Array]:
         """The arrays of the outputs of a completed call."""

@@ -10,7 +10,8 @@ import numpy as np
 from mansard import dims
 from mansard.dims import Dim, DimLike, Expr
 from mansard.errors import InputError, ShapeContractError
-from mansard.plan.plan import TensorSpec
+from mansard.plan.assertions import check_array
+from mansard.plan.plan import AssertSpec, TensorSpec
 from mansard.runtime.memory.tensors import Array, contiguous, describe, is_torch, to_array
 
 MAX_KNOWN_SHAPES = 64
@@ -32,8 +33,13 @@ class PreparedInputs:
 class Signature:
     """The inputs of a model, by which the arguments of a call are checked."""
 
-    def __init__(self, inputs: Sequence[TensorSpec], symbols: Sequence[Dim]) -> None:
+    def __init__(
+        self, inputs: Sequence[TensorSpec], symbols: Sequence[Dim], asserts: Sequence[AssertSpec] = ()
+    ) -> None:
+        """``asserts`` of inputs are checked with them, others left alone."""
         self.inputs = tuple(inputs)
+        numbers = {spec.value: number for number, spec in enumerate(self.inputs)}
+        self._asserts = [(numbers[check.value], check) for check in asserts if check.value in numbers]
         self.symbols = {dim.name: dim for dim in symbols}
         self._names = [spec.name for spec in self.inputs]
         self._axes = [tuple(map(_axis, spec.shape)) for spec in self.inputs]
@@ -59,9 +65,13 @@ class Signature:
         """Check the arguments of a call and convert them to contiguous arrays.
 
         Raises InputError (number, names, kinds, element types, rank) and ShapeContractError (dims);
-        both name the input and say what the model expects.
+        both name the input and say what the model expects. Raises IndexOutOfRangeError and
+        ModelAssertionError where the contents break an assert of the model.
         """
-        return self._prepare_known(args, named) or self._prepare_checked(args, named)
+        prepared = self._prepare_known(args, named) or self._prepare_checked(args, named)
+        for number, check in self._asserts:
+            check_array(check, prepared.arrays[number], prepared.dims)
+        return prepared
 
     def _prepare_known(self, args: Sequence[object], named: Mapping[str, object]) -> PreparedInputs | None:
         """The fast path: NumPy arrays that can be read in place, of shapes that were checked before."""

@@ -7,7 +7,9 @@ from support.graphs import A0, A1, F32, binary, layer_norm, maps, matmul, op, ra
 
 from mansard import dims
 from mansard.dims import Dim
+from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, Reshape
+from mansard.ir.scalar import Apply, Const
 from mansard.passes.canonical.lower_attention import lower_attention
 from mansard.passes.fusion.fuse import fuse
 
@@ -122,3 +124,17 @@ def test_every_op_is_in_one_dispatch_and_producers_come_first(graph):
         assert set(dispatch.inputs) <= known
         known |= set(dispatch.outputs)
     assert live <= known
+
+
+def test_a_map_that_only_an_assert_reads_is_computed():
+    for _ in range(2):  # nothing of one graph may stay in the next
+        b = GraphBuilder()
+        x = b.input("x", (8, 4), F32)
+        total = b.generic([x], [maps(0, 1)], (8, 4), A0, reduced=1, combiner="add")
+        positive = Apply("gt", (A0, Const(0.0, F32)), DType.BOOL)
+        small = Apply("lt", (A0, Const(9.0, F32)), DType.BOOL)
+        b.assert_true(b.generic([total], [maps(0)], (8,), positive), "must be positive")
+        b.assert_true(b.generic([x], [maps(0, 1)], (8, 4), small), "must be small")
+        graph = fuse(b.build([]))
+        computed = {v for d in graph.dispatches for v in d.outputs}
+        assert all(check.inputs[0] in computed for check in graph.asserts)

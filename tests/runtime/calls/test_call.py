@@ -11,8 +11,15 @@ from support import fake_device
 from support.fake_device import gpu_options
 from support.plans.builder import PlanBuilder, X, bound, scaled, there_and_back
 
-from mansard.errors import DeviceLostError, ExecutionError, WaitTimeoutError
-from mansard.plan.plan import AssertSpec
+from mansard.dtypes import DType
+from mansard.errors import (
+    DeviceLostError,
+    ExecutionError,
+    IndexOutOfRangeError,
+    ModelAssertionError,
+    WaitTimeoutError,
+)
+from mansard.plan.plan import AssertSpec, TensorSpec
 
 # Failures -----------------------------------------------------------------------------------------
 
@@ -59,9 +66,43 @@ def test_asserts_are_checked_at_the_end(make):
         b.segment(0, b.step("is_positive", x, ok), b.step("scale", x, y, params=(2,)))
         model = bound(b, make("dev", **options))
         assert np.array_equal(model(X), 2 * X)
-        with pytest.raises(ExecutionError, match=r"must be positive \(at net.py:7\)"):
+        with pytest.raises(ModelAssertionError, match=r"must be positive \(at net.py:7\)"):
             model(-X)
         assert np.array_equal(model(X), 2 * X)
+
+
+def test_an_assert_of_an_input_is_checked_before_the_call(make):
+    good, bad = np.arange(6, dtype=np.int32), np.arange(6, dtype=np.int32) - 1
+    for options in ({}, gpu_options("unified"), gpu_options("discrete")):
+        b = PlanBuilder("dev")
+        x, y, ids = b.input(), b.output(), b.value(0, "input")
+        b.inputs.append(TensorSpec("ids", DType.I32, (6,), ids))
+        b.asserts.append(AssertSpec(ids, "embedding", "net.py:7", (0, 6), DType.I32))
+        b.segment(0, b.step("scale", x, y, params=(2,)))
+        device = make("dev", **options)
+        model = bound(b, device)
+        assert np.array_equal(model(X, good), 2 * X)
+        submissions = device.submissions
+        for _ in range(6):  # more often than there are permits
+            with pytest.raises(IndexOutOfRangeError, match=r"embedding at net\.py:7: index -1 "):
+                model(X, bad)
+        with pytest.raises(IndexOutOfRangeError, match="index 6 "):
+            asyncio.run(model.run_async(X, good + 1))
+        assert device.submissions == submissions
+        assert np.array_equal(model(X, good), 2 * X)
+
+
+def test_a_failed_assert_gives_back_its_context_and_permit(make):
+    b = PlanBuilder("dev")
+    x, y, ok = b.input(), b.output(), b.value(size=1)
+    b.asserts.append(AssertSpec(ok, "values must be positive"))
+    b.segment(0, b.step("is_positive", x, ok), b.step("scale", x, y, params=(2,)))
+    model = bound(b, make("dev"), max_in_flight=1)
+    for _ in range(3):
+        with pytest.raises(ModelAssertionError):
+            model(-X)
+        assert np.array_equal(model(X), 2 * X)
+    assert model.stats.contexts == 1
 
 
 def test_a_timeout_names_the_point_and_the_call_ends_later(make):

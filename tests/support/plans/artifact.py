@@ -93,7 +93,10 @@ def two_device_plan() -> Plan:
             ),
         ),
         states=((5, 5),),
-        asserts=(AssertSpec(2, "must hold", "m.py:9"),),
+        asserts=(
+            AssertSpec(2, "must hold", "m.py:9"),
+            AssertSpec(2, "embedding", "m.py:9", (0, size), DType.I32),
+        ),
         decisions=(
             Decision("d0", "matmul", "cpu", "faster", {"cpu": 0.5, "vulkan": "no int4"}, size, 7, "m.py:3"),
         ),
