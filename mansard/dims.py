@@ -11,11 +11,15 @@ The text form (``str(expr)``, read back by `parse`) is what artifacts store.
 from __future__ import annotations
 
 import ast
+import functools
+import keyword
 import math
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
+from mansard.arguments import integer, shown
 from mansard.errors import ArtifactError, ShapeContractError
 
 INT_MAX = 2**62
@@ -27,7 +31,7 @@ class Dim:
 
     Two dims with the same name are the same symbol; a model states each contract once. ``typical`` is the
     value assumed for costs and tile sizes; it is not part of the contract. Raises ShapeContractError for a
-    contract that no value satisfies.
+    contract that no value satisfies, and for what is no name or no number.
     """
 
     name: str
@@ -37,6 +41,17 @@ class Dim:
     typical: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _is_symbol(self.name):
+            raise ShapeContractError(
+                f"{shown(self.name)} is not the name of a dim; it must be a string of letters, digits and "
+                "underscores, such as 'batch'"
+            )
+        for field_name in ("min", "max", "multiple", "typical"):
+            given = getattr(self, field_name)
+            sound = type(given) is int and -INT_MAX <= given <= INT_MAX
+            if not sound and not (field_name == "typical" and given is None):
+                where = f"dim {self.name!r}: {field_name}"
+                object.__setattr__(self, field_name, integer(where, given, ShapeContractError))
         if self.multiple < 1:
             raise ShapeContractError(f"dim {self.name!r}: multiple={self.multiple} must be at least 1")
         if self.min < 0 or -(-self.min // self.multiple) * self.multiple > self.max:
@@ -72,6 +87,13 @@ class DimFunction:
 Atom = Union[Dim, DimFunction]
 Monomial = tuple[tuple[Atom, int], ...]  # atoms with powers, sorted by text
 DimLike = Union["Expr", int]
+
+
+@functools.cache
+def _is_symbol(name: str) -> bool:
+    """Whether a dim can have the name: expressions are written and read (`parse`) as text."""
+    simple = unicodedata.normalize("NFKC", name) == name
+    return simple and name.isidentifier() and not keyword.iskeyword(name)
 
 
 def _atom_text(atom: Atom) -> str:

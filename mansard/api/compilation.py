@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mansard.api.model import Model
+from mansard.arguments import boolean, function, shown, text, texts
 from mansard.artifact.resources import MemoryResources, read_artifact
 from mansard.errors import CompileError, PlacementError
 from mansard.hal import HOST_DEVICE
 from mansard.hal import registry as _registry
 from mansard.runtime.calls.limits import checked_seconds
-from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED
+from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED, check_limits
 
 if TYPE_CHECKING:
     from mansard.ir.dispatch import DispatchGraph
@@ -73,6 +74,9 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     The model runs from memory; `Model.save` writes it to a file. When a target is not present, the
     model can be saved but not called. Raises errors under CompileError.
     """
+    _check(precision, start, cache=cache, dump=dump, progress=progress)
+    check_limits(max_in_flight, max_queued)
+    seconds = None if tune is None else checked_seconds("tune", tune)
     if dynamic_shapes is not None:
         frontend["dynamic_shapes"] = dynamic_shapes
     with _missing_packages():
@@ -87,13 +91,13 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
             progress=progress,
             dump=dump,
             start=start,
-            skip=tuple(skip),
+            skip=texts("skip", skip, CompileError, "fuse"),
         )
         compiled = compiler.compile_model(model, example_inputs, options=options, **frontend)
     resources = MemoryResources(compiled.executables, compiled.weights, compiled.sources)
     model = Model(compiled.plan, resources, max_in_flight=max_in_flight, max_queued=max_queued)
     model.timings, model.kernels_cached = compiled.timings, (compiled.cache.hits, compiled.cache.misses)
-    return model if tune is None else _tune(model, tune, cache=cache, progress=progress)
+    return model if seconds is None else _tune(model, seconds, cache=cache, progress=progress)
 
 
 def lower(
@@ -119,6 +123,9 @@ def lower(
     `compile` to go on with. Raises CompileError for a
     pass that the pipeline does not have, with those it has.
     """
+    _check(precision, start, cache=cache, dump=dump)
+    if stop_after is not None:
+        text("stop_after", stop_after, CompileError)
     if dynamic_shapes is not None:
         frontend["dynamic_shapes"] = dynamic_shapes
     with _missing_packages():
@@ -132,9 +139,21 @@ def lower(
             dump=dump,
             start=start,
             stop_after=stop_after,
-            skip=tuple(skip),
+            skip=texts("skip", skip, CompileError, "fuse"),
         )
         return compiler.lower_model(model, example_inputs, options=options, **frontend)
+
+
+def _check(
+    precision: str, start: str | None, *, cache: bool, dump: Dump | None, progress: Progress | None = None
+) -> None:
+    """Raise CompileError, naming the argument, for one of a type that it cannot have."""
+    text("precision", precision, CompileError)
+    if start is not None:
+        text("start", start, CompileError)
+    boolean("cache", cache, CompileError)
+    function("dump", dump, CompileError)
+    function("progress", progress, CompileError)
 
 
 @contextlib.contextmanager
@@ -168,6 +187,9 @@ def tune(
     Raises ArtifactError for a model without the sources of its kernels, CompileError for one that is
     not for this machine.
     """
+    seconds = checked_seconds("seconds", seconds)
+    boolean("cache", cache, CompileError)
+    function("progress", progress, CompileError)
     given = model if isinstance(model, Model) else Model(*read_artifact(model))
     return _tune(given, seconds, cache=cache, progress=progress)
 
@@ -175,7 +197,6 @@ def tune(
 def _tune(model: Model, seconds: float, *, cache: bool, progress: Progress | None) -> Model:
     from mansard.tuning import tune as search
 
-    seconds = checked_seconds("tune", seconds)
     tuning = search(model.plan, model._resources, seconds, cache=cache, progress=progress)
     limits = model._max_in_flight, model._max_queued
     tuned = Model(tuning.plan, tuning.resources, max_in_flight=limits[0], max_queued=limits[1])
@@ -184,18 +205,14 @@ def _tune(model: Model, seconds: float, *, cache: bool, progress: Progress | Non
 
 
 def _targets(devices: str | Sequence[str] | None, target: str | Sequence[str] | None) -> tuple[str, ...]:
-    return (*_as_names(devices), *_as_names(target)) or default_devices()
+    return (*_as_names("devices", devices), *_as_names("target", target)) or default_devices()
 
 
-def _as_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
+def _as_names(what: str, names: str | Sequence[str] | None) -> tuple[str, ...]:
     """Names of devices or targets as a tuple; raises CompileError for anything that is not a string."""
     if names is None:
         return ()
-    listed = (names,) if isinstance(names, str) else tuple(names)
-    for name in listed:
-        if not isinstance(name, str):
-            raise CompileError(f"{name!r} is not the name of a device or target, such as 'cpu' or 'vulkan:1'")
-    return listed
+    return texts(what, names, CompileError, "cpu")
 
 
 def default_devices() -> tuple[str, ...]:
@@ -217,6 +234,6 @@ def _placement_options(
     changes = {name: value for name, value in fields.items() if value is not None}
     if placement is not None and not isinstance(placement, PlacementOptions):
         raise PlacementError(
-            f"placement={placement!r} is a {type(placement).__name__}, not a mansard.PlacementOptions"
+            f"placement={shown(placement)} is a {type(placement).__name__}, not a mansard.PlacementOptions"
         )
     return dataclasses.replace(placement or PlacementOptions(), **changes)  # type: ignore[arg-type]

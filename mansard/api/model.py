@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mansard import dims
 from mansard.api.explanation import Explanation
 from mansard.artifact.resources import Resources, write_artifact
-from mansard.errors import MansardError
+from mansard.errors import InputError, MansardError
 from mansard.plan.plan import Plan, TensorSpec
 from mansard.runtime.calls.stats import Stats
 from mansard.runtime.devices.binding import Devices
@@ -43,6 +43,11 @@ class Model:
         max_queued: int | None = MAX_QUEUED,
     ) -> None:
         check_limits(max_in_flight, max_queued)
+        if not isinstance(plan, Plan) or not isinstance(resources, Resources):
+            raise InputError(
+                f"a Model takes a plan and resources, not a {type(plan).__name__} and a "
+                f"{type(resources).__name__}; mansard.load and mansard.compile make one"
+            )
         self.plan = plan
         self._resources = resources
         self._devices = devices

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mansard.arguments import shown
 from mansard.atomic_write import kind_of
 from mansard.errors import ArtifactError
 
@@ -24,9 +25,9 @@ def as_path(path: object) -> Path:
     """The path that a user names; raises ArtifactError, saying why, for what cannot be one."""
     try:
         text = os.fsdecode(path)  # type: ignore[arg-type]  # a TypeError is what is asked for
-    except TypeError:
+    except Exception:  # also of the object's own __fspath__
         raise ArtifactError(
-            f"{path!r} is a {type(path).__name__}, not the path of a file (a str or os.PathLike)"
+            f"{shown(path)} is a {type(path).__name__}, not the path of a file (a str or os.PathLike)"
         ) from None
     if not text:
         raise ArtifactError("the path of the file is empty")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mansard.arguments import boolean, function, shown
 from mansard.artifact import weights as weight_file
 from mansard.artifact.container import Container
 from mansard.artifact.signing import Key, check_signature
@@ -224,6 +225,7 @@ def write_artifact(
     """
     from mansard.artifact.writing import create
 
+    function("progress", progress, ArtifactError)
     check_plan(plan)
     blobs = {entry: resources.code(entry) for entry in _code_entries(plan)}
     if sources := resources.sources():
@@ -268,9 +270,8 @@ def read_artifact(
     if verify is None:
         verify = "code" if trusted_keys is None else "full"
     if not isinstance(verify, (str, bool)) or verify not in ("full", "code", True, False):
-        raise ArtifactError(f"verify is {verify!r}; it can be 'full' (or True) or 'code' (or False)")
-    if not isinstance(copy, bool):
-        raise ArtifactError(f"copy is {copy!r}; it can be True or False")
+        raise ArtifactError(f"verify is {shown(verify)}; it can be 'full' (or True) or 'code' (or False)")
+    boolean("copy", copy, ArtifactError)
     full = verify in ("full", True)
     if trusted_keys is not None and not full:
         raise ArtifactError(f"verify={verify!r} would leave weights unchecked that trusted_keys vouches for")

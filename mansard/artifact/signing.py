@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mansard.arguments import sequence
 from mansard.artifact.container import Container, Signature
 from mansard.artifact.mapped_file import as_path
 from mansard.atomic_write import replacing
@@ -101,11 +102,8 @@ def check_signature(container: Container, trusted: Sequence[Key]) -> None:
 
 def public_keys(trusted: Sequence[Key]) -> list[bytes]:
     """The raw bytes of public keys; raises SignatureError for what is none."""
-    if isinstance(trusted, (str, bytes, os.PathLike)) or not isinstance(trusted, Iterable):
-        raise SignatureError(
-            f"trusted_keys is {trusted!r}; it takes a list of public keys, such as ['release.pub']"
-        )
-    keys = [_public_key(key) for key in trusted]
+    form = "a list of public keys, such as ['release.pub']"
+    keys = [_public_key(key) for key in sequence("trusted_keys", trusted, SignatureError, form)]
     if not keys:
         raise SignatureError("trusted_keys is empty: no file could be loaded; give at least one public key")
     return keys

@@ -30,6 +30,9 @@ class Frontend(abc.ABC):
     requires: str = ""
     """The requirement to install for it, in pip's syntax: ``mansard[torch]``. Empty: none."""
 
+    options: tuple[str, ...] | None = None
+    """The keywords that `import_model` takes besides; others are refused. None: it refuses them itself."""
+
     @abc.abstractmethod
     def accepts(self, model: Any) -> bool:
         """Whether ``model`` (an object, a path or a text) is of this kind. Must not import a framework."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mansard.arguments import shown
+from mansard.atomic_write import kind_of
 from mansard.errors import ImportModelError
 from mansard.frontends.frontend import Frontend
 
@@ -32,7 +36,12 @@ def import_model(
     frontend, whose module documents them. ``cache`` permits caching the result on disk. Raises
     ImportModelError for a model that no frontend accepts, or that several do.
     """
+    _check_file(model)
     chosen = _choose(model, frontend)
+    unknown = [name for name in options if chosen.options is not None and name not in chosen.options]
+    if unknown:
+        known = ", ".join(chosen.options or ()) or "none"
+        raise ImportModelError(f"frontend {chosen.name!r} takes no argument {unknown[0]!r}; it takes {known}")
     try:
         return chosen.import_model(model, example_inputs, cache=cache, **options)
     except ImportError as error:
@@ -44,11 +53,26 @@ def import_model(
         ) from error
 
 
+def _check_file(model: Any) -> None:
+    """Raise ImportModelError for a path that no file can have, and for a pipe or device, which would be
+    waited for. What is not there is the frontend's to say."""
+    if not isinstance(model, Path) and not (isinstance(model, str) and "\n" not in model):
+        return
+    try:
+        mode = os.stat(model).st_mode  # noqa: PTH116  # a text may be too long for a Path
+    except OSError:
+        return
+    except ValueError as error:
+        raise ImportModelError(f"{shown(model)} is not the path of a model: {error}") from error
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ImportModelError(f"{model} cannot be read: it is {kind_of(mode)}, not a regular file")
+
+
 def _choose(model: Any, name: str | None) -> Frontend:
     installed = frontends()
     if name is not None:
-        if name not in installed:
-            raise ImportModelError(f"no frontend {name!r}; {_supported(installed)}")
+        if not isinstance(name, str) or name not in installed:
+            raise ImportModelError(f"no frontend {shown(name)}; {_supported(installed)}")
         return installed[name]
     accepting = [frontend for frontend in installed.values() if frontend.accepts(model)]
     if len(accepting) > 1:

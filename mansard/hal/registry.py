@@ -8,6 +8,7 @@ import os
 import threading
 from typing import Any
 
+from mansard.arguments import shown
 from mansard.errors import DeviceError, DeviceUnavailableError, MansardError
 from mansard.hal import discovery
 from mansard.hal.device import Device, DeviceInfo, Driver
@@ -106,10 +107,10 @@ def configure_driver(name: str, **settings: Any) -> None:
     open, and InputError for a setting it does not have or a value that is wrong.
     """
     with _lock:
-        owner = driver(name)
+        owner = driver(name) if isinstance(name, str) else None
         if owner is None:
             raise DeviceUnavailableError(
-                f"no driver named {name!r}; installed: {', '.join(sorted(drivers()))}"
+                f"no driver named {shown(name)}; installed: {', '.join(sorted(drivers()))}"
             )
         used = [key for key in _open if key.partition(":")[0] == name]
         if used:

@@ -52,7 +52,7 @@ def read_graph(path: Path, weights: Path | None = None) -> Graph:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ImportModelError(f"cannot read {path}: {error}") from error
     default = weights_file(path)
     if weights is None and default.exists():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import InitVar, dataclass
 from typing import Any
 
+from mansard.arguments import sequence, shown
 from mansard.errors import PlacementError
 from mansard.hal.device import HOST_DEVICE
 
@@ -55,8 +56,8 @@ class PlacementOptions:
             warnings.warn("the option together is now colocate", DeprecationWarning, stacklevel=3)
             object.__setattr__(self, "colocate", together)
         _check_choice("objective", self.objective, OBJECTIVES)
-        if self.fallback not in FALLBACKS:
-            raise PlacementError(f'fallback {self.fallback!r} is not "cpu" or "error"')
+        if not isinstance(self.fallback, str) or self.fallback not in FALLBACKS:
+            raise PlacementError(f'fallback {shown(self.fallback)} is not "cpu" or "error"')
         _check_choice("split", self.split, SPLITS)
         _check_number("min_share", self.min_share, 0, 0.5)
         _check_number("search_seconds", self.search_seconds, 0, math.inf)
@@ -70,28 +71,26 @@ class PlacementOptions:
 
 
 def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise PlacementError(f"{field} {value!r} is not one of {', '.join(choices)}")
+    if not isinstance(value, str) or value not in choices:
+        raise PlacementError(f"{field} {shown(value)} is not one of {', '.join(choices)}")
 
 
 def _check_number(field: str, value: object, lower: float, upper: float) -> None:
     """Raise PlacementError, naming the field and its range, unless ``value`` is a number within."""
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if real and lower <= float(value) <= upper:  # type: ignore[arg-type]
+    if real and lower <= value <= upper:  # type: ignore[operator]
         return
     valid = f"between {lower:g} and {upper:g}" if math.isfinite(upper) else f"a number of {lower:g} or more"
-    raise PlacementError(f"{field} {value!r} is not {valid}")
+    raise PlacementError(f"{field} {shown(value)} is not {valid}")
 
 
 def _pairs(field: str, value: object, form: str) -> tuple[tuple[Any, Any], ...]:
     """The pairs of a mapping or sequence, the first of each a string; else PlacementError, with ``form``."""
     items = value.items() if isinstance(value, Mapping) else value
-    if isinstance(items, str) or not isinstance(items, Iterable):
-        raise PlacementError(f"{field}={value!r}: it takes {form}")
     pairs = []
-    for item in items:
+    for item in sequence(field, items, PlacementError, form):
         if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[0], str):
-            raise PlacementError(f"{field}={value!r}: it takes {form}, and {item!r} is none")
+            raise PlacementError(f"{field}={shown(value)}: it takes {form}, and {shown(item)} is none")
         pairs.append((item[0], item[1]))
     return tuple(pairs)
 
@@ -100,7 +99,7 @@ def _pins(value: object) -> tuple[tuple[str, str], ...]:
     pins = _pairs("pins", value, PINS_FORM)
     for pattern, device in pins:
         if not isinstance(device, str):
-            raise PlacementError(f"{pattern!r} is pinned to {device!r}, which is no device's name")
+            raise PlacementError(f"{shown(pattern)} is pinned to {shown(device)}, which is no device's name")
     return pins
 
 
@@ -109,18 +108,16 @@ def _memory(value: object) -> tuple[tuple[str, int], ...]:
     for device, size in limits:
         if isinstance(size, bool) or not isinstance(size, numbers.Integral) or size < 0:
             raise PlacementError(
-                f"a memory limit of {size!r} for {device!r}: it is a number of bytes, an int"
+                f"a memory limit of {shown(size)} for {shown(device)}: it is a number of bytes, an int"
             )
     return tuple((device, int(size)) for device, size in limits)
 
 
 def _colocate(value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise PlacementError(f"colocate={value!r}: it takes {COLOCATE_FORM}")
-    patterns = tuple(value)
+    patterns = sequence("colocate", value, PlacementError, COLOCATE_FORM)
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise PlacementError(
-                f"colocate={value!r}: it takes {COLOCATE_FORM}, and {pattern!r} is no pattern"
+                f"colocate={shown(value)}: it takes {COLOCATE_FORM}, and {shown(pattern)} is no pattern"
             )
     return patterns

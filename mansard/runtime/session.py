@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mansard.arguments import boolean
 from mansard.artifact.resources import Resources
 from mansard.errors import InputError
 from mansard.plan.check import check_plan
@@ -32,6 +33,8 @@ from mansard.runtime.profiling.device_timeline import DeviceTimeline
 from mansard.runtime.profiling.profile import Profile
 
 MAX_IN_FLIGHT = 4
+MOST_IN_FLIGHT = 1 << 16
+"""The limit of ``max_in_flight``: every call has memory of its own, and closing waits for each permit."""
 MAX_QUEUED = 4096
 """By default: enough for any burst that can be served soon, and a bound on the memory of queued calls."""
 
@@ -154,6 +157,7 @@ class Session:
         of range.
         """
         requests = checked_int("requests", requests)
+        boolean("lockstep", lockstep, InputError)
         in_flight = None if in_flight is None else checked_int("in_flight", in_flight)
         if requests < 1:
             raise InputError(f"{requests} requests cannot be profiled: ask for 1 or more")
@@ -229,6 +233,8 @@ def check_limits(max_in_flight: int, max_queued: int | None) -> None:
     """Raise InputError for invalid limits of calls."""
     if checked_int("max_in_flight", max_in_flight) < 1:
         raise InputError(f"max_in_flight={max_in_flight}: at least one call must be able to run")
+    if max_in_flight > MOST_IN_FLIGHT:
+        raise InputError(f"max_in_flight={max_in_flight}: at most {MOST_IN_FLIGHT} calls may run at a time")
     if max_queued is not None and checked_int("max_queued", max_queued) < 0:
         raise InputError(f"max_queued={max_queued}: it is 0 (no call may wait) or more, or None for no limit")
 

@@ -227,7 +227,7 @@ def test_copies_are_told_from_mapped_files_in_the_ledger(compiled_file):
         with mansard.load(compiled_file, devices="cpu", copy=copy) as model:
             (row,) = [row for row in model.memory() if row.what == "weights"]
             assert (row.kind, row.how) == ("mapped", where)
-    with pytest.raises(ArtifactError, match="copy is 1; it can be True or False"):
+    with pytest.raises(ArtifactError, match="copy=1 is a int; it must be True or False"):
         mansard.load(compiled_file, copy=1)
 
 

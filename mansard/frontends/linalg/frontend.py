@@ -18,6 +18,7 @@ class LinalgFrontend(Frontend):
     name = "linalg"
     reads = "linalg-on-tensors MLIR (text, or a .mlir file)"
     requires = "mansard[compile]"
+    options = ("function", "input_names", "dims", "constants")
 
     def accepts(self, model: Any) -> bool:
         """A ``.mlir`` file, or text with a function."""

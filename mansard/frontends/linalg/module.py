@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mansard import dims
+from mansard.arguments import names, shown
 from mansard.dims import Dim, DimLike
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
@@ -56,16 +57,20 @@ def import_mlir(
     Raises ImportModelError for text that is not MLIR, UnsupportedOpError for ops without a lowering.
     """
     text = _read(source) if isinstance(source, Path) else source
-    module = _prepared(text.encode())
+    module = _prepared(text.encode(errors="replace"))
     func = _find_function(module, function)
-    arguments = _describe_arguments(func, list(input_names), dims or {}, constants or {})
+    given_names = names("input_names", input_names, ImportModelError, "x")
+    for what, given in (("dims", dims), ("constants", constants)):
+        if given is not None and not isinstance(given, Mapping):
+            raise ImportModelError(f"{what}={shown(given)}: it takes a mapping by input")
+    arguments = _describe_arguments(func, list(given_names), dims or {}, constants or {})
     return import_linalg(module, arguments, function=function)
 
 
 def _read(path: Path) -> str:
     try:
         return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ImportModelError(f"cannot read {path}: {error}") from error
 
 

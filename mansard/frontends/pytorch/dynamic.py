@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from mansard.arguments import shown
 from mansard.dims import INT_MAX, Dim
 from mansard.errors import ImportModelError
 
@@ -20,11 +21,16 @@ def torch_shapes(dynamic_shapes: Any, bound: Mapping[str, Any]) -> Any:
 
     ``bound`` are the example inputs by parameter name; inputs that the user omitted are static.
     """
+    if dynamic_shapes is not None and not isinstance(dynamic_shapes, (Mapping, list, tuple)):
+        raise ImportModelError(
+            f"dynamic_shapes={shown(dynamic_shapes)}: it takes a mapping by input, such as "
+            "{'x': {0: mansard.Dim('batch')}}, or a sequence in their order"
+        )
     if isinstance(dynamic_shapes, Mapping):
         unknown = [name for name in dynamic_shapes if name not in bound]
         if unknown:
             raise ImportModelError(
-                f"dynamic_shapes names {unknown[0]!r}; the inputs are {', '.join(bound) or 'none'}"
+                f"dynamic_shapes names {shown(unknown[0])}; the inputs are {', '.join(bound) or 'none'}"
             )
         dynamic_shapes = {name: dynamic_shapes.get(name) for name in bound}
     return _torch_dims(dynamic_shapes, {})
@@ -52,7 +58,7 @@ def _torch_dims(spec: Any, known: dict[str, Any]) -> Any:
 
 def dims_by_input(bound: Mapping[str, Any], inputs: Any, dynamic_shapes: Any) -> DimNames:
     """The user's named dims by input and axis; ``inputs`` in the order of the program's inputs."""
-    if not dynamic_shapes:
+    if dynamic_shapes is None or len(dynamic_shapes) == 0:
         return {}
     by_tensor: dict[int, Any] = {}
     if isinstance(dynamic_shapes, Mapping):

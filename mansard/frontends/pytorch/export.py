@@ -65,8 +65,12 @@ def _eval_mode(module: torch.nn.Module) -> Iterator[None]:
 
 def load_program(path: Path) -> torch.export.ExportedProgram:
     """A saved program. Raises ImportModelError for a file that is not one."""
-    if not path.exists():
-        raise ImportModelError(f"no such file: {path}")
+    try:
+        path.stat()
+    except FileNotFoundError:
+        raise ImportModelError(f"no such file: {path}") from None
+    except (OSError, ValueError) as error:
+        raise ImportModelError(f"cannot read {path}: {error}") from error
     define_ops()
     try:
         with quiet():
@@ -79,10 +83,17 @@ def export_module(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> tuple[torch.export.ExportedProgram, DimNames]:
     """Export a module; also returns the user's named dims by input and axis."""
+    scripted = [name for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
+    if scripted:
+        where = f"its part {scripted[0]!r}" if scripted[0] else "the model"
+        raise ImportModelError(
+            f"{where} is a torch.jit module (scripted or traced), which torch.export cannot export: compile "
+            "the module that it was made from"
+        )
     args, kwargs = _distinct((args, kwargs))
     bound = _bind(module, args, kwargs)
-    dynamic_shapes = torch_shapes(dynamic_shapes, bound)
     try:
+        dynamic_shapes = torch_shapes(dynamic_shapes, bound)
         with quiet(), _eval_mode(module), torch.no_grad():
             with _unprinted():  # which strict mode does not support
                 program = torch.export.export(
@@ -92,18 +103,20 @@ def export_module(
                 program = torch.export.export(
                     module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True
                 )
+        return program, dims_by_input(bound, (args, kwargs), dynamic_shapes)
+    except ImportModelError:
+        raise
     except Exception as error:
         raise ImportModelError(
             f"torch.export cannot export {type(module).__name__}: {_reason(error)}"
         ) from error
-    return program, dims_by_input(bound, (args, kwargs), dynamic_shapes)
 
 
 def _bind(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The example inputs by the names of ``forward``'s parameters."""
     try:
         return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ImportModelError(f"the example inputs do not fit {type(module).__name__}: {error}") from error
 
 
@@ -127,7 +140,10 @@ def _memory(tensor: torch.Tensor) -> Any:
 
 def _distinct(inputs: Any) -> Any:
     """The inputs, with a copy of each tensor that occurs twice: torch.export would merge the two."""
-    leaves, spec = pytree.tree_flatten(inputs)
+    try:
+        leaves, spec = pytree.tree_flatten(inputs)
+    except RecursionError:
+        raise ImportModelError("the example inputs are nested too deeply") from None
     seen: set[int] = set()
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mansard.arguments import names, shown
 from mansard.errors import ImportModelError
 from mansard.frontends.linalg.module import import_linalg
 from mansard.frontends.mlir_worker.pool import warm
@@ -43,6 +44,12 @@ def import_torch(
     """
     import torch
 
+    if example_kwargs is not None and not isinstance(example_kwargs, Mapping):
+        raise ImportModelError(
+            f"example_kwargs={shown(example_kwargs)}: it takes a mapping by parameter name"
+        )
+    if input_names is not None:
+        input_names = names("input_names", input_names, ImportModelError, "x")
     dim_names: DimNames = {}
     if isinstance(model, (str, Path)):
         program = load_program(Path(model))

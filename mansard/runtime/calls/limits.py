@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import numbers
-import operator
 import time
 from dataclasses import dataclass
 
+from mansard.arguments import integer, seconds
 from mansard.errors import InputError
 
 MAX_SECONDS = 365 * 86400.0
@@ -16,19 +14,12 @@ MAX_SECONDS = 365 * 86400.0
 
 def checked_int(name: str, value: object) -> int:
     """The value of an option that is a count; raises InputError, naming the option, unless it is an int."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise InputError(f"{name}={value!r} is a {type(value).__name__}; it must be an int")
-    return operator.index(value)
+    return integer(name, value, InputError)
 
 
 def checked_seconds(name: str, value: object) -> float:
     """The value of an option that is a time; raises InputError, naming the option, unless it is a number."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise InputError(f"{name}={value!r} is a {type(value).__name__}; it must be a number of seconds")
-    seconds = float(value)
-    if math.isnan(seconds):
-        raise InputError(f"{name}={value!r} is not a number of seconds")
-    return min(seconds, MAX_SECONDS)
+    return seconds(name, value, InputError, MAX_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -41,8 +32,8 @@ class Deadline:
     @classmethod
     def after(cls, seconds: float, option: str = "deadline") -> Deadline:
         """That many seconds from now; raises InputError, naming the option, unless it is a number."""
-        seconds = checked_seconds(option, seconds)
-        return cls(time.monotonic() + seconds, seconds)
+        given = checked_seconds(option, seconds)
+        return cls(time.monotonic() + given, given)
 
     @property
     def remaining(self) -> float:

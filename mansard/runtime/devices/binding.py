@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mansard.arguments import sequence, shown
 from mansard.artifact.resources import Resources
 from mansard.errors import DeviceError, DeviceUnavailableError, TargetMismatchError
 from mansard.hal import Device, DeviceInfo, EntryPoint, Executable, ExecutableSpec, MemoryKind
@@ -95,13 +96,21 @@ def assign_devices(plan: Plan, devices: Devices) -> dict[str, DeviceChoice]:
     listed = ", ".join(names) or "none"
     if devices is None:
         return {}
+    form = "a device such as 'vulkan:1', a sequence of them, or a mapping by device slot"
     if isinstance(devices, Mapping):
         for name in devices:
             if name not in names:
-                raise DeviceUnavailableError(f"the model has no device slot {name!r}; its slots: {listed}")
+                raise DeviceUnavailableError(
+                    f"the model has no device slot {shown(name)}; its slots: {listed}"
+                )
+        for choice in devices.values():
+            _check_choice(choice, form)
         return dict(devices)
-    if isinstance(devices, str):
+    if isinstance(devices, (str, Device)):
         devices = [devices]
+    devices = sequence("devices", devices, DeviceUnavailableError, form)
+    for choice in devices:
+        _check_choice(choice, form)
     chosen: dict[str, DeviceChoice] = {}
     by_name = {_plain(slot.name): slot.name for slot in plan.devices}
     for device in sorted(devices, key=lambda device: _label(device) not in by_name):
@@ -115,6 +124,13 @@ def assign_devices(plan: Plan, devices: Devices) -> dict[str, DeviceChoice]:
             )
         chosen[slots[0].name] = device
     return chosen
+
+
+def _check_choice(choice: object, form: str) -> None:
+    if not isinstance(choice, (str, Device)):
+        raise DeviceUnavailableError(
+            f"devices: {shown(choice)} is a {type(choice).__name__}; it takes {form}"
+        )
 
 
 def _plain(name: str) -> str:
