@@ -18,8 +18,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import coverage
+
+if TYPE_CHECKING:
+    from support.plan_fuzz.campaign import Campaign
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -83,12 +87,14 @@ def main() -> int:
         campaign = Campaign(seeds, options.state, options.run_share)
         print(f"state {options.state}; seeds: {', '.join(seed.name for seed in seeds)}", flush=True)
         begin = shown = time.monotonic()
+        told = 0
         for number in range(options.first, options.first + options.mutants):
             if number - options.first < MEASURED_MUTANTS:
                 with checks.measured():
                     campaign.step(number)
             else:
                 campaign.step(number)
+            told = keep(campaign, told, options.keep)
             now = time.monotonic()
             if now - shown > 60:
                 shown = now
@@ -96,16 +102,21 @@ def main() -> int:
             if now - begin > options.seconds:
                 break
         campaign.finish()
-    seconds = time.monotonic() - begin
-    print(f"{seconds:.0f} s: {campaign.counts}")
+        keep(campaign, told, options.keep)
+    print(f"{time.monotonic() - begin:.0f} s: {campaign.counts}")
     print(f"lines of the checks that no mutant reached:\n{checks.report()}")
-    for finding in campaign.findings:
-        options.keep.mkdir(parents=True, exist_ok=True)
-        kept = options.keep / f"plan-{options.state}-{finding.number}.json"
-        kept.write_text(finding.plan)
-        print(f"--- {finding}\nkept as {kept}")
     print(f"{len(campaign.findings)} findings")
     return 1 if campaign.findings else 0
+
+
+def keep(campaign: Campaign, told: int, folder: Path) -> int:
+    """Print findings but the first ``told``, and keep their plans; returns how many there are."""
+    for finding in campaign.findings[told:]:
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = folder / f"plan-{campaign.state}-{finding.number}.json"
+        kept.write_text(finding.plan)
+        print(f"--- {finding}\nkept as {kept}", flush=True)
+    return len(campaign.findings)
 
 
 if __name__ == "__main__":
