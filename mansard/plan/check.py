@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
@@ -27,12 +28,26 @@ Kernel = tuple[str, int, int, tuple[int, int, int], int]
 """An entry of `ExecutableRef.kernels`."""
 
 
+_checked: dict[int, tuple[weakref.ref[Plan], Claims]] = {}
+"""By identity, plans that have passed: they do not change, and are checked when read and when bound."""
+
+
 def check_plan(plan: Plan) -> Claims:
     """Check a plan and its variants; returns what only the sizes of a call decide of this plan.
 
     Raises ArtifactError when a reference points nowhere, segments wait in a circle, or memory is too small
     for what lies in it or for what a kernel accesses (`mansard.plan.contracts`).
     """
+    number = id(plan)
+    known = _checked.get(number)
+    if known is not None and known[0]() is plan:
+        return known[1]
+    claims = _check(plan)
+    _checked[number] = weakref.ref(plan, lambda _: _checked.pop(number, None)), claims
+    return claims
+
+
+def _check(plan: Plan) -> Claims:
     values = {value.id: value for value in plan.values}
     if len(values) != len(plan.values):
         raise ArtifactError("the plan uses a value id twice")

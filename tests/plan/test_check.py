@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError
 from mansard.ir import Constant, GraphBuilder
+from mansard.plan import check
 from mansard.plan.check import check_plan
 from mansard.plan.claims import Claims
 from mansard.plan.plan import AssertSpec, DispatchStep, Plan, Segment, TensorSpec
@@ -182,3 +184,31 @@ def test_an_assert_is_of_a_value_that_can_be_checked(check, message):
     check_plan(dataclasses.replace(plan, asserts=(AssertSpec(1, "holds"),)))
     with pytest.raises(ArtifactError, match=message):
         check_plan(dataclasses.replace(plan, asserts=(check,)))
+
+
+def test_a_plan_is_checked_once():
+    plan = compiled("cpu").plan
+    claims = check_plan(plan)
+    assert check_plan(plan) is claims
+    copy = dataclasses.replace(plan)
+    assert check_plan(copy) is not claims
+    known = len(check._checked)
+    del copy
+    gc.collect()
+    assert len(check._checked) == known - 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_memory_that_no_step_has_written_is_not_read(device):
+    plan = compiled(device, 64).plan
+    (program,) = plan.devices
+    steps = [s for segment in program.segments for s in segment.steps]
+    without = dataclasses.replace(program, segments=(Segment((), tuple(steps[1:])),))
+    with pytest.raises(ArtifactError, match=r"which no step writes|before a step has written it"):
+        check_plan(dataclasses.replace(plan, devices=(without,)))
+    turned = dataclasses.replace(program, segments=(Segment((), tuple(steps[::-1])),))
+    with pytest.raises(ArtifactError, match="before a step has written it"):
+        check_plan(dataclasses.replace(plan, devices=(turned,)))
+    none = dataclasses.replace(program, segments=(Segment((), ()),))
+    with pytest.raises(ArtifactError, match=r"an output is value .*, which no step writes"):
+        check_plan(dataclasses.replace(plan, devices=(none,)))
