@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test lint format style typecheck imports layout pytest stress conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
+.PHONY: help setup demo test lint format style typecheck imports layout pytest stress fuzz opdb conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -55,6 +55,16 @@ pytest: $(STAMP)
 
 stress: $(STAMP) vulkan-packages ## ten thousand requests over three devices that fail and hang at random
 	MANSARD_STRESS_REQUESTS=10000 $(BIN)/python -m pytest tests/devices/test_request_stress.py $(PYTEST_ARGS)
+
+SECONDS ?= 3600
+DEVICES ?= cpu,vulkan
+fuzz: $(STAMP) vulkan-packages ## generated graphs and programs against the interpreter and PyTorch, for an hour (SECONDS, SEED, DEVICES)
+	$(BIN)/python tools/fuzz.py --seconds $(SECONDS) --devices $(DEVICES) $(if $(SEED),--seed $(SEED))
+
+opdb: $(STAMP) vulkan-packages ## the database of PyTorch's operators on every device; writes benchmarks/results/MACHINE
+	@mkdir -p benchmarks/results/$(BENCH_MACHINE)
+	$(BIN)/python -m benchmarks.opdb --devices $(DEVICES) --json benchmarks/results/$(BENCH_MACHINE)/opdb.json \
+		--markdown benchmarks/results/$(BENCH_MACHINE)/opdb.md
 
 conformance: $(STAMP) vulkan-packages ## the conformance suite on every driver and device, in every variation
 	$(BIN)/python tools/conformance.py $(PYTEST_ARGS)

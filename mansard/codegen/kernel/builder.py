@@ -64,6 +64,7 @@ class KernelBuilder:
         self._exact = False
         self._constants: dict[int, float | int | bool] = {}
         self._unpacked: dict[int, tuple[KValue, DType, int]] = {}  # results of unpack, by what they are of
+        self._widened: dict[int, KValue] = {}  # results of casts of narrow floats, by what they are of
 
     # Values ---------------------------------------------------------------------------------
     def _new(self, type_: KType) -> KValue:
@@ -272,7 +273,14 @@ class KernelBuilder:
         if dtype is DType.F32 and a.id in self._unpacked:
             words, packed, first = self._unpacked[a.id]
             return self.inst("unpack", (words,), type_, dtype=packed, first=first)
-        return self.inst("cast", (a,), type_)
+        before = self._widened.get(a.id)
+        if before is not None and before.type.dtype is dtype:
+            # A narrow float that was only carried: its bits, which a conversion may not all keep.
+            return before
+        result = self.inst("cast", (a,), type_)
+        if a.type.dtype.is_float and a.type.dtype.bits < dtype.bits and dtype is DType.F32:
+            self._widened[result.id] = a
+        return result
 
     def bitcast(self, a: KValue, dtype: DType) -> KValue:
         """The same bits as another type."""

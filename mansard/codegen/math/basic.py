@@ -42,8 +42,8 @@ register_scalar_lowering("rem", _binary("rem"), FLOAT)
 # What NumPy does on bool: sums and products are "or" and "and".
 register_scalar_lowering("add", _binary("or"), BOOL)
 register_scalar_lowering("mul", _binary("and"), BOOL)
-register_scalar_lowering("max", _binary("or"), BOOL, instruction=True)
-register_scalar_lowering("min", _binary("and"), BOOL, instruction=True)
+register_scalar_lowering("max", _binary("or"), BOOL)
+register_scalar_lowering("min", _binary("and"), BOOL)
 register_scalar_lowering("abs", _same, BOOL)
 
 

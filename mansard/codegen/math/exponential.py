@@ -138,4 +138,4 @@ def _erf_by_exp(b: KernelBuilder, x: KValue) -> KValue:
     a = b.binary("min", b.unary("abs", x), lit(b, x, limit))
     hazard = polynomial(b, table.ERF[DType.F64], b.fma(a, lit(b, x, step), lit(b, x, offset)))
     tail = _expm1_bounded(b, b.unary("neg", b.mul(a, hazard)))
-    return copysign(b, b.unary("neg", tail), x)
+    return copysign(b, b.unary("abs", tail), x)

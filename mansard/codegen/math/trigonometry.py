@@ -37,10 +37,15 @@ def _bit(b: KernelBuilder, quadrant: KValue, like: KValue, bit: int) -> KValue:
 
 @lowers("sin", Domain.FLOAT)
 def sin(b: KernelBuilder, x: KValue) -> KValue:
-    """Within 3 ulp for every finite argument; NaN for infinite ones."""
+    """Within 3 ulp for every finite argument; NaN for infinite ones, zeros as they are."""
     sine, cosine, quadrant = _sin_cos(b, x)
     value = b.select(_bit(b, quadrant, x, 1), cosine, sine)
-    return b.select(_bit(b, quadrant, x, 2), b.unary("neg", value), value)
+    return _zero_as_it_is(b, x, b.select(_bit(b, quadrant, x, 2), b.unary("neg", value), value))
+
+
+def _zero_as_it_is(b: KernelBuilder, x: KValue, value: KValue) -> KValue:
+    """The reduction of the angle loses the sign of a zero."""
+    return b.select(b.compare("eq", x, lit(b, x, 0.0)), x, value)
 
 
 @lowers("cos", Domain.FLOAT)
@@ -54,11 +59,11 @@ def cos(b: KernelBuilder, x: KValue) -> KValue:
 
 @lowers("tan", Domain.FLOAT)
 def tan(b: KernelBuilder, x: KValue) -> KValue:
-    """sin/cos: within 4 ulp."""
+    """sin/cos: within 4 ulp; zeros as they are."""
     sine, cosine, quadrant = _sin_cos(b, x)
     odd = _bit(b, quadrant, x, 1)
     upper = b.select(odd, b.unary("neg", cosine), sine)
-    return b.binary("div", upper, b.select(odd, sine, cosine))
+    return _zero_as_it_is(b, x, b.binary("div", upper, b.select(odd, sine, cosine)))
 
 
 def _from_half_pi(b: KernelBuilder, a: KValue, multiple: int = 1) -> KValue:

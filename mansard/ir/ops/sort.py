@@ -72,5 +72,5 @@ class Sort(Op):
         if 4 * kept > line or not line:
             return dims.mul(dims.mul(elements, length), 4)
         lines = dims.representative(elements) // max(1, line)
-        steps = lines * kept * kept * math.log(line / max(1, kept))
+        steps = lines * kept * kept * math.log(max(1, line) / max(1, kept))
         return dims.add(dims.mul(elements, 4), round(steps * STEP_OPERATIONS))

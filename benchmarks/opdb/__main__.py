@@ -1,0 +1,103 @@
+"""The first f32 sample of every entry of PyTorch's database of operators, on each device beside eager.
+
+    python -m benchmarks.opdb [--devices cpu,vulkan] [--workers 2] [--match softmax] [--json F] [--markdown F]
+
+Every entry runs in a child process with limits of time and memory. An entry passes, is refused (an error of
+`mansard.errors`), is wrong, raises an exception from outside that tree, kills the process or stalls. The exit
+code is 1 if any did one of the last four.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.harness.pool import run
+from benchmarks.opdb.entries import database
+
+OUTCOMES = ("passes", "refused", "wrong", "foreign", "killed", "stalled", "no sample")
+BAD = ("wrong", "foreign", "killed", "stalled")
+COMMAND = "python -m benchmarks.opdb"
+
+
+def table(rows: list[dict[str, Any]], devices: list[str]) -> str:
+    """Counts by device, then every entry that does not pass on some device."""
+    lines = [
+        f"# PyTorch's database of operators, {time.strftime('%Y-%m-%d')}",
+        "",
+        f"The first f32 sample of {len({r['entry'] for r in rows})} entries of PyTorch {torch.__version__}'s "
+        "`op_db` (without linalg, fft, sparse, special, random numbers and losses), compiled for each device "
+        "and compared with eager within 1e-4 of the largest magnitude. `refused` is an error that says what "
+        "is not supported.",
+        "",
+        f"    {COMMAND}",
+        "",
+        "| device | " + " | ".join(OUTCOMES) + " |",
+        "|---|" + "---:|" * len(OUTCOMES),
+    ]
+    for device in devices:
+        counts = Counter(r["outcome"] for r in rows if r["device"] == device)
+        lines.append(f"| {device} | " + " | ".join(str(counts[o]) for o in OUTCOMES) + " |")
+    lines += ["", "| entry | device | outcome | detail |", "|---|---|---|---|"]
+    lines += [
+        f"| {r['entry']} | {r['device']} | {r['outcome']} | {_cell(r['detail'])} |"
+        for r in sorted(rows, key=lambda r: (OUTCOMES.index(r["outcome"]) < 2, r["entry"], r["device"]))
+        if r["outcome"] != "passes"
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")[:160]
+
+
+def main() -> int:
+    """Run, print and write; returns an exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", default="cpu,vulkan")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=120, help="limit of one entry")
+    parser.add_argument("--memory", type=int, default=6 << 30, help="limit of a child, in bytes")
+    parser.add_argument("--match", default="", help="entries whose name contains this")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    devices = options.devices.split(",")
+    names = [name for name in database() if options.match in name]
+    rows: list[dict[str, Any]] = []
+    tasks = [f"{name}\t{device}" for name in names for device in devices]
+
+    def report(task: str, answer: dict[str, Any]) -> None:
+        entry, device = task.split("\t")
+        rows.append({"entry": entry, "device": device, **answer})
+        row = rows[-1]
+        if row["outcome"] != "passes":
+            print(f"{len(rows)}/{len(tasks)} {entry} {device}: {row['outcome']} {row['detail']}", flush=True)
+
+    run(
+        "benchmarks.opdb.worker",
+        tasks,
+        workers=options.workers,
+        seconds=options.seconds,
+        memory=options.memory,
+        report=report,
+    )
+    rows.sort(key=lambda r: (names.index(r["entry"]), r["device"]))
+    text = table(rows, devices)
+    print(text.partition("| entry |")[0])
+    if options.json:
+        options.json.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+    if options.markdown:
+        options.markdown.write_text(text)
+    return 1 if any(r["outcome"] in BAD for r in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""Compiles entries of the database and says how each did: the child of `benchmarks.harness.pool`.
+
+Reads ``ENTRY DEVICE`` lines and answers each with a line of JSON, on a stream of its own: compilers print.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+import mansard
+from benchmarks.opdb.entries import UNDEFINED, database, first_sample
+from mansard.errors import MansardError
+
+RELATIVE = 1e-4
+"""Of the largest magnitude expected: orders of sums and polynomials differ."""
+
+
+@dataclass
+class Outcome:
+    """How an entry did on a device: ``passes``, ``refused``, ``wrong``, ``foreign`` or ``no sample``."""
+
+    entry: str
+    device: str
+    outcome: str
+    detail: str = ""
+
+
+def examine(name: str, op: Any, device: str) -> Outcome:
+    """Compile the first sample of an entry, run it, compare it with eager."""
+    try:
+        module, inputs = first_sample(op)
+        expected = pytree.tree_leaves(module(*[t.clone() for t in inputs]))
+    except Exception as error:
+        return Outcome(name, device, "no sample", _line(error))
+    try:
+        model = mansard.compile(module, inputs, devices=device, cache=False, fallback="error")
+        with model:
+            actual = pytree.tree_leaves(model(*[t.clone() for t in inputs]))
+    except MansardError as error:
+        return Outcome(name, device, "refused", _line(error))
+    except Exception as error:
+        return Outcome(name, device, "foreign", _line(error))
+    difference = _difference(actual, expected, values=name.partition(".")[0] not in UNDEFINED)
+    return Outcome(name, device, "wrong" if difference else "passes", difference)
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:300]
+
+
+def _difference(actual: list[Any], expected: list[Any], *, values: bool) -> str:
+    """What differs; empty where nothing does."""
+    if len(actual) != len(expected):
+        return f"{len(actual)} results, eager has {len(expected)}"
+    for number, (a, b) in enumerate(zip(actual, expected, strict=True)):
+        a, b = torch.as_tensor(a), torch.as_tensor(b)
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"result {number} is {a.dtype}{list(a.shape)}, eager's {b.dtype}{list(b.shape)}"
+        if values and (text := _values(a, b)):
+            return f"result {number}: {text}"
+    return ""
+
+
+def _values(a: torch.Tensor, b: torch.Tensor) -> str:
+    if not b.dtype.is_floating_point:
+        wrong = a != b
+    else:
+        x, y = a.double(), b.double()
+        finite = y[y.isfinite()].abs()
+        allowed = RELATIVE * float(finite.max()) if finite.numel() else 0.0
+        wrong = ~((x == y) | (x.isnan() & y.isnan()) | ((x - y).abs() <= allowed))
+    if not wrong.any():
+        return ""
+    place = tuple(wrong.nonzero()[0].tolist())
+    count = f"{int(wrong.sum())} of {wrong.numel()} differ"
+    return f"{count}, at {place}: {a[place].item()!r}, eager {b[place].item()!r}"
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    entries = database()
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        name, device = line.split("\t")
+        name, device = name.strip(), device.strip()
+        print(json.dumps(asdict(examine(name, entries[name], device))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
