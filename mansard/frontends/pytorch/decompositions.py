@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from mansard.frontends.pytorch.adaptive_pooling import adaptive_pooling_table
 from mansard.frontends.pytorch.elementwise import elementwise_rules
 from mansard.frontends.pytorch.integers import integer_table
 from mansard.frontends.pytorch.quantised import quantisation_table
@@ -38,6 +39,7 @@ def decomposition_table() -> dict[Any, Rule]:
         }
     )
     table |= elementwise_rules()
+    table |= adaptive_pooling_table(table)
     return table | integer_table(table) | scan_table() | quantisation_table()
 
 
@@ -50,7 +52,7 @@ def _var_mean(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Two passes in the input's precision (f32 for halves); torch-mlir's rule computes in f64."""
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    axes = list(range(x.dim())) if not dim else [d % max(x.dim(), 1) for d in dim]
+    axes = list(range(x.dim())) if not dim or not x.dim() else [d % x.dim() for d in dim]
     mean = wide.mean(axes, keepdim=True)
     distance = wide - mean
     count: Any = 1

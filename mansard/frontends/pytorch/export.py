@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from mansard.errors import ImportModelError
 from mansard.frontends.pytorch.decompositions import decomposition_table
 from mansard.frontends.pytorch.dynamic import DimNames, dims_by_input, torch_shapes
+from mansard.frontends.pytorch.guards import DecompositionGuards
 from mansard.frontends.pytorch.quantised import define_ops
 
 
@@ -161,9 +162,15 @@ def _reason(error: Exception) -> str:
 
 
 def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program in the ops that torch-mlir lowers; attention is not decomposed."""
+    """The program in the ops that torch-mlir lowers; attention is not decomposed.
+
+    Raises UnsupportedOpError for an op whose decomposition is right for some sizes of its dynamic dims only.
+    """
+    guards = DecompositionGuards(program)
     try:
         with quiet(), _unprinted(), torch.no_grad():
-            return program.run_decompositions(decomposition_table())
+            decomposed = program.run_decompositions(guards.watch(decomposition_table()))
     except Exception as error:
         raise ImportModelError(f"the exported program cannot be decomposed: {error}") from error
+    guards.check()
+    return decomposed

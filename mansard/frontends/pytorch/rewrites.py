@@ -10,6 +10,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from mansard.errors import UnsupportedOpError
+from mansard.frontends.pytorch.degenerate import simplify_degenerate
 from mansard.frontends.pytorch.inserter import Inserter
 from mansard.frontends.pytorch.locations import location_of
 from mansard.frontends.pytorch.supported_ops import SUPPORTED
@@ -43,7 +44,9 @@ def rewrite(graph: torch.fx.Graph) -> None:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
         _reject(node)
-        if node.target is aten.scaled_dot_product_attention.default:
+        if simplify_degenerate(graph, node):
+            pass
+        elif node.target is aten.scaled_dot_product_attention.default:
             _attention_rank(graph, node)
         elif _packet(node.target) in _VIEWS:
             _view_by_groups(graph, node)

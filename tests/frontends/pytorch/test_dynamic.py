@@ -13,8 +13,9 @@ from torch import nn
 from torch.export import Dim
 
 from mansard.dims import Dim as OurDim
-from mansard.errors import ImportModelError, InputError
+from mansard.errors import ImportModelError, InputError, UnsupportedOpError
 from mansard.frontends import import_model
+from mansard.frontends.pytorch import decompositions
 
 torch.manual_seed(0)
 randn = torch.randn
@@ -24,6 +25,7 @@ S, T, B, K = (
     Dim("batch", min=1, max=8),
     Dim("k", min=1, max=8),
 )
+PLANE = {2: Dim("l", min=2, max=77), 3: Dim("m", min=5, max=99)}
 Inputs = Callable[[int], tuple[torch.Tensor, ...]]
 
 
@@ -75,6 +77,23 @@ CASES: dict[str, tuple[Any, Inputs, tuple[Any, ...]]] = {
         lambda a: F.interpolate(a, scale_factor=2, mode="bilinear"), lambda n: (randn(1, 2, n + 1, 5),),
         ({2: Dim("l", min=2, max=77)},)),
     "adaptive pool": (nn.AdaptiveAvgPool2d(1), lambda n: (randn(1, 2, n, 5),), ({2: S},)),
+    "adaptive pools": (
+        lambda a: tuple(F.adaptive_avg_pool1d(a, n) for n in (2, 3, 7)), lambda n: (randn(1, 2, n + 1),),
+        ({2: Dim("l", min=2, max=77)},)),
+    "adaptive pools of planes": (
+        lambda a: tuple(F.adaptive_avg_pool2d(a, size) for size in (2, (3, 1), (None, 2))),
+        lambda n: (randn(1, 2, n + 1, 2 * n + 3),), (PLANE,)),
+    "adaptive pools of volumes": (
+        lambda a: (F.adaptive_avg_pool3d(a, (2, 3, 2)), F.adaptive_max_pool3d(a, (2, 1, 3))),
+        lambda n: (randn(1, 2, n + 1, 5, 2 * n + 3),), ({2: PLANE[2], 4: PLANE[3]},)),
+    "adaptive maxima with positions": (
+        lambda a: (
+            F.adaptive_max_pool1d(a[0], 3, return_indices=True),
+            F.adaptive_max_pool2d(a, (2, 3), return_indices=True)),
+        lambda n: (randn(1, 2, n + 1, 2 * n + 3),), (PLANE,)),
+    "area of other sizes": (
+        lambda a: (F.interpolate(a, scale_factor=2, mode="area"), F.interpolate(a, size=(3, 4), mode="area")),
+        lambda n: (randn(1, 2, n + 1, 5),), ({2: Dim("l", min=2, max=77)},)),
     "a size as an output": (lambda a: (a.sum(), a.shape[1]), vectors, ({1: S},)),
     "sort": (lambda a: a.sort(1), vectors, ({1: S},)),
     "topk": (lambda a: a.topk(2, 1), lambda n: (randn(2, n + 2, 4),), ({1: Dim("l", min=3, max=77)},)),
@@ -113,6 +132,34 @@ def test_ranges_and_divisors_are_the_users() -> None:
     for n in (24, 144):
         with pytest.raises(InputError):
             check(graph, as_module(lambda a: a * 2), (randn(2, n),))
+
+
+def test_windows_of_adaptive_pools_do_not_mix() -> None:
+    infinite = torch.zeros(1, 1, 8)
+    infinite[0, 0, 1], infinite[0, 0, 7] = torch.inf, torch.nan
+    module = as_module(lambda a: (F.adaptive_avg_pool1d(a, 3), F.adaptive_max_pool1d(a, 3)))
+    graph = import_model(module, (randn(1, 1, 6),), dynamic_shapes=({2: S},))
+    for values in (infinite, infinite.flip(2), -infinite):
+        check(graph, module, (values,))
+
+
+def test_halves_are_averaged_in_f32() -> None:
+    module = as_module(lambda a: F.adaptive_avg_pool1d(a, 2))
+    graph = import_model(module, (randn(1, 1, 6).half(),), dynamic_shapes=({2: Dim("l", min=2, max=9999)},))
+    check(graph, module, (torch.full((1, 1, 5000), 300.0).half(),))
+
+
+def test_decompositions_that_hold_for_some_sizes_only_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decompositions, "adaptive_pooling_table", lambda table: {})
+    module = as_module(lambda a: F.adaptive_avg_pool2d(a, 2))
+    wide = Dim("wide", min=2, max=64)
+    with pytest.raises(
+        UnsupportedOpError, match=r"right while .*a\.shape\[2\].* which a\.shape\[2\] = \d+ violates"
+    ) as e:
+        import_model(module, (randn(1, 4, 16, 24),), dynamic_shapes=({2: wide},))
+    assert e.value.op == "aten.adaptive_avg_pool2d"
+    assert e.value.location
+    import_model(module, (randn(1, 4, 16, 24),))  # of one size it is right
 
 
 def test_dims_without_a_name_are_named_by_their_input() -> None:

@@ -1,0 +1,155 @@
+"""Conditions on symbolic sizes that decompositions assume.
+
+A rule that branches on a size makes torch record a guard: the decomposed program is right for the sizes that
+take the example's branch. Guards of the export itself become ranges of dims, or errors; later ones are
+ignored.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import sympy
+import torch
+
+from mansard.errors import UnsupportedOpError
+from mansard.frontends.pytorch.locations import location_of
+
+Rule = Callable[..., Any]
+_SAMPLES = 200
+_WIDE = 4096
+"""Sizes sampled of a dim without an upper bound."""
+
+
+class DecompositionGuards:
+    """The guards that are recorded while a program is decomposed, with the op whose rule did so."""
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        self._environment = _environment(program)
+        self._ranges = dict(program.range_constraints)
+        self._names = _names(program)
+        self._before = self._count()
+        self._ops: list[tuple[int, str, str]] = []
+        self._depth = 0
+
+    def watch(self, table: Mapping[Any, Rule]) -> dict[Any, Rule]:
+        """The rules; each notes the guards that it adds."""
+        if self._environment is None:
+            return dict(table)
+        return {op: self._watched(op, rule) for op, rule in table.items()}
+
+    def _watched(self, op: Any, rule: Rule) -> Rule:
+        @functools.wraps(rule)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            before = self._count()
+            self._depth += 1
+            try:
+                return rule(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                if self._depth == 0 and self._count() > before:
+                    self._ops.append((self._count(), str(op).removesuffix(".default"), _location()))
+
+        return watched
+
+    def check(self) -> None:
+        """Raise UnsupportedOpError if a guard does not hold for all sizes that the exported program takes."""
+        if self._environment is None:
+            return
+        guards = self._environment.guards
+        premises = [g.expr for g in guards[: self._before]]
+        for number, recorded in enumerate(guards[self._before :], self._before):
+            guard = recorded.expr
+            counterexample = None if _of_layout(recorded) else self._counterexample(guard, premises)
+            if counterexample is None:
+                continue
+            op, location = next(
+                ((o, at) for end, o, at in self._ops if number < end), ("a decomposition", "")
+            )
+            names = {s: sympy.Symbol(self._names.get(s, str(s))) for s in guard.free_symbols}
+            sizes = ", ".join(f"{names[s]} = {v}" for s, v in counterexample.items())
+            raise UnsupportedOpError(
+                op,
+                location,
+                "its lowering depends on the size of a dynamic dim: it is right while "
+                f"{guard.xreplace(names)}, which {sizes} violates; make that dim static, or give it a range "
+                "or a divisor for which that holds",
+            )
+
+    def _count(self) -> int:
+        return 0 if self._environment is None else len(self._environment.guards)
+
+    def _counterexample(self, guard: Any, premises: list[Any]) -> dict[Any, int] | None:
+        """Sizes within the dims' ranges for which a guard is false."""
+        symbols = sorted(guard.free_symbols, key=str)
+        if any(s not in self._ranges for s in symbols):
+            return None  # a number read at run time: torch's own checks are kept in the program
+        for values in self._samples(symbols):
+            if _holds(guard, values) is False and all(_holds(p, values) is not False for p in premises):
+                return values
+        return None
+
+    def _samples(self, symbols: list[Any]) -> Iterator[dict[Any, int]]:
+        limits = []
+        for symbol in symbols:
+            low = max(
+                int(self._ranges[symbol].lower), 2
+            )  # torch's rules hold for a size of 1 if they do for others
+            upper = self._ranges[symbol].upper
+            limits.append((low, low + _WIDE if str(upper) in ("int_oo", "oo") else max(low, int(upper))))
+        choose = random.Random(0)
+        yield {s: low for s, (low, _) in zip(symbols, limits, strict=True)}
+        yield {s: high for s, (_, high) in zip(symbols, limits, strict=True)}
+        for number in range(_SAMPLES):
+            wide = _WIDE if number % 2 else 64  # small sizes decide most conditions
+            yield {
+                s: choose.randint(low, min(high, low + wide))
+                for s, (low, high) in zip(symbols, limits, strict=True)
+            }
+
+
+def _of_layout(recorded: Any) -> bool:
+    """Whether a guard was recorded for a tensor's strides, which no result depends on."""
+    frame = recorded.sloc.framework_loc
+    return frame is not None and any(word in str(frame) for word in ("contiguous", "stride"))
+
+
+def _holds(condition: Any, values: Mapping[Any, int]) -> bool | None:
+    """The condition for these sizes; None where it has no truth value."""
+    value = condition.xreplace({s: sympy.Integer(v) for s, v in values.items()})
+    value = value.doit() if hasattr(value, "doit") else value
+    return bool(value) if value in (sympy.true, sympy.false, True, False) else None
+
+
+def _environment(program: torch.export.ExportedProgram) -> Any:
+    """The shape environment of a program's symbolic sizes; None if all are static."""
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt):
+                return size.node.shape_env
+    return None
+
+
+def _names(program: torch.export.ExportedProgram) -> dict[Any, str]:
+    """Symbols of sizes as the user knows them: ``x.shape[2]``."""
+    names: dict[Any, str] = {}
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and isinstance(value, torch.Tensor):
+            for axis, size in enumerate(value.shape):
+                if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                    names.setdefault(size.node.expr, f"{node.name}.shape[{axis}]")
+    return names
+
+
+def _location() -> str:
+    """The location of the node that is being decomposed."""
+
+    class Current:
+        meta = torch.fx.traceback.get_current_meta()
+
+    return location_of(Current)
