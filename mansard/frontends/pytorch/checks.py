@@ -20,7 +20,7 @@ from mansard.frontends.pytorch.index_ops import IndexUse, index_uses
 from mansard.frontends.pytorch.inserter import Inserter
 from mansard.frontends.pytorch.locations import location_of, source_line
 from mansard.frontends.pytorch.scalars import ScalarTensors, depends_on_layout, is_number
-from mansard.frontends.pytorch.symbols import SymbolTable
+from mansard.frontends.pytorch.sizes.symbols import SymbolTable
 
 aten = torch.ops.aten
 _ASSERTIONS = frozenset({

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from mansard.frontends.pytorch.adaptive_pooling import adaptive_pooling_table
 from mansard.frontends.pytorch.elementwise import elementwise_rules
 from mansard.frontends.pytorch.integers import integer_table
 from mansard.frontends.pytorch.quantised import quantisation_table
 from mansard.frontends.pytorch.scans import scan_table
+from mansard.frontends.pytorch.sizes.adaptive_pooling import adaptive_pooling_table
 
 Rule = Callable[..., Any]
 

@@ -18,9 +18,9 @@ from torch.utils import _pytree as pytree
 
 from mansard.errors import ImportModelError
 from mansard.frontends.pytorch.decompositions import decomposition_table
-from mansard.frontends.pytorch.dynamic import DimNames, dims_by_input, torch_shapes
-from mansard.frontends.pytorch.guards import DecompositionGuards
 from mansard.frontends.pytorch.quantised import define_ops
+from mansard.frontends.pytorch.sizes.dynamic import DimNames, dims_by_input, torch_shapes
+from mansard.frontends.pytorch.sizes.guards import DecompositionGuards
 
 
 @contextlib.contextmanager

@@ -16,9 +16,9 @@ import torch
 from mansard.cache import Folder, compiler_digest
 from mansard.errors import ArtifactError
 from mansard.frontends.pytorch.checks import is_assertion
-from mansard.frontends.pytorch.dynamic import DimNames
 from mansard.frontends.pytorch.locations import location_of, source_line
 from mansard.frontends.pytorch.signature import ExportSignature
+from mansard.frontends.pytorch.sizes.dynamic import DimNames
 from mansard.frontends.pytorch.weights import constant_of, identity
 from mansard.ir.graph import Graph
 from mansard.ir.graph_data import graph_from_bytes, graph_to_bytes

@@ -14,9 +14,9 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.linalg.importer import Argument
-from mansard.frontends.pytorch.dynamic import DimNames
 from mansard.frontends.pytorch.scalars import ScalarTensors
-from mansard.frontends.pytorch.symbols import SymbolTable
+from mansard.frontends.pytorch.sizes.dynamic import DimNames
+from mansard.frontends.pytorch.sizes.symbols import SymbolTable
 from mansard.frontends.pytorch.weights import constant_of, dtype_of, identity
 from mansard.ir.types import Constant
 

@@ -10,7 +10,7 @@ import torch
 from mansard import dims
 from mansard.dims import Dim, DimLike
 from mansard.errors import ImportModelError
-from mansard.frontends.pytorch.dynamic import DimNames
+from mansard.frontends.pytorch.sizes.dynamic import DimNames
 
 UNBOUNDED_MAX = 2**31 - 1
 """The upper bound of a dim without one from the user."""

@@ -1,0 +1,1 @@
+"""Symbolic sizes: the user's dynamic dims, symbols, and ops whose meaning depends on a size."""
