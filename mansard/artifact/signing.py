@@ -36,6 +36,8 @@ def generate_key(path: str | os.PathLike[str]) -> tuple[Path, Path, str]:
     """
     ed25519, serialization = _cryptography("ed25519"), _serialization()
     private = as_path(path)
+    if not private.name:
+        raise SignatureError(f"{private} is not the name of a file")
     public = private.with_suffix(".pub")
     for file in (private, public):
         if file.exists():

@@ -29,6 +29,11 @@ class _Commands(typer.core.TyperGroup):
                 raise
             print(f"mansard: {_one_line(error)}", file=sys.stderr)
             raise typer.Exit(1) from None
+        except (MemoryError, RecursionError) as error:
+            if os.environ.get("MANSARD_TRACEBACK", "0") not in ("", "0"):
+                raise
+            print(f"mansard: {type(error).__name__}: {error or 'out of memory'}", file=sys.stderr)
+            raise typer.Exit(1) from None
         except BrokenPipeError:
             # The reader went away (`| head`): no message, and none from the interpreter's last flush.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

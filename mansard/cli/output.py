@@ -7,6 +7,7 @@ print, goes to standard error.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import sys
@@ -33,6 +34,8 @@ class Output:
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
         self._stdout = sys.stdout
+        if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may be no text
+            sys.stdout.reconfigure(errors="backslashreplace")
         self._redirect = contextlib.redirect_stdout(sys.stderr)
 
     def __enter__(self) -> Self:

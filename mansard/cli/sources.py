@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,16 @@ def read_source(text: str, inputs: Sequence[TensorArgument], dynamic: Dynamic) -
     reader = _READERS.get(file.suffix, _from_file)
     if reader is _from_file and not _is_read(file):
         raise typer.BadParameter(f"{text!r} is not a model Mansard reads; it reads {_known()}")
-    if not file.is_file():
+    if not _is_file(file):
         raise typer.BadParameter(f"there is no file {text}")
     return reader(file, inputs, dynamic)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long
+        return False
 
 
 def _is_read(path: Path) -> bool:
@@ -98,12 +107,32 @@ _OF_SUFFIXES = ("pytorch", "linalg", "mir")
 """Frontends whose files have a reader of their own here."""
 
 
+@contextlib.contextmanager
+def _user_code(what: str) -> Iterator[None]:
+    """What the user's own program raises is an error of one line, with the traceback behind it."""
+    from mansard.errors import ImportModelError
+
+    try:
+        yield
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        raise ImportModelError(
+            f"{what} failed at {where}: {type(error).__name__}: {error} (MANSARD_TRACEBACK=1 shows more)"
+        ) from error
+
+
 def _from_function(
     function: Callable[[], Any], text: str, inputs: Sequence[TensorArgument], dynamic: Dynamic
 ) -> Keywords:
     """A module with example inputs: those of the command line, otherwise those that the function returns."""
-    result = function()
-    if not isinstance(result, Sequence) or len(result) not in (2, 3):
+    with _user_code(text):
+        result = function()
+    if (
+        not isinstance(result, (tuple, list))
+        or len(result) not in (2, 3)
+        or not isinstance(result[1], (tuple, list))
+    ):
         raise typer.BadParameter(
             f"{text} must return (module, example inputs) or (module, example inputs, dynamic shapes)"
         )
@@ -129,14 +158,15 @@ def _to_torch(argument: TensorArgument) -> Any:
 
 def _load_function(path: Path, name: str) -> Callable[[], Any]:
     """The function of a Python file. The file is run: it is the user's own program."""
-    if not path.is_file():
+    if not _is_file(path):
         raise typer.BadParameter(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None  # the suffix is .py
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
     sys.path.insert(0, str(path.parent.resolve()))  # as for `python FILE.py`: imports from its folder work
-    spec.loader.exec_module(module)
+    with _user_code(str(path)):
+        spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
         raise typer.BadParameter(f"{path} has no function {name!r}")

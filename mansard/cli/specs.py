@@ -28,6 +28,8 @@ _TYPE = re.compile(rf"(?P<shape>(?:\d+x)*)(?P<dtype>{_DTYPES})(?:=(?P<value>.+))
 _DYNAMIC = re.compile(
     r"(?P<input>[^:=]+):(?P<axis>\d+)=(?:(?P<symbol>[A-Za-z_]\w*):)?(?P<min>\d+)\.\.(?P<max>\d+)(?:/(?P<multiple>\d+))?"
 )
+_SIZE_DIGITS = 18
+"""Of one dim of a tensor: more do not fit 64 bits."""
 _TRUTH = {"true": 1, "false": 0}
 
 
@@ -57,7 +59,10 @@ class TensorArgument:
         if self.value.startswith("@"):
             return _load_file(Path(self.value[1:]), self.type)
         assert self.type is not None  # parse_tensor allows that for files only
-        return _make(self.type, self.value, seed)
+        try:
+            return _make(self.type, self.value, seed)
+        except (MemoryError, ValueError) as error:
+            raise typer.BadParameter(f"{self.type} cannot be made: {error}") from None
 
 
 def parse_tensor(text: str) -> TensorArgument:
@@ -74,7 +79,10 @@ def parse_tensor(text: str) -> TensorArgument:
             f"{text!r} is not [NAME=]SHAPExDTYPE[=VALUE] or [NAME=]@FILE.npy; "
             f"element types: {', '.join(dtype.value for dtype in DType)}"
         )
-    shape = tuple(int(size) for size in match["shape"].split("x") if size)
+    sizes = [size for size in match["shape"].split("x") if size]
+    if any(len(size) > _SIZE_DIGITS for size in sizes):
+        raise typer.BadParameter(f"{text[:80]!r} has a size of more than {_SIZE_DIGITS} digits")
+    shape = tuple(map(int, sizes))
     return TensorArgument(name, InputType(shape, DType(match["dtype"])), match["value"] or "")
 
 
@@ -83,7 +91,7 @@ def _load_file(path: Path, expected: InputType | None) -> Array:
         return _load_raw(path, expected)
     try:
         array: Array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # the header is Python text: NumPy raises whatever its parser does
         raise typer.BadParameter(f"{path} is not a readable .npy file: {error}") from None
     if expected is not None and (array.shape != expected.shape or array.dtype != expected.dtype.numpy):
         raise typer.BadParameter(f"{path} holds {array.dtype} {array.shape}, not {expected}")
@@ -94,8 +102,9 @@ def _load_raw(path: Path, expected: InputType) -> Array:
     dtype = expected.dtype.numpy
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise typer.BadParameter(f"{path} cannot be read: {reason}") from None
     wanted = math.prod(expected.shape) * dtype.itemsize
     if len(data) != wanted:
         raise typer.BadParameter(f"{path} has {len(data)} bytes; {expected} takes {wanted}")
@@ -161,8 +170,9 @@ class OutputArgument:
                 np.save(self.path, array, allow_pickle=False)
             else:
                 self.path.write_bytes(np.ascontiguousarray(array).tobytes())
-        except OSError as error:
-            raise typer.BadParameter(f"{self.path} cannot be written: {error.strerror}") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise typer.BadParameter(f"{self.path} cannot be written: {reason}") from None
 
 
 def parse_output(text: str) -> OutputArgument:

@@ -107,7 +107,7 @@ def read_timeline(path: Path) -> dict[str, Any]:
         report = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise typer.BadParameter(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{path} is not JSON: {error}") from None
     line = report.get("timeline", report) if isinstance(report, dict) else None
     if not _is_timeline(line):

@@ -57,8 +57,9 @@ def trace(
         document = trace_document(profile.rows, facts, model.plan.name, profile.all_busy)
         try:
             output.write_text(json.dumps(document), encoding="utf-8")
-        except OSError as error:
-            raise typer.BadParameter(f"{output} cannot be written: {error.strerror}") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise typer.BadParameter(f"{output} cannot be written: {reason}") from None
         tracks = sorted({row[0] for row in profile.rows})
         out.show(
             f"{output}: {len(profile.rows)} events on {len(tracks)} tracks ({', '.join(tracks)}), "

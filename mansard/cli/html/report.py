@@ -37,8 +37,9 @@ def write_page(path: Path, plan: Plan, timeline: Mapping[str, Any] | None = None
     """Write `page` to a file; raises typer.BadParameter when it cannot be written."""
     try:
         path.write_text(page(plan, timeline), encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise typer.BadParameter(f"{path} cannot be written: {reason}") from None
 
 
 def page(plan: Plan, timeline: Mapping[str, Any] | None = None) -> str:
