@@ -9,14 +9,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mansard.arguments import shown
 from mansard.codegen.parameters import Parameters
 from mansard.compiler.identity import dispatch_from_data
-from mansard.errors import ArtifactError
+from mansard.errors import ArtifactError, CompileError, ShapeContractError
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.panels import Panels
 
 _LARGEST = 256 << 20
 """Bytes of sources that are read; a model has some kilobytes."""
+
+
+_UNREADABLE = (
+    *(zlib.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
+    *(RecursionError, MemoryError, CompileError, ShapeContractError),
+)
+"""What reading data that is no source may raise."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +39,14 @@ class KernelSource:
     packed: Mapping[int, Panels] = field(default_factory=dict)
 
     def dispatch(self) -> Dispatch:
-        """The dispatch, under a name from which the kernel's is made."""
-        return dispatch_from_data(json.loads(self.source), self.name.rpartition("_")[0] or self.name)
+        """The dispatch, under a name from which the kernel's is made; raises ArtifactError for a source that
+        is none."""
+        try:
+            return dispatch_from_data(json.loads(self.source), self.name.rpartition("_")[0] or self.name)
+        except _UNREADABLE as error:
+            raise ArtifactError(
+                f"the source of {shown(self.name)} is no dispatch: {str(error)[:200]}"
+            ) from error
 
 
 def sources_to_bytes(sources: Sequence[KernelSource]) -> bytes:
@@ -54,9 +68,12 @@ def sources_from_bytes(data: bytes) -> list[KernelSource]:
     """The opposite of `sources_to_bytes`. Raises ArtifactError for anything else."""
     try:
         text = zlib.decompressobj().decompress(data, _LARGEST)
-        return [_source(row) for row in json.loads(text)]
-    except (zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(f"the kernels' sources cannot be read: {error!r}") from error
+        rows = json.loads(text)
+        if not isinstance(rows, list):
+            raise TypeError(f"a {type(rows).__name__} where a list belongs")
+        return [_source(row) for row in rows]
+    except _UNREADABLE as error:
+        raise ArtifactError(f"the kernels' sources cannot be read: {str(error)[:200]}") from error
 
 
 def panels_to_data(packed: Mapping[int, Panels]) -> dict[str, Any]:
