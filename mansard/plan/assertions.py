@@ -35,7 +35,7 @@ def check_indices(array: npt.NDArray[Any], low: int, high: int, op: str, locatio
 
     One pass where ``low`` is 0: a negative index is a large unsigned number.
     """
-    if array.size == 0:
+    if array.size == 0 or (array.size == 1 and low <= array.item() < high):
         return
     bits = 8 * array.dtype.itemsize
     one_pass = low == 0 and array.dtype.kind == "i" and high <= 1 << (bits - 1)
