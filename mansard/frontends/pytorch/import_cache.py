@@ -19,6 +19,7 @@ from mansard.frontends.pytorch.checks import is_assertion
 from mansard.frontends.pytorch.locations import location_of, source_line
 from mansard.frontends.pytorch.signature import ExportSignature
 from mansard.frontends.pytorch.sizes.dynamic import DimNames
+from mansard.frontends.pytorch.sizes.symbols import divisions
 from mansard.frontends.pytorch.weights import constant_of, identity
 from mansard.ir.graph import Graph
 from mansard.ir.graph_data import graph_from_bytes, graph_to_bytes
@@ -107,6 +108,7 @@ def _describe(
     lines: list[str | None] = [name, repr(input_names), str(torch.get_default_dtype())]
     lines.append(str(torch.are_deterministic_algorithms_enabled()))
     lines += [f"{place} {_dim_text(dim)}" for place, dim in sorted(dim_names.items())]
+    lines.append(str(divisions(program)))
     lines += [f"{s} {r.lower} {r.upper}" for s, r in program.range_constraints.items()]
     lines.append(str(program.graph_signature))
     lines.append(str(program.call_spec))

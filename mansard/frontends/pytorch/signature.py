@@ -16,7 +16,7 @@ from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.linalg.importer import Argument
 from mansard.frontends.pytorch.scalars import ScalarTensors
 from mansard.frontends.pytorch.sizes.dynamic import DimNames
-from mansard.frontends.pytorch.sizes.symbols import SymbolTable
+from mansard.frontends.pytorch.sizes.symbols import SymbolTable, divisions
 from mansard.frontends.pytorch.weights import constant_of, dtype_of, identity
 from mansard.ir.types import Constant
 
@@ -95,7 +95,7 @@ class _Inputs:
         user = [s for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
         shapes = [self._shape(s.arg.name) for s in user]
         labels = [s.arg.name for s in user]
-        self.symbols = SymbolTable(program.range_constraints, shapes, labels, dim_names)
+        self.symbols = SymbolTable(program.range_constraints, shapes, labels, dim_names, divisions(program))
 
     def arguments(self) -> list[Argument]:
         """One Argument for each placeholder that is not dropped."""

@@ -13,9 +13,10 @@ from torch import nn
 from torch.export import Dim
 
 from mansard.dims import Dim as OurDim
-from mansard.errors import ImportModelError, InputError, UnsupportedOpError
+from mansard.errors import ImportModelError, InputError, ShapeContractError, UnsupportedOpError
 from mansard.frontends import import_model
 from mansard.frontends.pytorch import decompositions
+from mansard.ir.interpreter.graph import interpret
 
 torch.manual_seed(0)
 randn = torch.randn
@@ -203,3 +204,24 @@ def test_inputs_that_are_not_named_are_static() -> None:
 def test_example_inputs_that_do_not_fit() -> None:
     with pytest.raises(ImportModelError, match="example inputs do not fit Linear: missing a required"):
         import_model(nn.Linear(4, 3))
+
+
+class Pairs(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._check(x.shape[0] % 2 == 0)
+        torch._check(2 * x.shape[1] % 6 == 0)
+        return x * 2
+
+
+def test_what_guards_divide_a_size_by_is_its_contract() -> None:
+    x = torch.randn(6, 9)
+    dynamic = {"x": {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}}
+    graph = import_model(Pairs().eval(), (x,), dynamic_shapes=dynamic, cache=False)
+    assert {dim.multiple for dim in graph.dims().values()} == {2, 3}
+    for shape in ((6, 9), (2, 3), (10, 12)):
+        x = torch.randn(shape)
+        (result,) = interpret(graph, [x.numpy()])
+        torch.testing.assert_close(torch.from_numpy(result), Pairs()(x))
+    for shape in ((7, 9), (6, 10)):
+        with pytest.raises(ShapeContractError, match="multiples of"):
+            interpret(graph, [torch.randn(shape).numpy()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ class SymbolTable:
     """Names and ranges of a program's size symbols.
 
     A symbol is named after the user's ``Dim``, or else after the first input dim with it (``ids_dim1``). Its
-    range is the user's, or else torch's; the lower bound is at least 1.
+    range is the user's, or else torch's; the lower bound is at least 1. It is a multiple of what the guards
+    of torch.export divide it by: ``remainders`` are 0.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class SymbolTable:
         shapes: Sequence[Sequence[Any]],
         labels: Sequence[str],
         dim_names: DimNames,
+        remainders: Sequence[Any] = (),
     ) -> None:
         self.dims: dict[Any, DimLike] = {}
         taken: set[str] = set()
@@ -38,7 +41,8 @@ class SymbolTable:
                     if symbol not in self.dims:
                         given = _root(dim_names.get((number, axis)))
                         name = given.__name__ if given is not None else f"{labels[number]}_dim{axis}"
-                        self.dims[symbol] = _symbol(_unused(name, taken), given, ranges.get(symbol))
+                        divisor = _divisor(symbol, remainders)
+                        self.dims[symbol] = _symbol(_unused(name, taken), given, ranges.get(symbol), divisor)
 
     def dim(self, size: Any) -> DimLike:
         """A size of an input as a dim expression."""
@@ -86,13 +90,34 @@ def _root(given: Any) -> Any:
     return given if given is not None and hasattr(given, "__name__") else None
 
 
-def _symbol(name: str, given: Any, known: Any) -> DimLike:
+def divisions(program: torch.export.ExportedProgram) -> tuple[Any, ...]:
+    """The remainders that torch.export found to be 0 for the sizes of a program's inputs."""
+    values = (n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder")
+    sizes = (d for v in values if isinstance(v, torch.Tensor) for d in v.shape)
+    size = next((d for d in sizes if isinstance(d, torch.SymInt)), None)
+    return () if size is None else tuple(sorted(getattr(size.node.shape_env, "divisible", ()), key=str))
+
+
+def _divisor(symbol: Any, remainders: Sequence[Any]) -> int:
+    """What a symbol is a multiple of, where these remainders are 0."""
+    divisor = 1
+    for remainder in remainders:
+        if len(remainder.args) != 2 or remainder.free_symbols != {symbol}:
+            continue
+        value, modulus = remainder.args
+        factor = value / symbol
+        if factor.is_Integer and modulus.is_Integer and int(modulus) > 0:
+            divisor = math.lcm(divisor, int(modulus) // math.gcd(int(factor), int(modulus)))
+    return divisor
+
+
+def _symbol(name: str, given: Any, known: Any, divisor: int) -> DimLike:
     low = getattr(given, "min", None)
     high = getattr(given, "max", None)
     if known is not None:
         low = known.lower if low is None else low
         high = known.upper if high is None else high
-    return dims.symbol(Dim(name, max(1, _integer(low, 1)), _integer(high, UNBOUNDED_MAX)))
+    return dims.symbol(Dim(name, max(1, _integer(low, 1)), _integer(high, UNBOUNDED_MAX), divisor))
 
 
 def _integer(bound: Any, default: int) -> int:
