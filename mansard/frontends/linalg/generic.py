@@ -127,6 +127,8 @@ def _result(importer: Importer, op: Any, maps: Maps, order: Order, k: int) -> En
 
         tree = rewrite(trees[k], start)
         return _plain(importer, body, tree, order)
+    if 0 in order.extents[order.rank :] or trees[k] == Out(k, trees[k].dtype):
+        return _unreduced(importer, init, order)
     match = match_reduction(trees, k)
     if match is None:
         raise importer.unsupported(
@@ -137,6 +139,13 @@ def _result(importer: Importer, op: Any, maps: Maps, order: Order, k: int) -> En
         if reduced != 1 or not (unit or match.arg_index == order.rank):
             raise importer.unsupported(op, "an argmin or argmax over several dims")
     return _reduce(importer, body, match, init, dtype, reduced)
+
+
+def _unreduced(importer: Importer, init: TensorEntry, order: Order) -> Entry:
+    """The initial value of a reduction over no elements, or by a body that leaves it as it is."""
+    kept = Order(order.position, order.extents[: order.rank], order.rank)
+    body = Body(importer, kept.extents)
+    return _plain(importer, body, body.read(init, IndexMap.identity(kept.rank)), kept)
 
 
 def _plain(importer: Importer, body: Body, tree: Scalar, order: Order) -> Entry:

@@ -26,8 +26,6 @@ def scan_table() -> dict[Any, Rule]:
         aten.logcumsumexp.default: _logcumsumexp,
         aten.cummax.default: lambda x, dim: _extremes("cummax", x, dim, torch.ge),
         aten.cummin.default: lambda x, dim: _extremes("cummin", x, dim, torch.le),
-        aten.cumsum.default: _running_number,
-        aten.cumprod.default: _running_number,
         aten.sort.stable: _sort,
         aten.sort.default: _sorted_number,
         aten.topk.default: _sorted_number,
@@ -42,13 +40,6 @@ def _sort(x: torch.Tensor, *, stable: bool | None, dim: int = -1, descending: bo
 def _sorted_number(x: torch.Tensor, *_options: Any, **_named: Any) -> Any:
     """torch-mlir sorts no tensor of rank 0."""
     return (x.clone(), torch.zeros_like(x, dtype=torch.int64)) if x.dim() == 0 else NotImplemented
-
-
-def _running_number(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    """torch-mlir scans no tensor of rank 0."""
-    if x.dim():
-        return NotImplemented
-    return x.to(dtype or (x.dtype if x.dtype.is_floating_point else torch.int64), copy=True)
 
 
 def _logcumsumexp(x: torch.Tensor, dim: int) -> torch.Tensor:

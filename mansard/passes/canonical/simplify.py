@@ -9,12 +9,14 @@ After::
     %y: 4x8xf32 = generic (d0:4, d1:8) {t0 = %x[d0, d1]; t0 * t0}
 
 Constants are folded, neutral operands dropped, integer comparisons decided by the bounds of dims,
-equal subtrees shared; operands that are no longer read are removed, equal ones merged. A reduction over no
-elements becomes its combiner's neutral element: no kernel has a loop that never runs.
+equal subtrees shared; operands that are no longer read are removed, equal ones merged. No kernel has a loop
+that never runs: a reduction over no elements becomes its combiner's neutral element, and an op whose results
+have no elements reads nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from weakref import WeakSet
 
@@ -34,9 +36,10 @@ _simple: WeakSet[Op] = WeakSet()
 
 def simplify(graph: Graph) -> Graph:
     """Simplify every body; the same graph when nothing changes."""
-    ops = [op if op in _simple else simplify_op(op) for op in graph.ops]
-    _simple.update(new for new, op in zip(ops, graph.ops, strict=True) if new is op)
-    if all(a is b for a, b in zip(ops, graph.ops, strict=True)):
+    before = [part for op in graph.ops for part in _without_elements(op)]
+    ops = [op if op in _simple else simplify_op(op) for op in before]
+    _simple.update(new for new, op in zip(ops, before, strict=True) if new is op)
+    if len(ops) == len(graph.ops) and all(a is b for a, b in zip(ops, graph.ops, strict=True)):
         return graph
     return graph.with_ops(ops)
 
@@ -57,6 +60,16 @@ def simplify_op(op: Op) -> Op:
     return tidy(op if body is op.body else replace(op, body=body))
 
 
+def _without_elements(op: Op) -> Sequence[Op]:
+    """An op whose results have no elements as ops that read nothing: only the results' types matter."""
+    if op.has_effect or not op.inputs or not all(0 in value.type.shape for value in op.outputs):
+        return [op]
+    return [
+        Generic((), (value,), value.type.shape, (), _zero(value.type.dtype), location=op.location)
+        for value in op.outputs
+    ]
+
+
 def _without_empty_loops(op: Generic) -> Generic:
     """A reduction over no elements as a constant. F8 has no infinity, from which its extremes start."""
     if op.combiner is None or op.combiner in ARG_COMBINERS or 0 not in op.extents[op.rank :]:
@@ -66,3 +79,7 @@ def _without_empty_loops(op: Generic) -> Generic:
     dtype = op.body.dtype
     body = Const(neutral(op.combiner, dtype), dtype)
     return replace(op, inputs=(), maps=(), extents=op.extents[: op.rank], body=body, combiner=None)
+
+
+def _zero(dtype: DType) -> Const:
+    return Const(neutral("add", dtype), dtype)
