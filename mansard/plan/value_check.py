@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Set
 
 from mansard.dims import DimLike, add, bounds, ceildiv, mul, product, to_expr
@@ -39,10 +40,10 @@ class ValueCheck:
         self._check_states()
         for check in self._plan.asserts:
             self._check_assert(check)
-        filled = [step.target for _, step in transfers]
+        filled = Counter(step.target for _, step in transfers)
         given = originals(self._values, (step for _, step in transfers))
         for slot, step in transfers:
-            if filled.count(step.target) > 1:
+            if filled[step.target] > 1:
                 raise ArtifactError(f"value {step.target} is the target of two transfers")
             self._check_transfer(slot, step, given)
 
@@ -125,9 +126,13 @@ class ValueCheck:
             if a.part_of == b.part_of:
                 end = add(a.part_offset, a.bytes)
                 self._claims.at_most(end, b.part_offset, f"parts {a.id} and {b.id} of a value overlap")
-        for whole in dict.fromkeys(v.part_of for v in parts if v.part_of is not None):
-            total = add(*(v.bytes for v in parts if v.part_of == whole))
-            self._claims.equal(total, self._values[whole].bytes, f"the parts of value {whole} are all of it")
+        sizes: dict[int, list[DimLike]] = {}
+        for part in parts:
+            if part.part_of is not None:
+                sizes.setdefault(part.part_of, []).append(part.bytes)
+        for whole, each in sizes.items():
+            what = f"the parts of value {whole} are all of it"
+            self._claims.equal(add(*each), self._values[whole].bytes, what)
 
     # Tensors and states ---------------------------------------------------------------------
     def _check_tensor(self, what: str, spec: TensorSpec) -> None:

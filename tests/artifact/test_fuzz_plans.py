@@ -42,7 +42,8 @@ def test_no_mutant_of_a_plan_does_any_harm_on_the_cpu(seeds):
 def test_no_mutant_of_a_plan_does_any_harm_with_vulkan(tmp_path):
     if not any(info.driver == "vulkan" and info.supported for info in devices()):
         pytest.skip("no Vulkan 1.3 device")
-    run = campaign(make_seeds(tmp_path, {"cpu", "vulkan"})[3:])
+    seeds = make_seeds(tmp_path, {"cpu", "vulkan"})
+    run = campaign([seed for seed in seeds if seed.drivers != {"cpu"}])
     assert run.findings == [], str(run.findings[0])
     assert min(run.counts.unreadable, run.counts.refused, run.counts.completed) > MUTANTS / 50
 

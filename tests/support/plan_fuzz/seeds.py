@@ -130,6 +130,7 @@ SEEDS: dict[str, tuple[Callable[[], Graph], CompileOptions]] = {
     "dynamic on the CPU": (dynamic, CompileOptions(targets=("cpu",))),
     "states on the CPU": (states, CompileOptions(targets=("cpu",))),
     "kinds on the CPU": (kinds, CompileOptions(targets=("cpu",))),
+    "variants on the CPU": (dynamic, CompileOptions(targets=("cpu:x86-64-v3,x86-64-v2",))),
     "dynamic on Vulkan": (dynamic, CompileOptions(targets=("vulkan",))),
     "states on Vulkan": (states, CompileOptions(targets=("vulkan",))),
     "kinds on Vulkan": (kinds, CompileOptions(targets=("vulkan",))),
@@ -153,7 +154,7 @@ def make_seeds(folder: Path, drivers: set[str]) -> list[Seed]:
     """Compile the models that run on these drivers, each into a file of the folder."""
     seeds = []
     for name, (build, options) in SEEDS.items():
-        if not {str(target) for target in options.targets} <= drivers:
+        if not {target.partition(":")[0] for target in options.targets} <= drivers:
             continue
         path = folder / f"{name.replace(' ', '-')}.mansard"
         result = compile_graph(build(), options)
