@@ -92,6 +92,13 @@ def _from_mlir(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -
     return keywords
 
 
+def _from_onnx(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
+    """``--dynamic`` gives ranges for the model's symbolic dims, by their names in the model."""
+    if inputs:
+        raise typer.BadParameter(f"{path} states its inputs; it takes no --input")
+    return {"model": path, "dims": {dim.name: dim for axes in dynamic.values() for dim in axes.values()}}
+
+
 def _from_graph(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
     if inputs or dynamic:
         raise typer.BadParameter(f"{path} states its inputs and dims; it takes no --input and no --dynamic")
@@ -100,10 +107,11 @@ def _from_graph(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) 
 
 _READERS: dict[str, Callable[[Path, Sequence[TensorArgument], Dynamic], Keywords]] = {
     ".pt2": _from_exported,
+    ".onnx": _from_onnx,
     ".mlir": _from_mlir,
     ".mir": _from_graph,
 }
-_OF_SUFFIXES = ("pytorch", "linalg", "mir")
+_OF_SUFFIXES = ("pytorch", "onnx", "linalg", "mir")
 """Frontends whose files have a reader of their own here."""
 
 

@@ -1,0 +1,1 @@
+"""ONNX's node tests, compiled and compared with their expected outputs."""
