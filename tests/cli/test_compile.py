@@ -89,6 +89,18 @@ def test_compile_mlir_with_targets_names_and_dims(compiled: dict[str, Any], tmp_
     assert "simplify" in result.stderr
 
 
+def test_compile_onnx_with_a_range_for_a_dim(compiled: dict[str, Any], tmp_path: Path) -> None:
+    source = tmp_path / "m.onnx"
+    source.write_bytes(b"")
+    result = invoke("compile", source, "-o", tmp_path / "m.mansard", "--dynamic", "x:0=rows:1..8")
+    assert result.exit_code == 0, result.stderr
+    assert compiled["model"] == source
+    assert compiled["dims"] == {"rows": Dim("rows", 1, 8)}
+    result = invoke("compile", source, "-o", tmp_path / "m.mansard", "--input", "x=2xf32")
+    assert result.exit_code == 2
+    assert "it takes no --input" in " ".join(result.stderr.replace("│", " ").split())
+
+
 def test_compile_refuses_dims_it_cannot_use(compiled: dict[str, Any], tmp_path: Path) -> None:
     for name, message in (("m.mlir", "--dynamic x needs --input x="), ("m.pt2", "states its inputs")):
         (tmp_path / name).write_text("")
