@@ -49,7 +49,7 @@ def lower_to_linalg(proto: Any) -> Any:
 
 
 def _expanded(proto: Any, name: str) -> Any | None:
-    """The model with an op replaced by the function that the standard gives for it; None where it gives none."""
+    """The model with an op replaced by the standard's function for it; None where there is none."""
     version = max(entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx"))
     try:
         schema: Any = onnx.defs.get_schema(name, version, "")

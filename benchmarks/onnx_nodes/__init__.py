@@ -1,1 +1,0 @@
-"""ONNX's node tests, compiled and compared with their expected outputs."""
