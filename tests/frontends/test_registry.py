@@ -111,7 +111,7 @@ def test_the_command_line_reads_files_of_another_frontend(tmp_path: Path) -> Non
 
     assert compiled("model.toy").stdout.startswith("dispatch ")
     refused = " ".join(compiled("model.other").stderr.replace("│", " ").split())
-    assert ".pt2, .mlir, .mir, FILE.py:FUNCTION, toy models (a .toy file)" in refused
+    assert ".pt2, .onnx, .mlir, .mir, FILE.py:FUNCTION, toy models (a .toy file)" in refused
 
 
 def test_a_package_that_a_frontend_lacks_is_named_with_its_remedy(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_two_frontends_for_one_model_are_an_error_that_a_name_settles(tmp_path: 
     text = answer(folder, "import_model('model.mlir')")
     assert "frontends linalg and toy both read 'model.mlir'" in text and "frontend='linalg'" in text
     assert "reshape %x" in answer(folder, "import_model('model.mlir', frontend='toy')")
-    assert "no frontend 'onnx'" in answer(folder, "import_model('model.mlir', frontend='onnx')")
+    assert "no frontend 'keras'" in answer(folder, "import_model('model.mlir', frontend='keras')")
 
 
 @pytest.mark.parametrize(
