@@ -4,8 +4,10 @@ interpreter."""
 import numpy as np
 import pytest
 from support.graph_runner import compiled, outputs
-from support.graphs import maps
+from support.graphs import maps, matmul
 
+from mansard import dims
+from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
 from mansard.ir.interpreter.graph import interpret
@@ -151,3 +153,28 @@ def test_reductions_of_nothing_give_the_neutral_element(device, shape, dtype):
         for combiner in ("add", "mul", "min", "max")
     ]
     agree(b.build(results), [np.zeros(shape, dtype.numpy)], device)
+
+
+def test_dims_that_are_zero_at_run_time(device):
+    """Reductions, products, sorts and scans over a dim that may be 0."""
+    b = GraphBuilder()
+    n = dims.symbol(Dim("n", 0, 400))
+    x, y = b.input("x", (4, n), DType.F32), b.input("y", (n, 5), DType.F32)
+    body = Arg(0, DType.F32)
+    combiners = ("add", "mul", "min", "max")
+    results = [b.generic([x], [maps(0, 1)], (4, n), body, reduced=1, combiner=c) for c in combiners]
+    results += [b.generic([y], [maps(1, 0)], (5, n), body, reduced=1, combiner=c) for c in combiners]
+    results += [
+        matmul(b, x, y),
+        *b.sort(x, 1),
+        *b.sort(y, 0),
+        b.scan(x, 1),
+        b.scan(y, 0),
+        b.concat([x, x], 1),
+    ]
+    graph = b.build(results)
+    with compiled(graph, device) as model:
+        for size in (0, 3):
+            inputs = [np.ones((4, size), np.float32), np.ones((size, 5), np.float32)]
+            for result, expected in zip(outputs(model, inputs), interpret(graph, inputs), strict=True):
+                np.testing.assert_array_equal(result, expected)
