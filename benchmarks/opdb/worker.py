@@ -62,7 +62,11 @@ def _difference(actual: list[Any], expected: list[Any], *, values: bool) -> str:
     if len(actual) != len(expected):
         return f"{len(actual)} results, eager has {len(expected)}"
     for number, (a, b) in enumerate(zip(actual, expected, strict=True)):
-        a, b = torch.as_tensor(a), torch.as_tensor(b)
+        # A number of eager's is a float of Python, which is f64.
+        a, b = (
+            torch.tensor(v, dtype=torch.float64) if isinstance(v, float) else torch.as_tensor(v)
+            for v in (a, b)
+        )
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"result {number} is {a.dtype}{list(a.shape)}, eager's {b.dtype}{list(b.shape)}"
         if values and (text := _values(a, b)):

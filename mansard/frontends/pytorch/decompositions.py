@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from mansard.frontends.pytorch.elementwise import elementwise_rules
+from mansard.frontends.pytorch.embedding_bag import embedding_bag_table
 from mansard.frontends.pytorch.integers import integer_table
 from mansard.frontends.pytorch.quantised import quantisation_table
 from mansard.frontends.pytorch.scans import scan_table
@@ -40,6 +41,7 @@ def decomposition_table() -> dict[Any, Rule]:
     )
     table |= elementwise_rules()
     table |= adaptive_pooling_table(table)
+    table |= embedding_bag_table()
     return table | integer_table(table) | scan_table() | quantisation_table()
 
 
