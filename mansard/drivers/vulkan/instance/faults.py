@@ -5,6 +5,7 @@ Never used in normal operation: nothing is watched outside of `watching`.
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -26,8 +27,28 @@ _CREATED_BY = {
     "vkCreateSemaphore": "vkDestroySemaphore",
 }
 """Calls that create objects, and those that destroy them."""
-_OTHERS = ("vkMapMemory", "vkBindBufferMemory", "vkAllocateCommandBuffers")
-"""Calls of Python that need memory too; what they give goes with something else."""
+_OTHERS = (
+    "vkMapMemory",
+    "vkBindBufferMemory",
+    "vkAllocateCommandBuffers",
+    "vkQueueBindSparse",
+    "vkQueueWaitIdle",
+    "vkDeviceWaitIdle",
+    "vkGetMemoryHostPointerPropertiesEXT",
+    "vkGetPipelineCacheData",
+    "vkGetQueryPoolResults",
+    "vkGetCalibratedTimestampsEXT",
+)
+"""Other calls of Python that may fail; what they give goes with something else."""
+_CORE = {
+    "vkBeginCommandBuffer": 2,
+    "vkEndCommandBuffer": 1,
+    "vkAllocateDescriptorSets": 3,
+    "vkQueueSubmit2": 4,
+    "vkWaitSemaphores": 3,
+    "vkGetSemaphoreCounterValue": 3,
+}
+"""Calls of the native core that may fail, and their number of arguments (each a pointer or up to 64 bits)."""
 _DEVICE = "vkCreateDevice"
 
 
@@ -41,12 +62,31 @@ class InjectedFaults:
         """Objects created and not destroyed, by the call that created them; without those at zero."""
         self.failed: str = ""
         """The call that was made to fail; empty when none was."""
+        self.core_calls: Counter[str] = Counter()
+        """Calls of the native core so far, by name."""
+        self._fail_in_core: tuple[str, int, int] | None = None
+        self._trampolines: list[Any] = []
+        """The core calls them as long as a device of this watch is open."""
         self._fail_at: int | None = None
         self._result = vk.VK_ERROR_OUT_OF_DEVICE_MEMORY
 
     def fail(self, at: int, result: int = vk.VK_ERROR_OUT_OF_DEVICE_MEMORY) -> None:
         """Let the creating call that comes after ``at`` more return ``result`` and do nothing."""
         self._fail_at, self._result, self.failed = len(self.calls) + at, result, ""
+
+    def fail_in_core(self, name: str, at: int, result: int) -> None:
+        """Let the core's call of ``name`` that comes after ``at`` more return ``result`` and do nothing."""
+        self._fail_in_core, self.failed = (name, self.core_calls[name] + at, result), ""
+
+    def fails_in_core(self, name: str) -> int:
+        """Count a call of the core; the VkResult it must return without being made, or 0."""
+        number = self.core_calls[name]
+        self.core_calls[name] += 1
+        chosen, at, result = self._fail_in_core or ("", 0, 0)
+        if (chosen, at) != (name, number):
+            return 0
+        self._fail_in_core, self.failed = None, name
+        return result
 
     def fails(self, name: str) -> int:
         """Count a creating call; the VkResult it must return without being made, or 0."""
@@ -72,6 +112,12 @@ class InjectedFaults:
         for name in _OTHERS:
             if hasattr(commands, name):
                 setattr(commands, name, self._creating(name, getattr(commands, name), counted=False))
+        address = commands.address
+
+        def watched_address(name: str) -> int:
+            return self._trampoline(name, address(name)) if name in _CORE else address(name)
+
+        commands.address = watched_address  # type: ignore[method-assign]
         destroy_device = commands.vkDestroyDevice
 
         def destroyed(device: Any, allocator: Any) -> None:
@@ -92,6 +138,17 @@ class InjectedFaults:
             return result
 
         return create
+
+    def _trampoline(self, name: str, address: int) -> int:
+        """A function for the core that counts, and calls the driver's."""
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_uint64] * _CORE[name])
+        call = prototype(address)
+
+        def counting(*arguments: int) -> int:
+            return self.fails_in_core(name) or int(call(*arguments))
+
+        self._trampolines.append(prototype(counting))
+        return ctypes.cast(self._trampolines[-1], ctypes.c_void_p).value or 0
 
     def _destroying(self, name: str, call: Callable[..., None]) -> Callable[..., None]:
         def destroy(device: Any, handle: Any, allocator: Any) -> None:

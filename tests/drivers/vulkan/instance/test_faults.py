@@ -87,6 +87,7 @@ def test_no_memory_at_each_creating_call_in_turn(compiled: CompiledModel, watch:
     calls = list(watch.calls)
     assert len(calls) > 15
     assert not watch.live
+    failed: set[str] = set()
     for number, name in enumerate(calls):
         result = vk.VK_ERROR_OUT_OF_HOST_MEMORY if number % 2 else vk.VK_ERROR_OUT_OF_DEVICE_MEMORY
         watch.fail(number, result)
@@ -94,9 +95,43 @@ def test_no_memory_at_each_creating_call_in_turn(compiled: CompiledModel, watch:
             use(compiled)
         except OutOfMemoryError as error:
             assert vk.RESULT_NAMES[result] in str(error), "the error says what failed and how"
-        assert watch.failed == name, "an error, or a way around it; but the call was made"
+        # An error, or another way; but the call was made. A cache that could not be written moves the others.
+        assert watch.failed
+        failed.add(watch.failed)
         assert not watch.live, f"left behind after {name}: {dict(watch.live)}"
         vulkan_support.assert_no_validation_messages()
+    assert failed == set(calls)
+    use(compiled)
+    assert not watch.live
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkAllocateDescriptorSets", "vkQueueSubmit2",
+        "vkWaitSemaphores", "vkGetSemaphoreCounterValue",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "result", [vk.VK_ERROR_OUT_OF_HOST_MEMORY, vk.VK_ERROR_OUT_OF_DEVICE_MEMORY, vk.VK_ERROR_DEVICE_LOST]
+)
+def test_each_call_of_the_core_fails_in_turn(
+    compiled: CompiledModel, watch: InjectedFaults, name: str, result: int
+) -> None:
+    use(compiled)
+    failed: set[str] = set()
+    for number in range(watch.core_calls[name]):  # waits come in varying numbers: the last may not be reached
+        watch.fail_in_core(name, number, result)
+        try:
+            use(compiled)
+        except DeviceError as error:
+            assert watch.failed == name, "nothing else went wrong"
+            assert vk.RESULT_NAMES[result] in str(error), "the error says what failed and how"
+        failed |= {watch.failed} - {""}
+        assert not watch.live, f"left behind after {name}: {dict(watch.live)}"
+        vulkan_support.assert_no_validation_messages()
+    assert failed == ({name} if watch.core_calls[name] else set())
+    watch.fail_in_core("", 0, 0)
     use(compiled)
     assert not watch.live
 
