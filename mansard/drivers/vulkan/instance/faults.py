@@ -35,7 +35,6 @@ _OTHERS = (
     "vkQueueWaitIdle",
     "vkDeviceWaitIdle",
     "vkGetMemoryHostPointerPropertiesEXT",
-    "vkGetPipelineCacheData",
     "vkGetQueryPoolResults",
     "vkGetCalibratedTimestampsEXT",
 )
