@@ -45,7 +45,7 @@ def device(monkeypatch):
 @pytest.fixture
 def model(device):
     b = builder()
-    with mansard.Model(b.plan(), b.resources()) as opened:
+    with mansard.Model(b.plan(contracts=True), b.resources()) as opened:
         yield opened
 
 

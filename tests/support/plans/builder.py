@@ -14,10 +14,12 @@ from mansard.dtypes import DType
 from mansard.plan.plan import (
     AssertSpec,
     BarrierStep,
+    BindingContract,
     BindingSpec,
     DeviceProgram,
     DispatchStep,
     ExecutableRef,
+    KernelContract,
     Plan,
     Segment,
     TensorSpec,
@@ -93,9 +95,22 @@ class PlanBuilder:
         self.segments[slot].append(Segment(tuple(wait), tuple(spaced)))
         return len(self.segments[slot]) - 1
 
-    def plan(self) -> Plan:
+    def _contract(self, bindings: int, params: int) -> KernelContract:
+        accesses = tuple(BindingContract(self.bytes, writes=n == bindings - 1) for n in range(bindings))
+        return KernelContract(accesses, (self.count,) * params, (1, 1, 1), tuple(range(bindings)))
+
+    def plan(self, *, contracts: bool = False) -> Plan:
+        """``contracts`` gives kernels those that an artifact asks for: they read all of their bindings but
+        the last, which they write."""
         kernels = tuple(
-            ExecutableRef(f"kernels/{name}.bin", FORMAT, "fake", (), ((name, *arity, (1, 1, 1), 0),))
+            ExecutableRef(
+                f"kernels/{name}.bin",
+                FORMAT,
+                "fake",
+                (),
+                ((name, *arity, (1, 1, 1), 0),),
+                (self._contract(*arity),) if contracts else (),
+            )
             for name, arity in ARITY.items()
         )
         devices = tuple(
