@@ -10,6 +10,7 @@ from mansard.artifact.resources import Verify, read_artifact
 from mansard.artifact.signing import Key
 from mansard.hal import DeviceInfo
 from mansard.hal import registry as _registry
+from mansard.hal.native import guarded
 from mansard.runtime.devices.binding import Devices
 from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED
 
@@ -47,8 +48,12 @@ def load(
     """
     plan, resources = read_artifact(path, verify, copy=copy, trusted_keys=trusted_keys)
     model = Model(plan, resources, devices, max_in_flight=max_in_flight, max_queued=max_queued)
-    model.bind()
+    guarded(_close, Model.bind, model)
     return model
+
+
+def _close(model: Model, _: BaseException) -> None:
+    model.close()
 
 
 def devices() -> list[DeviceInfo]:

@@ -12,6 +12,7 @@ from mansard import dims
 from mansard.api.explanation import Explanation
 from mansard.artifact.resources import Resources, write_artifact
 from mansard.errors import InputError, MansardError
+from mansard.hal.service import uninterrupted
 from mansard.plan.plan import Plan, TensorSpec
 from mansard.runtime.calls.stats import Stats
 from mansard.runtime.devices.binding import Devices
@@ -167,19 +168,21 @@ class Model:
 
         Raises TargetMismatchError when a device the model was compiled for is not present.
         """
-        if self._session is None:
-            with self._binding:  # several threads may make the first call
-                if self._session is None:
-                    if self._closed:
-                        raise MansardError("the model is closed")
-                    self._session = Session(
-                        self.plan,
-                        self._resources,
-                        self._devices,
-                        max_in_flight=self._max_in_flight,
-                        max_queued=self._max_queued,
-                    )
-        return self._session
+        return uninterrupted(self._open) if self._session is None else self._session
+
+    def _open(self) -> Session:
+        with self._binding:  # several threads may make the first call
+            if self._session is None:
+                if self._closed:
+                    raise MansardError("the model is closed")
+                self._session = Session(
+                    self.plan,
+                    self._resources,
+                    self._devices,
+                    max_in_flight=self._max_in_flight,
+                    max_queued=self._max_queued,
+                )
+            return self._session
 
     def reset_states(self) -> None:
         """Give every state (such as a KV cache) its initial contents."""

@@ -81,10 +81,17 @@ A record that holds nothing says so by an attribute ``held``, False.
 Raises MansardError when the interpreter is shutting down, where no other thread runs any more."""
 
 
-def settle_guarded_by(accept: Callable[[tuple[Any, ...]], object] | None, completion: int) -> None:
-    """Let the calling thread settle guarded calls: it gets (settle, record, error, acknowledge) by
-    ``accept``, one call into C, after which token 0 is posted to the completion queue. None: nobody does."""
-    _module.guard_settle_by(accept, completion)
+if_free: Callable[[threading.Lock, Callable[[], object]], bool] = _module.if_free
+"""Call a function with a lock held, which is released whatever ends it; False when somebody has the lock."""
+
+
+def settle_guarded_by(accept: Callable[[tuple[Any, ...]], object] | None, thread: int) -> None:
+    """Let a thread, by its `threading.get_ident`, settle guarded calls.
+
+    It gets (settle, record, error, acknowledge) by ``accept``, one call into C, and puts None into the last
+    when it has. Without ``accept`` nobody does.
+    """
+    _module.guard_settle_by(accept, thread)
 
 
 # ---- codes and exceptions ------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from mansard.arguments import boolean
 from mansard.artifact.resources import Resources
 from mansard.errors import InputError
+from mansard.hal.service import uninterrupted
 from mansard.plan.check import check_plan
 from mansard.plan.dataflow import dataflow, expected_times
 from mansard.plan.layout import lay_out
@@ -204,7 +205,7 @@ class Session:
         self._calls.lifecycle.check_open()
         if not any(store.role == "state" for store in self.layout.stores):
             return
-        self._calls.exclusively(self._environment.states.reset)
+        self._calls.exclusively(lambda: uninterrupted(self._environment.states.reset))
 
     def memory(self) -> MemoryLedger:
         """The memory that the session holds now; what only running calls use is not counted."""
@@ -215,6 +216,9 @@ class Session:
     def close(self) -> None:
         """Wait for running calls and free everything but the devices, which other sessions may use."""
         self._calls.close()
+        uninterrupted(self._free)
+
+    def _free(self) -> None:
         self._environment.output_pool.close()
         self._environment.states.close()
         self._environment.constants.close()

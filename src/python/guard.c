@@ -2,16 +2,14 @@
  *
  * CPython runs signal handlers, and raises what they raise, between byte codes: also inside `finally`, `except` and
  * `__exit__`. Here is C, where none run: between the end of the function and the hand-over of its record there is
- * no place for one. The record is settled on the completion thread, where no signal handler runs at all.
+ * no place for one. The record is settled on the service thread, where no signal handler runs at all.
  */
 #include <Python.h>
 #include <dlfcn.h>
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "python/guard.h"
-#include "mansard_core.h"
 
 #define SETTLE_SECONDS 5.0
 
@@ -19,18 +17,17 @@ static PyObject *put;            /* of the inbox: takes (settle, record, error, 
 static PyObject *new_queue;      /* makes the queue that acknowledges */
 static PyObject *empty;          /* the class of its error when the time is up */
 static PyObject *ending;         /* the class of the error of calls in an interpreter that ends */
-static mn_completion *completion;
 static unsigned long settling_thread;
 static int (*is_finalizing)(void);
 
-/* Settle by this thread: it is the completion thread, or there is none. */
+/* Settle by this thread: it is the service thread, or there is none. */
 static void settle_here(PyObject *settle, PyObject *record, PyObject *error) {
     PyObject *result = PyObject_CallFunctionObjArgs(settle, record, error, NULL);
     if (!result) PyErr_WriteUnraisable(settle);
     Py_XDECREF(result);
 }
 
-/* Hand over to the completion thread, and wait until it has settled; false when it was not handed over. An error
+/* Hand over to the service thread, and wait until it has settled; false when it was not handed over. An error
  * that is set then came of a signal that arrived meanwhile. */
 static bool settle_there(PyObject *settle, PyObject *record, PyObject *error) {
     PyObject *acknowledged = PyObject_CallNoArgs(new_queue);
@@ -41,7 +38,6 @@ static bool settle_there(PyObject *settle, PyObject *record, PyObject *error) {
     Py_XDECREF(accepted);
     Py_XDECREF(item);
     if (handed_over) {
-        mn_completion_post(completion);
         PyObject *done = PyObject_CallMethod(acknowledged, "get", "Od", Py_True, SETTLE_SECONDS);
         if (!done && PyErr_ExceptionMatches(empty)) PyErr_Clear();
         Py_XDECREF(done);
@@ -98,11 +94,10 @@ PyObject *mn_guard_prepare(PyObject *module, PyObject *arguments) {
 PyObject *mn_guard_settle_by(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *accept, *previous = put;
-    unsigned long long handle;
-    if (!PyArg_ParseTuple(arguments, "OK", &accept, &handle)) return NULL;
+    unsigned long thread;
+    if (!PyArg_ParseTuple(arguments, "Ok", &accept, &thread)) return NULL;
     put = accept == Py_None ? NULL : Py_NewRef(accept);
-    completion = (mn_completion *)(uintptr_t)handle;
-    settling_thread = PyThread_get_thread_ident();
+    settling_thread = thread;
     Py_XDECREF(previous);
     Py_RETURN_NONE;
 }
@@ -125,4 +120,23 @@ PyObject *mn_guarded(PyObject *module, PyObject *const *arguments, Py_ssize_t co
     PyObject *result = PyObject_CallFunctionObjArgs(arguments[1], arguments[2], NULL);
     if (!result) settle_failed(arguments[0], arguments[2]);
     return result;
+}
+
+PyObject *mn_if_free(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    (void)module;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "if_free takes a lock and a function");
+        return NULL;
+    }
+    PyObject *taken = PyObject_CallMethod(arguments[0], "acquire", "O", Py_False), *type, *error, *trace;
+    if (!taken || taken == Py_False) return taken;
+    PyObject *result = PyObject_CallNoArgs(arguments[1]);
+    PyErr_Fetch(&type, &error, &trace);
+    PyObject *released = PyObject_CallMethod(arguments[0], "release", NULL);
+    if (!released) PyErr_WriteUnraisable(arguments[0]);
+    Py_XDECREF(released);
+    PyErr_Restore(type, error, trace);
+    if (!result) Py_CLEAR(taken);
+    Py_XDECREF(result);
+    return taken;
 }

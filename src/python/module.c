@@ -9,6 +9,8 @@
 static PyMethodDef methods[] = {
     {"guarded", (PyCFunction)(void (*)(void))mn_guarded, METH_FASTCALL,
      "guarded(settle, function, record): function(record), settled whatever ends it."},
+    {"if_free", (PyCFunction)(void (*)(void))mn_if_free, METH_FASTCALL,
+     "if_free(lock, function): function() with the lock held, unless somebody has it."},
     {"guard_prepare", mn_guard_prepare, METH_VARARGS, "The classes that guarded calls use."},
     {"guard_settle_by", mn_guard_settle_by, METH_VARARGS, "Who settles guarded calls."},
     {NULL, NULL, 0, NULL},

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import faulthandler
 import gc
+import logging
 import random
 import signal
 import sys
@@ -61,7 +62,7 @@ class Signals:
     def _arm(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, self._random.uniform(0.02, 1.98) * PERIOD)
 
-    def storm(self, work: Callable[[], None], seconds: float) -> Counter[str]:
+    def storm(self, work: Callable[[], None], repair: Callable[[], object], seconds: float) -> Counter[str]:
         """Repeat some work until the time is up, interrupted at any point; how often each thing happened."""
         ends: Counter[str] = Counter()
         until = time.monotonic() + seconds
@@ -79,6 +80,7 @@ class Signals:
                 ):
                     raise
                 ends["interrupted"] += 1
+                repair()
             finally:
                 self._on = False
         return ends
@@ -110,6 +112,7 @@ class Subject:
         self.path = Path(tempfile.mkdtemp()) / "model.mansard"
         self.model.save(self.path)
         self._count = 0.0
+        self.loop = asyncio.new_event_loop()
 
     def call(self) -> None:
         """One blocking call."""
@@ -143,7 +146,12 @@ class Subject:
                 with contextlib.suppress(asyncio.CancelledError):
                     assert np.allclose(await call, x @ WEIGHT, rtol=1e-4, atol=1e-4), "a wrong awaited result"
 
-        asyncio.run(main())
+        self.loop.run_until_complete(main())
+
+    def renew_loop(self) -> None:
+        """An event loop that was interrupted anywhere is not used again."""
+        self.loop.close()
+        self.loop = asyncio.new_event_loop()
 
     def load(self) -> None:
         """Load, call and close another model."""
@@ -203,7 +211,9 @@ def resident() -> int:
 
 def main(device: str, seconds: float, seed: int) -> int:
     """Run; the exit status."""
-    faulthandler.dump_traceback_later(seconds * 2 + 120, exit=True)
+    sys.unraisablehook = lambda _: None  # interrupts of destructors
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # calls whose loop was interrupted
+    faulthandler.dump_traceback_later(seconds * 1.5 + 60, exit=True)
     print(f"{device}: {seconds:g} s of signals every {PERIOD * 1e3:g} ms, seed {seed}", flush=True)
     subject, signals = Subject(device, seed), Signals(seed)
     for work in (subject.call, subject.step, subject.chunks, subject.awaited, subject.load):
@@ -214,12 +224,16 @@ def main(device: str, seconds: float, seed: int) -> int:
         for work in (subject.call, subject.step, subject.chunks, subject.awaited, subject.load, subject.call):
             others = (
                 subject.threads(2)
-                if work is subject.call and number % 2
+                if work == subject.call and number % 2
                 else contextlib.nullcontext(Counter[str]())
             )
+            repair = subject.renew_loop if work == subject.awaited else gc.get_count
             with others as ends:
                 total += Counter(
-                    {f"{work.__name__} {k}": n for k, n in signals.storm(work, seconds / rounds / 6).items()}
+                    {
+                        f"{work.__name__} {k}": n
+                        for k, n in signals.storm(work, repair, seconds / rounds / 6).items()
+                    }
                 )
             total += ends
             problems += [f"after {work.__name__}: {each}" for each in subject.check()]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from mansard.errors import CallCancelledError, DeadlineExceededError, MansardError, QueueFullError
 from mansard.hal.native import guarded
+from mansard.hal.service import interruptible, later
 from mansard.runtime.calls.call import Call
 from mansard.runtime.calls.completion import completions
 from mansard.runtime.calls.lifecycle import CallLifecycle
@@ -83,7 +84,10 @@ class AsyncCall:
         return self._lifecycle.needs_recording(self._call) and self._start_on_thread()
 
     def _start_on_thread(self) -> bool:
-        """Start on a new thread: recording takes milliseconds, which would block the calling thread."""
+        """Start on another thread: recording takes milliseconds, which would block the calling thread."""
+        if interruptible():
+            later(self._start)
+            return True
         try:
             threading.Thread(target=self._start, name="mansard recording", daemon=True).start()
         except RuntimeError:  # too many threads, or the interpreter is shutting down
@@ -105,11 +109,12 @@ class AsyncCall:
             if self._error is not None:
                 self._lifecycle.cancellation.withdraw(call, self._error)
         call.token = completions().new_token()
+        call.ending = threading.Lock()
         completions().when(call.context.timelines.finals, self._completed, call.token)
 
     def _completed(self) -> None:
         """Every device is done with the call."""
-        if self._call.abandoned:
+        if self._call.ending is not None and not self._call.ending.acquire(blocking=False):
             return
         with self._lock:
             self._running, self._ended = False, True
@@ -118,7 +123,7 @@ class AsyncCall:
             self._lifecycle.cancellation.discard(self._call, error)
             return
         try:
-            results = guarded(self._lifecycle.recover, self._lifecycle.finish, self._call)
+            results = guarded(self._lifecycle.release_failed, self._lifecycle.finish, self._call)
         except Exception as error:
             self._deliver([], error)
         else:

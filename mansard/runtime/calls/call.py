@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -35,10 +36,12 @@ class Call(PermitHolder):
     """Set when the call starts."""
     holds_context: bool = False
     """Whether the context is in use by the call, and possibly by devices; written together with it."""
-    token: int | None = None
+    started: bool = False
+    """Whether anything of it may have been submitted."""
+    token: int = 0
     """Of an awaited call: the name of the wait for its end (`Completions.when`)."""
-    abandoned: bool = False
-    """Whether it was handed over to end in the background (`Cancellation`), which alone releases it then."""
+    ending: threading.Lock | None = None
+    """Of an awaited call: taken by the one who ends it, its completion or whoever cleans up after it."""
     submitted: float = 0.0
     """When it was submitted (`time.perf_counter`)."""
     copies: CopyCounts = _NO_COPIES

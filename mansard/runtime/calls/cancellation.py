@@ -37,12 +37,13 @@ class Cancellation:
     def abandon(self, call: Call, error: BaseException) -> None:
         """Let a call that ended with ``error``, at any point since it has its context, end in the background.
 
-        Only on the completion thread. The call is withdrawn, unless ``error`` is a timeout. Its context may
+        Only on the service thread. The call is withdrawn, unless ``error`` is a timeout. Its context may
         be in any state where the error is foreign, as that of a signal handler, and is then not used again.
         """
-        call.abandoned = True
-        if call.token is not None:
-            completions().forget(call.token)
+        completions().forget(call.token)
+        if not call.started:
+            self.discard(call, CallCancelledError("the call was interrupted before it began"))
+            return
         if isinstance(error, DeadlineExceededError | CallCancelledError | WaitTimeoutError):
             reason: MansardError = error
         else:

@@ -11,7 +11,6 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mansard.errors import MansardError, OutOfMemoryError
 from mansard.hal import Point, core_abi, native
@@ -40,7 +39,7 @@ class Completions:
         self._tokens = itertools.count(1)
         """Token 0 is for what was put in the inbox."""
         self._lock = threading.Lock()
-        self._inbox: queue.SimpleQueue[Callback | tuple[Any, ...]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Callback] = queue.SimpleQueue()
         # A daemon that sleeps in the native core: nothing has to stop it at exit.
         threading.Thread(target=self._run, name="mansard completions", daemon=True).start()
 
@@ -91,7 +90,6 @@ class Completions:
             self._watches.pop(token, None)
 
     def _run(self) -> None:
-        native.settle_guarded_by(self._inbox.put, self._handle)
         tokens = (ctypes.c_uint64 * _MAX_TOKENS)()
         count = ctypes.c_uint32()
         while True:
@@ -109,18 +107,11 @@ class Completions:
     def _empty_inbox(self) -> None:
         while True:
             try:
-                item = self._inbox.get_nowait()
+                callback = self._inbox.get_nowait()
             except queue.Empty:
                 return
-            if not isinstance(item, tuple):
-                _call(item)
-                continue
-            settle, record, error, acknowledged = item
-            try:
-                _call(functools.partial(settle, record, error))
-            finally:
-                acknowledged.put(None)
-            del item, settle, record, error, acknowledged  # until the next item comes
+            _call(callback)
+            del callback  # until the next one comes
 
     def _delivered(self, token: int) -> None:
         with self._lock:
@@ -158,7 +149,6 @@ def _restart() -> None:
     global process  # noqa: PLW0603
     process = object()
     completions.cache_clear()
-    native.settle_guarded_by(None, 0)
 
 
 os.register_at_fork(after_in_child=_restart)

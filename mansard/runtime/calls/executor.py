@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from mansard.errors import CallCancelledError, InputError, QueueFullError
 from mansard.hal import ProfileRow
 from mansard.hal.native import guarded
+from mansard.hal.service import uninterrupted
 from mansard.runtime.calls.admission import Admission, ExclusiveAdmission
 from mansard.runtime.calls.async_call import AsyncCall
 from mansard.runtime.calls.call import Call
@@ -153,7 +155,7 @@ class CallExecutor:
         May be called again, also after an interrupt.
         """
         if self.lifecycle.close():
-            self.exclusively(self._free)
+            self.exclusively(functools.partial(uninterrupted, self._free))
 
     def _free(self) -> None:
         self.lifecycle.free_idle_contexts()

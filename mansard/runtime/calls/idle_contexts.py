@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Sequence
 from typing import Protocol
 
+from mansard.hal.service import uninterrupted
 from mansard.runtime.execution.context import Context
 
 MAX_IDLE_BYTES = 256 << 20
@@ -66,8 +68,8 @@ class IdleContexts:
                 return  # one is always kept
             keep = self._count_to_keep()
             surplus, self._idle = self._idle[:-keep], self._idle[-keep:]
-        for _, oldest in surplus:
-            oldest.close()
+        if surplus:
+            uninterrupted(lambda: _close(surplus))
 
     def _count_to_keep(self) -> int:
         """How many of the most recently used contexts stay; at least one."""
@@ -80,11 +82,15 @@ class IdleContexts:
         """Close every idle context; returns how many there were."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for _, context in idle:
-            context.close()
+        _close(idle)
         return len(idle)
 
     def contexts(self) -> list[Context]:
         """The idle contexts, for reports."""
         with self._lock:
             return [context for _, context in self._idle]
+
+
+def _close(entries: Sequence[tuple[ShapeKey, Context]]) -> None:
+    for _, context in entries:
+        context.close()

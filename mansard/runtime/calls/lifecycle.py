@@ -5,6 +5,7 @@ Blocking calls (`executor`), awaited ones (`async_call`) and chunks (`chunked_ru
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from mansard.errors import (
     QueueFullError,
     WaitTimeoutError,
 )
+from mansard.hal.service import service, uninterrupted
 from mansard.runtime.calls import completion
 from mansard.runtime.calls.admission import Admission
 from mansard.runtime.calls.call import Call
@@ -51,7 +53,8 @@ class CallLifecycle:
         self._idle, self._idle_profiled = IdleContexts(max_idle), IdleContexts(1)
         self._closed = False
         self._process = completion.process
-        completion.completions()  # settles calls that fail
+        service()
+        completion.completions()
 
     @property
     def permits(self) -> int:
@@ -99,7 +102,7 @@ class CallLifecycle:
         self._acquire_context(call)
         if call.priority != call.context.priority:
             call.context.priority = call.priority
-        call.submitted = time.perf_counter()
+        call.submitted, call.started = time.perf_counter(), True
         call.context.start(call.inputs.arrays, into=call.into)
 
     def wait(self, call: Call) -> None:
@@ -135,8 +138,14 @@ class CallLifecycle:
     def recover(self, call: Call, error: BaseException) -> None:
         """Give back what a call has got that ended with ``error`` anywhere in the steps above.
 
-        Runs on the completion thread (`mansard.hal.native.guarded`), so nothing interrupts it.
+        Runs on the service thread (`mansard.hal.native.guarded`), so nothing interrupts it.
         """
+        if call.ending is not None and not call.ending.acquire(blocking=False):
+            return  # it has completed all the same, and is released as such
+        self.release_failed(call, error)
+
+    def release_failed(self, call: Call, error: BaseException) -> None:
+        """`recover` for the one who ends the call."""
         if call.holds_context:
             self.cancellation.abandon(call, error)
         else:
@@ -149,7 +158,7 @@ class CallLifecycle:
 
     def free_idle_contexts(self) -> int:
         """Close the idle contexts; returns how many there were."""
-        return self._idle.clear() + self._idle_profiled.clear()
+        return uninterrupted(lambda: self._idle.clear() + self._idle_profiled.clear())
 
     def close(self) -> bool:
         """Refuse later calls; returns whether those that run can be waited for."""
@@ -184,11 +193,14 @@ class CallLifecycle:
 
     def _reserve_context(self, call: Call) -> None:
         if not call.holds_context and not call.idle.take(call):
-            profile = call.profile or self.shares.active
-            context = Context(self.environment, call.inputs.dims, profile=profile)
-            call.context, call.holds_context = context, True
-            self.counter.count_context()
+            uninterrupted(functools.partial(self._record, call))
         call.context.reserve()
+
+    def _record(self, call: Call) -> None:
+        profile = call.profile or self.shares.active
+        context = Context(self.environment, call.inputs.dims, profile=profile)
+        call.context, call.holds_context = context, True
+        self.counter.count_context()
 
     def _count(self, call: Call) -> None:
         call.copies = call.context.copy_counts().plus_host(*call.inputs.copied)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mansard.hal import Point, ProfileRow
+from mansard.hal.service import uninterrupted
 from mansard.runtime.calls.admission import Admission
 from mansard.runtime.calls.completion import completions
 from mansard.runtime.execution.context import Context
@@ -56,7 +57,7 @@ class TimedRuns:
         """Every request, in order of submission. Raises the first error, when all in flight have ended."""
         contexts: list[Context] = []
         try:
-            contexts.extend(self._record() for _ in range(min(in_flight, requests)))
+            contexts.extend(uninterrupted(self._record) for _ in range(min(in_flight, requests)))
         except BaseException:
             for context in contexts:
                 context.close()

@@ -12,6 +12,7 @@ memory, only a fraction of the machine's memory is lent at all.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import threading
@@ -22,7 +23,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from mansard.errors import DeviceError, OutOfMemoryError
-from mansard.hal import Buffer, MemoryKind
+from mansard.hal import Buffer, MemoryKind, native
+from mansard.hal.service import uninterrupted
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.host_copy import Bytes
 from mansard.runtime.memory.host_pages import map_pages, physical_memory
@@ -103,15 +105,20 @@ class OutputPool:
             block = max(fitting[::-1], key=lambda b: b.buffers.keys() >= {*slots}, default=None)
             if block is not None:
                 self._idle.remove(block)
+        if block is None or not block.buffers.keys() >= {*slots}:
+            block = uninterrupted(functools.partial(self._imported, block, size, slots))
+        with self._lock:
+            self._in_use.add(block)
+            self._peak = max(self._peak, sum(each.size for each in self._in_use if each.buffers))
+        return block
+
+    def _imported(self, block: OutputBlock | None, size: int, slots: Collection[int]) -> OutputBlock:
         block = block or OutputBlock(map_pages(-(-size // _GRANULARITY) * _GRANULARITY))
         try:
             self._import(block, slots)
         except DeviceError:
             block.close()
             block = self._allocate_on_device(block.size, slots)
-        with self._lock:
-            self._in_use.add(block)
-            self._peak = max(self._peak, sum(each.size for each in self._in_use if each.buffers))
         return block
 
     def release(self, block: OutputBlock) -> None:
@@ -186,11 +193,7 @@ class OutputPool:
 
     def _collect_unimported(self) -> None:
         """Collect blocks that no device has imported, which may be many, as soon as an array is freed."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._collect(imported=False)
-            finally:
-                self._lock.release()
+        native.if_free(self._lock, functools.partial(self._collect, imported=False))
 
     def _trim(self, blocks: list[OutputBlock], limit: int) -> None:
         """Drop the oldest of some idle blocks until the others have no more than ``limit`` bytes."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from mansard.errors import OutOfMemoryError
 from mansard.hal import Buffer, MemoryKind
+from mansard.hal.service import uninterrupted
 from mansard.plan.arena import ArenaLayout, LiveRange, plan_arena
 from mansard.plan.memory_uses import ACTIVATIONS
 from mansard.plan.stores import Store
@@ -77,11 +78,18 @@ class Workspaces:
                 fits = each.user is None and each.slot == plan.slot and each.buffer.size >= plan.arena.size
                 if fits and (best is None or each.buffer.size < best.buffer.size):
                     best = each
-            if best is None:
-                best = self._allocate(plan)
-                self._all += [best]
-            into[plan.slot] = best
-            best.user = into
+            if best is not None:
+                into[plan.slot] = best
+                best.user = into
+                return
+        uninterrupted(lambda: self._add(plan, into))
+
+    def _add(self, plan: WorkspacePlan, into: dict[int, Workspace]) -> None:
+        with self._lock:
+            workspace = self._allocate(plan)
+            workspace.user = into
+            self._all += [workspace]
+            into[plan.slot] = workspace
 
     def release(self, held: dict[int, Workspace]) -> None:
         """Return the workspaces that `acquire` put in a record. Can be called again after an interrupt."""

@@ -14,6 +14,7 @@ from mansard.drivers.vulkan.memory.free_list import FreeList
 from mansard.drivers.vulkan.memory.sparse import SparseBinder
 from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.hal.buffer import MemoryKind
+from mansard.hal.service import interruptible, later
 
 ALIGNMENT = 256
 SMALL = 64 * 1024
@@ -75,11 +76,17 @@ class Allocator:
         what cannot be freed at once waits for the next call.
         """
         self._released.append((allocation, offset, size))
-        if self._lock.acquire(blocking=False):
+        if interruptible():
+            later(self._free_now)
+        elif self._lock.acquire(blocking=False):
             try:
                 self._free_released()
             finally:
                 self._lock.release()
+
+    def _free_now(self) -> None:
+        with self._lock:
+            self._free_released()
 
     def close(self) -> None:
         """Free everything, also what is still referenced."""

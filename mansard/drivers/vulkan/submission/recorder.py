@@ -21,6 +21,7 @@ from mansard.errors import DeviceError
 from mansard.hal.buffer import MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.device import CommandBuffer, ProfileRow
+from mansard.hal.service import interruptible, later
 
 
 class VulkanCommandBuffer(CommandBuffer):
@@ -168,11 +169,17 @@ class CommandRecorder:
     def release(self, handle: int) -> None:
         """Free a command buffer; also called by the garbage collector, so it never waits for the lock."""
         self._released.append(handle)
-        if self._lock.acquire(blocking=False):
+        if interruptible():
+            later(self._free_now)
+        elif self._lock.acquire(blocking=False):
             try:
                 self._free_released()
             finally:
                 self._lock.release()
+
+    def _free_now(self) -> None:
+        with self._lock:
+            self._free_released()
 
     def close(self) -> None:
         """Free everything. Nothing may be in flight."""
