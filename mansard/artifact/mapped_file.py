@@ -26,6 +26,8 @@ def as_path(path: object) -> Path:
     try:
         text = os.fsdecode(path)  # type: ignore[arg-type]  # a TypeError is what is asked for
     except Exception:  # also of the object's own __fspath__
+        if isinstance(path, str | Path):
+            raise  # of a signal handler
         raise ArtifactError(
             f"{shown(path)} is a {type(path).__name__}, not the path of a file (a str or os.PathLike)"
         ) from None

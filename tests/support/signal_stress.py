@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -73,17 +73,22 @@ class Signals:
                 while time.monotonic() < until:
                     work()
                     ends["completed"] += 1
-            except (Interrupted, KeyboardInterrupt, RuntimeError) as error:
+            except (Exception, KeyboardInterrupt) as error:
                 self._on = False
-                if isinstance(error, RuntimeError) and not isinstance(
-                    error.__context__, Interrupted | KeyboardInterrupt
-                ):
+                if not came_of_signal(error):
                     raise
                 ends["interrupted"] += 1
                 repair()
             finally:
                 self._on = False
         return ends
+
+
+def came_of_signal(error: BaseException | None) -> bool:
+    """Whether an error is an interrupt, or what other libraries made of one."""
+    while error is not None and not isinstance(error, Interrupted | KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def product() -> Graph:
@@ -211,7 +216,7 @@ def resident() -> int:
 
 def main(device: str, seconds: float, seed: int) -> int:
     """Run; the exit status."""
-    sys.unraisablehook = lambda _: None  # interrupts of destructors
+    sys.unraisablehook = deque(maxlen=0).append  # interrupts of destructors; C, so not interrupted itself
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # calls whose loop was interrupted
     faulthandler.dump_traceback_later(seconds * 1.5 + 60, exit=True)
     print(f"{device}: {seconds:g} s of signals every {PERIOD * 1e3:g} ms, seed {seed}", flush=True)
