@@ -40,23 +40,29 @@ class Outputs(nn.Module):
 
 
 def differences(
-    expected: torch.Tensor, actual: torch.Tensor, inputs: torch.Tensor, *, zero_signs: bool = True
+    expected: torch.Tensor,
+    actual: torch.Tensor,
+    inputs: torch.Tensor,
+    *,
+    zero_signs: bool = True,
+    subnormals: bool = True,
 ) -> list[str]:
-    """Where a result is another one: NaN for NaN, infinity for infinity, zero for zero of its sign, and the
-    rest within a few units in the last place of the type, or within a subnormal."""
+    """Where a result is another one: NaN for NaN, infinity for infinity, zero for zero, of its sign where
+    ``zero_signs`` says so, and the rest within a few units in the last place of the type. Without
+    ``subnormals`` the smallest numbers agree with zero."""
     if expected.dtype is not actual.dtype or expected.shape != actual.shape:
         return [f"{actual.dtype}{tuple(actual.shape)} for {expected.dtype}{tuple(expected.shape)}"]
     found = []
     for i, (want, have) in enumerate(
         zip(expected.flatten().tolist(), actual.flatten().tolist(), strict=True)
     ):
-        if not _agree(want, have, expected.dtype, zero_signs=zero_signs):
+        if not _agree(want, have, expected.dtype, zero_signs=zero_signs, subnormals=subnormals):
             place = inputs[i].item() if expected.shape == inputs.shape else i
             found.append(f"at {place}: {have} for {want}")
     return found
 
 
-def _agree(want: Any, have: Any, dtype: torch.dtype, *, zero_signs: bool) -> bool:
+def _agree(want: Any, have: Any, dtype: torch.dtype, *, zero_signs: bool, subnormals: bool) -> bool:
     if not dtype.is_floating_point:
         return bool(want == have)
     if want != want or have != have:
@@ -66,4 +72,5 @@ def _agree(want: Any, have: Any, dtype: torch.dtype, *, zero_signs: bool) -> boo
     if math.isinf(want) or math.isinf(have):
         return False
     info = torch.finfo(dtype)
-    return bool(abs(want - have) <= _TOLERANCE[dtype] * abs(want) + 2 * info.smallest_normal * info.eps)
+    least = 2 * info.smallest_normal * (info.eps if subnormals else 1)
+    return bool(abs(want - have) <= _TOLERANCE[dtype] * abs(want) + least)

@@ -23,8 +23,8 @@ _EXPM1_RANGE = {DType.F32: (-18.0, 89.0), DType.F64: (-40.0, 710.0)}
 _EXP2_RANGE = {DType.F32: (-152.0, 130.0), DType.F64: (-1080.0, 1030.0)}
 # tanh(x) rounds to 1 beyond.
 _TANH_LIMIT = {DType.F32: 10.0, DType.F64: 20.0}
-# erf(x) rounds to 1 in f32 beyond.
-_ERF_LIMIT = 3.921875
+# erf(x) rounds to 1 in f32 beyond 3.92; here the quotient is above 1 by more than it may be rounded down.
+_ERF_LIMIT = 4.0625
 
 
 def clamp(b: KernelBuilder, x: KValue, low: float, high: float) -> KValue:

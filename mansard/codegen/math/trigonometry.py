@@ -22,6 +22,7 @@ def _sin_cos(b: KernelBuilder, x: KValue) -> tuple[KValue, KValue, KValue]:
     r, quadrant = reduce_angle(b, x)
     z = b.mul(r, r)
     sine = b.fma(b.mul(r, z), polynomial(b, table.SIN[x.type.dtype], z), r)
+    sine = b.select(b.compare("eq", r, lit(b, x, 0.0)), r, sine)  # the sum of two zeros loses the sign
     # 1 - z/2 in two parts: what rounding it loses is an ulp of a cosine below 1.
     one, half = lit(b, x, 1.0), b.mul(z, lit(b, x, 0.5))
     start = b.exact("sub", one, half)

@@ -41,9 +41,45 @@ def emit_arithmetic(f: KernelEmitter, inst: Inst) -> None:
     """add, sub, mul, div, and, or, xor or shl."""
     type_ = result_type(inst)
     left, right = (f.id(a) for a in inst.args)
+    with_zero = _with_literal_zero(f, inst)
+    if with_zero is not None:
+        f.bind(inst.result, with_zero)
+        return
     f.bind(inst.result, binary(f, inst.op, type_, left, right, exact=bool(inst.attrs.get("exact"))))
     if inst.op == "add" and inst.result is not None and type_.dtype in (DType.I32, DType.I64):
         f.set_sum(inst.result, *inst.args)
+
+
+def _with_literal_zero(f: KernelEmitter, inst: Inst) -> Id | None:
+    """A product with a literal zero, or a quotient of one, by selects; None for any other arithmetic.
+
+    Of an fma it is the product.
+
+    Drivers shorten both to 0, also where the operand is NaN, or infinite, or the divisor zero: Mesa's
+    llvmpipe does so whatever the module asks to preserve.
+    """
+    left, right = (f.constant(a) for a in inst.args[:2])
+    if not result_type(inst).dtype.is_float:
+        return None
+    if left == 0 and inst.op in ("mul", "div", "fma"):
+        return _zero_by(f, inst.op, float(left), inst.args[1])
+    if right == 0 and inst.op in ("mul", "fma"):
+        return _zero_by(f, inst.op, float(right), inst.args[0])
+    return None
+
+
+def _zero_by(f: KernelEmitter, op: str, zero: float, x: KValue) -> Id:
+    """``zero * x``, or ``zero / x`` where ``op`` is "div"."""
+    b, type_ = f.expansion(), x.type
+    magnitude, none = b.unary("abs", x), b.const(0.0, type_.dtype, type_.lanes)
+    signed = rounding.copysign(b, none, x)
+    if math.copysign(1.0, zero) < 0:
+        signed = b.unary("neg", signed)
+    if op != "div":
+        regular = b.compare("lt", magnitude, b.const(math.inf, type_.dtype, type_.lanes))
+    else:
+        regular = b.compare("gt", magnitude, none)
+    return f.inline(b, b.select(regular, signed, b.const(math.nan, type_.dtype, type_.lanes)))
 
 
 def binary(f: KernelEmitter, op: str, type_: KType, left: Id, right: Id, *, exact: bool = False) -> Id:
@@ -167,6 +203,10 @@ def emit_minmax(f: KernelEmitter, inst: Inst) -> None:
 
 def emit_fma(f: KernelEmitter, inst: Inst) -> None:
     """One Fma, or a product and a sum."""
+    product = _with_literal_zero(f, inst)
+    if product is not None:
+        f.bind(inst.result, binary(f, "add", result_type(inst), product, f.id(inst.args[2])))
+        return
     if inst.attrs.get("exact"):
         # A decoration on Fma is not seen by every driver; on the two steps it is.
         a, b, c = (f.id(arg) for arg in inst.args)

@@ -40,16 +40,19 @@ class Module:
         self._globals: list[Instruction] = []
         self._known: dict[_Key, Id] = {}
         self._interface: list[Id] = []
+        self._preserved: set[int] = set()
         self.functions: list[Instruction] = []
         """Whole functions that the entry point uses."""
         self.glsl = self.id()
 
-    def preserve_nan(self) -> None:
-        """Forbid drivers to drop NaN, infinities or the sign of zero in f32 arithmetic.
+    def preserve_nan(self, bits: int = 32) -> None:
+        """Forbid drivers to drop NaN, infinities or the sign of zero in arithmetic of so many bits, if any.
 
         Without it a driver may turn ``a < b ? a : b`` into a minimum that ignores NaN, and NVIDIA's does.
         """
-        self.capabilities.add("SignedZeroInfNanPreserve")
+        self._preserved.add(bits)
+        if bits == 32:
+            self.capabilities.add("SignedZeroInfNanPreserve")
 
     def bytes_of(self, type_: Id) -> int:
         """The size of a number or a vector of numbers in memory."""
@@ -169,13 +172,17 @@ class Module:
         """Every instruction of the module, in the order the specification asks for."""
         void = self.declare("OpTypeVoid", None)
         signature = self.declare("OpTypeFunction", None, void)
+        preserved = {bits for bits in self._preserved if bits == 32 or f"Float{bits}" in self.capabilities}
+        if preserved:
+            self.capabilities.add("SignedZeroInfNanPreserve")
         capabilities = [
             Instruction("OpCapability", None, None, (CAPABILITIES[c],))
             for c in sorted(self.capabilities & CAPABILITIES.keys())
         ]
-        modes = []
-        if "SignedZeroInfNanPreserve" in self.capabilities:
-            modes.append(Instruction("OpExecutionMode", None, None, (main, PRESERVE_NAN, 32)))
+        modes = [
+            Instruction("OpExecutionMode", None, None, (main, PRESERVE_NAN, bits))
+            for bits in sorted(preserved)
+        ]
         model = VULKAN if "VulkanMemoryModel" in self.capabilities else GLSL450
         addressing = PHYSICAL_64 if "PhysicalStorageBufferAddresses" in self.capabilities else LOGICAL
         return [

@@ -161,7 +161,12 @@ def _module(kernel: Kernel, target: KernelTarget, abi: str) -> ShaderModule:
     emitter = KernelEmitter(kernel, descriptors=abi == DESCRIPTORS)
     if "nan_preserve" in target.features:
         emitter.module.preserve_nan()
+    preserve_f64 = {"nan_preserve", "nan_preserve_f64"} <= target.features
+    if preserve_f64:
+        emitter.module.preserve_nan(64)
     instructions = emitter.emit()
+    if preserve_f64 and "Float64" in emitter.module.capabilities:
+        emitter.needs.add("nan_preserve_f64")
     requires = emitter.requires()
     sizes = {*target.subgroup, *target.with_one_subgroup_size().subgroup}
     named = {*target.features, *(f"{SUBGROUP_SIZE}{size}" for size in sizes)}

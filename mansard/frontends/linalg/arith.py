@@ -1,8 +1,7 @@
 """Conversion of scalar ops of the ``arith`` and ``math`` dialects to scalar trees, by tables.
 
 Differences from MLIR, all where MLIR's result is undefined: conversions of floats to integers saturate;
-shifts and divisions are total. Fast-math flags are ignored. ``maxnumf`` in a reduction is taken as a maximum
-that propagates NaN.
+shifts and divisions are total. Fast-math flags are ignored.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mansard.dtypes import DType
+from mansard.frontends.linalg.reduction import without_nan
 from mansard.frontends.linalg.scalars import Space, as_dim
 from mansard.frontends.linalg.values import Out
 from mansard.ir.scalar import Const, Scalar
@@ -198,9 +198,11 @@ def _number_extreme(name: str) -> Rule:
 
     def rule(space: Space, op: Any, args: list[Scalar], dtype: DType) -> Scalar:
         a, b = args
-        both = space.binary(name, a, b)
         if any(isinstance(x, Out) for x in args):
-            return both
+            # A running extreme, which is NaN only where a reduction begins with NaN.
+            a, b = (x if isinstance(x, Out) else without_nan(name, x) for x in args)
+            return space.binary(name, a, b)
+        both = space.binary(name, a, b)
         if isinstance(b, Const) and b.value == b.value:
             return space.select(space.unary("isnan", a), b, both)
         inner = space.select(space.unary("isnan", b), a, both)
@@ -270,22 +272,31 @@ def _isfinite(space: Space, op: Any, args: list[Scalar], dtype: DType) -> Scalar
 
 
 def _asinh(space: Space, op: Any, args: list[Scalar], dtype: DType) -> Scalar:
-    """``sign(x) * log1p(|x| + x^2 / (1 + sqrt(1 + x^2)))``, accurate near 0."""
+    """``sign(x) * log1p(|x| + x^2 / (1 + sqrt(1 + x^2)))``, accurate near 0; ``log(2 * |x|)`` where the
+    square may overflow."""
     x = space.unary("abs", args[0])
     square = space.binary("mul", x, x)
     one = Const(1.0, dtype)
     root = space.unary("sqrt", space.binary("add", square, one))
     small = space.binary("div", square, space.binary("add", one, root))
-    return space.binary(
-        "mul", space.unary("sign", args[0]), space.unary("log1p", space.binary("add", x, small))
-    )
+    near = space.unary("log1p", space.binary("add", x, small))
+    return space.binary("mul", space.unary("sign", args[0]), _log_of_double(space, x, near))
+
+
+def _log_of_double(space: Space, x: Scalar, near: Scalar) -> Scalar:
+    """``log(2x)`` for ``x`` above 2**15 in f16 and 2**30 in wider types, where asinh and acosh round to it;
+    ``near`` for others and NaN."""
+    large = space.binary("add", space.unary("log", x), Const(math.log(2.0), x.dtype))
+    limit = 2.0**15 if x.dtype is DType.F16 else 2.0**30
+    return space.select(space.compare("gt", x, Const(limit, x.dtype)), large, near)
 
 
 def _acosh(space: Space, op: Any, args: list[Scalar], dtype: DType) -> Scalar:
+    """``log1p(x - 1 + sqrt(x - 1) * sqrt(x + 1))``, accurate near 1; NaN below."""
     x, one = args[0], Const(1.0, dtype)
     below, above = space.binary("sub", x, one), space.binary("add", x, one)
     root = space.binary("mul", space.unary("sqrt", below), space.unary("sqrt", above))
-    return space.unary("log", space.binary("add", x, root))
+    return _log_of_double(space, x, space.unary("log1p", space.binary("add", below, root)))
 
 
 def _atanh(space: Space, op: Any, args: list[Scalar], dtype: DType) -> Scalar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -94,8 +95,18 @@ def _extreme(tree: Apply, k: int) -> Reduction | None:
         op = _direction(condition, x, k)
         if op is not None:
             op = op if chosen_when else _NEGATED[op]
-            return Reduction("max" if op in _LARGER else "min", x)
+            combiner = "max" if op in _LARGER else "min"
+            ordered = chosen_when and isinstance(condition, Apply) and condition.op != "not"
+            return Reduction(combiner, without_nan(combiner, x) if ordered else x)
     return None
+
+
+def without_nan(combiner: str, x: Scalar) -> Scalar:
+    """``x``, or what a minimum or maximum ignores where ``x`` is NaN, as an ordered comparison does."""
+    if not x.dtype.is_float:
+        return x
+    neutral = Const(-math.inf if combiner == "max" else math.inf, x.dtype)
+    return HOST.select(HOST.unary("isnan", x), neutral, x)
 
 
 def _direction(condition: Scalar, x: Scalar, k: int) -> str | None:

@@ -45,6 +45,8 @@ def elementwise_rules() -> dict[Any, Rule]:
         aten.signbit.default: _signbit,
         aten.copysign.Tensor: lambda a, b: torch.where(_signbit(b), -a.abs(), a.abs()),
         aten.hypot.default: _hypot,
+        aten.logaddexp.default: _log_add_exp,
+        aten.logaddexp2.default: _log_add_exp2,
         aten.fmod.Tensor: _fmod,
         aten.fmod.Scalar: _fmod,
         aten.div.Tensor_mode: _div,
@@ -181,12 +183,30 @@ def _signbit(x: torch.Tensor) -> torch.Tensor:
 def _hypot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The larger side is factored out, so that no square overflows or vanishes; an infinite side wins over
     NaN."""
+    dtype = _common(a, b)
     a, b = (_wide(x).abs() for x in _floats(a, b))
     large, small = torch.maximum(a, b), torch.minimum(a, b)
     ratio = small / large
     length = large * torch.sqrt(1 + ratio * ratio)
     length = torch.where(large == 0, large, length)
-    return torch.where((a == math.inf) | (b == math.inf), math.inf, length)
+    return torch.where((a == math.inf) | (b == math.inf), math.inf, length).to(dtype)
+
+
+def _log_add_exp(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """From the larger operand, so that nothing overflows; equal infinities are the result."""
+    dtype = _common(a, b)
+    a, b = (_wide(x) for x in _floats(a, b))
+    large = torch.maximum(a, b)
+    total = large + torch.log1p(torch.exp(-(a - b).abs()))
+    return torch.where((a == b) & (a.abs() == math.inf), large, total).to(dtype)
+
+
+def _log_add_exp2(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    dtype = _common(a, b)
+    a, b = (_wide(x) for x in _floats(a, b))
+    large = torch.maximum(a, b)
+    total = large + torch.log1p(torch.exp2(-(a - b).abs())) * (1 / math.log(2))
+    return torch.where((a == b) & (a.abs() == math.inf), large, total).to(dtype)
 
 
 def _fmod(x: torch.Tensor, y: Any) -> Any:

@@ -52,6 +52,8 @@ def rewrite(graph: torch.fx.Graph) -> None:
             _view_by_groups(graph, node)
         elif _packet(node.target) in _CONVERSIONS and _to_unsigned(node):
             _convert_by_integers(graph, node)
+        elif _packet(node.target) in _CONVERSIONS and _value(node).dtype is torch.float8_e4m3fn:
+            _saturate(graph, node)
         elif _packet(node.target) not in _MOVES and any(_is_widened(node, x) for x in node.all_input_nodes):
             _widen_bytes(graph, node)
 
@@ -105,6 +107,23 @@ def _convert_by_integers(graph: torch.fx.Graph, node: Any) -> None:
         convert = torch.ops.prims.convert_element_type.default
         whole = Inserter(graph, node).call(convert, node.all_input_nodes[0], torch.int32)
     node.replace_input_with(node.all_input_nodes[0], whole)
+
+
+def _saturate(graph: torch.fx.Graph, node: Any) -> None:
+    """Clamp what becomes float8_e4m3fn, as PyTorch does: MLIR makes NaN of what the type cannot hold."""
+    top = torch.finfo(torch.float8_e4m3fn).max
+    (source,) = node.all_input_nodes
+    with graph.inserting_before(node):
+        inserter = _Inserter(graph, node)
+        clamped = source
+        if not _value(source).dtype.is_floating_point:
+            convert = torch.ops.prims.convert_element_type.default
+            clamped = inserter.call(convert, clamped, torch.float32)
+        for bound, beyond in ((-top, aten.lt.Tensor), (top, aten.gt.Tensor)):
+            limit = inserter.call(aten.full_like.default, clamped, bound)
+            mask = inserter.call(beyond, clamped, limit)
+            clamped = inserter.call(aten.where.self, mask, limit, clamped)
+    node.replace_input_with(source, clamped)
 
 
 def _widen_bytes(graph: torch.fx.Graph, node: Any) -> None:

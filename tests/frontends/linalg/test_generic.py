@@ -92,6 +92,45 @@ def test_a_constant_zero_in_the_output_map_is_a_kept_dim() -> None:
     np.testing.assert_allclose(run(graph, a)[0], a.sum(1, keepdims=True), rtol=1e-6)
 
 
+def reduction(body: str, start: str) -> str:
+    """A function that reduces the rows of a 3x7 tensor by a body of ``%x`` and the running ``%y``."""
+    return function(
+        "%a: tensor<3x7xf32>",
+        "tensor<3xf32>",
+        f"""
+        %z0 = arith.constant dense<{start}> : tensor<3xf32>
+        %r = linalg.generic {{indexing_maps = [#in, #out], iterator_types = ["parallel", "reduction"]}}
+            ins(%a : tensor<3x7xf32>) outs(%z0 : tensor<3xf32>) {{
+        ^bb0(%x: f32, %y: f32):
+          {body}
+          linalg.yield %s : f32
+        }} -> tensor<3xf32>
+        return %r : tensor<3xf32>""",
+        "#in = affine_map<(d0, d1) -> (d0, d1)>\n#out = affine_map<(d0, d1) -> (d0)>",
+    )
+
+
+IGNORING_NAN = {
+    "maxnumf": ("%s = arith.maxnumf %x, %y : f32", -np.inf, np.fmax),
+    "minnumf": ("%s = arith.minnumf %y, %x : f32", np.inf, np.fmin),
+    "ordered maximum": (
+        "%c = arith.cmpf ogt, %x, %y : f32\n%s = arith.select %c, %x, %y : f32", -np.inf, np.fmax),
+    "ordered minimum": (
+        "%c = arith.cmpf ogt, %y, %x : f32\n%s = arith.select %c, %x, %y : f32", np.inf, np.fmin),
+    "maximumf": ("%s = arith.maximumf %x, %y : f32", -np.inf, np.maximum),
+    "minimumf": ("%s = arith.minimumf %x, %y : f32", np.inf, np.minimum),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", IGNORING_NAN)
+def test_extremes_ignore_or_give_nan_as_they_say(case: str) -> None:
+    body, start, meaning = IGNORING_NAN[case]
+    graph = import_mlir(reduction(body, "0x7F800000" if start > 0 else "0xFF800000"))
+    a = floats(3, 7)
+    a[0, 2] = a[1, 0] = a[1, 6] = np.nan
+    np.testing.assert_array_equal(run(graph, a)[0], meaning.reduce(a, axis=1))
+
+
 REDUCTIONS = {
     "maximum by select": (
         "%c = arith.cmpf ogt, %x, %y : f32\n%s = arith.select %c, %x, %y : f32", -np.inf, "max"),
@@ -118,22 +157,7 @@ REDUCTIONS = {
 def test_reductions_are_recognised(case: str) -> None:
     body, start, expected = REDUCTIONS[case]
     literal = {np.inf: "0x7F800000", -np.inf: "0xFF800000"}.get(start, repr(start))
-    graph = import_mlir(
-        function(
-            "%a: tensor<3x7xf32>",
-            "tensor<3xf32>",
-            f"""
-            %z0 = arith.constant dense<{literal}> : tensor<3xf32>
-            %r = linalg.generic {{indexing_maps = [#in, #out], iterator_types = ["parallel", "reduction"]}}
-                ins(%a : tensor<3x7xf32>) outs(%z0 : tensor<3xf32>) {{
-            ^bb0(%x: f32, %y: f32):
-              {body}
-              linalg.yield %s : f32
-            }} -> tensor<3xf32>
-            return %r : tensor<3xf32>""",
-            "#in = affine_map<(d0, d1) -> (d0, d1)>\n#out = affine_map<(d0, d1) -> (d0)>",
-        )
-    )
+    graph = import_mlir(reduction(body, literal))
     a = floats(3, 7)
     wanted = {
         "max": a.max(1),

@@ -51,6 +51,12 @@ NAMED_FEATURES: Mapping[str, tuple[str, ...]] = {
 }
 """What kernels may require, by its name in `Capabilities.features`, and the Vulkan features behind it."""
 
+NAN_PRESERVE = {
+    "nan_preserve": "shaderSignedZeroInfNanPreserveFloat32",
+    "nan_preserve_f64": "shaderSignedZeroInfNanPreserveFloat64",
+}
+"""Properties, not features to enable: arithmetic can keep NaN, infinities and signed zeros."""
+
 UNNAMED_FEATURES = ("hostQueryReset", "maintenance4", "pipelineCreationCacheControl")
 """Enabled where present; the driver uses them, kernels do not name them."""
 
@@ -103,8 +109,7 @@ def named_features(snapshot: Snapshot) -> dict[str, bool]:
     features = {name: snapshot.features.issuperset(needed) for name, needed in NAMED_FEATURES.items()}
     in_compute = snapshot.limits.get("subgroupSupportedStages", 0) & vk.VK_SHADER_STAGE_COMPUTE_BIT
     operations = snapshot.limits.get("subgroupSupportedOperations", 0) if in_compute else 0
-    # A property, not a feature to enable: f32 arithmetic can keep NaN, infinities and signed zeros.
-    features["nan_preserve"] = bool(snapshot.limits.get("shaderSignedZeroInfNanPreserveFloat32", 0))
+    features |= {name: bool(snapshot.limits.get(limit, 0)) for name, limit in NAN_PRESERVE.items()}
     features |= {name: bool(operations & bit) for name, bit in SUBGROUP_OPERATIONS.items()}
     features |= {f"subgroup_size_{size}": True for size in _subgroup_sizes(snapshot, features)}
     if features["cooperative_matrix"]:

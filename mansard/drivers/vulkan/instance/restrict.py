@@ -19,6 +19,7 @@ from mansard.drivers.vulkan.instance.features import (
     ADDRESS_FEATURES,
     BASELINE_FEATURES,
     NAMED_FEATURES,
+    NAN_PRESERVE,
     OPTIONAL_EXTENSIONS,
     SUBGROUP_OPERATIONS,
     UNNAMED_FEATURES,
@@ -37,10 +38,8 @@ from mansard.drivers.vulkan.instance.snapshot import (
 )
 from mansard.errors import InputError
 
-NAN_PRESERVE = "nan_preserve"
 UNIFIED_MEMORY = "unified_memory"
 """Switched off, a device counts as a card: what it uses is copied to memory of its own, and back."""
-_PRESERVE_LIMIT = "shaderSignedZeroInfNanPreserveFloat32"
 _OPERATIONS_LIMIT = "subgroupSupportedOperations"
 _MATRIX = "cooperativeMatrix"
 _BUILT_ON = {"VK_NV_cooperative_matrix2": COOPERATIVE_MATRIX}
@@ -104,8 +103,8 @@ def restrict(snapshot: Snapshot, profile: LimitProfile) -> Snapshot:
     limits = {name: _tighter(name, value, profile.limits) for name, value in snapshot.limits.items()}
     if _OPERATIONS_LIMIT in limits:
         limits[_OPERATIONS_LIMIT] &= profile.operations
-    if not profile.preserve and _PRESERVE_LIMIT in limits:
-        limits[_PRESERVE_LIMIT] = 0
+    if not profile.preserve:
+        limits |= {name: 0 for name in NAN_PRESERVE.values() if name in limits}
     return dataclasses.replace(
         snapshot,
         features=snapshot.features & profile.features,
@@ -134,8 +133,8 @@ def disable(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
     for name in names:
         if name in SUBGROUP_OPERATIONS:
             limits[_OPERATIONS_LIMIT] = limits.get(_OPERATIONS_LIMIT, 0) & ~SUBGROUP_OPERATIONS[name]
-        elif name == NAN_PRESERVE:
-            limits[_PRESERVE_LIMIT] = 0
+        elif name in NAN_PRESERVE:
+            limits[NAN_PRESERVE[name]] = 0
     kind = snapshot.device_type
     if UNIFIED_MEMORY in names:
         kind = vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU
@@ -153,7 +152,7 @@ def disable(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
 
 def check_feature(name: str) -> None:
     """Raises InputError unless `disable` knows the name."""
-    known = {*NAMED_FEATURES, *SUBGROUP_OPERATIONS, NAN_PRESERVE, UNIFIED_MEMORY, *_vulkan_features()}
+    known = {*NAMED_FEATURES, *SUBGROUP_OPERATIONS, *NAN_PRESERVE, UNIFIED_MEMORY, *_vulkan_features()}
     if name not in known and not name.startswith(("VK_", "matrix_")):
         raise InputError(f"no Vulkan feature {name!r}{_near(name, known)}")
 

@@ -73,6 +73,7 @@ _PROPERTIES = (
     "maxComputeWorkgroupSubgroups",
     "requiredSubgroupSizeStages",
     "shaderSignedZeroInfNanPreserveFloat32",
+    "shaderSignedZeroInfNanPreserveFloat64",
 )
 EXTERNAL_MEMORY_HOST = "VK_EXT_external_memory_host"
 PUSH_DESCRIPTOR = "VK_KHR_push_descriptor"
