@@ -114,7 +114,7 @@ def _saturate(graph: torch.fx.Graph, node: Any) -> None:
     top = torch.finfo(torch.float8_e4m3fn).max
     (source,) = node.all_input_nodes
     with graph.inserting_before(node):
-        inserter = _Inserter(graph, node)
+        inserter = Inserter(graph, node)
         clamped = source
         if not _value(source).dtype.is_floating_point:
             convert = torch.ops.prims.convert_element_type.default
