@@ -18,7 +18,7 @@ from mansard.errors import ArtifactError
 from mansard.frontends.pytorch.checks import is_assertion
 from mansard.frontends.pytorch.locations import location_of, source_line
 from mansard.frontends.pytorch.signature import ExportSignature
-from mansard.frontends.pytorch.sizes.dynamic import DimNames
+from mansard.frontends.pytorch.sizes.dynamic import STATED_ZERO, DimNames
 from mansard.frontends.pytorch.sizes.symbols import divisions
 from mansard.frontends.pytorch.weights import constant_of, identity
 from mansard.ir.graph import Graph
@@ -122,7 +122,7 @@ def _describe(
 
 def _dim_text(dim: Any) -> str:
     root = getattr(dim, "root", None)
-    limits = f"{getattr(dim, 'min', None)} {getattr(dim, 'max', None)}"
+    limits = f"{getattr(dim, 'min', None)} {getattr(dim, 'max', None)} {getattr(dim, STATED_ZERO, False)}"
     return f"{dim.__name__} {limits}" + (f" of {_dim_text(root)}" if root is not None else "")
 
 

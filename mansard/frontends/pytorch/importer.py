@@ -17,6 +17,7 @@ from mansard.frontends.pytorch.import_cache import cached_import
 from mansard.frontends.pytorch.lowering import lower_to_linalg
 from mansard.frontends.pytorch.signature import read_signature
 from mansard.frontends.pytorch.sizes.dynamic import DimNames
+from mansard.frontends.pytorch.sizes.empty import narrow_empty_dims
 from mansard.ir.graph import Graph
 
 
@@ -64,6 +65,7 @@ def import_torch(
             f"a {type(model).__name__} is not a PyTorch model; "
             "supported: torch.nn.Module, torch.export.ExportedProgram, path of a .pt2 file"
         )
+    narrow_empty_dims(program, dim_names)
     name = type(model).__name__ if isinstance(model, torch.nn.Module) else "main"
     entry = cached_import(program, dim_names, input_names, name) if cache else None
     cached = entry.load() if entry else None

@@ -193,6 +193,42 @@ def test_mansards_own_dims() -> None:
             check(graph, as_module(lambda a, b: (a + 1) @ b), (randn(*shape), randn(shape[1], 4)))
 
 
+EMPTIED: dict[str, Any] = {
+    "linear": nn.Linear(4, 3),
+    "reductions": lambda a: (a.sum(1), a.prod(1), (a > 0).all(1), a.sum()),
+    "softmax": lambda a: (a.softmax(1), a.softmax(2)),
+    "products": lambda a: (a @ a.mT, a.mT @ a),
+    "shapes": lambda a: (a.flatten(), a.transpose(1, 2).contiguous(), torch.cat([a, torch.ones(2, 1, 4)], 1)),
+    "attention": lambda a: F.scaled_dot_product_attention(a, a, a, is_causal=True),
+    "sort and cumsum": lambda a: (a.sort(1), a.cumsum(1), a.flip(1)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTIED)
+def test_a_stated_minimum_of_zero_is_honoured(name: str) -> None:
+    module = as_module(EMPTIED[name])
+    graph = import_model(module, vectors(5), dynamic_shapes=({1: OurDim("n", 0, 9)},))
+    assert graph.dims()["n"].min == 0
+    for n in (0, 1, 5):
+        check(graph, module, vectors(n))
+
+
+@pytest.mark.parametrize("function", [lambda a: a[:, :1], lambda a: a[:, -1] + 1])
+def test_a_minimum_that_the_exported_program_narrows_is_the_contract(function: Any) -> None:
+    module = as_module(function)
+    graph = import_model(module, vectors(5), dynamic_shapes=({1: OurDim("n", 0, 9)},))
+    assert graph.dims() == {"n": OurDim("n", 1, 9)}
+    for n in (1, 5):
+        check(graph, module, vectors(n))
+    with pytest.raises(InputError, match="dim 'n' is 0; the model was compiled for 1 to 9"):
+        check(graph, as_module(lambda a: a), vectors(0))
+
+
+def test_torchs_dims_start_at_one() -> None:
+    graph = import_model(as_module(lambda a: a * 2), vectors(5), dynamic_shapes=({1: Dim("n", max=9)},))
+    assert graph.dims() == {"n": OurDim("n", 1, 9)}
+
+
 def test_inputs_that_are_not_named_are_static() -> None:
     module = as_module(lambda a, b: a * b)
     graph = import_model(module, (randn(5, 4), randn(4)), dynamic_shapes={"a": {0: OurDim("n", 1, 9)}})

@@ -16,6 +16,11 @@ DimNames = Mapping[tuple[int, int], Any]
 """The user's ``torch.export.Dim`` for (number of the flattened input, axis)."""
 
 
+STATED_ZERO = "mansard_stated_zero"
+"""Attribute of a ``torch.export.Dim`` made of a `Dim` that states ``min=0``. Torch's own dims have that
+minimum when the user states none."""
+
+
 def torch_shapes(dynamic_shapes: Any, bound: Mapping[str, Any]) -> Any:
     """``dynamic_shapes`` as ``torch.export`` requires it: with every input, and with torch's dims only.
 
@@ -52,6 +57,7 @@ def _torch_dims(spec: Any, known: dict[str, Any]) -> Any:
         name = spec.name if m == 1 else f"{spec.name}_by_{m}"
         high = None if spec.max >= INT_MAX else spec.max // m
         base = torch.export.Dim(name, min=-(-spec.min // m), max=high)
+        setattr(base, STATED_ZERO, spec.min == 0)
         known[spec.name] = base if m == 1 else m * base
     return known[spec.name]
 

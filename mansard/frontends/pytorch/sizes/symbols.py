@@ -11,7 +11,7 @@ import torch
 from mansard import dims
 from mansard.dims import Dim, DimLike
 from mansard.errors import ImportModelError
-from mansard.frontends.pytorch.sizes.dynamic import DimNames
+from mansard.frontends.pytorch.sizes.dynamic import STATED_ZERO, DimNames
 
 UNBOUNDED_MAX = 2**31 - 1
 """The upper bound of a dim without one from the user."""
@@ -21,8 +21,8 @@ class SymbolTable:
     """Names and ranges of a program's size symbols.
 
     A symbol is named after the user's ``Dim``, or else after the first input dim with it (``ids_dim1``). Its
-    range is the user's, or else torch's; the lower bound is at least 1. It is a multiple of what the guards
-    of torch.export divide it by: ``remainders`` are 0.
+    range is the user's, or else torch's; the lower bound is at least 1, unless a `Dim` states 0. It is a
+    multiple of what the guards of torch.export divide it by: ``remainders`` are 0.
     """
 
     def __init__(
@@ -117,7 +117,9 @@ def _symbol(name: str, given: Any, known: Any, divisor: int) -> DimLike:
     if known is not None:
         low = known.lower if low is None else low
         high = known.upper if high is None else high
-    return dims.symbol(Dim(name, max(1, _integer(low, 1)), _integer(high, UNBOUNDED_MAX), divisor))
+    lower_bound = 0 if getattr(given, STATED_ZERO, False) else 1
+    low_end, high_end = max(lower_bound, _integer(low, 1)), _integer(high, UNBOUNDED_MAX)
+    return dims.symbol(Dim(name, low_end, high_end, divisor))
 
 
 def _integer(bound: Any, default: int) -> int:
