@@ -31,7 +31,9 @@ from mansard.targets.profile import DeviceProfile, default_profile
 class CompiledDispatch:
     """An executable with one entry point, and what a launch of it needs.
 
-    Its bindings are the dispatch's inputs and outputs in order.
+    Its bindings are the dispatch's inputs and outputs in order. Launched with ``params`` on ``grid``, code
+    accesses no byte beyond them, packed ones as ``packed`` says: that becomes the kernel's contract, which
+    every plan is held to (`mansard.plan.plan.KernelContract`).
     """
 
     spec: ExecutableSpec
@@ -125,7 +127,7 @@ class Backend(abc.ABC):
         """The code of a region, of format ``region_format``, whose entry point is called ``region.name``.
 
         Its bindings are the inputs of ``region``, then its constants unless the partition embeds them, then
-        its outputs; its params the values of the region's symbols in the order of their names
+        its outputs, no byte beyond which it accesses; its params the values of the region's symbols in the order of their names
         (`mansard.ir.region.symbols`). Any exception becomes a CompileError that names the backend.
         """
         raise CodegenError(f"{self.name} compiles no regions")
