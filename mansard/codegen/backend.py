@@ -127,8 +127,9 @@ class Backend(abc.ABC):
         """The code of a region, of format ``region_format``, whose entry point is called ``region.name``.
 
         Its bindings are the inputs of ``region``, then its constants unless the partition embeds them, then
-        its outputs, no byte beyond which it accesses; its params the values of the region's symbols in the order of their names
-        (`mansard.ir.region.symbols`). Any exception becomes a CompileError that names the backend.
+        its outputs, no byte beyond which it accesses; its params the values of the region's symbols in the
+        order of their names (`mansard.ir.region.symbols`). Any exception becomes a CompileError that names
+        the backend.
         """
         raise CodegenError(f"{self.name} compiles no regions")
 
