@@ -77,7 +77,7 @@ class Signals:
             except (Exception, KeyboardInterrupt) as error:
                 self._on = False
                 stopped = isinstance(error, RuntimeError) and "stopped before Future" in str(error)
-                # Calls of loops that were interrupted go on, and may be more than can be served in the meantime.
+                # Calls of loops that were interrupted go on, perhaps more than can be served in the meantime.
                 if not came_of_signal(error) and not stopped and not isinstance(error, QueueFullError):
                     raise
                 ends["interrupted"] += 1
