@@ -61,8 +61,11 @@ def delinearize(
 ) -> tuple[Linear, ...] | None:
     """Indices into ``shape`` of the flat position ``flat`` (over loops of ``extents``), without division.
 
-    Works when every loop stays inside one dim of ``shape``; None otherwise.
+    Works when every loop stays inside one dim of ``shape``; None otherwise. A shape without elements has no
+    positions, so that zeros are as good as any.
     """
+    if any(extent == 0 for extent in shape):
+        return tuple(Linear() for _ in shape)
     steps = strides(shape)
     out = [Linear() for _ in shape]
     if flat.offset != 0:

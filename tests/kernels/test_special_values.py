@@ -63,7 +63,8 @@ def test_what_is_moved_keeps_its_bits(dtype, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
-    ("shape", "axis", "limit"), [((0,), 0, None), ((0,), 0, 0), ((3, 0), 1, None), ((0, 3), 1, 2)]
+    ("shape", "axis", "limit"),
+    [((0,), 0, None), ((0,), 0, 0), ((3, 0), 1, None), ((0, 3), 1, 2), ((0, 1), 1, 0)],
 )
 def test_sorts_of_nothing(shape, axis, limit, device):
     b = GraphBuilder()
