@@ -68,18 +68,26 @@ def main() -> int:
     parser.add_argument("--match", default="", help="entries whose name contains this")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--after", type=Path, help="JSON of a run: only what was bad in it runs again")
     options = parser.parse_args()
     devices = options.devices.split(",")
     names = [name for name in database() if options.match in name]
     rows: list[dict[str, Any]] = []
-    tasks = [f"{name}\t{device}" for name in names for device in devices]
+    if options.after:
+        earlier = json.loads(options.after.read_text())["rows"]
+        rows = [r for r in earlier if r["entry"] in names and r["outcome"] not in BAD]
+    done = {(r["entry"], r["device"]) for r in rows}
+    tasks = [f"{name}\t{device}" for name in names for device in devices if (name, device) not in done]
 
     def report(task: str, answer: dict[str, Any]) -> None:
         entry, device = task.split("\t")
         rows.append({"entry": entry, "device": device, **answer})
         row = rows[-1]
         if row["outcome"] != "passes":
-            print(f"{len(rows)}/{len(tasks)} {entry} {device}: {row['outcome']} {row['detail']}", flush=True)
+            print(
+                f"{len(rows)}/{len(tasks) + len(done)} {entry} {device}: {row['outcome']} {row['detail']}",
+                flush=True,
+            )
 
     run(
         "benchmarks.opdb.worker",
