@@ -99,6 +99,9 @@ def main() -> int:
     )
     rows.sort(key=lambda r: (names.index(r["entry"]), r["device"]))
     text = table(rows, devices)
+    if done:
+        again = ", ".join(sorted({task.split("\t")[0] for task in tasks}))
+        text += f"\nA second run, after what was bad in the first was mended, of these alone: {again}.\n"
     print(text.partition("| entry |")[0])
     if options.json:
         options.json.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n")
