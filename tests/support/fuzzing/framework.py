@@ -11,6 +11,8 @@ import torch
 from mansard.dtypes import DType
 from support.fuzzing.values import Array
 
+_LARGEST_F8 = 464.0
+"""Halfway from the largest finite f8 (448) to where the next one would be; rounds to 448."""
 Function = Callable[..., torch.Tensor]
 
 TORCH_DTYPES: Mapping[DType, torch.dtype] = {
@@ -87,9 +89,15 @@ SCATTERS: Mapping[str, str] = {"add": "sum", "mul": "prod", "min": "amin", "max"
 
 
 def apply(op: str, operands: list[torch.Tensor]) -> torch.Tensor:
-    """A scalar op on tensors of one type; narrow floats in f32 and rounded once, as in a Graph."""
+    """A scalar op on tensors of one type; narrow floats in f32 and rounded once, as in a Graph.
+
+    A Graph's conversion to f8 makes NaN of what is out of range, as `ml_dtypes` does. PyTorch's conversion
+    saturates, which frontends write as a clamp.
+    """
     dtype = operands[-1].dtype
     narrow = dtype in (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
     wide: list[Any] = [x.float() if narrow and x.dtype is dtype else x for x in operands]
     result = SCALAR_OPS[op](*wide)
+    if dtype is torch.float8_e4m3fn and result.dtype is torch.float32:
+        result = torch.where(result.abs() > _LARGEST_F8, torch.nan, result)
     return result.to(dtype) if narrow and result.dtype is torch.float32 else result
