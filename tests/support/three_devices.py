@@ -114,10 +114,12 @@ def model(devices: Devices, **options: object) -> Model:
     third = (TransferStep(1, 6, BYTES), TransferStep(0, 7, BYTES), BarrierStep(), add(6, 7, 8, 1))
     weight = WeightSpec("w", DType.F32, (COUNT,))
     slots = (
-        DeviceProgram("cpu", "cpu", CPU_SPEC.target, (reference(CPU_SPEC, "k0"),), (first, last)),
-        DeviceProgram("vulkan", "vulkan", spec.target, (reference(spec, "k1"),), (Segment(((0, 0),), gpu),)),
+        DeviceProgram("cpu", "cpu", CPU_SPEC.target, (reference(CPU_SPEC, "k0", CPU_GROUP),), (first, last)),
         DeviceProgram(
-            "adder", "adder", "adder", (reference(ADDER_SPEC, "k2"),), (Segment(((0, 0),), third),)
+            "vulkan", "vulkan", spec.target, (reference(spec, "k1", group),), (Segment(((0, 0),), gpu),)
+        ),
+        DeviceProgram(
+            "adder", "adder", "adder", (reference(ADDER_SPEC, "k2", 1),), (Segment(((0, 0),), third),)
         ),
     )
     code = {"k0": CPU_SPEC, "k1": spec, "k2": ADDER_SPEC}
@@ -139,6 +141,6 @@ def model_on_one(name: str, devices: Devices) -> Model:
     group = spec.entries[0].workgroup[0]
     steps = (add(0, 0, 1, group), BarrierStep(), add(1, 0, 2, group))
     values = (value(0, "input", 0), value(1, "transient", 0), value(2, "output", 0))
-    slot = DeviceProgram(name, name, spec.target, (reference(spec, "k"),), (Segment((), steps),))
+    slot = DeviceProgram(name, name, spec.target, (reference(spec, "k", group),), (Segment((), steps),))
     resources = MemoryResources({"k": bytes(spec.code)}, [])
     return Model(Plan("triple", (N,), *IO, values, (), (slot,)), resources, {name: getattr(devices, name)})

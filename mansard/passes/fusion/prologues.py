@@ -4,7 +4,9 @@ stored."""
 from __future__ import annotations
 
 from mansard.analysis.attention import AttentionForm
+from mansard.analysis.loops import refine
 from mansard.analysis.specialise import is_join
+from mansard.dims import is_one
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import Apply, Index, Scalar, walk
@@ -102,6 +104,8 @@ def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:
         return True
     if any(op.maps[i] is None for op in group.ops if isinstance(op, Generic) for i in range(len(op.maps))):
         return False  # data-dependent reads are done once, not in every reader
+    if not all(_keeps_dims(groups, value) for op in group.ops for value in op.inputs):
+        return False
     reads = 0
     defined = {v for op in group.ops for v in op.outputs}
     for op in target.ops:
@@ -121,6 +125,17 @@ def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:
         # Every element is read many times: storing it in fewer bytes is better.
         return cost <= 1 and not any(truncates(op) for op in group.ops)
     return cost * reads <= 16
+
+
+def _keeps_dims(groups: Groups, value: Value) -> bool:
+    """Whether an index into a value gives one into what it is a reshape of, whatever loops it is made of:
+    no dim of the value is several of its source's.
+    """
+    source = groups.base(value)
+    if source is value or groups.group_of.get(source) is None:
+        return True  # buffers are read at flat positions
+    dims_of_value = tuple(d for d in value.type.shape if not is_one(d))
+    return refine(value.type.shape, source.type.shape) == dims_of_value
 
 
 def _is_compare(node: Scalar) -> bool:

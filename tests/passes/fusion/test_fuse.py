@@ -76,6 +76,14 @@ def test_a_matmul_does_not_swallow_heavy_producers():
     assert len(fuse(graph).dispatches) == 2
 
 
+def test_a_producer_whose_dims_a_reshape_merges_is_not_recomputed_in_a_row():
+    b = GraphBuilder()
+    x = b.input("x", (2, 2), F32)
+    row = unary(b, "neg", b.reshape(unary(b, "neg", x), (1, 4)))
+    total = b.generic([row], [maps(0, 1)], (1, 4), A0, reduced=1, combiner="add")
+    assert names(b.build([b.reshape(total, (1, 1))])) == ["map", "rows"]
+
+
 def test_a_value_read_across_points_is_stored():
     b = GraphBuilder()
     x = b.input("x", (8, 8), F32)
