@@ -86,12 +86,13 @@ class Worker:
         if code > 0:
             return WorkerDiedError(f"ended with exit code {code}: {self._last_line()}")
         name = _signal_name(-code)
+        limited = f"its memory was limited to {limits.memory_bytes >> 20} MiB"
         reasons = {
             "SIGPROF": f"took more than {limits.cpu_seconds:g} s of CPU time",
             "SIGALRM": f"took more than {limits.wall_seconds:g} s",
             "SIGKILL": "was killed by SIGKILL, as happens when memory runs out",
-            "SIGABRT": f"was killed by SIGABRT ({self._last_line() or 'a failed check'}; "
-            f"its memory was limited to {limits.memory_bytes >> 20} MiB)",
+            "SIGABRT": f"was killed by SIGABRT ({self._last_line() or 'a failed check'}; {limited})",
+            "SIGSEGV": f"was killed by SIGSEGV ({limited})",  # MLIR does not check what it allocates
         }
         return WorkerDiedError(reasons.get(name, f"was killed by {name}"))
 

@@ -187,7 +187,8 @@ def test_an_interrupted_request_ends_its_worker() -> None:
     workers.warm()
     pid = _pid(workers._idle[0])
     try:
-        threading.Timer(1.0, signal.raise_signal, (signal.SIGINT,)).start()
+        main = threading.main_thread().ident
+        threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             workers.lower(ADD.encode(), [STALL], LIMITS)
         assert not _is_alive(pid)
