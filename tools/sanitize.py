@@ -58,6 +58,10 @@ def build_both(sanitiser: str) -> Path:
     build(folder, [*INSTRUMENTED, f"-fsanitize={sanitiser}"])
     command = [compiler(), *FLAGS, *INSTRUMENTED, f"-fsanitize={sanitiser}", str(PROBE)]
     subprocess.run([*command, "-o", str(folder / "probe.so")], check=True)
+    # A plug-in of pytest that makes sure of it.
+    (folder / "instrumented.py").write_text(
+        f"import mansard._core\nassert mansard._core.__file__.startswith({str(folder)!r})\n", encoding="utf-8"
+    )
     return folder
 
 
@@ -129,9 +133,10 @@ def run(sanitiser: str, arguments: Sequence[str]) -> bool:
     variables = environment(sanitiser, folder)
     check_probe(sanitiser, folder, variables)
     tests = list(arguments) if any(not a.startswith("-") for a in arguments) else [*TESTS, *arguments]
-    plugins = ["-p", "no:cacheprovider", "-p", "no:benchmark"]
+    plugins = ["-p", "instrumented", "-p", "no:cacheprovider", "-p", "no:benchmark"]
+    path = ["-o", f"pythonpath={folder} {ROOT} {ROOT / 'tests'}"]  # pytest's comes before PYTHONPATH
     selection = [*IGNORED, *SELECTED.get(sanitiser, ())]
-    command = [sys.executable, "-m", "pytest", "-q", *plugins, *selection, *tests]
+    command = [sys.executable, "-P", "-m", "pytest", "-q", *plugins, *path, *selection, *tests]
     code = subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode
     messages = reports(folder)
     for message in messages:
