@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from mansard.ir.dispatch import DispatchGraph
+from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.placement.constraints import NO_ROOM, Constraints, FixedDevices
 from mansard.placement.cost import WorkEstimate
 from mansard.placement.options import PlacementOptions
@@ -12,6 +12,31 @@ from mansard.plan.plan import Decision
 
 Times = Sequence[Sequence[float]]
 """Seconds of every dispatch on every slot."""
+
+
+def decision_on(
+    dispatch: Dispatch,
+    ops: str,
+    device: str,
+    reason: str,
+    costs: Mapping[str, float | str],
+    work: WorkEstimate,
+) -> Decision:
+    """The decision that a dispatch, described by ``ops``, runs on a device."""
+    return Decision(
+        dispatch=dispatch.name,
+        ops=ops,
+        device=device,
+        reason=reason,
+        costs=costs,
+        bytes=work.bytes,
+        operations=work.operations,
+        location=dispatch.location,
+        dtype=work.dtype,
+        other_operations=work.other_operations,
+        depth=work.depth,
+        kind=work.kind,
+    )
 
 
 def explain(
@@ -39,20 +64,7 @@ def explain(
             rows = [times[n] for n in constraints.region_of(number)]
             reason = _reason(number, label, list(map(sum, zip(*rows, strict=True))), constraints, options)
         decisions.append(
-            Decision(
-                dispatch=dispatch.name,
-                ops=dispatch.summary,
-                device=constraints.slots[label].name,
-                reason=reason,
-                costs=costs,
-                bytes=work.bytes,
-                operations=work.operations,
-                location=dispatch.location,
-                dtype=work.dtype,
-                other_operations=work.other_operations,
-                depth=work.depth,
-                kind=work.kind,
-            )
+            decision_on(dispatch, dispatch.summary, constraints.slots[label].name, reason, costs, work)
         )
     return tuple(decisions)
 

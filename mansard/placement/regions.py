@@ -18,6 +18,7 @@ from mansard.ir.region import Partition, Region, extract
 from mansard.ir.types import Value
 from mansard.placement.constraints import DeviceSlot
 from mansard.placement.cost import estimate_work
+from mansard.placement.decisions import decision_on
 from mansard.placement.place import PlacementResult
 from mansard.placement.problem import PlacementProblem
 from mansard.placement.simulate import simulate
@@ -184,18 +185,5 @@ def _merged_decision(dispatch: Dispatch, decisions: Sequence[Decision], device: 
         refusals = [cost for cost in each if isinstance(cost, str)]
         total = sum(cost for cost in each if not isinstance(cost, str))
         costs[name] = refusals[0] if refusals else round(total, 6)
-    work = estimate_work(dispatch)
-    return Decision(
-        dispatch=dispatch.name,
-        ops=f"region: {dispatch.summary}",
-        device=device,
-        reason=decisions[0].reason,
-        costs=costs,
-        bytes=work.bytes,
-        operations=work.operations,
-        location=dispatch.location,
-        dtype=work.dtype,
-        other_operations=work.other_operations,
-        depth=work.depth,
-        kind=work.kind,
-    )
+    summary = f"region: {dispatch.summary}"
+    return decision_on(dispatch, summary, device, decisions[0].reason, costs, estimate_work(dispatch))

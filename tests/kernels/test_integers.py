@@ -17,17 +17,6 @@ from mansard.ir.scalar_ops import Domain, scalar_ops
 INTEGERS = (DType.U8, DType.I8, DType.I16, DType.I32, DType.I64)
 
 
-@pytest.fixture(params=["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
-def device(request):
-    from mansard.hal import registry
-
-    if request.param == "vulkan":
-        usable = [i for i in registry.devices() if i.driver == "vulkan" and i.supported]
-        if not usable:
-            pytest.skip("no Vulkan 1.3 device")
-    return request.param
-
-
 def extremes(dtype):
     """Values around zero, around the ends of the type, and above what floats hold exactly."""
     info = np.iinfo(dtype.numpy)

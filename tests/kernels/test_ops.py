@@ -18,17 +18,6 @@ from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index
 RNG = np.random.default_rng(7)
 
 
-@pytest.fixture(params=["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
-def device(request):
-    from mansard.hal import registry
-
-    if request.param == "vulkan":
-        usable = [i for i in registry.devices() if i.driver == "vulkan" and i.supported]
-        if not usable:
-            pytest.skip("no Vulkan 1.3 device")
-    return request.param
-
-
 def random(*shape, dtype=np.float32):
     return RNG.standard_normal(shape).astype(dtype)
 

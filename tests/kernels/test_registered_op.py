@@ -67,17 +67,6 @@ def _expand_logaddexp(b, x, y):
     return b.add(b.binary("max", x, y), apply(b, "log1p", [apply(b, "exp", [distance])]))
 
 
-@pytest.fixture(params=["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
-def device(request):
-    from mansard.hal import registry
-
-    if request.param == "vulkan":
-        usable = [i for i in registry.devices() if i.driver == "vulkan" and i.supported]
-        if not usable:
-            pytest.skip("no Vulkan 1.3 device")
-    return request.param
-
-
 def model(dtype: DType = F32) -> Graph:
     b = GraphBuilder("outside")
     x, y = b.input("x", (5, 37), dtype), b.input("y", (37,), dtype)

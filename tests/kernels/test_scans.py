@@ -10,17 +10,6 @@ from mansard.ir import GraphBuilder
 INF, NAN = np.inf, np.nan
 
 
-@pytest.fixture(params=["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
-def device(request):
-    from mansard.hal import registry
-
-    if request.param == "vulkan":
-        usable = [i for i in registry.devices() if i.driver == "vulkan" and i.supported]
-        if not usable:
-            pytest.skip("no Vulkan 1.3 device")
-    return request.param
-
-
 @pytest.mark.parametrize("combiner", ["add", "mul"])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support import vulkan_support
 from support.frontends.torch_import import Apply
 from support.graph_runner import run
 
@@ -35,12 +36,8 @@ def agree(device: str, function: Callable[..., Any], *inputs: torch.Tensor) -> N
 
 @pytest.fixture(params=["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
 def device(request: pytest.FixtureRequest) -> str:
-    from mansard.hal import registry
-
-    if request.param == "vulkan" and not any(
-        i.driver == "vulkan" and i.supported for i in registry.devices()
-    ):
-        pytest.skip("no Vulkan 1.3 device")
+    if request.param == "vulkan":
+        vulkan_support.usable_device()
     return str(request.param)
 
 
