@@ -40,6 +40,15 @@ class Diagnostic:
     location: str
     notes: str = ""
 
+    @property
+    def no_lowering(self) -> str:
+        """The sentence for an op that torch-mlir could not legalise, without the dump of the op."""
+        reason = self.message.splitlines()[0].split(": %")[0]
+        return (
+            "torch-mlir has no lowering for this op, or not for these operand types and attributes "
+            f"({reason})"
+        )
+
 
 class PipelineError(Exception):
     """The parser (``parsed`` is False) or a pass pipeline failed, for the reasons in ``diagnostics``."""

@@ -23,8 +23,8 @@ def import_onnx(model: Any, dims: Mapping[str, Dim | int] | None = None) -> Grap
 
     Raises ImportModelError for a model that cannot be read, UnsupportedOpError for an op without a lowering.
     """
-    warm()
     read = read_model(model)
+    warm()  # starts while shapes are inferred
     signature = take_signature(read, dims or {})
     return import_linalg(
         lower_to_linalg(read.proto),

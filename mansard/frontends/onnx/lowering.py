@@ -85,13 +85,7 @@ def _lowering_failure(error: PipelineError) -> Exception:
     for diagnostic in error.diagnostics:
         name = _op_name(diagnostic)
         if name:
-            reason = diagnostic.message.splitlines()[0].split(": %")[0]
-            return UnsupportedOpError(
-                f"onnx.{name}",
-                diagnostic.location,
-                "torch-mlir has no lowering for this op, or not for these operand types and attributes "
-                f"({reason})",
-            )
+            return UnsupportedOpError(f"onnx.{name}", diagnostic.location, diagnostic.no_lowering)
     first = error.diagnostics[0]
     return ImportModelError(f"torch-mlir cannot lower the model at {first.location}: {first.message}")
 

@@ -13,11 +13,9 @@ from mansard.dims import Dim, DimLike
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.linalg.importer import Argument
+from mansard.frontends.linalg.module import AUTOMATIC_MAX
 from mansard.frontends.onnx.reading import OnnxModel
 from mansard.frontends.onnx.weights import constant_of, dtype_of, is_inline, read_external
-
-AUTOMATIC_MAX = 2**31 - 1
-"""Upper bound of a symbolic dim for which the user gives no range."""
 
 
 @dataclass(frozen=True)

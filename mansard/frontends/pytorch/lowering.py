@@ -129,15 +129,11 @@ def _dies(graph: torch.fx.Graph) -> bool:
     return False
 
 
-_HINT = "torch-mlir has no lowering for this op, or not for these operand types and attributes"
-
-
 def _lowering_failure(error: PipelineError) -> Exception:
     for diagnostic in error.diagnostics:
         name = _op_name(diagnostic)
         if name:
-            reason = diagnostic.message.splitlines()[0].split(": %")[0]
-            return UnsupportedOpError(name, diagnostic.location, f"{_HINT} ({reason}); {SUPPORTED}")
+            return UnsupportedOpError(name, diagnostic.location, f"{diagnostic.no_lowering}; {SUPPORTED}")
     first = error.diagnostics[0]
     return ImportModelError(f"torch-mlir cannot lower the model at {first.location}: {first.message}")
 
