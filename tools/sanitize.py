@@ -37,14 +37,16 @@ RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libt
 TESTS = ("tests/drivers", "tests/native", "tests/hal", "tests/runtime", "tests/devices")
 # Builds instrumented programs of its own, which cannot be started with another runtime preloaded.
 IGNORED = ("--ignore=tests/native/test_stress.py",)
-# Memory freed under the address sanitiser is kept for a while, so nothing is said of how much there is.
-SELECTED = {"address": ("-m", "not resident_memory")}
+# Freed memory and what threads did are kept for a while, so nothing is said of how much memory there is.
+UNMEASURED = ("-m", "not resident_memory")
+SELECTED = {"address": UNMEASURED, "thread": UNMEASURED}
 OPTIONS = {
     # `handle_segv=0`: tests install handlers of their own. C++ libraries that are loaded do not annotate all
     # their containers. Freed memory is kept, so that a use after free is seen long afterwards.
     "address": "detect_leaks=1:handle_segv=0:detect_container_overflow=0:quarantine_size_mb=512",
     "undefined": "print_stacktrace=1",
-    "thread": "ignore_noninstrumented_modules=1:report_signal_unsafe=0:history_size=7",
+    # Tests fork while threads run; the core starts threads of its own in the child.
+    "thread": "ignore_noninstrumented_modules=1:report_signal_unsafe=0:history_size=7:die_after_fork=0",
 }
 VARIABLES = {"address": "ASAN_OPTIONS", "undefined": "UBSAN_OPTIONS", "thread": "TSAN_OPTIONS"}
 SEPARATOR = re.compile(r"\n(?=(?:Direct|Indirect) leak of |={18}\n|SUMMARY)")
@@ -88,6 +90,8 @@ def environment(sanitiser: str, folder: Path) -> dict[str, str]:
         "LSAN_OPTIONS": "exitcode=0:max_leaks=0:report_objects=0",
         # Python's own allocator would hide what it hands out.
         "PYTHONMALLOC": "malloc",
+        # Stacks are not used again: a thread would get the larger one of another, and tests say how large.
+        "GLIBC_TUNABLES": "glibc.pthread.stack_cache_size=0",
         "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
     }
 

@@ -1,6 +1,7 @@
 /* Threads, futexes and floating-point state: what the executor needs of Linux. */
 #define _GNU_SOURCE /* affinity, pthread_getattr_np */
 #include <errno.h>
+#include <link.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
@@ -30,8 +31,26 @@ static void *begin(void *argument) {
     return given.body(given.argument);
 }
 
+static int add_thread_locals(struct dl_phdr_info *module, size_t size, void *bytes) {
+    (void)size;
+    for (int i = 0; i < module->dlpi_phnum; i++)
+        if (module->dlpi_phdr[i].p_type == PT_TLS)
+            *(size_t *)bytes += module->dlpi_phdr[i].p_memsz + module->dlpi_phdr[i].p_align;
+    return 0;
+}
+
+/* What the C library may take from a thread's stack for the thread-local variables of the program and of
+ * every library: glibc does for those present at the program's start. */
+static size_t thread_local_bytes(void) {
+    size_t bytes = 0;
+    dl_iterate_phdr(add_thread_locals, &bytes);
+    return bytes;
+}
+
 static int set_attributes(pthread_attr_t *attributes, bool detached, int cpu) {
-    pthread_attr_setstacksize(attributes, MN_STACK_BYTES);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t stack = MN_STACK_BYTES + thread_local_bytes();
+    pthread_attr_setstacksize(attributes, (stack + page - 1) / page * page);
     if (detached) pthread_attr_setdetachstate(attributes, PTHREAD_CREATE_DETACHED);
     if (cpu < 0) return 0;
     size_t size = CPU_ALLOC_SIZE(cpu + 1);

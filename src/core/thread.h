@@ -4,8 +4,8 @@
 
 #include "core/internal.h"
 
-/* The stack of every thread that runs kernels: MN_KERNEL_STACK_BYTES and room to spare.
- * Only pages that are touched take memory. */
+/* The stack of every thread that runs kernels, thread-local variables aside: MN_KERNEL_STACK_BYTES and room to
+ * spare. Only pages that are touched take memory. */
 #define MN_STACK_BYTES ((size_t)1 << 20)
 
 /* What a thread of the caller's must have left of its stack to run kernels. */

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import platform
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -16,6 +20,7 @@ import pytest
 from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.hal import core_abi, native
 
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 PAGE = mmap.PAGESIZE
 # A function that returns at once, by architecture.
 RETURN = {"x86_64": b"\xc3", "aarch64": b"\xc0\x03\x5f\xd6", "riscv64": b"\x67\x80\x00\x00"}
@@ -198,3 +203,26 @@ def test_code_from_a_file(tmp_path: Path) -> None:
     assert permissions(address.value) == "r-xp"
     kernel_type()(address.value)(None, None, 0, 0)
     native.core.mn_code_unmap(address.value, len(RET))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a library with")
+def test_thread_locals_of_other_libraries_take_no_stack_from_workers(tmp_path: Path) -> None:
+    """glibc takes them from the stack that was asked for: 2 MiB are more than all of a worker's."""
+    library = tmp_path / "locals.so"
+    source = "_Thread_local char room[2 << 20]; char *place(void) { return room; }"
+    command = [str(COMPILER), "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(command, input=source, text=True, check=True)
+    code = (
+        "from mansard.hal import *\n"
+        "from mansard.hal.registry import open_device\n"
+        "cpu = open_device('cpu'); out = cpu.allocate(64); done = Point(Semaphore(), 1)\n"
+        "cpu.submit([Submission(cpu.record([FillCommand(BufferRef(out), 64, 7)]), signal=(done,))])\n"
+        "done.wait(20)\n"
+        "print(out.view()[0])\n"
+    )
+    preload = ":".join(filter(None, [os.environ.get("LD_PRELOAD"), str(library)]))
+    run = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "LD_PRELOAD": preload},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (run.returncode, run.stdout) == (0, "7\n"), run.stderr
