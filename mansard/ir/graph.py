@@ -11,6 +11,7 @@ from mansard.dtypes import DType
 from mansard.ir.ops import Assert, Attention, Concat, Generic, Op, Pad, Reshape, Scan, Scatter, Slice, Sort
 from mansard.ir.scalar import Scalar
 from mansard.ir.types import Constant, IndexMap, Location, TensorType, Value
+from mansard.plan.constraints import ShapeConstraint
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Graph:
     output_names: tuple[str, ...] = ()
     parameters: tuple[Dim, ...] = ()
     """Symbols that no input or state binds: the caller chooses their values."""
+    constraints: tuple[ShapeConstraint, ...] = ()
+    """Relations between symbols of the inputs that hold for every call."""
 
     def producers(self) -> dict[Value, Op]:
         """The op that defines each value."""

@@ -16,6 +16,7 @@ from mansard.ir.interpreter.graph import load
 from mansard.ir.serialise import Reader, Writer
 from mansard.ir.types import Constant, Value
 from mansard.ir.verify import verify
+from mansard.plan.constraints import ShapeConstraint
 
 INLINE_BYTES = 16 << 20
 """Bytes of constants without a name that a stored graph may include, in all."""
@@ -56,6 +57,7 @@ def graph_to_bytes(graph: Graph, names: Mapping[Constant, str]) -> bytes | None:
         "ops": [writer.op(op) for op in graph.ops],
     }
     record |= {"values": writer.values(), "names": [v.name for v in writer.numbers]}
+    record["constraints"] = [[writer.dim(c.left), c.relation, writer.dim(c.right)] for c in graph.constraints]
     record["dims"] = writer.contracts()
     return zlib.compress(json.dumps(record, separators=(",", ":")).encode(), 1)
 
@@ -89,6 +91,10 @@ def graph_from_bytes(data: bytes, constants: Mapping[str, Constant]) -> Graph:
                 for before, after, held in record["states"]
             ),
             tuple(record["output_names"]),
+            constraints=tuple(
+                ShapeConstraint(reader.dim(left), relation, reader.dim(right))
+                for left, relation, right in record["constraints"]
+            ),
         )
     except (zlib.error, ValueError, KeyError, IndexError, TypeError) as error:
         raise ArtifactError(f"the graph cannot be read: {error!r}") from error

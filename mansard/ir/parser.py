@@ -1,7 +1,7 @@
 """A Graph from its text: the opposite of `mansard.ir.printer`, for graphs that were dumped and edited.
 
-Declarations (``dim``, ``param``, ``input``, ``state``, ``const``) and ops stand on lines of their own;
-blank lines and lines that begin with ``//`` are skipped.
+Declarations (``dim``, ``param``, ``require``, ``input``, ``state``, ``const``) and ops stand on lines of
+their own; blank lines and lines that begin with ``//`` are skipped.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mansard.ir.ops import Op
 from mansard.ir.text.scanner import Scanner, Scope
 from mansard.ir.types import Constant, Value
 from mansard.ir.verify import verify
+from mansard.plan.constraints import RELATIONS, ShapeConstraint
 
 Loader = Callable[[], Array]
 
@@ -47,6 +48,7 @@ class _Parser:
         self.weights = weights
         self.name: str | None = None
         self.parameters: list[Dim] = []
+        self.constraints: list[ShapeConstraint] = []
         self.inputs: list[Value] = []
         self.states: list[tuple[Value, Scanner, int, Constant | None]] = []
         self.constants: dict[Value, Constant] = {}
@@ -64,6 +66,8 @@ class _Parser:
             self._contract(s)
         elif s.accept("param"):
             self.parameters.append(self._contract(s))
+        elif s.accept("require"):
+            self.constraints.append(_constraint(s))
         elif s.accept("input"):
             self.inputs.append(s.definition())
         elif s.accept("state"):
@@ -92,6 +96,7 @@ class _Parser:
             tuple(self._bound(*state) for state in self.states),
             tuple(name for _, name in self.outputs),
             tuple(self.parameters),
+            tuple(self.constraints),
         )
 
     def _contract(self, s: Scanner) -> Dim:
@@ -140,6 +145,12 @@ class _Parser:
                 s.expect(",")
             value = s.value()
             self.outputs.append((value, s.name("the output's name") if s.accept("as") else value.name))
+
+
+def _constraint(s: Scanner) -> ShapeConstraint:
+    left = s.dim("<=!")
+    relation = s.one_of(tuple(RELATIONS)) or s.fail(f"one of {', '.join(RELATIONS)}")
+    return ShapeConstraint(left, relation, s.dim())
 
 
 def _absent(value: Value, key: str) -> Loader:

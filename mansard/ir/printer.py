@@ -35,6 +35,8 @@ def _lines(graph: Graph, locations: bool) -> Iterator[str]:
             yield f"  dim    {_contract(dim)}"
     for dim in graph.parameters:
         yield f"  param  {_contract(dim)}"
+    for constraint in graph.constraints:
+        yield f"  require {constraint}"
     for value in graph.inputs:
         yield f"  input  {typed(value)}"
     for state in graph.states:

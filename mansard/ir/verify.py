@@ -14,6 +14,7 @@ from mansard.ir.graph import Graph
 from mansard.ir.op_check import OpCheck
 from mansard.ir.ops import OPS, Op
 from mansard.ir.types import Value
+from mansard.plan.constraints import RELATIONS
 
 _verified: WeakKeyDictionary[Op, frozenset[Dim]] = WeakKeyDictionary()
 """Ops that were verified, with the dims that were known."""
@@ -46,6 +47,11 @@ class _Verifier:
 
     def run(self) -> None:
         graph = self.graph
+        for constraint in graph.constraints:
+            for side in (constraint.left, constraint.right):
+                self._values.known(side, f"the constraint {constraint}")
+            if constraint.relation not in RELATIONS:
+                raise self.fail(f"the constraint {constraint} is none of {', '.join(RELATIONS)}")
         for value in (*graph.inputs, *(s.before for s in graph.states), *graph.constants):
             self._define(value)
         for op in graph.ops:

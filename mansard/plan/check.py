@@ -68,7 +68,7 @@ def _check(plan: Plan) -> Claims:
     initialised.end()
     _check_waits(plan)
     for variant in plan.variants:
-        if (variant.inputs, variant.outputs, variant.dims) != (plan.inputs, plan.outputs, plan.dims):
+        if _interface(variant) != _interface(plan):
             raise ArtifactError("a variant of the plan has other inputs, outputs or dims")
         if variant.variants:
             raise ArtifactError("a variant of the plan has variants")
@@ -211,3 +211,7 @@ def _check_waits(plan: Plan) -> None:
 def _in_range(index: int, count: int, what: str) -> None:
     if not 0 <= index < count:
         raise ArtifactError(f"{what} is {index}; the plan has {count}")
+
+
+def _interface(plan: Plan) -> tuple[object, ...]:
+    return plan.inputs, plan.outputs, plan.dims, plan.constraints

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from mansard.dims import Dim, DimLike, to_expr
 from mansard.dtypes import DType
+from mansard.plan.constraints import ShapeConstraint
 
 FORMAT_VERSION = 2
 """Of artifacts. 2: executables, with the contracts of their kernels, are an entry beside the plan."""
@@ -293,6 +294,8 @@ class Plan:
     states: tuple[tuple[int, int], ...] = ()
     """(value on entry, value on exit) of each state; equal ids mean updated in place."""
     asserts: tuple[AssertSpec, ...] = ()
+    constraints: tuple[ShapeConstraint, ...] = ()
+    """Relations between the dims that inputs bind, checked before a call starts."""
     decisions: tuple[Decision, ...] = ()
     info: Mapping[str, str] = field(default_factory=dict)
     """Versions and options of the compilation, for people."""

@@ -11,6 +11,7 @@ from mansard.dims import DimLike, add, bounds, ceildiv, mul, product, to_expr
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError
 from mansard.plan.claims import Claims
+from mansard.plan.constraints import RELATIONS, ShapeConstraint
 from mansard.plan.initialised import originals
 from mansard.plan.plan import AssertSpec, Plan, TensorSpec, TransferStep, ValueSpec, WeightSpec
 
@@ -40,6 +41,8 @@ class ValueCheck:
         self._check_states()
         for check in self._plan.asserts:
             self._check_assert(check)
+        for constraint in self._plan.constraints:
+            self._check_constraint(constraint)
         filled = Counter(step.target for _, step in transfers)
         given = originals(self._values, (step for _, step in transfers))
         for slot, step in transfers:
@@ -163,6 +166,15 @@ class ValueCheck:
         unknown = {s.name for d in check.limits or () for s in to_expr(d).symbols()} - names
         if unknown:
             raise ArtifactError(f"{what} names unknown dims: {', '.join(sorted(unknown))}")
+
+    def _check_constraint(self, constraint: ShapeConstraint) -> None:
+        what = f"constraint {str(constraint)[:200]!r}"
+        if constraint.relation not in RELATIONS:
+            raise ArtifactError(f"{what} is none of the relations {', '.join(RELATIONS)}")
+        bound = {dim.name for dim in self._plan.dims} - self._plan.chosen_dims
+        unknown = set(constraint.symbols) - bound
+        if unknown:
+            raise ArtifactError(f"{what} names dims that no input binds: {', '.join(sorted(unknown))}")
 
     def _check_states(self) -> None:
         entries = [entry for entry, _ in self._plan.states]

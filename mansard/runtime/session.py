@@ -64,7 +64,7 @@ class Session:
         self.plan = chosen = choose_variant(plan, devices)
         if chosen is not plan:
             plan, claims = chosen, check_plan(chosen)
-        self.signature = Signature(plan.inputs, plan.dims, plan.asserts)
+        self.signature = Signature(plan.inputs, plan.dims, plan.asserts, plan.constraints)
         self.slots: Sequence[BoundSlot] = bind(plan, resources, devices)
         self.links = probe_links(self.slots)
         self.layout = lay_out(plan, self.links)

@@ -13,6 +13,7 @@ from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError, OutOfMemoryError
 from mansard.plan.check import check_plan
+from mansard.plan.constraints import ShapeConstraint
 from mansard.plan.plan import Plan, TransferStep
 from mansard.runtime.memory.tensors import empty
 
@@ -72,9 +73,17 @@ def test_plans_of_the_builder_pass():
         assert not check_plan(plan).open
 
 
+def constrained(relation: str, name: str) -> Plan:
+    n = dims.symbol(N)
+    constraint = ShapeConstraint(n, relation, dims.symbol(Dim(name, 1, 64)))
+    return dataclasses.replace(of_dims(N, shape=(n,)), constraints=(constraint,))
+
+
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
+        (lambda: constrained("<=", "m"), "constraint 'n <= m' names dims that no input binds: m"),
+        (lambda: constrained("=", "n"), "constraint 'n = n' is none of the relations <=, <, ==, !="),
         (lambda: joined(size=16), "ends behind value 1"),
         (lambda: joined(part_offset=8), "parts 2 and 3 of a value overlap: 12 and 8"),
         (lambda: joined(size=8), "the parts of value 1 are all of it: 20 and 24"),

@@ -48,6 +48,7 @@ class Assembler:
             devices=tuple(self._program(number, target) for number, target in enumerate(targets)),
             states=states,
             asserts=tuple(self._assert(a) for a in self.graph.asserts),
+            constraints=graph.constraints,
             decisions=tuple(decisions),
             info={**info, **{f"activations on {t.name}": describe(arena) for t, arena in arenas}},
         )

@@ -31,6 +31,7 @@ from mansard.ir.graph import Graph
 from mansard.ir.scalar import Scalar
 from mansard.ir.types import Constant, IndexMap, Location, Value
 from mansard.ir.verify import verify
+from mansard.plan.constraints import ShapeConstraint
 
 AUTOMATIC_MAX = 2**31 - 1
 """Upper bound of a dim without a stated range."""
@@ -84,23 +85,33 @@ def import_linalg(
     output_dtypes: Sequence[DType] = (),
     updates: Mapping[int, str] | None = None,
     checks: Sequence[ResultCheck] = (),
+    constraints: Sequence[ShapeConstraint] = (),
 ) -> Graph:
     """Import one function of a module in memory, on which `PREPARE` has run.
 
     ``arguments`` describe the function's arguments in order. ``updates`` maps the results that are final
     values of states to their arguments (result number to argument name); the others are outputs, with names
     and types from ``output_names`` and ``output_dtypes`` (which may differ from the MLIR types in signedness
-    only). The last results are no outputs but what ``checks`` are of, in order.
+    only). The last results are no outputs but what ``checks`` are of, in order. ``constraints`` relate
+    symbols of the arguments.
     """
     func = _find_function(module, function)
     known = list(arguments)
     while True:
         try:
-            return _import(module, func, known, name, output_names, output_dtypes, updates or {}, checks)
+            graph = _import(module, func, known, name, output_names, output_dtypes, updates or {}, checks)
         except Unify as same:
             values = {same.name: same.value}
             checks = [check.substituted(values) for check in checks]
             known = [replace(a, shape=tuple(substituted(d, values) for d in a.shape)) for a in known]
+            constraints = [
+                replace(c, left=substituted(c.left, values), right=substituted(c.right, values))
+                for c in constraints
+            ]
+        else:
+            graph = replace(graph, constraints=tuple(c for c in constraints if not c.implied))
+            verify(graph)
+            return graph
 
 
 def _prepared(text: bytes) -> Any:

@@ -18,6 +18,7 @@ from mansard.errors import ArtifactError
 from mansard.frontends.pytorch.checks import is_assertion
 from mansard.frontends.pytorch.locations import location_of, source_line
 from mansard.frontends.pytorch.signature import ExportSignature
+from mansard.frontends.pytorch.sizes.constraints import guards
 from mansard.frontends.pytorch.sizes.dynamic import STATED_ZERO, DimNames
 from mansard.frontends.pytorch.sizes.symbols import divisions
 from mansard.frontends.pytorch.weights import constant_of, identity
@@ -111,7 +112,7 @@ def _describe(
     lines.append(str(divisions(program)))
     lines += [f"{s} {r.lower} {r.upper}" for s, r in program.range_constraints.items()]
     lines.append(str(program.graph_signature))
-    lines.append(str(program.call_spec))
+    lines += [str(program.call_spec), *guards(program)]
     numbers: dict[tuple[Any, ...], int] = {}
     for key, tensor in _tensors(program).items():
         same = numbers.setdefault(identity(tensor), len(numbers))

@@ -16,6 +16,7 @@ from mansard.frontends.pytorch.export import decompose, export_module, load_prog
 from mansard.frontends.pytorch.import_cache import cached_import
 from mansard.frontends.pytorch.lowering import lower_to_linalg
 from mansard.frontends.pytorch.signature import read_signature
+from mansard.frontends.pytorch.sizes.constraints import guards, shape_constraints
 from mansard.frontends.pytorch.sizes.dynamic import DimNames
 from mansard.frontends.pytorch.sizes.empty import narrow_empty_dims
 from mansard.ir.graph import Graph
@@ -71,6 +72,7 @@ def import_torch(
     cached = entry.load() if entry else None
     if cached is not None:
         return cached
+    stated = guards(program)
     warm()  # starts while the program is decomposed
     program = decompose(program)
     read_at_indices(program.graph)
@@ -85,6 +87,7 @@ def import_torch(
         output_dtypes=signature.output_dtypes,
         updates=signature.updates,
         checks=results_of(checks),
+        constraints=shape_constraints(program, signature.symbols, stated),
     )
     if entry:
         entry.save(graph, signature, program)

@@ -16,7 +16,7 @@ from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.linalg.importer import Argument
 from mansard.frontends.pytorch.scalars import ScalarTensors
 from mansard.frontends.pytorch.sizes.dynamic import DimNames
-from mansard.frontends.pytorch.sizes.symbols import SymbolTable, divisions
+from mansard.frontends.pytorch.sizes.symbols import SymbolTable
 from mansard.frontends.pytorch.weights import constant_of, dtype_of, identity
 from mansard.ir.types import Constant
 
@@ -92,10 +92,7 @@ class _Inputs:
         self.names = list(input_names) if input_names is not None else None
         self.dropped: set[str] = set()
         self.constants: dict[tuple[Any, ...], Constant] = {}
-        user = [s for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
-        shapes = [self._shape(s.arg.name) for s in user]
-        labels = [s.arg.name for s in user]
-        self.symbols = SymbolTable(program.range_constraints, shapes, labels, dim_names, divisions(program))
+        self.symbols = SymbolTable.of(program, dim_names)
 
     def arguments(self) -> list[Argument]:
         """One Argument for each placeholder that is not dropped."""
@@ -117,10 +114,6 @@ class _Inputs:
         if self.names is not None and len(self.names) != count:
             raise ImportModelError(f"{len(self.names)} input names for {count} tensor inputs")
         return result
-
-    def _shape(self, name: str) -> tuple[Any, ...]:
-        value = self.placeholders[name].meta.get("val") if name in self.placeholders else None
-        return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
 
     def _input(self, name: str, value: torch.Tensor, number: int) -> Argument:
         shape: tuple[DimLike, ...] = tuple(self.symbols.dim(d) for d in value.shape)

@@ -19,6 +19,7 @@ from mansard.ir.graph import Graph
 from mansard.ir.interpreter.scalar import Array
 from mansard.ir.ops import Op
 from mansard.ir.types import Constant, TensorType, Value
+from mansard.plan.constraints import check_constraints
 
 
 def interpret(
@@ -33,7 +34,7 @@ def interpret(
     entry) to arrays and is updated in place with their final values; a state that is missing starts
     from its initial value, or zeros. ``parameters`` gives the graph's parameters their values.
 
-    Raises InputError for inputs that do not fit, ShapeContractError for a dim outside its contract
+    Raises InputError for inputs that do not fit, ShapeContractError for sizes outside the contract
     and InputError with the message of an `Assert` that fails.
     """
     arrays = _named(graph, inputs)
@@ -42,6 +43,7 @@ def interpret(
     given = {**arrays, **held}
     symbols = bind({v.name: v.type for v in given}, {v.name: a for v, a in given.items()})
     symbols.update(parameters or {})
+    check_constraints(graph.constraints, symbols, {})
     values: dict[Value, Array] = dict(arrays)
     for state in graph.states:
         values[state.before] = _initial(state.before, state.initial, held, symbols)

@@ -169,10 +169,10 @@ class Scanner:
             else:
                 return TensorType(tuple(shape), self.dtype())
 
-    def dim(self) -> DimLike:
-        """An int or a dim expression, which ends before a bracket or separator outside parentheses."""
+    def dim(self, ends: str = ",|])}:;") -> DimLike:
+        """An int or a dim expression, which ends before one of ``ends`` outside parentheses."""
         start, depth = self.position, 0
-        while self.position < len(self.text) and (depth or self.text[self.position] not in ",|])}:;"):
+        while self.position < len(self.text) and (depth or self.text[self.position] not in ends):
             depth += (self.text[self.position] == "(") - (self.text[self.position] == ")")
             self.position += 1
         try:

@@ -56,6 +56,7 @@ def materialise_outputs(graph: Graph) -> Graph:
         tuple(states),
         graph.output_names,
         graph.parameters,
+        graph.constraints,
     )
 
 

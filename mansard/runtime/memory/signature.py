@@ -11,6 +11,7 @@ from mansard import dims
 from mansard.dims import Dim, DimLike, Expr
 from mansard.errors import InputError, ShapeContractError
 from mansard.plan.assertions import check_array
+from mansard.plan.constraints import ShapeConstraint, check_constraints
 from mansard.plan.plan import AssertSpec, TensorSpec
 from mansard.runtime.memory.tensors import Array, contiguous, describe, is_torch, to_array
 
@@ -34,9 +35,14 @@ class Signature:
     """The inputs of a model, by which the arguments of a call are checked."""
 
     def __init__(
-        self, inputs: Sequence[TensorSpec], symbols: Sequence[Dim], asserts: Sequence[AssertSpec] = ()
+        self,
+        inputs: Sequence[TensorSpec],
+        symbols: Sequence[Dim],
+        asserts: Sequence[AssertSpec] = (),
+        constraints: Sequence[ShapeConstraint] = (),
     ) -> None:
         """``asserts`` of inputs are checked with them, others left alone."""
+        self._constraints = tuple(constraints)
         self.inputs = tuple(inputs)
         numbers = {spec.value: number for number, spec in enumerate(self.inputs)}
         self._asserts = [(numbers[check.value], check) for check in asserts if check.value in numbers]
@@ -116,7 +122,7 @@ class Signature:
         return [values[name] for name in self._names]
 
     def _bind(self, arrays: Sequence[Array]) -> dict[str, int]:
-        """The value of every symbol, read off the shapes; checks every dim of every input."""
+        """The value of every symbol, read off the shapes; checks all dims of the inputs, and constraints."""
         sizes: dict[str, int] = {}
         origin: dict[str, str] = {}
         expressions: list[tuple[str, int, DimLike]] = []
@@ -141,6 +147,7 @@ class Signature:
                     expressions.append((where, actual, expected))
         for where, actual, expected in expressions:
             self._bind_expression(expected, actual, where, sizes, origin)
+        check_constraints(self._constraints, sizes, origin)
         return sizes
 
     def _bind_symbol(

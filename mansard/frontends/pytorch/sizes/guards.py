@@ -17,6 +17,8 @@ import torch
 
 from mansard.errors import UnsupportedOpError
 from mansard.frontends.pytorch.locations import location_of
+from mansard.frontends.pytorch.sizes.constraints import guards, is_of_layout, shape_constraints
+from mansard.frontends.pytorch.sizes.symbols import SymbolTable, shape_environment
 
 Rule = Callable[..., Any]
 _SAMPLES = 200
@@ -28,9 +30,11 @@ class DecompositionGuards:
     """The guards that are recorded while a program is decomposed, with the op whose rule did so."""
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
-        self._environment = _environment(program)
+        self._environment = shape_environment(program)
         self._ranges = dict(program.range_constraints)
         self._names = _names(program)
+        self._symbols = SymbolTable.of(program, {})
+        self._constraints = shape_constraints(program, self._symbols, guards(program))
         self._before = self._count()
         self._ops: list[tuple[int, str, str]] = []
         self._depth = 0
@@ -59,11 +63,9 @@ class DecompositionGuards:
         """Raise UnsupportedOpError if a guard does not hold for all sizes that the exported program takes."""
         if self._environment is None:
             return
-        guards = self._environment.guards
-        premises = [g.expr for g in guards[: self._before]]
-        for number, recorded in enumerate(guards[self._before :], self._before):
+        for number, recorded in enumerate(self._environment.guards[self._before :], self._before):
             guard = recorded.expr
-            counterexample = None if _of_layout(recorded) else self._counterexample(guard, premises)
+            counterexample = None if is_of_layout(recorded) else self._counterexample(guard)
             if counterexample is None:
                 continue
             op, location = next(
@@ -82,15 +84,21 @@ class DecompositionGuards:
     def _count(self) -> int:
         return 0 if self._environment is None else len(self._environment.guards)
 
-    def _counterexample(self, guard: Any, premises: list[Any]) -> dict[Any, int] | None:
-        """Sizes within the dims' ranges for which a guard is false."""
+    def _counterexample(self, guard: Any) -> dict[Any, int] | None:
+        """Sizes that the exported program takes for which a guard is false."""
         symbols = sorted(guard.free_symbols, key=str)
         if any(s not in self._ranges for s in symbols):
             return None  # a number read at run time: torch's own checks are kept in the program
         for values in self._samples(symbols):
-            if _holds(guard, values) is False and all(_holds(p, values) is not False for p in premises):
+            if _holds(guard, values) is False and self._takes(values):
                 return values
         return None
+
+    def _takes(self, values: Mapping[Any, int]) -> bool:
+        """Whether no constraint over these symbols alone refuses the sizes."""
+        sizes = {str(self._symbols.dims[s]): value for s, value in values.items() if s in self._symbols.dims}
+        known = (c for c in self._constraints if sizes.keys() >= set(c.symbols))
+        return all(c.holds(sizes) for c in known)
 
     def _samples(self, symbols: list[Any]) -> Iterator[dict[Any, int]]:
         limits = []
@@ -111,27 +119,11 @@ class DecompositionGuards:
             }
 
 
-def _of_layout(recorded: Any) -> bool:
-    """Whether a guard was recorded for a tensor's strides, which no result depends on."""
-    frame = recorded.sloc.framework_loc
-    return frame is not None and any(word in str(frame) for word in ("contiguous", "stride"))
-
-
 def _holds(condition: Any, values: Mapping[Any, int]) -> bool | None:
     """The condition for these sizes; None where it has no truth value."""
     value = condition.xreplace({s: sympy.Integer(v) for s, v in values.items()})
     value = value.doit() if hasattr(value, "doit") else value
     return bool(value) if value in (sympy.true, sympy.false, True, False) else None
-
-
-def _environment(program: torch.export.ExportedProgram) -> Any:
-    """The shape environment of a program's symbolic sizes; None if all are static."""
-    for node in program.graph.nodes:
-        value = node.meta.get("val")
-        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
-            if isinstance(size, torch.SymInt):
-                return size.node.shape_env
-    return None
 
 
 def _names(program: torch.export.ExportedProgram) -> dict[Any, str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.export.graph_signature import InputKind
 
 from mansard import dims
 from mansard.dims import Dim, DimLike
@@ -43,6 +44,14 @@ class SymbolTable:
                         name = given.__name__ if given is not None else f"{labels[number]}_dim{axis}"
                         divisor = _divisor(symbol, remainders)
                         self.dims[symbol] = _symbol(_unused(name, taken), given, ranges.get(symbol), divisor)
+
+    @classmethod
+    def of(cls, program: torch.export.ExportedProgram, dim_names: DimNames) -> SymbolTable:
+        """The symbols of a program's inputs."""
+        sizes = input_sizes(program)
+        return cls(
+            program.range_constraints, list(sizes.values()), list(sizes), dim_names, divisions(program)
+        )
 
     def dim(self, size: Any) -> DimLike:
         """A size of an input as a dim expression."""
@@ -83,6 +92,24 @@ def _free_symbols(size: Any) -> set[Any]:
     return set(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else set()
 
 
+def input_sizes(program: torch.export.ExportedProgram) -> dict[str, tuple[Any, ...]]:
+    """The sizes of the user's inputs by the names of their placeholders, in order; of numbers, none."""
+    values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
+    user = [s.arg.name for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
+    held = {name: values.get(name) for name in user}
+    return {name: tuple(v.shape) if isinstance(v, torch.Tensor) else () for name, v in held.items()}
+
+
+def shape_environment(program: torch.export.ExportedProgram) -> Any:
+    """The shape environment of a program's symbolic sizes; None if all are static."""
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt):
+                return size.node.shape_env
+    return None
+
+
 def _root(given: Any) -> Any:
     """The ``Dim`` from which a dim such as ``16 * k`` is derived; None for hints without a name."""
     while given is not None and hasattr(given, "root"):
@@ -92,10 +119,7 @@ def _root(given: Any) -> Any:
 
 def divisions(program: torch.export.ExportedProgram) -> tuple[Any, ...]:
     """The remainders that torch.export found to be 0 for the sizes of a program's inputs."""
-    values = (n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder")
-    sizes = (d for v in values if isinstance(v, torch.Tensor) for d in v.shape)
-    size = next((d for d in sizes if isinstance(d, torch.SymInt)), None)
-    return () if size is None else tuple(sorted(getattr(size.node.shape_env, "divisible", ()), key=str))
+    return tuple(sorted(getattr(shape_environment(program), "divisible", ()), key=str))
 
 
 def _divisor(symbol: Any, remainders: Sequence[Any]) -> int:
