@@ -6,6 +6,7 @@ The environment is set before any test module is imported, since drivers read it
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -53,6 +54,12 @@ def _prepare_environment() -> None:
 
 _prepare_environment()
 pytest.register_assert_rewrite("support")
+
+
+def pytest_collection_finish() -> None:
+    """What importing thousands of tests left is not looked through again by each garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def _in_ci() -> bool:
