@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mansard.dtypes import DType
 from mansard.errors import ImportModelError
 from mansard.frontends.decoders.checkpoint.quantised import QuantisedTensor
 from mansard.ir.types import Constant, TensorType
@@ -50,6 +51,15 @@ class Checkpoint(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Drop the files; arrays that were loaded keep theirs mapped. Constants load no more."""
+
+
+def offered_dtype(name: str, stored: DType, wanted: DType | None) -> DType:
+    """The dtype in which a tensor is offered when ``wanted`` is that of the model.
+
+    Integers stay what they are, and so does what only selects experts: rounding it would select others.
+    """
+    keep = wanted is None or not stored.is_float or name.endswith(".expert_bias")
+    return stored if keep or wanted is None else wanted
 
 
 def missing_tensor(path: Path, name: str, names: Iterable[str]) -> ImportModelError:

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mansard.dtypes import DType
 from mansard.errors import ImportModelError
 from mansard.formats.safetensors_file import StoredTensor, read_safetensors
-from mansard.frontends.decoders.checkpoint.checkpoint import Checkpoint, missing_tensor
+from mansard.frontends.decoders.checkpoint.checkpoint import Checkpoint, missing_tensor, offered_dtype
 from mansard.frontends.decoders.checkpoint.folder_config import read_config
 from mansard.frontends.decoders.checkpoint.layouts import Source, current_layout
 from mansard.ir.types import Constant, TensorType
@@ -28,8 +29,8 @@ class FolderCheckpoint(Checkpoint):
     """A folder as ``transformers`` writes it. Tensors are mapped; experts that are stored one by one are
     stacked when they are loaded."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, dtype: DType | None = None) -> None:
+        self.path, self._dtype = path, dtype
         self.config, self.generation = read_config(path)
         self._tensors = _read_tensors(path)
         self._sources = current_layout(self._tensors, self.config)
@@ -37,7 +38,11 @@ class FolderCheckpoint(Checkpoint):
         self.names = frozenset(self._sources)
 
     def tensor_type(self, name: str) -> TensorType:
-        """Shape and dtype as stored; of stacked experts, those of the stack."""
+        """The shape as stored, of stacked experts that of the stack, and the stored or the chosen dtype."""
+        stored = self._stored_type(name)
+        return TensorType(stored.shape, offered_dtype(name, stored.dtype, self._dtype))
+
+    def _stored_type(self, name: str) -> TensorType:
         source = self._source(name)
         parts = [[self._stored(stored) for stored in column] for column in source.columns]
         first = parts[0][0]
@@ -77,10 +82,11 @@ class FolderCheckpoint(Checkpoint):
         return self._tensors[name]
 
     def _load(self, name: str) -> Array:
-        source, dtype = self._source(name), self.tensor_type(name).dtype.numpy
+        source, dtype = self._source(name), self._stored_type(name).dtype.numpy
         columns = [[self._stored(part) for part in column] for column in source.columns]
         arrays = [[part.data.view(dtype).reshape(part.shape) for part in column] for column in columns]
-        return _stack(arrays) if source.stacked else arrays[0][0]
+        array = _stack(arrays) if source.stacked else arrays[0][0]
+        return array.astype(self.tensor_type(name).dtype.numpy, copy=False)
 
 
 def _stack(columns: Sequence[Sequence[Array]]) -> Array:

@@ -105,6 +105,14 @@ def test_tensors_are_views_of_the_file(folder):
         constant.load()
 
 
+def test_floating_point_in_a_chosen_type(folder):
+    save_file({"a": np.ones(2, np.float32), "b": np.ones(2, np.int32)}, folder / "model.safetensors")
+    checkpoint = open_checkpoint(folder, DType.BF16)
+    assert (checkpoint.tensor_type("a").dtype, checkpoint.tensor_type("b").dtype) == (DType.BF16, DType.I32)
+    assert checkpoint.constant("a").load().dtype == ml_dtypes.bfloat16
+    assert checkpoint.constant("b").load().dtype == np.int32
+
+
 def test_nothing_is_quantised(folder):
     assert open_checkpoint(folder).quantised("model.norm.weight") is None
 
@@ -238,5 +246,5 @@ def test_what_is_no_folder(tmp_path):
     with pytest.raises(ImportModelError, match="there is no folder or file"):
         open_checkpoint(tmp_path / "none")
     (tmp_path / "file.txt").write_text("text")
-    with pytest.raises(ImportModelError, match="is not a folder"):
+    with pytest.raises(ImportModelError, match=r"is neither a folder with a config.json nor a GGUF file"):
         open_checkpoint(tmp_path / "file.txt")

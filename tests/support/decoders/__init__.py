@@ -1,0 +1,1 @@
+"""Language models in files, for tests."""
