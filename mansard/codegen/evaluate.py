@@ -104,7 +104,11 @@ class Evaluator(Positions):
         return self._widen(self.b.load(memory, self.lanes_of(address)))
 
     def store(self, value: Value, address: Linear, data: KValue) -> None:
-        """Write a buffer; all lanes when the address varies along the vector loop."""
+        """Write a buffer; all lanes when the address varies along the vector loop. What is scattered goes to
+        the rows of the state that their indices name."""
+        if value in self.nest.scatters:
+            self._scatter(value, address, data)
+            return
         memory = self.b.bindings[self.nest.buffers.index(value)]
         data = self.narrow(data, value.type.dtype)
         base, along = self.linear(address)
@@ -115,6 +119,56 @@ class Evaluator(Positions):
             self.b.store(memory, base, data, aligned=self.aligned(address))
         else:
             self.b.store(memory, self.lanes_of(address), self.b.splat(data, self.vector[1]))
+
+    def _scatter(self, value: Value, address: Linear, data: KValue) -> None:
+        """Write elements to the row of a state that an index tensor names, if that is in the state."""
+        b, op = self.b, self.nest.scatters[value]
+        row, column = self.nest.scatter_place(value, address)
+        if self.vector is not None and any(loop == self.vector[0] for loop, _ in row.terms):
+            self._scatter_lanes(value, address, data)
+            return
+        shape = op.inputs[0].type.shape
+        keys = op.inputs[1].type.shape[1]
+        assert isinstance(keys, int)
+        vector, self.vector = self.vector, None
+        tests, flat = [], b.idx(0)
+        for k in range(keys):
+            key = self.value(op.inputs[1], (row, Linear((), k)))
+            tests.append(b.compare("ge", key, b.const(0, DType.I64)))
+            tests.append(b.compare("lt", key, b.cast(self.dim(shape[k]), DType.I64)))
+            flat = b.add(b.mul(flat, self.dim(shape[k])), b.cast(key, b.index))
+        self.vector = vector
+        size = dims.product(shape[keys:])
+        memory = b.bindings[self.nest.buffers.index(op.output)]
+        data = self.narrow(data, op.output.type.dtype)
+        unknown = [test for test in tests if b.constant_value(test) is not True]
+        inside = b.const(True, DType.BOOL)
+        for number, test in enumerate(unknown):
+            inside = b.binary("and", inside, test) if number else test
+        with b.if_(inside), self.scope():
+            place, along = self.linear(column)
+            place = b.add(b.mul(flat, self.dim(size)), place)
+            if self.vector is None or along == 0:
+                b.store(memory, place, data)
+                return
+            lanes = self.vector[1]
+            data = b.splat(data, lanes)
+            if dims.is_one(along):
+                whole = self.aligned(column) and dims.exact_div(size, lanes) is not None
+                b.store(memory, place, data, aligned=whole)
+                return
+            for lane in range(lanes):
+                b.store(memory, b.add(place, self.dim(dims.mul(along, lane))), b.extract(data, lane))
+
+    def _scatter_lanes(self, value: Value, address: Linear, data: KValue) -> None:
+        """`_scatter` of a vector that runs over several rows, element by element."""
+        assert self.vector is not None
+        loop, lanes = self.vector
+        for lane in range(lanes):
+            with self.scope():
+                self.vector = None
+                self.shifts[loop] = self.shifts.get(loop, 0) + lane
+                self._scatter(value, address, self.b.extract(data, lane) if data.type.lanes > 1 else data)
 
     def _half_byte(self, memory: Binding, places: KValue, dtype: DType) -> KValue:
         """4-bit integers, of which each byte holds two, the first in its low half."""

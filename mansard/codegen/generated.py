@@ -15,7 +15,7 @@ from mansard.codegen.parameters import Parameters
 from mansard.errors import CodegenError
 from mansard.hal.executable import ExecutableSpec
 from mansard.ir.dispatch import Dispatch
-from mansard.ir.ops import Generic, Reshape
+from mansard.ir.ops import Generic
 
 _FEW_INVOCATIONS = 64
 """Schedules use no fewer invocations of a workgroup, where there are as many."""
@@ -88,7 +88,7 @@ def _is_short(dispatch: Dispatch, target: KernelTarget, limit: int) -> bool:
     For each point of the domain that an invocation takes, it runs over the inner dims at most once per op;
     loops over blocks and staging come on top.
     """
-    if not all(isinstance(op, (Generic, Reshape)) for op in dispatch.ops):
+    if not dispatch.is_nest:
         return False
     inner = [dims.product(op.extents[op.rank :]) for op in dispatch.ops if isinstance(op, Generic)]
     invocations = target.max_workgroups * min(_FEW_INVOCATIONS, target.workgroup_invocations)

@@ -15,7 +15,7 @@ from mansard.analysis.loops import collapse, delinearize, linearize
 from mansard.dims import DimLike
 from mansard.errors import CodegenError
 from mansard.ir.dispatch import Dispatch
-from mansard.ir.ops import Generic, Op, Reshape
+from mansard.ir.ops import Generic, Op, Reshape, Scatter
 from mansard.ir.scalar import Arg, Gather, Index, Scalar, walk
 from mansard.ir.types import Linear, Value
 
@@ -64,6 +64,8 @@ class Nest:
         self.domain = len(self.extents)
         self.buffers = (*dispatch.inputs, *dispatch.outputs)
         self.inputs = frozenset(dispatch.inputs)
+        self.scatters = {self._rows_of(op): op for op in dispatch.ops if isinstance(op, Scatter)}
+        """Scatters into states by the value that they write the rows of."""
         self.roots = self._roots()
 
     # Loops ----------------------------------------------------------------------------------
@@ -78,10 +80,10 @@ class Nest:
         return linearize(loops, self.extents[: self.domain])
 
     def _roots(self) -> list[Root]:
-        outputs = set(self.dispatch.outputs)
+        outputs = {*self.dispatch.outputs, *self.scatters}
         roots = []
         for op in self.dispatch.ops:
-            if isinstance(op, Reshape):
+            if isinstance(op, (Reshape, Scatter)):
                 continue
             if not isinstance(op, Generic):
                 raise CodegenError(f"{op.name} has a kernel of its own and cannot stand in a loop nest")
@@ -89,6 +91,15 @@ class Nest:
             if op.combiner is not None or stores:
                 roots.append(self._root(op, stores))
         return roots
+
+    def _rows_of(self, op: Scatter) -> Value:
+        """The result that a scatter writes; its kernel does so in place and in any order."""
+        value = op.inputs[2]
+        while isinstance(producer := self.producers.get(value), Reshape):
+            value = producer.inputs[0]
+        if value not in self.producers or not op.unique or op.inputs[0] not in self.dispatch.in_place:
+            raise CodegenError(f"{op.name} into {op.inputs[0]} has a kernel of its own")
+        return value
 
     def _root(self, op: Generic, stores: bool) -> Root:
         split = op.rank if op.combiner else self._split(op)
@@ -230,8 +241,14 @@ class Nest:
         out.extend(at for r in reads for at, _ in r.guards)
         self._index_uses(root.op, root.index, out, set())
         if root.stores:
-            out.append(self.store_address(root))
+            out.extend(self._store_positions(root))
         return out
+
+    def _store_positions(self, root: Root) -> Sequence[Linear]:
+        address = self.store_address(root)
+        if root.op.output not in self.scatters:
+            return (address,)
+        return (address, *self.scatter_place(root.op.output, address))
 
     def _index_uses(self, op: Generic, index: Sequence[Linear], out: list[Linear], seen: set[object]) -> None:
         key = (op, tuple(index))
@@ -254,6 +271,14 @@ class Nest:
     def store_address(self, root: Root) -> Linear:
         """Where a stored root writes."""
         return linearize(root.index[: root.op.rank], root.op.output.type.shape)
+
+    def scatter_place(self, value: Value, address: Linear) -> tuple[Linear, Linear]:
+        """The row of a scatter that a position of its rows belongs to, and the position in the row."""
+        count, *inner = self.scatters[value].inputs[2].type.shape
+        place = delinearize(address, self.extents, (count, dims.product(inner)))
+        if place is None:
+            raise CodegenError(f"dispatch {self.dispatch.name}: loops run over the ends of scattered rows")
+        return place[0], place[1]
 
     def collapsed(self, loops: Sequence[int], positions: Sequence[Linear]) -> list[list[int]]:
         """``loops`` (adjacent, outer first) grouped into loops that can run as one; unit loops dropped."""

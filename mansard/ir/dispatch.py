@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mansard.dims import DimLike
 from mansard.ir.graph import Graph
-from mansard.ir.ops import Assert, Generic, Op
+from mansard.ir.ops import Assert, Generic, Op, Reshape, Scatter
 from mansard.ir.region import Partition
 from mansard.ir.types import Value
 
@@ -33,6 +33,12 @@ class Dispatch:
     """Inputs whose buffer the output takes (`mansard.passes.fusion.in_place`)."""
     is_region: bool = False
     """Whether it is a region of the graph, which its device's backend compiles as a whole."""
+
+    @property
+    def is_nest(self) -> bool:
+        """Whether its kernel is a loop nest: Generics, whose rows a Scatter at most writes into a state."""
+        nested = any(isinstance(op, Generic) for op in self.ops)
+        return nested and all(isinstance(op, (Generic, Reshape, Scatter)) for op in self.ops)
 
     @property
     def location(self) -> str:

@@ -199,10 +199,19 @@ class GraphBuilder:
         out = self.value("pad", shape, x.type.dtype)
         return self.append(Pad((x,), (out,), tuple(low), tuple(high), value, location=self.location))
 
-    def scatter(self, target: Value, indices: Value, updates: Value, combiner: str | None = None) -> Value:
-        """Append a Scatter."""
+    def scatter(
+        self,
+        target: Value,
+        indices: Value,
+        updates: Value,
+        combiner: str | None = None,
+        *,
+        unique: bool = False,
+    ) -> Value:
+        """Append a Scatter; ``unique`` promises that no two rows have the same index."""
         out = self.value("scatter", target.type.shape, target.type.dtype)
-        return self.append(Scatter((target, indices, updates), (out,), combiner, location=self.location))
+        inputs = (target, indices, updates)
+        return self.append(Scatter(inputs, (out,), combiner, unique, location=self.location))
 
     def sort(
         self, x: Value, axis: int, descending: bool = False, limit: int | None = None

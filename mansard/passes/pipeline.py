@@ -20,12 +20,14 @@ from mansard.passes.canonical.fold_constants import fold_constants, inline_gener
 from mansard.passes.canonical.gathers import affine_gathers
 from mansard.passes.canonical.guard_states import guard_states
 from mansard.passes.canonical.inline import inline_into_gathers
+from mansard.passes.canonical.inline_uniform import inline_uniform
 from mansard.passes.canonical.joins import read_through_joins
 from mansard.passes.canonical.lower_attention import lower_attention
 from mansard.passes.canonical.lower_views import lower_views
 from mansard.passes.canonical.masks import merge_masks
 from mansard.passes.canonical.settle_asserts import drop_index_asserts, settle_asserts
 from mansard.passes.canonical.simplify import simplify
+from mansard.passes.canonical.unique_indices import mark_unique_indices
 from mansard.passes.canonical.views import simplify_views
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.fusion.horizontal_fusion import fuse_horizontally
@@ -114,6 +116,10 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         CANONICALISE,
         # On bodies that are simple and constants that are folded, and before passes that count readers.
         PassStep(settle_asserts),
+        # On plain bodies, while indices are computed by ops of their own.
+        PassStep(mark_unique_indices),
+        # After eliminate_common, which makes one op of the masks of all layers.
+        PassStep(inline_uniform),
         # After canonicalisation, which leaves only those maps in memory that something gathers from.
         PassStep(inline_into_gathers),
         # Before split_consumers: a transpose written by its producer leaves the loops of its readers whole.

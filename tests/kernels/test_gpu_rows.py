@@ -394,16 +394,18 @@ def test_scatters_apply_rows_in_order(device, combiner, width):
 
 
 @pytest.mark.parametrize("combiner", [None, "add"])
-def test_scatters_into_states_in_place(device, combiner):
+@pytest.mark.parametrize(("width", "unique"), [(32, False), (32, True), (2, False), (2, True)])
+def test_scatters_into_states_in_place(device, combiner, width, unique):
     b = GraphBuilder()
-    s = b.state("s", (16, 32), F32)
-    i, u = b.input("i", (9, 1), DType.I64), b.input("u", (9, 32), F32)
-    after = b.scatter(s, i, u, combiner)
+    s = b.state("s", (16, width), F32)
+    i, u = b.input("i", (9, 1), DType.I64), b.input("u", (9, width), F32)
+    after = b.scatter(s, i, u, combiner, unique=unique)
     b.update_state(s, after)
     graph = b.build([unary(b, "neg", after)])
-    numbers, rows_ = RNG.integers(-1, 17, (9, 1)), random(9, 32)
-    numbers[3] = numbers[7]
-    expected = np.zeros((16, 32), np.float32)
+    numbers, rows_ = RNG.permutation(np.arange(-1, 17))[:9, None], random(9, width)
+    if not unique:
+        numbers[3] = numbers[7]
+    expected = np.zeros((16, width), np.float32)
     with compiled(graph, device) as model:
         for _ in range(2):
             (output,) = outputs(model, [numbers, rows_])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ from mansard.codegen.kernel.ir import (
 from mansard.dtypes import DType
 
 _COMMUTATIVE_ZERO = ("add", "or", "xor")
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
 
 
 @dataclass
@@ -252,6 +256,10 @@ class KernelBuilder:
     def compare(self, op: str, a: KValue, b: KValue) -> KValue:
         """eq, ne, lt, le, gt, ge."""
         assert a.type.dtype == b.type.dtype, (op, a.type, b.type)
+        x, y = self._constants.get(a.id), self._constants.get(b.id)
+        if x is not None and y is not None and a.type.dtype.is_int:
+            lanes = max(a.type.lanes, b.type.lanes)
+            return self.const(_COMPARISONS[op](x, y), DType.BOOL, lanes)
         a, b = self.match(a, b)
         return self.inst(op, (a, b), KType(DType.BOOL, a.type.lanes))
 
@@ -260,6 +268,9 @@ class KernelBuilder:
         assert a.type.dtype == b.type.dtype, (a.type, b.type)
         lanes = max(v.type.lanes for v in (condition, a, b))
         a, b = self.splat(a, lanes), self.splat(b, lanes)
+        known = self._constants.get(condition.id)
+        if known is not None:
+            return a if known else b
         return self.inst("select", (condition, a, b), a.type)
 
     def cast(self, a: KValue, dtype: DType) -> KValue:

@@ -18,7 +18,6 @@ from mansard.codegen.schedules.cpu import choose as cpu
 from mansard.codegen.schedules.gpu import choose as gpu
 from mansard.codegen.schedules.gpu.attention import attention as gpu_attention
 from mansard.ir.dispatch import Dispatch
-from mansard.ir.ops import Generic, Reshape
 
 
 def schedule(
@@ -28,7 +27,7 @@ def schedule(
 
     ``parameters`` is one of `candidates`; None selects the first, the default.
     """
-    if not all(isinstance(op, (Generic, Reshape)) for op in dispatch.ops):
+    if not dispatch.is_nest:
         return scan_sort_scatter.schedule(dispatch, target, name)
     attention = attention_form(dispatch)
     if attention is not None:
@@ -61,7 +60,7 @@ def candidates(dispatch: Dispatch, target: KernelTarget) -> Sequence[Parameters]
     A single empty Parameters if there is nothing to tune. Promising candidates come first, for a search that
     runs out of time.
     """
-    if not all(isinstance(op, (Generic, Reshape)) for op in dispatch.ops):
+    if not dispatch.is_nest:
         return (Parameters(),)
     attention = attention_form(dispatch)
     if attention is not None:

@@ -173,8 +173,8 @@ class _Builder:
         reads, writes = operands[: len(dispatch.inputs)], operands[len(dispatch.inputs) :]
         # Parts of one value are disjoint: only who reads the whole waits for them.
         used = {v.memory for v in reads} | {v.id for v in writes}
-        # What is overwritten in place may still be read by earlier steps.
-        if dispatch.in_place or self.queues.must_order(device, used):
+        overwritten = {v.id for v in writes} if dispatch.in_place else set()
+        if self.queues.must_order(device, used, overwritten):
             self.queues.barrier(device)
         kernel = self.kernels[dispatch]
         bindings = tuple(BindingSpec(v.id, at) for v, (_, at) in zip(operands, places, strict=True))
@@ -189,4 +189,4 @@ class _Builder:
             dispatch.name,
             dispatch.location,
         )
-        self.queues.add(device, step, {v.memory for v in writes})
+        self.queues.add(device, step, {v.memory for v in writes}, {v.memory for v in reads})

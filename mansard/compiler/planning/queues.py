@@ -7,7 +7,7 @@ lifetimes are counted, are delimited by barriers and by the ends of segments.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from mansard.plan.plan import BarrierStep, Segment, Step
@@ -19,6 +19,8 @@ class _OpenSegment:
 
     wait: dict[int, int] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
+    read: set[int] = field(default_factory=set)
+    """Ids of values read since the last barrier."""
     written: set[int] = field(default_factory=set)
     """Ids of values written since the last barrier."""
 
@@ -40,19 +42,23 @@ class Queues:
         """The number of a queue's open segment."""
         return len(self.segments[queue])
 
-    def add(self, queue: int, step: Step, written: Iterable[int]) -> None:
-        """Append a step that writes the values with these ids."""
+    def add(self, queue: int, step: Step, written: Iterable[int], read: Iterable[int] = ()) -> None:
+        """Append a step that writes and reads the values with these ids."""
         self._open[queue].steps.append(step)
         self._open[queue].written.update(written)
+        self._open[queue].read.update(read)
 
-    def must_order(self, queue: int, used: set[int]) -> bool:
-        """Whether a step that uses these values needs a barrier before it."""
-        return not used.isdisjoint(self._open[queue].written)
+    def must_order(self, queue: int, used: set[int], overwritten: Collection[int] = ()) -> bool:
+        """Whether a step that uses these values needs a barrier before it; those ``overwritten`` in place may
+        also still be read."""
+        segment = self._open[queue]
+        return not used.isdisjoint(segment.written) or not segment.read.isdisjoint(overwritten)
 
     def barrier(self, queue: int) -> None:
         """Order later steps of a queue after all earlier ones."""
         self._open[queue].steps.append(BarrierStep())
         self._open[queue].written.clear()
+        self._open[queue].read.clear()
         self.epoch[queue] += 1
 
     def close(self, queue: int) -> None:

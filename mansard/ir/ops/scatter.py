@@ -13,7 +13,7 @@ from mansard.ir.interpreter.scalar import Array, to_register, to_storage
 from mansard.ir.op_check import OpCheck
 from mansard.ir.ops.base import Op
 from mansard.ir.ops.registry import register_op
-from mansard.ir.text.attributes import Choice
+from mansard.ir.text.attributes import Choice, Flag
 
 
 @register_op
@@ -23,12 +23,15 @@ class Scatter(Op):
 
     ``indices`` is i64 of shape (N, K) and ``updates`` of shape (N, *target.shape[K:]): row ``n``
     goes to ``target[indices[n]]``. Rows are applied in order; ``combiner`` None overwrites, else is
-    add, mul, min or max. Rows with an index outside the target are dropped.
+    add, mul, min or max. Rows with an index outside the target are dropped. ``unique`` promises that
+    no two rows inside the target have the same index (`mansard.passes.canonical.unique_indices`): any
+    order then gives the same result.
     """
 
     combiner: str | None = None
+    unique: bool = False
 
-    attributes = (Choice("combiner", ARITHMETIC_COMBINERS, optional=True),)
+    attributes = (Choice("combiner", ARITHMETIC_COMBINERS, optional=True), Flag("unique"))
     in_place_operand = 0
 
     def verify(self, check: OpCheck) -> None:

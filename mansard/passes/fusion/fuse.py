@@ -32,6 +32,7 @@ from mansard.passes.fusion.attention import merge_attention
 from mansard.passes.fusion.groups import MAX_BINDINGS, MAX_OPS, Group, Groups
 from mansard.passes.fusion.outputs import materialise_outputs
 from mansard.passes.fusion.prologues import pull_prologues, push_squares
+from mansard.passes.fusion.scatters import join_scatters, separate_scatters
 
 
 def fuse(
@@ -48,7 +49,7 @@ def fuse(
     ``partition`` gives the regions of the graph by device: a dispatch lies in a region as a whole or not at
     all. ``max_bindings`` are the buffers that a dispatch may have.
     """
-    graph = materialise_outputs(graph)
+    graph = separate_scatters(materialise_outputs(graph))
     partitions = partition(graph) if partition is not None else {}
     return _Fusion(graph, partitions.values(), max_bindings).run(attention, partitions)
 
@@ -87,6 +88,7 @@ class _Fusion(Groups):
         for group in tuple(self.groups):
             push_squares(self, group, users)
         pull_prologues(self)
+        join_scatters(self)
         return DispatchGraph(
             self.graph, tuple(self._dispatches()), self.bases, tuple(asserts), partitions=partitions
         )
@@ -213,6 +215,8 @@ class _Fusion(Groups):
 
 def _name(group: Group) -> str:
     last = group.ops[-1]
+    if last.in_place_operand is not None:
+        return last.name
     if group.kind in ("contraction", "rows", "attention"):
         return group.kind
     return "map" if group.kind == "elementwise" else last.name

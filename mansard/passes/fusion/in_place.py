@@ -39,10 +39,14 @@ def mark_in_place(graph: DispatchGraph) -> DispatchGraph:
 
 
 def _updates(graph: DispatchGraph, dispatch: Dispatch, state: State) -> bool:
-    """Whether a dispatch consists of one op that can update the state in place."""
+    """Whether one op of a dispatch can update the state in place, and no op reads what it overwrites."""
     ops = [op for op in dispatch.ops if not isinstance(op, Reshape)]
-    if len(ops) != 1 or ops[0].in_place_operand is None:
+    updates = [op for op in ops if op.in_place_operand is not None]
+    if len(updates) != 1:
         return False
-    inputs = [graph.base(v) for v in ops[0].inputs]
-    target = inputs.pop(ops[0].in_place_operand)
-    return target is state.before and state.before not in inputs
+    (update,) = updates
+    inputs = [graph.base(v) for op in ops if op is not update for v in op.inputs]
+    operands = [graph.base(v) for v in update.inputs]
+    assert update.in_place_operand is not None
+    target = operands.pop(update.in_place_operand)
+    return target is state.before and state.before not in (*inputs, *operands)

@@ -6,7 +6,11 @@ Updates are applied in order, and later ones win, so the writer of a row must kn
   of each, and writes that or the old row. If updates are combined, it writes one row, with all of its updates
   in order.
 * In place, a workgroup has one update, and skips it if another one is responsible for its row: the last one,
-  or, if updates are combined, the first, which then applies all of them in order.
+  or, if updates are combined, the first, which then applies all of them in order. An update of a few elements
+  has an invocation instead of a workgroup.
+
+Rows that are surely written to different places need no search; where they are computed by other ops, the
+kernel is theirs (`mansard.passes.fusion.scatters`).
 """
 
 from __future__ import annotations
@@ -31,8 +35,10 @@ MIN_SIDE = 8
 """Shorter rows are processed by one invocation per element of a row."""
 
 
-def applies(op: Scatter) -> bool:
-    """Whether rows are long enough for a workgroup."""
+def applies(dispatch: Dispatch, op: Scatter) -> bool:
+    """Whether rows are long enough for a workgroup, or there is one for each invocation."""
+    if dispatch.in_place:
+        return True
     keys = op.inputs[1].type.shape[1]
     assert isinstance(keys, int)
     return estimate(dims.product(op.inputs[0].type.shape[keys:])) >= MIN_SIDE
@@ -46,7 +52,15 @@ def schedule(
     assert isinstance(keys, int)
     work = max(estimate(dims.product(op.inputs[0].type.shape[keys:])), estimate(op.inputs[1].type.shape[0]))
     width = min(power_of_two_below(target.workgroup_invocations), max(32, power_of_two_below(work)))
+    if dispatch.in_place and _is_short(op):
+        width = 0
     return _Rows(Lines(dispatch, target, name, width), op, base).run()
+
+
+def _is_short(op: Scatter) -> bool:
+    keys = op.inputs[1].type.shape[1]
+    assert isinstance(keys, int)
+    return estimate(dims.product(op.inputs[0].type.shape[keys:])) < MIN_SIDE
 
 
 class _Rows:
@@ -61,8 +75,12 @@ class _Rows:
         self.inner = dims.product(self.shape[keys:])
         self.vector_width = next((w for w in (4, 2) if divides(self.inner, w)), 1)
         self.group = CooperativeGroup(self.b, lines.target, lines.width)
+        self.single = self.target in lines.in_place and _is_short(op)
+        """Whether each invocation has an update of its own."""
 
     def run(self) -> Scheduled:
+        if self.single:
+            return self.lines.run(self.rows, self._update)
         if self.target in self.lines.in_place:
             return self.lines.run_workgroups(self.rows, self._update)
         total = dims.product(self.shape[: self.keys])
@@ -84,20 +102,24 @@ class _Rows:
         return flat, inside
 
     def _search(self, combiner: str, wanted: KValue, none: KValue) -> KValue:
-        """The first (min) or last (max) update of a row, searched by all invocations; ``none`` if there is
-        none."""
+        """The first (min) or last (max) update of a row, searched by all invocations of a workgroup, or by each
+        for itself; ``none`` if there is none."""
         b, lines = self.b, self.lines
-        count = lines.dim(self.rows)
-        with b.for_(self.group.lane, count, b.idx(lines.width), inits=[none]) as loop:
+        count, (first, step) = lines.dim(self.rows), self._walk()
+        with b.for_(first, count, b.idx(step), inits=[none]) as loop:
             flat, inside = self._target_row(loop.index)
             mine = b.binary("and", inside, b.compare("eq", flat, wanted))
             match = b.binary(combiner, loop.carried[0], loop.index)
             loop.yield_(b.select(mine, match, loop.carried[0]))
-        return self.group.combine(combiner, loop.results[0])
+        return loop.results[0] if self.single else self.group.combine(combiner, loop.results[0])
+
+    def _walk(self) -> tuple[KValue, int]:
+        """The first element and the step of an invocation in what those that share an update divide."""
+        return (self.b.idx(0), 1) if self.single else (self.group.lane, self.lines.width)
 
     def _columns(self, emit: Callable[[KValue], None]) -> None:
-        b, lines = self.b, self.lines
-        with b.for_(self.group.lane, lines.dim(self.inner), b.idx(lines.width)) as loop:
+        b, lines, (first, step) = self.b, self.lines, self._walk()
+        with b.for_(first, lines.dim(self.inner), b.idx(step)) as loop:
             emit(loop.index)
 
     def _address(self, row: KValue, column: KValue) -> KValue:
@@ -131,9 +153,9 @@ class _Rows:
     def _copy(self, source: Value, row: KValue, to: KValue) -> None:
         """Copy a row of the result from the updates or the old target."""
         b, lines, vector_width = self.b, self.lines, self.vector_width
-        step = b.idx(vector_width)
+        first, count = self._walk()
         with b.for_(
-            b.mul(self.group.lane, step), lines.dim(self.inner), b.idx(lines.width * vector_width)
+            b.mul(first, b.idx(vector_width)), lines.dim(self.inner), b.idx(count * vector_width)
         ) as loop:
             value = lines.load(source, self._address(row, loop.index), vector_width, aligned=True)
             lines.store(self.op.output, self._address(to, loop.index), value, aligned=True)
@@ -143,6 +165,13 @@ class _Rows:
         b, lines = self.b, self.lines
         flat, inside = self._target_row(number)
         row = b.select(inside, flat, b.idx(-1))
+        if self.op.unique:
+            with b.if_(inside):
+                if self.op.combiner is None:
+                    self._copy(self.updates, number, flat)
+                else:
+                    self._columns(partial(self._combine, number, flat))
+            return
         if self.op.combiner is None:
             stands = b.compare("eq", self._search("max", row, b.idx(-1)), number)
             with b.if_(b.binary("and", inside, stands)):
@@ -151,6 +180,16 @@ class _Rows:
         stands = b.compare("eq", self._search("min", row, lines.dim(self.rows)), number)
         with b.if_(b.binary("and", inside, stands)):
             self._columns(partial(self._fold, flat, first=number))
+
+    def _combine(self, number: KValue, row: KValue, column: KValue) -> None:
+        """An element with the only update of its row."""
+        b, lines = self.b, self.lines
+        assert self.op.combiner is not None
+        address = self._address(row, column)
+        update = lines.load(self.updates, self._address(number, column))
+        lines.store(
+            self.op.output, address, b.binary(self.op.combiner, lines.load(self.op.output, address), update)
+        )
 
     def _fold(self, row: KValue, column: KValue, first: KValue | None = None) -> None:
         """An element with every update of its row from ``first`` on, in order."""
