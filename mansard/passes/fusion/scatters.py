@@ -141,7 +141,7 @@ def _join(groups: Groups, scatter: Group, op: Scatter) -> None:
 
 
 def _domain(groups: Groups, source: Group, rows: Value, op: Scatter) -> tuple[DimLike, ...] | None:
-    """The loops of a group, divided so that none runs over the ends of rows; None where that is impossible."""
+    """The loops of a group, divided so that none runs over the ends of rows; None where that cannot be."""
     producer = groups.producers[rows]
     assert isinstance(producer, Generic)
     updates = op.inputs[2].type.shape

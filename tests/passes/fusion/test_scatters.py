@@ -1,4 +1,4 @@
-"""Scatters into states join what computes their rows; masks and indices of one position join their readers."""
+"""Scatters into states join what computes their rows; masks and indices join their readers."""
 
 import dataclasses
 

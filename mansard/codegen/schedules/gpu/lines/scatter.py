@@ -102,8 +102,8 @@ class _Rows:
         return flat, inside
 
     def _search(self, combiner: str, wanted: KValue, none: KValue) -> KValue:
-        """The first (min) or last (max) update of a row, searched by all invocations of a workgroup, or by each
-        for itself; ``none`` if there is none."""
+        """The first (min) or last (max) update of a row, searched by all invocations of a workgroup or by one
+        alone; ``none`` if there is none."""
         b, lines = self.b, self.lines
         count, (first, step) = lines.dim(self.rows), self._walk()
         with b.for_(first, count, b.idx(step), inits=[none]) as loop:
@@ -187,9 +187,8 @@ class _Rows:
         assert self.op.combiner is not None
         address = self._address(row, column)
         update = lines.load(self.updates, self._address(number, column))
-        lines.store(
-            self.op.output, address, b.binary(self.op.combiner, lines.load(self.op.output, address), update)
-        )
+        total = b.binary(self.op.combiner, lines.load(self.op.output, address), update)
+        lines.store(self.op.output, address, total)
 
     def _fold(self, row: KValue, column: KValue, first: KValue | None = None) -> None:
         """An element with every update of its row from ``first`` on, in order."""
