@@ -158,6 +158,7 @@ SIGNATURES: Signatures = {
     "mn_timeline_fail_status": (None, (_ptr, _u64, _ptr)),
     "mn_timeline_set_priority": (None, (_ptr, _i32)),
     "mn_timeline_query": (_int, (_ptr, _u64, _out_ptr)),
+    "mn_timeline_failure": (_ptr, (_ptr, _u64)),
     "mn_timeline_wait": (_int, (_ptr, _u64, _u64, _out_ptr)),
     "mn_queue_create": (_ptr, (ctypes.POINTER(QueueOptionsStruct),)),
     "mn_queue_release": (None, (_ptr,)),

@@ -47,6 +47,43 @@ def declare(library: ctypes.CDLL, signatures: core_abi.Signatures) -> ctypes.CDL
 
 
 core = declare(load_library(), core_abi.SIGNATURES)
+_module: Any = importlib.import_module("mansard._core")
+
+
+class Owned(Protocol):
+    """A reference to an object of the core, released with this object by C code, which nothing interrupts."""
+
+    handle: int
+    """Its address. Functions of the core take the object too."""
+
+
+def _own_results(of: str, release: str) -> None:
+    """Let a function of the core return `Owned`, or None: no signal handler comes before it has an owner."""
+    address = ctypes.cast(getattr(core, release), ctypes.c_void_p).value
+    getattr(core, of).errcheck = _module.owner(address)
+
+
+_own_results("mn_status_create", "mn_status_release")
+_own_results("mn_timeline_failure", "mn_status_release")
+_own_results("mn_timeline_create", "mn_timeline_release")
+_own_results("mn_cpu_list_create", "mn_cpu_list_release")
+
+
+def check_owned(owned: Owned | None, code: int = core_abi.OUT_OF_MEMORY) -> Owned:
+    """What the core made; raises an exception of ``code`` when that is nothing."""
+    if owned is None:
+        raise exception_of(code, last_message())
+    return owned
+
+
+submit_held: Callable[[int, int, int, dict[int, Any], dict[int, Any]], int] = _module.submit_held
+"""``submit_held(queue, submissions, count, held, entries)``: `mn_queue_submit` of an array at an address.
+
+If the queue takes them, the objects in ``entries``, by token, are in ``held`` until `drop_retired`. Returns
+the code. A signal handler finds all of it done, or nothing."""
+
+drop_retired: Callable[[int, dict[int, Any]], None] = _module.drop_retired
+"""``drop_retired(queue, held)``: take out of ``held`` what a queue's completed submissions held."""
 
 # ---- guarded calls -------------------------------------------------------------------------------
 
@@ -67,7 +104,6 @@ class Guarded(Protocol):
         """See `guarded`."""
 
 
-_module: Any = importlib.import_module("mansard._core")
 _module.guard_prepare(queue.SimpleQueue, queue.Empty, MansardError)
 
 guarded: Guarded = _module.guarded
@@ -165,30 +201,23 @@ def _decode(text: bytes | None) -> str:
 # Exceptions that travel through the core, by token. The core names the tokens whose statuses are gone.
 _transported: dict[int, TransportedError] = {}
 _tokens = itertools.count(1)
-_registry_lock = threading.Lock()
-
-
-def _forget_released() -> None:
-    tokens = (ctypes.c_uint64 * 64)()
-    while count := core.mn_status_take_released(tokens, len(tokens)):
-        for token in tokens[:count]:
-            _transported.pop(token, None)
 
 
 class Status:
     """A reference to a failure of the core, made from an exception or received from a call."""
 
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
+    def __init__(self, owned: Owned) -> None:
+        self.handle = owned
 
     @classmethod
     def of(cls, error: MansardError) -> Status:
         """A status that carries the exception to whoever waits for the point (see `TransportedError`)."""
-        with _registry_lock:
-            _forget_released()
-            token = next(_tokens)
-            _transported[token] = TransportedError(error)
-        return cls(core.mn_status_create(code_of(error), encode(str(error)), token))
+        _module.forget_released(_transported)
+        token = next(_tokens)
+        status = cls(core.mn_status_create(code_of(error), encode(str(error)), token))
+        # Last: once the status is gone, which an interrupt may bring about, its token is forgotten.
+        _transported[token] = TransportedError(error)
+        return status
 
     def exception(self) -> MansardError:
         """The exception this status was made from, else one that fits its code."""
@@ -198,12 +227,8 @@ class Status:
             return error
         return exception_of(core.mn_status_code(self.handle), _decode(core.mn_status_message(self.handle)))
 
-    def __del__(self) -> None:
-        core.mn_status_release(self.handle)
-
 
 def transported_errors() -> int:
     """How many exceptions points of the core still refer to; for tests of leaks."""
-    with _registry_lock:
-        _forget_released()
-        return len(_transported)
+    _module.forget_released(_transported)
+    return len(_transported)

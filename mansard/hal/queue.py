@@ -76,7 +76,6 @@ class Queue:
         self.handle = handle
         self._held: dict[int, object] = {}
         self._tokens = itertools.count(1)
-        self._retired = ctypes.c_uint64 * 256
 
     @classmethod
     def pulled(cls, label: str) -> Queue:
@@ -86,17 +85,14 @@ class Queue:
 
     def submit(self, entries: Sequence[QueueEntry]) -> None:
         """Hand over submissions in one call, all or none; raises DeviceError when the queue is closed."""
-        self._drop_retired()
+        native.drop_retired(self.handle, self._held)
         tokens = [next(self._tokens) for _ in entries]
         submissions = (core_abi.SubmissionDescStruct * len(entries))(
             *(_submission(entry, token) for entry, token in zip(entries, tokens, strict=True))
         )
-        self._held.update(zip(tokens, (entry.keep for entry in entries), strict=True))
-        code = native.core.mn_queue_submit(self.handle, submissions, len(entries))
-        if code != core_abi.OK:
-            for token in tokens:
-                self._held.pop(token, None)
-            native.check(code)
+        keep = dict(zip(tokens, (entry.keep for entry in entries), strict=True))
+        address = ctypes.addressof(submissions)
+        native.check(native.submit_held(self.handle, address, len(entries), self._held, keep))
 
     def pop(self, timeout: float) -> ReadyEntry | None:
         """Pull mode: the next ready submission, None after ``timeout`` seconds.
@@ -130,7 +126,7 @@ class Queue:
             left = _SLICE_NS if deadline is None else max(0, deadline - time.monotonic_ns())
             code = native.core.mn_queue_close(self.handle, min(left, _SLICE_NS))
             if code == core_abi.OK:
-                self._drop_retired()
+                native.drop_retired(self.handle, self._held)
                 return True
             if code != core_abi.TIMEOUT:
                 native.check(code)
@@ -146,12 +142,6 @@ class Queue:
     def records(self, limit: int = core_abi.QUEUE_RECORDS) -> list[QueueRecord]:
         """The most recent finished submissions, oldest first; the core keeps `core_abi.QUEUE_RECORDS`."""
         return read_records(self.handle, limit)
-
-    def _drop_retired(self) -> None:
-        tokens = self._retired()
-        while count := native.core.mn_queue_retired(self.handle, tokens, len(tokens)):
-            for token in tokens[:count]:
-                self._held.pop(token, None)
 
     # At interpreter exit this module may be gone before its last object: the default keeps the function.
     def __del__(self, release: Callable[[int], None] = native.core.mn_queue_release) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from mansard.errors import DeviceError, InputError, MansardError, WaitTimeoutError
@@ -28,9 +26,8 @@ class Semaphore:
 
     def __init__(self, label: str = "") -> None:
         self.label, self._priority = label, 0
-        self.handle: int = native.check_handle(
-            native.core.mn_timeline_create(native.encode(label), 0), core_abi.OUT_OF_MEMORY
-        )
+        self._owned = native.check_owned(native.core.mn_timeline_create(native.encode(label), 0))
+        self.handle = self._owned.handle
         """The ``mn_timeline`` of the native core."""
 
     @property
@@ -82,12 +79,6 @@ class Semaphore:
     def __repr__(self) -> str:
         return f"<Semaphore {self.label or hex(self.handle)} at {self.value}>"
 
-    # At interpreter exit this module may be gone before its last object: the default keeps the function.
-    def __del__(self, release: Callable[[int], None] = native.core.mn_timeline_release) -> None:
-        # Absent when the constructor failed.
-        if handle := self.__dict__.get("handle"):
-            release(handle)
-
 
 @dataclass(frozen=True)
 class Point:
@@ -103,16 +94,13 @@ class Point:
         value expected and the value seen) after ``timeout`` seconds.
         """
         deadline = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
-        status = ctypes.c_void_p()
         while True:
             left = _SLICE_NS if deadline is None else max(0, deadline - time.monotonic_ns())
-            code = native.core.mn_timeline_wait(
-                self.semaphore.handle, self.value, min(left, _SLICE_NS), ctypes.byref(status)
-            )
+            code = native.core.mn_timeline_wait(self.semaphore.handle, self.value, min(left, _SLICE_NS), None)
             if code == core_abi.OK:
                 return
             if code != core_abi.TIMEOUT:
-                raise native.Status(_handle(status)).exception()
+                raise self.error() or native.exception_of(code, native.last_message())
             if left <= _SLICE_NS and deadline is not None and time.monotonic_ns() >= deadline:
                 raise WaitTimeoutError(
                     f"semaphore {self.semaphore.label or 'without a label'}: value {self.value} was not "
@@ -126,17 +114,11 @@ class Point:
 
     def error(self) -> MansardError | None:
         """The error of a failed point, else None."""
-        status = ctypes.c_void_p()
-        state = native.core.mn_timeline_query(self.semaphore.handle, self.value, ctypes.byref(status))
-        return native.Status(_handle(status)).exception() if state == core_abi.POISONED else None
+        failure = native.core.mn_timeline_failure(self.semaphore.handle, self.value)
+        return None if failure is None else native.Status(failure).exception()
 
 
 def _checked(value: int) -> int:
     if not 0 <= value < 2**64:
         raise DeviceError(f"a point's value must be in 0 ... 2**64 - 1, not {value}")
     return value
-
-
-def _handle(status: ctypes.c_void_p) -> int:
-    assert status.value is not None, "a failed point has a status"
-    return status.value

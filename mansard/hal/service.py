@@ -14,8 +14,9 @@ import os
 import queue
 import sys
 import threading
+import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from mansard.hal import native
 
@@ -27,7 +28,9 @@ class Service:
 
     def __init__(self) -> None:
         # Entries of two are functions with what takes their outcome; of four, guarded calls to be settled.
-        self._jobs: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.finalize: Callable[[Finalizer], None] = self._jobs.put
+        """Call the function of a finalizer soon. C, so that no signal handler comes in between."""
         native.settle_guarded_by(self._jobs.put, 0)
         _thread.start_new_thread(self._serve, ())  # Thread.start() does not stand interrupts
 
@@ -51,7 +54,9 @@ class Service:
         native.settle_guarded_by(self._jobs.put, threading.get_ident())
         while True:
             job = self._jobs.get()
-            if len(job) == 2:
+            if isinstance(job, Finalizer):
+                self._do(job.run, None)
+            elif len(job) == 2:
                 self._do(*job)
             else:
                 settle, record, error, acknowledged = job
@@ -73,6 +78,47 @@ class Service:
             outcome = None, error
         if deliver is not None:
             deliver(outcome)
+
+
+class Finalizer(weakref.ref[Any]):
+    """Calls a function when an object is gone, or earlier by `now`; once.
+
+    Like `weakref.finalize`, but out of the reach of signal handlers: what the main thread ends, be it by the
+    garbage collector, the service thread finalizes. Does nothing when the interpreter is shutting down.
+    """
+
+    _pending: ClassVar[set[Finalizer]] = set()  # weak references serve only as long as they exist
+
+    def __new__(cls, referent: object, function: Callable[..., object], *arguments: object) -> Finalizer:
+        """``function(*arguments)``, which must not hold the object."""
+        return super().__new__(cls, referent, service().finalize)
+
+    def __init__(self, referent: object, function: Callable[..., object], *arguments: object) -> None:
+        self._function: Callable[..., object] | None = function
+        self._arguments = arguments
+        self._pending.add(self)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the function has not been called."""
+        return self._function is not None
+
+    def now(self) -> None:
+        """Call the function, unless that was done."""
+        uninterrupted(self.run)
+
+    def run(self) -> None:
+        """`now`, by the calling thread."""
+        function, self._function = self._function, None
+        self._pending.discard(self)
+        if function is not None:
+            function(*self._arguments)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
 
 @functools.cache

@@ -128,6 +128,9 @@ MN_API void mn_timeline_set_priority(mn_timeline *timeline, int32_t priority);
 /* The state of a point. When it is poisoned and `status` is not NULL, *status receives a reference. */
 MN_API mn_state mn_timeline_query(mn_timeline *timeline, uint64_t value, mn_status **status);
 
+/* A reference to the reason why a point failed; NULL when it has not. */
+MN_API mn_status *mn_timeline_failure(mn_timeline *timeline, uint64_t value);
+
 /* Block until the point is complete; meanwhile the thread may run what signals it (see execute_until; it
  * needs 512 KiB of stack for that, else it only waits). MN_OK: reached. MN_TIMEOUT: still pending. MN_FAILED: the point
  * failed, and *status (when not NULL) receives a reference to the reason. */

@@ -130,6 +130,11 @@ mn_state mn_timeline_query(mn_timeline *timeline, uint64_t value, mn_status **st
     return state;
 }
 
+mn_status *mn_timeline_failure(mn_timeline *timeline, uint64_t value) {
+    mn_status *status = NULL;
+    return mn_timeline_query(timeline, value, &status) == MN_POISONED ? status : NULL;
+}
+
 uint64_t mn_timeline_value(mn_timeline *timeline) {
     uint64_t value = atomic_load_explicit(&timeline->current, memory_order_acquire);
     if (atomic_load_explicit(&timeline->failure_count, memory_order_acquire) == 0) return value;

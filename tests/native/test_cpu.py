@@ -42,18 +42,17 @@ def cpu_queue(threads: int, cpus: tuple[int, ...] | None = None) -> int | None:
 def run_list(queue: int, commands: list[core_abi.CpuCommandStruct], runs: int) -> None:
     """Run a list of commands without words several times, each waited for."""
     many = (core_abi.CpuCommandStruct * len(commands))(*commands)
-    address = native.core.mn_cpu_list_create(many, len(commands), None, 0, None, 0, False)
-    handle = native.check_handle(address)
-    timeline = native.check_handle(native.core.mn_timeline_create(b"test", 0))
+    recorded = native.check_owned(
+        native.core.mn_cpu_list_create(many, len(commands), None, 0, None, 0, False)
+    )
+    timeline = native.check_owned(native.core.mn_timeline_create(b"test", 0))
     for value in range(1, runs + 1):
-        signal = core_abi.PointStruct(timeline, value)
+        signal = core_abi.PointStruct(timeline.handle, value)
         submission = core_abi.SubmissionDescStruct(
-            signals=ctypes.pointer(signal), signal_count=1, work=handle
+            signals=ctypes.pointer(signal), signal_count=1, work=recorded.handle
         )
         native.check(native.core.mn_queue_submit(queue, ctypes.byref(submission), 1))
         native.check(native.core.mn_timeline_wait(timeline, value, 60 * 10**9, None))
-    native.core.mn_timeline_release(timeline)
-    native.core.mn_cpu_list_release(handle)
 
 
 def dispatch(kernel: Any, grid: tuple[int, int, int]) -> core_abi.CpuCommandStruct:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mansard.drivers.cpu.executable import CpuExecutable
@@ -147,7 +147,7 @@ class CpuCommandBuffer(CommandBuffer):
             + words * ctypes.sizeof(ctypes.c_uint64)
             + len(encoding.relocations) * ctypes.sizeof(core_abi.CpuRelocStruct)
         )
-        self.handle: int = native.check_handle(
+        self._list: native.Owned | None = native.check_owned(
             native.core.mn_cpu_list_create(
                 (core_abi.CpuCommandStruct * count)(*encoding.commands),
                 count,
@@ -156,8 +156,11 @@ class CpuCommandBuffer(CommandBuffer):
                 (core_abi.CpuRelocStruct * len(encoding.relocations))(*encoding.relocations),
                 len(encoding.relocations),
                 profile,
-            )
+            ),
+            core_abi.DEVICE,
         )
+        self.handle = self._list.handle
+        """The list; 0 when it is closed."""
 
     def profile(self) -> Sequence[ProfileRow]:
         """One row per dispatch, copy and fill of the last completed run."""
@@ -192,15 +195,4 @@ class CpuCommandBuffer(CommandBuffer):
 
     def close(self) -> None:
         """Release what the recording holds. Closing twice is allowed."""
-        self._release(native.core.mn_cpu_list_release)
-
-    def _release(self, release: Callable[[int], None]) -> None:
-        handle, self.handle = self.handle, 0
-        self.kept = ()
-        if handle:
-            release(handle)
-
-    # At interpreter exit this module may be gone before its last object: the default keeps the function.
-    def __del__(self, release: Callable[[int], None] = native.core.mn_cpu_list_release) -> None:
-        if self.__dict__.get("handle"):
-            self._release(release)
+        self.handle, self.kept, self._list = 0, (), None

@@ -229,7 +229,7 @@ class VulkanDevice(Device):
         self._queue.let_go()
 
     def _new_recorder(self, queue: DeviceQueue, kinds: int, encoder: Encoder) -> CommandRecorder:
-        return CommandRecorder(self._context, queue.slot, kinds, encoder, self._clock, queue.collect)
+        return CommandRecorder(self._context, queue.slot, kinds, encoder, self._clock, queue.close_commands)
 
     def _collect(self) -> None:
         for queue in self._queues.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 import threading
 from collections import deque
 
@@ -14,7 +15,6 @@ from mansard.drivers.vulkan.memory.free_list import FreeList
 from mansard.drivers.vulkan.memory.sparse import SparseBinder
 from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.hal.buffer import MemoryKind
-from mansard.hal.service import interruptible, later
 
 ALIGNMENT = 256
 SMALL = 64 * 1024
@@ -72,21 +72,12 @@ class Allocator:
     def release(self, allocation: VulkanAllocation, offset: int, size: int) -> None:
         """Give back what a buffer used. After `close` there is nothing left to give.
 
-        Called by the garbage collector too, which may run inside `allocate` on the same thread; so
-        what cannot be freed at once waits for the next call.
+        At the end of the interpreter the lock may be held by a thread that runs no more.
         """
         self._released.append((allocation, offset, size))
-        if interruptible():
-            later(self._free_now)
-        elif self._lock.acquire(blocking=False):
-            try:
+        if not sys.is_finalizing():
+            with self._lock:
                 self._free_released()
-            finally:
-                self._lock.release()
-
-    def _free_now(self) -> None:
-        with self._lock:
-            self._free_released()
 
     def close(self) -> None:
         """Free everything, also what is still referenced."""

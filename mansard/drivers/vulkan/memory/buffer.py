@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mansard.drivers.vulkan.memory.free_list import FreeList
 from mansard.hal.buffer import Buffer, MemoryKind
+from mansard.hal.service import Finalizer
 
 if TYPE_CHECKING:
     from mansard.drivers.vulkan.memory.allocator import Allocator
@@ -53,11 +53,10 @@ class VulkanBuffer(Buffer):
         """What the memory was imported from; kept alive."""
         self.closed = False
         """Whether the memory has been given back."""
-        self._finalizer = weakref.finalize(self, allocator.release, allocation, offset, size)
-        self._finalizer.atexit = False
+        self._finalizer = Finalizer(self, allocator.release, allocation, offset, size)
 
     def close(self) -> None:
         """Free the memory. Closing twice is allowed."""
         self.closed = True
-        self._finalizer()
+        self._finalizer.now()
         self.owner = None

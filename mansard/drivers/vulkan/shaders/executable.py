@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from mansard.drivers.vulkan.shaders.pipeline_cache import PipelineCache
 from mansard.drivers.vulkan.shaders.spirv import entry_points
 from mansard.errors import ArtifactError, DeviceError, TargetMismatchError
 from mansard.hal.executable import Build, EntryPoint, Executable, ExecutableSpec
+from mansard.hal.service import Finalizer
 
 _LIMIT = re.compile(r"(\w+)\s*>=\s*(\d+)")
 _SUBGROUP = re.compile(r"subgroup_size_(\d+)")
@@ -100,12 +101,11 @@ class VulkanExecutable(Executable):
         self.pipelines = pipelines
         self.builds = tuple(pipeline.build for pipeline in pipelines.values())
         handles = [pipeline.handle for pipeline in pipelines.values()]
-        self._finalizer = weakref.finalize(self, loader.release, handles)
-        self._finalizer.atexit = False
+        self._finalizer = Finalizer(self, loader.release, handles)
 
     def close(self) -> None:
         """Unload the code. Closing twice is allowed; nothing that uses it may be in flight."""
-        self._finalizer()
+        self._finalizer.now()
         self.pipelines = {}
 
 
@@ -143,14 +143,15 @@ class ExecutableLoader:
         return VulkanExecutable(self, spec, pipelines)
 
     def release(self, handles: list[int]) -> None:
-        """Destroy pipelines; also called by the garbage collector, hence without a lock."""
-        for handle in handles:
-            try:
-                self._live.remove(handle)  # Atomic: whoever removes the handle destroys it, once.
-            except KeyError:
-                continue
-            self._context.commands.vkDestroyPipeline(self._context.handle, handle, None)
-            self.destroyed += 1
+        """Destroy pipelines, unless that was done."""
+        if sys.is_finalizing():  # the lock may be held by a thread that runs no more
+            return
+        with self._lock:
+            for handle in handles:
+                if handle in self._live:
+                    self._live.remove(handle)
+                    self._context.commands.vkDestroyPipeline(self._context.handle, handle, None)
+                    self.destroyed += 1
 
     def close(self) -> None:
         """Destroy what is left."""

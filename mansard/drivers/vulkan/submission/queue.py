@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,9 +35,11 @@ class DeviceQueue:
     ) -> None:
         self._context = context
         self.slot = slot
-        self._lock = threading.Lock()
         self._tokens = itertools.count(1)
         self._running: dict[int, VulkanCommandBuffer] = {}
+        """By token, what submissions that are not done use; changed by C alone, which nothing interrupts."""
+        self._closing: set[VulkanCommandBuffer] = set()
+        """Command buffers to be closed when no submission uses them any more."""
         self._released = False
         self._semaphore = self._create_semaphore()
         commands = context.commands
@@ -65,10 +66,7 @@ class DeviceQueue:
         if self._released:
             raise DeviceError("the Vulkan device is closed")
         waits, signals = _points(submission.wait), _points(submission.signal)
-        with self._lock:
-            token = next(self._tokens)
-            self._running[token] = commands
-            commands.users += 1
+        token = next(self._tokens)
         desc = core_abi.SubmissionDescStruct(
             waits=waits,
             wait_count=len(waits),
@@ -77,11 +75,8 @@ class DeviceQueue:
             work=commands.handle,
             token=token,
         )
-        code = native.core.mn_queue_submit(self._core, ctypes.byref(desc), 1)
-        if code != core_abi.OK:
-            error = native.exception_of(code, native.last_message())
-            self._retire([token])
-            raise error
+        address = ctypes.addressof(desc)
+        native.check(native.submit_held(self._core, address, 1, self._running, {token: commands}))
 
     def submit_prepared(self, submission: Any) -> None:
         """Hand over one submission, by reference, whose commands the caller keeps until it is done."""
@@ -90,12 +85,26 @@ class DeviceQueue:
             native.check(code)
 
     def collect(self) -> None:
-        """Let go of the command buffers whose submissions are done."""
+        """Let go of the command buffers whose submissions are done. An interrupted call is made up for
+        by the next."""
         if self._released:
             return
-        tokens = (ctypes.c_uint64 * 64)()
-        while count := native.core.mn_queue_retired(self._core, tokens, len(tokens)):
-            self._retire(tokens[:count])
+        native.drop_retired(self._core, self._running)
+        if not self._closing:
+            return
+        running = {*self._running.values()}
+        for commands in tuple(self._closing):
+            if commands not in running:
+                commands.free()
+                self._closing.discard(commands)
+
+    def close_commands(self, commands: VulkanCommandBuffer) -> None:
+        """Free a command buffer now, or when its last submission is done."""
+        self._closing.add(commands)
+        if self._released:
+            self._closing.discard(commands)
+            commands.free()
+        self.collect()
 
     def close(self) -> None:
         """Take no more submissions, fail those that wait, and wait for those that run."""
@@ -130,15 +139,6 @@ class DeviceQueue:
     def let_go(self) -> None:
         """End an injected hang."""
         library().mn_vk_queue_let_go(self._handle)
-
-    def _retire(self, tokens: Sequence[int]) -> None:
-        with self._lock:
-            done = [self._running.pop(token) for token in tokens]
-            for commands in done:
-                commands.users -= 1
-            unused = [commands for commands in done if commands.closing and not commands.users]
-        for commands in unused:
-            commands.close()
 
     def _create_semaphore(self) -> int:
         info = vk.VkSemaphoreCreateInfo()

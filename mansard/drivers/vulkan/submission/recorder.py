@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from mansard.errors import DeviceError
 from mansard.hal.buffer import MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.device import CommandBuffer, ProfileRow
-from mansard.hal.service import interruptible, later
+from mansard.hal.service import Finalizer
 
 
 class VulkanCommandBuffer(CommandBuffer):
@@ -34,13 +34,10 @@ class VulkanCommandBuffer(CommandBuffer):
         self.handle = handle
         self.keep: list[object] = []
         """Buffers and executables the recording names."""
-        self.users = 0
-        """Submissions that use it and are not done; kept by the queue."""
         self.closing = False
         self._labels = labels
         self._query_pool = query_pool
-        self._finalizer = weakref.finalize(self, recorder.release, handle)
-        self._finalizer.atexit = False
+        self._finalizer = Finalizer(self, recorder.release, handle)
 
     def profile(self) -> Sequence[ProfileRow]:
         """One row per dispatch, copy and fill of the last completed run; empty unless recorded to profile."""
@@ -62,11 +59,12 @@ class VulkanCommandBuffer(CommandBuffer):
     def close(self) -> None:
         """Release what the recording holds, once its last submission is done. Closing twice is allowed."""
         self.closing = True
-        if self.users:
-            self.recorder.collect()
-        if not self.users:
-            self._finalizer()
-            self.keep = []
+        self.recorder.close_commands(self)
+
+    def free(self) -> None:
+        """Release what the recording holds, now that no submission uses it."""
+        self._finalizer.now()
+        self.keep = []
 
 
 @dataclass
@@ -90,13 +88,13 @@ class CommandRecorder:
         kinds: int,
         encoder: Encoder,
         clock: DeviceClock,
-        collect: Callable[[], None],
+        close_commands: Callable[[VulkanCommandBuffer], None],
     ) -> None:
         self.context = context
         self._can_time = can_time(context.snapshot, slot)
         self._kinds = kinds
-        self.collect = collect
-        """Looks which submissions are done, so that their command buffers can be let go."""
+        self.close_commands = close_commands
+        """Frees a command buffer as soon as no submission uses it."""
         self._encoder = encoder
         self.clock = clock
         self._calls = calls_of(context.commands)
@@ -167,19 +165,14 @@ class CommandRecorder:
         return None if status == vk.VK_NOT_READY else list(results)
 
     def release(self, handle: int) -> None:
-        """Free a command buffer; also called by the garbage collector, so it never waits for the lock."""
-        self._released.append(handle)
-        if interruptible():
-            later(self._free_now)
-        elif self._lock.acquire(blocking=False):
-            try:
-                self._free_released()
-            finally:
-                self._lock.release()
+        """Free a command buffer.
 
-    def _free_now(self) -> None:
-        with self._lock:
-            self._free_released()
+        At the end of the interpreter the lock may be held by a thread that runs no more.
+        """
+        self._released.append(handle)
+        if not sys.is_finalizing():
+            with self._lock:
+                self._free_released()
 
     def close(self) -> None:
         """Free everything. Nothing may be in flight."""

@@ -5,6 +5,7 @@ Where the device has one queue, all roles share it: everything but the overlap i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import threading
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from support import vulkan_support
 from support.graphs import F32, binary, matmul
+from support.stress.tripwire import interrupted
 
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
@@ -38,6 +40,7 @@ from mansard.hal import (
     Submission,
     registry,
 )
+from mansard.hal.service import service
 from mansard.ir import GraphBuilder
 from mansard.placement import PlacementOptions
 
@@ -275,3 +278,27 @@ def test_a_loss_is_that_of_all_queues(device: VulkanDevice, wait_first: bool) ->
     device.submit([Submission(copies, (), (later,))])
     with pytest.raises(DeviceLostError):
         later.wait(vulkan_support.TIMEOUT)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_interrupted_submissions_hold_nothing(more: int) -> None:
+    """Wherever a signal arrives, a command buffer that is closed is freed."""
+    with contextlib.closing(vulkan_support.open_vulkan()) as device:
+        fill = FillCommand(BufferRef(device.allocate(16, SHARED)), 16, 7)
+        before, at, inside = len(device._recorder._live), 0, True
+        while inside:
+            commands = device.record([fill])
+
+            def use() -> None:
+                device.submit([Submission(commands, signal=(Point(Semaphore("done"), 1),))])  # noqa: B023
+                commands.close()  # noqa: B023
+
+            inside = interrupted(use, at, more)
+            commands.close()
+            at += 1 if not more else 3
+        device._queue.close()
+        service().run(gc.collect)
+        assert at > 50
+        assert not device._queue._running
+        assert not device._queue._closing
+        assert len(device._recorder._live) == before

@@ -1,0 +1,1 @@
+"""Interrupts and faults for tests of what a call leaves behind."""
