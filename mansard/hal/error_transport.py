@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import weakref
-from types import FrameType, TracebackType
+from collections.abc import Generator
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import TypeVar
 
 from mansard.errors import MansardError
 
 _Error = TypeVar("_Error", bound=BaseException)
-_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class TransportedError:
@@ -19,11 +18,11 @@ class TransportedError:
 
     A strong reference to the original could keep it alive forever: its traceback holds frames, whose
     variables hold the very semaphores that hold its status. The copy has its class, arguments, attributes
-    and cause, and the lines of its traceback without the variables.
+    and cause, and the lines of its traceback without the frames.
     """
 
     def __init__(self, error: MansardError) -> None:
-        self._traceback = _without_variables(error.__traceback__)
+        self._traceback = _lines_of(error.__traceback__)
         self._original = weakref.ref(error)
         self._copied = _copy(error)
 
@@ -45,28 +44,33 @@ def _copy(error: _Error) -> _Error | None:
         return None
     if error.__cause__ is not None:
         copied.__cause__ = _copy(error.__cause__)
-    return copied.with_traceback(_without_variables(error.__traceback__))
+    return copied.with_traceback(_lines_of(error.__traceback__))
 
 
-def _clear(frame: FrameType) -> bool:
-    """Drop the variables of a frame that has ended; False for one that has not, or may be suspended."""
-    if frame.f_code.co_flags & _SUSPENDED:
-        return False  # clearing would end the generator or coroutine
-    try:
-        frame.clear()
-    except RuntimeError:
-        return False  # it runs
-    return True
+def _lines_of(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback of the same lines, which holds nothing else.
 
-
-def _without_variables(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames that still run or may, and without the variables of the others."""
-    ended: list[TracebackType] = []
+    The frames of the given one would keep their variables, and through ``f_back`` those of all callers, also
+    of callers that have returned by then.
+    """
+    entries: list[TracebackType] = []
     while traceback is not None:
-        if _clear(traceback.tb_frame):
-            ended.append(traceback)
+        entries.append(traceback)
         traceback = traceback.tb_next
-    copied: TracebackType | None = None
-    for each in reversed(ended):
-        copied = TracebackType(copied, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return copied
+    lines: TracebackType | None = None
+    for entry in reversed(entries):
+        lines = TracebackType(lines, _frame(entry.tb_frame.f_code, entry.tb_lineno), -1, entry.tb_lineno)
+    return lines
+
+
+def _frame(code: CodeType, line: int) -> FrameType:
+    """A frame for a line: of a generator that has not begun, which has neither variables nor a caller."""
+    named = _never_begun.__code__.replace(
+        co_filename=code.co_filename, co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=line
+    )
+    frame: FrameType = FunctionType(named, {})().gi_frame
+    return frame
+
+
+def _never_begun() -> Generator[None]:
+    yield

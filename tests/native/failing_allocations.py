@@ -3,7 +3,8 @@
     python failing_allocations.py ARTIFACT DEVICE
 
 Runs with a core that was built with failing_allocations.h. An allocation that fails ends in an error of
-Mansard's or is not noticed; afterwards the same work must succeed, with the right result.
+Mansard's or is not noticed; afterwards the same work must succeed, with the right result, and leave nothing
+allocated that was not allocated before.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import faulthandler
+import gc
 import importlib
 import json
 import sys
+import time
 
 import numpy as np
 
@@ -25,6 +28,7 @@ faulthandler.dump_traceback_later(60, exit=True)  # a hang, with its place
 core = ctypes.CDLL(importlib.import_module("mansard._core").__file__)
 number = ctypes.c_long.in_dll(core, "allocation_number")
 failing = ctypes.c_long.in_dll(core, "failing_allocation")
+live = [ctypes.c_long.in_dll(core, name) for name in ("live_blocks", "live_bytes")]
 INPUT = np.linspace(-1, 1, 16 * 24, dtype=np.float32).reshape(16, 24)
 
 
@@ -54,6 +58,22 @@ def attempt(artifact: str, device: str, failing_number: int) -> tuple[int, str]:
     return number.value, error
 
 
+def allocated() -> tuple[int, ...]:
+    """Blocks and mapped bytes of the core."""
+    return tuple(counter.value for counter in live)
+
+
+def returns_to(before: tuple[int, ...]) -> bool:
+    """Whether no more is allocated than before, once threads that end have given back what they had."""
+    end = time.monotonic() + 20
+    while any(now > then for now, then in zip(allocated(), before, strict=True)):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+        gc.collect()
+    return True
+
+
 def fail_points(failing_number: int) -> int:
     """Fail more points of a timeline than it has room for; the number of allocations there were.
 
@@ -76,6 +96,10 @@ def main() -> None:
     """Fail each allocation in turn."""
     artifact, device = sys.argv[1:]
     expected = use(artifact, device)[0]
+    fail_points(0)  # the core keeps its list of errors that nobody needs any more
+    gc.collect()
+    time.sleep(0.5)  # threads end
+    before = allocated()
     errors: dict[str, int] = {}
     failing_number = 0
     while True:
@@ -83,6 +107,7 @@ def main() -> None:
         count, error = attempt(artifact, device, failing_number)
         for result in use(artifact, device):
             assert np.array_equal(result, expected), failing_number
+        assert returns_to(before), (failing_number, error, before, allocated())
         if count < failing_number:
             break
         errors[error] = errors.get(error, 0) + 1

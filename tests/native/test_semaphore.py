@@ -194,6 +194,32 @@ def test_an_error_does_not_keep_what_it_was_raised_beside() -> None:
     assert gone() is None
 
 
+def test_an_error_does_not_keep_the_callers_of_where_it_was_raised() -> None:
+    """A frame refers to its caller's, which keeps its variables when it ends."""
+    semaphore = Semaphore()
+    gone = weakref.ref(semaphore)
+
+    def submit() -> None:
+        raise errors.ExecutionError("within the call")
+
+    def call(held: Semaphore) -> None:
+        try:
+            submit()
+        except errors.ExecutionError as error:
+            held.fail(1, error)
+            raise
+
+    with pytest.raises(errors.ExecutionError):
+        call(semaphore)
+    with pytest.raises(errors.ExecutionError) as caught:
+        Point(semaphore, 1).wait()
+    lines = [entry.name for entry in caught.traceback]
+    del semaphore, caught
+    gc.collect()
+    assert gone() is None
+    assert lines[-2:] == ["call", "submit"]
+
+
 def test_exceptions_are_forgotten_with_their_points() -> None:
     gc.collect()
     before = native.transported_errors()
