@@ -23,7 +23,9 @@ class AsyncCall:
     def __init__(self, lifecycle: CallLifecycle, call: Call, deliver: Deliver) -> None:
         self._lifecycle, self._call, self._deliver = lifecycle, call, deliver
         self._lock = threading.Lock()
-        self._admitted = self._running = False
+        self._running = False
+        self._entrant = self._starter = 0
+        """The threads that entered it, and that starts it or gave it up; by identifier, 0: none yet."""
         self._error: MansardError | None = None
         """The error that it was cancelled with."""
         self._ended = False
@@ -32,7 +34,23 @@ class AsyncCall:
     def enter(self, counts: bool = True) -> None:
         """Start at once, or queue. Raises QueueFullError, if it ``counts``, and errors of a start at once,
         which are not delivered as well."""
-        guarded(self._lifecycle.settle, self._enter_counted if counts else self._enter, self._call)
+        self._entrant = threading.get_ident()
+        guarded(self._settle, self._enter_counted if counts else self._enter, self._call)
+
+    def _settle(self, call: Call, error: BaseException) -> None:
+        """Clean up after an entry that failed. Where another thread has begun the call, it is cancelled."""
+        if self._claim(self._entrant) == self._entrant:
+            self._lifecycle.settle(call, error)
+        else:
+            self.cancel(
+                error if isinstance(error, MansardError) else CallCancelledError("the call was interrupted")
+            )
+
+    def _claim(self, thread: int) -> int:
+        """Let a thread start the call, unless one does; returns which does."""
+        with self._lock:
+            self._starter = self._starter or thread
+            return self._starter
 
     def _enter_counted(self, call: Call) -> None:
         self._enter(call, counts=True)
@@ -72,12 +90,14 @@ class AsyncCall:
         completions().call(self._begin_granted)
 
     def _begin_granted(self) -> None:
-        if not self._admitted and not self._begin():
+        if not self._starter and not self._begin():
             self._start()
 
     def _begin(self) -> bool:
         """Called with a permit; False when the calling thread is to start the call."""
-        self._admitted = True
+        thread = threading.get_ident()
+        if self._claim(thread) != thread:
+            return True
         if self._error is not None:
             self._call.release(self._lifecycle.admission, keep=False)
             return True

@@ -13,6 +13,7 @@ from mansard.plan.plan import Plan
 from mansard.runtime.calls.async_call import AsyncCall
 from mansard.runtime.calls.call import Call
 from mansard.runtime.calls.chunking import allocate_outputs, plan_chunks
+from mansard.runtime.calls.delivery import Delivery
 from mansard.runtime.calls.lifecycle import CallLifecycle
 from mansard.runtime.calls.limits import Deadline
 from mansard.runtime.memory.signature import Signature
@@ -149,26 +150,14 @@ class ChunkedRun:
 
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-
-        def resolve(error: BaseException | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        def end(error: BaseException | None) -> None:
-            try:
-                loop.call_soon_threadsafe(resolve, error)
-            except RuntimeError:
-                return  # the loop was closed: nothing waits any more
-
-        queue = self._queue(end)
+        delivery = Delivery(loop, done)
+        queue = self._queue(lambda error: delivery.deliver(None, error))
         timer = None
-        if self._deadline is not None:
-            timer = loop.call_later(self._deadline.remaining, lambda: resolve(self._deadline_error(queue)))
         try:
+            if self._deadline is not None:
+                timer = delivery.later(
+                    self._deadline.remaining, lambda: delivery.resolve(None, self._deadline_error(queue))
+                )
             queue.start()
             await done
         except BaseException as error:

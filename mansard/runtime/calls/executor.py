@@ -14,6 +14,7 @@ from mansard.hal.service import uninterrupted
 from mansard.runtime.calls.admission import Admission, ExclusiveAdmission
 from mansard.runtime.calls.async_call import AsyncCall
 from mansard.runtime.calls.call import Call
+from mansard.runtime.calls.delivery import Delivery
 from mansard.runtime.calls.lifecycle import CallLifecycle
 from mansard.runtime.calls.limits import Deadline
 from mansard.runtime.calls.stats import Stats
@@ -74,23 +75,20 @@ class CallExecutor:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Array]] = loop.create_future()
 
-        def deliver(results: list[Array], error: BaseException | None) -> None:
-            try:
-                loop.call_soon_threadsafe(_resolve, future, results, error)
-            except RuntimeError:
-                return  # the loop was closed: nothing waits any more
-
         def expire() -> None:
             error = self.lifecycle.cancellation.deadline_error(call, running=async_call.running)
             async_call.cancel(error)
-            _resolve(future, [], error)
+            delivery.resolve([], error)
 
+        delivery = Delivery(loop, future)
         limit = None if deadline is None else Deadline.after(deadline)
         call = self.lifecycle.new_call(inputs, priority, limit)
-        async_call = AsyncCall(self.lifecycle, call, deliver)
+        async_call = AsyncCall(self.lifecycle, call, delivery.deliver)
         async_call.enter()
-        timer = None if call.deadline is None else loop.call_later(call.deadline.remaining, expire)
+        timer = None
         try:
+            if call.deadline is not None:
+                timer = delivery.later(call.deadline.remaining, expire)
             return await future
         except BaseException:
             if not future.done() or future.cancelled():
@@ -184,12 +182,3 @@ class CallExecutor:
         if not admitted:
             raise self.lifecycle.cancellation.expiry_error(call, running=False)
         self.lifecycle.start(call)
-
-
-def _resolve(future: asyncio.Future[list[Array]], result: list[Array], error: BaseException | None) -> None:
-    if future.done():  # cancelled in the meantime
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
