@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mansard import dims
 from mansard.api.explanation import Explanation
+from mansard.arguments import shown
 from mansard.artifact.resources import Resources, write_artifact
 from mansard.errors import InputError, MansardError
 from mansard.hal.service import uninterrupted
@@ -42,6 +43,7 @@ class Model:
         *,
         max_in_flight: int = MAX_IN_FLIGHT,
         max_queued: int | None = MAX_QUEUED,
+        shared: Model | None = None,
     ) -> None:
         check_limits(max_in_flight, max_queued)
         if not isinstance(plan, Plan) or not isinstance(resources, Resources):
@@ -54,6 +56,8 @@ class Model:
         self._devices = devices
         self._max_in_flight, self._max_queued = max_in_flight, max_queued
         self._session: Session | None = None
+        self._shared = shared
+        self._methods: dict[str, Model] = {}
         self._closed = False
         self._binding = threading.Lock()
         self.timings: Mapping[str, float] = {}
@@ -181,8 +185,30 @@ class Model:
                     self._devices,
                     max_in_flight=self._max_in_flight,
                     max_queued=self._max_queued,
+                    shared=self._shared.bind() if self._shared else None,
                 )
             return self._session
+
+    def method(self, name: str) -> Model:
+        """A further entry point of the model, to be called like it: it runs on the same devices with the same
+        weights and states, and is closed with the model.
+
+        Raises InputError for a name that the model has no method of, naming those it has.
+        """
+        if name not in self.plan.methods:
+            known = ", ".join(self.plan.methods) or "none"
+            raise InputError(f"the model has no method {shown(name)}; its methods: {known}")
+        with self._binding:
+            if name not in self._methods:
+                self._methods[name] = Model(
+                    self.plan.methods[name],
+                    self._resources,
+                    self._devices,
+                    max_in_flight=self._max_in_flight,
+                    max_queued=self._max_queued,
+                    shared=self,
+                )
+            return self._methods[name]
 
     def reset_states(self) -> None:
         """Give every state (such as a KV cache) its initial contents."""
@@ -230,9 +256,12 @@ class Model:
         """
         with self._binding:
             self._closed = True
+        for method in self._methods.values():
+            method.close()
         if self._session is not None:
             self._session.close()
-        self._resources.close()
+        if self._shared is None:
+            self._resources.close()
 
     def __enter__(self) -> Model:
         return self

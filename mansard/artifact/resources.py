@@ -230,7 +230,7 @@ def write_artifact(
     blobs = {entry: resources.code(entry) for entry in _code_entries(plan)}
     if sources := resources.sources():
         blobs[SOURCES_ENTRY] = sources
-    weights = list({spec.entry: spec for p in plan.with_variants() for spec in p.weights}.values())
+    weights = list({spec.entry: spec for p in plan.all_plans() for spec in p.weights}.values())
     layout = weight_file.lay_out(weights)
     text = plan_to_json(plan, executables_of(plan)).encode()
     blobs = {EXECUTABLES_ENTRY: executables_to_json(plan).encode(), **blobs}
@@ -287,12 +287,12 @@ def read_artifact(
     for entry in _code_entries(plan):
         container.entry(entry)
     resources = FileResources(container)
-    resources.check_weights(weight for p in plan.with_variants() for weight in p.weights)
+    resources.check_weights(weight for p in plan.all_plans() for weight in p.weights)
     container.check_unchanged()
     return plan, resources
 
 
 def _code_entries(plan: Plan) -> list[str]:
-    """The entries of every executable of a plan and its variants, each once."""
-    devices = (device for p in plan.with_variants() for device in p.devices)
+    """The entries of every executable of a plan, its variants and methods, each once."""
+    devices = (device for p in plan.all_plans() for device in p.devices)
     return list(dict.fromkeys(ref.entry for device in devices for ref in device.executables))

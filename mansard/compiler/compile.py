@@ -16,7 +16,7 @@ from mansard.compiler.dumps import Dumps
 from mansard.compiler.executables import KernelSettings, build_executables
 from mansard.compiler.options import CompileOptions
 from mansard.compiler.place import place_graph
-from mansard.compiler.plans import build_model
+from mansard.compiler.plans import CompiledGraph, build_model
 from mansard.compiler.stages import StageTimer
 from mansard.compiler.target_pipeline import check_pass_names, select_steps, target_pipeline
 from mansard.compiler.targets import resolve_targets
@@ -52,6 +52,22 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
     options = options or CompileOptions()
     with _no_collections():
         return _compile(graph, options, StageTimer(options.progress))
+
+
+def compile_methods(graphs: Mapping[str, Graph], options: CompileOptions | None = None) -> CompiledModel:
+    """Compile several Graphs into one model: the first is what a call of the model runs, the others are its
+    methods by name (`mansard.plan.plan.Plan.methods`).
+
+    States of equal name are one state. Constants of equal key and form are stored once.
+    """
+    options = options or CompileOptions()
+    timer = StageTimer(options.progress)
+    with _no_collections():
+        (_, first), *others = graphs.items()
+        compiled = _compile_graph(first, options, timer)
+        methods = {name: _compile_graph(graph, options, timer) for name, graph in others}
+        with timer.stage("schedule"):
+            return build_model(compiled, options, timer.timings, methods)
 
 
 def lower_model(
@@ -105,6 +121,12 @@ def _import(
 
 
 def _compile(graph: Graph, options: CompileOptions, timer: StageTimer) -> CompiledModel:
+    compiled = _compile_graph(graph, options, timer)
+    with timer.stage("schedule"):
+        return build_model(compiled, options, timer.timings)
+
+
+def _compile_graph(graph: Graph, options: CompileOptions, timer: StageTimer) -> CompiledGraph:
     if options.stop_after is not None:
         raise CompileError(f"stop_after={options.stop_after!r} gives IR and no model: lower_graph returns it")
     targets = resolve_targets(options.targets, options.placement)
@@ -127,8 +149,7 @@ def _compile(graph: Graph, options: CompileOptions, timer: StageTimer) -> Compil
             (chosen, build_executables(placed.graph, placed.device_of, chosen, settings))
             for chosen in target_sets(placed.targets)
         ]
-    with timer.stage("schedule"):
-        return build_model(placed, variants, options, timer.timings)
+    return CompiledGraph(placed, variants)
 
 
 def _kernel_settings(options: CompileOptions, dumps: Dumps) -> KernelSettings:

@@ -1,9 +1,10 @@
-"""The plan of a compiled model, with those of its variants."""
+"""The plan of a compiled model, with those of its variants and methods."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import mansard
 from mansard.compiler.compiled_model import CompiledModel
@@ -18,23 +19,41 @@ from mansard.compiler.weights import collect_weights
 from mansard.plan.plan import Plan
 
 
+@dataclass(frozen=True)
+class CompiledGraph:
+    """A placed graph, and its ``variants``: targets and kernels, the best first."""
+
+    placed: PlacedGraph
+    variants: Sequence[tuple[Sequence[CompileTarget], Executables]]
+
+
 def build_model(
-    placed: PlacedGraph,
-    variants: Sequence[tuple[Sequence[CompileTarget], Executables]],
+    compiled: CompiledGraph,
     options: CompileOptions,
     timings: Mapping[str, float],
+    methods: Mapping[str, CompiledGraph] | None = None,
 ) -> CompiledModel:
-    """The compiled model of placed dispatches: ``variants`` are its targets and kernels, the best first."""
+    """The compiled model of a graph, with further ``methods`` by name."""
     files = SharedFiles()
+    plan = _plan(compiled, files, options)
+    others = {}
+    for name, method in (methods or {}).items():
+        files.begin_method(name)
+        others[name] = _plan(method, files, options)
+    plan = dataclasses.replace(plan, methods=others)
+    # A search replaces the kernels of one plan; those of a model with several stay as they are.
+    best = compiled.variants[0][1]
+    sources = None if len(plan.all_plans()) > 1 else sources_to_bytes(best.sources)
+    return CompiledModel(plan, files.blobs, tuple(files.weights.values()), timings, best.cache, sources)
+
+
+def _plan(compiled: CompiledGraph, files: SharedFiles, options: CompileOptions) -> Plan:
+    placed = compiled.placed
     first, *others = (
         _variant_plan(placed, targets, kernels, files, number, options)
-        for number, (targets, kernels) in enumerate(variants)
+        for number, (targets, kernels) in enumerate(compiled.variants)
     )
-    plan = dataclasses.replace(first, variants=tuple(others), prediction=placed.prediction)
-    # A search replaces the kernels of one plan; those of a model with variants stay as they are.
-    best = variants[0][1]
-    sources = None if plan.variants else sources_to_bytes(best.sources)
-    return CompiledModel(plan, files.blobs, tuple(files.weights.values()), timings, best.cache, sources)
+    return dataclasses.replace(first, variants=tuple(others), prediction=placed.prediction)
 
 
 def _variant_plan(

@@ -26,6 +26,6 @@ class StageTimer:
             self.progress(name, STAGES.index(name), len(STAGES))
         started = time.perf_counter()
         yield
-        self.timings[name] = time.perf_counter() - started
+        self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - started
         if self.progress and name == STAGES[-1]:
             self.progress("done", len(STAGES), len(STAGES))

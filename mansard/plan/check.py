@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from mansard.dims import add, symbol, to_expr
+from mansard.dims import DimLike, add, symbol, to_expr
 from mansard.errors import ArtifactError
 from mansard.plan.claims import Claims
 from mansard.plan.contracts import ContractCheck
@@ -75,7 +75,32 @@ def _check(plan: Plan) -> Claims:
         if [(d.name, d.driver) for d in variant.devices] != [(d.name, d.driver) for d in plan.devices]:
             raise ArtifactError("a variant of the plan is for other devices")
         check_plan(variant)
+    for name, method in plan.methods.items():
+        _check_method(plan, name, method)
     return claims
+
+
+def _check_method(plan: Plan, name: str, method: Plan) -> None:
+    """A method is for the same devices, and what it shares with the plan by name has the same size."""
+    check_plan(method)
+    if method.methods:
+        raise ArtifactError(f"method {name!r} of the plan has methods")
+    if [(d.name, d.driver) for d in method.devices] != [(d.name, d.driver) for d in plan.devices]:
+        raise ArtifactError(f"method {name!r} of the plan is for other devices")
+    sizes = _state_sizes(plan)
+    for state, size in _state_sizes(method).items():
+        if sizes.get(state, size) != size:
+            raise ArtifactError(f"state {state!r} has {sizes[state]} bytes, and {size} in method {name!r}")
+    weights = {weight.entry: weight for weight in plan.weights}
+    for weight in method.weights:
+        other = weights.get(weight.entry, weight)
+        if (other.dtype, other.shape) != (weight.dtype, weight.shape):
+            raise ArtifactError(f"weight {weight.entry!r} has another type in method {name!r}")
+
+
+def _state_sizes(plan: Plan) -> dict[str, DimLike]:
+    values = {value.id: value for value in plan.values}
+    return {values[entry].name: values[entry].bytes for entry, _ in plan.states}
 
 
 def _check_splits(plan: Plan) -> None:

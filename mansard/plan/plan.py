@@ -305,6 +305,9 @@ class Plan:
     prediction: Prediction | None = None
     """None in a plan made before predictions were kept."""
     splits: tuple[SplitSpec, ...] = ()
+    methods: Mapping[str, Plan] = field(default_factory=dict)
+    """Further entry points of the model, by name: plans for the same devices, which share weights (of equal
+    entry) and states (of equal name) with this one."""
 
     @property
     def computed_asserts(self) -> tuple[AssertSpec, ...]:
@@ -321,3 +324,7 @@ class Plan:
     def with_variants(self) -> tuple[Plan, ...]:
         """This plan and its variants, the best first."""
         return (self, *self.variants)
+
+    def all_plans(self) -> tuple[Plan, ...]:
+        """The plans of every method, each with its variants."""
+        return (*self.with_variants(), *(p for method in self.methods.values() for p in method.with_variants()))

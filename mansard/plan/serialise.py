@@ -36,7 +36,9 @@ def plan_to_json(plan: Plan, executables: Sequence[ExecutableRef] | None = None)
     data = _encode(plan)
     if executables is not None:
         number_of = {ref: number for number, ref in enumerate(executables)}
-        for each, record in zip(plan.with_variants(), (data, *data["variants"]), strict=True):
+        methods = data["methods"].values()
+        records = [record for first in (data, *methods) for record in (first, *first["variants"])]
+        for each, record in zip(plan.all_plans(), records, strict=True):
             for device, program in zip(each.devices, record["devices"], strict=True):
                 program["executables"] = [number_of[ref] for ref in device.executables]
     return json.dumps(data, separators=(",", ":"), allow_nan=False)
@@ -54,14 +56,15 @@ def plan_from_json(text: str | bytes, executables: Sequence[ExecutableRef] | Non
 
 
 def executables_of(plan: Plan) -> tuple[ExecutableRef, ...]:
-    """The executables of a plan and its variants, each once."""
-    devices = (device for p in plan.with_variants() for device in p.devices)
+    """The executables of a plan, its variants and methods, each once."""
+    devices = (device for p in plan.all_plans() for device in p.devices)
     return tuple(dict.fromkeys(ref for device in devices for ref in device.executables))
 
 
 def executables_to_json(plan: Plan) -> str:
     """The executables of a plan (`executables_of`) as compact JSON, with the dims of their contracts."""
-    data = {"dims": _encode(plan.dims), "executables": _encode(executables_of(plan))}
+    symbols = dict.fromkeys(dim for p in plan.all_plans() for dim in p.dims)
+    data = {"dims": _encode(tuple(symbols)), "executables": _encode(executables_of(plan))}
     return json.dumps(data, separators=(",", ":"))
 
 
@@ -100,7 +103,16 @@ def _read(text: str | bytes, what: str, decode: Callable[[Any], Any]) -> Any:
 
 
 def _symbols(data: Mapping[str, Any]) -> dict[str, Dim]:
-    return {d.name: d for d in _decoder(tuple[Dim, ...])(data.get("dims", []), _Context({}))}
+    methods = data.get("methods", {})
+    records = [data, *(methods.values() if isinstance(methods, dict) else ())]
+    if not all(isinstance(record, dict) for record in records):
+        raise ArtifactError("a method of the plan is not a JSON object")
+    symbols: dict[str, Dim] = {}
+    for record in records:
+        for dim in _decoder(tuple[Dim, ...])(record.get("dims", []), _Context({})):
+            if symbols.setdefault(dim.name, dim) != dim:
+                raise ArtifactError(f"the methods of the plan have different dims {dim.name!r}")
+    return symbols
 
 
 def _encode(value: Any) -> Any:

@@ -46,6 +46,9 @@ class Session:
     ``max_in_flight`` calls run at a time, each on a context of its own; up to ``max_queued`` further
     calls (None: any number) wait, by priority and in order of arrival. Models with states run one call
     at a time. Up to ``max_idle`` contexts are kept for shapes that recur.
+
+    The session of a method (`Plan.methods`) shares the weights and states of the session that it is given as
+    ``shared``, and its limits of calls; it is closed first.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Session:
         max_in_flight: int = MAX_IN_FLIGHT,
         max_queued: int | None = MAX_QUEUED,
         max_idle: int = 16,
+        shared: Session | None = None,
     ) -> None:
         check_limits(max_in_flight, max_queued)
         copy_threads()  # reports errors of the environment now
@@ -68,20 +72,24 @@ class Session:
         self.slots: Sequence[BoundSlot] = bind(plan, resources, devices)
         self.links = probe_links(self.slots)
         self.layout = lay_out(plan, self.links)
-        constants = Constants(plan, self.layout, self.slots, self.links, resources)
+        other = shared._environment if shared else None
+        constants = Constants(
+            plan, self.layout, self.slots, self.links, resources, other.constants if other else None
+        )
         self._environment = ExecutionEnvironment(
             plan,
             claims,
             self.slots,
             self.layout,
             constants,
-            States(self.layout, self.slots, constants),
+            States(self.layout, self.slots, constants, other.states if other else None),
             Workspaces(self.slots),
             OutputPool(self.slots),
         )
         shares = PartitionShares(plan.splits, [device.name for device in plan.devices])
         permits = 1 if plan.states else max_in_flight
-        self._calls = CallExecutor(self._environment, permits, max_idle, max_queued, shares)
+        admission = shared._calls.admission if shared and plan.states else None
+        self._calls = CallExecutor(self._environment, permits, max_idle, max_queued, shares, admission)
         self._calls.stats.uploaded_bytes = constants.uploaded_bytes
         resources.settle()
         self.reset_states()

@@ -95,6 +95,8 @@ def tune(
     target is this machine's.
     """
     begin = time.monotonic()
+    if plan.methods:
+        raise CompileError("a model with methods cannot be tuned")
     if plan.variants:
         raise CompileError("a model with variants cannot be tuned: compile it for one device, and tune that")
     data = resources.sources()

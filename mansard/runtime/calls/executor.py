@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 class CallExecutor:
-    """Runs at most ``max_in_flight`` calls at a time; at most ``max_queued`` others wait."""
+    """Runs at most ``max_in_flight`` calls at a time; at most ``max_queued`` others wait. With ``admission``
+    these limits are those of another session too, whose calls and this one's wait for each other."""
 
     def __init__(
         self,
@@ -40,9 +41,10 @@ class CallExecutor:
         max_idle: int,
         max_queued: int | None = None,
         shares: PartitionShares | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self.shares = shares or PartitionShares()
-        self.admission = Admission(max_in_flight, max_queued)
+        self.admission = admission or Admission(max_in_flight, max_queued)
         self.lifecycle = CallLifecycle(environment, self.admission, max_idle, self.shares)
         self._environment = environment
         self._settle = self.lifecycle.settle

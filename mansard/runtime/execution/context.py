@@ -132,8 +132,9 @@ class Context:
             return bound
         if store.role == "constant":
             return self.environment.constants.place(slot, store.source)
-        memory = self.environment.states.memory if store.role == "state" else self.memory
-        return memory.place(store, slot)
+        if store.role == "state":
+            return self.environment.states.place(store, slot)
+        return self.memory.place(store, slot)
 
     def _create_launcher(self) -> Launcher | None:
         """The launcher of a call that is one recording on one device; else None."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mansard.artifact.resources import Resources, WeightBlock
 from mansard.artifact.weights import weight_bytes
 from mansard.errors import DeviceError, OutOfMemoryError
-from mansard.hal import Buffer, MemoryKind
+from mansard.hal import Buffer, Device, MemoryKind
 from mansard.plan.arena import ALIGNMENT
 from mansard.plan.plan import Plan, WeightSpec
 from mansard.plan.stores import Layout, Links
@@ -36,7 +36,13 @@ class Constants:
     """The weights of a session: by slot and weight number, the buffer and offset that kernels read."""
 
     def __init__(
-        self, plan: Plan, layout: Layout, slots: Sequence[BoundSlot], links: Links, resources: Resources
+        self,
+        plan: Plan,
+        layout: Layout,
+        slots: Sequence[BoundSlot],
+        links: Links,
+        resources: Resources,
+        shared: Constants | None = None,
     ) -> None:
         self.rows: list[ConstantRow] = []
         self.uploaded_bytes = 0
@@ -44,6 +50,7 @@ class Constants:
         self._buffers: list[Buffer] = []
         self._slots, self._links, self._resources = slots, links, resources
         self._weights = plan.weights
+        self._shared = shared
         self._mapped: set[str] = set()
         by_slot: dict[int, dict[int, WeightSpec]] = {}
         for store in layout.stores:
@@ -52,6 +59,13 @@ class Constants:
         # Devices that may need uploads come first, so that devices sharing their memory can use the copies.
         for slot in sorted(by_slot, key=lambda s: slots[s].device.capabilities.late_binding):
             self._place(slot, by_slot[slot])
+
+    def find(self, device: Device, entry: str) -> tuple[Buffer, int] | None:
+        """Where kernels of a device read the weight of an entry; None where the device does not have it."""
+        for (slot, number), place in self._places.items():
+            if self._slots[slot].device is device and self._weights[number].entry == entry:
+                return place
+        return None
 
     def place(self, slot: int, weight: int) -> tuple[Buffer, int]:
         """Where a slot's kernels read a weight."""
@@ -76,7 +90,13 @@ class Constants:
         first_of: dict[str, int] = {}
         for number, spec in weights.items():
             first_of.setdefault(spec.entry, number)
-        once = {number: weights[number] for number in first_of.values()}
+        once: dict[int, WeightSpec] = {}
+        for entry, number in first_of.items():
+            place = self._shared.find(self._slots[slot].device, entry) if self._shared else None
+            if place is None:
+                once[number] = weights[number]
+            else:
+                self._places[slot, number] = place
         self._place_once(slot, once)
         for number, spec in weights.items():
             self._places[slot, number] = self._places[slot, first_of[spec.entry]]

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from mansard.errors import PlacementError
 from mansard.hal import BufferRef, FillCommand, Point, Semaphore, Submission
 from mansard.plan.stores import Layout, Store
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.constants import Constants
-from mansard.runtime.memory.stores import StoreMemory
+from mansard.runtime.memory.stores import StoreMemory, StorePlace
 from mansard.runtime.memory.upload import upload
 
 _CLEAR_BYTES = 1 << 20
@@ -21,11 +22,33 @@ _CLEAR_BYTES = 1 << 20
 class States:
     """The memory of a session's states."""
 
-    def __init__(self, layout: Layout, slots: Sequence[BoundSlot], constants: Constants) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        slots: Sequence[BoundSlot],
+        constants: Constants,
+        shared: States | None = None,
+    ) -> None:
         self._slots, self._constants = slots, constants
-        self._stores = [store for store in layout.stores if store.role == "state"]
+        stores = [store for store in layout.stores if store.role == "state"]
+        self._shared = {store: place for store in stores if (place := _shared_place(store, slots, shared))}
+        self._stores = [store for store in stores if store not in self._shared]
         self.memory = StoreMemory(slots)
         self.memory.allocate(self._stores, {store: _state_bytes(store) for store in self._stores}, "states")
+
+    def place(self, store: Store, slot: int) -> StorePlace:
+        """The buffer and offset by which a slot's commands address a state."""
+        return self._shared[store] if store in self._shared else self.memory.place(store, slot)
+
+    @property
+    def stores(self) -> Sequence[Store]:
+        """All states, those shared with another session included."""
+        return (*self._stores, *self._shared)
+
+    @property
+    def slots(self) -> Sequence[BoundSlot]:
+        """The device slots of the session."""
+        return self._slots
 
     def reset(self) -> None:
         """Give every state its initial contents: its weight if it has one, else zeros. No call may run."""
@@ -59,6 +82,28 @@ def _clear(view: npt.NDArray[np.uint8]) -> None:
         part = view[start : start + _CLEAR_BYTES]
         if part.any():
             part[:] = 0
+
+
+def _shared_place(store: Store, slots: Sequence[BoundSlot], shared: States | None) -> StorePlace | None:
+    """Where another session keeps the state of the same name, which it then shares.
+
+    Raises PlacementError for a state that it keeps on another device.
+    """
+    if shared is None:
+        return None
+    device = slots[store.home].device
+    name = store.values[0].name
+    for other in shared.stores:
+        if other.values[0].name != name:
+            continue
+        slot = next((n for n, each in enumerate(shared.slots) if each.device is device), None)
+        if slot is None or slot not in other.members or store.members != {store.home}:
+            raise PlacementError(
+                f"state {name!r} is on {shared.slots[other.home].name} in one method of the model and on "
+                f"{slots[store.home].name} in another; pin its users to one device"
+            )
+        return shared.place(other, slot)
+    return None
 
 
 def _state_bytes(store: Store) -> int:

@@ -1,0 +1,1 @@
+"""The parts of a decoder as ops of a Graph."""
