@@ -92,7 +92,7 @@ class Session:
         self._calls = CallExecutor(self._environment, permits, max_idle, max_queued, shares, admission)
         self._calls.stats.uploaded_bytes = constants.uploaded_bytes
         resources.settle()
-        self.reset_states()
+        uninterrupted(self._environment.states.initialise)
         self._trim()
 
     @property

@@ -14,42 +14,50 @@ from mansard.frontends.decoders.checkpoint import Checkpoint
 from mansard.frontends.decoders.layers.attention import Attention, Sequence
 from mansard.frontends.decoders.layers.feed_forward import feed_forward
 from mansard.frontends.decoders.layers.norm import NormSettings
+from mansard.frontends.decoders.layers.sampling import Sampler
 from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
 from mansard.ir.graph import Graph, GraphBuilder
-from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index, Scalar
+from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.ir.types import IndexMap, Value
 
-CacheType = Literal["f32", "f16", "bf16"]
+Role = Literal["logits", "prefill", "decode"]
 
 
 @dataclass(frozen=True)
 class DecoderOptions:
     """What a decoder is compiled for.
 
-    A call takes ``length`` new tokens of each of ``batch`` sequences; a `Dim` lets the length vary. The cache
-    holds ``context`` positions of each sequence, in ``cache_dtype`` (None: the type of the activations,
-    ``dtype``, which by default is that of the weights). ``logits`` are those of one token of each sequence,
-    or of all.
+    The cache holds ``context`` positions of each of ``sequences`` sequences, in ``cache_dtype`` (None: the type
+    of the activations, ``dtype``, which by default is that of the weights). ``role`` says what a call does
+    (`build_decoder`), with ``length`` new tokens of a sequence; a `Dim` lets the length vary.
     """
 
     context: int
     length: int | Dim = 1
-    batch: int = 1
+    sequences: int = 1
     dtype: DType | None = None
     cache_dtype: DType | None = None
-    logits: Literal["last", "all"] = "last"
+    role: Role = "logits"
+    all_logits: bool = False
+    """Whether the role ``logits`` gives those of every new token, rather than of one."""
 
 
 def build_decoder(checkpoint: Checkpoint, architecture: Architecture, options: DecoderOptions) -> Graph:
     """The Graph of a decoder.
 
-    Inputs: ``tokens`` (B, S) i64; ``positions`` (B) i64, how many positions of each sequence the cache holds,
-    which is the position of its first new token; with ``logits="last"`` also ``last`` (B) i64, the index of
-    the new token whose logits are wanted. States: keys and values of each layer, (B, context, heads * head_dim),
-    into which the new tokens' are written. Output: ``logits`` (B, vocabulary), or (B, S, vocabulary), f32.
+    ``logits``: inputs ``tokens`` (1, S) i64, the new tokens of a sequence; ``positions`` (1) i64, how many
+    positions of it the cache holds, which is where the new tokens begin; ``slot`` (1) i64, which sequence of the
+    cache it is, where there are several; ``last`` (1) i64, the index of the new token whose logits are wanted.
+    Output ``logits`` f32, (1, vocabulary), or (1, S, vocabulary) without ``last``.
 
-    New tokens behind ``last`` may be padding: what they write is overwritten by the tokens that come to stand
-    there, and no earlier position reads it.
+    ``prefill``: the same inputs, and those of a `Sampler`; output ``token`` (1) i64, the next one.
+
+    ``decode``: one new token of all sequences, the last one that either role chose, which is read from a state.
+    Inputs ``positions`` (B) and those of a `Sampler`; output ``token`` (B).
+
+    Keys and values of each layer are states, (sequences, context, heads * head_dim). New tokens behind ``last`` may be
+    padding: what they write is overwritten by the tokens that come to stand there, and no earlier position
+    reads it.
 
     Raises ImportModelError for weights that do not agree with the architecture.
     """
@@ -70,40 +78,119 @@ class _Decoder:
 
     def build(self) -> Graph:
         options, builder = self.options, self.builder
-        length: DimLike = options.length if isinstance(options.length, int) else dims.symbol(options.length)
-        tokens = builder.input("tokens", (options.batch, length), DType.I64)
-        positions = builder.input("positions", (options.batch,), DType.I64)
-        builder.assert_indices(tokens, "the embedding", 0, self.architecture.vocabulary)
-        builder.assert_indices(positions, "the cache", 0, options.context)
-        sequence = Sequence(
-            options.batch, length, options.context, positions, self._cache_rows(positions, length)
-        )
-        attention = Attention(
-            self.writer, sequence, options.cache_dtype or self.writer.dtype, self.norm
-        )
+        if options.role == "decode":
+            self.chosen = builder.state("last_token", (options.sequences,), DType.I64)
+            tokens = builder.reshape(self.chosen, (options.sequences, 1))
+        else:
+            length: DimLike = options.length
+            tokens = builder.input("tokens", (1, dims.symbol(length) if isinstance(length, Dim) else length), DType.I64)
+            builder.assert_indices(tokens, "the embedding", 0, self.architecture.vocabulary)
+        call = self._sequence(tokens)
+        attention = Attention(self.writer, call, options.cache_dtype or self.writer.dtype, self.norm)
         x = self._embedded(tokens)
         for number, block in enumerate(self.architecture.blocks):
             x = self._block(x, block, attention, f"model.layers.{number}")
-        return builder.build([self._logits(x, length)], ["logits"])
+        if options.role == "logits" and options.all_logits:
+            logits = self._logits(x)
+            return builder.build([builder.reshape(logits, (1, call.length, self.architecture.vocabulary))], ["logits"])
+        last = None
+        if options.role != "decode":
+            last = builder.input("last", (1,), DType.I64)
+            builder.assert_indices(last, "the logits", 0, call.length)
+            x = self._rows(x, last, call)
+        logits = self._logits(x)
+        if options.role == "logits":
+            return builder.build([logits], ["logits"])
+        return builder.build([self._sampled(logits, tokens, last, call)], ["token"])
 
-    def _cache_rows(self, positions: Value, length: DimLike) -> Value:
-        """(B * S, 2): sequence and position of each new token."""
+    def _sequence(self, tokens: Value) -> Sequence:
+        options, builder = self.options, self.builder
+        batch, length = tokens.type.shape
+        assert isinstance(batch, int)
+        positions = builder.input("positions", (batch,), DType.I64)
+        builder.assert_indices(positions, "the cache", 0, options.context)
+        slot = None
+        if options.sequences > batch:
+            slot = builder.input("slot", (batch,), DType.I64)
+            builder.assert_indices(slot, "the sequences", 0, options.sequences)
         position = add(Arg(0, DType.I64), Index(1))
+        rows = self._pairs(batch, length, slot, positions, IndexMap.of_dims((0,)), position)
+        return Sequence(batch, length, options.context, positions, rows, options.sequences, slot)
+
+    def _pairs(
+        self, batch: int, length: DimLike, slot: Value | None, second: Value, read: IndexMap, body: Scalar
+    ) -> Value:
+        """(B * S, 2): of each new token its sequence, and ``body`` over ``second``."""
         first = Apply("eq", (Index(2), Const(0, DType.I64)), DType.BOOL)
-        body = Apply("select", (first, Index(0), position), DType.I64)
-        batch = self.options.batch
-        rows = self.builder.generic(
-            (positions,), (IndexMap.of_dims((0,)),), (batch, length, 2), body, name="cache_rows"
+        inputs, maps = [second], [read]
+        sequence: Scalar = Index(0)
+        if slot is not None:
+            inputs.append(slot)
+            maps.append(IndexMap.of_dims((0,)))
+            sequence = Arg(1, DType.I64)
+        body = Apply("select", (first, sequence, body), DType.I64)
+        pairs = self.builder.generic(inputs, maps, (batch, length, 2), body, name="rows")
+        return self.builder.reshape(pairs, (dims.mul(batch, length), 2))
+
+    def _sampled(self, logits: Value, tokens: Value, last: Value | None, call: Sequence) -> Value:
+        """The next tokens, which become the state that `decode` reads."""
+        builder, vocabulary = self.builder, self.architecture.vocabulary
+        self.writer.at("sampling")
+        sampler = Sampler(self.writer, call.batch, vocabulary)
+        seen = self._seen(tokens, last, call, sampler)
+        at = add(Arg(0, DType.I64), Const(1, DType.I64))
+        positions = [call.positions]
+        if last is not None:
+            positions.append(last)
+            at = add(at, Arg(1, DType.I64))
+        where = builder.generic(
+            positions, [IndexMap.of_dims((0,))] * len(positions), (call.batch,), at, name="next_position"
         )
-        return self.builder.reshape(rows, (dims.mul(batch, length), 2))
+        token = sampler.token(sampler.penalised(logits, seen), where)
+        if self.options.role == "decode":
+            builder.update_state(self.chosen, token)
+            return token
+        chosen = builder.state("last_token", (self.options.sequences,), DType.I64)
+        if call.slot is None:
+            builder.update_state(chosen, token)
+        else:
+            indices = builder.reshape(call.slot, (call.batch, 1))
+            builder.update_state(chosen, builder.scatter(chosen, indices, token))
+        return token
+
+    def _seen(self, tokens: Value, last: Value | None, call: Sequence, sampler: Sampler) -> Value:
+        """The rows (B, vocabulary) of the state that says in which sequence a token occurred last, with the new
+        tokens noted."""
+        builder, vocabulary = self.builder, self.architecture.vocabulary
+        state = builder.state("tokens_seen", (self.options.sequences, vocabulary), DType.I32)
+        token: Scalar = Arg(0, DType.I64)
+        noted = tokens
+        if last is not None:  # padding has index -1, which a scatter drops
+            inside = Apply("le", (Index(1), Arg(1, DType.I64)), DType.BOOL)
+            token = Apply("select", (inside, token, Const(-1, DType.I64)), DType.I64)
+            noted = builder.generic(
+                (tokens, last),
+                (IndexMap.of_dims((0, 1)), IndexMap.of_dims((0,))),
+                tokens.type.shape,
+                token,
+                name="noted",
+            )
+        rows = self._pairs(call.batch, call.length, call.slot, noted, IndexMap.of_dims((0, 1)), Arg(0, DType.I64))
+        updated = builder.scatter(state, rows, sampler.sequence_numbers(call.length))
+        builder.update_state(state, updated)
+        if call.slot is None:
+            return updated
+        body = Gather(1, (Arg(0, DType.I64), Index(1)), DType.I32)
+        return builder.generic(
+            (call.slot, updated), (IndexMap.of_dims((0,)), None), (call.batch, vocabulary), body, name="seen_rows"
+        )
 
     def _embedded(self, tokens: Value) -> Value:
         """(B * S, hidden) rows of the embedding."""
         architecture, writer = self.architecture, self.writer
         writer.at("model.embed_tokens")
         table = self._embedding()
-        indices = (Arg(0, DType.I64), Index(2))
-        body = Gather(1, indices, table.type.dtype)
+        body = Gather(1, (Arg(0, DType.I64), Index(2)), table.type.dtype)
         shape = (*tokens.type.shape, architecture.hidden)
         rows = self.builder.generic(
             (tokens, table), (IndexMap.of_dims((0, 1)), None), shape, body, name="embedded"
@@ -139,11 +226,18 @@ class _Decoder:
     def _added(self, x: Value, branch: Value) -> Value:
         return self.writer.map([x, self.writer.scaled(branch, self.architecture.residual_scale)], add, "residual")
 
-    def _logits(self, x: Value, length: DimLike) -> Value:
-        architecture, writer, builder = self.architecture, self.writer, self.builder
-        batch = self.options.batch
-        if self.options.logits == "last" and length != 1:
-            x = self._last(x, length)
+    def _rows(self, x: Value, last: Value, call: Sequence) -> Value:
+        """Row ``last`` of each sequence: (B, hidden)."""
+        hidden = self.architecture.hidden
+        rows = self.builder.reshape(x, (call.batch, call.length, hidden))
+        body = Gather(1, (Index(0), Arg(0, DType.I64), Index(1)), x.type.dtype)
+        return self.builder.generic(
+            (last, rows), (IndexMap.of_dims((0,)), None), (call.batch, hidden), body, name="last_rows"
+        )
+
+    def _logits(self, x: Value) -> Value:
+        """Logits (rows, vocabulary) f32 of hidden states (rows, hidden)."""
+        architecture, writer = self.architecture, self.writer
         x = self._normalised(x, "model.norm")
         writer.at("lm_head")
         shape = (architecture.vocabulary, architecture.hidden)
@@ -159,18 +253,4 @@ class _Decoder:
                 x = mul(Apply("tanh", (Apply("div", (x, cap), DType.F32),), DType.F32), cap)
             return x
 
-        logits = writer.map([logits], body, "logits")
-        if self.options.logits == "last":
-            return logits
-        return builder.reshape(logits, (batch, length, architecture.vocabulary))
-
-    def _last(self, x: Value, length: DimLike) -> Value:
-        """Row ``last`` of each sequence: (B, hidden)."""
-        batch, hidden = self.options.batch, self.architecture.hidden
-        last = self.builder.input("last", (batch,), DType.I64)
-        self.builder.assert_indices(last, "the logits", 0, length)
-        rows = self.builder.reshape(x, (batch, length, hidden))
-        body = Gather(1, (Index(0), Arg(0, DType.I64), Index(1)), x.type.dtype)
-        return self.builder.generic(
-            (last, rows), (IndexMap.of_dims((0,)), None), (batch, hidden), body, name="last_rows"
-        )
+        return writer.map([logits], body, "logits")

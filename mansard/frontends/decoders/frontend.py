@@ -18,7 +18,7 @@ class DecoderFrontend(Frontend):
     name = "decoder"
     reads = "decoder language models (Hugging Face folder, .gguf file)"
     requires = "mansard[lm]"
-    options = ("context", "length", "batch", "dtype", "cache_dtype", "logits")
+    options = ("context", "length", "sequences", "dtype", "cache_dtype", "role", "all_logits")
 
     def accepts(self, model: Any) -> bool:
         """A folder with a ``config.json``, or a ``.gguf`` file."""
@@ -35,7 +35,7 @@ class DecoderFrontend(Frontend):
 
         if example_inputs is not None:
             raise ImportModelError(
-                "a checkpoint states its shapes; it takes no example inputs (batch=, length= and context= "
+                "a checkpoint states its shapes; it takes no example inputs (context=, length= and sequences= "
                 "choose them)"
             )
         checkpoint = open_checkpoint(model)

@@ -30,30 +30,38 @@ class States:
         shared: States | None = None,
     ) -> None:
         self._slots, self._constants = slots, constants
+        self._sessions: list[States] = [self] if shared is None else shared._sessions
+        """The states of all sessions that share theirs, this one's included."""
         stores = [store for store in layout.stores if store.role == "state"]
         self._shared = {store: place for store in stores if (place := _shared_place(store, slots, shared))}
         self._stores = [store for store in stores if store not in self._shared]
         self.memory = StoreMemory(slots)
         self.memory.allocate(self._stores, {store: _state_bytes(store) for store in self._stores}, "states")
+        if shared is not None:
+            self._sessions.append(self)
 
     def place(self, store: Store, slot: int) -> StorePlace:
         """The buffer and offset by which a slot's commands address a state."""
         return self._shared[store] if store in self._shared else self.memory.place(store, slot)
 
-    @property
-    def stores(self) -> Sequence[Store]:
-        """All states, those shared with another session included."""
-        return (*self._stores, *self._shared)
+    def find(self, name: str) -> tuple[States, Store] | None:
+        """The state of a name, and the session that allocated it; None where no session has."""
+        for states in self._sessions:
+            for store in states._stores:
+                if store.values[0].name == name:
+                    return states, store
+        return None
 
-    @property
-    def slots(self) -> Sequence[BoundSlot]:
-        """The device slots of the session."""
-        return self._slots
-
-    def reset(self) -> None:
-        """Give every state its initial contents: its weight if it has one, else zeros. No call may run."""
+    def initialise(self) -> None:
+        """Give the states that this session allocated their initial contents."""
         for store in self._stores:
             self._reset(store)
+
+    def reset(self) -> None:
+        """Give every state, of all sessions that share theirs, its initial contents: its weight if it has one, else
+        zeros. No call may run."""
+        for states in self._sessions:
+            states.initialise()
 
     def close(self) -> None:
         """Free the memory."""
@@ -89,21 +97,19 @@ def _shared_place(store: Store, slots: Sequence[BoundSlot], shared: States | Non
 
     Raises PlacementError for a state that it keeps on another device.
     """
-    if shared is None:
-        return None
-    device = slots[store.home].device
     name = store.values[0].name
-    for other in shared.stores:
-        if other.values[0].name != name:
-            continue
-        slot = next((n for n, each in enumerate(shared.slots) if each.device is device), None)
-        if slot is None or slot not in other.members or store.members != {store.home}:
-            raise PlacementError(
-                f"state {name!r} is on {shared.slots[other.home].name} in one method of the model and on "
-                f"{slots[store.home].name} in another; pin its users to one device"
-            )
-        return shared.place(other, slot)
-    return None
+    held = shared.find(name) if shared else None
+    if held is None:
+        return None
+    states, other = held
+    device = slots[store.home].device
+    slot = next((n for n, each in enumerate(states._slots) if each.device is device), None)
+    if slot is None or slot not in other.members or store.members != {store.home}:
+        raise PlacementError(
+            f"state {name!r} is on {states._slots[other.home].name} in one method of the model and on "
+            f"{slots[store.home].name} in another; pin its users to one device"
+        )
+    return states.memory.place(other, slot)
 
 
 def _state_bytes(store: Store) -> int:

@@ -11,21 +11,23 @@ from mansard.frontends.decoders.architecture import AttentionLayer
 from mansard.frontends.decoders.layers.norm import NormSettings
 from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
 from mansard.frontends.decoders.rotary import Rotary
-from mansard.ir.scalar import Apply, Arg, Const, Index, Scalar
+from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.ir.types import Constant, IndexMap, Linear, Value
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """Where the rows of a call stand: ``positions`` (B) is the position of the first of ``length`` new tokens
-    of each of ``batch`` sequences, ``rows`` (B * S, 2) the cache row of each new token, and the caches hold
-    ``capacity`` positions."""
+    """Where the new tokens of a call stand: ``positions`` (B) is the position of the first of ``length`` new
+    tokens of each of ``batch`` sequences, ``rows`` (B * S, 2) the cache row of each new token. The caches hold
+    ``capacity`` positions of ``slots`` sequences; ``slot`` (B) says which these are, None: all, in order."""
 
     batch: int
     length: DimLike
     capacity: int
     positions: Value
     rows: Value
+    slots: int
+    slot: Value | None = None
 
 
 class Attention:
@@ -124,17 +126,22 @@ class Attention:
         )
 
     def _cached(self, x: Value, name: str) -> Value:
-        """The cache (B, heads, C, head_dim) with the new rows ``x`` (B, S, heads, head_dim) written into it."""
+        """The caches (B, heads, C, head_dim) of the sequences, with the new rows ``x`` (B, S, heads, head_dim)
+        written into them."""
         builder, s = self.writer.builder, self.sequence
         heads, head_dim = x.type.shape[2:]
         assert isinstance(heads, int) and isinstance(head_dim, int)
         width = heads * head_dim
-        state = builder.state(name, (s.batch, s.capacity, width), self.cache_dtype)
+        state = builder.state(name, (s.slots, s.capacity, width), self.cache_dtype)
         rows = builder.reshape(self.writer.cast(x, self.cache_dtype), (s.rows.type.shape[0], width))
         updated = builder.scatter(state, s.rows, rows)
         builder.update_state(state, updated)
-        whole = builder.reshape(updated, (s.batch, s.capacity, heads, head_dim))
-        return self.writer.cast(self._permuted(whole, "cached"), self.writer.dtype)
+        whole = builder.reshape(updated, (s.slots, s.capacity, heads, head_dim))
+        if s.slot is None:
+            return self.writer.cast(self._permuted(whole, "cached"), self.writer.dtype)
+        body = cast(Gather(1, (Arg(0, DType.I64), Index(2), Index(1), Index(3)), self.cache_dtype), self.writer.dtype)
+        shape = (s.batch, heads, s.capacity, head_dim)
+        return builder.generic((s.slot, whole), (IndexMap.of_dims((0,)), None), shape, body, name="cached")
 
     def _permuted(self, x: Value, name: str) -> Value:
         """(B, S, heads, D) as (B, heads, S, D), and back."""

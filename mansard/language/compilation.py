@@ -1,0 +1,96 @@
+"""From a checkpoint to a model with the methods that generation calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mansard.api.compilation import default_devices
+from mansard.api.model import Model
+from mansard.artifact.resources import MemoryResources
+from mansard.dims import Dim
+from mansard.dtypes import DType, parse
+from mansard.errors import CompileError, InputError
+from mansard.language.description import Description
+from mansard.runtime.calls.limits import checked_int
+
+CHUNK = 512
+"""New tokens that a prefill takes at most by default; longer prompts take several."""
+TYPICAL_PROMPT = 128
+CONTEXT = 4096
+"""Positions of the cache by default, where the model was trained on as many."""
+
+
+def compile_language_model(
+    path: str | os.PathLike[str],
+    *,
+    devices: str | Sequence[str] | None = None,
+    context: int | None = None,
+    chunk: int = CHUNK,
+    sequences: int = 1,
+    dtype: str | None = None,
+    cache_dtype: str | None = None,
+    cache: bool = True,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Model:
+    """Compile a checkpoint to a model with the methods ``prefill`` and ``decode``, and logits of all new tokens
+    as its plain call (`mansard.frontends.decoders.decoder.build_decoder`).
+
+    Raises ImportModelError for a checkpoint that cannot be read or built, CompileError for limits that the
+    architecture does not have.
+    """
+    from mansard import compiler
+    from mansard.frontends.decoders.checkpoint import open_checkpoint
+    from mansard.frontends.decoders.decoder import DecoderOptions, build_decoder
+    from mansard.frontends.decoders.families import describe
+
+    checkpoint = open_checkpoint(path)
+    architecture = describe(checkpoint.config)
+    context = min(CONTEXT, architecture.max_positions) if context is None else checked_int("context", context)
+    chunk, sequences = checked_int("chunk", chunk), checked_int("sequences", sequences)
+    if not 2 <= context <= architecture.max_positions:
+        raise CompileError(
+            f"context={context}: the model has 2 to {architecture.max_positions} positions"
+        )
+    if chunk < 1 or sequences < 1:
+        raise CompileError(f"chunk={chunk} and sequences={sequences} have to be at least 1")
+    chunk = min(chunk, context)
+    length = Dim("length", 1, chunk, typical=min(TYPICAL_PROMPT, chunk))
+    options = DecoderOptions(
+        context, length, sequences, _float_type("dtype", dtype), _float_type("cache_dtype", cache_dtype)
+    )
+
+    def graph(**changes: Any) -> Any:
+        return build_decoder(checkpoint, architecture, dataclasses.replace(options, **changes))
+
+    graphs = {
+        "": graph(role="logits", all_logits=True),
+        "prefill": graph(role="prefill"),
+        "decode": graph(role="decode", length=1),
+    }
+    targets = default_devices() if devices is None else (devices,) if isinstance(devices, str) else tuple(devices)
+    compiled = compiler.compile_methods(
+        graphs, compiler.CompileOptions(targets=targets, cache=cache, progress=progress)
+    )
+    description = Description(
+        architecture.family, architecture.vocabulary, context, chunk, sequences, _end_tokens(checkpoint.config)
+    )
+    plan = dataclasses.replace(compiled.plan, info={**compiled.plan.info, **description.to_info()})
+    model = Model(plan, MemoryResources(compiled.executables, compiled.weights, compiled.sources))
+    model.timings, model.kernels_cached = compiled.timings, (compiled.cache.hits, compiled.cache.misses)
+    return model
+
+
+def _float_type(what: str, name: str | None) -> DType | None:
+    if name is None:
+        return None
+    if name not in ("f32", "f16", "bf16"):
+        raise InputError(f"{what}={name!r} is not f32, f16 or bf16")
+    return parse(name)
+
+
+def _end_tokens(config: Any) -> tuple[int, ...]:
+    ends = config.get("eos_token_id")
+    return tuple(ends) if isinstance(ends, list) else () if ends is None else (int(ends),)

@@ -1,0 +1,43 @@
+"""What a compiled language model says about itself, kept with its plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mansard.errors import ArtifactError, InputError
+
+_KEY = "language_model"
+"""Of `mansard.plan.plan.Plan.info`."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """A language model's limits: ``context`` positions of each of ``sequences`` sequences, up to ``chunk`` new
+    tokens in a prefill, and the tokens that end a text."""
+
+    family: str
+    vocabulary: int
+    context: int
+    chunk: int
+    sequences: int
+    end_tokens: tuple[int, ...]
+
+    def to_info(self) -> dict[str, str]:
+        """An entry for the plan's info."""
+        return {_KEY: json.dumps(dataclasses.asdict(self))}
+
+    @staticmethod
+    def from_info(info: Mapping[str, str]) -> Description:
+        """Read back `to_info`. Raises InputError for a model that is no language model, ArtifactError for a
+        description that is none."""
+        if _KEY not in info:
+            raise InputError("the model is not a language model: mansard.load_lm takes a checkpoint's folder, a "
+                             ".gguf file, or an artifact that LanguageModel.save wrote")
+        try:
+            fields = json.loads(info[_KEY])
+            return Description(**{**fields, "end_tokens": tuple(fields["end_tokens"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise ArtifactError(f"the description of the language model cannot be read: {error}") from error

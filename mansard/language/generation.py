@@ -1,0 +1,67 @@
+"""How the next tokens are chosen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.arguments import integer, shown
+from mansard.errors import InputError
+
+MOST_CANDIDATES = 128
+"""The largest top-k: the kernels rank no more candidates."""
+Settings = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
+"""The rows of the inputs ``settings`` and ``draws`` (`mansard.frontends.decoders.layers.sampling`)."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is chosen from the model's distribution.
+
+    ``temperature`` 0 takes the most likely one. Otherwise logits are divided by it, and a token is drawn from
+    the ``top_k`` most likely (0: any number), of these from the fewest that together have probability ``top_p``,
+    and from those at least ``min_p`` times as likely as the first. The most likely 128 tokens are considered
+    where ``top_p`` or ``min_p`` limit the choice. ``repetition_penalty`` divides positive logits of tokens that
+    occurred, and multiplies negative ones. Equal seeds give equal texts. Raises InputError for values out of range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check("temperature", 0.0, 100.0)
+        self._check("top_p", 0.0, 1.0)
+        self._check("min_p", 0.0, 1.0)
+        self._check("repetition_penalty", 0.01, 100.0)
+        object.__setattr__(self, "top_k", integer("top_k", self.top_k, InputError))
+        object.__setattr__(self, "seed", integer("seed", self.seed, InputError))
+        if not 0 <= self.top_k <= MOST_CANDIDATES:
+            raise InputError(f"top_k={self.top_k} is outside 0 (no limit) to {MOST_CANDIDATES}")
+
+    def _check(self, name: str, low: float, high: float) -> None:
+        value = getattr(self, name)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or not low <= value <= high:
+            raise InputError(f"{name}={shown(value)} is not a number in {low:g} to {high:g}")
+
+    def rows(self, sequence: int) -> Settings:
+        """The settings of one sequence as rows of the model's inputs."""
+        numbers = (self.temperature, self.top_p, self.min_p, self.repetition_penalty)
+        draws = (self.top_k, self.seed & 0x7FFFFFFF, sequence & 0x7FFFFFFF)
+        return np.array([numbers], np.float32), np.array([draws], np.int64)
+
+
+@dataclass(frozen=True)
+class Token:
+    """A generated token: its number, and the text that it adds (empty without a tokenizer, and while a character
+    is not complete)."""
+
+    id: int
+    text: str = ""

@@ -1,0 +1,228 @@
+"""`LanguageModel`: generates text with a compiled decoder."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.api.explanation import Explanation
+from mansard.api.model import Model
+from mansard.arguments import shown
+from mansard.errors import InputError
+from mansard.language.description import Description
+from mansard.language.generation import Sampling, Settings, Token
+from mansard.runtime.calls.limits import checked_int
+from mansard.runtime.memory.ledger import MemoryLedger
+
+if TYPE_CHECKING:
+    from mansard.language.tokenizer import Tokenizer
+
+Tokens = npt.NDArray[np.int64]
+
+
+@dataclass
+class GenerationStats:
+    """Of the last generation: tokens of the prompt, how many of them the cache still held, new tokens, and
+    seconds until the first of these and until the last."""
+
+    prompt: int = 0
+    reused: int = 0
+    generated: int = 0
+    first_token: float = 0.0
+    total: float = 0.0
+
+    @property
+    def decode_rate(self) -> float:
+        """New tokens a second after the first."""
+        seconds = self.total - self.first_token
+        return (self.generated - 1) / seconds if self.generated > 1 and seconds > 0 else 0.0
+
+
+class LanguageModel:
+    """A decoder on its devices. One text is generated at a time; a new one ends the one before.
+
+    The cache of keys and values stays on the devices. A prompt that begins like the text before, as the next turn of
+    a conversation does, is computed from where it differs.
+    """
+
+    def __init__(self, model: Model, tokenizer: Tokenizer | None = None) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.description = Description.from_info(model.plan.info)
+        self.stats = GenerationStats()
+        self._prefill, self._decode = model.method("prefill"), model.method("decode")
+        self._lock = threading.Lock()
+        self._cached: list[int] = []
+        """The tokens whose keys and values the cache holds."""
+        self._sequence = 0
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        max_new_tokens: int = 256,
+        *,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int = 0,
+        stop_at_end: bool = True,
+    ) -> Iterator[Token]:
+        """Generate tokens after a prompt: text, or token numbers. Each is yielded as soon as it is known.
+
+        Ends after ``max_new_tokens``, at a token that ends texts (unless ``stop_at_end`` is false), or where the
+        context is full. `Sampling` tells what the other arguments mean. Raises InputError for a prompt
+        that is empty or does not fit the context, and when another generation has begun in the meantime.
+        """
+        sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+        ids = self._ids(prompt)
+        count = checked_int("max_new_tokens", max_new_tokens)
+        if count < 1:
+            raise InputError(f"max_new_tokens={count}: at least one token has to be generated")
+        return self._generate(ids, count, sampling, stop_at_end)
+
+    def text(self, prompt: str | Sequence[int], max_new_tokens: int = 256, **options: Any) -> str:
+        """The whole text that `generate` yields. Raises InputError for a model without a tokenizer."""
+        self._need_tokenizer()
+        return "".join(token.text for token in self.generate(prompt, max_new_tokens, **options))
+
+    def logits(self, prompt: str | Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits of the token after each token of a prompt, (tokens, vocabulary) f32."""
+        ids = self._ids(prompt)
+        with self._lock:
+            self._sequence += 1
+            self._cached = []
+            parts = []
+            for start in range(0, len(ids), self.description.chunk):
+                part = ids[start : start + self.description.chunk]
+                inputs = self._inputs(part, start)
+                parts.append(self.model(tokens=inputs["tokens"], positions=inputs["positions"], **self._slot())[0])
+            self._cached = ids
+        return np.concatenate(parts)
+
+    def encode(self, text: str) -> list[int]:
+        """The token numbers of a text."""
+        return self._need_tokenizer().encode(text)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the compiled model to one file, for `mansard.load_lm`."""
+        self.model.save(path)
+
+    def explain(self) -> Explanation:
+        """The device of each dispatch of a decode step, and why it was chosen."""
+        return self._decode.explain()
+
+    def memory(self) -> MemoryLedger:
+        """The memory that the model holds, by use and device."""
+        return MemoryLedger([row for each in (self.model, self._prefill, self._decode) for row in each.memory()])
+
+    def close(self) -> None:
+        """Free the model's memory."""
+        with self._lock:
+            self._sequence += 1
+            self.model.close()
+
+    def __enter__(self) -> LanguageModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Generation ----------------------------------------------------------------------------------
+
+    def _generate(self, ids: list[int], count: int, sampling: Sampling, stop_at_end: bool) -> Iterator[Token]:
+        began = time.perf_counter()
+        stats = GenerationStats(prompt=len(ids))
+        with self._lock:
+            self._sequence += 1
+            sequence = self._sequence
+            self.stats = stats
+            settings = sampling.rows(sequence)
+            chosen = self._read(ids, sampling, settings, stats)
+        stats.first_token = time.perf_counter() - began
+        decoder = self.tokenizer.stream() if self.tokenizer else None
+        position = len(ids)
+        while True:
+            stats.generated += 1
+            stats.total = time.perf_counter() - began
+            ended = stop_at_end and chosen in self.description.end_tokens
+            yield Token(chosen, "" if decoder is None or ended else decoder.add(chosen))
+            if ended or stats.generated == count or position == self.description.context:
+                return
+            with self._lock:
+                if self._sequence != sequence:
+                    raise InputError("another text was begun with this model, which ended the one before")
+                token = self._decode(positions=np.array([position]), settings=settings[0], draws=settings[1])
+                self._cached.append(chosen)
+            chosen, position = int(token[0]), position + 1
+
+    def _read(self, ids: list[int], sampling: Sampling, settings: Settings, stats: GenerationStats) -> int:
+        """Bring the prompt into the cache; the first token after it."""
+        start = 0 if sampling.repetition_penalty != 1.0 else self._common_prefix(ids)
+        stats.reused = start
+        self._cached = self._cached[:start]
+        chosen = 0
+        while start < len(ids):
+            part = ids[start : start + self.description.chunk]
+            inputs = self._inputs(part, start)
+            token = self._prefill(settings=settings[0], draws=settings[1], **inputs, **self._slot())
+            chosen = int(token[0])
+            self._cached += part
+            start += len(part)
+        return chosen
+
+    def _common_prefix(self, ids: list[int]) -> int:
+        """Tokens of the prompt that the cache holds; the last one is computed again, for its logits."""
+        shared = 0
+        for cached, wanted in zip(self._cached, ids[:-1], strict=False):
+            if cached != wanted:
+                break
+            shared += 1
+        return shared
+
+    def _inputs(self, part: list[int], start: int) -> dict[str, Tokens]:
+        return {
+            "tokens": np.array([part], np.int64),
+            "positions": np.array([start], np.int64),
+            "last": np.array([len(part) - 1], np.int64),
+        }
+
+    def _slot(self) -> dict[str, Tokens]:
+        return {"slot": np.zeros(1, np.int64)} if self.description.sequences > 1 else {}
+
+    def _ids(self, prompt: str | Sequence[int]) -> list[int]:
+        if isinstance(prompt, str):
+            ids = self.encode(prompt)
+        else:
+            try:
+                ids = [int(token) for token in np.asarray(prompt).reshape(-1)]
+            except (TypeError, ValueError):
+                raise InputError(f"a prompt is text or token numbers, not {shown(prompt)}") from None
+        if not ids:
+            raise InputError("the prompt is empty: it needs at least one token")
+        if len(ids) > self.description.context:
+            raise InputError(
+                f"the prompt has {len(ids)} tokens; the cache holds {self.description.context} (load_lm(…, context=…))"
+            )
+        wrong = next((token for token in ids if not 0 <= token < self.description.vocabulary), None)
+        if wrong is not None:
+            raise InputError(f"token {wrong} is outside the vocabulary of {self.description.vocabulary}")
+        return ids
+
+    def _need_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise InputError(
+                "the model has no tokenizer: give load_lm the folder with its tokenizer.json (tokenizer=…), or "
+                "use token numbers"
+            )
+        return self.tokenizer
