@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from mansard.api import Explanation, Model, compile, devices, load, lower, tune  # noqa: A004
     from mansard.dims import Dim
     from mansard.hal.registry import configure_driver
+    from mansard.language import load_lm
     from mansard.placement import PlacementOptions
 
 __version__ = "0.1.0"
@@ -79,6 +80,7 @@ __all__ = [
     "devices",
     "get_include",
     "load",
+    "load_lm",
     "lower",
     "tune",
 ]
@@ -92,6 +94,7 @@ _LAZY = {
     "configure_driver": "mansard.hal.registry",
     "devices": "mansard.api",
     "load": "mansard.api",
+    "load_lm": "mansard.language",
     "lower": "mansard.api",
     "tune": "mansard.api",
 }

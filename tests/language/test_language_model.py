@@ -1,0 +1,157 @@
+"""Generation on devices against transformers."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from support.decoders import reference_logits, write_decoder
+from support.vulkan_support import usable_device
+
+import mansard
+from mansard.language import load_lm
+
+PROMPT = np.random.default_rng(3).integers(0, 97, 21).tolist()
+DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("llama")
+
+
+@pytest.fixture(scope="module")
+def module(folder):
+    return write_decoder(folder, "llama")
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def lm(request, folder, module):
+    if request.param == "vulkan":
+        usable_device()
+    with load_lm(folder, devices=request.param, context=48, chunk=8) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def on_cpu(folder, module):
+    with load_lm(folder, devices="cpu", context=48, chunk=8) as opened:
+        yield opened
+
+
+def ids(tokens):
+    return [token.id for token in tokens]
+
+
+@pytest.fixture(scope="module")
+def greedy(module):
+    prompt = torch.tensor([PROMPT])
+    return module.generate(prompt, max_new_tokens=20, do_sample=False)[0, len(PROMPT) :].tolist()
+
+
+def test_greedy_tokens_are_those_of_transformers(lm, greedy):
+    assert ids(lm.generate(PROMPT, 20)) == greedy
+    assert (lm.stats.prompt, lm.stats.generated) == (21, 20)
+    assert len(set(greedy)) > 5  # not one token over and over, which would show little
+
+
+def test_logits_of_every_token_match(lm, module):
+    for length in (1, 7, 8, 21):
+        expected = reference_logits(module, PROMPT[:length])
+        assert np.abs(lm.logits(PROMPT[:length]) - expected).max() / np.abs(expected).max() < 3e-6
+
+
+def test_a_prompt_that_begins_alike_is_read_from_where_it_differs(on_cpu, greedy):
+    on_cpu.generate(PROMPT, 1).__next__()
+    assert ids(on_cpu.generate(PROMPT, 20)) == greedy and on_cpu.stats.reused == 20
+    list(on_cpu.generate([*PROMPT[:9], 5, 5], 3))
+    assert on_cpu.stats.reused == 9
+    assert ids(on_cpu.generate(PROMPT, 20)) == greedy and on_cpu.stats.reused == 9
+
+
+def test_tokens_are_drawn_from_the_distribution(on_cpu, module):
+    logits = reference_logits(module, PROMPT)[-1].astype(np.float64) / 1.5
+    expected = np.exp(logits - logits.max())
+    expected /= expected.sum()
+    draws = 600
+    counts = Counter(next(on_cpu.generate(PROMPT, 1, temperature=1.5, seed=seed)).id for seed in range(draws))
+    observed = np.array([counts[token] for token in range(97)])
+    statistic = ((observed - draws * expected) ** 2 / (draws * expected)).sum()
+    assert statistic < 170  # chi-squared with 96 degrees of freedom: above with a probability of 5e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"top_k": 3}, lambda p: 3),
+        ({"top_p": 0.4}, lambda p: int(np.searchsorted(np.cumsum(p), 0.4)) + 1),
+        ({"min_p": 0.3}, lambda p: int((p >= 0.3 * p[0]).sum())),
+    ],
+)
+def test_truncated_distributions_leave_out_the_rest(on_cpu, module, options, kept):
+    logits = reference_logits(module, PROMPT)[-1]
+    order = np.argsort(-logits)
+    probabilities = np.exp(logits[order] - logits.max())
+    allowed = set(order[: kept(probabilities / probabilities.sum())].tolist())
+    drawn = {next(on_cpu.generate(PROMPT, 1, temperature=1.0, seed=s, **options)).id for s in range(60)}
+    assert drawn <= allowed and len(drawn) > min(len(allowed), 3) // 2
+
+
+def test_a_repetition_penalty_acts_on_tokens_that_occurred(on_cpu, module):
+    logits = reference_logits(module, PROMPT)[-1].astype(np.float64)
+    seen = np.isin(np.arange(97), PROMPT)
+    penalised = np.where(seen, np.where(logits > 0, logits / 5, logits * 5), logits)
+    assert next(on_cpu.generate(PROMPT, 1, repetition_penalty=5.0)).id == penalised.argmax()
+    tokens = ids(on_cpu.generate(PROMPT, 20, repetition_penalty=100.0))
+    assert len(set(tokens)) == 20 and not set(tokens) & set(PROMPT)
+
+
+def test_equal_seeds_give_equal_texts(on_cpu):
+    def draw(seed):
+        return ids(on_cpu.generate(PROMPT, 10, temperature=1.0, seed=seed))
+
+    assert draw(7) == draw(7) != draw(8)
+
+
+def test_an_artifact_generates_the_same(on_cpu, greedy, tmp_path):
+    on_cpu.save(tmp_path / "lm.mansard")
+    with mansard.load_lm(tmp_path / "lm.mansard") as loaded:
+        assert ids(loaded.generate(PROMPT, 20)) == greedy
+
+
+def test_generation_ends_where_the_context_is_full(on_cpu):
+    tokens = ids(on_cpu.generate(PROMPT, 1000))
+    assert len(PROMPT) + len(tokens) == 48 + 1
+
+
+def test_a_second_generation_ends_the_first(on_cpu):
+    first = on_cpu.generate(PROMPT, 10)
+    next(first)
+    list(on_cpu.generate(PROMPT[:5], 2))
+    with pytest.raises(mansard.InputError, match="another text was begun"):
+        list(first)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ([], {}, "the prompt is empty"),
+        ([1] * 49, {}, "49 tokens; the cache holds 48"),
+        ([97], {}, "token 97 is outside the vocabulary of 97"),
+        ("text", {}, "has no tokenizer"),
+        ([1], {"max_new_tokens": 0}, "at least one token"),
+        ([1], {"temperature": -1}, "temperature=-1 is not a number in 0 to 100"),
+        ([1], {"top_p": float("nan")}, "top_p=nan"),
+        ([1], {"top_k": 1000}, "top_k=1000 is outside 0"),
+    ],
+)
+def test_wrong_input_is_one_clear_error(on_cpu, prompt, options, message):
+    with pytest.raises(mansard.InputError, match=message):
+        next(on_cpu.generate(prompt, **options))
+
+
+def test_wrong_limits_and_paths(folder, module, tmp_path):
+    with pytest.raises(mansard.CompileError, match="context=100: the model has 2 to 64 positions"):
+        load_lm(folder, devices="cpu", context=100)
+    with pytest.raises(mansard.InputError, match="does not exist: load_lm takes"):
+        load_lm(tmp_path / "nothing")
