@@ -31,7 +31,8 @@ def target_sets(targets: Sequence[CompileTarget]) -> list[list[CompileTarget]]:
 
 
 Content = tuple[str, tuple[int, ...], DType, Panels | None]
-"""The origin of a constant's data, which identifies them within a model, and the form in which they are kept."""
+"""The origin of a constant's data, which identifies them within a model, and the form in which they are
+kept."""
 
 
 @dataclass

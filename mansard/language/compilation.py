@@ -35,8 +35,8 @@ def compile_language_model(
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Model:
-    """Compile a checkpoint to a model with the methods ``prefill`` and ``decode``, and logits of all new tokens
-    as its plain call (`mansard.frontends.decoders.decoder.build_decoder`).
+    """Compile a checkpoint to a model with the methods ``prefill`` and ``decode``, and logits of all new
+    tokens as its plain call (`mansard.frontends.decoders.decoder.build_decoder`).
 
     Raises ImportModelError for a checkpoint that cannot be read or built, CompileError for limits that the
     architecture does not have.
@@ -51,9 +51,7 @@ def compile_language_model(
     context = min(CONTEXT, architecture.max_positions) if context is None else checked_int("context", context)
     chunk, sequences = checked_int("chunk", chunk), checked_int("sequences", sequences)
     if not 2 <= context <= architecture.max_positions:
-        raise CompileError(
-            f"context={context}: the model has 2 to {architecture.max_positions} positions"
-        )
+        raise CompileError(f"context={context}: the model has 2 to {architecture.max_positions} positions")
     if chunk < 1 or sequences < 1:
         raise CompileError(f"chunk={chunk} and sequences={sequences} have to be at least 1")
     chunk = min(chunk, context)
@@ -70,12 +68,19 @@ def compile_language_model(
         "prefill": graph(role="prefill"),
         "decode": graph(role="decode", length=1),
     }
-    targets = default_devices() if devices is None else (devices,) if isinstance(devices, str) else tuple(devices)
+    targets = (
+        default_devices() if devices is None else (devices,) if isinstance(devices, str) else tuple(devices)
+    )
     compiled = compiler.compile_methods(
         graphs, compiler.CompileOptions(targets=targets, cache=cache, progress=progress)
     )
     description = Description(
-        architecture.family, architecture.vocabulary, context, chunk, sequences, _end_tokens(checkpoint.config)
+        architecture.family,
+        architecture.vocabulary,
+        context,
+        chunk,
+        sequences,
+        _end_tokens(checkpoint.config),
     )
     plan = dataclasses.replace(compiled.plan, info={**compiled.plan.info, **description.to_info()})
     model = Model(plan, MemoryResources(compiled.executables, compiled.weights, compiled.sources))

@@ -15,8 +15,8 @@ _KEY = "language_model"
 
 @dataclass(frozen=True)
 class Description:
-    """A language model's limits: ``context`` positions of each of ``sequences`` sequences, up to ``chunk`` new
-    tokens in a prefill, and the tokens that end a text."""
+    """A language model's limits: ``context`` positions of each of ``sequences`` sequences, up to ``chunk``
+    new tokens in a prefill, and the tokens that end a text."""
 
     family: str
     vocabulary: int
@@ -34,8 +34,10 @@ class Description:
         """Read back `to_info`. Raises InputError for a model that is no language model, ArtifactError for a
         description that is none."""
         if _KEY not in info:
-            raise InputError("the model is not a language model: mansard.load_lm takes a checkpoint's folder, a "
-                             ".gguf file, or an artifact that LanguageModel.save wrote")
+            raise InputError(
+                "the model is not a language model: mansard.load_lm takes a checkpoint's folder, a "
+                ".gguf file, or an artifact that LanguageModel.save wrote"
+            )
         try:
             fields = json.loads(info[_KEY])
             return Description(**{**fields, "end_tokens": tuple(fields["end_tokens"])})

@@ -22,10 +22,11 @@ class Sampling:
     """How a token is chosen from the model's distribution.
 
     ``temperature`` 0 takes the most likely one. Otherwise logits are divided by it, and a token is drawn from
-    the ``top_k`` most likely (0: any number), of these from the fewest that together have probability ``top_p``,
-    and from those at least ``min_p`` times as likely as the first. The most likely 128 tokens are considered
-    where ``top_p`` or ``min_p`` limit the choice. ``repetition_penalty`` divides positive logits of tokens that
-    occurred, and multiplies negative ones. Equal seeds give equal texts. Raises InputError for values out of range.
+    the ``top_k`` most likely (0: any number), of these from the fewest that together have probability
+    ``top_p``, and from those at least ``min_p`` times as likely as the first. The most likely 128 tokens are
+    considered where ``top_p`` or ``min_p`` limit the choice. ``repetition_penalty`` divides positive logits
+    of tokens that occurred, and multiplies negative ones. Equal seeds give equal texts. Raises InputError
+    for values out of range.
     """
 
     temperature: float = 0.0
@@ -60,8 +61,8 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Token:
-    """A generated token: its number, and the text that it adds (empty without a tokenizer, and while a character
-    is not complete)."""
+    """A generated token: its number, and the text that it adds (empty without a tokenizer, and while a
+    character is not complete)."""
 
     id: int
     text: str = ""

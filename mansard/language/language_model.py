@@ -25,9 +25,6 @@ from mansard.runtime.memory.ledger import MemoryLedger
 if TYPE_CHECKING:
     from mansard.language.tokenizer import Tokenizer
 
-Tokens = npt.NDArray[np.int64]
-
-
 @dataclass
 class GenerationStats:
     """Of the last generation: tokens of the prompt, how many of them the cache still held, new tokens, and
@@ -49,8 +46,8 @@ class GenerationStats:
 class LanguageModel:
     """A decoder on its devices. One text is generated at a time; a new one ends the one before.
 
-    The cache of keys and values stays on the devices. A prompt that begins like the text before, as the next turn of
-    a conversation does, is computed from where it differs.
+    The cache of keys and values stays on the devices. A prompt that begins like the text before, as the next
+    turn of a conversation does, is computed from where it differs.
     """
 
     def __init__(self, model: Model, tokenizer: Tokenizer | None = None) -> None:
@@ -78,8 +75,8 @@ class LanguageModel:
     ) -> Iterator[Token]:
         """Generate tokens after a prompt: text, or token numbers. Each is yielded as soon as it is known.
 
-        Ends after ``max_new_tokens``, at a token that ends texts (unless ``stop_at_end`` is false), or where the
-        context is full. `Sampling` tells what the other arguments mean. Raises InputError for a prompt
+        Ends after ``max_new_tokens``, at a token that ends texts (unless ``stop_at_end`` is false), or where
+        the context is full. `Sampling` tells what the other arguments mean. Raises InputError for a prompt
         that is empty or does not fit the context, and when another generation has begun in the meantime.
         """
         sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
@@ -104,13 +101,15 @@ class LanguageModel:
             for start in range(0, len(ids), self.description.chunk):
                 part = ids[start : start + self.description.chunk]
                 inputs = self._inputs(part, start)
-                parts.append(self.model(tokens=inputs["tokens"], positions=inputs["positions"], **self._slot())[0])
+                del inputs["last"]
+                parts.append(self.model(**inputs)[0])
             self._cached = ids
         return np.concatenate(parts)
 
     def encode(self, text: str) -> list[int]:
         """The token numbers of a text."""
-        return self._need_tokenizer().encode(text)
+        ids: list[int] = self._need_tokenizer().encode(text)
+        return ids
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled model to one file, for `mansard.load_lm`."""
@@ -122,7 +121,9 @@ class LanguageModel:
 
     def memory(self) -> MemoryLedger:
         """The memory that the model holds, by use and device."""
-        return MemoryLedger([row for each in (self.model, self._prefill, self._decode) for row in each.memory()])
+        return MemoryLedger(
+            [row for each in (self.model, self._prefill, self._decode) for row in each.memory()]
+        )
 
     def close(self) -> None:
         """Free the model's memory."""
@@ -175,7 +176,7 @@ class LanguageModel:
         while start < len(ids):
             part = ids[start : start + self.description.chunk]
             inputs = self._inputs(part, start)
-            token = self._prefill(settings=settings[0], draws=settings[1], **inputs, **self._slot())
+            token = self._prefill(settings=settings[0], draws=settings[1], **inputs)
             chosen = int(token[0])
             self._cached += part
             start += len(part)
@@ -190,15 +191,15 @@ class LanguageModel:
             shared += 1
         return shared
 
-    def _inputs(self, part: list[int], start: int) -> dict[str, Tokens]:
+    def _inputs(self, part: list[int], start: int) -> dict[str, Any]:
+        """Inputs of ``prefill`` for new tokens at a position."""
+        slot = {"slot": np.zeros(1, np.int64)} if self.description.sequences > 1 else {}
         return {
             "tokens": np.array([part], np.int64),
             "positions": np.array([start], np.int64),
             "last": np.array([len(part) - 1], np.int64),
+            **slot,
         }
-
-    def _slot(self) -> dict[str, Tokens]:
-        return {"slot": np.zeros(1, np.int64)} if self.description.sequences > 1 else {}
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
@@ -212,7 +213,8 @@ class LanguageModel:
             raise InputError("the prompt is empty: it needs at least one token")
         if len(ids) > self.description.context:
             raise InputError(
-                f"the prompt has {len(ids)} tokens; the cache holds {self.description.context} (load_lm(…, context=…))"
+                f"the prompt has {len(ids)} tokens; the cache holds {self.description.context} "
+                "(load_lm(…, context=…))"
             )
         wrong = next((token for token in ids if not 0 <= token < self.description.vocabulary), None)
         if wrong is not None:
@@ -222,7 +224,7 @@ class LanguageModel:
     def _need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise InputError(
-                "the model has no tokenizer: give load_lm the folder with its tokenizer.json (tokenizer=…), or "
-                "use token numbers"
+                "the model has no tokenizer: give load_lm the folder with its tokenizer.json "
+                "(tokenizer=…), or use token numbers"
             )
         return self.tokenizer

@@ -28,17 +28,17 @@ def load_lm(
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> LanguageModel:
-    """Open a language model: the folder of a Hugging Face checkpoint or a ``.gguf`` file, which are compiled, or an
-    artifact that `LanguageModel.save` wrote.
+    """Open a language model: the folder of a Hugging Face checkpoint or a ``.gguf`` file, which are
+    compiled, or an artifact that `LanguageModel.save` wrote.
 
-    ``devices`` are those of `mansard.compile`. The cache holds ``context`` positions (by default 4096, or those
-    the model was trained on if fewer); prompts are read in pieces of up to ``chunk`` tokens. ``dtype`` and
-    ``cache_dtype`` (f32, f16, bf16) are the types of activations and of the cache, by default that of the weights.
-    ``tokenizer`` names a folder or file with a tokenizer; by default it is taken from ``path``, and a model
-    without one works on token numbers.
+    ``devices`` are those of `mansard.compile`. The cache holds ``context`` positions (by default 4096, or
+    those the model was trained on if fewer); prompts are read in pieces of up to ``chunk`` tokens. ``dtype``
+    and ``cache_dtype`` (f32, f16, bf16) are the types of activations and of the cache, by default that of
+    the weights. ``tokenizer`` names a folder or file with a tokenizer; by default it is taken from ``path``,
+    and a model without one works on token numbers.
 
-    Raises ImportModelError for a checkpoint that cannot be read or whose architecture is not known, ArtifactError for
-    a damaged artifact, OutOfMemoryError for weights or a cache that do not fit a device.
+    Raises ImportModelError for a checkpoint that cannot be read or whose architecture is not known,
+    ArtifactError for a damaged artifact, OutOfMemoryError for weights or a cache that do not fit a device.
     """
     place = Path(path)
     if not place.exists():

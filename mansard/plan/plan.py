@@ -327,4 +327,7 @@ class Plan:
 
     def all_plans(self) -> tuple[Plan, ...]:
         """The plans of every method, each with its variants."""
-        return (*self.with_variants(), *(p for method in self.methods.values() for p in method.with_variants()))
+        return (
+            *self.with_variants(),
+            *(p for method in self.methods.values() for p in method.with_variants()),
+        )

@@ -12,6 +12,7 @@ from mansard.plan.check import check_plan
 from mansard.plan.dataflow import dataflow, expected_times
 from mansard.plan.layout import lay_out
 from mansard.plan.plan import DispatchStep, Plan
+from mansard.runtime.calls.admission import Admission
 from mansard.runtime.calls.chunked_run import ChunkedRun
 from mansard.runtime.calls.executor import CallExecutor
 from mansard.runtime.calls.limits import checked_int
@@ -72,11 +73,11 @@ class Session:
         self.slots: Sequence[BoundSlot] = bind(plan, resources, devices)
         self.links = probe_links(self.slots)
         self.layout = lay_out(plan, self.links)
-        other = shared._environment if shared else None
+        other: ExecutionEnvironment | None = shared._environment if shared else None
         constants = Constants(
             plan, self.layout, self.slots, self.links, resources, other.constants if other else None
         )
-        self._environment = ExecutionEnvironment(
+        self._environment: ExecutionEnvironment = ExecutionEnvironment(
             plan,
             claims,
             self.slots,
@@ -88,8 +89,8 @@ class Session:
         )
         shares = PartitionShares(plan.splits, [device.name for device in plan.devices])
         permits = 1 if plan.states else max_in_flight
-        admission = shared._calls.admission if shared and plan.states else None
-        self._calls = CallExecutor(self._environment, permits, max_idle, max_queued, shares, admission)
+        admission: Admission | None = shared._calls.admission if shared and plan.states else None
+        self._calls: CallExecutor = CallExecutor(self._environment, permits, max_idle, max_queued, shares, admission)
         self._calls.stats.uploaded_bytes = constants.uploaded_bytes
         resources.settle()
         uninterrupted(self._environment.states.initialise)

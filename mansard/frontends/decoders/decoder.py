@@ -27,9 +27,9 @@ Role = Literal["logits", "prefill", "decode"]
 class DecoderOptions:
     """What a decoder is compiled for.
 
-    The cache holds ``context`` positions of each of ``sequences`` sequences, in ``cache_dtype`` (None: the type
-    of the activations, ``dtype``, which by default is that of the weights). ``role`` says what a call does
-    (`build_decoder`), with ``length`` new tokens of a sequence; a `Dim` lets the length vary.
+    The cache holds ``context`` positions of each of ``sequences`` sequences, in ``cache_dtype`` (None: the
+    type of the activations, ``dtype``, which by default is that of the weights). ``role`` says what a call
+    does (`build_decoder`), with ``length`` new tokens of a sequence; a `Dim` lets the length vary.
     """
 
     context: int
@@ -46,18 +46,18 @@ def build_decoder(checkpoint: Checkpoint, architecture: Architecture, options: D
     """The Graph of a decoder.
 
     ``logits``: inputs ``tokens`` (1, S) i64, the new tokens of a sequence; ``positions`` (1) i64, how many
-    positions of it the cache holds, which is where the new tokens begin; ``slot`` (1) i64, which sequence of the
-    cache it is, where there are several; ``last`` (1) i64, the index of the new token whose logits are wanted.
-    Output ``logits`` f32, (1, vocabulary), or (1, S, vocabulary) without ``last``.
+    positions of it the cache holds, which is where the new tokens begin; ``slot`` (1) i64, which sequence of
+    the cache it is, where there are several; ``last`` (1) i64, the index of the new token whose logits are
+    wanted. Output ``logits`` f32, (1, vocabulary), or (1, S, vocabulary) without ``last``.
 
     ``prefill``: the same inputs, and those of a `Sampler`; output ``token`` (1) i64, the next one.
 
-    ``decode``: one new token of all sequences, the last one that either role chose, which is read from a state.
-    Inputs ``positions`` (B) and those of a `Sampler`; output ``token`` (B).
+    ``decode``: one new token of all sequences, the last one that either role chose, which is read from a
+    state. Inputs ``positions`` (B) and those of a `Sampler`; output ``token`` (B).
 
-    Keys and values of each layer are states, (sequences, context, heads * head_dim). New tokens behind ``last`` may be
-    padding: what they write is overwritten by the tokens that come to stand there, and no earlier position
-    reads it.
+    Keys and values of each layer are states, (sequences, context, heads * head_dim). New tokens behind
+    ``last`` may be padding: what they write is overwritten by the tokens that come to stand there, and no
+    earlier position reads it.
 
     Raises ImportModelError for weights that do not agree with the architecture.
     """
@@ -70,7 +70,9 @@ class _Decoder:
         self.builder = GraphBuilder(architecture.family)
         dtype = options.dtype or checkpoint.tensor_type("model.embed_tokens.weight").dtype
         if dtype not in (DType.F32, DType.F16, DType.BF16):
-            raise ImportModelError(f"activations of type {dtype.value} are not supported; use f32, f16 or bf16")
+            raise ImportModelError(
+                f"activations of type {dtype.value} are not supported; use f32, f16 or bf16"
+            )
         self.writer = Writer(self.builder, checkpoint, dtype)
         self.norm = NormSettings(
             architecture.norm_epsilon, architecture.norm_offset, architecture.norm_in_f32
@@ -82,8 +84,10 @@ class _Decoder:
             self.chosen = builder.state("last_token", (options.sequences,), DType.I64)
             tokens = builder.reshape(self.chosen, (options.sequences, 1))
         else:
-            length: DimLike = options.length
-            tokens = builder.input("tokens", (1, dims.symbol(length) if isinstance(length, Dim) else length), DType.I64)
+            length = options.length
+            tokens = builder.input(
+                "tokens", (1, dims.symbol(length) if isinstance(length, Dim) else length), DType.I64
+            )
             builder.assert_indices(tokens, "the embedding", 0, self.architecture.vocabulary)
         call = self._sequence(tokens)
         attention = Attention(self.writer, call, options.cache_dtype or self.writer.dtype, self.norm)
@@ -92,7 +96,9 @@ class _Decoder:
             x = self._block(x, block, attention, f"model.layers.{number}")
         if options.role == "logits" and options.all_logits:
             logits = self._logits(x)
-            return builder.build([builder.reshape(logits, (1, call.length, self.architecture.vocabulary))], ["logits"])
+            return builder.build(
+                [builder.reshape(logits, (1, call.length, self.architecture.vocabulary))], ["logits"]
+            )
         last = None
         if options.role != "decode":
             last = builder.input("last", (1,), DType.I64)
@@ -159,8 +165,8 @@ class _Decoder:
         return token
 
     def _seen(self, tokens: Value, last: Value | None, call: Sequence, sampler: Sampler) -> Value:
-        """The rows (B, vocabulary) of the state that says in which sequence a token occurred last, with the new
-        tokens noted."""
+        """The rows (B, vocabulary) of the state that says in which sequence a token occurred last, with the
+        new tokens noted."""
         builder, vocabulary = self.builder, self.architecture.vocabulary
         state = builder.state("tokens_seen", (self.options.sequences, vocabulary), DType.I32)
         token: Scalar = Arg(0, DType.I64)
@@ -175,14 +181,20 @@ class _Decoder:
                 token,
                 name="noted",
             )
-        rows = self._pairs(call.batch, call.length, call.slot, noted, IndexMap.of_dims((0, 1)), Arg(0, DType.I64))
+        rows = self._pairs(
+            call.batch, call.length, call.slot, noted, IndexMap.of_dims((0, 1)), Arg(0, DType.I64)
+        )
         updated = builder.scatter(state, rows, sampler.sequence_numbers(call.length))
         builder.update_state(state, updated)
         if call.slot is None:
             return updated
         body = Gather(1, (Arg(0, DType.I64), Index(1)), DType.I32)
         return builder.generic(
-            (call.slot, updated), (IndexMap.of_dims((0,)), None), (call.batch, vocabulary), body, name="seen_rows"
+            (call.slot, updated),
+            (IndexMap.of_dims((0,)), None),
+            (call.batch, vocabulary),
+            body,
+            name="seen_rows",
         )
 
     def _embedded(self, tokens: Value) -> Value:
@@ -207,7 +219,9 @@ class _Decoder:
         names = ("input_layernorm", "post_attention_layernorm")
         if block.normalised_outputs:
             names = ("input_layernorm", "pre_feedforward_layernorm")
-        attended = attention.write(self._normalised(x, f"{place}.{names[0]}"), block.attention, f"{place}.self_attn")
+        attended = attention.write(
+            self._normalised(x, f"{place}.{names[0]}"), block.attention, f"{place}.self_attn"
+        )
         if block.normalised_outputs:
             attended = self._normalised(attended, f"{place}.post_attention_layernorm")
         x = self._added(x, attended)
@@ -224,7 +238,9 @@ class _Decoder:
         return self.norm.write(self.writer, x, gain)
 
     def _added(self, x: Value, branch: Value) -> Value:
-        return self.writer.map([x, self.writer.scaled(branch, self.architecture.residual_scale)], add, "residual")
+        return self.writer.map(
+            [x, self.writer.scaled(branch, self.architecture.residual_scale)], add, "residual"
+        )
 
     def _rows(self, x: Value, last: Value, call: Sequence) -> Value:
         """Row ``last`` of each sequence: (B, hidden)."""

@@ -35,8 +35,8 @@ class DecoderFrontend(Frontend):
 
         if example_inputs is not None:
             raise ImportModelError(
-                "a checkpoint states its shapes; it takes no example inputs (context=, length= and sequences= "
-                "choose them)"
+                "a checkpoint states its shapes; it takes no example inputs "
+                "(context=, length= and sequences= choose them)"
             )
         checkpoint = open_checkpoint(model)
         architecture = describe(checkpoint.config)

@@ -58,8 +58,8 @@ class States:
             self._reset(store)
 
     def reset(self) -> None:
-        """Give every state, of all sessions that share theirs, its initial contents: its weight if it has one, else
-        zeros. No call may run."""
+        """Give every state, of all sessions that share theirs, its initial contents: its weight if it has
+        one, else zeros. No call may run."""
         for states in self._sessions:
             states.initialise()
 

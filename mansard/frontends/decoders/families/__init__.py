@@ -28,11 +28,11 @@ def describe(config: Mapping[str, Any]) -> Architecture:
     Raises ImportModelError for a family that is not known, naming those that are, for a key that is missing,
     and for a variation that is not supported.
     """
-    family = config.get("model_type")
+    family = str(config.get("model_type"))
     if family not in FAMILIES:
         raise ImportModelError(
-            f"decoders of type {family!r} are not known; known: {', '.join(sorted(FAMILIES))}. Any other decoder "
-            "can be exported from its PyTorch code (docs/language-models.md)"
+            f"decoders of type {family!r} are not known; known: {', '.join(sorted(FAMILIES))}. Any other "
+            "decoder can be exported from its PyTorch code (docs/language-models.md)"
         )
     try:
         return FAMILIES[family](config)

@@ -11,8 +11,8 @@ from mansard.frontends.decoders.families import llama
 
 
 def describe(config: Mapping[str, Any]) -> Architecture:
-    """The architecture of a ``gemma`` configuration: norms weigh by ``1 + weight``, in f32, and embeddings are
-    multiplied by the root of their length."""
+    """The architecture of a ``gemma`` configuration: norms weigh by ``1 + weight``, in f32, and embeddings
+    are multiplied by the root of their length."""
     given = {**config, "hidden_act": config.get("hidden_activation") or "gelu_pytorch_tanh"}
     return dataclasses.replace(
         llama.describe(given),

@@ -18,8 +18,9 @@ from mansard.ir.types import Constant, IndexMap, Linear, Value
 @dataclass(frozen=True)
 class Sequence:
     """Where the new tokens of a call stand: ``positions`` (B) is the position of the first of ``length`` new
-    tokens of each of ``batch`` sequences, ``rows`` (B * S, 2) the cache row of each new token. The caches hold
-    ``capacity`` positions of ``slots`` sequences; ``slot`` (B) says which these are, None: all, in order."""
+    tokens of each of ``batch`` sequences, ``rows`` (B * S, 2) the cache row of each new token. The caches
+    hold ``capacity`` positions of ``slots`` sequences; ``slot`` (B) says which these are, None: all, in
+    order."""
 
     batch: int
     length: DimLike
@@ -41,7 +42,7 @@ class Attention:
 
     def write(self, x: Value, layer: AttentionLayer, place: str) -> Value:
         """The attention's output projection, (rows, hidden), for x (rows, hidden)."""
-        writer, s = self.writer, self.sequence
+        writer = self.writer
         hidden = x.type.shape[1]
         assert isinstance(hidden, int)
         writer.at(place)
@@ -126,8 +127,8 @@ class Attention:
         )
 
     def _cached(self, x: Value, name: str) -> Value:
-        """The caches (B, heads, C, head_dim) of the sequences, with the new rows ``x`` (B, S, heads, head_dim)
-        written into them."""
+        """The caches (B, heads, C, head_dim) of the sequences, with the new rows ``x`` (B, S, heads,
+        head_dim) written into them."""
         builder, s = self.writer.builder, self.sequence
         heads, head_dim = x.type.shape[2:]
         assert isinstance(heads, int) and isinstance(head_dim, int)
@@ -139,7 +140,9 @@ class Attention:
         whole = builder.reshape(updated, (s.slots, s.capacity, heads, head_dim))
         if s.slot is None:
             return self.writer.cast(self._permuted(whole, "cached"), self.writer.dtype)
-        body = cast(Gather(1, (Arg(0, DType.I64), Index(2), Index(1), Index(3)), self.cache_dtype), self.writer.dtype)
+        body = cast(
+            Gather(1, (Arg(0, DType.I64), Index(2), Index(1), Index(3)), self.cache_dtype), self.writer.dtype
+        )
         shape = (s.batch, heads, s.capacity, head_dim)
         return builder.generic((s.slot, whole), (IndexMap.of_dims((0,)), None), shape, body, name="cached")
 

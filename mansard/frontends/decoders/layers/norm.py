@@ -12,7 +12,13 @@ from mansard.ir.types import IndexMap, Value
 
 
 def rms_norm(
-    writer: Writer, x: Value, weight: Value, epsilon: float, offset: float = 0.0, *, weigh_in_f32: bool = False
+    writer: Writer,
+    x: Value,
+    weight: Value,
+    epsilon: float,
+    offset: float = 0.0,
+    *,
+    weigh_in_f32: bool = False,
 ) -> Value:
     """``x / sqrt(mean(x**2) + epsilon) * (weight + offset)`` over the last dim, in f32.
 

@@ -1,8 +1,8 @@
 """The choice of the next token from logits, on the device.
 
-A token is drawn by adding Gumbel noise to the logits and taking the largest (Gumbel, 1954; Maddison et al., 2014,
-arXiv:1411.0030), so that one reduction over the vocabulary draws from any truncated distribution: tokens below a
-threshold do not take part, and greedy choice is the same without noise.
+A token is drawn by adding Gumbel noise to the logits and taking the largest (Gumbel, 1954; Maddison et al.,
+2014, arXiv:1411.0030), so that one reduction over the vocabulary draws from any truncated distribution:
+tokens below a threshold do not take part, and greedy choice is the same without noise.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Sampler:
     """Chooses the next token of each sequence of a batch.
 
     ``settings`` (B, 4) f32 and ``draws`` (B, 3) i64 have the columns `SETTINGS` and `DRAWS`. Temperature 0
-    is greedy; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``repetition_penalty`` 1 change nothing. Ties at the edge of
-    a truncated distribution all take part. Equal seeds and positions draw equal noise.
+    is greedy; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``repetition_penalty`` 1 change
+    nothing. Ties at the
+    edge of a truncated distribution all take part. Equal seeds and positions draw equal noise.
     """
 
     def __init__(self, writer: Writer, batch: int, vocabulary: int) -> None:
@@ -50,8 +51,8 @@ class Sampler:
 
     def penalised(self, logits: Value, seen: Value) -> Value:
         """Logits of tokens that occur in the sequence, divided by the penalty where positive, else multiplied
-        (Keskar et al., 2019, arXiv:1909.05858). ``seen`` (B, V) i32 is the number of the last sequence in which
-        a token occurred, counted modulo 2**31."""
+        (Keskar et al., 2019, arXiv:1909.05858). ``seen`` (B, V) i32 is the number of the last sequence in
+        which a token occurred, counted modulo 2**31."""
         penalty, number = Arg(2, F32), Arg(3, I64)
         value = Arg(0, F32)
         divided = Apply("div", (value, penalty), F32)
@@ -129,7 +130,9 @@ class Sampler:
         likely = Apply("ge", (Arg(1, F32), mul(min_p, Arg(3, F32))), BOOL)
         first = Apply("eq", (Index(1), Const(0, I64)), BOOL)
         kept = _or(first, _and(ranked, _and(nucleus, likely)))
-        whole = _and(unlimited, _and(Apply("ge", (top_p, _const(1.0)), BOOL), Apply("le", (min_p, _const(0.0)), BOOL)))
+        whole = _and(
+            unlimited, _and(Apply("ge", (top_p, _const(1.0)), BOOL), Apply("le", (min_p, _const(0.0)), BOOL))
+        )
         body = _select(whole, _const(-_INFINITY), _select(kept, Arg(0, F32), _const(_INFINITY)))
         return self.builder.generic(
             (best, probabilities, before, probabilities, self.settings, self.settings, self.draws),

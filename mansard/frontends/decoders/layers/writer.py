@@ -68,7 +68,8 @@ class Writer:
         return self.map([value], lambda x: mul(x, Const(factor, dtype)), "scaled")
 
     def linear(self, x: Value, weight: Value, bias: Value | None = None, name: str = "linear") -> Value:
-        """``x @ weight.T + bias`` for x (rows, K) and weight (N, K); sums are in f32, the result in ``dtype``."""
+        """``x @ weight.T + bias`` for x (rows, K) and weight (N, K); sums are in f32, the result in
+        ``dtype``."""
         rows, depth = x.type.shape
         columns = weight.type.shape[0]
         body = mul(cast(Arg(0, x.type.dtype), DType.F32), cast(Arg(1, weight.type.dtype), DType.F32))
