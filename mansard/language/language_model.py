@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,10 @@ from mansard.arguments import shown
 from mansard.errors import InputError
 from mansard.language.description import Description
 from mansard.language.generation import Sampling, Settings, Token
+from mansard.language.text import Tokenizer
 from mansard.runtime.calls.limits import checked_int
 from mansard.runtime.memory.ledger import MemoryLedger
 
-if TYPE_CHECKING:
-    from mansard.language.tokenizer import Tokenizer
 
 @dataclass
 class GenerationStats:
@@ -223,8 +222,5 @@ class LanguageModel:
 
     def _need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
-            raise InputError(
-                "the model has no tokenizer: give load_lm the folder with its tokenizer.json "
-                "(tokenizer=…), or use token numbers"
-            )
+            raise InputError("the model has no tokenizer (load_lm(…, tokenizer=…)): use token numbers")
         return self.tokenizer

@@ -90,7 +90,9 @@ class Session:
         shares = PartitionShares(plan.splits, [device.name for device in plan.devices])
         permits = 1 if plan.states else max_in_flight
         admission: Admission | None = shared._calls.admission if shared and plan.states else None
-        self._calls: CallExecutor = CallExecutor(self._environment, permits, max_idle, max_queued, shares, admission)
+        self._calls: CallExecutor = CallExecutor(
+            self._environment, permits, max_idle, max_queued, shares, admission
+        )
         self._calls.stats.uploaded_bytes = constants.uploaded_bytes
         resources.settle()
         uninterrupted(self._environment.states.initialise)

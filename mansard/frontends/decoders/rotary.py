@@ -33,7 +33,9 @@ class Rotary:
     def frequencies(self) -> npt.NDArray[np.float32]:
         """Radians per position of each pair: f32 of shape (dim / 2)."""
         exponents = np.arange(0, self.dim, 2, dtype=np.int64).astype(np.float32) / np.float32(self.dim)
-        plain: npt.NDArray[np.float32] = (np.float32(1.0) / np.power(np.float32(self.theta), exponents)).astype(np.float32)
+        plain: npt.NDArray[np.float32] = (
+            np.float32(1.0) / np.power(np.float32(self.theta), exponents)
+        ).astype(np.float32)
         if self.scaling == "linear":
             plain = (plain / np.float32(self.factor)).astype(np.float32)
         if self.scaling == "llama3":
