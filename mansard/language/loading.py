@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mansard.api.loading import load
 from mansard.errors import InputError
 from mansard.language.compilation import CHUNK, compile_language_model
 from mansard.language.language_model import LanguageModel
-
-if TYPE_CHECKING:
-    from mansard.language.tokenizer import Tokenizer
+from mansard.language.text import Tokenizer
 
 
 def load_lm(
@@ -24,7 +21,7 @@ def load_lm(
     chunk: int = CHUNK,
     dtype: str | None = None,
     cache_dtype: str | None = None,
-    tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
+    tokenizer: Tokenizer | None = None,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> LanguageModel:
@@ -34,8 +31,7 @@ def load_lm(
     ``devices`` are those of `mansard.compile`. The cache holds ``context`` positions (by default 4096, or
     those the model was trained on if fewer); prompts are read in pieces of up to ``chunk`` tokens. ``dtype``
     and ``cache_dtype`` (f32, f16, bf16) are the types of activations and of the cache, by default that of
-    the weights. ``tokenizer`` names a folder or file with a tokenizer; by default it is taken from ``path``,
-    and a model without one works on token numbers.
+    the weights. A model without a ``tokenizer`` works on token numbers.
 
     Raises ImportModelError for a checkpoint that cannot be read or whose architecture is not known,
     ArtifactError for a damaged artifact, OutOfMemoryError for weights or a cache that do not fit a device.
@@ -43,24 +39,16 @@ def load_lm(
     place = Path(path)
     if not place.exists():
         raise InputError(f"{path} does not exist: load_lm takes a folder, a .gguf file or an artifact")
-    source: str | os.PathLike[str] | Tokenizer | None = tokenizer
-    if place.is_dir() or place.suffix == ".gguf":
-        model = compile_language_model(
-            place,
-            devices=devices,
-            context=context,
-            chunk=chunk,
-            dtype=dtype,
-            cache_dtype=cache_dtype,
-            cache=cache,
-            progress=progress,
-        )
-        has_one = place.suffix == ".gguf" or (place / "tokenizer.json").exists()
-        source = tokenizer if tokenizer is not None or not has_one else place
-    else:
-        model = load(place, devices)
-    if not isinstance(source, (str, os.PathLike)):
-        return LanguageModel(model, source)
-    from mansard.language.tokenizer import load_tokenizer
-
-    return LanguageModel(model, load_tokenizer(source))
+    if not place.is_dir() and place.suffix != ".gguf":
+        return LanguageModel(load(place, devices), tokenizer)
+    model = compile_language_model(
+        place,
+        devices=devices,
+        context=context,
+        chunk=chunk,
+        dtype=dtype,
+        cache_dtype=cache_dtype,
+        cache=cache,
+        progress=progress,
+    )
+    return LanguageModel(model, tokenizer)

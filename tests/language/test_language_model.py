@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from support.decoders import reference_logits, write_decoder
+from support.frontends.decoders import reference_logits, write_decoder
 from support.vulkan_support import usable_device
 
 import mansard
