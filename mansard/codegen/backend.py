@@ -110,6 +110,11 @@ class Backend(abc.ABC):
         """Whether an attention may become one dispatch; it does where all targets agree."""
         return form.partial is None
 
+    def fused_products(self, dispatch: Dispatch, target: KernelTarget) -> int | None:
+        """Bytes that one kernel for several products, or for one with what computes its rows, reads more than
+        kernels of their own would; None, the default, where there is no such kernel."""
+        return None
+
     def partition(self, graph: Graph, target: KernelTarget) -> Partition | None:
         """The regions of a canonical graph that a target can run as one step each, and why other ops are in
         none; None, the default, for a device that takes dispatches alone.

@@ -11,7 +11,7 @@ from mansard import dims
 from mansard.analysis.affine import Affine
 from mansard.analysis.linear import within
 from mansard.codegen import math
-from mansard.codegen.kernel import Binding, KernelBuilder, KValue
+from mansard.codegen.kernel import Binding, KernelBuilder, KValue, SharedMemory
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.positions import Params, Positions
 from mansard.dims import DimLike
@@ -63,6 +63,8 @@ class Evaluator(Positions):
             self.binding_of.setdefault(value, i)
         self.inside = False
         """Set by a schedule that visits only points at which padded reads stay inside."""
+        self.held: dict[Value, SharedMemory] = {}
+        """Values in workgroup memory instead of a buffer, as vectors of f32."""
         self.reduced: dict[Generic, KValue] = {}
         self.specialised: Mapping[Generic, Generic] = {}
         """Ops specialised to the current piece of a loop (`mansard.codegen.loop_partition`)."""
@@ -86,6 +88,8 @@ class Evaluator(Positions):
 
     def load(self, value: Value, address: Linear) -> KValue:
         """Read a buffer; a vector when the address varies along the vector loop."""
+        if value in self.held:
+            return self._load_held(self.held[value], address)
         memory = self.b.bindings[self.binding_of[value]]
         if value.type.dtype.bits < 8:
             return self._half_byte(memory, self.lanes_of(address), value.type.dtype)
@@ -109,6 +113,9 @@ class Evaluator(Positions):
         if value in self.nest.scatters:
             self._scatter(value, address, data)
             return
+        if value in self.held:
+            self._store_held(self.held[value], address, data)
+            return
         memory = self.b.bindings[self.nest.buffers.index(value)]
         data = self.narrow(data, value.type.dtype)
         base, along = self.linear(address)
@@ -119,6 +126,25 @@ class Evaluator(Positions):
             self.b.store(memory, base, data, aligned=self.aligned(address))
         else:
             self.b.store(memory, self.lanes_of(address), self.b.splat(data, self.vector[1]))
+
+    def _load_held(self, memory: SharedMemory, address: Linear) -> KValue:
+        b, (base, along) = self.b, self.linear(address)
+        if self.vector is None or not dims.is_one(along) or self.vector[1] != memory.lanes:
+            raise CodegenError(
+                f"dispatch {self.nest.dispatch.name}: workgroup memory is read in whole vectors"
+            )
+        return b.load(memory, b.binary("div", base, b.idx(memory.lanes)))
+
+    def _store_held(self, memory: SharedMemory, address: Linear, data: KValue) -> None:
+        b, (base, along) = self.b, self.linear(address)
+        size = b.idx(memory.lanes)
+        if self.vector is not None and dims.is_one(along) and self.vector[1] == memory.lanes:
+            b.store(memory, b.binary("div", base, size), b.splat(data, memory.lanes))
+            return
+        for lane in range(self.vector[1] if self.vector is not None else 1):
+            place = b.add(base, self.dim(dims.mul(along, lane)))
+            number, at = b.binary("div", place, size), b.binary("rem", place, size)
+            b.store_lane(memory, number, at, b.extract(data, lane) if data.type.lanes > 1 else data)
 
     def _scatter(self, value: Value, address: Linear, data: KValue) -> None:
         """Write elements to the row of a state that an index tensor names, if that is in the state."""

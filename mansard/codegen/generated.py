@@ -42,6 +42,12 @@ class GeneratedBackend(Backend):
         """Where there is a schedule for it."""
         return schedules.takes_attention(form, target)
 
+    def fused_products(self, dispatch: Dispatch, target: KernelTarget) -> int | None:
+        """Where there is a schedule for it."""
+        if not schedules.takes_products(dispatch, target):
+            return None
+        return schedules.rows_read_again(dispatch, target)
+
     def refuses(self, dispatch: Dispatch, target: KernelTarget) -> str | None:
         """What no schedule covers, no instruction of the target can do, or its driver does not run to the
         end."""

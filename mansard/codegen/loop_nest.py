@@ -57,12 +57,13 @@ class Read:
 class Nest:
     """The loops, roots and buffers of one dispatch of Generics."""
 
-    def __init__(self, dispatch: Dispatch) -> None:
+    def __init__(self, dispatch: Dispatch, buffers: Sequence[Value] | None = None) -> None:
+        """``buffers``: those of the kernel, where the nest is a part of it; else the dispatch's operands."""
         self.dispatch = dispatch
         self.producers: dict[Value, Op] = {v: op for op in dispatch.ops for v in op.outputs}
         self.extents: list[DimLike] = list(dispatch.domain)
         self.domain = len(self.extents)
-        self.buffers = (*dispatch.inputs, *dispatch.outputs)
+        self.buffers = tuple(buffers) if buffers is not None else (*dispatch.inputs, *dispatch.outputs)
         self.inputs = frozenset(dispatch.inputs)
         self.scatters = {self._rows_of(op): op for op in dispatch.ops if isinstance(op, Scatter)}
         """Scatters into states by the value that they write the rows of."""

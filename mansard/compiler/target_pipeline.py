@@ -11,6 +11,7 @@ from mansard.compiler.options import CompileOptions
 from mansard.compiler.regions import partition_graph
 from mansard.compiler.targets import CompileTarget
 from mansard.errors import CompileError
+from mansard.ir.dispatch import Dispatch
 from mansard.passes.pass_manager import Step, select
 from mansard.passes.pipeline import PipelineSettings, fusion_steps, pipeline
 from mansard.passes.products.demote import check_precision
@@ -33,10 +34,21 @@ def target_pipeline(targets: Sequence[CompileTarget], options: CompileOptions) -
             attention_workgroups=_attention_workgroups(gpus) if only_gpus else None,
             buffer_limit=min(limits, default=None),
             fuse_attention=lambda form: _takes_attention(form, targets),
+            fuse_products=functools.partial(_gains, targets=requested) if only_gpus else None,
             partition=functools.partial(partition_graph, targets=targets),
             max_bindings=min(t.kernel.max_bindings for t in targets),
         )
     )
+
+
+def _gains(dispatch: Dispatch, targets: Sequence[CompileTarget]) -> bool:
+    """Whether every target has a kernel for products with each other or with a norm, and reads what that
+    reads again faster than it starts another dispatch."""
+    for t in targets:
+        extra = t.backend.fused_products(dispatch, t.kernel)
+        if extra is None or extra > t.slot.profile.launch * t.slot.profile.cache_bandwidth:
+            return False
+    return True
 
 
 def select_steps(steps: Sequence[Step], options: CompileOptions) -> tuple[Step, ...]:

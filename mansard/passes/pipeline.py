@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mansard.analysis.attention import AttentionForm
+from mansard.ir.dispatch import Dispatch
 from mansard.ir.graph import Graph
 from mansard.ir.region import Partition
 from mansard.passes.canonical.copies import read_through_copies
@@ -61,6 +62,9 @@ class PipelineSettings:
     """The largest buffer in bytes, and the target it is a limit of; None where no target has one."""
     fuse_attention: Callable[[AttentionForm], bool] | None = None
     """Whether every target has a kernel for an attention as a whole."""
+    fuse_products: Callable[[Dispatch], bool] | None = None
+    """Whether every target has a kernel for products with each other, or with a norm before them, and gains
+    by it; None where none has."""
     partition: Callable[[Graph], Mapping[str, Partition]] | None = None
     """The regions that devices take of a graph, by device; None where no device takes any."""
     check_indices: bool = True
@@ -170,7 +174,13 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         # -- Graph to DispatchGraph ----------------------------------------------------------------
         # Regions are chosen here, on the final Graph: fusion keeps to their borders.
         PassStep(
-            partial(fuse, attention=s.fuse_attention, partition=s.partition, max_bindings=s.max_bindings),
+            partial(
+                fuse,
+                attention=s.fuse_attention,
+                products=s.fuse_products,
+                partition=s.partition,
+                max_bindings=s.max_bindings,
+            ),
             required=True,
         ),
         # -- Dispatches: what a kernel may do to its operands depends on who else reads them -------

@@ -28,10 +28,22 @@ def kind_of(ops: Sequence[Op]) -> str:
     generics = [op for op in ops if isinstance(op, Generic)]
     products = [op for op in generics if is_contraction(op)]
     if len(products) > 1:
-        return "attention"
+        return "attention" if _chained(ops, products) else ""
     if products:
         return _convolution_kind(products[0])
     return "rows" if any(op.combiner is not None for op in generics) else ""
+
+
+def _chained(ops: Sequence[Op], products: Sequence[Op]) -> bool:
+    """Whether a product is of another one's result."""
+    behind: set[object] = set()
+    for op in ops:
+        reads = behind.intersection(op.inputs)
+        if reads and op in products:
+            return True
+        if reads or op in products:
+            behind.update(op.outputs)
+    return False
 
 
 def _convolution_kind(op: Generic) -> str:

@@ -17,6 +17,8 @@ from mansard.codegen.schedules.cpu import attention as cpu_attention
 from mansard.codegen.schedules.cpu import choose as cpu
 from mansard.codegen.schedules.gpu import choose as gpu
 from mansard.codegen.schedules.gpu.attention import attention as gpu_attention
+from mansard.codegen.schedules.gpu.gemv import fused
+from mansard.codegen.schedules.gpu.gemv.parts import parts_of
 from mansard.ir.dispatch import Dispatch
 
 
@@ -34,6 +36,9 @@ def schedule(
         if target.is_gpu:
             return gpu_attention.schedule(dispatch, attention, target, name, parameters)
         return cpu_attention.schedule(dispatch, attention, target, name)
+    parts = parts_of(dispatch)
+    if parts is not None:
+        return fused.schedule(parts, target, name)
     nest = Nest(dispatch)
     chosen = choose(nest, target)
     tunable = _tunable(chosen, target)
@@ -46,9 +51,12 @@ def refuses(dispatch: Dispatch, target: KernelTarget) -> str | None:
     if packed and not (target.is_gpu and only_reads_packed(dispatch)):
         what = "no kernels that compute with or store" if target.is_gpu else "no CPU kernels for"
         return f"{what} packed element type {', '.join(packed)}"
+    form = attention_form(dispatch)
+    fused_products = form is None and parts_of(dispatch) is not None
+    if fused_products and not takes_products(dispatch, target):
+        return "no kernel for products fused with each other or with a norm"
     if target.is_gpu:
         return None
-    form = attention_form(dispatch)
     if form is not None and not takes_attention(form, target):
         return "no CPU kernel for a part of the keys of an attention"
     return None
@@ -65,6 +73,8 @@ def candidates(dispatch: Dispatch, target: KernelTarget) -> Sequence[Parameters]
     attention = attention_form(dispatch)
     if attention is not None:
         return gpu_attention.candidates(dispatch, attention, target) if target.is_gpu else (Parameters(),)
+    if parts_of(dispatch) is not None:
+        return (Parameters(),)
     nest = Nest(dispatch)
     tunable = _tunable(choose(nest, target), target)
     return tunable.candidates(nest, target) if tunable else (Parameters(),)
@@ -73,6 +83,20 @@ def candidates(dispatch: Dispatch, target: KernelTarget) -> Sequence[Parameters]
 def takes_attention(form: AttentionForm, target: KernelTarget) -> bool:
     """Whether a target has a schedule that fuses this attention into one kernel."""
     return gpu_attention.applies(form, target) if target.is_gpu else form.partial is None
+
+
+def takes_products(dispatch: Dispatch, target: KernelTarget) -> bool:
+    """Whether a target has a kernel for several products of the same rows, or one with what computes its
+    rows."""
+    parts = parts_of(dispatch)
+    return parts is not None and target.is_gpu and fused.applies(parts, target)
+
+
+def rows_read_again(dispatch: Dispatch, target: KernelTarget) -> int:
+    """Bytes that the kernel of such a dispatch reads again in every workgroup, to compute the rows."""
+    parts = parts_of(dispatch)
+    assert parts is not None
+    return fused.read_again(parts, target)
 
 
 def choose(nest: Nest, target: KernelTarget) -> NestSchedule:

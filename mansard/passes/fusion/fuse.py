@@ -24,13 +24,14 @@ from mansard.analysis.loops import linearize, refine
 from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch, DispatchGraph, is_contraction
 from mansard.ir.graph import Graph, fresh_name
-from mansard.ir.ops import Assert, Generic, Op, Reshape
+from mansard.ir.ops import Assert, Generic, Reshape
 from mansard.ir.region import Partition
 from mansard.ir.scalar import Gather, walk
 from mansard.ir.types import Linear
 from mansard.passes.fusion.attention import merge_attention
 from mansard.passes.fusion.groups import MAX_BINDINGS, MAX_OPS, Group, Groups
 from mansard.passes.fusion.outputs import materialise_outputs
+from mansard.passes.fusion.products import join_products
 from mansard.passes.fusion.prologues import pull_prologues, push_squares
 from mansard.passes.fusion.scatters import join_scatters, separate_scatters
 
@@ -39,19 +40,20 @@ def fuse(
     graph: Graph,
     *,
     attention: Callable[[AttentionForm], bool] | None = None,
+    products: Callable[[Dispatch], bool] | None = None,
     partition: Callable[[Graph], Mapping[str, Partition]] | None = None,
     max_bindings: int = MAX_BINDINGS,
 ) -> DispatchGraph:
     """Group the ops of a canonical graph (Generic, Reshape, Scatter, Sort, Scan, Assert) into dispatches.
 
     ``attention`` decides which attentions become one dispatch each: those that every target's schedules
-    support.
+    support. ``products`` decides which products are one dispatch with each other, or with a norm before them.
     ``partition`` gives the regions of the graph by device: a dispatch lies in a region as a whole or not at
     all. ``max_bindings`` are the buffers that a dispatch may have.
     """
     graph = separate_scatters(materialise_outputs(graph))
     partitions = partition(graph) if partition is not None else {}
-    return _Fusion(graph, partitions.values(), max_bindings).run(attention, partitions)
+    return _Fusion(graph, partitions.values(), max_bindings).run(attention, products, partitions)
 
 
 def flat_read(op: Generic, operand: int) -> Linear | None:
@@ -72,7 +74,10 @@ def flat_identity(extents: Sequence[DimLike], count: int) -> Linear:
 
 class _Fusion(Groups):
     def run(
-        self, attention: Callable[[AttentionForm], bool] | None, partitions: Mapping[str, Partition]
+        self,
+        attention: Callable[[AttentionForm], bool] | None,
+        products: Callable[[Dispatch], bool] | None,
+        partitions: Mapping[str, Partition],
     ) -> DispatchGraph:
         asserts = []
         for number, op in enumerate(self.graph.ops):
@@ -88,6 +93,8 @@ class _Fusion(Groups):
         for group in tuple(self.groups):
             push_squares(self, group, users)
         pull_prologues(self)
+        if products is not None:
+            join_products(self, products)
         join_scatters(self)
         return DispatchGraph(
             self.graph, tuple(self._dispatches()), self.bases, tuple(asserts), partitions=partitions
@@ -193,24 +200,18 @@ class _Fusion(Groups):
         for group in self.ordered():
             defined = {v for op in group.ops for v in op.outputs}
             reads = dict.fromkeys(self.base(v) for op in group.ops for v in op.inputs)
+            # Who computes a value again does not read it.
             outputs = tuple(
-                v for op in group.ops for v in op.outputs if v in live or users.get(v, set()) - {group}
+                v
+                for op in group.ops
+                for v in op.outputs
+                if v in live or any(g is not group and op not in g.ops for g in users.get(v, ()))
             )
             inputs = tuple(v for v in reads if v not in defined)
             name = fresh_name(taken, _name(group))
             yield Dispatch(
-                name, self._with_reshapes(group), inputs, outputs or group.ops[-1].outputs, group.domain
+                name, self.with_reshapes(group.ops), inputs, outputs or group.ops[-1].outputs, group.domain
             )
-
-    def _with_reshapes(self, group: Group) -> tuple[Op, ...]:
-        """The group's ops and the reshapes of their operands, in the graph's order."""
-        wanted: set[Op] = set(group.ops)
-        for op in group.ops:
-            for value in op.inputs:
-                while isinstance(producer := self.producers.get(value), Reshape):
-                    wanted.add(producer)
-                    value = producer.inputs[0]
-        return tuple(sorted(wanted, key=lambda op: self.numbers[op]))
 
 
 def _name(group: Group) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mansard import dims
 from mansard.analysis.attention import AttentionForm
 from mansard.dims import DimLike
+from mansard.ir.dispatch import Dispatch
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Assert, Generic, Op, Reshape
 from mansard.ir.region import Partition, Region
@@ -105,6 +106,23 @@ class Groups:
         reads = {self.base(v) for op in ops for v in op.inputs}
         return (reads - defined) | {ops[-1].outputs[0]}
 
+    def dispatch_of(self, ops: Sequence[Op], group: Group, name: str = "tried") -> Dispatch:
+        """The dispatch that a group would become with these ops, if nothing else read its inner results."""
+        defined = {v for op in ops for v in op.outputs}
+        reads = dict.fromkeys(self.base(v) for op in ops for v in op.inputs)
+        inputs = tuple(v for v in reads if v not in defined)
+        return Dispatch(name, self.with_reshapes(ops), inputs, ops[-1].outputs, group.domain)
+
+    def with_reshapes(self, ops: Sequence[Op]) -> tuple[Op, ...]:
+        """Ops and the reshapes of their operands, in the graph's order."""
+        wanted: set[Op] = set(ops)
+        for op in ops:
+            for value in op.inputs:
+                while isinstance(producer := self.producers.get(value), Reshape):
+                    wanted.add(producer)
+                    value = producer.inputs[0]
+        return tuple(sorted(wanted, key=lambda op: self.numbers[op]))
+
     def users(self) -> dict[Value, set[Group]]:
         """The groups that read each value."""
         users: dict[Value, set[Group]] = {}
@@ -139,7 +157,7 @@ class Groups:
                 ]
                 if todo:
                     assert all(state.get(g) != 1 for g in todo), "fusion made a cycle"
-                    stack.extend(sorted(set(todo), key=lambda g: -g.first))
+                    stack.extend(sorted(set(todo), key=lambda g: (-g.first, -g.last)))
                 else:
                     state[group] = 2
                     order.append(group)

@@ -130,9 +130,11 @@ def _join(groups: Groups, scatter: Group, op: Scatter) -> None:
         return
     if any(groups.base(v) is op.inputs[0] for o in ops[:-1] for v in o.inputs):
         return
-    defined, live = {v for o in source.ops for v in o.outputs}, groups.live()
-    if any(v in live or users.get(v, set()) - {source, scatter} for v in defined):
-        return  # the dispatch has one result, which is in the state's buffer
+    for o in source.ops:
+        for v in o.outputs:
+            readers = {g for g in users.get(v, ()) if o not in g.ops}
+            if v in groups.live() or readers - {scatter}:
+                return  # the dispatch has one result, which is in the state's buffer
     source.ops, source.domain, source.last = ops, domain, scatter.last
     for merged in (scatter, *((index,) if index else ())):
         groups.groups.remove(merged)

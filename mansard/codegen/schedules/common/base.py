@@ -56,17 +56,24 @@ def stored_dtype(dtype: DType) -> DType:
 class Frame:
     """A kernel under construction."""
 
-    def __init__(self, nest: Nest, target: KernelTarget, name: str, workgroup: int = 1) -> None:
+    def __init__(
+        self, nest: Nest, target: KernelTarget, name: str, workgroup: int = 1, *, within: Frame | None = None
+    ) -> None:
+        """``within``: the kernel that a nest is a part of, with the same buffers."""
         self.nest = nest
         self.target = target
         outputs = set(nest.dispatch.outputs)
-        self.params = Params()
-        self.b = KernelBuilder(
-            name,
-            [(stored_dtype(v.type.dtype), v in outputs) for v in nest.buffers],
-            0,
-            workgroup=(workgroup, 1, 1),
-            index=index_dtype(nest.dispatch, target),
+        self.params: Params = within.params if within is not None else Params()
+        self.b: KernelBuilder = (
+            within.b
+            if within is not None
+            else KernelBuilder(
+                name,
+                [(stored_dtype(v.type.dtype), v in outputs) for v in nest.buffers],
+                0,
+                workgroup=(workgroup, 1, 1),
+                index=index_dtype(nest.dispatch, target),
+            )
         )
         self.ev = Evaluator(nest, self.b, self.params)
 

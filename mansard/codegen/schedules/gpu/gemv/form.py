@@ -63,6 +63,11 @@ def analyse(nest: Nest) -> Form | None:
     if not contraction.applies(nest):
         return None
     (root,) = (r for r in nest.roots if r.reduces)
+    return analyse_root(nest, root)
+
+
+def analyse_root(nest: Nest, root: Root) -> Form | None:
+    """`analyse` for one of the reductions of a nest."""
     if not is_contraction(root.op):
         return None
     outer = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])

@@ -91,7 +91,7 @@ class GemvKernel(abc.ABC):
         """Operands with the number of elements of a load along a loop, at most ``size``."""
         reads = []
         for read in self.nest.reads(self.root):
-            if read.address is not None and not read.guards:
+            if read.address is not None and not read.guards and read.value not in self.ev.held:
                 dtype = read.value.type.dtype
                 vector_loads = chunk(
                     self.nest, read.address, group, dtype, min(size, max_load_elements(dtype))
@@ -291,13 +291,13 @@ class ReducedMajor(GemvKernel):
                 self.frame.bind_flat(self.form.reduced, b.mul(place, b.idx(self.chunk)))
                 starts.append({loop: self.ev.loops[loop] for group in self.form.reduced for loop in group})
                 for row, column in self.cells:
-                    self._bind(row, column, first)
+                    self.bind(row, column, first)
                     self.vector_loads.fetch(starts[-1][self.form.inner[-1]])
             for start in starts:
                 self.ev.loops.update(start)
                 for element in range(0, self.chunk, lanes):
                     for cell, (row, column) in enumerate(self.cells):
-                        self._bind(row, column, first)
+                        self.bind(row, column, first)
                         self.vector_loads.serve(start[self.form.inner[-1]], element, lanes)
                         sums[cell] = reduce.combine(self.ev, self.root, sums[cell])
                         self.ev.vector = None
@@ -332,14 +332,15 @@ class ReducedMajor(GemvKernel):
             self.frame.bind_flat(self.form.reduced, b.mul(place, b.idx(self.chunk)))
             start = self.ev.loops[self.form.inner[-1]]
             for cell, (row, column) in enumerate(self.cells):
-                self._bind(row, column, first)
+                self.bind(row, column, first)
                 pair = [self.vector_loads.words(value, start) for value in (left, right)]
                 assert pair[0] is not None and pair[1] is not None
                 for x, y in zip(pair[0], pair[1], strict=True):
                     sums[cell] = b.dot_bytes(x, y, sums[cell], signed)
         return sums
 
-    def _bind(self, row: int, column: int, first: KValue) -> None:
+    def bind(self, row: int, column: int, first: KValue) -> None:
+        """Bind the loops over outputs to one cell of the block at column ``first``."""
         self._bind_known_row(row)
         self._bind_column(first, column)
 

@@ -50,11 +50,17 @@ def is_shared(nest: Nest, target: KernelTarget) -> bool:
 
 def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     """The kernel of reductions over contiguous rows, each shared by a workgroup or subgroup."""
-    return _Rows(nest, target, name).run()
+    return Rows(nest, target, name).run()
 
 
-class _Rows:
-    def __init__(self, nest: Nest, target: KernelTarget, name: str) -> None:
+class Rows:
+    """The rows of a nest, one at a time or several to a workgroup."""
+
+    def __init__(
+        self, nest: Nest, target: KernelTarget, name: str, within: Frame | None = None, width: int = 0
+    ) -> None:
+        """``within``: the kernel whose workgroups, of ``width`` invocations, compute all of the rows
+        (`compute`)."""
         self.nest, self.target = nest, target
         self.groups = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
         self.inner = {root: nest.collapsed(root.inner, nest.positions(root)) for root in nest.roots}
@@ -62,12 +68,12 @@ class _Rows:
         self.lanes = {root: self._lanes(root) for root in nest.roots}
         longest = max(nest.roots, key=lambda r: estimate(nest.total(r.inner)))
         vectors = -(-estimate(nest.total(longest.inner)) // self.lanes[longest])
-        width = workers(target, estimate(self.rows), vectors)
+        width = width or workers(target, estimate(self.rows), vectors)
         size = subgroup_size(target)
-        alone = size == width and dims.bounds(self.rows)[0] >= PACK * target.compute_units
+        alone = within is None and size == width and dims.bounds(self.rows)[0] >= PACK * target.compute_units
         packed = min(PACK, target.workgroup_invocations // width) if alone else 1
         self.packed = packed
-        self.frame = Frame(nest, target, name, width * packed)
+        self.frame = Frame(nest, target, name, width * packed, within=within)
         self.b, self.ev = self.frame.b, self.frame.ev
         self._places: dict[tuple[DimLike, int, int], tuple[KValue, KValue | None]] = {}
         self.group = CooperativeGroup(self.b, target, width, alone=packed > 1)
@@ -89,6 +95,7 @@ class _Rows:
         return fitting[0] if fitting else 1
 
     def run(self) -> Scheduled:
+        """The finished kernel."""
         b, ev = self.b, self.ev
         blocks = dims.ceildiv(self.rows, self.packed)
         if dims.bounds(blocks)[1] <= self.frame.target.max_workgroups:
@@ -98,6 +105,13 @@ class _Rows:
         with b.for_(b.workgroup_id(0), ev.dim(blocks), ev.dim(workgroups)) as loop, ev.scope():
             self._block(loop.index)
         return self.frame.finish((workgroups, 1, 1))
+
+    def compute(self) -> None:
+        """Every row, by every workgroup."""
+        assert isinstance(self.rows, int)
+        for row in range(self.rows):
+            with self.ev.scope():
+                self._block(self.b.idx(row))
 
     def _block(self, block: KValue) -> None:
         """The rows of one workgroup. A subgroup past the last row recomputes it and stores nothing."""

@@ -1,0 +1,98 @@
+"""Products in one kernel with each other, and with the norm of the rows that they read."""
+
+import numpy as np
+import pytest
+from support.graph_runner import check
+from support.graphs import F32
+
+from mansard.compiler import CompileOptions
+from mansard.compiler.compile import lower_graph
+from mansard.dtypes import DType
+from mansard.ir import GraphBuilder, IndexMap
+from mansard.ir.scalar import Apply, Arg, Cast, Const
+
+pytestmark = pytest.mark.vulkan
+RNG = np.random.default_rng(5)
+ROW, EVERY = IndexMap.of_dims((0,)), IndexMap.identity(2)
+
+
+def _wide(index, dtype):
+    return Arg(index, F32) if dtype is F32 else Cast(Arg(index, dtype), F32)
+
+
+def _op(name, *args):
+    return Apply(name, args, F32)
+
+
+def _norm(b, x, dtype):
+    rows, depth = x.type.shape
+    wide = _wide(0, dtype)
+    squares = b.generic([x], [EVERY], (rows, depth), _op("mul", wide, wide), reduced=1, combiner="add")
+    mean = _op("add", _op("mul", Arg(1, F32), Const(1 / depth, F32)), Const(1e-6, F32))
+    body = _op("mul", wide, _op("rsqrt", mean))
+    return b.generic([x, squares], [EVERY, ROW], (rows, depth), body if dtype is F32 else Cast(body, dtype))
+
+
+def _product(b, x, weight, dtype):
+    rows, (columns, depth) = x.type.shape[0], weight.type.shape
+    maps = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((1, 2))]
+    body = _op("mul", _wide(0, dtype), _wide(1, dtype))
+    return b.generic([x, weight], maps, (rows, columns, depth), body, reduced=1, combiner="add")
+
+
+def _graph(rows, columns, depth, dtype, *, norm=True, gated=False):
+    b = GraphBuilder()
+    x = b.input("x", (rows, depth), dtype)
+    weights = [b.input(f"w{i}", (columns, depth), dtype) for i in range(2 if gated else 1)]
+    y = _norm(b, x, dtype) if norm else x
+    first, *others = (_product(b, y, w, dtype) for w in weights)
+    body = _op("mul", Apply("exp", (Arg(0, F32),), F32), Arg(1, F32)) if gated else _op("neg", Arg(0, F32))
+    return b.build([b.generic([first, *others], [EVERY] * (1 + gated), (rows, columns), body)])
+
+
+@pytest.fixture
+def vulkan():
+    from support import vulkan_support
+
+    vulkan_support.usable_device()
+    return "vulkan"
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "dtype"),
+    [
+        (1, 24, 64, F32),
+        (1, 17, 96, DType.BF16),
+        (3, 40, 160, F32),
+        (1, 600, 1024, DType.BF16),
+        (2, 9, 32, F32),
+    ],
+)
+def test_one_kernel(vulkan, rows, columns, depth, dtype, norm, gated):
+    if not norm and not gated:
+        return
+    graph = _graph(rows, columns, depth, dtype, norm=norm, gated=gated)
+    assert len(lower_graph(graph, CompileOptions(targets=(vulkan,))).dispatches) == 1
+    inputs = [(RNG.standard_normal(v.type.shape) / 4).astype(v.type.dtype.numpy) for v in graph.inputs]
+    check(graph, inputs, vulkan, rtol=1e-4, atol=1e-4)
+
+
+def test_many_rows_and_open_numbers_of_rows_stay_apart():
+    for rows in (5, 64):
+        graph = _graph(rows, 64, 64, F32, gated=True)
+        assert len(lower_graph(graph, CompileOptions(targets=("vulkan:h200",))).dispatches) == 3
+
+
+def test_a_cpu_beside_the_gpu_keeps_them_apart():
+    graph = _graph(1, 64, 64, F32, gated=True)
+    assert len(lower_graph(graph, CompileOptions(targets=("vulkan:h200", "cpu"))).dispatches) == 3
+
+
+def test_rows_that_another_op_reads_are_stored_once():
+    b = GraphBuilder()
+    x, w = b.input("x", (1, 64), F32), b.input("w", (32, 64), F32)
+    y = _norm(b, x, F32)
+    graph = b.build([_product(b, y, w, F32), y])
+    assert len(lower_graph(graph, CompileOptions(targets=("vulkan:h200",))).dispatches) == 2
