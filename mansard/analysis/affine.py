@@ -1,11 +1,12 @@
 """Integer reasoning in scalar bodies: affine forms, ranges and decided comparisons.
 
-Index arithmetic on extents is taken not to overflow i64 (no tensor has 2**62 elements); arithmetic
-of narrower types is followed only where its range fits the type.
+Arithmetic is followed where its range fits the type. Index arithmetic on extents is taken not to overflow i64
+(no tensor has 2**62 elements), unless a literal of `LARGE` or more says that it is no index.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from mansard import dims
@@ -15,6 +16,8 @@ from mansard.dtypes import DType
 from mansard.ir.scalar import Apply, Cast, Const, DimValue, Index, Scalar, children, walk
 from mansard.ir.types import Linear
 
+LARGE = 2**31
+"""Literals below it are index arithmetic's: strides, window sizes, offsets."""
 _NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
@@ -132,11 +135,11 @@ class Affine:
         if not node.dtype.is_int:
             return None
         result = self._linear_rule(node)
-        if result is None or node.dtype is I64:
+        if result is None or (node.dtype is I64 and _largest_literal(result) < LARGE):
             return result
         low, high = type_range(node.dtype)
         ends = self.span(result)
-        if ends is None or dims.bounds(ends[0])[0] < low or dims.bounds(ends[1])[1] > high:
+        if ends is None or _lowest(ends[0]) < low or _highest(ends[1]) > high:
             return None
         return result
 
@@ -221,6 +224,21 @@ class Affine:
                 return _apply_range(node.op, kids)
             case _:
                 return None
+
+
+def _largest_literal(linear: Linear) -> int:
+    parts = (linear.offset, *(coefficient for _, coefficient in linear.terms))
+    return max((abs(c) for part in parts for _, c in dims.to_expr(part).terms), default=0)
+
+
+def _lowest(end: DimLike) -> float:
+    """A lower bound; minus infinity where bounds of expressions (`Expr.bounds`) are clamped."""
+    low = dims.bounds(end)[0]
+    return -math.inf if low == -dims.INT_MAX and not isinstance(end, int) else low
+
+
+def _highest(end: DimLike) -> float:
+    return -_lowest(dims.mul(end, -1))
 
 
 def _apply_range(op: str, kids: Sequence[Range]) -> Range | None:

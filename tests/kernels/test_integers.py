@@ -11,7 +11,7 @@ from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
 from mansard.ir.interpreter.graph import interpret
-from mansard.ir.scalar import Apply, Arg, Cast, Const
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Index
 from mansard.ir.scalar_ops import Domain, scalar_ops
 
 INTEGERS = (DType.U8, DType.I8, DType.I16, DType.I32, DType.I64)
@@ -167,3 +167,20 @@ def test_dims_that_are_zero_at_run_time(device):
             inputs = [np.ones((4, size), np.float32), np.ones((size, 5), np.float32)]
             for result, expected in zip(outputs(model, inputs), interpret(graph, inputs), strict=True):
                 np.testing.assert_array_equal(result, expected)
+
+
+def test_index_arithmetic_that_leaves_the_type_wraps(device):
+    """Of literals; of extents it cannot, since no tensor has so many elements."""
+    n = dims.symbol(Dim("n", 1, 2**31 - 1))
+    b = GraphBuilder()
+    x = b.input("x", (n,), DType.I64)
+    place, results = Index(0), []
+    for number, (op, literal) in enumerate((("mul", 2**62), ("add", 2**63 - 2), ("sub", -(2**63)))):
+        moved = Apply(op, (place, Const(literal, DType.I64)), DType.I64)
+        below = Apply("lt", (moved, Const(0, DType.I64)), DType.BOOL)
+        for extent in (n, 4):
+            ones = Apply("select", (below, Const(1, DType.I64), Const(0, DType.I64)), DType.I64)
+            body = Apply("add", (Arg(0, DType.I64), ones), DType.I64) if extent is n else ones
+            inputs = [x] if extent is n else []
+            results.append(b.generic(inputs, [maps(0)] * len(inputs), (extent,), body, name=f"v{number}"))
+    agree(b.build(results), [np.zeros(6, np.int64)], device)
