@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.graph_runner import compare, compiled, outputs
-from support.graphs import attention, values
+from support.graphs import attention, spelled_out_attention, values
 
 from mansard import dims
 from mansard.dims import Dim
@@ -52,11 +52,13 @@ def test_masks(shape, dtype):
     check(graph, values(graph))
 
 
-@pytest.mark.parametrize("rows", [5, 70])
-def test_rows_without_any_key_give_zeros(rows):
-    graph = attention(2, 1, (1, rows, 40, 16, 16), mask=((1, 1, rows, 40), DType.BOOL))
+@pytest.mark.parametrize(
+    ("rows", "dtype", "hidden"), [(5, DType.BOOL, False), (70, DType.BOOL, False), (20, F32, -np.inf)]
+)
+def test_rows_without_any_key_give_zeros(rows, dtype, hidden):
+    graph = attention(2, 1, (1, rows, 40, 16, 16), mask=((1, 1, rows, 40), dtype))
     inputs = values(graph)
-    inputs[3][:, :, ::2] = False
+    inputs[3][:, :, ::2] = hidden
     with compiled(graph, "cpu") as model:
         (out,) = outputs(model, inputs)
     assert not out[:, :, ::2].any()
@@ -101,6 +103,18 @@ def test_lengths_may_vary():
     with compiled(graph, "cpu") as model:
         for sizes in ((1, 1), (1, 300), (5, 5), (16, 17), (63, 65), (129, 140)):
             inputs = values(graph, rows=sizes[0], length=sizes[1])
+            compare(outputs(model, inputs), interpret(graph, inputs))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("rows", [2, 40])
+def test_no_keys_at_all_give_zeros(rows, whole):
+    length = dims.symbol(Dim("length", 0, 300))
+    graph = attention(2, 2, (1, rows, length, 16, 16)) if whole else spelled_out_attention(rows, length)
+    with compiled(graph, "cpu") as model:
+        assert set(model.explain().totals.values()) == {1}
+        for size in (0, 7):
+            inputs = values(graph, length=size)
             compare(outputs(model, inputs), interpret(graph, inputs))
 
 

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.graph_runner import compare, compiled, outputs
-from support.graphs import attention, values
+from support.graphs import attention, spelled_out_attention, values
 
 from mansard import dims
 from mansard.codegen.schedules import schedule
@@ -57,11 +57,11 @@ def test_masks(shape, dtype):
     check(graph, values(graph))
 
 
-@pytest.mark.parametrize("rows", [5, 40])
-def test_rows_without_any_key_give_zeros(rows):
-    graph = attention(2, 1, (1, rows, 40, 16, 16), mask=((1, 1, rows, 40), DType.BOOL))
+@pytest.mark.parametrize(("rows", "dtype", "hidden"), [(5, DType.BOOL, False), (40, F32, -np.inf)])
+def test_rows_without_any_key_give_zeros(rows, dtype, hidden):
+    graph = attention(2, 1, (1, rows, 40, 16, 16), mask=((1, 1, rows, 40), dtype))
     inputs = values(graph)
-    inputs[3][:, :, ::2] = False
+    inputs[3][:, :, ::2] = hidden
     with compiled(graph, "vulkan") as model:
         (out,) = outputs(model, inputs)
     assert not out[:, :, ::2].any()
@@ -113,6 +113,17 @@ def test_keys_and_values_are_read_where_their_parts_lie():
     rest = [b.input(f"v{i}", (1, 2, n, 16), BF16) for i, n in enumerate((5, 20, 9))]
     graph = b.build([b.attention(q, b.concat(keys, 2), b.concat(rest, 2), None, 0.3)])
     check(graph, values(graph), 1e-2)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("rows", "longest"), [(20, 300), (1, 2000)])
+def test_no_keys_at_all_give_zeros(rows, longest, whole):
+    length = dims.symbol(Dim("length", 0, longest))
+    graph = attention(2, 2, (1, rows, length, 16, 16)) if whole else spelled_out_attention(rows, length)
+    with compiled(graph, "vulkan") as model:
+        for size in (0, 7):
+            inputs = values(graph, length=size)
+            compare(outputs(model, inputs), interpret(graph, inputs))
 
 
 @pytest.mark.parametrize("shape", [(1, 70, 90, 36, 20), (1, 20, 50, 256, 256), (1, 1, 40, 64, 64)])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mansard.dtypes import DType
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Value
-from mansard.ir.scalar import Cast, Const, Gather, Index
+from mansard.ir.scalar import Apply, Cast, Const, Gather, Index
 from mansard.testing.graphs import A0, A1, F32, binary, layer_norm, maps, matmul, op, softmax, unary
 
 __all__ = [
@@ -94,6 +94,20 @@ def attention(heads, keys, shape, *, dtype=F32, mask=None, causal=False):
     v = b.input("v", (batch, keys, length, columns), dtype)
     m = b.input("m", *mask) if mask is not None else None
     return b.build([b.attention(q, k, v, m, 0.3, causal)])
+
+
+def spelled_out_attention(rows, length):
+    """Attention of one head as products and a softmax of their own."""
+    b = GraphBuilder()
+    q, k, v = (b.input(name, (size, 16), F32) for name, size in (("q", rows), ("k", length), ("v", length)))
+    product = Apply("mul", (A0, A1), F32)
+    scores = b.generic(
+        [q, k], [maps(0, 2), maps(1, 2)], (rows, length, 16), product, reduced=1, combiner="add"
+    )
+    shares, extents = softmax(b, scores), (rows, 16, length)
+    return b.build(
+        [b.generic([shares, v], [maps(0, 2), maps(2, 1)], extents, product, reduced=1, combiner="add")]
+    )
 
 
 def values(graph, **sizes):

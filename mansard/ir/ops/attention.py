@@ -25,8 +25,8 @@ class Attention(Op):
 
     ``inputs = (query, key, value[, mask])`` of shapes (B, Hq, Q, D), (B, Hk, S, D), (B, Hk, S, Dv);
     ``Hq`` is a multiple of ``Hk`` (grouped heads). ``mask`` broadcasts to (B, Hq, Q, S): bool (true
-    keeps) or float (added to the scaled scores). ``causal`` keeps ``s <= q``. A row whose every
-    position is masked out by a bool mask gives zeros, as PyTorch does.
+    keeps) or float (added to the scaled scores). ``causal`` keeps ``s <= q``. A row without keys, and one
+    that masks hide whole (with false, or minus infinity), gives zeros, as PyTorch does.
     """
 
     scale: float
@@ -88,7 +88,7 @@ def _verify_mask(check: OpCheck, mask: Value, scores: Sequence[DimLike]) -> None
 
 
 def _softmax(scores: Array, mask: Array | None, kept: Array | None) -> Array:
-    """Row softmax of masked scores; rows with nothing kept are zero."""
+    """Row softmax of masked scores; rows that masks hide whole are zero."""
     if mask is not None and mask.dtype != np.bool_:
         scores = scores + mask.astype(scores.dtype)
     elif mask is not None:
@@ -99,6 +99,7 @@ def _softmax(scores: Array, mask: Array | None, kept: Array | None) -> Array:
         return scores
     shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities = shifted / shifted.sum(axis=1, keepdims=True)
-    if kept is not None:
-        probabilities = np.where(kept.any(axis=1, keepdims=True), probabilities, 0)
+    if mask is not None or kept is not None:
+        hidden = (scores == -np.inf).all(axis=1, keepdims=True)
+        probabilities = np.where(hidden, 0, probabilities)
     return np.asarray(probabilities, scores.dtype)

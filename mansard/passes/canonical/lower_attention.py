@@ -16,14 +16,16 @@ After (2 key heads, so 4 query heads in each group)::
     %o5: … = generic (b, h, g, q, e | s) add {%probs[b, h, g, q, s] * %v[b, h, s, e]}
     %o: 1x8xQx64xf32 = reshape %o5
 
-Repeated key and value heads are index maps and are never stored. ``lowest`` and ``tiny`` occur only where a
-bool mask may hide a whole row: its exponentials are then all 0, and so is the result. Sums and the softmax
-are in f32 (f64 for f64 operands).
+Repeated key and value heads are index maps and are never stored. ``lowest`` and ``tiny`` occur only where
+there may be no keys, or a mask may hide a whole row: its exponentials are then all 0, and so is the result.
+Sums and the softmax are in f32 (f64 for f64 operands).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import numpy as np
 
 from mansard import dims
 from mansard.dims import DimLike
@@ -33,7 +35,8 @@ from mansard.ir.ops import Attention, Generic, Op, Reshape
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Index, Scalar
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
 
-_LOWEST = {DType.F32: -3.0e38, DType.F64: -1.0e308}
+_LOWEST = {DType.F32: float(np.finfo(np.float32).min), DType.F64: float(np.finfo(np.float64).min)}
+"""The lowest finite numbers: masks that add them hide no row, since all of its scores stay equal."""
 _TINY = 1e-30  # below the sum of any row that is not hidden, which includes exp(0)
 B, H, G, Q, S, D = range(6)
 """Iteration dims; the output product has D for the value depth before S."""
@@ -67,7 +70,8 @@ class _Lowering:
         """The ops that replace the attention; the last one defines its result."""
         scores = self._scores()
         scores = self._masked(scores)
-        may_be_empty = self.op.causal or (len(self.op.inputs) == 4 and self._mask_is_bool())
+        masked = self.op.causal or len(self.op.inputs) == 4
+        may_be_empty = masked or dims.bounds(self.space[-1])[0] == 0
         exps = self._exponentials(scores, may_be_empty)
         self._weighted(self._normalised(exps, may_be_empty))
         return self.ops

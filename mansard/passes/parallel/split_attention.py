@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from mansard import dims
 from mansard.analysis.attention import AttentionForm, find_attention
 from mansard.analysis.linear import to_scalar
@@ -37,7 +39,7 @@ MIN_KEYS = 512
 CHUNKS = (64, 128, 256, 512, 1024)
 """Candidate numbers of keys per chunk: the first that does not give many more workgroups than requested is
 used."""
-_LOWEST, _TINY = -3.0e38, 1e-30
+_LOWEST = float(np.finfo(np.float32).min)
 F32 = DType.F32
 
 
@@ -245,7 +247,11 @@ class _Splitter:
         scaled = self._generic([share, total], [inner, row], extents, times, "scaled")
         sums = self._generic([scaled], [inner], extents, arg, "sums", combiner="add")
         parts = self._generic([share, part], [inner, here], extents, times, "parts", combiner="add")
-        divisor_floor = _TINY if form.divisor is None else form.divisor
-        divisor = Apply("max", (Arg(1, F32), Const(divisor_floor, F32)), F32)
+        divisor: Scalar = Arg(1, F32)
+        if form.divisor is not None:
+            divisor = Apply("max", (divisor, Const(form.divisor, F32)), F32)
+        elif dims.bounds(self.length)[0] == 0:  # a sum of nothing
+            empty = Apply("eq", (DimValue(self.length), Const(0, DType.I64)), DType.BOOL)
+            divisor = Apply("select", (empty, Const(1.0, F32), divisor), F32)
         body = Apply("div", (arg, divisor), F32)
         self._generic([parts, sums], [point, point], domain, body, "merged", result=weighted.output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mansard import dims
 from mansard.codegen.kernel import KernelBuilder, KValue
 from mansard.codegen.schedules.common.attention_nest import AttentionNest
 from mansard.codegen.schedules.common.base import Frame
@@ -18,10 +19,16 @@ def larger(b: KernelBuilder, top: KValue, value: KValue) -> KValue:
     return b.select(b.compare("gt", top, value), top, value)
 
 
-def reciprocal(b: KernelBuilder, total: KValue, floor: float | None) -> KValue:
-    """One over a row's sum, which is clamped below by ``floor``."""
+def reciprocal(frame: Frame, nest: AttentionNest, total: KValue) -> KValue:
+    """One over a row's sum, which is clamped below by the form's least divisor; without keys, finite."""
+    b, floor = frame.b, nest.form.divisor
+    keys = nest.extents[nest.key_loop]
     if floor is not None:
         total = larger(b, b.const(floor, DType.F32), total)
+    elif dims.bounds(keys)[0] == 0:
+        empty = b.compare("eq", frame.ev.dim(keys), b.idx(0))
+        one, total = b.match(b.const(1.0, DType.F32), total)
+        total = b.select(b.splat(empty, total.type.lanes), one, total)
     return b.binary("div", b.const(1.0, DType.F32), total)
 
 

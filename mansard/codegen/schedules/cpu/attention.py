@@ -435,7 +435,7 @@ class _RowVectors:
 
         def emit(place: KValue, offset: KValue) -> None:
             total = b.load(self.totals, offset, lanes)
-            share = reciprocal(b, total, self.form.divisor)
+            share = reciprocal(self.frame, self.nest, total)
 
             def weighted(c: KValue) -> KValue:
                 index = b.add(b.mul(c, b.idx(self.width)), offset)

@@ -215,7 +215,7 @@ class AlongKeys:
 
     def _finish(self, r: int) -> None:
         b, ev, lanes = self.b, self.ev, self.column_lanes
-        share = reciprocal(b, b.load(self.totals, b.idx(r)), self.form.divisor)
+        share = reciprocal(self.frame, self.nest, b.load(self.totals, b.idx(r)))
         with b.for_(0, self.columns, lanes) as loop, ev.scope():
             if self.loops.column is not None:
                 self._bind_vector(self.loops.column, loop.index, lanes)

@@ -405,7 +405,7 @@ class _MatrixFlash:
         if self.form.partial is not None:
             self._store_statistics(top, total)
         else:
-            share = matrix.mapped(b, [total], lambda e: reciprocal(b, e[0], self.form.divisor))
+            share = matrix.mapped(b, [total], lambda e: reciprocal(self.frame, self.nest, e[0]))
             results = [b.mul(result, share) for result in results]
         width = self.columns // 4
         stride = width + 1

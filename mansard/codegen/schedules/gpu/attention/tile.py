@@ -457,7 +457,7 @@ class FlashTile:
             there = b.compare("lt", b.add(self.first, row), ev.dim(self.extent))
             inside = there if inside is None else b.binary("and", inside, there)
         if self.form.partial is None:
-            share = reciprocal(b, b.load(self.totals, row), self.form.divisor)
+            share = reciprocal(self.frame, self.nest, b.load(self.totals, row))
             value = b.mul(value, b.splat(share, VECTOR))
         start = b.mul(vector, b.idx(VECTOR))
         with b.if_(inside if inside is not None else b.const(True, DType.BOOL)), ev.scope():
