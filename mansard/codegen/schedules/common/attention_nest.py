@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mansard import dims
-from mansard.analysis.affine import Affine
 from mansard.analysis.attention import AttentionForm, find_attention
 from mansard.analysis.specialise import is_join
 from mansard.codegen.kernel import KValue
@@ -19,7 +18,7 @@ from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Generic, Reshape
-from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, walk
+from mansard.ir.scalar import Arg, Gather, Index, Scalar, walk
 from mansard.ir.types import Linear
 
 Group = list[int]
@@ -155,112 +154,6 @@ def is_plain_f32(nest: AttentionNest, root: Root, factor: Scalar) -> bool:
     return value not in nest.producers and value.type.dtype is DType.F32
 
 
-def key_bounds(nest: AttentionNest) -> list[Linear]:
-    """Affine upper bounds of the keys that a row attends to: from any of them on, the masked score is -inf.
-    Each is the first masked key, over the loops (for a causal mask: one more than the row's index).
-    """
-    producer = nest.producers[nest.form.masked]
-    if not isinstance(producer, Generic) or producer is nest.form.scores:
-        return []
-    bounds: list[Linear] = []
-    for condition, op, index in _visibility_conditions(nest, producer, producer.body, nest.masked_index()):
-        bounds.extend(_affine_bounds(nest, op, condition, index))
-    return bounds
-
-
-def _visibility_conditions(
-    nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]
-) -> list[tuple[Scalar, Generic, tuple[Linear, ...]]]:
-    """Conditions without which a score is -inf, with the op that contains them."""
-    if isinstance(node, Apply) and node.op == "select":
-        condition, _, otherwise = node.args
-        if isinstance(otherwise, Const) and float(otherwise.value) == float("-inf"):
-            return [(condition, op, index), *_visibility_conditions(nest, op, node.args[1], index)]
-    elif isinstance(node, Apply) and node.op == "add":
-        return [hidden for arg in node.args for hidden in _visibility_conditions(nest, op, arg, index)]
-    elif isinstance(node, Arg):
-        inner = _producer(nest, op, node, index)
-        return _visibility_conditions(nest, inner[0], inner[0].body, inner[1]) if inner is not None else []
-    return []
-
-
-def _producer(
-    nest: AttentionNest, op: Generic, node: Arg, index: tuple[Linear, ...]
-) -> tuple[Generic, tuple[Linear, ...]] | None:
-    """The map in this dispatch that computes an operand, and the index at which it is read."""
-    if getattr(op.maps[node.index], "fill", None) is not None:
-        return None
-    value, where = nest.locate(op.inputs[node.index], nest.operand_index(op, node.index, index))
-    producer = nest.producers.get(value)
-    if isinstance(where, Linear) or not isinstance(producer, Generic) or producer.combiner is not None:
-        return None
-    return producer, where
-
-
-def _affine_bounds(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> list[Linear]:
-    if isinstance(node, Arg):
-        inner = _producer(nest, op, node, index)
-        return _affine_bounds(nest, inner[0], inner[0].body, inner[1]) if inner is not None else []
-    if not isinstance(node, Apply):
-        return []
-    if node.op == "and":
-        return [end for arg in node.args for end in _affine_bounds(nest, op, arg, index)]
-    if node.op not in ("lt", "le", "gt", "ge"):
-        return []
-    small, large = node.args if node.op in ("lt", "le") else node.args[::-1]
-    a, c = _affine(op, small, index), _affine(op, large, index)
-    if a is None or c is None:
-        return []
-    difference = c.plus(a.scaled(-1))  # visible keys have difference > 0, or >= 0
-    if dict(difference.terms).get(nest.key_loop) != -1:
-        return []
-    rest = difference.plus(Linear.dim(nest.key_loop))
-    return [rest if node.op in ("lt", "gt") else Linear(rest.terms, dims.add(rest.offset, 1))]
-
-
-def without_bounds(nest: AttentionNest) -> dict[Generic, Generic]:
-    """The maps of the scores simplified for keys below all of the `key_bounds`."""
-    producer = nest.producers[nest.form.masked]
-    if not isinstance(producer, Generic) or producer is nest.form.scores:
-        return {}
-    rewritten: dict[Generic, Generic] = {}
-    stack = [(producer, nest.masked_index())]
-    while stack:
-        op, index = stack.pop()
-        body = _without_bounds(nest, op, op.body, index)
-        if body is not op.body:
-            rewritten[op] = dataclasses.replace(op, body=body)
-        args = (node for node in walk(op.body) if isinstance(node, Arg))
-        stack.extend(inner for arg in args if (inner := _producer(nest, op, arg, index)) is not None)
-    return rewritten
-
-
-def _without_bounds(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> Scalar:
-    if isinstance(node, Apply) and node.op == "select":
-        condition, seen, otherwise = node.args
-        hides = isinstance(otherwise, Const) and float(otherwise.value) == float("-inf")
-        if hides and _is_key_bound(nest, op, condition, index):
-            return _without_bounds(nest, op, seen, index)
-    elif isinstance(node, Apply) and node.op == "add":
-        args = tuple(_without_bounds(nest, op, arg, index) for arg in node.args)
-        return (
-            node
-            if all(a is b for a, b in zip(args, node.args, strict=True))
-            else Apply("add", args, node.dtype)
-        )
-    return node
-
-
-def _is_key_bound(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> bool:
-    """Whether a condition is equivalent to the key being below its bounds."""
-    if isinstance(node, Arg):
-        inner = _producer(nest, op, node, index)
-        return inner is not None and _is_key_bound(nest, inner[0], inner[0].body, inner[1])
-    if isinstance(node, Apply) and node.op == "and":
-        return all(_is_key_bound(nest, op, arg, index) for arg in node.args)
-    return len(_affine_bounds(nest, op, node, index)) == 1
-
-
 def needs_place(nest: AttentionNest, special: Mapping[Generic, Generic]) -> bool:
     """Whether the maps of the scores, with those in ``special`` replaced, depend on row and key."""
     producer = nest.producers[nest.form.masked]
@@ -280,40 +173,6 @@ def needs_place(nest: AttentionNest, special: Mapping[Generic, Generic]) -> bool
                     return True
                 stack.append(source)
     return False
-
-
-def _affine(op: Generic, node: Scalar, index: tuple[Linear, ...]) -> Linear | None:
-    linear = Affine(op.extents).linear(node)
-    return linear.compose(index) if linear is not None else None
-
-
-def last_bound(
-    frame: Frame, nest: AttentionNest, end: Linear, lane: Group | None, last: KValue
-) -> KValue | None:
-    """The value of a key bound for rows up to ``last`` of the lane loop; None if it may decrease along it."""
-    b, ev = frame.b, frame.ev
-    total = ev.dim(end.offset)
-    for loop, coefficient in end.terms:
-        if dims.is_one(nest.extents[loop]):
-            continue
-        if lane is not None and loop in lane:
-            if dims.bounds(coefficient)[0] < 0 or loop != lane[-1]:
-                return None
-            total = b.add(total, b.mul(last, ev.dim(coefficient)))
-        elif loop in ev.loops:
-            total = b.add(total, b.mul(ev.loops[loop], ev.dim(coefficient)))
-        else:
-            return None
-    return total
-
-
-def tile_bound(
-    frame: Frame, nest: AttentionNest, end: Linear, lane: Group | None, along: bool, row: KValue
-) -> KValue | None:
-    """`last_bound` for a tile's row if tiles run along the lane loop only, otherwise for any row."""
-    if along or lane is None:
-        return last_bound(frame, nest, end, lane, row)
-    return last_bound(frame, nest, end, lane, frame.ev.dim(dims.add(nest.total(lane), -1)))
 
 
 def each_part(

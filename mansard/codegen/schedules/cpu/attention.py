@@ -29,10 +29,9 @@ from mansard.codegen.schedules.common.attention_nest import (
     classify,
     each_part,
     is_plain_f32,
-    key_bounds,
-    last_bound,
 )
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
+from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound
 from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
 from mansard.codegen.schedules.common.staged import Staged, StagedEvaluator
 from mansard.codegen.schedules.common.transpose import transpose

@@ -16,10 +16,9 @@ from mansard.codegen.schedules.common.attention_nest import (
     AttentionNest,
     Group,
     each_part,
-    key_bounds,
-    last_bound,
 )
 from mansard.codegen.schedules.common.base import Frame, power_of_two_below
+from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound
 from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
 from mansard.codegen.schedules.common.transpose import sum_each
 from mansard.dtypes import DType

@@ -25,13 +25,10 @@ from mansard.codegen.schedules.common.attention_nest import (
     Group,
     classify,
     distribute,
-    key_bounds,
-    last_bound,
     needs_place,
-    tile_bound,
-    without_bounds,
 )
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
+from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound, tile_bound, without_bounds
 from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
 from mansard.codegen.schedules.gpu.attention.exchange import Exchange
 from mansard.codegen.schedules.gpu.attention.matrix_tiles import (

@@ -13,10 +13,9 @@ from mansard.codegen.schedules.common.attention_nest import (
     AttentionNest,
     Group,
     fold_parts,
-    key_bounds,
-    last_bound,
 )
 from mansard.codegen.schedules.common.base import Frame, divides
+from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound
 from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
 from mansard.codegen.schedules.gpu.attention.work_split import VECTOR, AttentionTile
 from mansard.dims import DimLike
