@@ -2,9 +2,9 @@
 
     python tools/instrumented_core.py FOLDER FLAG...
 
-FOLDER then holds a package ``mansard`` whose core is compiled with the flags and whose other entries are
-links to this checkout, and the metadata that names the drivers: with FOLDER first on PYTHONPATH,
-``import mansard`` takes that core.
+FOLDER then holds a package ``mansard`` whose core is compiled with the flags, after those of ``CFLAGS``, and whose
+other entries are links to this checkout, and the metadata that names the drivers: with FOLDER first on
+PYTHONPATH, ``import mansard`` takes that core.
 """
 
 from __future__ import annotations
@@ -45,4 +45,4 @@ def build(folder: Path, flags: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]), sys.argv[2:])
+    build(Path(sys.argv[1]), [*os.environ.get("CFLAGS", "").split(), *sys.argv[2:]])

@@ -50,7 +50,7 @@ OPTIONS = {
 }
 VARIABLES = {"address": "ASAN_OPTIONS", "undefined": "UBSAN_OPTIONS", "thread": "TSAN_OPTIONS"}
 SEPARATOR = re.compile(r"\n(?=(?:Direct|Indirect) leak of |={18}\n|SUMMARY)")
-CORE_FRAME = re.compile(r" in (mn_\w+|\w+) \S*src/(?:core|cpu|vulkan)/")
+CORE_FRAME = re.compile(r" in (mn_\w+|\w+) \S*src/(?:core|cpu|vulkan|python)/")
 PROBE = ROOT / "tests" / "native" / "sanitizer_probe.c"
 
 
@@ -93,6 +93,8 @@ def environment(sanitiser: str, folder: Path) -> dict[str, str]:
         # Stacks are not used again: a thread would get the larger one of another, and tests say how large.
         "GLIBC_TUNABLES": "glibc.pthread.stack_cache_size=0",
         "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
+        # Tests that build a core of their own build it like this one.
+        "CFLAGS": " ".join([*INSTRUMENTED, f"-fsanitize={sanitiser}"]),
     }
 
 
