@@ -2,8 +2,8 @@
 
     python tools/instrumented_core.py FOLDER FLAG...
 
-FOLDER then holds a package ``mansard`` whose core is compiled with the flags, after those of ``CFLAGS``, and whose
-other entries are links to this checkout, and the metadata that names the drivers: with FOLDER first on
+FOLDER then holds a package ``mansard`` whose core is compiled with the flags, after those of ``CFLAGS``, and
+whose other entries are links to this checkout, and the metadata that names the drivers: with FOLDER first on
 PYTHONPATH, ``import mansard`` takes that core.
 """
 

@@ -173,6 +173,8 @@ class Constants:
         size = block.data.size
         if block.data.ctypes.data % alignment or size % capabilities.import_alignment:
             return None
+        if size > capabilities.max_allocation:
+            return None  # one weight larger than a buffer may be
         try:
             buffer = device.import_host(block.data, "weights")
         except DeviceError:

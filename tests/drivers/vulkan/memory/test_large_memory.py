@@ -1,5 +1,7 @@
 """Weights above what one allocation of a device may hold, on a Vulkan device held to a lower limit."""
 
+import mmap
+
 import numpy as np
 import pytest
 from support.graph_runner import compare, outputs
@@ -46,16 +48,29 @@ def compiled(graph, device):
     )
 
 
-def weight(b, shape, name):
-    return b.constant(name, Constant.of(RNG.standard_normal(shape).astype(np.float32), name), shape, F32)
+def random_array(shape, aligned):
+    """Random numbers, if asked for from the start of a page, which a device can import."""
+    numbers = RNG.standard_normal(shape).astype(np.float32)
+    if not aligned:
+        return numbers
+    pages = np.frombuffer(mmap.mmap(-1, numbers.nbytes), np.float32).reshape(shape)
+    pages[:] = numbers
+    return pages
 
 
-def language_model(vocabulary, width):
+def weight(b, shape, name, aligned=False):
+    return b.constant(name, Constant.of(random_array(shape, aligned), name), shape, F32)
+
+
+def language_model(vocabulary, width, aligned=False):
     """A tied embedding and head, each several allocations long, around a layer that is larger than one."""
     b = GraphBuilder()
     ids = b.input("ids", (3,), DType.I64)
-    table, layer = weight(b, (vocabulary, width), "table"), weight(b, (width, 2048), "layer")
-    back = weight(b, (2048, width), "back")
+    table, layer = (
+        weight(b, (vocabulary, width), "table", aligned),
+        weight(b, (width, 2048), "layer", aligned),
+    )
+    back = weight(b, (2048, width), "back", aligned)
     x = b.generic([ids, table], [maps(0), None], (3, width), Gather(1, (Arg(0, DType.I64), Index(1)), F32))
     h = b.generic([matmul(b, x, layer)], [maps(0, 1)], (3, 2048), op("max", A0, Const(0.0, F32)))
     y = binary(b, "add", matmul(b, h, back), x)
@@ -77,9 +92,10 @@ def test_the_device_holds_to_its_limit(small_device):
     small_device.allocate(LIMIT, MemoryKind.DEVICE).close()
 
 
-def test_a_model_compiled_for_larger_allocations_is_refused(small_device, monkeypatch):
+@pytest.mark.parametrize("aligned", [False, True])
+def test_a_model_compiled_for_larger_allocations_is_refused(small_device, monkeypatch, aligned):
     monkeypatch.setattr(targets, "_present", lambda name, index: None)
-    graph = language_model(5000, 256)
+    graph = language_model(5000, 256, aligned)
     with pytest.raises(OutOfMemoryError, match=r"weight.*bytes.*compile it for this device"):
         compiled(graph, small_device)(np.array([1, 2, 3]))
 
