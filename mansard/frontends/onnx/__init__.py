@@ -1,1 +1,1 @@
-"""The ONNX frontend: files and ``onnx.ModelProto`` objects, through torch-mlir's conversions to linalg."""
+"""The ONNX frontend: files and ``onnx.ModelProto`` objects, node by node by a table of rules."""

@@ -1,36 +1,102 @@
-"""The import pipeline of ONNX models: reading, lowering to linalg, import."""
+"""The import pipeline of ONNX models: reading, then rules node by node."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from mansard.dims import Dim
-from mansard.frontends.linalg.module import import_linalg
-from mansard.frontends.mlir_worker.pool import warm
-from mansard.frontends.onnx.lowering import lower_to_linalg
-from mansard.frontends.onnx.reading import read_model
-from mansard.frontends.onnx.signature import take_signature
+from mansard.errors import CompileError, ImportModelError, UnsupportedOpError
+from mansard.frontends.linalg.cleanup import clean
+from mansard.frontends.onnx import rules
+from mansard.frontends.onnx.entries import Entry, Tensor
+from mansard.frontends.onnx.graph import GraphImporter
+from mansard.frontends.onnx.node import ContentNeededError
+from mansard.frontends.onnx.reading import OnnxModel, read_model
+from mansard.frontends.onnx.signature import Symbols, stated_shapes, take_input
 from mansard.ir.graph import Graph
+from mansard.ir.verify import verify
 
 
-def import_onnx(model: Any, dims: Mapping[str, Dim | int] | None = None) -> Graph:
+def import_onnx(
+    model: Any,
+    dims: Mapping[str, Dim | int] | None = None,
+    constants: Mapping[str, npt.ArrayLike] | None = None,
+) -> Graph:
     """Import the path of an ``.onnx`` file, or an ``onnx.ModelProto``.
 
     Symbolic dims (``dim_param``) become the Graph's dims; ``dims`` gives ranges or values for them, by name:
     ``{"batch": 1, "sequence": Dim("sequence", 1, 512)}``. A dim that the model leaves open without a name is
-    called after its input and axis: ``x_0``. Weights, also in external files, are read when they are needed.
+    called after its input and axis: ``x_0``. ``constants`` gives inputs of the model that are not inputs of
+    the compiled one, by name: what decides a shape, such as the axes of a reduction, has to be known.
+    Weights, also in external files, are read when they are needed.
 
-    Raises ImportModelError for a model that cannot be read, UnsupportedOpError for an op without a lowering.
+    Raises ImportModelError for a model that cannot be read, UnsupportedOpError, naming all of them, for ops
+    without a rule.
     """
+    rules.load()
     read = read_model(model)
-    warm()  # starts while shapes are inferred
-    signature = take_signature(read, dims or {})
-    return import_linalg(
-        lower_to_linalg(read.proto),
-        signature.arguments,
-        function=read.proto.graph.name,
-        name=read.name,
-        output_names=signature.output_names,
-        output_dtypes=signature.output_dtypes,
-    )
+    opsets = {entry.domain: entry.version for entry in read.proto.opset_import}
+    local = {(f.domain, f.name): f for f in read.proto.functions}
+    importer = GraphImporter(read.name, opsets, local)
+    _bind_inputs(importer, read, dims or {}, constants or {})
+    importer.stated = stated_shapes(read.proto.graph)
+    importer.run(read.proto.graph.node)
+    if importer.problems:
+        raise _joined(importer.problems)
+    names = [value.name for value in read.proto.graph.output]
+    outputs = [_output(importer, name, importer.find(name)) for name in names]
+    graph = clean(importer.builder.build(outputs, names))
+    verify(graph)
+    return graph
+
+
+def _bind_inputs(
+    importer: GraphImporter,
+    model: OnnxModel,
+    dims: Mapping[str, Dim | int],
+    constants: Mapping[str, npt.ArrayLike],
+) -> None:
+    graph = model.proto.graph
+    initialisers = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in initialisers]
+    unknown = set(constants) - {value.name for value in inputs}
+    if unknown:
+        raise ImportModelError(f"the model has no input {sorted(unknown)[0]!r} to be a constant")
+    symbols = Symbols(dims)
+    for value in inputs:
+        shape, dtype = take_input(value, symbols)
+        if value.name in constants:
+            content = np.asarray(constants[value.name]).astype(dtype.numpy)
+            importer.bind(value.name, Tensor(content.shape, dtype, content=content, name=value.name))
+            continue
+        declared = importer.builder.input(value.name, shape, dtype)
+        importer.origins[declared] = value.name
+        importer.bind(value.name, importer.tensor(declared))
+    symbols.check_used()
+    importer.initialise(graph, model.folder)
+
+
+def _output(importer: GraphImporter, name: str, entry: Entry) -> Any:
+    if not isinstance(entry, Tensor):
+        what = type(entry).__name__.lower()
+        raise UnsupportedOpError(f"onnx.{what}", name, f"output {name!r} is a {what}, not a tensor")
+    return importer.value(entry)
+
+
+def _joined(problems: Sequence[UnsupportedOpError]) -> CompileError:
+    """One error that names everything that is not supported."""
+    distinct = list({str(problem): problem for problem in problems}.values())
+    needed = [p for p in distinct if isinstance(p, ContentNeededError) and p.inputs]
+    if len(distinct) == 1:
+        return distinct[0]
+    first = distinct[0]
+    if len(needed) == len(distinct):
+        assert isinstance(first, ContentNeededError)
+        inputs = sorted({name for problem in needed for name in problem.inputs})
+        return ContentNeededError(first.op, first.location, first.what, None, inputs)
+    rest = "; ".join(f"{p.op} at {p.location}: {p.detail}" for p in distinct[1:])
+    return UnsupportedOpError(first.op, first.location, f"{first.detail}; also {rest}")

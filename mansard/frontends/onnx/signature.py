@@ -1,71 +1,20 @@
-"""Inputs, weights and outputs of an ONNX graph as descriptions for the linalg importer."""
+"""Inputs and outputs of an ONNX graph: shapes with symbolic dims, element types."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
-
-from onnx import helper
 
 from mansard import dims
 from mansard.dims import Dim, DimLike
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
-from mansard.frontends.linalg.importer import Argument
 from mansard.frontends.linalg.module import AUTOMATIC_MAX
-from mansard.frontends.onnx.reading import OnnxModel
-from mansard.frontends.onnx.weights import constant_of, dtype_of, is_inline, read_external
+from mansard.frontends.onnx.weights import dtype_of
 
 
-@dataclass(frozen=True)
-class OnnxSignature:
-    """The arguments of the function, in order (inputs, then large weights), and its results."""
-
-    arguments: tuple[Argument, ...]
-    output_names: tuple[str, ...]
-    output_dtypes: tuple[DType, ...]
-
-
-def take_signature(model: OnnxModel, given: Mapping[str, Dim | int]) -> OnnxSignature:
-    """Read the signature, and make large initialisers inputs of the graph, without their data.
-
-    ``given`` has ranges or values for symbolic dims, by ``dim_param`` (``INPUT_AXIS`` where the model names
-    none). Raises ImportModelError for a name in ``given`` that the model does not have.
-    """
-    graph = model.proto.graph
-    symbols = _Symbols(given)
-    initialisers = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in initialisers]
-    arguments = [_input(value, symbols) for value in inputs]
-    symbols.check_used()
-    kept: list[Any] = []
-    large: list[Any] = []
-    for tensor in graph.initializer:
-        (kept if is_inline(tensor) else large).append(tensor)
-    for tensor in kept:
-        if tensor.external_data:
-            read_external(tensor, model.folder)
-    for tensor in large:
-        dtype = dtype_of(tensor.data_type, f"initialiser {tensor.name!r}")
-        arguments.append(Argument(tensor.name, tuple(tensor.dims), dtype, constant_of(tensor, model.folder)))
-    values = [helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in large]
-    _replace(graph.input, [*inputs, *values])
-    _replace(graph.initializer, kept)
-    names = tuple(value.name for value in graph.output)
-    dtypes = tuple(_tensor_type(value)[0] for value in graph.output)
-    return OnnxSignature(tuple(arguments), names, dtypes)
-
-
-def _replace(field: Any, values: list[Any]) -> None:
-    copies = [type(value)() for value in values]
-    for copy, value in zip(copies, values, strict=True):
-        copy.CopyFrom(value)
-    del field[:]
-    field.extend(copies)
-
-
-def _input(value: Any, symbols: _Symbols) -> Argument:
+def take_input(value: Any, symbols: Symbols) -> tuple[tuple[DimLike, ...], DType]:
+    """The shape and element type of an input. Raises ImportModelError for one without a shape."""
     dtype, shape = _tensor_type(value)
     if shape is None:
         raise ImportModelError(f"input {value.name!r} has no shape; onnx.shape_inference may find it")
@@ -73,12 +22,21 @@ def _input(value: Any, symbols: _Symbols) -> Argument:
     for axis, dim in enumerate(shape.dim):
         if dim.HasField("dim_value"):
             resolved.append(dim.dim_value)
-            continue
-        size = symbols.resolve(dim.dim_param or f"{value.name}_{axis}")
-        if isinstance(size, int):
-            dim.dim_value = size
-        resolved.append(size)
-    return Argument(value.name, tuple(resolved), dtype)
+        else:
+            resolved.append(symbols.resolve(dim.dim_param or f"{value.name}_{axis}"))
+    return tuple(resolved), dtype
+
+
+def stated_shapes(graph: Any) -> dict[str, tuple[DimLike, ...]]:
+    """The shapes that the model states for values, those of numbers only."""
+    shapes: dict[str, tuple[DimLike, ...]] = {}
+    for value in (*graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        if value.type.HasField("tensor_type") and tensor.HasField("shape"):
+            sizes = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
+            if all(size >= 0 for size in sizes):
+                shapes[value.name] = tuple(sizes)
+    return shapes
 
 
 def _tensor_type(value: Any) -> tuple[DType, Any]:
@@ -91,7 +49,7 @@ def _tensor_type(value: Any) -> tuple[DType, Any]:
     return dtype_of(tensor.elem_type, repr(value.name)), shape
 
 
-class _Symbols:
+class Symbols:
     """The sizes of symbolic dims, each the same wherever its name occurs."""
 
     def __init__(self, given: Mapping[str, Dim | int]) -> None:

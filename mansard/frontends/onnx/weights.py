@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 from onnx import TensorProto, numpy_helper
 
 from mansard.dtypes import DType
@@ -31,6 +30,12 @@ def dtype_of(elem_type: int, where: str) -> DType:
         name = TensorProto.DataType.Name(elem_type).lower()
         raise ImportModelError(f"{where} has element type {name}; supported: {known}")
     return _DTYPES[elem_type]
+
+
+def element_type(dtype: DType) -> int:
+    """The ONNX element type of a DType."""
+    number: int = next(number for number, known in _DTYPES.items() if known is dtype)
+    return number
 
 
 def is_inline(tensor: Any) -> bool:
@@ -84,9 +89,3 @@ def external_location(tensor: Any, folder: Path | None) -> tuple[Path, int]:
             f"{what} takes {size} bytes from byte {entries.get('offset', 0)} on of {path}, which is shorter"
         )
     return path, offset
-
-
-def read_external(tensor: Any, folder: Path | None) -> None:
-    """Replace an initialiser's reference to external data by the data."""
-    array = np.array(constant_of(tensor, folder).load())
-    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))

@@ -1,0 +1,168 @@
+"""Pooling."""
+
+from __future__ import annotations
+
+import math
+
+from mansard import dims
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.frontends.linalg.scalars import Space
+from mansard.frontends.onnx.entries import Tensor
+from mansard.frontends.onnx.expressions import Num, index, size
+from mansard.frontends.onnx.graph import GraphImporter
+from mansard.frontends.onnx.node import Node
+from mansard.frontends.onnx.rules.reduction import mean
+from mansard.frontends.onnx.rules.windows import Window, window_of
+from mansard.frontends.onnx.table import Result, rule
+from mansard.ir.combiners import neutral
+from mansard.ir.types import Linear
+
+
+def _window(node: Node) -> Window:
+    return window_of(node, node.tensor(0).shape[2:], node.ints("kernel_shape") or [])
+
+
+def pooled(g: GraphImporter, x: Tensor, window: Window, combiner: str, value: float | int) -> Tensor:
+    """Windows of a tensor combined; the margin has a value."""
+    padded = window.padded(g, x, value)
+    body = g.body((*x.shape[:2], *window.sizes, *window.kernel))
+    element = g.read(body, padded, [Linear.dim(0), Linear.dim(1), *window.places(2, 2 + window.rank)])
+    return g.finish(body, element, window.rank, combiner)
+
+
+@rule("MaxPool")
+def max_pool(g: GraphImporter, node: Node) -> Result:
+    """The largest elements of windows, and where they are."""
+    x, window = node.tensor(0), _window(node)
+    lowest = neutral("max", x.dtype)
+    largest = pooled(g, x, window, "max", lowest)
+    if len(node.outputs) < 2 or not node.outputs[1]:
+        return largest
+    return [largest, _places(g, node, x, window, lowest)]
+
+
+def _places(g: GraphImporter, node: Node, x: Tensor, window: Window, lowest: float | int) -> Tensor:
+    """The position of each window's largest element in the whole tensor."""
+    padded = window.padded(g, x, lowest)
+    rank = window.rank
+    body = g.body((*x.shape[:2], *window.sizes, *window.kernel))
+    windows = g.finish(
+        body, g.read(body, padded, [Linear.dim(0), Linear.dim(1), *window.places(2, 2 + rank)])
+    )
+    flat = g.reshape(windows, (*x.shape[:2], *window.sizes, math.prod(window.kernel)))
+    best = g.reduce(flat, [2 + rank], "argmax")
+    body = g.body(best.shape)
+    inside = g.read(body, best, [Linear.dim(i) for i in range(best.rank)])
+    position = index(body.space, 0) * size(body.space, x.shape[1]) + index(body.space, 1)
+    coordinates: list[Num] = []
+    for i in reversed(range(rank)):
+        step = inside % window.kernel[i]
+        inside = inside // window.kernel[i]
+        start = index(body.space, 2 + i) * window.strides[i] - size(body.space, window.low[i])
+        coordinates.insert(0, start + step * window.dilations[i])
+    axes = list(range(rank))
+    if node.integer("storage_order"):
+        axes.reverse()
+    total = position.number(0)
+    for i in axes:
+        total = total * size(body.space, x.shape[2 + i]) + coordinates[i]
+    spatial = dims.product(x.shape[2:])
+    return g.finish(body, position * size(body.space, spatial) + total)
+
+
+@rule("AveragePool")
+def average_pool(g: GraphImporter, node: Node) -> Tensor:
+    """The means of windows, of elements inside the tensor or its stated margin."""
+    x, window = node.tensor(0), _window(node)
+    sums = pooled(g, x, window, "add", 0)
+    with_margin = bool(node.integer("count_include_pad"))
+    whole = math.prod(window.kernel)
+    margins = (
+        [dims.add(h, dims.mul(s, -1)) for h, s in zip(window.high, window.stated_high, strict=True)]
+        if with_margin
+        else [*window.low, *window.high]
+    )
+    if all(m == 0 for m in margins):
+        return g.map(lambda e: e / whole, sums)
+    body = g.body(sums.shape)
+    count: Num | None = None
+    for i in range(window.rank):
+        inside = _count(body.space, window, i, x.shape[2 + i], with_margin)
+        count = inside if count is None else count * inside
+    assert count is not None
+    element = g.read(body, sums, [Linear.dim(d) for d in range(sums.rank)])
+    return g.finish(body, element / count.max(1).cast(x.dtype))
+
+
+def _count(space: Space, window: Window, i: int, extent: DimLike, with_margin: bool) -> Num:
+    """How many elements of a window along dim ``i`` are counted."""
+    start = index(space, 2 + i) * window.strides[i]
+    low = 0 if with_margin else window.low[i]
+    high = dims.add(extent, window.low[i], window.stated_high[i] if with_margin else 0)
+    total: Num | None = None
+    for tap in range(window.kernel[i]):
+        place = start + tap * window.dilations[i]
+        inside = ((place >= size(space, low)) & (place < size(space, high))).cast(DType.I64)
+        total = inside if total is None else total + inside
+    assert total is not None
+    return total
+
+
+@rule("LpPool")
+def lp_pool(g: GraphImporter, node: Node) -> Tensor:
+    """The p-norms of windows."""
+    x, window = node.tensor(0), _window(node)
+    p = node.integer("p", 2)
+    powers = g.map(lambda e: e * e if p == 2 else e.unary("abs").binary("pow", float(p)), x)
+    sums = pooled(g, powers, window, "add", 0)
+    return g.map(lambda e: e.sqrt() if p == 2 else e.binary("pow", 1.0 / p), sums)
+
+
+@rule("GlobalAveragePool")
+def global_average_pool(g: GraphImporter, node: Node) -> Tensor:
+    """The mean of each channel."""
+    x = node.tensor(0)
+    return mean(g, x, list(range(2, x.rank)), True)
+
+
+@rule("GlobalMaxPool")
+def global_max_pool(g: GraphImporter, node: Node) -> Tensor:
+    """The largest element of each channel."""
+    x = node.tensor(0)
+    return g.reduce(x, list(range(2, x.rank)), "max", keepdims=True)
+
+
+@rule("GlobalLpPool")
+def global_lp_pool(g: GraphImporter, node: Node) -> Tensor:
+    """The p-norm of each channel."""
+    x, p = node.tensor(0), float(node.integer("p", 2))
+    sums = g.reduce(
+        x, list(range(2, x.rank)), "add", keepdims=True, function=lambda e: e.unary("abs").binary("pow", p)
+    )
+    return g.map(lambda e: e.binary("pow", 1.0 / p), sums)
+
+
+@rule("MaxUnpool")
+def max_unpool(g: GraphImporter, node: Node) -> Tensor:
+    """Elements put back where a pooling took them from; zeros elsewhere."""
+    x, places = node.tensor(0), node.tensor(1)
+    kernel = node.ints("kernel_shape") or []
+    rank = len(kernel)
+    strides, pads = node.ints("strides") or [1] * rank, node.ints("pads") or [0] * (2 * rank)
+    natural = [
+        dims.add(dims.mul(dims.add(d, -1), s), k, -pads[i], -pads[rank + i])
+        for i, (d, s, k) in enumerate(zip(x.shape[2:], strides, kernel, strict=True))
+    ]
+    shape: list[DimLike] = [*x.shape[:2], *natural]
+    if node.optional(2) is not None:
+        stated = g.stated_shape(node)
+        shape = list(stated) if node.tensor(2).content is None and stated else node.dim_list(2)
+    inner, count = dims.product(natural), dims.product(x.shape)
+    flat = g.reshape(places, (count,))
+    rows = g.reshape(flat, (count, 1))
+    target = g.full((dims.mul(inner, dims.product(x.shape[:2])),), 0, x.dtype)
+    put = g.tensor(g.builder.scatter(g.value(target), g.value(rows), g.value(g.reshape(x, (count,)))))
+    result = g.reshape(put, (*x.shape[:2], *natural))
+    wider = [dims.add(a, dims.mul(b, -1)) for a, b in zip(shape, result.shape, strict=True)]
+    return g.pad(result, [0] * result.rank, wider)

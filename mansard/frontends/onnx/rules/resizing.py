@@ -1,0 +1,263 @@
+"""Resize: tables of source indices and weights for each axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mansard import dims
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.errors import UnsupportedOpError
+from mansard.frontends.linalg import dimmath
+from mansard.frontends.onnx.emitter import axis_of
+from mansard.frontends.onnx.entries import Content, Tensor
+from mansard.frontends.onnx.expressions import Num, index
+from mansard.frontends.onnx.expressions import size as size_of
+from mansard.frontends.onnx.graph import GraphImporter
+from mansard.frontends.onnx.node import Node
+from mansard.frontends.onnx.table import rule
+from mansard.ir.types import Linear
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How one axis is resized."""
+
+    axis: int
+    extent: int
+    size: int
+    scale: float
+    roi: tuple[float, float] = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Taps:
+    """Source indices and weights, for each place of the result; places outside have no source."""
+
+    indices: Content
+    weights: Content
+    outside: Content | None = None
+
+
+def coordinates(node: Node, a: Axis) -> Content:
+    """The place in the source that each place of the result stands for."""
+    mode = node.text("coordinate_transformation_mode", "half_pixel")
+    if node.version < 11:
+        mode = "asymmetric"
+    y = np.arange(a.size, dtype=np.float64)
+    wide = a.scale * a.extent
+    if mode == "align_corners":
+        return np.zeros(a.size) if wide == 1 else y * (a.extent - 1) / (wide - 1)
+    if mode == "asymmetric":
+        return y / a.scale
+    if mode == "tf_crop_and_resize":
+        low, high = a.roi
+        if wide == 1:
+            x = np.full(a.size, (high - low) * (a.extent - 1) / 2)
+        else:
+            x = y * (high - low) * (a.extent - 1) / (wide - 1)
+        return np.asarray(x + low * (a.extent - 1))
+    half = (y + 0.5) / a.scale - 0.5
+    if mode == "pytorch_half_pixel" and wide == 1:
+        return np.full(a.size, -0.5)
+    if mode == "half_pixel_symmetric":
+        return np.asarray(a.extent / 2 * (1 - a.size / wide) + half)
+    return np.asarray(half)
+
+
+def _nearest(node: Node, x: Content) -> Content:
+    mode = node.text("nearest_mode", "round_prefer_floor") if node.version >= 11 else "floor"
+    if mode == "floor":
+        return np.floor(x)
+    if mode == "ceil":
+        return np.ceil(x)
+    return np.asarray(np.ceil(x - 0.5) if mode == "round_prefer_floor" else np.floor(x + 0.5))
+
+
+def _cubic(distance: Content, a: float) -> Content:
+    x = np.abs(distance)
+    near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+    far = a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
+
+
+def taps_of(node: Node, a: Axis) -> Taps:
+    """The table of an axis."""
+    x = coordinates(node, a)
+    mode = node.text("mode", "nearest")
+    crop = node.text("coordinate_transformation_mode") == "tf_crop_and_resize"
+    outside = (x < 0) | (x > a.extent - 1) if crop else None
+    outside = outside if outside is not None and outside.any() else None
+    if mode == "nearest":
+        places = np.clip(_nearest(node, x), 0, a.extent - 1).astype(np.int64)[:, None]
+        return Taps(places, np.ones(places.shape), outside)
+    reach = 1 if mode == "linear" else 2
+    squeeze = min(a.scale, 1.0) if node.integer("antialias") else 1.0
+    reach_wide = math.ceil(reach / squeeze)
+    first = np.floor(x).astype(np.int64) - reach_wide + 1
+    places = first[:, None] + np.arange(2 * reach_wide)
+    distance = (places - x[:, None]) * squeeze
+    if mode == "linear":
+        weights = np.clip(1 - np.abs(distance), 0, 1)
+    else:
+        weights = _cubic(distance, node.real("cubic_coeff_a", -0.75))
+    if node.integer("antialias"):
+        weights = weights / weights.sum(-1, keepdims=True)
+    if node.integer("exclude_outside"):
+        weights = np.where((places < 0) | (places >= a.extent), 0.0, weights)
+        total = weights.sum(-1, keepdims=True)
+        weights = weights / np.where(total == 0, 1.0, total)
+    return Taps(np.clip(places, 0, a.extent - 1), weights, outside)
+
+
+def apply(g: GraphImporter, x: Tensor, axis: int, taps: Taps, outside_value: float) -> Tensor:
+    """One axis resized."""
+    size, count = taps.indices.shape
+    single = count == 1
+    if single and taps.outside is None:
+        shortcut = _repeated(g, x, axis, taps.indices[:, 0])
+        if shortcut is not None:
+            return shortcut
+    shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
+    table = g.literal(taps.indices.astype(np.int64))
+    body = g.body(shape)
+    here = [index(body.space, i) for i in range(x.rank)]
+    dtype = x.dtype if x.dtype.is_float else DType.F32
+    total: Num | None = None
+    weights = g.literal(taps.weights.astype(np.float64).astype(dtype.numpy), dtype)
+    for tap in range(count):
+        place = g.read(body, table, [Linear.dim(axis), Linear((), tap)])
+        element = g.at(body, x, [*here[:axis], place, *here[axis + 1 :]])
+        if not single:
+            element = element.cast(dtype) * g.read(body, weights, [Linear.dim(axis), Linear((), tap)])
+        total = element if total is None else total + element
+    assert total is not None
+    if taps.outside is not None:
+        flags = g.literal(taps.outside.astype(np.bool_))
+        total = g.read(body, flags, [Linear.dim(axis)]).select(outside_value, total)
+    if total.dtype is not x.dtype:
+        total = total.unary("round").cast(x.dtype) if dtype is DType.F32 else total.cast(x.dtype)
+    return g.finish(body, total)
+
+
+def _repeated(g: GraphImporter, x: Tensor, axis: int, places: Content) -> Tensor | None:
+    """Each element as often as the next, or None where the table is another."""
+    extent = x.shape[axis]
+    if not isinstance(extent, int) or not extent or len(places) % extent:
+        return None
+    factor = len(places) // extent
+    if not np.array_equal(places, np.arange(len(places)) // factor):
+        return None
+    return repeated(g, x, axis, factor)
+
+
+def repeated(g: GraphImporter, x: Tensor, axis: int, factor: int) -> Tensor:
+    """Each element of an axis several times."""
+    unit = g.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
+    wide = g.expand(unit, (*x.shape[: axis + 1], factor, *x.shape[axis + 1 :]))
+    return g.reshape(wide, (*x.shape[:axis], dims.mul(x.shape[axis], factor), *x.shape[axis + 1 :]))
+
+
+@rule("Resize", "Upsample")
+def resize(g: GraphImporter, node: Node) -> Tensor:
+    """Axes resized one after another."""
+    x = node.tensor(0)
+    axes = [axis_of(a, x.rank) for a in node.ints("axes") or range(x.rank)]
+    scales, sizes = _factors(g, node, x, axes)
+    crop = node.text("coordinate_transformation_mode") == "tf_crop_and_resize"
+    roi = [float(r) for r in node.numbers(1).reshape(-1)] if crop else []
+    value = node.real("extrapolation_value", 0.0)
+    for i, axis in enumerate(axes):
+        window = (roi[i], roi[len(axes) + i]) if roi else (0.0, 1.0)
+        unchanged = scales[i] == 1 and sizes[i] == x.shape[axis] and window == (0.0, 1.0)
+        if unchanged:
+            continue
+        extent, size = x.shape[axis], sizes[i]
+        if not isinstance(extent, int) or not isinstance(size, int):
+            x = _symbolic(g, node, x, axis, scales[i])
+            continue
+        x = apply(g, x, axis, taps_of(node, Axis(axis, extent, size, scales[i], window)), value)
+    return x
+
+
+def _factors(
+    g: GraphImporter, node: Node, x: Tensor, axes: Sequence[int]
+) -> tuple[list[float], list[DimLike]]:
+    """The scale and the new size of each axis."""
+    extents = [x.shape[a] for a in axes]
+    by_size = node.version >= 11 and node.optional(3) is not None
+    if by_size and (node.optional(2) is None or node.tensor(2).shape[0] == 0 or node.version >= 13):
+        stated = g.stated_shape(node)
+        if node.tensor(3).content is None and stated is not None:
+            sizes: list[DimLike] = [stated[a] for a in axes]
+            if node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+                sizes = list(node.dim_list(3))
+        else:
+            sizes = node.dim_list(3)
+        return _by_sizes(node, extents, sizes)
+    if node.op == "Upsample" and node.version < 9:
+        given = [float(s) for s in node.attribute("scales")]
+    else:
+        operand = 1 if node.op == "Upsample" or node.version < 11 else 2
+        given = [float(s) for s in node.numbers(operand).reshape(-1)]
+    results: list[DimLike] = []
+    for scale, extent in zip(given, extents, strict=True):
+        if isinstance(extent, int):
+            results.append(math.floor(scale * extent))
+        elif float(scale).is_integer():
+            results.append(dims.mul(extent, int(scale)))
+        elif (1 / scale).is_integer():
+            results.append(dimmath.floordiv(extent, int(1 / scale)))
+        else:
+            raise node.fail(f"a dim of {extent} scaled by {scale}")
+    return given, results
+
+
+def _by_sizes(node: Node, extents: list[DimLike], sizes: list[DimLike]) -> tuple[list[float], list[DimLike]]:
+    scales: list[float] = []
+    for extent, size in zip(extents, sizes, strict=True):
+        if isinstance(extent, int) and isinstance(size, int):
+            scales.append(size / extent)
+        else:
+            exact = dims.exact_div(size, extent)
+            if exact is None or not isinstance(exact, int):
+                raise node.fail(f"a dim of {extent} resized to {size}")
+            scales.append(float(exact))
+    policy = node.text("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return scales, sizes
+    scale = min(scales) if policy == "not_larger" else max(scales)
+    return [scale] * len(scales), [int(scale * int(str(extent)) + 0.5) for extent in extents]
+
+
+def _symbolic(g: GraphImporter, node: Node, x: Tensor, axis: int, scale: float) -> Tensor:
+    """A symbolic axis: whole factors of nearest neighbours, and linear interpolation."""
+    mode = node.text("coordinate_transformation_mode", "half_pixel") if node.version >= 11 else "asymmetric"
+    kind = node.text("mode", "nearest")
+    whole = float(scale).is_integer()
+    same = mode in ("asymmetric", "half_pixel", "pytorch_half_pixel") and whole
+    rounded = node.text("nearest_mode", "round_prefer_floor") if node.version >= 11 else "floor"
+    if kind == "nearest" and same and (mode != "asymmetric" or rounded == "floor") and rounded != "ceil":
+        return repeated(g, x, axis, int(scale))
+    if (
+        kind != "linear"
+        or node.integer("antialias")
+        or mode not in ("asymmetric", "half_pixel", "pytorch_half_pixel")
+    ):
+        raise UnsupportedOpError(node.full_name, node.location, f"a symbolic dim, {kind} by {mode}")
+    extent = x.shape[axis]
+    size = dims.mul(extent, int(scale)) if whole else dimmath.floordiv(extent, round(1 / scale))
+    body = g.body((*x.shape[:axis], size, *x.shape[axis + 1 :]))
+    here = [index(body.space, i) for i in range(x.rank)]
+    shift = 0.0 if mode == "asymmetric" else 0.5
+    place = (here[axis].cast(DType.F32) + shift) * (1 / scale) - shift
+    low = place.floor()
+    rest = (place - low).cast(x.dtype)
+    last = size_of(body.space, dims.add(extent, -1))
+    first = low.cast(DType.I64)
+    a, b = (g.at(body, x, [*here[:axis], (first + k).max(0).min(last), *here[axis + 1 :]]) for k in (0, 1))
+    return g.finish(body, a * (1.0 - rest) + b * rest)

@@ -1,0 +1,203 @@
+"""Rules answer as ONNX's reference evaluator does, by the interpreter of the Graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+from onnx.reference import ReferenceEvaluator
+
+from mansard.errors import UnsupportedOpError
+from mansard.frontends.onnx.importer import import_onnx
+from mansard.frontends.onnx.node import ContentNeededError
+from mansard.ir.interpreter.graph import interpret
+
+RNG = np.random.default_rng(5)
+
+
+def model_of(text: str, opset: int = 21) -> onnx.ModelProto:
+    """A model of the text of its graph."""
+    return parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
+
+
+def floats(*shape: int) -> np.ndarray[Any, Any]:
+    """Normally distributed numbers."""
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def expect(text: str, *inputs: np.ndarray[Any, Any], opset: int = 21, **options: Any) -> None:
+    """Compare all results of the model's text."""
+    model = model_of(text, opset)
+    names = [value.name for value in model.graph.input]
+    expected = ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))
+    graph = import_onnx(model, **options)
+    taken = {
+        value.name: array for value, array in zip(graph.inputs, _kept(names, inputs, options), strict=True)
+    }
+    actual = interpret(graph, taken)
+    assert len(actual) == len(expected)
+    for a, b in zip(actual, expected, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def _kept(names: list[str], inputs: Any, options: dict[str, Any]) -> list[Any]:
+    fixed = options.get("constants", {})
+    return [array for name, array in zip(names, inputs, strict=True) if name not in fixed]
+
+
+CASES = {
+    "mod": (
+        "(int32[6] a, int32[6] b) => (int32[6] y) { y = Mod(a, b) }",
+        "ii",
+    ),
+    "logsumexp": (
+        "(float[3, 4] a) => (float[3, 1] y) { i = Constant<value_ints = [1]>() y = ReduceLogSumExp(a, i) }",
+        "f",
+    ),
+    "last extreme": (
+        "(float[3, 4] a) => (int64[3] y) { y = ArgMax<axis = 1, keepdims = 0, select_last_index = 1>(a) }",
+        "f",
+    ),
+    "running": (
+        "(float[3, 4] a) => (float[3, 4] y) "
+        "{ i = Constant<value_int = 1>() y = CumSum<reverse = 1, exclusive = 1>(a, i) }",
+        "f",
+    ),
+    "grouped": (
+        "(float[1, 4, 7] a, float[6, 2, 3] b) => (float[1, 6, 4] y) "
+        "{ y = Conv<group = 2, strides = [2], pads = [1, 1]>(a, b) }",
+        "ff",
+    ),
+    "transposed": (
+        "(float[1, 2, 4, 4] a, float[2, 3, 3, 3] b) => (float[1, 3, 9, 9] y) "
+        "{ y = ConvTranspose<strides = [2, 2]>(a, b) }",
+        "ff",
+    ),
+    "average": (
+        "(float[1, 2, 5, 5] a) => (float[1, 2, 3, 3] y) "
+        "{ y = AveragePool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(a) }",
+        "f",
+    ),
+    "indices": (
+        "(float[1, 2, 4, 4] a) => (float[1, 2, 2, 2] y, int64[1, 2, 2, 2] i) "
+        "{ y, i = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a) }",
+        "f",
+    ),
+    "cubic": (
+        "(float[1, 1, 4, 4] a) => (float[1, 1, 6, 6] y) "
+        '{ s = Constant<value_floats = [1.0, 1.0, 1.5, 1.5]>() y = Resize<mode = "cubic">(a, , '
+        "s) }",
+        "f",
+    ),
+    "reflected": (
+        "(float[3, 4] a) => (float[3, 8] y) "
+        '{ p = Constant<value_ints = [0, 2, 0, 2]>() y = Pad<mode = "reflect">(a, p) }',
+        "f",
+    ),
+    "layer": (
+        "(float[3, 4] a, float[4] b) => (float[3, 4] y) { y = LayerNormalization(a, b) }",
+        "ff",
+    ),
+    "quantised": (
+        "(float[3, 4] a) => (float[3, 4] y) "
+        "{ q, s, z = DynamicQuantizeLinear(a) y = DequantizeLinear(q, s, z) }",
+        "f",
+    ),
+    "gru": (
+        "(float[3, 2, 4] a, float[1, 9, 4] b, float[1, 9, 3] c) => "
+        "(float[3, 1, 2, 3] y, float[1, 2, 3] h) { y, h = GRU<hidden_size = 3>(a, b, c) }",
+        "fff",
+    ),
+    "sequence": (
+        "(float[5, 2] a) => (float[5, 2] y) "
+        "{ s = SplitToSequence<axis = 0>(a) y = ConcatFromSequence<axis = 0>(s) }",
+        "f",
+    ),
+    "einsum": (
+        "(float[2, 3, 4] a, float[2, 4, 5] b) => (float[2, 5, 3] y) "
+        '{ y = Einsum<equation = "...ij,...jk->...ki">(a, b) }',
+        "ff",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_agrees_with_the_reference(name: str) -> None:
+    text, kinds = CASES[name]
+    shapes = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in model_of(f"g {text}").graph.input]
+    inputs = [
+        floats(*shape) if kind == "f" else RNG.choice([-7, -3, 2, 5], shape).astype(np.int32)
+        for kind, shape in zip(kinds, shapes, strict=True)
+    ]
+    expect(f"g {text}", *inputs)
+
+
+def test_shapes_are_computed_with_symbolic_dims() -> None:
+    text = """
+    g (float[n, m, 4] x) => (float[a, b] y) {
+        shape = Shape(x)
+        first = Constant<value_ints = [0]>()
+        two = Constant<value_ints = [2]>()
+        n = Gather(shape, first)
+        half = Mul(n, two)
+        rest = Constant<value_ints = [-1]>()
+        wanted = Concat<axis = 0>(half, rest)
+        y = Reshape(x, wanted)
+    }
+    """
+    graph = import_onnx(model_of(text), dims={"m": 6})
+    assert str(graph.outputs[0].type) == "[2*n]x12xf32"
+    x = floats(3, 6, 4)
+    np.testing.assert_array_equal(interpret(graph, [x])[0], x.reshape(6, 12))
+
+
+def test_a_branch_and_a_loop() -> None:
+    expect(
+        """
+        g (float[3] x, bool flag) => (float[3] y) {
+            count = Constant<value_int = 4>()
+            go = Constant<value = bool {1}>()
+            z = Loop(count, go, x) <body = b (int64 i, bool c, float[3] s) => (bool d, float[3] t)
+                { d = Identity(c) k = Cast<to = 1>(i) t = Add(s, k) }>
+            y = If(flag) <then_branch = p () => (float[3] u) { u = Neg(z) },
+                          else_branch = q () => (float[3] v) { v = Identity(z) }>
+        }
+        """,
+        floats(3),
+        np.array(True),
+    )
+
+
+def test_an_input_that_decides_the_form_can_be_a_constant() -> None:
+    text = "g (float[3, 4] x, int64[k] axes) => (float[o] y) { y = ReduceSum<keepdims = 0>(x, axes) }"
+    with pytest.raises(ContentNeededError, match=r"constants=\{'axes': …\} fixes it") as caught:
+        import_onnx(model_of(text))
+    assert caught.value.inputs == ("axes",)
+    expect(text, floats(3, 4), np.array([1]), constants={"axes": [1]})
+
+
+def test_every_unsupported_op_is_named_with_its_node() -> None:
+    text = """
+    g (float[4] x) => (float[4] y) {
+        a = NonZero(x)
+        b = Cast<to = 1>(a)
+        c = Unique(b)
+        y = Add(x, x)
+    }
+    """
+    with pytest.raises(UnsupportedOpError) as caught:
+        import_onnx(model_of(text))
+    message = str(caught.value)
+    assert "onnx.NonZero" in message
+    assert "onnx.Unique at the node of 'c'" in message
+
+
+def test_the_standards_function_serves_where_there_is_no_rule() -> None:
+    expect(
+        "g (float[2, 3, 4] x) => (float[2, 3, 4] y) { y = MeanVarianceNormalization<axes = [0, 2]>(x) }",
+        floats(2, 3, 4),
+    )
