@@ -66,6 +66,8 @@ def delinearize(
     """
     if any(extent == 0 for extent in shape):
         return tuple(Linear() for _ in shape)
+    if backwards := {loop for loop, c in flat.terms if isinstance(c, int) and c < 0}:
+        return _delinearize_backwards(flat, backwards, extents, shape)
     steps = strides(shape)
     out = [Linear() for _ in shape]
     if flat.offset != 0:
@@ -84,6 +86,23 @@ def delinearize(
         if not _within(linear, extents, extent):
             return None
     return tuple(out)
+
+
+def _delinearize_backwards(
+    flat: Linear, backwards: set[int], extents: Sequence[DimLike], shape: Sequence[DimLike]
+) -> tuple[Linear, ...] | None:
+    """`delinearize` where some loops run backwards: as if they ran forwards from their last iterations."""
+    last = {loop: dims.add(extents[loop], -1) for loop in backwards}
+    terms = tuple((loop, dims.mul(c, -1) if loop in backwards else c) for loop, c in flat.terms)
+    offset = dims.add(flat.offset, *(dims.mul(c, last[loop]) for loop, c in flat.terms if loop in backwards))
+    forwards = delinearize(Linear(terms, offset), extents, shape)
+    if forwards is None:
+        return None
+    turned = [
+        Linear.dim(loop, -1, last[loop]) if loop in backwards else Linear.dim(loop)
+        for loop in range(len(extents))
+    ]
+    return tuple(place.compose(turned) for place in forwards)
 
 
 def _dim_of(

@@ -85,3 +85,12 @@ def test_loops_a_read_ignores_collapse():
 def test_an_index_that_runs_backwards_has_no_plain_form():
     # 3 - d0 over 3 values in a (2, 3) shape crosses rows: 1*3+0, 0*3+2, 0*3+1.
     assert delinearize(Linear.dim(0, -1, 3), (3,), (2, 3)) is None
+
+
+def test_an_index_that_runs_backwards_within_a_dim_has_a_plain_form():
+    # The other half of a vector: 1 - d0 halves of 4 elements, in rows of 8.
+    flat = Linear(((0, 8), (1, -4), (2, 1)), 4)
+    row, place = delinearize(flat, (3, 2, 4), (3, 8))
+    assert row == Linear.dim(0) and place == Linear(((1, -4), (2, 1)), 4)
+    # All of a dim, last element first.
+    assert delinearize(Linear(((0, 3), (1, -1)), 2), (2, 3), (2, 3)) == (Linear.dim(0), Linear.dim(1, -1, 2))

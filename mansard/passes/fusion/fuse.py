@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mansard import dims
 from mansard.analysis.attention import AttentionForm
+from mansard.analysis.linear import within
 from mansard.analysis.loops import linearize, refine
 from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch, DispatchGraph, is_contraction
@@ -29,11 +30,14 @@ from mansard.ir.region import Partition
 from mansard.ir.scalar import Gather, walk
 from mansard.ir.types import Linear
 from mansard.passes.fusion.attention import merge_attention
-from mansard.passes.fusion.groups import MAX_BINDINGS, MAX_OPS, Group, Groups
+from mansard.passes.fusion.groups import MAX_BINDINGS, MAX_OPS, Group, Groups, map_cost
 from mansard.passes.fusion.outputs import materialise_outputs
 from mansard.passes.fusion.products import join_products
 from mansard.passes.fusion.prologues import pull_prologues, push_squares
 from mansard.passes.fusion.scatters import join_scatters, separate_scatters
+
+MAX_AGAIN = 16
+"""The most arithmetic of a map that is computed again for another element of its row."""
 
 
 def fuse(
@@ -185,12 +189,28 @@ class _Fusion(Groups):
             if self.group_of.get(base) is not group:
                 continue
             wanted = split if self.level[base] == "point" else whole
-            if flat_read(op, i) != flat_identity(op.extents, wanted):
+            if flat_read(op, i) == flat_identity(op.extents, wanted):
+                continue
+            if not self._reads_row(op, i, group, split):
                 return False
         return not any(
             isinstance(n, Gather) and self.group_of.get(self.base(op.inputs[n.operand])) is group
             for n in walk(op.body)
         )
+
+    def _reads_row(self, op: Generic, operand: int, group: Group, split: int) -> bool:
+        """Whether a map reads another element of its row that a cheap map of the group computes, which is
+        then computed again: the other half of a vector, for a rotary embedding."""
+        base = self.base(op.inputs[operand])
+        source, reads = self.producers[base], flat_read(op, operand)
+        if op.combiner is not None or self.level[base] != "inner" or reads is None:
+            return False
+        if not isinstance(source, Generic) or source.combiner is not None or map_cost(source) > MAX_AGAIN:
+            return False
+        point = Linear(tuple(t for t in reads.terms if t[0] < split))
+        rest = Linear(tuple(t for t in reads.terms if t[0] >= split), reads.offset)
+        rows = tuple((d, dims.mul(c, group.inner)) for d, c in flat_identity(op.extents[:split], split).terms)
+        return point.terms == rows and within(rest, op.extents, group.inner)
 
     # Result ---------------------------------------------------------------------------------
     def _dispatches(self) -> Iterable[Dispatch]:

@@ -37,6 +37,7 @@ from mansard.ir.scalar import Arg, Gather, Index, walk
 from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
 from mansard.passes.canonical.copies import read_through_copies
 from mansard.passes.canonical.dce import eliminate_dead
+from mansard.passes.fusion.scatters import updates_state
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def fuse_horizontally(graph: Graph) -> Graph:
         if merged is graph:
             return graph
         result = eliminate_dead(read_through_copies(merged))
-        stored = {v for op in result.ops if is_copy(op) for v in op.outputs}
+        stored = {v for op in result.ops if is_copy(op) and not _is_scattered(result, op) for v in op.outputs}
         failed = {first for part, first in merger.parts.items() if part in stored}
         if not failed:
             return result
@@ -234,6 +235,16 @@ class _Merger:
         joined = Value(fresh_name(self.taken, values[0].name), TensorType(tuple(shape), values[0].type.dtype))
         self.constants[joined] = _concatenated([(v, self.constants.pop(v)) for v in values], axis)
         return joined
+
+
+def _is_scattered(graph: Graph, copy: Op) -> bool:
+    """Whether only a scatter reads a copy that writes rows into a state: its kernel makes it."""
+    users, value = graph.users(), copy.outputs[0]
+    while len(readers := users.get(value, [])) == 1 and value not in graph.live_outs():
+        if not isinstance(readers[0], Reshape):
+            return updates_state(graph, readers[0]) and value is readers[0].inputs[2]
+        value = readers[0].output
+    return False
 
 
 def _concatenated(sources: Sequence[tuple[Value, Constant]], axis: int) -> Constant:

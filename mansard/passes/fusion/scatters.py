@@ -40,7 +40,7 @@ def updates_state(graph: Graph, op: Op) -> bool:
     state = next((s for s in graph.states if s.before is op.inputs[0]), None)
     if state is None or state.after is not op.output or any(guarded_asserts(graph)):
         return False
-    return graph.users()[state.before] == [op] and state.before not in op.inputs[1:]
+    return graph.users().get(state.before) == [op] and state.before not in op.inputs[1:]
 
 
 def separate_scatters(graph: Graph) -> Graph:

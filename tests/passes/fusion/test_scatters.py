@@ -59,3 +59,17 @@ def test_layers_share_no_stored_mask_or_indices():
     graph = _lowered(dataclasses.replace(SHAPE, layers=2), 1)
     stored = [v.type.dtype for d in graph.dispatches for v in d.outputs]
     assert stored.count(DType.BOOL) == 0 and stored.count(DType.I64) == 1  # the next position
+
+
+def test_a_layer_of_one_row_is_nine_dispatches_on_a_gpu():
+    one, two = (
+        len(_lowered(dataclasses.replace(SHAPE, layers=n, capacity=1024), 1).dispatches) for n in (1, 2)
+    )
+    assert (
+        two - one == 9
+    )  # products of q, k, v; rotations; two writes; attention, its merge; o; gate and up; down
+
+
+def test_heads_are_normed_and_turned_in_one_dispatch():
+    turned = [d for d in _lowered(SHAPE, 1).dispatches if any(v.name.startswith("cos") for v in d.inputs)]
+    assert len(turned) == 2 and all("reduce_add" in d.summary for d in turned)
