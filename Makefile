@@ -51,7 +51,7 @@ layout: $(STAMP)
 	$(BIN)/python tools/check_layout.py
 
 pytest: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadscope --durations=15 $(PYTEST_ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope --durations=15 $(PYTEST_ARGS)
 
 stress: $(STAMP) vulkan-packages ## ten thousand requests over three devices that fail and hang at random
 	MANSARD_STRESS_REQUESTS=10000 $(BIN)/python -m pytest tests/devices/test_request_stress.py $(PYTEST_ARGS)

@@ -67,6 +67,12 @@ def _erf_weight(x: mpf) -> mpf:
     return (u / mp.expm1(u) if u else mpf(1)) / _hazard(x)
 
 
+def _scaled_erfc(t: mpf) -> mpf:
+    """Smooth in ``t = 2/(2 + x)``, as in Press et al., "Numerical Recipes", 3rd edition, 6.2.2."""
+    x = 2 / t - 2
+    return mp.erfc(x) * mp.exp(x * x) / t
+
+
 def _ratio(x: mpf, limit: mpf, value: Real) -> mpf:
     """``value(x)``, or its limit where the formula is 0/0."""
     return limit if abs(x) < mpf(10) ** -9 else value(x)
@@ -121,6 +127,14 @@ KERNELS = (
         lambda x: x,
         _erf_weight,
         {"f64": (0.0, 5.9375)},
+    ),
+    Kernel(
+        "ERFC",
+        "erfc(x) = t*exp(-x*x)*P(t - 1/2), t = 2/(2 + x), for 0.46 <= x <= 10.2 (f32) and <= 27.5 (f64)",
+        _scaled_erfc,
+        lambda t: t - mpf(1) / 2,
+        lambda t: 1 / _scaled_erfc(t),
+        {"f32": (0.1638, 0.8131), "f64": (0.0677, 0.8131)},
     ),
     Kernel(
         "SIN",

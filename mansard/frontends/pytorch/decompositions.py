@@ -34,7 +34,6 @@ def decomposition_table() -> dict[Any, Rule]:
             aten.var.correction: _var,
             aten.var_mean.correction: _var_mean,
             aten.gelu.default: _gelu,
-            aten.erfc.default: lambda x: 1 - torch.erf(x),
             aten._cdist_forward.default: _cdist,
             aten.constant_pad_nd.default: _constant_pad,
         }

@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 
+from mansard.codegen.math.coefficients import ERFC
+from mansard.dtypes import DType
+
 Rule = Callable[..., Any]
 
 
@@ -45,6 +48,7 @@ def elementwise_rules() -> dict[Any, Rule]:
         aten.signbit.default: _signbit,
         aten.copysign.Tensor: lambda a, b: torch.where(_signbit(b), -a.abs(), a.abs()),
         aten.hypot.default: _hypot,
+        aten.erfc.default: _erfc,
         aten.logaddexp.default: _log_add_exp,
         aten.logaddexp2.default: _log_add_exp2,
         aten.fmod.Tensor: _fmod,
@@ -233,3 +237,25 @@ def _div(x: torch.Tensor, y: Any, *, rounding_mode: str | None = None) -> Any:
     below = torch.where(quotient - below > 0.5, below + 1, below)
     below = torch.where(quotient == 0, x / y * 0, below)  # a zero of the quotient's sign
     return torch.where(y == 0, x / y, below)
+
+
+def _erfc(x: torch.Tensor) -> torch.Tensor:
+    """``1 - erf(x)`` up to 1/2, then ``exp(-x*x) * t * P(t - 1/2)`` with ``t = 2/(2 + x)``, which keeps the
+    digits of small results (`mansard.codegen.math.coefficients.ERFC`).
+
+    The square is taken of a rounded argument, exactly: ``x*x = h*h + (x - h)*(x + h)``.
+    """
+    wide = x if _is_float(x) and x.dtype in (torch.float32, torch.float64) else x.float()
+    double = wide.dtype is torch.float64
+    largest, steps = (28.0, 2.0**20) if double else (11.0, 2.0**7)
+    magnitude = wide.abs().clamp(max=largest)  # 0 beyond
+    rounded = torch.floor(magnitude * steps) / steps
+    t = 2 / (2 + magnitude)
+    series: Any = 0.0
+    for coefficient in reversed(ERFC[DType.F64 if double else DType.F32]):
+        series = series * (t - 0.5) + coefficient
+    rest = torch.exp((rounded - magnitude) * (magnitude + rounded))
+    tail = torch.exp(-rounded * rounded) * (rest * t * series)
+    return torch.where(magnitude < 0.5, 1 - torch.erf(wide), torch.where(wide < 0, 2 - tail, tail)).to(
+        x.dtype if x.is_floating_point() else wide.dtype
+    )
