@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mansard.compiler.dumps import Dump
 from mansard.hal.device import HOST_DEVICE
+from mansard.passes.products.quantisation import Quantisation
 from mansard.placement import PlacementOptions
 
 Progress = Callable[[str, int, int], None]
@@ -27,6 +28,8 @@ class CompileOptions:
     precision: str = "f32"
     """How products with constant weights compute: as the model says, or bf16
     (`mansard.passes.products.demote`)."""
+    quantisation: Quantisation | None = None
+    """How the weights of products are stored (`mansard.passes.products.weight_only`); None: as they are."""
     check_indices: bool = True
     """Whether calls check that indices are in range (`mansard.passes.canonical.settle_asserts`)."""
     cache: bool = True

@@ -29,6 +29,7 @@ def target_pipeline(targets: Sequence[CompileTarget], options: CompileOptions) -
     return pipeline(
         PipelineSettings(
             precision=check_precision(options.precision),
+            quantisation=options.quantisation,
             check_indices=options.check_indices,
             gpu=bool(gpus),
             attention_workgroups=_attention_workgroups(gpus) if only_gpus else None,

@@ -46,7 +46,9 @@ from mansard.passes.pass_manager import Fixpoint, PassStep, Step, with_unique_na
 from mansard.passes.products.demote import demote_products
 from mansard.passes.products.fold_scales import fold_scales
 from mansard.passes.products.integer_products import demote_integers
+from mansard.passes.products.quantisation import Quantisation
 from mansard.passes.products.quantised_products import quantised_products
+from mansard.passes.products.weight_only import quantise_weights
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class PipelineSettings:
     """What the pipeline depends on beside the model. The defaults are those of a CPU."""
 
     precision: str = "f32"
+    quantisation: Quantisation | None = None
+    """How the weights of products are stored, if not as the model has them."""
     gpu: bool = False
     """Whether a GPU is among the targets asked for."""
     attention_workgroups: int | None = None
@@ -148,6 +152,11 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         # -- Layout --------------------------------------------------------------------------------
         # CPUs and GPUs both want images channels-last, so the layout is one for all devices.
         PassStep(channels_last),
+        # Before horizontal fusion, which knows each weight by its name no more. Products of one value then still
+        # share what that is rounded to.
+        PassStep(
+            partial(quantise_weights, quantisation=s.quantisation, bf16=bf16), when=s.quantisation is not None
+        ),
         # Before lay_out_weights, because the weights of merged products are laid out as one.
         PassStep(fuse_horizontally),
         # After horizontal fusion, so that an input shared by several products is rounded once.

@@ -147,6 +147,12 @@ class KernelBuilder:
         self._unpacked[result.id] = (words, dtype, first)
         return result
 
+    def nibbles(self, packed: KValue, dtype: DType, *, signed: bool) -> KValue:
+        """The two 4-bit integers of every byte of a u8 vector as ``dtype`` (i8, u8, bf16, f32), the one in a
+        byte's low half first (CPU only)."""
+        type_ = KType(dtype, 2 * packed.type.lanes)
+        return self.inst("nibbles", (packed,), type_, signed=signed)
+
     def store(self, memory: Memory, index: KValue, value: KValue, *, aligned: bool = False) -> None:
         """Store all lanes of ``value`` to consecutive elements, or to those of a vector index.
 

@@ -52,6 +52,8 @@ extract            [vector]; attrs lane
 insert             [vector, scalar]; attrs lane
 shuffle            [a, b]; attrs lanes: for each lane of the result, a lane of a followed by b
 iota               0, 1, 2 … as int lanes
+nibbles            [u8 vector] to i8, u8, bf16, f32; attrs signed: the two 4-bit integers of each byte, its
+                   low half first; CPU only
 reduce             [vector]; attrs combiner: add mul min max and or; any association
 subgroup_reduce    [scalar]; attrs combiner; over the active invocations of the subgroup; attrs loses_nan
                    says that min and max may ignore NaN

@@ -173,6 +173,15 @@ def _unpack(v: InstCheck, inst: Inst) -> None:
     v.require(isinstance(first, int) and 0 <= first <= held - type_.lanes, "the words hold no such numbers")
 
 
+def _nibbles(v: InstCheck, inst: Inst) -> None:
+    bytes_, type_ = inst.args[0].type, v.result(inst)
+    v.require(bytes_.dtype is DType.U8 and bytes_.lanes > 1, "the operand is no vector of u8")
+    types = (DType.I8, DType.U8, DType.BF16, DType.F32)
+    v.require(type_.dtype in types, f"the result is not one of {types}")
+    v.require(isinstance(inst.attrs.get("signed"), bool), "signed is not a bool")
+    v.require(type_.lanes == 2 * bytes_.lanes, "lanes do not match")
+
+
 def _prefetch(v: InstCheck, inst: Inst) -> None:
     v.memory(inst)
     v.require(is_scalar_int(inst.args[0].type), "the index is not a scalar i32 or i64")
@@ -287,6 +296,7 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "local_id": (0, True, _axis),
     "load_words": (1, True, _load_words),
     "unpack": (1, True, _unpack),
+    "nibbles": (1, True, _nibbles),
     "load": (1, True, _load),
     "store": (2, False, _store),
     "select": (3, True, _select),

@@ -112,6 +112,8 @@ def _cast_narrow(f: FunctionEmitter, arg: KValue, target: KType) -> str:
         return f.temp(f"bitcast {half} {rounded} to {text.type_name(target)}")
     if f.target.has_bf16_conversion and (source, target.dtype) == (DType.F32, DType.BF16):
         return _to_bf16(f, arg, target)
+    if source.bits <= 8 and source.is_int and target.dtype is DType.BF16:
+        return byte_to_bf16(f, f.typed(arg), target, source.is_signed)
     builder = f.expansion()
     direct = source in (DType.F32, DType.F64) or target.dtype is DType.F32
     if source.is_float and target.dtype.is_float and direct:
@@ -119,6 +121,16 @@ def _cast_narrow(f: FunctionEmitter, arg: KValue, target: KType) -> str:
     # Through f32, which holds every f16, bf16 and f8.
     middle = builder.cast(arg, DType.F32)
     return f.inline(builder, builder.cast(middle, target.dtype))
+
+
+def byte_to_bf16(f: FunctionEmitter, typed: str, target: KType, signed: bool) -> str:
+    """8-bit integers as the upper half of f32, which is exact: a bf16 has eight bits."""
+    lanes = target.lanes
+    single, words = text.vector_of("float", lanes), text.vector_of("i32", lanes)
+    number = f.temp(f"{'sitofp' if signed else 'uitofp'} {typed} to {single}")
+    bits = f.temp(f"bitcast {single} {number} to {words}")
+    upper = f.temp(f"lshr {words} {bits}, {text.splat_literal('16', 'i32', lanes)}")
+    return f.temp(f"trunc {words} {upper} to {text.type_name(target)}")
 
 
 def _to_bf16(f: FunctionEmitter, arg: KValue, target: KType) -> str:

@@ -10,6 +10,7 @@ from mansard.codegen.llvm import text
 from mansard.codegen.llvm.casts import emit_cast
 from mansard.codegen.llvm.dots import emit_dot
 from mansard.codegen.llvm.function import FunctionEmitter
+from mansard.codegen.llvm.nibbles import emit_nibbles
 from mansard.codegen.llvm.memory import emit_atomic, emit_load, emit_prefetch, emit_store
 from mansard.codegen.math import rounding
 from mansard.dtypes import DType
@@ -324,6 +325,7 @@ _RULES: dict[str, _Rule] = {
     "extract": _extract,
     "insert": _insert,
     "shuffle": _shuffle,
+    "nibbles": emit_nibbles,
     "iota": _iota,
     "reduce": _reduce,
     **dict.fromkeys(("subgroup_reduce", "subgroup_scan"), _identity),

@@ -48,9 +48,8 @@ def schedule(
 def refuses(dispatch: Dispatch, target: KernelTarget) -> str | None:
     """Why there is no schedule for a dispatch on a target; None where there is one."""
     packed = sorted(d.value for d in element_types(dispatch) if d.bits < 8)
-    if packed and not (target.is_gpu and only_reads_packed(dispatch)):
-        what = "no kernels that compute with or store" if target.is_gpu else "no CPU kernels for"
-        return f"{what} packed element type {', '.join(packed)}"
+    if packed and not only_reads_packed(dispatch):
+        return f"no kernels that compute with or store packed element type {', '.join(packed)}"
     form = attention_form(dispatch)
     fused_products = form is None and parts_of(dispatch) is not None
     if fused_products and not takes_products(dispatch, target):

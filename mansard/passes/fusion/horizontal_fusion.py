@@ -105,26 +105,29 @@ class _Merger:
         """A key that is equal for products that can be merged; None for ops that cannot be merged."""
         if not isinstance(op, Generic) or not is_contraction(op) or not op.rank:
             return None
-        weights = [i for i, v in enumerate(op.inputs) if v in self.graph.constants]
-        if len(weights) != 1 or not isinstance(op.extents[op.rank - 1], int):
+        if not isinstance(op.extents[op.rank - 1], int):
             return None
-        (weight,) = weights
-        others = [(v, m) for i, (v, m) in enumerate(zip(op.inputs, op.maps, strict=True)) if i != weight]
-        if not self._is_mergeable(op, weight) or any(
-            m is None or _depends_on(m, op.rank - 1) for _, m in others
-        ):
+        # A weight may be several constants: codes with their scales.
+        weights = [
+            i
+            for i, (v, m) in enumerate(zip(op.inputs, op.maps, strict=True))
+            if v in self.graph.constants and m is not None and _depends_on(m, op.rank - 1)
+        ]
+        others = [(v, m) for i, (v, m) in enumerate(zip(op.inputs, op.maps, strict=True)) if i not in weights]
+        if not weights or not all(self._is_mergeable(op, weight) for weight in weights):
+            return None
+        if any(m is None or _depends_on(m, op.rank - 1) for _, m in others):
             return None
         extents = tuple(e for d, e in enumerate(op.extents) if d != op.rank - 1)
-        values = tuple(v for v, _ in others)
         return (
             op.output.type.dtype,
             op.rank,
-            weight,
-            values,
+            tuple(weights),
+            tuple(v for v, _ in others),
             op.maps,
             extents,
             op.body,
-            _type_without_columns(op, weight),
+            tuple(_type_without_columns(op, weight) for weight in weights),
         )
 
     def _is_mergeable(self, op: Generic, operand: int) -> bool:

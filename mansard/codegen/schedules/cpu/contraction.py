@@ -18,7 +18,7 @@ from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape, analyse, fit_tile
-from mansard.codegen.schedules.cpu import dot, gemm, gemm_dot, gemm_runtime_packed
+from mansard.codegen.schedules.cpu import dot, gemm, gemm_dot, gemm_quantised, gemm_runtime_packed
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
@@ -50,6 +50,9 @@ _TILE_SIZES = (1, 2, 3, 4, 6, 8, 12, 14)
 def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
     """Register tiles to try: ``rows`` and ``columns`` of `OuterTile`, the default first."""
     (root,) = (r for r in nest.roots if r.reduces)
+    quantised = gemm_quantised.find(nest, root, target)
+    if quantised is not None:
+        return gemm_quantised.candidates(nest, quantised, target)
     shape = analyse(nest, root)
     if shape.form == "dot":
         return [Parameters()]
@@ -81,6 +84,9 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
     """One task computes one register tile (all of its reduced dims); ``parameters`` as in `candidates`."""
     (root,) = (r for r in nest.roots if r.reduces)
+    quantised = gemm_quantised.find(nest, root, target)
+    if quantised is not None:
+        return gemm_quantised.schedule(nest, target, name, quantised, parameters)
     shape = analyse(nest, root)
     if shape.form == "dot":
         return dot.schedule(nest, target, name)

@@ -29,23 +29,30 @@ def find_weights(
     """The one packable constant that is indexed by ``column`` and every reduced loop, and by no other. None
     if there is no such constant, if it is read more than once, or if loops or strides are not static.
     """
-    reads = [read for r in nest.roots for read in nest.reads(r)]
     for value in sorted(nest.dispatch.packable, key=nest.dispatch.inputs.index):
-        mine = [read.address for read in reads if read.value is value]
-        if len(mine) != 1 or mine[0] is None or mine[0].offset != 0:
-            continue
-        steps = {d: c for d, c in mine[0].terms if not dims.is_one(nest.extents[d])}
-        loops = [_loop(nest, g, steps) for g in (*reduced, column)]
-        loop_dims = {d for g in (*reduced, column) for d in g}
-        if not set(steps) <= loop_dims or any(loop is None or loop[1] == 0 for loop in loops):
-            continue
-        *inner, outer = [loop for loop in loops if loop is not None]
-        size = value.type.elements
-        # The panels must cover the constant: other elements would be lost.
-        if math.prod(extent for extent, _ in (*inner, outer)) == size and _covers([*inner, outer]):
-            position = nest.dispatch.inputs.index(value)
-            return Weights(value, position, Panels(outer, tuple(inner), width, group))
+        panels = panels_of(nest, value, column, reduced, width, group)
+        if panels is not None:
+            return Weights(value, nest.dispatch.inputs.index(value), panels)
     return None
+
+
+def panels_of(
+    nest: Nest, value: Value, column: Group, reduced: Sequence[Group], width: int, group: int = 1
+) -> Panels | None:
+    """The panels of a constant that is indexed by ``column`` and every reduced loop given, and by no other.
+    None as for `find_weights`."""
+    reads = [read.address for r in nest.roots for read in nest.reads(r) if read.value is value]
+    if value not in nest.dispatch.packable or len(reads) != 1 or reads[0] is None or reads[0].offset != 0:
+        return None
+    steps = {d: c for d, c in reads[0].terms if not dims.is_one(nest.extents[d])}
+    loops = [_loop(nest, g, steps) for g in (*reduced, column)]
+    loop_dims = {d for g in (*reduced, column) for d in g}
+    if not set(steps) <= loop_dims or any(loop is None or loop[1] == 0 for loop in loops):
+        return None
+    *inner, outer = [loop for loop in loops if loop is not None]
+    # The panels must cover the constant: other elements would be lost.
+    whole = math.prod(extent for extent, _ in (*inner, outer)) == value.type.elements
+    return Panels(outer, tuple(inner), width, group) if whole and _covers([*inner, outer]) else None
 
 
 def _loop(nest: Nest, group: Group, steps: dict[int, DimLike]) -> tuple[int, int] | None:

@@ -1,0 +1,169 @@
+"""Matching of products with weights of small integers (`mansard.ir.quantised_weight`).
+
+The summed body is ``x * ((codes - zero) * scale - minimum) * scale ...`` in f32, where all but x and the codes
+are the same along the innermost reduced loop. A kernel then sums ``x * codes`` over that loop, in integers if x
+is one too, and applies the rest once for each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common.contraction import Group
+from mansard.codegen.schedules.common.dot_products import DotFactor
+from mansard.dtypes import DType
+from mansard.ir.quantised_weight import CODES
+from mansard.ir.scalar import Apply, Arg, Cast, Scalar
+from mansard.ir.types import Linear
+
+F32 = DType.F32
+
+
+@dataclass(frozen=True)
+class DequantisedProduct:
+    """A sum over groups of ``outer * (inner * (sum of x * codes - zero * sum of x) - minimum * sum of x)``.
+
+    ``outer``, ``zero``, ``inner`` and ``minimum`` are f32 expressions over operands that the innermost reduced
+    loop does not index; factors are in lists, of which the product is meant.
+    """
+
+    x: Scalar
+    stored: DotFactor | None
+    """The buffer behind x, if it is read as it is stored."""
+    codes: DotFactor
+    zero: Scalar | None
+    inner: tuple[Scalar, ...]
+    minimum: Scalar | None
+    outer: tuple[Scalar, ...]
+    column: Group
+    row: Group | None
+    rest: tuple[Group, ...]
+    reduced: tuple[Group, ...]
+
+    @property
+    def sums(self) -> bool:
+        """Whether the sums of x over each group are needed."""
+        return self.zero is not None or self.minimum is not None
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is applied to the groups' sums."""
+        return not self.sums and not self.inner and not self.outer
+
+
+def dequantised_product(nest: Nest, root: Root) -> DequantisedProduct | None:
+    """The parts of a reduction of this form, or None."""
+    body = root.op.body
+    if root.op.combiner != "add" or body.dtype is not F32 or not root.inner:
+        return None
+    return _Match(nest, root).product(body)
+
+
+@dataclass(frozen=True)
+class _Core:
+    """``(node - zero) * inner - minimum``."""
+
+    node: Scalar
+    zero: Scalar | None = None
+    inner: tuple[Scalar, ...] = ()
+    minimum: Scalar | None = None
+
+
+class _Match:
+    def __init__(self, nest: Nest, root: Root) -> None:
+        self.nest, self.root = nest, root
+        self.reduced = nest.collapsed(root.inner, nest.positions(root))
+
+    def product(self, body: Scalar) -> DequantisedProduct | None:
+        if not self.reduced:
+            return None
+        factors = _factors(body)
+        varying = [f for f in factors if self._varies(f)]
+        cores = [self._core(f) for f in varying]
+        if len(cores) != 2 or None in cores:
+            return None
+        outer = tuple(f for f in factors if f not in varying)
+        for x, weight in (cores, cores[::-1]):
+            assert x is not None and weight is not None
+            codes = self._stored(weight.node)
+            if x.zero or x.inner or x.minimum or codes is None or codes.value.type.dtype not in CODES:
+                continue
+            matched = self._with_loops(x.node, weight, codes, outer)
+            if matched is not None:
+                return matched
+        return None
+
+    def _with_loops(
+        self, x: Scalar, weight: _Core, codes: DotFactor, outer: tuple[Scalar, ...]
+    ) -> DequantisedProduct | None:
+        nest = self.nest
+        groups = nest.collapsed(
+            range(nest.domain), [p for r in nest.roots for p in nest.positions(r)]
+        )
+        reads, uses = nest.part_reads(self.root, x)
+        used = {loop for at in (*(r.address for r in reads), *uses) if at is not None for loop, _ in at.terms}
+        indexed = dict(codes.address.terms)
+        store = dict(nest.store_address(next(r for r in nest.roots if r.stores)).terms)
+        columns = [g for g in groups if g[-1] in indexed]
+        if not columns or any(g[-1] in used for g in columns) or store.get(columns[-1][-1]) != 1:
+            return None
+        rows = sorted((g for g in groups if g not in columns), key=lambda g: -_count(nest, g))
+        rest = (*columns[:-1], *rows[1:])
+        return DequantisedProduct(
+            x, self._stored(x), codes, weight.zero, weight.inner, weight.minimum, outer,
+            columns[-1], rows[0] if rows else None, rest, tuple(self.reduced),
+        )  # fmt: skip
+
+    def _core(self, node: Scalar) -> _Core | None:
+        """A varying factor taken apart."""
+        if isinstance(node, Apply) and node.op in ("sub",) and not self._varies(node.args[1]):
+            main, other = node.args
+            factors = _factors(main)
+            varying = [f for f in factors if self._varies(f)]
+            if len(varying) != 1:
+                return None
+            core = self._core(varying[0])
+            scales = tuple(f for f in factors if f not in varying)
+            if core is None or core.inner or core.minimum:
+                return None
+            if not scales and core.zero is None:
+                return _Core(core.node, other)
+            return _Core(core.node, core.zero, scales, other)
+        return _Core(node)
+
+    def _varies(self, node: Scalar) -> bool:
+        """Whether a node depends on the innermost reduced loop."""
+        reads, uses = self.nest.part_reads(self.root, node)
+        loop = self.reduced[-1][-1]
+        places: Sequence[Linear | None] = [*(r.address for r in reads), *uses]
+        return any(at is None or loop in dict(at.terms) for at in places)
+
+    def _stored(self, node: Scalar) -> DotFactor | None:
+        """The buffer and address of ``f32(arg)``, contiguous along the innermost loop."""
+        arg = node.arg if isinstance(node, Cast) and node.dtype is F32 else node
+        if not isinstance(arg, Arg):
+            return None
+        op, index_map = self.root.op, self.root.op.maps[arg.index]
+        if index_map is None or index_map.fill is not None:
+            return None
+        value, where = self.nest.locate(
+            op.inputs[arg.index], self.nest.operand_index(op, arg.index, self.root.index)
+        )
+        if not isinstance(where, Linear) or value.type.dtype is not arg.dtype:
+            return None
+        contiguous = dict(where.terms).get(self.reduced[-1][-1]) == 1
+        return DotFactor(value, where) if contiguous else None
+
+
+def _factors(node: Scalar) -> list[Scalar]:
+    if isinstance(node, Apply) and node.op == "mul" and node.dtype is F32:
+        return [factor for arg in node.args for factor in _factors(arg)]
+    return [node]
+
+
+def _count(nest: Nest, group: Group) -> int:
+    from mansard.codegen.schedules.common.base import estimate
+
+    return estimate(nest.total(group))

@@ -1,0 +1,335 @@
+"""CPU schedule of products with weights of 4- and 8-bit integers in groups (`mansard.ir.quantised_weight`).
+
+As `mansard.codegen.schedules.cpu.gemm`, with panels of codes, which are unpacked in registers, and panels of
+the groups' scales. Within a group x and codes are multiplied and added without the scales:
+
+    for group of K:
+        sums = 0
+        for k in group: sums[r][c] += x[row + r, k] . panel[c][k]        codes as integers or floats
+        accumulators[r][c] += (sums[r][c] - zero[c] * sum of x[row + r]) * scale[c]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.parameters import Parameters
+from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.common.contraction import Group, Shape
+from mansard.codegen.schedules.common.dequantised import DequantisedProduct, dequantised_product
+from mansard.codegen.schedules.cpu.gemm import Ahead, Gemm
+from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile
+from mansard.codegen.schedules.cpu.packed_weights import Weights, panels_of
+from mansard.codegen.schedules.cpu.small_integers import Multiplication, step_of
+from mansard.dtypes import DType
+from mansard.ir.scalar import Scalar
+from mansard.ir.types import Value
+
+F32 = DType.F32
+UNROLLED = 16
+"""Steps of a group that are emitted one after another; more are a loop."""
+PREFETCH_BYTES = 2048
+"""How far ahead of itself each stream of codes is fetched."""
+LINE = 64
+MAX_ROWS, MAX_COLUMNS = 12, 4
+FITTING = 18
+"""Cells of a register tile up to which few registers are spilled."""
+WORKGROUP_CYCLES = 2000
+"""The minimum work of a workgroup, whose start costs some 50 cycles."""
+UNPACK_CYCLES = {(4, 8): 0.5, (4, 4): 2.0, (2, 8): 2.25, (2, 4): 1.5, (1, 8): 1.5, (1, 4): 1.75}
+"""Cycles to unpack one vector of codes, by elements of K in it and bits of a code."""
+_Sums = list[KValue]
+
+
+@dataclass(frozen=True)
+class PackedFactor:
+    """A packed constant with one number for each group, and the reduced loops that index it."""
+
+    weights: Weights
+    loops: tuple[Group, ...]
+
+
+@dataclass(frozen=True)
+class QuantisedWeights:
+    """A product that this schedule takes, with the layouts of its constants."""
+
+    product: DequantisedProduct
+    step: int
+    """Reduced positions of one multiplication: the group of the panels."""
+    weights: Weights
+    factors: dict[Value, PackedFactor]
+    """The packed scales, zeros and minimums."""
+
+    @property
+    def shape(self) -> Shape:
+        """The loops, as the other schedules of products have them."""
+        p = self.product
+        return Shape("outer", p.column, p.row, list(p.rest), list(p.reduced))
+
+
+def find(nest: Nest, root: Root, target: KernelTarget) -> QuantisedWeights | None:
+    """The weights of a product of this form if they may be packed, otherwise None."""
+    product = dequantised_product(nest, root)
+    if product is None:
+        return None
+    inner, step = nest.total(product.reduced[-1]), step_of(product, target)
+    if not divides(inner, step):
+        return None
+    codes = product.codes.value
+    panels = panels_of(nest, codes, product.column, product.reduced, WIDTH, step)
+    if panels is None or panels.columns[0] < WIDTH // 2:
+        return None
+    weights = Weights(codes, nest.dispatch.inputs.index(codes), panels)
+    return QuantisedWeights(product, step, weights, _factors(nest, root, product))
+
+
+def _factors(nest: Nest, root: Root, product: DequantisedProduct) -> dict[Value, PackedFactor]:
+    """Constants other than the codes that can be packed in the order in which they are read."""
+    nodes = [*product.inner, *product.outer, *(n for n in (product.zero, product.minimum) if n is not None)]
+    reads = [read for node in nodes for read in nest.part_reads(root, node)[0]]
+    packed = {}
+    for read in reads:
+        terms = dict(read.address.terms) if read.address is not None else {}
+        loops = [g for g in product.reduced if g[-1] in terms]
+        if read.value.type.dtype.bits >= 8 and loops:
+            panels = panels_of(nest, read.value, product.column, loops, WIDTH)
+            if panels is not None:
+                weights = Weights(read.value, nest.dispatch.inputs.index(read.value), panels)
+                packed[read.value] = PackedFactor(weights, tuple(loops))
+    return packed
+
+
+def candidates(nest: Nest, found: QuantisedWeights, target: KernelTarget) -> list[Parameters]:
+    """Tiles to try, in order of predicted cost."""
+    return [tile.parameters() for tile in _tiles(nest, found, target)]
+
+
+def _tiles(nest: Nest, found: QuantisedWeights, target: KernelTarget) -> list[RegisterTile]:
+    shape, panels = found.shape, found.weights.panels
+    rows = estimate(nest.total(shape.row)) if shape.row else 1
+    lanes = min(target.lanes(F32), WIDTH)
+    vectors = -(-panels.columns[0] // lanes)
+    depth = panels.depth // found.step
+    costs = {}
+    for r in range(1, min(rows, MAX_ROWS) + 1):
+        for c in range(1, min(vectors, MAX_COLUMNS) + 1):
+            if r * c + c + 1 <= target.vector_registers:
+                cycles = depth * _step_cycles(nest, found, r, c)
+                costs[r, c] = -(-rows // r) * -(-vectors // c) * cycles, int(WORKGROUP_CYCLES / cycles)
+    ordered = sorted(costs, key=lambda size: (costs[size][0], -size[1]))
+    return [
+        RegisterTile(r, c, lanes, max(1, min(-(-rows // r), costs[r, c][1]))) for r, c in ordered
+    ]
+
+
+def _step_cycles(nest: Nest, found: QuantisedWeights, rows: int, columns: int) -> float:
+    """Cycles of one multiplication for every cell, as measured on Zen 5: two products a cycle, then unpacking,
+    then what each cell costs at the end of a group, more where accumulators do not fit the registers."""
+    bits, cells = found.weights.value.type.dtype.bits, rows * columns
+    group = estimate(nest.total(found.product.reduced[-1])) / found.step
+    finish = 0.0 if found.product.plain else 2.3 * cells / group
+    spills = 1.1 if cells > FITTING and not found.product.plain else 1.0
+    return (cells / 2 + UNPACK_CYCLES[found.step, bits] * columns + finish + 0.1 * rows) * spills
+
+
+def schedule(
+    nest: Nest,
+    target: KernelTarget,
+    name: str,
+    found: QuantisedWeights,
+    parameters: Parameters | None = None,
+) -> Scheduled:
+    """The kernel of a contraction that `find` accepts; ``parameters`` is one of `candidates`."""
+    (root,) = (r for r in nest.roots if r.reduces)
+    tile = RegisterTile.of(parameters, target) if parameters else _tiles(nest, found, target)[0]
+    return _QuantisedGemm(Frame(nest, target, name), root, found, tile).run()
+
+
+class _QuantisedGemm(Gemm):
+    def __init__(self, frame: Frame, root: Root, found: QuantisedWeights, tile: RegisterTile) -> None:
+        super().__init__(frame, root, found.shape, found.weights, tile)
+        self.found, self.product = found, found.product
+        self.multiply = Multiplication(frame, root, self.product, found.step, tile.lanes)
+
+    def run(self) -> Scheduled:
+        """The finished kernel, with the panels of all its constants."""
+        done = super().run()
+        factors = [factor.weights for factor in self.found.factors.values()]
+        packed = {w.position: w.panels for w in (self.weights, *factors)}
+        return Scheduled(done.kernel, done.params, done.grid, packed)
+
+    def _ahead(self, row_tile: KValue, vector: KValue, vectors: int) -> Ahead | None:
+        return None
+
+    def _accumulate(
+        self,
+        rows: Sequence[KValue],
+        columns: Sequence[KValue],
+        panels: Sequence[KValue],
+        ahead: Ahead | None,
+    ) -> Sequence[KValue]:
+        b, lanes = self.b, self.tile.lanes
+        tile = _Tile(rows, columns, panels)
+        inits = [b.const(0.0, F32, lanes) for _ in range(len(rows) * len(columns))]
+        return self._loops(self.shape.reduced[:-1], inits, lambda carried: self._group(tile, carried))
+
+    def _loops(
+        self, groups: Sequence[Group], inits: Sequence[KValue], emit: Callable[[Sequence[KValue]], _Sums]
+    ) -> _Sums:
+        if not groups:
+            with self.ev.scope():
+                return emit(inits)
+        head, *rest = groups
+        with self.b.for_(0, self.ev.dim(self.nest.total(head)), inits=inits) as loop, self.ev.scope():
+            self.ev.bind(head, loop.index)
+            loop.yield_(*self._loops(rest, loop.carried, emit))
+        return list(loop.results)
+
+    def _group(self, tile: _Tile, carried: Sequence[KValue]) -> _Sums:
+        """The accumulators after one group."""
+        b, ev, product, multiply = self.b, self.ev, self.product, self.multiply
+        inner = product.reduced[-1]
+        size = self.nest.total(inner)
+        assert isinstance(size, int)
+        ev.bind(inner, b.idx(0))
+        start = b.mul(self.position(), b.idx(self.weights.panels.width))
+        places = [b.add(panel, start) for panel in tile.panels]
+        self._prefetch(places, size)
+        cells = len(tile.rows) * len(tile.columns)
+        direct = product.plain and multiply.sum is F32
+        inits = list(carried) if direct else [multiply.zero() for _ in range(cells)]
+        # Behind the sums of the cells: what columns have too much, then the sums of rows.
+        inits += [multiply.zero() for _ in tile.columns if multiply.moved]
+        inits += [multiply.row_start(size) for _ in tile.rows if product.sums]
+        sums = self._steps(tile, places, inits, size)
+        if direct:
+            return sums
+        if multiply.moved:
+            columns = len(tile.columns)
+            excess, sums = sums[cells : cells + columns], sums[:cells] + sums[cells + columns :]
+            sums[:cells] = [b.sub(v, excess[i % columns]) for i, v in enumerate(sums[:cells])]
+        return self._scaled(tile, carried, sums[:cells], sums[cells:])
+
+    def _prefetch(self, places: Sequence[KValue], size: int) -> None:
+        b, bits = self.b, self.weights.value.type.dtype.bits
+        memory = b.bindings[self.ev.binding_of[self.weights.value]]
+        if size * self.weights.panels.width * bits // 8 > PREFETCH_BYTES:
+            return
+        for place in places:
+            for byte in range(0, size * self.weights.panels.width * bits // 8, LINE):
+                at = b.add(place, b.idx((PREFETCH_BYTES + byte) * 8 // bits))
+                b.prefetch(memory, b.binary("shr", at, b.idx(1)) if bits < 8 else at)
+
+    def _steps(self, tile: _Tile, places: Sequence[KValue], inits: _Sums, size: int) -> _Sums:
+        """The sums over one group of ``size`` elements of K."""
+        b, ev, step = self.b, self.ev, self.found.step
+        inner, width = self.product.reduced[-1], self.weights.panels.width
+        sums = list(inits)
+        if size // step <= UNROLLED:
+            for k in range(0, size, step):
+                ev.bind(inner, b.idx(0), k)
+                sums = self._step(tile, [b.add(place, b.idx(k * width)) for place in places], sums)
+            return sums
+        unroll = math.gcd(size // step, 4)
+        with b.for_(0, size, step * unroll, sums) as loop, ev.scope():
+            sums = list(loop.carried)
+            here = [b.add(place, b.mul(loop.index, b.idx(width))) for place in places]
+            for k in range(0, step * unroll, step):
+                ev.bind(inner, loop.index, k)
+                sums = self._step(tile, [b.add(place, b.idx(k * width)) for place in here], sums)
+            loop.yield_(*sums)
+        return list(loop.results)
+
+    def _step(self, tile: _Tile, places: Sequence[KValue], sums: Sequence[KValue]) -> _Sums:
+        """One multiplication for every cell, and for the sum of every row."""
+        multiply, out = self.multiply, list(sums)
+        memory = self.b.bindings[self.ev.binding_of[self.weights.value]]
+        codes = [multiply.codes(memory, place) for place in places]
+        cells = len(tile.rows) * len(codes)
+        if multiply.moved:
+            for c, vector in enumerate(codes):
+                out[cells + c] = multiply.excess(vector, out[cells + c])
+            cells += len(codes)
+        for r, row in enumerate(tile.rows):
+            if self.shape.row is not None:
+                self.ev.bind(self.shape.row, row)
+            x = multiply.x(self.ev)
+            for c, vector in enumerate(codes):
+                cell = r * len(codes) + c
+                out[cell] = multiply.add(x, vector, out[cell])
+            if self.product.sums:
+                out[cells + r] = multiply.add(x, multiply.ones(), out[cells + r])
+        return out
+
+    def _scaled(
+        self, tile: _Tile, carried: Sequence[KValue], sums: Sequence[KValue], totals: Sequence[KValue]
+    ) -> _Sums:
+        """The accumulators plus the groups' sums, with zeros, scales and minimums."""
+        b, out = self.b, list(carried)
+        for c, column in enumerate(tile.columns):
+            self.ev.places = {
+                value: self._factor_place(factor, column) for value, factor in self.found.factors.items()
+            }
+            for r, row in enumerate(tile.rows):
+                cell = r * len(tile.columns) + c
+                total = b.cast(totals[r], F32) if totals else None
+                out[cell] = self._cell(row, column, out[cell], b.cast(sums[cell], F32), total)
+        self.ev.places = {}
+        return out
+
+    def _cell(
+        self, row: KValue, column: KValue, accumulator: KValue, dot: KValue, total: KValue | None
+    ) -> KValue:
+        b, product, lanes = self.b, self.product, self.tile.lanes
+
+        def value(node: Scalar) -> KValue:
+            return self.ev.part(self.root, node)
+
+        with self.ev.scope():
+            self._bind(row, column, lanes)
+            if product.zero is not None and total is not None:
+                zero = b.splat(b.unary("neg", value(product.zero)), lanes)
+                dot = b.fma(zero, total, dot)
+            outer = self._times([value(n) for n in product.outer])
+            inner = self._times([value(n) for n in product.inner])
+            if product.minimum is None or total is None:
+                scale = self._times([v for v in (outer, inner) if v is not None])
+                return b.fma(dot, scale, accumulator) if scale is not None else b.add(dot, accumulator)
+            dot = b.mul(dot, inner) if inner is not None else dot
+            lowest = b.splat(b.unary("neg", value(product.minimum)), lanes)
+            dot = b.fma(lowest, total, dot)
+            return b.fma(dot, outer, accumulator) if outer is not None else b.add(dot, accumulator)
+
+    def _times(self, factors: Sequence[KValue]) -> KValue | None:
+        result = None
+        for factor in sorted(factors, key=lambda v: v.type.lanes):
+            result = factor if result is None else self.b.mul(result, factor)
+        return result
+
+    def _factor_place(self, factor: PackedFactor, column: KValue) -> KValue:
+        """Where the vector of a packed factor lies, for the bound group and the columns from ``column`` on."""
+        b, panels = self.b, factor.weights.panels
+        position, step = b.idx(0), 1
+        for group, (extent, _) in zip(reversed(factor.loops), reversed(panels.reduced), strict=True):
+            position = b.add(position, b.mul(self.ev.loops[group[-1]], b.idx(step)))
+            step *= extent
+        place = b.mul(position, b.idx(panels.width))
+        if self.tile.lanes == panels.width:
+            return b.add(place, b.mul(column, b.idx(panels.depth)))
+        within = b.binary("rem", column, b.idx(panels.width))
+        whole = b.mul(b.sub(column, within), b.idx(panels.depth))
+        return b.add(b.add(place, whole), within)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """The rows and the vectors of columns of a register tile, and the addresses of their codes."""
+
+    rows: Sequence[KValue]
+    columns: Sequence[KValue]
+    panels: Sequence[KValue]

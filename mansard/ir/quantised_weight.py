@@ -1,0 +1,172 @@
+"""Weights stored as small integers with scales, and the one form in which a Graph computes with them.
+
+A weight ``w`` (N, K) is ``codes`` (N, K) of 4- or 8-bit integers; groups of its K share scales::
+
+    w[n, k] = (codes[n, k] - zeros[n, k / z]) * scales[n, k / g] * ... - minimums[n, k / m] * ...
+
+Zeros, minimums and further scales are optional. A product with it is one contraction whose reduced dim is
+split at the groups, so that every index is affine (here one scale for each 32 of K)::
+
+    %y: 1x64xf32 = generic (d0:1, d1:64 | d2:4, d3:32) add
+                     {f32(%x[d0, 32*d2 + d3]) * (f32(%codes[d1, 32*d2 + d3]) * f32(%scales[d1, d2]))}
+
+Quantisation at compile time (`mansard.passes.products.weight_only`) and importers of quantised files emit
+this form; schedules recognise it (`mansard.codegen.schedules.common.dequantised`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.ir.ops import Generic
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Scalar
+from mansard.ir.types import IndexMap, Linear, Value
+
+F32, I64 = DType.F32, DType.I64
+CODES = frozenset({DType.I8, DType.U8, DType.I4, DType.U4})
+"""Element types of codes."""
+_Read = Callable[[Value, int], Scalar]
+"""Makes the node that reads a value for the group of so many elements of K that holds k."""
+
+
+@dataclass(frozen=True)
+class GroupFactor:
+    """One number for every ``size`` consecutive elements of K: ``value`` is (N, K / size), of any type."""
+
+    value: Value
+    size: int
+
+
+@dataclass(frozen=True)
+class QuantisedWeight:
+    """A weight (N, K) as integers; the sizes of its groups divide K and each other."""
+
+    codes: Value
+    scales: tuple[GroupFactor, ...]
+    """Their product is the scale."""
+    zeros: GroupFactor | None = None
+    """What the codes are reduced by before they are scaled."""
+    minimums: tuple[GroupFactor, ...] = ()
+    """Their product is subtracted from the scaled codes."""
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """The codes, then the values of all factors."""
+        return (self.codes, *(factor.value for factor in self._factors))
+
+    @property
+    def _factors(self) -> tuple[GroupFactor, ...]:
+        return (*((self.zeros,) if self.zeros else ()), *self.scales, *self.minimums)
+
+    def split(self) -> tuple[int, ...]:
+        """K as nested loops at the borders of the groups, outermost first: 1024 with groups of 256 and 32
+        is (4, 8, 32). Raises ValueError for sizes that do not divide each other."""
+        depth = self.codes.type.shape[1]
+        assert isinstance(depth, int)
+        sizes = sorted({factor.size for factor in self._factors} - {depth})
+        loops: list[int] = []
+        inner = 1
+        for size in (*sizes, depth):
+            if size % inner:
+                raise ValueError(f"groups of {size} and {inner} do not nest")
+            loops.append(size // inner)
+            inner = size
+        return tuple(reversed(loops))
+
+    def _body(self, read: _Read) -> Scalar:
+        """The weight's element as an f32 expression over reads of (value, size of group)."""
+        element: Scalar = _f32(read(self.codes, 1))
+        if self.zeros is not None:
+            element = Apply("sub", (element, _f32(read(self.zeros.value, self.zeros.size))), F32)
+        if self.scales:
+            element = Apply("mul", (element, _product(self.scales, read)), F32)
+        if self.minimums:
+            element = Apply("sub", (element, _product(self.minimums, read)), F32)
+        return element
+
+
+def _product(factors: Sequence[GroupFactor], read: _Read) -> Scalar:
+    first, *rest = (_f32(read(factor.value, factor.size)) for factor in factors)
+    for other in rest:
+        first = Apply("mul", (first, other), F32)
+    return first
+
+
+def _f32(node: Scalar) -> Scalar:
+    return node if node.dtype is F32 else Cast(node, F32)
+
+
+class _Args:
+    """Reads through index maps over the parallel dims and the loops of K, at ``place`` for a size of group."""
+
+    def __init__(self, column: Linear, place: Callable[[int], Linear], taken: int) -> None:
+        self.column, self.place, self.taken = column, place, taken
+        self.values: list[Value] = []
+        self.maps: list[IndexMap] = []
+
+    def __call__(self, value: Value, size: int) -> Scalar:
+        self.values.append(value)
+        self.maps.append(IndexMap((self.column, self.place(size))))
+        return Arg(self.taken + len(self.values) - 1, value.type.dtype)
+
+
+def _strides(loops: Sequence[int]) -> list[int]:
+    out, step = [], 1
+    for extent in reversed(loops):
+        out.append(step)
+        step *= extent
+    return list(reversed(out))
+
+
+class _Gathers:
+    """Reads at computed indices."""
+
+    def __init__(self, row: Scalar, k: Scalar, taken: int) -> None:
+        self.row, self.k, self.taken = row, k, taken
+        self.values: list[Value] = []
+
+    def __call__(self, value: Value, size: int) -> Scalar:
+        self.values.append(value)
+        k = self.k if size == 1 else Apply("floordiv", (self.k, Const(size, I64)), I64)
+        if dims.is_one(value.type.shape[1]):
+            k = Const(0, I64)
+        return Gather(self.taken + len(self.values) - 1, (self.row, k), value.type.dtype)
+
+
+def product(
+    weight: QuantisedWeight,
+    x: Sequence[tuple[Value, IndexMap, int]],
+    factor: Scalar,
+    extents: Sequence[DimLike],
+    column: Linear,
+    out: Value,
+) -> Generic:
+    """``sum over k of factor * w[column, k]`` into ``out`` (f32), of the parallel ``extents``.
+
+    ``factor`` is an f32 expression over the operands ``x``: values with their index maps over the parallel dims
+    and one more, which counts elements of K, or groups of that many. ``column`` gives N over the parallel dims.
+    """
+    loops, rank = weight.split(), len(extents)
+    parallel = [Linear.dim(d) for d in range(rank)]
+    strides = _strides(loops)
+
+    def place(size: int) -> Linear:
+        return Linear(tuple((rank + i, stride // size) for i, stride in enumerate(strides) if stride >= size))
+
+    read = _Args(column, place, len(x))
+    body = Apply("mul", (factor, weight._body(read)), F32)
+    values = (*(value for value, _, _ in x), *read.values)
+    maps = (*(index_map.compose([*parallel, place(size)]) for _, index_map, size in x), *read.maps)
+    return Generic(values, (out,), (*extents, *loops), maps, body, "add")
+
+
+def element(weight: QuantisedWeight, row: Scalar, k: Scalar, taken: int) -> tuple[tuple[Value, ...], Scalar]:
+    """``w[row, k]`` in f32 at computed indices (i64), for a Generic that has ``taken`` operands: the operands
+    to append, and the expression."""
+    read = _Gathers(row, k, taken)
+    body = weight._body(read)
+    return tuple(read.values), body

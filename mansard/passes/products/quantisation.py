@@ -1,0 +1,95 @@
+"""What `mansard.compile(..., quantize=...)` asks for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mansard.dtypes import DType
+from mansard.errors import CompileError
+
+KINDS = ("int8", "int4")
+DEFAULT_GROUP = {"int8": None, "int4": 32}
+MIN_GROUP = 16
+"""Groups of fewer elements have scales that take a noticeable part of the memory."""
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """How weights are stored: `mansard.quantize` makes one."""
+
+    kind: str
+    """``int8`` or ``int4``."""
+    group_size: int | None = None
+    """Elements of a row that share a scale; None: whole rows."""
+    symmetric: bool = True
+    """False: codes have zero points."""
+    activations: str | None = None
+    """``int8``: what weights are multiplied with is rounded to 8 bits too, in the same groups."""
+    min_elements: int = 1 << 14
+    """Smaller weights stay as they are."""
+    tables: bool = False
+    """Whether tables that are only looked up (embeddings not tied to a product) are stored so too."""
+    keep: tuple[str, ...] = ()
+    """Patterns of the keys of weights that stay as they are (``*lm_head*``)."""
+
+    @property
+    def bits(self) -> int:
+        """Bits of a code."""
+        return 8 if self.kind == "int8" else 4
+
+    @property
+    def scale(self) -> DType:
+        """The type of the scales: f32 for whole rows, where they are few, else bf16."""
+        return DType.F32 if self.group_size is None else DType.BF16
+
+    def group(self, depth: int) -> int:
+        """Elements of a group in rows of ``depth``: the size asked for, or a part of it that divides the row;
+        if that is too small, the size asked for, of which the last group is padded."""
+        if self.group_size is None or self.group_size >= depth:
+            return depth
+        common = math.gcd(self.group_size, depth)
+        return common if common >= min(MIN_GROUP, self.group_size) else self.group_size
+
+    def __str__(self) -> str:
+        group = "rows" if self.group_size is None else f"groups of {self.group_size}"
+        more = "" if self.symmetric else ", zero points"
+        return f"{self.kind} in {group}{more}{f', activations {self.activations}' if self.activations else ''}"
+
+
+def quantisation(
+    kind: str,
+    *,
+    group_size: int | None = None,
+    symmetric: bool = True,
+    activations: str | None = None,
+    min_elements: int = 1 << 14,
+    tables: bool = False,
+    keep: tuple[str, ...] = (),
+) -> Quantisation:
+    """A checked `Quantisation`. ``group_size`` None is 32 for int4 and whole rows for int8; 0 is whole rows.
+
+    Raises CompileError for values out of range, with those that may be.
+    """
+    if kind not in KINDS:
+        raise CompileError(f"quantize {kind!r}: it may be {' or '.join(map(repr, KINDS))}")
+    if group_size is None:
+        group_size = DEFAULT_GROUP[kind]
+    elif not isinstance(group_size, int) or isinstance(group_size, bool) or group_size < 0 or group_size % 4:
+        raise CompileError(f"group_size {group_size!r}: it may be a multiple of 4, or 0 for whole rows")
+    if activations not in (None, "int8"):
+        raise CompileError(f"activations {activations!r}: it may be 'int8' or None")
+    if not isinstance(min_elements, int) or min_elements < 1:
+        raise CompileError(f"min_elements {min_elements!r}: it may be a number of at least 1")
+    return Quantisation(
+        kind, group_size or None, bool(symmetric), activations, min_elements, bool(tables), tuple(keep)
+    )
+
+
+def checked_quantisation(value: object) -> Quantisation | None:
+    """The argument ``quantize``: None, a kind or a `Quantisation`. Raises CompileError for others."""
+    if value is None or isinstance(value, Quantisation):
+        return value
+    if isinstance(value, str):
+        return quantisation(value)
+    raise CompileError(f"quantize may be 'int8', 'int4' or what mansard.quantize returns, not {value!r}")

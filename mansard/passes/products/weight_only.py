@@ -1,0 +1,292 @@
+"""Quantisation on request: weights of products are stored as 8- or 4-bit integers with scales.
+
+Before (a linear layer)::
+
+    %y[d0, d1] = sum(d2) %x[d0, d2] * %w[d1, d2]                                      %w: 64x128xf32
+
+After, in groups of 32 (`mansard.ir.quantised_weight`)::
+
+    %y[d0, d1] = sum(d2, d3) %x[d0, 32*d2 + d3] *
+                   (f32(%w.codes[d1, 32*d2 + d3]) * f32(%w.scales[d1, d2]))   %w.codes: 64x128xi4, %w.scales: 64x4xbf16
+
+With ``activations="int8"`` x is rounded too, with a scale for each row and group (`activations`). Lookups in a
+weight that is also a product's (tied embeddings) read the codes. Weights are quantised one at a time, when they
+are loaded, from the model's own floats (`mansard.passes.products.quantiser`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from mansard.analysis.operands import tidy
+from mansard.dtypes import DType
+from mansard.errors import CompileError
+from mansard.ir.dispatch import is_contraction
+from mansard.ir.graph import Graph, fresh_name
+from mansard.ir.interpreter.graph import load
+from mansard.ir.ops import Generic, Op
+from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight, element, product
+from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index, Scalar, rewrite, walk
+from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
+from mansard.passes.products.activations import Activations
+from mansard.passes.products.quantisation import Quantisation
+from mansard.passes.products.quantiser import Array, Rounded, quantise
+
+F32, I64 = DType.F32, DType.I64
+FLOATS = frozenset({DType.F32, DType.F16, DType.BF16})
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A sum of products of x with a constant: its operands, and the dims of the constant's two axes."""
+
+    op: Generic
+    x: int
+    weight: Value
+    column: int
+    transposed: bool
+    """Whether the weight is (K, N)."""
+
+
+def quantise_weights(graph: Graph, quantisation: Quantisation | None, *, bf16: bool = False) -> Graph:
+    """Store the weights of products as ``quantisation`` says; the same graph if there are none. With ``bf16``,
+    what they are multiplied with is rounded to bf16 (`mansard.passes.products.demote`)."""
+    return graph if quantisation is None else _Pass(graph, quantisation, bf16).run()
+
+
+class _Pass:
+    def __init__(self, graph: Graph, quantisation: Quantisation, bf16: bool) -> None:
+        self.graph, self.quantisation = graph, quantisation
+        self.users = graph.users()
+        self.taken = {v.name for v in graph.values()}
+        self.constants = dict(graph.constants)
+        self.activations = Activations(self.taken, "bf16" if bf16 else None)
+        if quantisation.activations:
+            self.activations = Activations(self.taken, quantisation.activations)
+
+    def run(self) -> Graph:
+        products = {op: p for op in self.graph.ops if (p := self._product(op)) is not None}
+        orders: dict[Value, bool] = {}
+        for p in products.values():
+            if orders.setdefault(p.weight, p.transposed) is not p.transposed:
+                orders.pop(p.weight)
+        if self.quantisation.tables:
+            for value in self.graph.constants:
+                if value not in orders and self._eligible(value) and self._is_table(value):
+                    orders[value] = False
+        orders = {value: order for value, order in orders.items() if self._follow(value, products)}
+        if not orders:
+            return self.graph
+        stored = {value: self._stored(value, transposed) for value, transposed in orders.items()}
+        ops: list[Op] = []
+        for op in self.graph.ops:
+            p = products.get(op)
+            if p is not None and p.weight in stored:
+                ops.extend(self._quantised(p, stored[p.weight]))
+            elif isinstance(op, Generic) and not stored.keys().isdisjoint(op.inputs):
+                ops.append(_lookup(op, stored, orders))
+            else:
+                ops.append(op)
+        needed = {v for op in ops for v in op.inputs} | set(self.graph.live_outs())
+        constants = {v: c for v, c in self.constants.items() if v in needed or v not in stored}
+        return self.graph.with_ops(ops, constants=constants)
+
+    # Recognising --------------------------------------------------------------------------------
+    def _eligible(self, value: Value) -> bool:
+        if value not in self.graph.constants or value in self.graph.live_outs() or value.type.rank != 2:
+            return False
+        elements = value.type.elements
+        if value.type.dtype not in FLOATS or not isinstance(elements, int):
+            return False
+        key = self.graph.constants[value].key
+        kept = any(fnmatchcase(key, pattern) for pattern in self.quantisation.keep)
+        return elements >= self.quantisation.min_elements and not kept
+
+    def _product(self, op: Op) -> _Product | None:
+        if not isinstance(op, Generic) or not is_contraction(op) or len(op.inputs) != 2:
+            return None
+        body = op.body
+        if not isinstance(body, Apply) or body.op != "mul" or body.dtype not in FLOATS:
+            return None
+        leaves = [a.arg if isinstance(a, Cast) and a.dtype is body.dtype else a for a in body.args]
+        if not all(isinstance(a, Arg) and a.dtype in FLOATS for a in leaves) or len(op.reduced) != 1:
+            return None
+        if {a.index for a in leaves if isinstance(a, Arg)} != {0, 1}:
+            return None
+        for operand, value in enumerate(op.inputs):
+            if self._eligible(value) and (axes := _axes(op, operand)) is not None:
+                return _Product(op, 1 - operand, value, *axes)
+        return None
+
+    def _is_table(self, value: Value) -> bool:
+        users = self.users.get(value, [])
+        return bool(users) and all(
+            isinstance(op, Generic) and op.maps[op.inputs.index(value)] is None for op in users
+        )
+
+    def _follow(self, value: Value, products: Mapping[Op, _Product]) -> bool:
+        """Whether every reader can read codes."""
+        return all(
+            (op in products and products[op].weight is value) or _reads_elements(op, value)
+            for op in self.users.get(value, [])
+        )
+
+    # Rewriting ----------------------------------------------------------------------------------
+    def _stored(self, value: Value, transposed: bool) -> QuantisedWeight:
+        """The constants of a weight: codes, scales and zeros."""
+        source, how = self.graph.constants[value], self.quantisation
+        rows, depth = value.type.shape[::-1] if transposed else value.type.shape
+        assert isinstance(rows, int) and isinstance(depth, int)
+        group = how.group(depth)
+        padded = -(-depth // group) * group
+        data = _Data(value, source, transposed, padded, group, how)
+        code = {(8, True): DType.I8, (8, False): DType.U8, (4, True): DType.I4, (4, False): DType.U4}
+        codes = self._constant(value, "codes", (rows, padded), code[how.bits, how.symmetric], data.codes)
+        few = (rows, padded // group)
+        scales = GroupFactor(self._constant(value, "scales", few, how.scale, data.scales), group)
+        zeros = None
+        if not how.symmetric:
+            zeros = GroupFactor(self._constant(value, "zeros", few, DType.U8, data.zeros), group)
+        return QuantisedWeight(codes, (scales,), zeros)
+
+    def _constant(self, like: Value, part: str, shape: tuple[int, int], dtype: DType, data: object) -> Value:
+        assert callable(data)
+        name = fresh_name(self.taken, f"{like.name}.{part}")
+        stored = Value(name, TensorType(shape, dtype))
+        how = self.quantisation
+        key = f"{self.graph.constants[like].key}.{how.kind}.{how.group_size or 'rows'}.{part}"
+        self.constants[stored] = Constant(key, data)
+        return stored
+
+    def _quantised(self, p: _Product, weight: QuantisedWeight) -> list[Op]:
+        """The product with the stored weight, and what rounds x before it."""
+        op, rank = p.op, p.op.rank
+        x, index_map = op.inputs[p.x], op.maps[p.x]
+        assert index_map is not None
+        depth, group = weight.codes.type.shape[1], weight.scales[0].size
+        assert isinstance(depth, int)
+        ops, operands, factor = self.activations.operands(x, index_map, rank, depth, group)
+        out = op.output
+        if out.type.dtype is not F32:
+            out = Value(fresh_name(self.taken, f"{out.name}.f32"), replace(out.type, dtype=F32))
+        column = Linear.dim(p.column)
+        result = product(weight, operands, factor, op.extents[:rank], column, out)
+        ops.append(replace(result, location=op.location))
+        if out is not op.output:
+            body = Cast(Arg(0, F32), op.output.type.dtype)
+            identity = (IndexMap.identity(rank),)
+            ops.append(Generic((out,), op.outputs, op.extents[:rank], identity, body, location=op.location))
+        return ops
+
+
+def _axes(op: Generic, operand: int) -> tuple[int, bool] | None:
+    """(the parallel dim of the weight's columns, whether K comes first) of a plainly read weight that the other
+    operand shares only K with."""
+    index_map, other = op.maps[operand], op.maps[1 - operand]
+    if index_map is None or other is None or index_map.fill is not None or other.fill is not None:
+        return None
+    plain = index_map.plain_dims
+    if plain is None or None in plain or len(set(plain)) != 2 or op.rank not in plain:
+        return None
+    column = next(d for d in plain if d != op.rank)
+    if column is None or any(d == column for r in other.results for d, _ in r.terms):
+        return None
+    value = op.inputs[operand]
+    if any(value.type.shape[axis] != op.extents[d] for axis, d in enumerate(plain) if d is not None):
+        return None
+    return column, plain[0] == op.rank
+
+
+def _reads_elements(op: Op, value: Value) -> bool:
+    """Whether a reader is a Generic whose reads of a value can be written as lookups."""
+    if not isinstance(op, Generic):
+        return False
+    for operand, index_map in zip(op.inputs, op.maps, strict=True):
+        if operand is value and index_map is not None:
+            offsets = [n for r in index_map.results for n in (r.offset, *(c for _, c in r.terms))]
+            if index_map.fill is not None or not all(isinstance(n, int) for n in offsets):
+                return False
+    return True
+
+
+def _lookup(op: Generic, stored: Mapping[Value, QuantisedWeight], orders: Mapping[Value, bool]) -> Generic:
+    """Another reader of weights, reading their codes."""
+    inputs, maps = list(op.inputs), list(op.maps)
+
+    def leaf(node: Scalar) -> Scalar:
+        if isinstance(node, Gather) and op.inputs[node.operand] in stored:
+            value, indices = op.inputs[node.operand], node.indices
+        elif isinstance(node, Arg) and op.inputs[node.index] in stored:
+            value, index_map = op.inputs[node.index], op.maps[node.index]
+            assert index_map is not None
+            indices = tuple(_scalar(result) for result in index_map.results)
+        else:
+            return node
+        row, k = indices[::-1] if orders[value] else indices
+        values, body = element(stored[value], row, k, len(inputs))
+        inputs.extend(values)
+        maps.extend(None for _ in values)
+        return body if node.dtype is F32 else Cast(body, node.dtype)
+
+    body = rewrite(op.body, leaf)
+    return tidy(replace(op, inputs=tuple(inputs), maps=tuple(maps), body=body))
+
+
+def _scalar(index: Linear) -> Scalar:
+    """An affine index as an expression."""
+    total: Scalar | None = None
+    for d, c in index.terms:
+        term: Scalar = Index(d)
+        if c != 1:
+            term = Apply("mul", (term, _number(c)), I64)
+        total = term if total is None else Apply("add", (total, term), I64)
+    if total is None:
+        return _number(index.offset)
+    return total if index.offset == 0 else Apply("add", (total, _number(index.offset)), I64)
+
+
+def _number(value: object) -> Scalar:
+    return Const(value, I64) if isinstance(value, int) else DimValue(value)  # type: ignore[arg-type]
+
+
+class _Data:
+    """The stored data of one weight, computed when it is loaded. The scales, which are small, are kept."""
+
+    def __init__(
+        self, value: Value, source: Constant, transposed: bool, depth: int, group: int, how: Quantisation
+    ) -> None:
+        self.value, self.source, self.transposed = value, source, transposed
+        self.depth, self.group, self.how = depth, group, how
+        self.small: tuple[Array, Array | None] | None = None
+
+    def _rounded(self) -> Rounded:
+        weight = load(self.value, self.source)
+        weight = np.ascontiguousarray(weight.T) if self.transposed else weight
+        missing = self.depth - weight.shape[1]
+        if missing:
+            weight = np.pad(weight, ((0, 0), (0, missing)))
+        try:
+            rounded = quantise(weight, self.how.bits, self.group, self.how.scale, symmetric=self.how.symmetric)
+        except ValueError as error:
+            raise CompileError(f"weight {self.source.key!r} cannot be quantised: {error}") from None
+        self.small = rounded.scales, rounded.zeros
+        return rounded
+
+    def codes(self) -> Array:
+        return self._rounded().codes
+
+    def scales(self) -> Array:
+        if self.small is None:
+            self._rounded()
+        assert self.small is not None
+        return self.small[0]
+
+    def zeros(self) -> Array:
+        if self.small is None:
+            self._rounded()
+        assert self.small is not None and self.small[1] is not None
+        return self.small[1]
