@@ -40,7 +40,7 @@ from mansard.errors import (
 )
 
 if TYPE_CHECKING:
-    from mansard.api import Explanation, Model, compile, devices, load, lower, tune  # noqa: A004
+    from mansard.api import Explanation, Model, compile, devices, load, lower, quantize, tune  # noqa: A004
     from mansard.dims import Dim
     from mansard.hal.registry import configure_driver
     from mansard.language import load_lm
@@ -82,6 +82,7 @@ __all__ = [
     "load",
     "load_lm",
     "lower",
+    "quantize",
     "tune",
 ]
 
@@ -96,6 +97,7 @@ _LAZY = {
     "load": "mansard.api",
     "load_lm": "mansard.language",
     "lower": "mansard.api",
+    "quantize": "mansard.api",
     "tune": "mansard.api",
 }
 

@@ -20,6 +20,7 @@ from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED, check_limits
 if TYPE_CHECKING:
     from mansard.ir.dispatch import DispatchGraph
     from mansard.ir.graph import Graph
+    from mansard.passes.products.quantisation import Quantisation
     from mansard.placement import PlacementOptions
 
 Progress = Callable[[str, int, int], None]
@@ -39,6 +40,7 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     objective: str | None = None,
     fallback: str | None = None,
     precision: str = "f32",
+    quantize: str | Quantisation | None = None,
     check_indices: bool = True,
     cache: bool = True,
     tune: float | None = None,
@@ -62,6 +64,8 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     ``placement`` says how dispatches are placed; ``objective`` and ``fallback`` set the fields of it that
     are used most. ``precision="bf16"`` lets products with constant weights round their operands to bfloat16
     (sums stay f32; weights take half the memory); results then differ, by 2**-9 of each operand.
+    ``quantize`` stores the weights of products as small integers with scales: ``"int8"``, ``"int4"``, or what
+    `mansard.quantize` returns.
     ``check_indices=False`` leaves out the checks that indices of embeddings, gathers and scatters are in
     range, which otherwise fail a call with IndexOutOfRangeError (docs/compiling.md).
     Further keywords go to the frontend.
@@ -81,11 +85,13 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
         frontend["dynamic_shapes"] = dynamic_shapes
     with _missing_packages():
         from mansard import compiler
+        from mansard.passes.products.quantisation import checked_quantisation
 
         options = compiler.CompileOptions(
             targets=_targets(devices, target),
             placement=_placement_options(placement, objective, fallback),
             precision=precision,
+            quantisation=checked_quantisation(quantize),
             check_indices=check_indices,
             cache=cache,
             progress=progress,
@@ -109,6 +115,7 @@ def lower(
     target: str | Sequence[str] | None = None,
     dynamic_shapes: Any = None,
     precision: str = "f32",
+    quantize: str | Quantisation | None = None,
     check_indices: bool = True,
     cache: bool = True,
     dump: Dump | None = None,
@@ -130,10 +137,12 @@ def lower(
         frontend["dynamic_shapes"] = dynamic_shapes
     with _missing_packages():
         from mansard import compiler
+        from mansard.passes.products.quantisation import checked_quantisation
 
         options = compiler.CompileOptions(
             targets=_targets(devices, target),
             precision=precision,
+            quantisation=checked_quantisation(quantize),
             check_indices=check_indices,
             cache=cache,
             dump=dump,
@@ -142,6 +151,44 @@ def lower(
             skip=texts("skip", skip, CompileError, "fuse"),
         )
         return compiler.lower_model(model, example_inputs, options=options, **frontend)
+
+
+def quantize(
+    kind: str,
+    *,
+    group_size: int | None = None,
+    symmetric: bool = True,
+    activations: str | None = None,
+    min_elements: int = 1 << 14,
+    tables: bool = False,
+    keep: Sequence[str] = (),
+) -> Quantisation:
+    """How `compile` stores the weights of products: as integers of 8 bits (``"int8"``) or 4 (``"int4"``).
+
+    ``group_size`` elements of a row (of one output) share a scale: by default 32 for int4 and all for int8;
+    0 means all. Where it does not divide the rows, a part of it does, or the last group is padded. Codes are
+    ``symmetric`` around zero or have zero points, which take one more byte for each group. Results differ
+    from the unquantised model's (docs/compiling.md), and more so with ``activations="int8"``, where what
+    weights are multiplied with is rounded to 8 bits in the same groups, at each call, so that products are
+    those of integers.
+
+    Weights of fewer than ``min_elements``, and those whose key (the parameter's name) matches a pattern of
+    ``keep``, stay as they are. ``tables`` quantises tables that are only looked up, too; a weight that serves
+    lookups and products is quantised in any case.
+
+    Raises CompileError for values out of range.
+    """
+    from mansard.passes.products.quantisation import quantisation
+
+    return quantisation(
+        kind,
+        group_size=group_size,
+        symmetric=boolean("symmetric", symmetric, CompileError),
+        activations=activations,
+        min_elements=min_elements,
+        tables=boolean("tables", tables, CompileError),
+        keep=texts("keep", keep, CompileError, "*lm_head*"),
+    )
 
 
 def _check(

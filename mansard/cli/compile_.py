@@ -23,6 +23,7 @@ from mansard.hal.device import HOST_DEVICE
 
 if TYPE_CHECKING:
     from mansard import Model, PlacementOptions
+    from mansard.passes.products.quantisation import Quantisation
 
 
 def compile_(
@@ -117,6 +118,34 @@ def compile_(
         str,
         typer.Option(help="f32, or bf16: products with weights round their operands to bfloat16."),
     ] = "f32",
+    quantize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="Store the weights of products as integers: int8, int4 (docs/compiling.md)."
+        ),
+    ] = None,
+    group_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="With --quantize, elements of a row with one scale; 0: all. 32 for int4, 0 for int8.",
+        ),
+    ] = None,
+    zero_points: Annotated[
+        bool, typer.Option("--zero-points", help="With --quantize, integers that are not symmetric around 0.")
+    ] = False,
+    quantize_activations: Annotated[
+        bool,
+        typer.Option(
+            "--quantize-activations", help="With --quantize, round what weights are multiplied with to int8."
+        ),
+    ] = False,
+    keep_weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN", help="With --quantize, leave weights with such names: '*lm_head*'. Repeat."
+        ),
+    ] = None,
     no_check_indices: Annotated[
         bool,
         typer.Option(
@@ -186,6 +215,7 @@ def compile_(
             "devices": with_vulkan_abi(named, vulkan_dispatch_abi) or None,
             "target": with_vulkan_abi(target or (), vulkan_dispatch_abi) or None,
             "precision": precision,
+            "quantize": _quantisation(quantize, group_size, keep_weights, zero_points, quantize_activations),
             "check_indices": not no_check_indices,
             "cache": not no_cache,
             "start": start,
@@ -201,6 +231,27 @@ def compile_(
             raise typer.BadParameter("--with-weights is for --stop-after; an artifact holds its weights")
         placement = _placement(objective, pin, min_share, fallback, memory, split, colocate)
         _compile(out, keywords, placement, tune, output)
+
+
+def _quantisation(
+    kind: str | None, group_size: int | None, keep: Sequence[str] | None, zeros: bool, activations: bool
+) -> Quantisation | None:
+    """What --quantize and the options that refine it ask for."""
+    if kind is None:
+        if group_size is not None or keep or zeros or activations:
+            raise typer.BadParameter(
+                "--group-size, --zero-points, --quantize-activations and --keep-weights refine --quantize"
+            )
+        return None
+    import mansard
+
+    return mansard.quantize(
+        kind,
+        group_size=group_size,
+        symmetric=not zeros,
+        activations="int8" if activations else None,
+        keep=tuple(keep or ()),
+    )
 
 
 def _placement(

@@ -87,4 +87,5 @@ def _info(options: CompileOptions, targets: Sequence[CompileTarget]) -> dict[str
         "compiler": f"mansard {mansard.__version__}",
         "objective": options.placement.objective,
         "precision": options.precision,
+        **({"quantisation": str(options.quantisation)} if options.quantisation is not None else {}),
     }

@@ -2,9 +2,9 @@
 
 A weight ``w`` (N, K) is ``codes`` (N, K) of 4- or 8-bit integers; groups of its K share scales::
 
-    w[n, k] = (codes[n, k] - zeros[n, k / z]) * scales[n, k / g] * ... - minimums[n, k / m] * ...
+    w[n, k] = (codes[n, k] - zeros[n, k / z]) * scales[n, k / g] * ... + offsets[n, k / m] * ...
 
-Zeros, minimums and further scales are optional. A product with it is one contraction whose reduced dim is
+Zeros, offsets and further scales are optional. A product with it is one contraction whose reduced dim is
 split at the groups, so that every index is affine (here one scale for each 32 of K)::
 
     %y: 1x64xf32 = generic (d0:1, d1:64 | d2:4, d3:32) add
@@ -50,8 +50,8 @@ class QuantisedWeight:
     """Their product is the scale."""
     zeros: GroupFactor | None = None
     """What the codes are reduced by before they are scaled."""
-    minimums: tuple[GroupFactor, ...] = ()
-    """Their product is subtracted from the scaled codes."""
+    offsets: tuple[GroupFactor, ...] = ()
+    """Their product is added to the scaled codes."""
 
     @property
     def values(self) -> tuple[Value, ...]:
@@ -60,7 +60,7 @@ class QuantisedWeight:
 
     @property
     def _factors(self) -> tuple[GroupFactor, ...]:
-        return (*((self.zeros,) if self.zeros else ()), *self.scales, *self.minimums)
+        return (*((self.zeros,) if self.zeros else ()), *self.scales, *self.offsets)
 
     def split(self) -> tuple[int, ...]:
         """K as nested loops at the borders of the groups, outermost first: 1024 with groups of 256 and 32
@@ -84,8 +84,8 @@ class QuantisedWeight:
             element = Apply("sub", (element, _f32(read(self.zeros.value, self.zeros.size))), F32)
         if self.scales:
             element = Apply("mul", (element, _product(self.scales, read)), F32)
-        if self.minimums:
-            element = Apply("sub", (element, _product(self.minimums, read)), F32)
+        if self.offsets:
+            element = Apply("add", (element, _product(self.offsets, read)), F32)
         return element
 
 
@@ -101,7 +101,8 @@ def _f32(node: Scalar) -> Scalar:
 
 
 class _Args:
-    """Reads through index maps over the parallel dims and the loops of K, at ``place`` for a size of group."""
+    """Reads through index maps over the parallel dims and the loops of K, at ``place`` for a size of
+    group."""
 
     def __init__(self, column: Linear, place: Callable[[int], Linear], taken: int) -> None:
         self.column, self.place, self.taken = column, place, taken
@@ -147,8 +148,9 @@ def product(
 ) -> Generic:
     """``sum over k of factor * w[column, k]`` into ``out`` (f32), of the parallel ``extents``.
 
-    ``factor`` is an f32 expression over the operands ``x``: values with their index maps over the parallel dims
-    and one more, which counts elements of K, or groups of that many. ``column`` gives N over the parallel dims.
+    ``factor`` is an f32 expression over the operands ``x``: values with their index maps over the parallel
+    dims and one more, which counts elements of K, or groups of that many. ``column`` gives N over the
+    parallel dims.
     """
     loops, rank = weight.split(), len(extents)
     parallel = [Linear.dim(d) for d in range(rank)]

@@ -152,7 +152,7 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         # -- Layout --------------------------------------------------------------------------------
         # CPUs and GPUs both want images channels-last, so the layout is one for all devices.
         PassStep(channels_last),
-        # Before horizontal fusion, which knows each weight by its name no more. Products of one value then still
+        # Before horizontal fusion, after which a weight has no name of its own. Products of one value still
         # share what that is rounded to.
         PassStep(
             partial(quantise_weights, quantisation=s.quantisation, bf16=bf16), when=s.quantisation is not None

@@ -1,7 +1,7 @@
 """The ``nibbles`` instruction: 4-bit integers unpacked to bytes, bf16 or f32, in order.
 
-Where a CPU permutes a register by another one, the bits above a nibble need not be cleared: the table that the
-nibbles index repeats.
+Where a CPU permutes a register by another one, the bits above a nibble need not be cleared: the table that
+the nibbles index repeats.
 
 =======  =====================================================================================
 bytes    vpmultishiftqb and vpermb (AVX512-VBMI); else shifts and masks
@@ -88,9 +88,7 @@ def _singles(f: FunctionEmitter, packed: str, lanes: int, signed: bool) -> str:
     source = f"<{2 * lanes // count} x i{bits}>"
     held = f.temp(f"bitcast <{lanes} x i8> {packed} to {source}")
     mask = ", ".join(f"i32 {lane // count}" for lane in range(2 * lanes))
-    spread = f.temp(
-        f"shufflevector {source} {held}, {source} poison, <{2 * lanes} x i32> <{mask}>"
-    )
+    spread = f.temp(f"shufflevector {source} {held}, {source} poison, <{2 * lanes} x i32> <{mask}>")
     if bits < 32:
         spread = f.temp(f"zext <{2 * lanes} x i{bits}> {spread} to {words}")
     shifts = _vector("i32", [28 - 4 * (lane % count) for lane in range(2 * lanes)])

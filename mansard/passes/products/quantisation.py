@@ -54,7 +54,9 @@ class Quantisation:
     def __str__(self) -> str:
         group = "rows" if self.group_size is None else f"groups of {self.group_size}"
         more = "" if self.symmetric else ", zero points"
-        return f"{self.kind} in {group}{more}{f', activations {self.activations}' if self.activations else ''}"
+        return (
+            f"{self.kind} in {group}{more}{f', activations {self.activations}' if self.activations else ''}"
+        )
 
 
 def quantisation(

@@ -10,8 +10,8 @@ symmetric, int4    w / -8                    round(x / scale), -8 to 7: the larg
 with zeros         (max - min) / 255 or 15   round(x / scale) + zero, where zero = round(-min / scale)
 =================  ========================  ==========================================================
 
-Scales are rounded to their type before codes are computed from them, so that rounding them costs no accuracy
-beyond that of the codes. The same weights give the same codes on every machine.
+Scales are rounded to their type, away from zero, before codes are computed from them: rounding them costs no
+accuracy beyond that of a slightly larger step. The same weights give the same codes on every machine.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ def quantise(weight: Array, bits: int, group: int, scale: DType, *, symmetric: b
         if not np.isfinite(x).all():
             raise ValueError("the weight has elements that are not finite")
         step = _symmetric_scale(x, bits) if symmetric else _range_scale(x, bits)
-        with np.errstate(over="ignore"):
-            scales[part] = step.astype(scale.numpy)
+        scales[part] = _rounded_up(step, scale)
         step = scales[part].astype(np.float32)[..., None]
         inverse = np.divide(1, step, out=np.zeros_like(step), where=step != 0)
         whole = np.rint(x * inverse)
@@ -78,10 +77,20 @@ def _blocks(rows: int, depth: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, rows, step))
 
 
+def _rounded_up(numbers: Array, dtype: DType) -> Array:
+    """In ``dtype``, away from zero: the largest element of a group then has a code in range."""
+    with np.errstate(over="ignore"):
+        rounded = numbers.astype(dtype.numpy)
+    if dtype is DType.F32:
+        return rounded
+    short = np.abs(rounded.astype(np.float32)) < np.abs(numbers)
+    return (rounded.view(np.uint16) + short).view(dtype.numpy)
+
+
 def _symmetric_scale(x: Array, bits: int) -> Array:
     largest = np.take_along_axis(x, np.abs(x).argmax(-1)[..., None], -1)[..., 0]
-    return np.abs(largest) / 127 if bits == 8 else largest / -8
+    return np.asarray(np.abs(largest) / 127 if bits == 8 else largest / -8)
 
 
 def _range_scale(x: Array, bits: int) -> Array:
-    return (np.maximum(x.max(-1), 0) - np.minimum(x.min(-1), 0)) / UNSIGNED[bits]
+    return np.asarray((np.maximum(x.max(-1), 0) - np.minimum(x.min(-1), 0)) / UNSIGNED[bits])

@@ -7,11 +7,12 @@ Before (a linear layer)::
 After, in groups of 32 (`mansard.ir.quantised_weight`)::
 
     %y[d0, d1] = sum(d2, d3) %x[d0, 32*d2 + d3] *
-                   (f32(%w.codes[d1, 32*d2 + d3]) * f32(%w.scales[d1, d2]))   %w.codes: 64x128xi4, %w.scales: 64x4xbf16
+                   (f32(%w.codes[d1, 32*d2 + d3]) * f32(%w.scales[d1, d2]))   %w.codes: 64x128xi4, %w.scales:
+                   64x4xbf16
 
-With ``activations="int8"`` x is rounded too, with a scale for each row and group (`activations`). Lookups in a
-weight that is also a product's (tied embeddings) read the codes. Weights are quantised one at a time, when they
-are loaded, from the model's own floats (`mansard.passes.products.quantiser`).
+With ``activations="int8"`` x is rounded too, with a scale for each row and group (`activations`). Lookups in
+a weight that is also a product's (tied embeddings) read the codes. Weights are quantised one at a time, when
+they are loaded, from the model's own floats (`mansard.passes.products.quantiser`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.interpreter.graph import load
 from mansard.ir.ops import Generic, Op
 from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight, element, product
-from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index, Scalar, rewrite, walk
+from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index, Scalar, rewrite
 from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
 from mansard.passes.products.activations import Activations
 from mansard.passes.products.quantisation import Quantisation
@@ -53,8 +54,10 @@ class _Product:
 
 
 def quantise_weights(graph: Graph, quantisation: Quantisation | None, *, bf16: bool = False) -> Graph:
-    """Store the weights of products as ``quantisation`` says; the same graph if there are none. With ``bf16``,
-    what they are multiplied with is rounded to bf16 (`mansard.passes.products.demote`)."""
+    """Store the weights of products as ``quantisation`` says; the same graph if there are none.
+
+    With ``bf16``, what they are multiplied with is rounded to bf16 (`mansard.passes.products.demote`).
+    """
     return graph if quantisation is None else _Pass(graph, quantisation, bf16).run()
 
 
@@ -184,8 +187,8 @@ class _Pass:
 
 
 def _axes(op: Generic, operand: int) -> tuple[int, bool] | None:
-    """(the parallel dim of the weight's columns, whether K comes first) of a plainly read weight that the other
-    operand shares only K with."""
+    """(the parallel dim of the weight's columns, whether K comes first) of a plainly read weight that the
+    other operand shares only K with."""
     index_map, other = op.maps[operand], op.maps[1 - operand]
     if index_map is None or other is None or index_map.fill is not None or other.fill is not None:
         return None
@@ -270,7 +273,9 @@ class _Data:
         if missing:
             weight = np.pad(weight, ((0, 0), (0, missing)))
         try:
-            rounded = quantise(weight, self.how.bits, self.group, self.how.scale, symmetric=self.how.symmetric)
+            rounded = quantise(
+                weight, self.how.bits, self.group, self.how.scale, symmetric=self.how.symmetric
+            )
         except ValueError as error:
             raise CompileError(f"weight {self.source.key!r} cannot be quantised: {error}") from None
         self.small = rounded.scales, rounded.zeros

@@ -1,8 +1,8 @@
 """Matching of products with weights of small integers (`mansard.ir.quantised_weight`).
 
-The summed body is ``x * ((codes - zero) * scale - minimum) * scale ...`` in f32, where all but x and the codes
-are the same along the innermost reduced loop. A kernel then sums ``x * codes`` over that loop, in integers if x
-is one too, and applies the rest once for each group.
+The summed body is ``x * ((codes - zero) * scale + offset) * scale ...`` in f32, where all but x and the codes
+are the same along the innermost reduced loop. A kernel then sums ``x * codes`` over that loop, in integers if
+x is one too, and applies the rest once for each group.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ F32 = DType.F32
 
 @dataclass(frozen=True)
 class DequantisedProduct:
-    """A sum over groups of ``outer * (inner * (sum of x * codes - zero * sum of x) - minimum * sum of x)``.
+    """A sum over groups of ``outer * (inner * (sum of x * codes - zero * sum of x) + offset * sum of x)``.
 
-    ``outer``, ``zero``, ``inner`` and ``minimum`` are f32 expressions over operands that the innermost reduced
+    ``outer``, ``zero``, ``inner`` and ``offset`` are f32 expressions over operands that the innermost reduced
     loop does not index; factors are in lists, of which the product is meant.
     """
 
@@ -35,7 +35,7 @@ class DequantisedProduct:
     codes: DotFactor
     zero: Scalar | None
     inner: tuple[Scalar, ...]
-    minimum: Scalar | None
+    offset: Scalar | None
     outer: tuple[Scalar, ...]
     column: Group
     row: Group | None
@@ -45,7 +45,7 @@ class DequantisedProduct:
     @property
     def sums(self) -> bool:
         """Whether the sums of x over each group are needed."""
-        return self.zero is not None or self.minimum is not None
+        return self.zero is not None or self.offset is not None
 
     @property
     def plain(self) -> bool:
@@ -63,12 +63,12 @@ def dequantised_product(nest: Nest, root: Root) -> DequantisedProduct | None:
 
 @dataclass(frozen=True)
 class _Core:
-    """``(node - zero) * inner - minimum``."""
+    """``(node - zero) * inner + offset``."""
 
     node: Scalar
     zero: Scalar | None = None
     inner: tuple[Scalar, ...] = ()
-    minimum: Scalar | None = None
+    offset: Scalar | None = None
 
 
 class _Match:
@@ -88,7 +88,7 @@ class _Match:
         for x, weight in (cores, cores[::-1]):
             assert x is not None and weight is not None
             codes = self._stored(weight.node)
-            if x.zero or x.inner or x.minimum or codes is None or codes.value.type.dtype not in CODES:
+            if x.zero or x.inner or x.offset or codes is None or codes.value.type.dtype not in CODES:
                 continue
             matched = self._with_loops(x.node, weight, codes, outer)
             if matched is not None:
@@ -99,9 +99,7 @@ class _Match:
         self, x: Scalar, weight: _Core, codes: DotFactor, outer: tuple[Scalar, ...]
     ) -> DequantisedProduct | None:
         nest = self.nest
-        groups = nest.collapsed(
-            range(nest.domain), [p for r in nest.roots for p in nest.positions(r)]
-        )
+        groups = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
         reads, uses = nest.part_reads(self.root, x)
         used = {loop for at in (*(r.address for r in reads), *uses) if at is not None for loop, _ in at.terms}
         indexed = dict(codes.address.terms)
@@ -112,25 +110,30 @@ class _Match:
         rows = sorted((g for g in groups if g not in columns), key=lambda g: -_count(nest, g))
         rest = (*columns[:-1], *rows[1:])
         return DequantisedProduct(
-            x, self._stored(x), codes, weight.zero, weight.inner, weight.minimum, outer,
+            x, self._stored(x), codes, weight.zero, weight.inner, weight.offset, outer,
             columns[-1], rows[0] if rows else None, rest, tuple(self.reduced),
         )  # fmt: skip
 
     def _core(self, node: Scalar) -> _Core | None:
         """A varying factor taken apart."""
-        if isinstance(node, Apply) and node.op in ("sub",) and not self._varies(node.args[1]):
+        if isinstance(node, Apply) and node.op in ("add", "sub"):
             main, other = node.args
+            if node.op == "add" and self._varies(other):
+                main, other = other, main
+            if self._varies(other):
+                return None
             factors = _factors(main)
             varying = [f for f in factors if self._varies(f)]
             if len(varying) != 1:
                 return None
             core = self._core(varying[0])
             scales = tuple(f for f in factors if f not in varying)
-            if core is None or core.inner or core.minimum:
+            if core is None or core.inner or core.offset:
                 return None
-            if not scales and core.zero is None:
+            if node.op == "sub" and not scales and core.zero is None:
                 return _Core(core.node, other)
-            return _Core(core.node, core.zero, scales, other)
+            offset = other if node.op == "add" else Apply("neg", (other,), F32)
+            return _Core(core.node, core.zero, scales, offset)
         return _Core(node)
 
     def _varies(self, node: Scalar) -> bool:

@@ -63,7 +63,7 @@ class QuantisedWeights:
     """Reduced positions of one multiplication: the group of the panels."""
     weights: Weights
     factors: dict[Value, PackedFactor]
-    """The packed scales, zeros and minimums."""
+    """The packed scales, zeros and offsets."""
 
     @property
     def shape(self) -> Shape:
@@ -90,7 +90,7 @@ def find(nest: Nest, root: Root, target: KernelTarget) -> QuantisedWeights | Non
 
 def _factors(nest: Nest, root: Root, product: DequantisedProduct) -> dict[Value, PackedFactor]:
     """Constants other than the codes that can be packed in the order in which they are read."""
-    nodes = [*product.inner, *product.outer, *(n for n in (product.zero, product.minimum) if n is not None)]
+    nodes = [*product.inner, *product.outer, *(n for n in (product.zero, product.offset) if n is not None)]
     reads = [read for node in nodes for read in nest.part_reads(root, node)[0]]
     packed = {}
     for read in reads:
@@ -122,14 +122,12 @@ def _tiles(nest: Nest, found: QuantisedWeights, target: KernelTarget) -> list[Re
                 cycles = depth * _step_cycles(nest, found, r, c)
                 costs[r, c] = -(-rows // r) * -(-vectors // c) * cycles, int(WORKGROUP_CYCLES / cycles)
     ordered = sorted(costs, key=lambda size: (costs[size][0], -size[1]))
-    return [
-        RegisterTile(r, c, lanes, max(1, min(-(-rows // r), costs[r, c][1]))) for r, c in ordered
-    ]
+    return [RegisterTile(r, c, lanes, max(1, min(-(-rows // r), costs[r, c][1]))) for r, c in ordered]
 
 
 def _step_cycles(nest: Nest, found: QuantisedWeights, rows: int, columns: int) -> float:
-    """Cycles of one multiplication for every cell, as measured on Zen 5: two products a cycle, then unpacking,
-    then what each cell costs at the end of a group, more where accumulators do not fit the registers."""
+    """Cycles of one multiplication for every cell, as measured on Zen 5: two products a cycle, unpacking,
+    then what each cell costs at the end of a group, and more where accumulators do not fit the registers."""
     bits, cells = found.weights.value.type.dtype.bits, rows * columns
     group = estimate(nest.total(found.product.reduced[-1])) / found.step
     finish = 0.0 if found.product.plain else 2.3 * cells / group
@@ -269,7 +267,7 @@ class _QuantisedGemm(Gemm):
     def _scaled(
         self, tile: _Tile, carried: Sequence[KValue], sums: Sequence[KValue], totals: Sequence[KValue]
     ) -> _Sums:
-        """The accumulators plus the groups' sums, with zeros, scales and minimums."""
+        """The accumulators plus the groups' sums, with zeros, scales and offsets."""
         b, out = self.b, list(carried)
         for c, column in enumerate(tile.columns):
             self.ev.places = {
@@ -297,12 +295,11 @@ class _QuantisedGemm(Gemm):
                 dot = b.fma(zero, total, dot)
             outer = self._times([value(n) for n in product.outer])
             inner = self._times([value(n) for n in product.inner])
-            if product.minimum is None or total is None:
+            if product.offset is None or total is None:
                 scale = self._times([v for v in (outer, inner) if v is not None])
                 return b.fma(dot, scale, accumulator) if scale is not None else b.add(dot, accumulator)
             dot = b.mul(dot, inner) if inner is not None else dot
-            lowest = b.splat(b.unary("neg", value(product.minimum)), lanes)
-            dot = b.fma(lowest, total, dot)
+            dot = b.fma(b.splat(value(product.offset), lanes), total, dot)
             return b.fma(dot, outer, accumulator) if outer is not None else b.add(dot, accumulator)
 
     def _times(self, factors: Sequence[KValue]) -> KValue | None:
@@ -312,7 +309,8 @@ class _QuantisedGemm(Gemm):
         return result
 
     def _factor_place(self, factor: PackedFactor, column: KValue) -> KValue:
-        """Where the vector of a packed factor lies, for the bound group and the columns from ``column`` on."""
+        """Where the vector of a packed factor lies, for the bound group and the columns from ``column``
+        on."""
         b, panels = self.b, factor.weights.panels
         position, step = b.idx(0), 1
         for group, (extent, _) in zip(reversed(factor.loops), reversed(panels.reduced), strict=True):

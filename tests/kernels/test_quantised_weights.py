@@ -1,0 +1,91 @@
+"""Products with weights of 4- and 8-bit integers, against the interpreter, and that against NumPy."""
+
+import numpy as np
+import pytest
+from support.graph_runner import check, compare, compiled, outputs
+from support.quantised import Form, Weights, graph_of, inputs_of
+
+from mansard import dims
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules.cpu import gemm_quantised
+from mansard.compiler.targets import resolve_targets
+from mansard.dims import Dim
+from mansard.dtypes import DType
+from mansard.ir.interpreter.graph import interpret
+from mansard.passes.fusion.fuse import fuse
+from mansard.passes.fusion.packable import mark_packable
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import canonical_steps
+from mansard.placement import PlacementOptions
+
+I4, U4, I8, U8, BF16, F16 = DType.I4, DType.U4, DType.I8, DType.U8, DType.BF16, DType.F16
+FORMS = [
+    Form(48, 128, 32),
+    Form(37, 96, 32, I4, BF16),
+    Form(50, 64, 32, I4, I8, scaled_x=True),
+    Form(40, 128, 32, U4, F16, F16, U8),
+    Form(40, 64, 16, U4, I8, zeros=I8, offsets=True, scaled_x=True),
+    Form(33, 256, 32, U4, BF16, offsets=True, nested=True),
+    Form(50, 64, 32, I8),
+    Form(17, 60, 60, I8, BF16, DType.F32),
+    Form(20, 51, 51, I8, DType.F32, DType.F32),
+    Form(24, 260, 260, I8, I8, DType.F32, scaled_x=True),
+    Form(24, 96, 32, U8, I8, zeros=U8),
+    Form(16, 64, 0, I8, BF16),
+    Form(1, 64, 32),
+    Form(1, 64, 32, I4, BF16),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_the_interpreter_dequantises(form):
+    graph, inputs = graph_of(form, 3), inputs_of(form, 3)
+    x = inputs[0].astype(np.float64)
+    if form.scaled_x:
+        x = x * inputs[1].repeat(form.group, 1)
+    expected = x @ Weights(form).dense.astype(np.float64).T
+    (y,) = interpret(graph, inputs)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("rows", [1, 21])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_every_form(device, form, rows):
+    check(graph_of(form, rows), inputs_of(form, rows), device, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("form", [FORMS[1], FORMS[4]], ids=str)
+def test_any_number_of_rows(device, form):
+    graph = graph_of(form, dims.symbol(Dim("rows", 1, 64)))
+    with compiled(graph, device) as model:
+        for rows in (1, 2, 9, 64):
+            inputs = inputs_of(form, rows)
+            compare(outputs(model, inputs), interpret(graph, inputs), 2e-5, 2e-5)
+
+
+@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v2"])
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[1], FORMS[4]], ids=str)
+def test_other_cpus(target, form):
+    """The same results without the instructions of newer CPUs."""
+    from mansard.api import Model
+    from mansard.artifact.resources import MemoryResources
+    from mansard.compiler import CompileOptions, compile_graph
+
+    graph, inputs = graph_of(form, 5), inputs_of(form, 5)
+    result = compile_graph(graph, CompileOptions(targets=(target,)))
+    with Model(result.plan, MemoryResources(result.executables, result.weights)) as model:
+        compare(outputs(model, inputs), interpret(graph, inputs), 2e-5, 2e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_every_form_has_a_schedule_of_its_own(form, rows):
+    """None falls into a schedule that reads codes one by one."""
+    if form.n < 8:
+        return
+    target = resolve_targets(["cpu"], PlacementOptions(fallback="error"))[0].kernel
+    graph = run_passes(graph_of(form, rows), canonical_steps())
+    (dispatch,) = mark_packable(fuse(graph)).dispatches
+    nest = Nest(dispatch)
+    (root,) = (r for r in nest.roots if r.reduces)
+    assert gemm_quantised.find(nest, root, target) is not None
