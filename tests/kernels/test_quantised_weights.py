@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support.graph_runner import check, compare, compiled, outputs
-from support.quantised import Form, Weights, graph_of, inputs_of
+from support.decoders.quantised_weights import Form, Weights, graph_of, inputs_of
 
 from mansard import dims
 from mansard.codegen.loop_nest import Nest
