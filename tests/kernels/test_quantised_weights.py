@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from support.graph_runner import check, compare, compiled, outputs
 from support.decoders.quantised_weights import Form, Weights, graph_of, inputs_of
+from support.graph_runner import check, compare, compiled, outputs
 
 from mansard import dims
 from mansard.codegen.loop_nest import Nest
