@@ -56,8 +56,6 @@ class PipelineSettings:
     """What the pipeline depends on beside the model. The defaults are those of a CPU."""
 
     precision: str = "f32"
-    quantisation: Quantisation | None = None
-    """How the weights of products are stored, if not as the model has them."""
     gpu: bool = False
     """Whether a GPU is among the targets asked for."""
     attention_workgroups: int | None = None
@@ -75,6 +73,8 @@ class PipelineSettings:
     """Whether calls check that indices are in range."""
     max_bindings: int = 16
     """Buffers that a dispatch may have on every target."""
+    quantisation: Quantisation | None = None
+    """How the weights of products are stored, if not as the model has them."""
 
 
 CANONICALISE = Fixpoint(
