@@ -119,3 +119,31 @@ def test_products_of_four_bytes(gpu, left, right):
     a, c = (side.astype(np.int64) for side in sides)
     expected = ((a * c).sum(1) + words[2]).astype(np.int32)
     np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("target", ["cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu"])
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16, 32])
+@pytest.mark.parametrize("signed", [True, False])
+def test_nibbles(target, lanes, signed):
+    """All pairs of 4-bit integers, as bytes and as floats."""
+    packed = np.arange(256, dtype=np.uint8)
+    numbers = np.stack([packed & 15, packed >> 4], -1).reshape(-1).astype(np.int32)
+    expected = np.where(numbers >= 8, numbers - 16, numbers) if signed else numbers
+    for dtype in (DType.I8 if signed else DType.U8, DType.BF16, DType.F32):
+        b = KernelBuilder("nibbles", [(DType.U8, False), (dtype, True)], 0)
+        with b.for_(0, 256, lanes) as loop:
+            unpacked = b.nibbles(b.load(b.bindings[0], loop.index, lanes), dtype, signed=signed)
+            b.store(b.bindings[1], b.mul(loop.index, b.idx(2)), unpacked)
+        kernel = b.build()
+        verify(kernel)
+        out = np.zeros(512, dtype.numpy)
+        Machine(target).run(kernel, [packed, out])
+        np.testing.assert_array_equal(out.astype(np.int32), expected)
+
+
+def test_nibbles_are_of_bytes():
+    b = KernelBuilder("nibbles", [(DType.I32, False), (DType.F32, True)], 0)
+    unpacked = b.nibbles(b.load(b.bindings[0], b.idx(0), 4), DType.F32, signed=True)
+    b.store(b.bindings[1], b.idx(0), unpacked)
+    with pytest.raises(CodegenError, match="no vector of u8"):
+        verify(b.build())
