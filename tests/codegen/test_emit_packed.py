@@ -124,7 +124,7 @@ def test_products_of_four_bytes(gpu, left, right):
 @pytest.mark.parametrize("target", ["cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu"])
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16, 32])
 @pytest.mark.parametrize("signed", [True, False])
-def test_nibbles(target, lanes, signed):
+def test_nibbles_on_cpus(target, lanes, signed):
     """All pairs of 4-bit integers, as bytes and as floats."""
     packed = np.arange(256, dtype=np.uint8)
     numbers = np.stack([packed & 15, packed >> 4], -1).reshape(-1).astype(np.int32)
