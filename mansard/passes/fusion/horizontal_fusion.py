@@ -28,6 +28,7 @@ from functools import partial
 import numpy as np
 
 from mansard.analysis.operands import is_copy, is_light
+from mansard.dims import is_one
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.interpreter.graph import load
@@ -288,7 +289,14 @@ def _is_epilogue(op: Op, value: Value) -> bool:
     if not isinstance(op, Generic) or op.combiner is not None or op.extents != value.type.shape:
         return False
     reads = [m for v, m in zip(op.inputs, op.maps, strict=True) if v is value]
-    return all(m == IndexMap.identity(op.rank) for m in reads)
+    return all(m is not None and _is_identity(m, op) for m in reads)
+
+
+def _is_identity(index_map: IndexMap, op: Generic) -> bool:
+    """Whether a map gives the indices of the op; in dims of extent 1 there is no other."""
+    if index_map.fill is not None or len(index_map.results) != op.rank:
+        return False
+    return all(r.single == d or is_one(op.extents[d]) for d, r in enumerate(index_map.results))
 
 
 def _may_leave_unfused(op: Op) -> bool:

@@ -7,7 +7,7 @@ from mansard.dtypes import DType
 from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.interpreter.graph import interpret
-from mansard.ir.scalar import Apply, Arg
+from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import Linear
 from mansard.ir.verify import verify
 from mansard.passes.fusion.horizontal_fusion import fuse_horizontally
@@ -130,3 +130,19 @@ def test_only_those_stay_apart_that_have_to():
     merged = fuse_horizontally(graph)
     assert sorted(p.output.type.shape[1] for p in products(merged)) == [8, 8, 12]
     same(graph, merged)
+
+
+def test_epilogues_may_read_dims_of_one_element_at_zero():
+    b = GraphBuilder()
+    x, at_zero = b.input("x", (1, DEPTH), F32), IndexMap((Linear(), Linear.dim(1)))
+    results = []
+    for number in range(2):
+        data = np.full((8, DEPTH), number, np.float32)
+        w = b.constant("w", Constant.of(data, f"w{number}"), data.shape, F32)
+        reads = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((1, 2))]
+        y = b.generic([x, w], reads, (1, 8, DEPTH), PRODUCT, reduced=1, combiner="add")
+        y = b.generic([y], [at_zero], (1, 8), Cast(Arg(0, F32), DType.BF16))
+        results.append(b.generic([y], [at_zero], (1, 2), Arg(0, DType.BF16)))
+    graph = fuse_horizontally(b.build(results))
+    assert [op.output.type.dtype for op in graph.ops][:2] == [F32, DType.BF16]
+    assert sum(is_contraction(op) for op in graph.ops) == 1
