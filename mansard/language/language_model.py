@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -21,7 +22,10 @@ from mansard.language.description import Description
 from mansard.language.generation import Sampling, Settings, Token
 from mansard.language.text import Tokenizer
 from mansard.runtime.calls.limits import checked_int
+from mansard.runtime.calls.pending_call import PendingCall
 from mansard.runtime.memory.ledger import MemoryLedger
+
+Tokens = npt.NDArray[np.generic]
 
 
 @dataclass
@@ -150,21 +154,51 @@ class LanguageModel:
             settings = sampling.rows(sequence)
             chosen = self._read(ids, sampling, settings, stats)
         stats.first_token = time.perf_counter() - began
-        decoder = self.tokenizer.stream() if self.tokenizer else None
-        position = len(ids)
-        while True:
-            stats.generated += 1
-            stats.total = time.perf_counter() - began
-            ended = stop_at_end and chosen in self.description.end_tokens
-            yield Token(chosen, "" if decoder is None or ended else decoder.add(chosen))
-            if ended or stats.generated == count or position == self.description.context:
-                return
-            with self._lock:
-                if self._sequence != sequence:
-                    raise InputError("another text was begun with this model, which ended the one before")
-                token = self._decode(positions=np.array([position]), settings=settings[0], draws=settings[1])
-                self._cached.append(chosen)
-            chosen, position = int(token[0]), position + 1
+        text = self.tokenizer.stream() if self.tokenizer else None
+        steps = self._steps(sequence, len(ids), count - 1, settings)
+        try:
+            while True:
+                stats.generated += 1
+                stats.total = time.perf_counter() - began
+                ended = stop_at_end and chosen in self.description.end_tokens
+                yield Token(chosen, "" if text is None or ended else text.add(chosen))
+                step = None if ended else next(steps, None)
+                if step is None:
+                    return
+                if self._sequence == sequence:
+                    self._cached.append(chosen)
+                chosen = int(step[0])
+        finally:
+            steps.close()
+
+    def _steps(
+        self, sequence: int, position: int, count: int, settings: Settings
+    ) -> Generator[Tokens, None, None]:
+        """Decode steps from a position on, at most ``count``, as far as the context reaches. On a GPU each is
+        submitted before the token of the one before it is read."""
+        session = self._decode.bind()
+        ahead = 1 if all(slot.device.capabilities.late_binding for slot in session.slots) else 2
+        end = min(position + count, self.description.context)
+        pending: deque[PendingCall] = deque()
+        try:
+            while pending or position < end:
+                while position < end and len(pending) < ahead:
+                    inputs = {
+                        "positions": np.array([position]),
+                        "settings": settings[0],
+                        "draws": settings[1],
+                    }
+                    with self._lock:
+                        if self._sequence != sequence:
+                            raise InputError(
+                                "another text was begun with this model, which ended the one before"
+                            )
+                        pending.append(session.begin(session.signature.prepare((), inputs)))
+                    position += 1
+                yield pending.popleft().result()[0]
+        finally:
+            for call in pending:
+                call.cancel()
 
     def _read(self, ids: list[int], sampling: Sampling, settings: Settings, stats: GenerationStats) -> int:
         """Bring the prompt into the cache; the first token after it."""

@@ -12,10 +12,10 @@ from mansard.plan.check import check_plan
 from mansard.plan.dataflow import dataflow, expected_times
 from mansard.plan.layout import lay_out
 from mansard.plan.plan import DispatchStep, Plan
-from mansard.runtime.calls.admission import Admission
 from mansard.runtime.calls.chunked_run import ChunkedRun
 from mansard.runtime.calls.executor import CallExecutor
 from mansard.runtime.calls.limits import checked_int
+from mansard.runtime.calls.pending_call import PendingCall
 from mansard.runtime.calls.stats import Stats
 from mansard.runtime.calls.timed_runs import Rows
 from mansard.runtime.devices.binding import BoundSlot, Devices, bind, probe_links
@@ -45,8 +45,8 @@ class Session:
     """A plan on its devices. Thread-safe.
 
     ``max_in_flight`` calls run at a time, each on a context of its own; up to ``max_queued`` further
-    calls (None: any number) wait, by priority and in order of arrival. Models with states run one call
-    at a time. Up to ``max_idle`` contexts are kept for shapes that recur.
+    calls (None: any number) wait, by priority and in order of arrival. Models with states run one call at
+    a time. Up to ``max_idle`` contexts are kept for shapes that recur.
 
     The session of a method (`Plan.methods`) shares the weights and states of the session that it is given as
     ``shared``, and its limits of calls; it is closed first.
@@ -89,9 +89,8 @@ class Session:
         )
         shares = PartitionShares(plan.splits, [device.name for device in plan.devices])
         permits = 1 if plan.states else max_in_flight
-        admission: Admission | None = shared._calls.admission if shared and plan.states else None
         self._calls: CallExecutor = CallExecutor(
-            self._environment, permits, max_idle, max_queued, shares, admission
+            self._environment, permits, max_idle, max_queued, shares, shared._calls if shared else None
         )
         self._calls.stats.uploaded_bytes = constants.uploaded_bytes
         resources.settle()
@@ -134,6 +133,14 @@ class Session:
         error or cancellation until the work that had begun has ended.
         """
         return await self._calls.run_async(inputs, priority, deadline)
+
+    def begin(self, inputs: PreparedInputs, priority: int = 0) -> PendingCall:
+        """Start a call and return without waiting for its end, once it is admitted.
+
+        Of calls that update the same states, one that begins while another is in flight is submitted behind
+        it, and fails with its error if that fails. Raises as `run`.
+        """
+        return self._calls.begin(inputs, priority)
 
     def chunked_run(
         self,

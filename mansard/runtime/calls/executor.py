@@ -17,6 +17,8 @@ from mansard.runtime.calls.call import Call
 from mansard.runtime.calls.delivery import Delivery
 from mansard.runtime.calls.lifecycle import CallLifecycle
 from mansard.runtime.calls.limits import Deadline
+from mansard.runtime.calls.pending_call import PendingCall
+from mansard.runtime.calls.state_order import StateOrder
 from mansard.runtime.calls.stats import Stats
 from mansard.runtime.calls.timed_runs import TimedRun, TimedRuns
 from mansard.runtime.execution.context import Context
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 
 
 class CallExecutor:
-    """Runs at most ``max_in_flight`` calls at a time; at most ``max_queued`` others wait. With ``admission``
-    these limits are those of another session too, whose calls and this one's wait for each other."""
+    """Runs at most ``max_in_flight`` calls at a time; at most ``max_queued`` others wait. With ``others``,
+    whose states the calls share, these limits are those of both, and calls take their turns."""
 
     def __init__(
         self,
@@ -41,11 +43,19 @@ class CallExecutor:
         max_idle: int,
         max_queued: int | None = None,
         shares: PartitionShares | None = None,
-        admission: Admission | None = None,
+        others: CallExecutor | None = None,
     ) -> None:
         self.shares = shares or PartitionShares()
-        self.admission = admission or Admission(max_in_flight, max_queued)
-        self.lifecycle = CallLifecycle(environment, self.admission, max_idle, self.shares)
+        plan = environment.plan
+        updates = plan.states or any(method.states for method in plan.methods.values())
+        order = StateOrder() if updates else None
+        shares_states = others is not None and order is not None and others.lifecycle.order is not None
+        self.admission: Admission = (
+            others.admission if others and shares_states else Admission(max_in_flight, max_queued)
+        )
+        if others is not None and shares_states:
+            order = others.lifecycle.order
+        self.lifecycle: CallLifecycle = CallLifecycle(environment, self.admission, max_idle, self.shares, order)
         self._environment = environment
         self._settle = self.lifecycle.settle
 
@@ -100,6 +110,14 @@ class CallExecutor:
             if timer is not None:
                 timer.cancel()
 
+    def begin(self, inputs: PreparedInputs, priority: int = 0) -> PendingCall:
+        """See `Session.begin`."""
+        call = self.lifecycle.new_call(inputs, priority)
+        guarded(self._settle, self._begin_blocking, call)
+        if self.lifecycle.order is not None:
+            uninterrupted(lambda: self.admission.release(call))  # the next one may be submitted behind it
+        return PendingCall(self.lifecycle, call)
+
     def profile(self, inputs: PreparedInputs) -> tuple[list[list[ProfileRow]], float, CopyCounts]:
         """Device times by slot, the seconds from submission to completion, and the copies."""
         lifecycle = self.lifecycle
@@ -136,6 +154,8 @@ class CallExecutor:
 
         def held(exclusive: ExclusiveAdmission) -> None:
             with exclusive:
+                if self.lifecycle.order is not None:
+                    self.lifecycle.order.wait()
                 function()
 
         guarded(ExclusiveAdmission.leave, held, self.admission.exclusive())

@@ -25,6 +25,7 @@ from mansard.runtime.calls.call import Call
 from mansard.runtime.calls.cancellation import Cancellation
 from mansard.runtime.calls.idle_contexts import IdleContexts
 from mansard.runtime.calls.limits import Deadline, checked_int
+from mansard.runtime.calls.state_order import StateOrder
 from mansard.runtime.calls.stats import StatsCounter
 from mansard.runtime.execution.context import Context
 from mansard.runtime.execution.environment import ExecutionEnvironment
@@ -46,8 +47,11 @@ class CallLifecycle:
         admission: Admission,
         max_idle: int,
         shares: PartitionShares,
+        order: StateOrder | None = None,
     ) -> None:
         self.environment, self.admission, self.shares = environment, admission, shares
+        self.order = order
+        """Of calls that update states; None where there are none."""
         self.counter = StatsCounter()
         self.cancellation = Cancellation(admission, withdrawable=not environment.plan.states)
         self._idle, self._idle_profiled = IdleContexts(max_idle), IdleContexts(1)
@@ -103,7 +107,10 @@ class CallLifecycle:
         if call.priority != call.context.priority:
             call.context.priority = call.priority
         call.submitted, call.started = time.perf_counter(), True
-        call.context.start(call.inputs.arrays, into=call.into)
+        if self.order is None:
+            call.context.start(call.inputs.arrays, into=call.into)
+        else:
+            self.order.start(call.context, call.inputs.arrays, call.into)
 
     def wait(self, call: Call) -> None:
         """Block until every device is done with the call, also when one of them failed."""

@@ -1,0 +1,39 @@
+"""The order in which calls update the states that they share."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+
+from mansard.errors import MansardError
+from mansard.hal import Point
+from mansard.runtime.execution.context import Context
+from mansard.runtime.memory.tensors import Array
+
+
+class StateOrder:
+    """Submits calls one behind the other: no command of a call runs before the call before it has ended.
+
+    A call that is submitted while the one before it runs fails with its error if that fails.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: Sequence[Point] = ()
+        """Where the call that was submitted last ends."""
+
+    def start(self, context: Context, inputs: Sequence[Array], into: Sequence[Array] | None) -> None:
+        """`Context.start` behind the calls that were started before."""
+        with self._lock:
+            after = [point for point in self._last if not point.done()]
+            try:
+                context.start(inputs, after, into)
+            finally:
+                self._last = context.timelines.finals
+
+    def wait(self) -> None:
+        """Block until the calls that were started have ended, also where one of them failed."""
+        for point in self._last:
+            with contextlib.suppress(MansardError):
+                point.wait(None)
