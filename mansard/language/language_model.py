@@ -20,7 +20,7 @@ from mansard.arguments import shown
 from mansard.errors import InputError
 from mansard.language.description import Description
 from mansard.language.generation import Sampling, Settings, Token
-from mansard.language.text import Tokenizer
+from mansard.language.tokenizer import Tokenizer
 from mansard.runtime.calls.limits import checked_int
 from mansard.runtime.calls.pending_call import PendingCall
 from mansard.runtime.memory.ledger import MemoryLedger
@@ -111,8 +111,7 @@ class LanguageModel:
 
     def encode(self, text: str) -> list[int]:
         """The token numbers of a text."""
-        ids: list[int] = self._need_tokenizer().encode(text)
-        return ids
+        return self._need_tokenizer().encode(text)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled model to one file, for `mansard.load_lm`."""
@@ -154,14 +153,18 @@ class LanguageModel:
             settings = sampling.rows(sequence)
             chosen = self._read(ids, sampling, settings, stats)
         stats.first_token = time.perf_counter() - began
-        text = self.tokenizer.stream() if self.tokenizer else None
+        text = self.tokenizer.stream(ids) if self.tokenizer else None
+        count = min(count, self.description.context - len(ids) + 1)
         steps = self._steps(sequence, len(ids), count - 1, settings)
         try:
             while True:
                 stats.generated += 1
                 stats.total = time.perf_counter() - began
                 ended = stop_at_end and chosen in self.description.end_tokens
-                yield Token(chosen, "" if text is None or ended else text.add(chosen))
+                added = "" if text is None or ended else text.add(chosen)
+                if text is not None and (ended or stats.generated == count):
+                    added += text.finish()
+                yield Token(chosen, added)
                 step = None if ended else next(steps, None)
                 if step is None:
                     return
@@ -256,5 +259,8 @@ class LanguageModel:
 
     def _need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
-            raise InputError("the model has no tokenizer (load_lm(…, tokenizer=…)): use token numbers")
+            raise InputError(
+                "the model has no tokenizer: give load_lm the folder of one (tokenizer=…), "
+                "or use token numbers"
+            )
         return self.tokenizer

@@ -10,7 +10,7 @@ from mansard.api.loading import load
 from mansard.errors import InputError
 from mansard.language.compilation import CHUNK, compile_language_model
 from mansard.language.language_model import LanguageModel
-from mansard.language.text import Tokenizer
+from mansard.language.tokenizer import Tokenizer, load_tokenizer
 
 
 def load_lm(
@@ -21,7 +21,7 @@ def load_lm(
     chunk: int = CHUNK,
     dtype: str | None = None,
     cache_dtype: str | None = None,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> LanguageModel:
@@ -31,7 +31,8 @@ def load_lm(
     ``devices`` are those of `mansard.compile`. The cache holds ``context`` positions (by default 4096, or
     those the model was trained on if fewer); prompts are read in pieces of up to ``chunk`` tokens. ``dtype``
     and ``cache_dtype`` (f32, f16, bf16) are the types of activations and of the cache, by default that of
-    the weights. A model without a ``tokenizer`` works on token numbers.
+    the weights. ``tokenizer`` names a folder or file with one; by default that of ``path`` is used, and a
+    model without a tokenizer works on token numbers.
 
     Raises ImportModelError for a checkpoint that cannot be read or whose architecture is not known,
     ArtifactError for a damaged artifact, OutOfMemoryError for weights or a cache that do not fit a device.
@@ -40,7 +41,9 @@ def load_lm(
     if not place.exists():
         raise InputError(f"{path} does not exist: load_lm takes a folder, a .gguf file or an artifact")
     if not place.is_dir() and place.suffix != ".gguf":
-        return LanguageModel(load(place, devices), tokenizer)
+        return LanguageModel(load(place, devices), _opened(tokenizer))
+    has_tokenizer = place.suffix == ".gguf" or (place / "tokenizer.json").is_file()
+    opened = _opened(place if tokenizer is None and has_tokenizer else tokenizer)
     model = compile_language_model(
         place,
         devices=devices,
@@ -51,4 +54,8 @@ def load_lm(
         cache=cache,
         progress=progress,
     )
-    return LanguageModel(model, tokenizer)
+    return LanguageModel(model, opened)
+
+
+def _opened(tokenizer: str | os.PathLike[str] | Tokenizer | None) -> Tokenizer | None:
+    return tokenizer if tokenizer is None or isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)

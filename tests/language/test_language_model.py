@@ -1,11 +1,13 @@
 """Generation on devices against transformers."""
 
+import shutil
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from support.frontends.decoders import reference_logits, write_decoder
+from support.decoders.checkpoints import reference_logits, write_decoder
+from support.decoders.tokenizers_of_tests import byte_level
 from support.vulkan_support import usable_device
 
 import mansard
@@ -111,6 +113,20 @@ def test_equal_seeds_give_equal_texts(on_cpu):
         return ids(on_cpu.generate(PROMPT, 10, temperature=1.0, seed=seed))
 
     assert draw(7) == draw(7) != draw(8)
+
+
+def test_text_goes_in_and_comes_out(module, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    tokenizer = byte_level()
+    small = tokenizer.encode("The lazy dog").ids
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    with load_lm(tmp_path / "model", devices="cpu", context=48, chunk=8) as lm:
+        assert lm.encode("The lazy dog") == small
+        with pytest.raises(mansard.InputError, match="outside the vocabulary of 97"):
+            lm.text("The lazy dog")  # this vocabulary is larger than the model's
+        tokens = list(lm.generate([5, 6, 7], 20))
+        assert "".join(token.text for token in tokens) == lm.text([5, 6, 7], 20)
+        assert lm.tokenizer.decode([5, 6, 7, *ids(tokens)]).endswith(lm.text([5, 6, 7], 20))
 
 
 def test_an_artifact_generates_the_same(on_cpu, greedy, tmp_path):

@@ -55,7 +55,9 @@ class CallExecutor:
         )
         if others is not None and shares_states:
             order = others.lifecycle.order
-        self.lifecycle: CallLifecycle = CallLifecycle(environment, self.admission, max_idle, self.shares, order)
+        self.lifecycle: CallLifecycle = CallLifecycle(
+            environment, self.admission, max_idle, self.shares, order
+        )
         self._environment = environment
         self._settle = self.lifecycle.settle
 

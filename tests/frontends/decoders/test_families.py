@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.frontends.decoders import VARIATIONS, reference_logits, write_decoder
+from support.decoders.checkpoints import VARIATIONS, reference_logits, write_decoder
 
 from mansard.dims import Dim
 from mansard.errors import ImportModelError
