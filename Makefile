@@ -75,8 +75,9 @@ stress-signals: $(STAMP) vulkan-packages ## signals every 0.4 ms on the CPU and 
 conformance: $(STAMP) vulkan-packages ## the conformance suite on every driver and device, in every variation
 	$(BIN)/python tools/conformance.py $(PYTEST_ARGS)
 
-sanitize: $(STAMP) vulkan-packages ## the native core under ASan, UBSan and TSan, with the conformance suite and the runtime's tests
-	$(BIN)/python tools/sanitize.py $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
+SANITIZERS ?= address undefined thread
+sanitize: $(STAMP) vulkan-packages ## the native core under ASan, UBSan and TSan, with the conformance suite and the runtime's tests (SANITIZERS, FULL=1)
+	$(BIN)/python tools/sanitize.py $(if $(FULL),--full) $(SANITIZERS) $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
 
 fuzz-artifacts: $(STAMP) vulkan-packages ## a million mutants of plans, signed anew: checked, and run if they pass (FUZZ_ARGS=...)
 	$(BIN)/python tools/fuzz_artifacts.py $(FUZZ_ARGS)

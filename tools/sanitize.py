@@ -1,6 +1,6 @@
 """Builds the native core under a sanitiser and runs tests with it; the exit code is 1 after any report.
 
-    python tools/sanitize.py [address] [undefined] [thread] [-- pytest arguments]
+    python tools/sanitize.py [--full] [address] [undefined] [thread] [-- pytest arguments]
 
 Each sanitiser has a build of its own under ``build/sanitize/NAME``: the core compiled with
 ``-fsanitize=NAME`` and a package ``mansard`` whose other entries are links to this checkout. The
@@ -17,7 +17,9 @@ What counts as a report:
 Before its tests a sanitiser has to report a fault made on purpose (tests/native/sanitizer_probe.c) through
 the same interpreter: silence then means something.
 
-Without tests named, the conformance suites of all drivers and the tests of the core and the runtime run.
+Without tests named, those of the drivers, with the conformance suite, of the core, the runtime and several
+devices run; with ``--full`` the conformance suite runs in every variation, the stress tests run longer, and
+damaged plans and generated graphs are run too. docs/sanitizers.md says more.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from instrumented_core import EXTENSION, FLAGS, PACKAGE, ROOT, build, compiler
 INSTRUMENTED = ("-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
 RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
 TESTS = ("tests/drivers", "tests/native", "tests/hal", "tests/runtime", "tests/devices")
+MORE_TESTS = ("tests/artifact", "tests/fuzz")
+FULL = {"MANSARD_CONFORMANCE": "all", "MANSARD_STRESS_REQUESTS": "10000", "MANSARD_SIGNAL_SECONDS": "60"}
 # Builds instrumented programs of its own, which cannot be started with another runtime preloaded.
 IGNORED = ("--ignore=tests/native/test_stress.py",)
 # Freed memory and what threads did are kept for a while, so nothing is said of how much memory there is.
@@ -144,12 +148,13 @@ def check_probe(sanitiser: str, folder: Path, variables: dict[str, str]) -> None
         path.unlink()
 
 
-def run(sanitiser: str, arguments: Sequence[str]) -> bool:
+def run(sanitiser: str, arguments: Sequence[str], full: bool) -> bool:
     """Build, run the tests, print the reports; True when tests passed and nothing was reported."""
     folder = build_both(sanitiser)
-    variables = environment(sanitiser, folder)
+    variables = environment(sanitiser, folder) | (FULL if full else {})
     check_probe(sanitiser, folder, variables)
-    tests = list(arguments) if any(not a.startswith("-") for a in arguments) else [*TESTS, *arguments]
+    suites = [*TESTS, *(MORE_TESTS if full else ())]
+    tests = list(arguments) if any(not a.startswith("-") for a in arguments) else [*suites, *arguments]
     plugins = ["-p", "no:cacheprovider", "-p", "no:benchmark"]
     path = ["-o", f"pythonpath={folder} {ROOT} {ROOT / 'tests'}"]  # pytest's comes before PYTHONPATH
     selection = [*IGNORED, *SELECTED.get(sanitiser, ())]
@@ -165,13 +170,15 @@ def run(sanitiser: str, arguments: Sequence[str]) -> bool:
 def main() -> int:
     """Run each sanitiser asked for in turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--full", action="store_true", help="every variation, longer stress, more tests")
     parser.add_argument("sanitisers", nargs="*", metavar="address|undefined|thread", default=[])
     arguments, rest = _split(sys.argv[1:])
-    chosen = parser.parse_args(arguments).sanitisers or list(RUNTIMES)
+    options = parser.parse_args(arguments)
+    chosen = options.sanitisers or list(RUNTIMES)
     for name in chosen:
         if name not in RUNTIMES:
             parser.error(f"{name!r} is not one of {', '.join(RUNTIMES)}")
-    results = [run(name, rest) for name in chosen]
+    results = [run(name, rest, options.full) for name in chosen]
     return 0 if all(results) else 1
 
 
