@@ -7,7 +7,7 @@ from support.graph_runner import check, compare, compiled, outputs
 
 from mansard import dims
 from mansard.codegen.loop_nest import Nest
-from mansard.codegen.schedules.cpu import gemm_quantised
+from mansard.codegen.schedules.cpu import dot_quantised, gemm_quantised
 from mansard.compiler.targets import resolve_targets
 from mansard.dims import Dim
 from mansard.dtypes import DType
@@ -89,3 +89,18 @@ def test_every_form_has_a_schedule_of_its_own(form, rows):
     nest = Nest(dispatch)
     (root,) = (r for r in nest.roots if r.reduces)
     assert gemm_quantised.find(nest, root, target) is not None
+
+
+@pytest.mark.parametrize("rows", [1, 11])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_weights_with_another_reader(form, rows):
+    """They are not packed, on CPUs."""
+    graph, inputs = graph_of(form, rows, shared=True), inputs_of(form, rows)
+    nests = [Nest(d) for d in mark_packable(fuse(run_passes(graph, canonical_steps()))).dispatches]
+    (nest,) = (n for n in nests if any(r.reduces for r in n.roots))
+    (root,) = (r for r in nest.roots if r.reduces)
+    target = resolve_targets(["cpu"], PlacementOptions(fallback="error"))[0].kernel
+    assert gemm_quantised.find(nest, root, target) is None
+    if form.n > 1 and (form.group or form.k) % 16 == 0:
+        assert dot_quantised.find(nest, root, target) is not None
+    check(graph, inputs, "cpu", rtol=2e-5, atol=2e-5)

@@ -47,15 +47,15 @@ def _vector(element: str, values: list[int]) -> str:
 
 
 def _bytes(f: FunctionEmitter, packed: str, lanes: int, signed: bool) -> str:
-    if lanes == 32 and "avx512vbmi" in f.target.features:
-        words = f.temp(f"bitcast <32 x i8> {packed} to <8 x i32>")
-        wide = f.temp(f"zext <8 x i32> {words} to <8 x i64>")
-        source = f.temp(f"bitcast <8 x i64> {wide} to <64 x i8>")
-        places = f"<64 x i8> {_vector('i8', list(range(0, 32, 4)) * 8)}"
-        name = "llvm.x86.avx512.pmultishift.qb.512"
-        moved = f.call("<64 x i8>", name, [places, f"<64 x i8> {source}"])
-        table = f"<64 x i8> {_vector('i8', _numbers(signed) * 4)}"
-        return f.call("<64 x i8>", "llvm.x86.avx512.permvar.qi.512", [table, f"<64 x i8> {moved}"])
+    if lanes in (8, 16, 32) and {"avx512vbmi", "avx512vl"} <= f.target.features:
+        count, bits, vector = lanes // 4, 16 * lanes, f"<{2 * lanes} x i8>"
+        words = f.temp(f"bitcast <{lanes} x i8> {packed} to <{count} x i32>")
+        wide = f.temp(f"zext <{count} x i32> {words} to <{count} x i64>")
+        source = f.temp(f"bitcast <{count} x i64> {wide} to {vector}")
+        places = f"{vector} {_vector('i8', list(range(0, 32, 4)) * count)}"
+        moved = f.call(vector, f"llvm.x86.avx512.pmultishift.qb.{bits}", [places, f"{vector} {source}"])
+        table = f"{vector} {_vector('i8', (_numbers(signed) * 4)[: 2 * lanes])}"
+        return f.call(vector, f"llvm.x86.avx512.permvar.qi.{bits}", [table, f"{vector} {moved}"])
     halves = f"<{lanes} x i16>"
     wide = f.temp(f"zext <{lanes} x i8> {packed} to {halves}")
     moved = f.temp(f"shl {halves} {wide}, {text.splat_literal('4', 'i16', lanes)}")

@@ -89,8 +89,9 @@ class Weights:
         return QuantisedWeight(constant("codes"), tuple(scales), groups.get("zeros"), offsets)
 
 
-def graph_of(form: Form, rows: DimLike, seed: int = 0) -> Graph:
-    """x (rows, k) times the weight, in f32; scales of x are a second input."""
+def graph_of(form: Form, rows: DimLike, seed: int = 0, *, shared: bool = False) -> Graph:
+    """x (rows, k) times the weight, in f32; scales of x are a second input. With ``shared`` something
+    else reads the codes, too."""
     b = GraphBuilder()
     x = b.input("x", (rows, form.k), form.x)
     read = IndexMap((Linear.dim(0), Linear.dim(2)))
@@ -101,7 +102,13 @@ def graph_of(form: Form, rows: DimLike, seed: int = 0) -> Graph:
         factor = Apply("mul", (factor, Arg(1, F32)), F32)
     weight = Weights(form, seed).add_to(b)
     out = b.value("y", (rows, form.n), F32)
-    return b.build([b.append(product(weight, operands, factor, (rows, form.n), Linear.dim(1), out))])
+    results = [b.append(product(weight, operands, factor, (rows, form.n), Linear.dim(1), out))]
+    if shared:
+        other: Scalar = Arg(1, form.x) if form.x is F32 else Cast(Arg(1, form.x), F32)
+        body = Apply("add", (Cast(Arg(0, form.codes), F32), other), F32)
+        first = IndexMap((Linear(), Linear.dim(0)))
+        results.append(b.generic([weight.codes, x], [first, first], (form.k,), body))
+    return b.build(results)
 
 
 def inputs_of(form: Form, rows: int, seed: int = 0) -> Sequence[np.ndarray]:

@@ -18,7 +18,14 @@ from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape, analyse, fit_tile
-from mansard.codegen.schedules.cpu import dot, gemm, gemm_dot, gemm_quantised, gemm_runtime_packed
+from mansard.codegen.schedules.cpu import (
+    dot,
+    dot_quantised,
+    gemm,
+    gemm_dot,
+    gemm_quantised,
+    gemm_runtime_packed,
+)
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
@@ -53,6 +60,8 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
     quantised = gemm_quantised.find(nest, root, target)
     if quantised is not None:
         return gemm_quantised.candidates(nest, quantised, target)
+    if dot_quantised.find(nest, root, target) is not None:
+        return [Parameters()]
     shape = analyse(nest, root)
     if shape.form == "dot":
         return [Parameters()]
@@ -87,6 +96,9 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
     quantised = gemm_quantised.find(nest, root, target)
     if quantised is not None:
         return gemm_quantised.schedule(nest, target, name, quantised, parameters)
+    by_rows = dot_quantised.find(nest, root, target)
+    if by_rows is not None:
+        return dot_quantised.schedule(nest, target, name, by_rows)
     shape = analyse(nest, root)
     if shape.form == "dot":
         return dot.schedule(nest, target, name)

@@ -27,7 +27,6 @@ from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile
 from mansard.codegen.schedules.cpu.packed_weights import Weights, panels_of
 from mansard.codegen.schedules.cpu.small_integers import Multiplication, step_of
 from mansard.dtypes import DType
-from mansard.ir.scalar import Scalar
 from mansard.ir.types import Value
 
 F32 = DType.F32
@@ -268,45 +267,19 @@ class _QuantisedGemm(Gemm):
         self, tile: _Tile, carried: Sequence[KValue], sums: Sequence[KValue], totals: Sequence[KValue]
     ) -> _Sums:
         """The accumulators plus the groups' sums, with zeros, scales and offsets."""
-        b, out = self.b, list(carried)
+        out = list(carried)
         for c, column in enumerate(tile.columns):
             self.ev.places = {
                 value: self._factor_place(factor, column) for value, factor in self.found.factors.items()
             }
             for r, row in enumerate(tile.rows):
                 cell = r * len(tile.columns) + c
-                total = b.cast(totals[r], F32) if totals else None
-                out[cell] = self._cell(row, column, out[cell], b.cast(sums[cell], F32), total)
+                with self.ev.scope():
+                    self._bind(row, column, self.tile.lanes)
+                    total = totals[r] if totals else None
+                    out[cell] = self.multiply.scaled(self.ev, out[cell], sums[cell], total)
         self.ev.places = {}
         return out
-
-    def _cell(
-        self, row: KValue, column: KValue, accumulator: KValue, dot: KValue, total: KValue | None
-    ) -> KValue:
-        b, product, lanes = self.b, self.product, self.tile.lanes
-
-        def value(node: Scalar) -> KValue:
-            return self.ev.part(self.root, node)
-
-        with self.ev.scope():
-            self._bind(row, column, lanes)
-            if product.zero is not None and total is not None:
-                zero = b.splat(b.unary("neg", value(product.zero)), lanes)
-                dot = b.fma(zero, total, dot)
-            outer = self._times([value(n) for n in product.outer])
-            inner = self._times([value(n) for n in product.inner])
-            if product.offset is None or total is None:
-                scale = self._times([v for v in (outer, inner) if v is not None])
-                return b.fma(dot, scale, accumulator) if scale is not None else b.add(dot, accumulator)
-            dot = b.mul(dot, inner) if inner is not None else dot
-            dot = b.fma(b.splat(value(product.offset), lanes), total, dot)
-            return b.fma(dot, outer, accumulator) if outer is not None else b.add(dot, accumulator)
-
-    def _times(self, factors: Sequence[KValue]) -> KValue | None:
-        result = None
-        for factor in sorted(factors, key=lambda v: v.type.lanes):
-            result = factor if result is None else self.b.mul(result, factor)
-        return result
 
     def _factor_place(self, factor: PackedFactor, column: KValue) -> KValue:
         """Where the vector of a packed factor lies, for the bound group and the columns from ``column``

@@ -12,6 +12,8 @@ others     codes as f32, fused multiply-adds
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mansard.codegen.evaluate import Evaluator
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.ir import Memory
@@ -21,6 +23,7 @@ from mansard.codegen.schedules.common.base import Frame
 from mansard.codegen.schedules.common.dequantised import DequantisedProduct
 from mansard.codegen.schedules.common.dot_products import load_raw
 from mansard.dtypes import DType
+from mansard.ir.scalar import Scalar
 
 F32, I32, BF16 = DType.F32, DType.I32, DType.BF16
 _BYTES = (DType.I8, DType.U8)
@@ -81,11 +84,15 @@ class Multiplication:
         if self.step == 1:
             return self.b.splat(ev.part(self.root, self.product.x), self.lanes)
         assert self.product.stored is not None
-        word = load_raw(ev, self.product.stored, self.step)
-        if self.moved:
-            word = self.b.bitcast(word, DType.U8)
-            word = self.b.binary("xor", word, self.b.const(_HALF, DType.U8, self.step))
+        word = self.unsigned(load_raw(ev, self.product.stored, self.step))
         return self.b.shuffle(word, word, tuple(range(self.step)) * self.lanes)
+
+    def unsigned(self, x: KValue) -> KValue:
+        """x as it is multiplied: moved into the unsigned range where that has to be."""
+        if not self.moved:
+            return x
+        half = self.b.const(_HALF, DType.U8, x.type.lanes)
+        return self.b.binary("xor", self.b.bitcast(x, DType.U8), half)
 
     def add(self, x: KValue, codes: KValue, total: KValue) -> KValue:
         """``total`` plus the products of one step."""
@@ -95,3 +102,32 @@ class Multiplication:
         """``total`` plus what a step adds too much to a sum because x is moved."""
         half = self.b.const(_HALF, DType.U8, self.lanes * self.step)
         return self.b.dot(half, codes, total)
+
+    def scaled(self, ev: Evaluator, accumulator: KValue, dot: KValue, total: KValue | None) -> KValue:
+        """``accumulator`` plus a group's sum of products ``dot``, with what applies to the group at the bound
+        loops; ``total`` is the sum of x over the group, where that is needed."""
+        b, product, lanes = self.b, self.product, accumulator.type.lanes
+
+        def value(node: Scalar) -> KValue:
+            return ev.part(self.root, node)
+
+        dot = b.cast(dot, F32)
+        if total is not None:
+            total = b.cast(total, F32)
+            if product.zero is not None:
+                dot = b.fma(b.splat(b.unary("neg", value(product.zero)), lanes), total, dot)
+        outer, inner = [value(n) for n in product.outer], [value(n) for n in product.inner]
+        if product.offset is not None and total is not None:
+            scale = self._product(inner)
+            dot = b.mul(dot, scale) if scale is not None else dot
+            dot = b.fma(b.splat(value(product.offset), lanes), total, dot)
+            inner = []
+        scale = self._product([*outer, *inner])
+        return b.fma(dot, scale, accumulator) if scale is not None else b.add(dot, accumulator)
+
+    def _product(self, factors: Sequence[KValue]) -> KValue | None:
+        """Scalars first, which are multiplied once."""
+        result: KValue | None = None
+        for factor in sorted(factors, key=lambda v: v.type.lanes):
+            result = factor if result is None else self.b.mul(result, factor)
+        return result

@@ -1,0 +1,209 @@
+"""CPU schedule of products with integer weights that are stored row by row: those with other readers, such as
+a tied embedding, and those of few columns (`mansard.ir.quantised_weight`).
+
+As `mansard.codegen.schedules.cpu.dot`: vectors along K, each accumulator one output, whose lanes are added at
+the end. Within a group x and codes are multiplied without scales, as `small_integers` says.
+
+    for column tile of my columns, for group of K:
+        sums[r][c] = 0
+        for k in group, a vector at a time: sums[r][c] += x[row + r, k] . codes[column + c, k]
+        accumulators[r][c] += sums[r][c] * scale[column + c]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard import dims
+from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common import reduce
+from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.common.contraction import fit_tile
+from mansard.codegen.schedules.common.dequantised import DequantisedProduct, dequantised_product
+from mansard.codegen.schedules.common.dot_products import load_raw
+from mansard.codegen.schedules.cpu.small_integers import Multiplication, step_of
+from mansard.dtypes import DType
+
+F32 = DType.F32
+MAX_ROWS, CELLS = 8, 16
+UNROLLED = 4
+"""Vectors of a group that are emitted one after another; more are a loop."""
+TASK_BYTES = 64 * 1024
+"""Codes of one workgroup: some microseconds of reading, which balances the cores."""
+MIN_TASKS = 16
+PREFETCH_BYTES = 2048
+"""How far ahead of itself each row of codes is fetched."""
+LINE = 64
+
+
+@dataclass(frozen=True)
+class _Tile:
+    rows: int
+    columns: int
+    block: int
+    """Column tiles of a workgroup."""
+    codes: int
+    """Codes of a vector."""
+
+
+def find(nest: Nest, root: Root, target: KernelTarget) -> DequantisedProduct | None:
+    """The product, if its groups are whole vectors."""
+    product = dequantised_product(nest, root)
+    return product if product is not None and _codes(nest, product, target) > 1 else None
+
+
+def schedule(nest: Nest, target: KernelTarget, name: str, product: DequantisedProduct) -> Scheduled:
+    """The kernel of a product that `find` gives."""
+    (root,) = (r for r in nest.roots if r.reduces)
+    return _Rows(Frame(nest, target, name), root, product, _tile(nest, product, target)).run()
+
+
+def _codes(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> int:
+    """Codes of a vector: as many as fill one, or a power of two of them that divides a group."""
+    step, group = step_of(product, target), nest.total(product.reduced[-1])
+    codes = target.lanes(F32) * step
+    while codes >= 2 * step and not divides(group, codes):
+        codes //= 2
+    return codes if codes >= 2 * step else 1
+
+
+def _tile(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> _Tile:
+    rows = fit_tile(estimate(nest.total(product.row)) if product.row else 1, MAX_ROWS)
+    extent = estimate(nest.total(product.column))
+    columns = min(extent, max(2, CELLS // rows // 2 if rows > 1 else 4))
+    depth = estimate(nest.total([loop for group in product.reduced for loop in group]))
+    row_bytes = depth * product.codes.value.type.dtype.bits // 8
+    wanted = min(TASK_BYTES // row_bytes, -(-extent // MIN_TASKS))
+    return _Tile(rows, columns, max(1, wanted // columns), _codes(nest, product, target))
+
+
+class _Rows:
+    def __init__(self, frame: Frame, root: Root, product: DequantisedProduct, tile: _Tile) -> None:
+        self.frame, self.root, self.product, self.tile = frame, root, product, tile
+        self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
+        step = step_of(product, frame.target)
+        self.lanes = tile.codes // step
+        self.multiply = Multiplication(frame, root, product, step, self.lanes)
+
+    def run(self) -> Scheduled:
+        """A workgroup computes one tile of rows by a block of columns."""
+        b, product, tile = self.b, self.product, self.tile
+        if product.rest:
+            self.frame.bind_flat(product.rest, b.workgroup_id(2))
+        row_extent = self.nest.total(product.row) if product.row else 1
+        extent = self.nest.total(product.column)
+        rows = self.frame.clamped(row_extent, b.workgroup_id(0), tile.rows) if product.row else [b.idx(0)]
+        tiles = dims.ceildiv(extent, tile.columns)
+        first = b.mul(b.workgroup_id(1), b.idx(tile.block))
+        last = self.frame.minimum(b.add(first, b.idx(tile.block)), self.ev.dim(tiles))
+        with b.for_(first, last) as loop, self.ev.scope():
+            self._compute(rows, self.frame.clamped(extent, loop.index, tile.columns))
+        row_tiles = dims.ceildiv(row_extent, tile.rows)
+        others = self.nest.total([loop for group in product.rest for loop in group])
+        return self.frame.finish((row_tiles, dims.ceildiv(tiles, tile.block), others))
+
+    def _compute(self, rows: Sequence[KValue], columns: Sequence[KValue]) -> None:
+        cells = [(row, column) for row in rows for column in columns]
+        zeros = [self.b.const(0.0, F32, self.lanes) for _ in cells]
+
+        def group(carried: Sequence[KValue]) -> Sequence[KValue]:
+            return self._group(rows, columns, carried)
+
+        sums = reduce.loops(self.frame, self.product.reduced[:-1], zeros, group)
+        for (row, column), total in zip(cells, sums, strict=True):
+            with self.ev.scope():
+                self._bind(row, column)
+                self.frame.store_results(self.root, self.b.reduce("add", total))
+
+    def _bind(self, row: KValue, column: KValue) -> None:
+        self.ev.vector = None
+        if self.product.row is not None:
+            self.ev.bind(self.product.row, row)
+        self.ev.bind(self.product.column, column)
+
+    def _group(
+        self, rows: Sequence[KValue], columns: Sequence[KValue], carried: Sequence[KValue]
+    ) -> list[KValue]:
+        """The accumulators after one group."""
+        b, product, multiply = self.b, self.product, self.multiply
+        size = self.nest.total(product.reduced[-1])
+        assert isinstance(size, int)
+        direct = product.plain and multiply.sum is F32
+        # Behind the sums of the cells: what columns have too much, then the sums of rows.
+        sums = list(carried) if direct else [multiply.zero() for _ in carried]
+        sums += [multiply.zero() for _ in columns if multiply.moved]
+        sums += [multiply.row_start(size // self.lanes) for _ in rows if product.sums]
+        sums = self._vectors(rows, columns, sums, size)
+        if direct:
+            return sums
+        cells = len(rows) * len(columns)
+        excess, totals = sums[cells : cells + len(columns)], sums[-len(rows) :] if product.sums else None
+        out = []
+        for i, accumulator in enumerate(carried):
+            r, c = divmod(i, len(columns))
+            dot = b.sub(sums[i], excess[c]) if multiply.moved else sums[i]
+            with self.ev.scope():
+                self._bind(rows[r], columns[c])
+                out.append(multiply.scaled(self.ev, accumulator, dot, totals[r] if totals else None))
+        return out
+
+    def _vectors(
+        self, rows: Sequence[KValue], columns: Sequence[KValue], sums: list[KValue], size: int
+    ) -> list[KValue]:
+        """The sums over one group of ``size`` elements of K."""
+        b, ev, inner, step = self.b, self.ev, self.product.reduced[-1], self.tile.codes
+        if size // step <= UNROLLED:
+            for k in range(0, size, step):
+                ev.bind(inner, b.idx(0), k)
+                sums = self._vector(rows, columns, sums, ahead=k == 0)
+            return sums
+        with b.for_(0, size, step, sums) as loop, ev.scope():
+            ev.bind(inner, loop.index)
+            loop.yield_(*self._vector(rows, columns, list(loop.carried), ahead=True))
+        return list(loop.results)
+
+    def _vector(
+        self, rows: Sequence[KValue], columns: Sequence[KValue], sums: list[KValue], *, ahead: bool
+    ) -> list[KValue]:
+        b, ev, multiply, product = self.b, self.ev, self.multiply, self.product
+        memory = b.bindings[ev.binding_of[product.codes.value]]
+        codes = []
+        for column in columns:
+            self._bind(rows[0], column)
+            place, _ = ev.linear(product.codes.address)
+            if ahead and len(rows) == 1:
+                self._prefetch(place)
+            codes.append(multiply.codes(memory, place))
+        cells = len(rows) * len(columns)
+        if multiply.moved:
+            for c, vector in enumerate(codes):
+                sums[cells + c] = multiply.excess(vector, sums[cells + c])
+            cells += len(columns)
+        for r, row in enumerate(rows):
+            self._bind(row, columns[0])
+            x = self._x()
+            for c, vector in enumerate(codes):
+                cell = r * len(columns) + c
+                sums[cell] = multiply.add(x, vector, sums[cell])
+            if product.sums:
+                sums[cells + r] = multiply.add(x, multiply.ones(), sums[cells + r])
+        return sums
+
+    def _x(self) -> KValue:
+        """A vector of x along K at the bound loops."""
+        if self.multiply.step == 1:
+            self.ev.vector = (self.product.reduced[-1][-1], self.lanes)
+            x = self.b.splat(self.ev.part(self.root, self.product.x), self.lanes)
+            self.ev.vector = None
+            return x
+        assert self.product.stored is not None
+        return self.multiply.unsigned(load_raw(self.ev, self.product.stored, self.tile.codes))
+
+    def _prefetch(self, place: KValue) -> None:
+        b, bits = self.b, self.product.codes.value.type.dtype.bits
+        at = b.add(place, b.idx(PREFETCH_BYTES * 8 // bits))
+        memory = b.bindings[self.ev.binding_of[self.product.codes.value]]
+        b.prefetch(memory, b.binary("shr", at, b.idx(1)) if bits < 8 else at)
