@@ -12,12 +12,12 @@ import numpy.typing as npt
 from mansard.artifact.mapped_file import Bytes
 from mansard.dtypes import DType
 from mansard.formats.gguf_file import GgufTensor
-from mansard.frontends.decoders.checkpoint.gguf_blocks import BlockFormat
+from mansard.frontends.decoders.checkpoint.gguf_blocks import FORMATS, BlockFormat
 
 Array = npt.NDArray[Any]
 PLAIN = {"F64": DType.F64, "F32": DType.F32, "F16": DType.F16, "BF16": DType.BF16}
 """The floating-point types, by ggml's name."""
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 """Elements that are decoded at once: what that needs beside its result stays within some megabytes."""
 
 
@@ -39,7 +39,7 @@ def dequantise(
     result = np.empty(joined_shape(tensors), dtype.numpy)
 
     def decode(tensor: GgufTensor, rows: Bytes) -> Array:
-        values = _floats(tensor.type_name, rows)
+        values = _floats(tensor, rows)
         return values - np.float32(shift) if shift else values
 
     vector = result.ndim == 1
@@ -50,21 +50,33 @@ def dequantise(
 def can_dequantise(tensor: GgufTensor) -> bool:
     """Whether the tensor's type is floating point or one that the package ``gguf`` dequantises."""
     try:
-        _floats(tensor.type_name, np.zeros((1, tensor.block_bytes), np.uint8))
+        _floats(tensor, np.zeros((1, tensor.block_bytes), np.uint8))
     except (KeyError, NotImplementedError):
         return False
     return True
 
 
-def _floats(type_name: str, rows: Bytes) -> Array:
+def _floats(tensor: GgufTensor, rows: Bytes) -> Array:
     """Rows of bytes as rows of elements, f32 or what they are stored as."""
-    if type_name in PLAIN:
-        return rows.view(PLAIN[type_name].numpy)
+    if tensor.type_name in PLAIN:
+        return rows.view(PLAIN[tensor.type_name].numpy)
+    if tensor.type_name in FORMATS:
+        blocks = rows.reshape(-1, tensor.block_bytes)
+        return _scaled(FORMATS[tensor.type_name], blocks).reshape(rows.shape[0], -1)
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    values: Array = dequantize(rows, GGMLQuantizationType[type_name])
+    values: Array = dequantize(rows, GGMLQuantizationType[tensor.type_name])
     return values
+
+
+def _scaled(form: BlockFormat, blocks: Bytes) -> Array:
+    """The elements of blocks in f32, as ggml computes them."""
+    scales = form.scales(blocks)[..., np.newaxis]
+    result = form.values(blocks).reshape(*scales.shape[:-1], form.group) * scales
+    if form.offsets is not None:
+        result += form.offsets(blocks)[..., np.newaxis]
+    return result
 
 
 def integers(tensors: Sequence[GgufTensor], form: BlockFormat, heads: int | None) -> Array:
