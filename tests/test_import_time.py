@@ -31,7 +31,14 @@ def test_import_is_light():
     assert fastest < 0.3
 
 
-@pytest.mark.parametrize("code", ["from mansard import Model, load", "import mansard; mansard.devices()"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from mansard import Model, load",
+        "import mansard; mansard.devices()",
+        "from mansard.language.tokenizer import load_tokenizer",
+    ],
+)
 def test_the_runtime_needs_no_compiler(code):
     modules, _ = imported_by(code)
     assert not modules & set(HEAVY)

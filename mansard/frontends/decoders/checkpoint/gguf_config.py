@@ -6,6 +6,7 @@ llama.cpp fixes in its code rather than in the file (scales of attention, order 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from mansard.formats.gguf_tokens import end_tokens
 from mansard.frontends.decoders.checkpoint.gguf_rotary import llama3_scaling
 
 Config = dict[str, Any]
+_LAYER = re.compile(r"blk\.(\d{1,6})\.")
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 """Gemma's largest models scale scores by the model's width per head, the others by the head's width."""
 
@@ -24,6 +26,12 @@ class _Metadata:
 
     def __init__(self, file: GgufFile, architecture: str) -> None:
         self.file, self.architecture = file, architecture
+        self.layers = int(self.number("block_count"))
+        there = {int(match[1]) for name in file.tensors if (match := _LAYER.match(name))}
+        if there != set(range(len(there))) or len(there) != self.layers:
+            raise ImportModelError(
+                f"{file.path} has tensors of {len(there)} layers; {architecture}.block_count = {self.layers}"
+            )
 
     def get(self, key: str, default: Any = None) -> Any:
         return self.file.metadata.get(f"{self.architecture}.{key}", default)
@@ -41,10 +49,6 @@ class _Metadata:
 
     def has(self, tensor: str) -> bool:
         return tensor in self.file.tensors
-
-    @property
-    def layers(self) -> int:
-        return int(self.number("block_count"))
 
     @property
     def head_dim(self) -> int:

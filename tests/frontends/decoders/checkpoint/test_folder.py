@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -111,6 +112,21 @@ def test_floating_point_in_a_chosen_type(folder):
     assert (checkpoint.tensor_type("a").dtype, checkpoint.tensor_type("b").dtype) == (DType.BF16, DType.I32)
     assert checkpoint.constant("a").load().dtype == ml_dtypes.bfloat16
     assert checkpoint.constant("b").load().dtype == np.int32
+
+
+@pytest.mark.resident_memory
+def test_weights_that_were_read_are_pages_of_the_file(folder):
+    save_file({f"w{i}": np.ones((1024, 2048), np.float32) for i in range(4)}, folder / "model.safetensors")
+    checkpoint = open_checkpoint(folder)
+    before = anonymous_memory()
+    assert sum(float(checkpoint.constant(name).load().sum()) for name in checkpoint.names) == 4 * 2**21
+    assert anonymous_memory() - before < 4 * 2**20
+
+
+def anonymous_memory():
+    """Bytes of this process's memory that no file backs."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")) * 1024
 
 
 def test_nothing_is_quantised(folder):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import gguf
 import ml_dtypes
 import numpy as np
@@ -208,11 +210,11 @@ def test_blocks_of_every_type(kind, dtype, group, tmp_path):
         np.testing.assert_array_equal(expanded(quantised), reference)
 
 
-def one_layer(folder, tensors, width=64, dtype=None, **metadata):
-    """A Llama file of one layer with only these tensors (array, or bytes and their type) and an embedding."""
+def one_layer(folder, tensors, width=64, dtype=None, layers=1, **metadata):
+    """A Llama file with these tensors (arrays, or bytes and their type), an embedding and a norm a layer."""
     writer = gguf.GGUFWriter(folder / "one.gguf", metadata.pop("architecture", "llama"))
     numbers = {
-        "block_count": 1, "context_length": 128, "embedding_length": width, "feed_forward_length": 64,
+        "block_count": layers, "context_length": 128, "embedding_length": width, "feed_forward_length": 64,
         "attention.head_count": 4, "attention.head_count_kv": 2, "attention.layer_norm_rms_epsilon": 1e-5,
     }  # fmt: skip
     for key, value in {**numbers, **{k.replace("__", "."): v for k, v in metadata.items()}}.items():
@@ -220,7 +222,9 @@ def one_layer(folder, tensors, width=64, dtype=None, **metadata):
         add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}
         if value is not None:
             add[type(value)](whole_key, value)
-    for name, data in {"token_embd.weight": np.zeros((8, width), np.float32), **tensors}.items():
+    layers = {f"blk.{layer}.attn_norm.weight": np.ones(width, np.float32) for layer in range(layers)}
+    embedding = {"token_embd.weight": np.zeros((8, width), np.float32)}
+    for name, data in {**embedding, **layers, **tensors}.items():
         if data is not None:
             array, kind = data if isinstance(data, tuple) else (data, None)
             writer.add_tensor(name, array, raw_dtype=kind)
@@ -229,6 +233,19 @@ def one_layer(folder, tensors, width=64, dtype=None, **metadata):
     writer.write_tensors_to_file()
     writer.close()
     return open_checkpoint(folder / "one.gguf", dtype)
+
+
+def test_unpacking_takes_little_more_than_its_result(tmp_path):
+    data = random_blocks(Type.Q4_K, 4096, 4, np.random.default_rng(1))
+    checkpoint = one_layer(tmp_path, {"blk.0.ffn_up.weight": (data, Type.Q4_K)}, 1024)
+    name = "model.layers.0.mlp.up_proj.weight"
+    quantised = checkpoint.quantised(name)
+    for constant in (checkpoint.constant(name), quantised.values, quantised.scales):
+        tracemalloc.start()
+        size = constant.load().nbytes
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < size + 12 * 2**20
 
 
 def test_many_rows_are_decoded_in_pieces(tmp_path, monkeypatch):
@@ -321,7 +338,7 @@ def test_scalings_and_partial_rotations(tmp_path):
 
 def test_gemma_3_with_a_scaled_rotation(tmp_path):
     checkpoint = one_layer(
-        tmp_path, {}, architecture="gemma3", block_count=7, rope__freq_base=1e6, rope__scaling__type="linear",
+        tmp_path, {}, architecture="gemma3", layers=7, rope__freq_base=1e6, rope__scaling__type="linear",
         rope__scaling__factor=8.0, attention__sliding_window=512, attention__key_length=32,
     )  # fmt: skip
     assert checkpoint.config["rope_parameters"] == {
@@ -339,6 +356,7 @@ def test_gemma_3_with_a_scaled_rotation(tmp_path):
     ("tensors", "metadata", "message"),
     [
         ({}, {"architecture": "bert"}, "is of architecture 'bert'; supported in GGUF files are llama"),
+        ({}, {"block_count": 2**31}, "has tensors of 1 layers; llama.block_count = 2147483648"),
         ({}, {"block_count": None}, r"llama.block_count = None; a positive number is needed"),
         ({}, {"attention__head_count": "four"}, r"llama.attention.head_count = 'four'"),
         ({}, {"attention__value_length": 8}, "values of another width than keys"),
