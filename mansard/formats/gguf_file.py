@@ -182,9 +182,10 @@ def _place(path: Path, data: Bytes, start: int, rows: list[_Row]) -> dict[str, G
         type_name, elements, size = _block(path, name, kind)
         if name in tensors:
             raise ImportModelError(f"{path} is not a valid GGUF file: it has tensor {name!r} twice")
-        if (shape[-1] if shape else 1) % elements:
+        width = shape[-1] if shape else 1
+        if width % elements:
             raise ImportModelError(
-                f"{path} is not a valid GGUF file: rows of tensor {name!r} have {shape[-1]} elements, no "
+                f"{path} is not a valid GGUF file: rows of tensor {name!r} have {width} elements, no "
                 f"multiple of the {elements} of a block of {type_name}"
             )
         if offset < position:

@@ -7,18 +7,17 @@ its parameters.
 
 from __future__ import annotations
 
-import json
-import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from mansard.artifact.weights import PAD_PREFIX, SAFETENSORS_NAMES, chunks, lay_out, weight_bytes
+from mansard.artifact.weights import SAFETENSORS_NAMES, chunks, lay_out, weight_bytes
 from mansard.dtypes import DType
 from mansard.errors import CompileError, ImportModelError
+from mansard.formats.safetensors_file import StoredTensor, read_safetensors
 from mansard.ir.graph import Graph
 from mansard.ir.parser import parse_graph
 from mansard.ir.printer import print_graph
@@ -70,7 +69,7 @@ def bind_weights(graph: Graph, weights: Path | None, source: str) -> Graph:
     wanted = list(_constants(graph))
     if not wanted:
         return graph
-    tensors = _read_header(weights) if weights is not None else {}
+    tensors = read_safetensors(weights) if weights is not None else {}
     missing = [
         (value, constant) for value, constant in wanted if not {value.name, constant.key} & set(tensors)
     ]
@@ -84,7 +83,7 @@ def bind_weights(graph: Graph, weights: Path | None, source: str) -> Graph:
             f"writes one beside the graph"
         )
     bound = {
-        value: _bound(value, constant, tensors.get(value.name) or tensors[constant.key])
+        value: _bound(value, constant, weights, tensors.get(value.name) or tensors[constant.key])
         for value, constant in wanted
     }
     return replace(
@@ -109,65 +108,21 @@ def _spec(value: Value, constant: Constant) -> WeightSpec:
     return WeightSpec(value.name, value.type.dtype, shape, constant.key)
 
 
-@dataclass(frozen=True)
-class _Tensor:
-    """A tensor of a safetensors file; ``dtype`` is the format's name."""
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    size: int
-
-    def bytes(self) -> npt.NDArray[np.uint8]:
-        """The data, mapped from the file."""
-        if not self.size:
-            return np.empty(0, np.uint8)
-        return np.memmap(self.file, np.uint8, "r", self.begin, (self.size,))
-
-
-def _read_header(file: Path) -> dict[str, _Tensor]:
-    """The tensors of a safetensors file by name. Raises ImportModelError for another file."""
-    try:
-        end = file.stat().st_size
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            table = json.loads(stream.read(min(length, end)))
-        tensors = {
-            name: _tensor(file, row, 8 + length, end)
-            for name, row in table.items()
-            if name != "__metadata__" and not name.startswith(PAD_PREFIX)
-        }
-    except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ImportModelError(f"{file} is not a safetensors file: {error}") from error
-    return tensors
-
-
-def _tensor(file: Path, row: Mapping[str, object], data: int, end: int) -> _Tensor:
-    dtype, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
-    if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
-        raise TypeError("its header has another form")
-    first, last = (int(offset) for offset in offsets)
-    if not 0 <= first <= last <= end - data:
-        raise ValueError("a tensor lies outside the file")
-    return _Tensor(file, dtype, tuple(int(extent) for extent in shape), data + first, last - first)
-
-
-def _bound(value: Value, constant: Constant, tensor: _Tensor) -> Constant:
+def _bound(value: Value, constant: Constant, file: Path | None, tensor: StoredTensor) -> Constant:
     """The constant over a tensor. A reshaped constant has the key of its source, so shapes may differ."""
     spec = _spec(value, constant)
     name = SAFETENSORS_NAMES.get(spec.dtype, "U8")
-    if tensor.dtype != name or tensor.size != weight_bytes(spec):
+    if tensor.type_name != name or tensor.data.size != weight_bytes(spec):
         raise ImportModelError(
-            f"{tensor.file} holds {tensor.dtype}{list(tensor.shape)} for constant {value}, "
+            f"{file} holds {tensor.type_name}{list(tensor.shape)} for constant {value}, "
             f"which is {name}{list(spec.shape)} ({value.type})"
         )
     return Constant(constant.key, _loader(tensor, spec))
 
 
-def _loader(tensor: _Tensor, spec: WeightSpec) -> Callable[[], Array]:
+def _loader(tensor: StoredTensor, spec: WeightSpec) -> Callable[[], Array]:
     def load() -> Array:
-        stored = tensor.bytes()
+        stored = tensor.data
         flat = stored.view(spec.dtype.numpy) if spec.dtype.bits >= 8 else _unpack_nibbles(stored, spec)
         return flat.reshape(spec.shape)
 

@@ -144,6 +144,7 @@ def test_every_truncation_is_noticed(tmp_path):
             {"tensors": 1, "rest": tensor(b"a", [33], 8, 0)},
             "have 33 elements, no multiple of the 32 .* of Q8_0",
         ),
+        ({"tensors": 1, "rest": tensor(b"a", [], 8, 0)}, "have 1 elements, no multiple of the 32 .* of Q8_0"),
         ({"tensors": 1, "rest": tensor(b"a", [2**40, 2**40], 0, 0)}, "truncated: tensor 'a' ends at byte"),
         (
             {"tensors": 2, "rest": tensor(b"a", [4], 0, 0) + tensor(b"b", [4], 0, 8) + bytes(64)},

@@ -115,16 +115,24 @@ def test_weights_of_another_type_or_size_are_an_error(tmp_path: Path, array: np.
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"short", struct.pack("<Q", 1 << 60), struct.pack("<Q", 2) + b"[]",
-     struct.pack("<Q", 60) + b'{"w":{"dtype":"F32","shape":[15],"data_offsets":[0,60]}}    '],
-)  # fmt: skip
-def test_a_weights_file_that_is_none_is_an_error(tmp_path: Path, data: bytes) -> None:
+    ("data", "message"),
+    [
+        (b"", "empty, not a safetensors file"),
+        (b"short", "truncated: 5 bytes are no whole header"),
+        (struct.pack("<Q", 1 << 60), "not a safetensors file: its header would have"),
+        (struct.pack("<Q", 2) + b"[]", "not a safetensors file: its header is no JSON object"),
+        (
+            struct.pack("<Q", 60) + b'{"w":{"dtype":"F32","shape":[15],"data_offsets":[0,60]}}    ',
+            "truncated: tensor 'w' ends at byte 128",
+        ),
+    ],
+)
+def test_a_weights_file_that_is_none_is_an_error(tmp_path: Path, data: bytes, message: str) -> None:
     graph, _ = constant_graph(DType.F32, (3, 5))
     path = tmp_path / "g.mir"
     write_graph(graph, path)
     weights_file(path).write_bytes(data)
-    with pytest.raises(ImportModelError, match=r"g\.safetensors is not a safetensors file"):
+    with pytest.raises(ImportModelError, match=rf"g\.safetensors is {message}"):
         read_graph(path)
 
 

@@ -137,7 +137,8 @@ def _fill(
         order = None if heads is None else head_order(source.shape[1], heads)
         for stack, first, last in _chunks(stacks, source.shape[1], tensor.shape[-1]):
             rows = source[stack, first:last] if order is None else source[stack, order[first:last]]
-            target[stack, begin + first : begin + last] = decode(tensor, np.ascontiguousarray(rows))
+            with np.errstate(all="ignore"):  # a scale may be infinite, or too large for the result's type
+                target[stack, begin + first : begin + last] = decode(tensor, np.ascontiguousarray(rows))
         begin += source.shape[1]
 
 

@@ -248,6 +248,17 @@ def test_unpacking_takes_little_more_than_its_result(tmp_path):
         assert peak < size + 12 * 2**20
 
 
+def test_scales_that_are_no_numbers_stay_what_they_are(tmp_path):
+    data = np.zeros((1, 2 * 34), np.uint8)
+    data[0, :2] = np.array([np.inf], np.float16).view(np.uint8)
+    array = one_layer(tmp_path, {"blk.0.ffn_up.weight": (data, Type.Q8_0)}).constant(
+        "model.layers.0.mlp.up_proj.weight"
+    )
+    values = array.load().astype(np.float32)
+    assert np.isnan(values[0, :32]).all()
+    assert (values[0, 32:] == 0).all()
+
+
 def test_many_rows_are_decoded_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr("mansard.frontends.decoders.checkpoint.gguf_arrays._CHUNK", 200)
     data = random_blocks(Type.Q8_0, 64, 2, np.random.default_rng(1))
