@@ -115,6 +115,10 @@ class Backend(abc.ABC):
         kernels of their own would; None, the default, where there is no such kernel."""
         return None
 
+    def takes_parts(self, dispatch: Dispatch, target: KernelTarget) -> bool:
+        """Whether one kernel may compute the `Dispatch.parts` of a dispatch; by default none does."""
+        return False
+
     def partition(self, graph: Graph, target: KernelTarget) -> Partition | None:
         """The regions of a canonical graph that a target can run as one step each, and why other ops are in
         none; None, the default, for a device that takes dispatches alone.

@@ -48,6 +48,10 @@ class GeneratedBackend(Backend):
             return None
         return schedules.rows_read_again(dispatch, target)
 
+    def takes_parts(self, dispatch: Dispatch, target: KernelTarget) -> bool:
+        """Where there is a schedule for it."""
+        return schedules.takes_parts(dispatch, target)
+
     def refuses(self, dispatch: Dispatch, target: KernelTarget) -> str | None:
         """What no schedule covers, no instruction of the target can do, or its driver does not run to the
         end."""

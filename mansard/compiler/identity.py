@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mansard.errors import ArtifactError
 from mansard.ir.dispatch import Dispatch
+from mansard.ir.ops import Op
 from mansard.ir.serialise import Reader, Writer
 
 
@@ -29,6 +30,7 @@ def dispatch_to_data(dispatch: Dispatch) -> dict[str, Any]:
     packable = sorted(writer.value(v) for v in dispatch.packable)
     in_place = sorted(writer.value(v) for v in dispatch.in_place)
     ops = [writer.op(op) for op in dispatch.ops]
+    parts = [_part_to_data(writer, part, dispatch) for part in dispatch.parts]
     values = writer.values()
     return {
         "dims": writer.contracts(),
@@ -39,6 +41,19 @@ def dispatch_to_data(dispatch: Dispatch) -> dict[str, Any]:
         "in_place": in_place,
         "domain": domain,
         "ops": ops,
+        **({"parts": parts} if parts else {}),
+    }
+
+
+def _part_to_data(writer: Writer, part: Dispatch, whole: Dispatch) -> dict[str, Any]:
+    """One of the dispatches that another consists of: which of its ops are its own."""
+    return {
+        "name": part.name,
+        "ops": [whole.ops.index(op) for op in part.ops],
+        "inputs": [writer.value(v) for v in part.inputs],
+        "outputs": [writer.value(v) for v in part.outputs],
+        "in_place": sorted(writer.value(v) for v in part.in_place),
+        "domain": [writer.dim(d) for d in part.domain],
     }
 
 
@@ -46,14 +61,27 @@ def dispatch_from_data(data: Mapping[str, Any], name: str) -> Dispatch:
     """The opposite of `dispatch_to_data`. Raises ArtifactError for data that is none."""
     try:
         reader = Reader(data["dims"], data["values"])
+        ops = tuple(reader.op(op) for op in data["ops"])
         return Dispatch(
             name,
-            tuple(reader.op(op) for op in data["ops"]),
+            ops,
             tuple(reader.values[i] for i in data["inputs"]),
             tuple(reader.values[i] for i in data["outputs"]),
             tuple(reader.dim(d) for d in data["domain"]),
             frozenset(reader.values[i] for i in data["packable"]),
             frozenset(reader.values[i] for i in data["in_place"]),
+            parts=tuple(_part_from_data(reader, part, ops) for part in data.get("parts", ())),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ArtifactError(f"a kernel's source cannot be read: {error!r}") from error
+
+
+def _part_from_data(reader: Reader, data: Mapping[str, Any], ops: Sequence[Op]) -> Dispatch:
+    return Dispatch(
+        data["name"],
+        tuple(ops[i] for i in data["ops"]),
+        tuple(reader.values[i] for i in data["inputs"]),
+        tuple(reader.values[i] for i in data["outputs"]),
+        tuple(reader.dim(d) for d in data["domain"]),
+        in_place=frozenset(reader.values[i] for i in data["in_place"]),
+    )

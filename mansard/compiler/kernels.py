@@ -114,7 +114,7 @@ def kernel_name(dispatch: Dispatch, identity: str) -> str:
 
 
 def _symbols(dispatch: Dispatch) -> dict[str, Dim]:
-    used: list[DimLike] = list(dispatch.domain)
+    used: list[DimLike] = [d for part in (dispatch, *dispatch.parts) for d in part.domain]
     values: list[Value] = [*dispatch.inputs, *dispatch.outputs]
     for op in dispatch.ops:
         values += [*op.inputs, *op.outputs]

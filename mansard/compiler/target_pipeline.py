@@ -36,6 +36,10 @@ def target_pipeline(targets: Sequence[CompileTarget], options: CompileOptions) -
             buffer_limit=min(limits, default=None),
             fuse_attention=lambda form: _takes_attention(form, targets),
             fuse_products=functools.partial(_gains, targets=requested) if only_gpus else None,
+            # Several devices may want to share what one would do side by side.
+            side_by_side=functools.partial(_takes_parts, targets=gpus)
+            if only_gpus and len(gpus) == 1
+            else None,
             partition=functools.partial(partition_graph, targets=targets),
             max_bindings=min(t.kernel.max_bindings for t in targets),
         )
@@ -50,6 +54,11 @@ def _gains(dispatch: Dispatch, targets: Sequence[CompileTarget]) -> bool:
         if extra is None or extra > t.slot.profile.launch * t.slot.profile.cache_bandwidth:
             return False
     return True
+
+
+def _takes_parts(dispatch: Dispatch, targets: Sequence[CompileTarget]) -> bool:
+    """Whether every target has a kernel for dispatches side by side."""
+    return all(t.backend.takes_parts(dispatch, t.kernel) for t in targets)
 
 
 def select_steps(steps: Sequence[Step], options: CompileOptions) -> tuple[Step, ...]:

@@ -33,11 +33,14 @@ class Dispatch:
     """Inputs whose buffer the output takes (`mansard.passes.fusion.in_place`)."""
     is_region: bool = False
     """Whether it is a region of the graph, which its device's backend compiles as a whole."""
+    parts: tuple[Dispatch, ...] = ()
+    """The independent dispatches that it consists of, each for workgroups of its own; empty for one alone.
+    Their operands and ops, in order, are then its own, and it has no domain."""
 
     @property
     def is_nest(self) -> bool:
         """Whether its kernel is a loop nest: Generics, whose rows a Scatter at most writes into a state."""
-        nested = any(isinstance(op, Generic) for op in self.ops)
+        nested = any(isinstance(op, Generic) for op in self.ops) and not self.parts
         return nested and all(isinstance(op, (Generic, Reshape, Scatter)) for op in self.ops)
 
     @property

@@ -34,6 +34,7 @@ from mansard.passes.fusion.fuse import fuse
 from mansard.passes.fusion.horizontal_fusion import fuse_horizontally
 from mansard.passes.fusion.in_place import mark_in_place
 from mansard.passes.fusion.packable import mark_packable
+from mansard.passes.fusion.side_by_side import put_side_by_side
 from mansard.passes.layout.channels_last import channels_last
 from mansard.passes.layout.padding import read_padding
 from mansard.passes.layout.permute import permute_producers
@@ -67,6 +68,8 @@ class PipelineSettings:
     fuse_products: Callable[[Dispatch], bool] | None = None
     """Whether every target has a kernel for products with each other, or with a norm before them, and gains
     by it; None where none has."""
+    side_by_side: Callable[[Dispatch], bool] | None = None
+    """Whether every target has a kernel for small dispatches side by side; None where none has."""
     partition: Callable[[Graph], Mapping[str, Partition]] | None = None
     """The regions that devices take of a graph, by device; None where no device takes any."""
     check_indices: bool = True
@@ -195,6 +198,15 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         # -- Dispatches: what a kernel may do to its operands depends on who else reads them -------
         PassStep(mark_packable),
         PassStep(mark_in_place),
+        # Last: what is updated in place is decided for each dispatch alone.
+        PassStep(
+            partial(
+                put_side_by_side,
+                accepts=s.side_by_side or (lambda dispatch: False),
+                max_bindings=s.max_bindings,
+            ),
+            when=s.side_by_side is not None,
+        ),
     )
     return with_unique_names(steps)
 

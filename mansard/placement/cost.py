@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from mansard import dims
 from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch, is_contraction
-from mansard.ir.ops import Generic, Op
+from mansard.ir.ops import Generic, Op, Scatter
 from mansard.ir.scalar import Gather, walk
 from mansard.ir.types import Value
 from mansard.placement.kinds import kind_of
@@ -42,10 +43,13 @@ def estimate_work(dispatch: Dispatch) -> WorkEstimate:
     read: DimLike = 0
     gathered = _gathered(dispatch)
     for value in dispatch.inputs:
+        if value in dispatch.in_place:
+            continue
         # A gathered table is read where it is indexed, not as a whole.
         size = dims.product(dispatch.domain) if value in gathered else value.type.elements
         read = dims.add(read, dims.mul(size, max(1, value.type.dtype.bits // 8)))
-    written = dims.add(0, *(value.type.bytes for value in dispatch.outputs))
+    scattered = {op.output: op.inputs[2] for op in dispatch.ops if _is_in_place(op, dispatch)}
+    written = dims.add(0, *(scattered.get(value, value).type.bytes for value in dispatch.outputs))
     products = dims.add(0, *(op.operations() for op in dispatch.ops if is_contraction(op)))
     others = dims.add(0, *(op.operations() for op in dispatch.ops if not is_contraction(op)))
     return WorkEstimate(
@@ -57,6 +61,11 @@ def estimate_work(dispatch: Dispatch) -> WorkEstimate:
         depth=_depth(dispatch.ops),
         kind="" if dispatch.is_region else kind_of(dispatch.ops),
     )
+
+
+def _is_in_place(op: Op, dispatch: Dispatch) -> TypeGuard[Scatter]:
+    """Whether an op writes its rows alone, and leaves the rest of what it updates as it is."""
+    return isinstance(op, Scatter) and op.inputs[0] in dispatch.in_place
 
 
 def _depth(ops: Iterable[Op]) -> DimLike:

@@ -7,6 +7,7 @@ from mansard.codegen.schedules.choose import (
     rows_read_again,
     schedule,
     takes_attention,
+    takes_parts,
     takes_products,
 )
 from mansard.codegen.schedules.common.base import Scheduled
@@ -19,5 +20,6 @@ __all__ = [
     "rows_read_again",
     "schedule",
     "takes_attention",
+    "takes_parts",
     "takes_products",
 ]

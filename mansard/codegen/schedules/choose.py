@@ -16,6 +16,7 @@ from mansard.codegen.schedules.common.tunable import NestSchedule, Tunable
 from mansard.codegen.schedules.cpu import attention as cpu_attention
 from mansard.codegen.schedules.cpu import choose as cpu
 from mansard.codegen.schedules.gpu import choose as gpu
+from mansard.codegen.schedules.gpu import side_by_side
 from mansard.codegen.schedules.gpu.attention import attention as gpu_attention
 from mansard.codegen.schedules.gpu.gemv import fused
 from mansard.codegen.schedules.gpu.gemv.parts import parts_of
@@ -29,6 +30,8 @@ def schedule(
 
     ``parameters`` is one of `candidates`; None selects the first, the default.
     """
+    if dispatch.parts:
+        return side_by_side.schedule(dispatch, target, name)
     if not dispatch.is_nest:
         return scan_sort_scatter.schedule(dispatch, target, name)
     attention = attention_form(dispatch)
@@ -50,6 +53,8 @@ def refuses(dispatch: Dispatch, target: KernelTarget) -> str | None:
     packed = sorted(d.value for d in element_types(dispatch) if d.bits < 8)
     if packed and not only_reads_packed(dispatch):
         return f"no kernels that compute with or store packed element type {', '.join(packed)}"
+    if dispatch.parts and not side_by_side.applies(dispatch, target):
+        return "no kernel for dispatches side by side"
     form = attention_form(dispatch)
     fused_products = form is None and parts_of(dispatch) is not None
     if fused_products and not takes_products(dispatch, target):
@@ -89,6 +94,11 @@ def takes_products(dispatch: Dispatch, target: KernelTarget) -> bool:
     rows."""
     parts = parts_of(dispatch)
     return parts is not None and target.is_gpu and fused.applies(parts, target)
+
+
+def takes_parts(dispatch: Dispatch, target: KernelTarget) -> bool:
+    """Whether a target has a kernel for the parts of a dispatch side by side."""
+    return side_by_side.applies(dispatch, target)
 
 
 def rows_read_again(dispatch: Dispatch, target: KernelTarget) -> int:

@@ -58,7 +58,10 @@ class DeviceValues:
         self.asserted = {graph.base(a.inputs[0]) for a in graph.asserts} - self.inputs
         self.states_before = {s.before for s in graph.graph.states}
         self.states_after = {graph.base(s.after) for s in graph.graph.states}
-        self._updated_in_place = {v: old for d in graph.dispatches for old in d.in_place for v in d.outputs}
+        in_place = {value for d in graph.dispatches for value in d.in_place}
+        self._updated_in_place = {
+            graph.base(s.after): s.before for s in graph.graph.states if s.before in in_place
+        }
         self.part_of = {part: (v, at) for v, parts in graph.joins.items() for part, at in parts}
         self.joined = self._joined(device_of)
 

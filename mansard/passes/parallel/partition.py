@@ -91,6 +91,8 @@ def axes(graph: DispatchGraph, dispatch: Dispatch, *, light: bool = False) -> li
     """
     if light == any(is_contraction(op) for op in dispatch.ops) or dispatch.in_place:
         return []
+    if dispatch.parts:
+        return []
     if light and (len(dispatch.outputs) > 1 or not all(isinstance(op, Generic) for op in dispatch.ops)):
         return []
     states = {s.before for s in graph.graph.states} | {graph.base(s.after) for s in graph.graph.states}

@@ -57,12 +57,21 @@ class Frame:
     """A kernel under construction."""
 
     def __init__(
-        self, nest: Nest, target: KernelTarget, name: str, workgroup: int = 1, *, within: Frame | None = None
+        self,
+        nest: Nest,
+        target: KernelTarget,
+        name: str,
+        workgroup: int = 1,
+        *,
+        within: Frame | None = None,
+        kernel: Dispatch | None = None,
     ) -> None:
-        """``within``: the kernel that a nest is a part of, with the same buffers."""
+        """``within``: the kernel that a nest is a part of, with the same buffers; ``kernel``: the dispatch of
+        the kernel, where it is not the nest's."""
+        of = kernel or nest.dispatch
         self.nest = nest
         self.target = target
-        outputs = set(nest.dispatch.outputs)
+        outputs = set(of.outputs)
         self.params: Params = within.params if within is not None else Params()
         self.b: KernelBuilder = (
             within.b
@@ -72,7 +81,7 @@ class Frame:
                 [(stored_dtype(v.type.dtype), v in outputs) for v in nest.buffers],
                 0,
                 workgroup=(workgroup, 1, 1),
-                index=index_dtype(nest.dispatch, target),
+                index=index_dtype(of, target),
             )
         )
         self.ev = Evaluator(nest, self.b, self.params)

@@ -29,7 +29,7 @@ LANES = (4, 2)
 def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
     """Lanes, vectors and workgroups to try; the default first."""
     first = _default(nest, target)
-    lane_choices = [w for w in (*LANES, 1) if w == 1 or w <= _max_lanes(nest)]
+    lane_choices = [w for w in (*LANES, 1) if w == 1 or w <= max_lanes(nest)]
     widths = [w for w in (64, 128, 256) if w <= target.workgroup_invocations]
     tried = [
         Parameters.of(lanes=lanes, vectors=vectors, width=width)
@@ -40,14 +40,14 @@ def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
 
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
     """The kernel of an elementwise dispatch; an invocation computes one vector, or a few."""
-    return _Map(nest, target, name, parameters or _default(nest, target)).run()
+    return Map(nest, target, name, parameters or _default(nest, target)).run()
 
 
 def _loops(nest: Nest) -> list[Group]:
     return nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
 
 
-def _max_lanes(nest: Nest) -> int:
+def max_lanes(nest: Nest) -> int:
     """The maximum vector width: above 1 only if every read is contiguous or constant along the innermost
     loop."""
     groups = _loops(nest)
@@ -63,25 +63,41 @@ def _max_lanes(nest: Nest) -> int:
     return next((w for w in LANES if len(groups) == 1 or divides(extent, w)), 1)
 
 
+def whole_lanes(nest: Nest) -> int:
+    """The maximum vector width that leaves no remainder."""
+    groups, lanes = _loops(nest), max_lanes(nest)
+    return lanes if groups and divides(nest.total(groups[-1]), lanes) else 1
+
+
 def _default(nest: Nest, target: KernelTarget) -> Parameters:
     """The default: enough invocations for every core in small dispatches, and one vector each (on an H200 two
     or four were no faster)."""
     width = min(WORKGROUP, target.workgroup_invocations)
     elements = estimate(nest.total(range(nest.domain)))
     needed = min(width * target.compute_units, target.resident_invocations)
-    lanes = max(w for w in (*LANES, 1) if w == 1 or (w <= _max_lanes(nest) and w * needed <= elements))
+    lanes = max(w for w in (*LANES, 1) if w == 1 or (w <= max_lanes(nest) and w * needed <= elements))
     return Parameters.of(lanes=lanes, vectors=1, width=width)
 
 
-class _Map:
-    def __init__(self, nest: Nest, target: KernelTarget, name: str, parameters: Parameters) -> None:
+class Map:
+    """The elements of a nest without reductions."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        target: KernelTarget,
+        name: str,
+        parameters: Parameters,
+        within: Frame | None = None,
+    ) -> None:
+        """``within``: the kernel that the elements are a part of (`block`)."""
         self.nest = nest
         self.lanes, self.vectors, self.width = (parameters[n] for n in ("lanes", "vectors", "width"))
         self.groups = _loops(nest)
         self.parts = self._parts()
         if self.parts or not self.groups or not divides(self._extent(), self.lanes):
             self.vectors = 1
-        self.frame = Frame(nest, target, name, self.width)
+        self.frame = Frame(nest, target, name, self.width, within=within)
         self.b, self.ev = self.frame.b, self.frame.ev
 
     def _parts(self) -> list[LoopPiece]:
@@ -98,7 +114,34 @@ class _Map:
     def _extent(self) -> DimLike:
         return self.nest.total(self.groups[-1])
 
+    @property
+    def blocks(self) -> DimLike:
+        """The workgroups of a part of a kernel, with a vector for each invocation."""
+        return dims.ceildiv(dims.mul(self._rows(), self._vectors()), self.width)
+
+    def _vectors(self) -> DimLike:
+        """Those of a row, all of them whole."""
+        assert not self.groups or divides(self._extent(), self.lanes)
+        return dims.floordiv(self._extent(), self.lanes) if self.groups else 1
+
+    def _rows(self) -> DimLike:
+        return self.nest.total([loop for g in self.groups[:-1] for loop in g])
+
+    def block(self, number: KValue) -> None:
+        """One of the `blocks`."""
+        b, ev = self.b, self.ev
+        if not self.groups:
+            with b.if_(b.compare("eq", b.local_id(0), b.idx(0))), ev.scope():
+                self._store()
+            return
+        item = b.add(b.mul(number, b.idx(self.width)), b.local_id(0))
+        count = dims.mul(self._rows(), self._vectors())
+        with b.if_(b.compare("lt", item, ev.dim(count))), ev.scope():
+            self._bind(item, self._rows(), self._vectors())
+            self._store()
+
     def run(self) -> Scheduled:
+        """The finished kernel."""
         b, ev = self.b, self.ev
         if not self.groups:
             with b.if_(b.compare("eq", b.local_id(0), b.idx(0))):
@@ -106,7 +149,7 @@ class _Map:
             return self.frame.finish((1, 1, 1))
         extent = self._extent()
         whole = dims.floordiv(extent, self.lanes) if divides(extent, self.lanes) else None
-        rows = self.nest.total([loop for g in self.groups[:-1] for loop in g])
+        rows = self._rows()
         if whole is not None:
             count, vectors = dims.mul(rows, whole), whole
         else:
@@ -138,7 +181,7 @@ class _Map:
         """Vectors that are a workgroup's width apart: all are computed before one is stored, since a compiler
         must assume that stores alias later loads."""
         b, ev, nest = self.b, self.ev, self.nest
-        rows = nest.total([loop for g in self.groups[:-1] for loop in g])
+        rows = self._rows()
         computed: list[tuple[KValue, KValue, list[KValue]]] = []
         for k in range(self.vectors):
             place = b.add(item, b.idx(k * self.width))

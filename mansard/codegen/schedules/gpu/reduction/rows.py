@@ -57,10 +57,17 @@ class Rows:
     """The rows of a nest, one at a time or several to a workgroup."""
 
     def __init__(
-        self, nest: Nest, target: KernelTarget, name: str, within: Frame | None = None, width: int = 0
+        self,
+        nest: Nest,
+        target: KernelTarget,
+        name: str,
+        within: Frame | None = None,
+        width: int = 0,
+        packed: int = 1,
     ) -> None:
-        """``within``: the kernel whose workgroups, of ``width`` invocations, compute all of the rows
-        (`compute`)."""
+        """``within``: the kernel that the rows are a part of. Its workgroups have ``packed`` rows at a time,
+        each of ``width`` invocations (a subgroup, if there are several), and compute all rows (`compute`) or
+        some (`block`)."""
         self.nest, self.target = nest, target
         self.groups = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
         self.inner = {root: nest.collapsed(root.inner, nest.positions(root)) for root in nest.roots}
@@ -68,10 +75,11 @@ class Rows:
         self.lanes = {root: self._lanes(root) for root in nest.roots}
         longest = max(nest.roots, key=lambda r: estimate(nest.total(r.inner)))
         vectors = -(-estimate(nest.total(longest.inner)) // self.lanes[longest])
-        width = width or workers(target, estimate(self.rows), vectors)
-        size = subgroup_size(target)
-        alone = within is None and size == width and dims.bounds(self.rows)[0] >= PACK * target.compute_units
-        packed = min(PACK, target.workgroup_invocations // width) if alone else 1
+        if within is None:
+            width = workers(target, estimate(self.rows), vectors)
+            alone = subgroup_size(target) == width
+            alone = alone and dims.bounds(self.rows)[0] >= PACK * target.compute_units
+            packed = min(PACK, target.workgroup_invocations // width) if alone else 1
         self.packed = packed
         self.frame = Frame(nest, target, name, width * packed, within=within)
         self.b, self.ev = self.frame.b, self.frame.ev
@@ -97,13 +105,13 @@ class Rows:
     def run(self) -> Scheduled:
         """The finished kernel."""
         b, ev = self.b, self.ev
-        blocks = dims.ceildiv(self.rows, self.packed)
+        blocks = self.blocks
         if dims.bounds(blocks)[1] <= self.frame.target.max_workgroups:
-            self._block(b.workgroup_id(0))
+            self.block(b.workgroup_id(0))
             return self.frame.finish((blocks, 1, 1))
         workgroups = self.frame.workgroups(blocks)
         with b.for_(b.workgroup_id(0), ev.dim(blocks), ev.dim(workgroups)) as loop, ev.scope():
-            self._block(loop.index)
+            self.block(loop.index)
         return self.frame.finish((workgroups, 1, 1))
 
     def compute(self) -> None:
@@ -111,9 +119,14 @@ class Rows:
         assert isinstance(self.rows, int)
         for row in range(self.rows):
             with self.ev.scope():
-                self._block(self.b.idx(row))
+                self.block(self.b.idx(row))
 
-    def _block(self, block: KValue) -> None:
+    @property
+    def blocks(self) -> DimLike:
+        """The workgroups that the rows are for."""
+        return dims.ceildiv(self.rows, self.packed)
+
+    def block(self, block: KValue) -> None:
         """The rows of one workgroup. A subgroup past the last row recomputes it and stores nothing."""
         b, ev = self.b, self.ev
         row, inside = block, None
