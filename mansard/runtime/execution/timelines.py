@@ -69,12 +69,20 @@ class CallTimelines:
             semaphore.priority = priority
 
     def fail_unsubmitted(self, slots: Sequence[int], error: MansardError) -> None:
-        """Fail with ``error`` the points of those slots that no submission has promised to signal."""
+        """Fail with ``error`` the points of those slots that no submission has promised to signal.
+
+        What a device has received of a lane all the same runs on behind the failed points: its last point is
+        one of `finals` then.
+        """
         for slot in slots:
-            for number in range(len(self._submissions[slot])):
+            received: dict[int, Point] = {}
+            for number, submission in enumerate(self._submissions[slot]):
                 point = self.point(slot, number)
                 if point.value > point.semaphore.promised:
                     point.semaphore.fail(point.value, error)
+                else:
+                    received[submission.lane] = point
+            self.finals = [*self.finals, *received.values()]
 
     def withdraw(self, error: MansardError) -> None:
         """Fail with ``error`` the submissions that devices have not begun (`Semaphore.withdraw`)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -54,6 +55,43 @@ def test_a_refused_submission_ends_the_call_everywhere(make):
     with pytest.raises(DeviceLostError, match="is gone"):
         asyncio.run(model.run_async(X))
     gpu.refuse_submissions = None
+    assert np.array_equal(model(X), 11 * X)
+
+
+def test_a_call_ends_after_what_a_device_took_before_it_refused(make, monkeypatch):
+    """Until then its memory is in use, though the points of the submissions behind have failed."""
+    cpu = make("cpu")
+    model = bound(there_and_back(), cpu, make("gpu"))
+    model(X)
+    admission = model.bind()._calls.admission
+    submit, cpu_submit, begun = cpu.queue.submit, cpu.submit, threading.Event()
+
+    class Gate(threading.Event):
+        def wait(self, timeout=None):
+            begun.set()
+            return super().wait(timeout)
+
+    def take_one_of(submissions):
+        monkeypatch.setattr(cpu.queue, "submit", refuse)
+        cpu_submit(submissions)
+
+    def refuse(entries):
+        monkeypatch.setattr(cpu.queue, "submit", full)
+        submit(entries)
+
+    def full(entries):
+        begun.wait()  # else what the device has not begun would be withdrawn
+        raise ExecutionError("full")
+
+    cpu.gate = gate = Gate()
+    monkeypatch.setattr(cpu, "submit", take_one_of)
+    with pytest.raises(ExecutionError, match="full"):
+        asyncio.run(model.run_async(X))
+    assert admission._free == admission.permits - 1
+    monkeypatch.undo()
+    gate.set()
+    while admission._free < admission.permits:
+        time.sleep(0.001)
     assert np.array_equal(model(X), 11 * X)
 
 
