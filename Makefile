@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test lint format style typecheck imports layout pytest stress stress-signals fuzz opdb onnx-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
+.PHONY: help setup demo test lint format style typecheck imports layout pytest stress stress-signals soak fuzz opdb onnx-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -66,7 +66,11 @@ opdb: $(STAMP) vulkan-packages ## the database of PyTorch's operators on every d
 	$(BIN)/python -m benchmarks.opdb --devices $(DEVICES) --json benchmarks/results/$(BENCH_MACHINE)/opdb.json \
 		--markdown benchmarks/results/$(BENCH_MACHINE)/opdb.md
 
-onnx-conformance: $(STAMP) vulkan-packages ## ONNX's node tests on every device; writes build/onnx-conformance.json and docs/coverage.md
+onnx-CALLS ?= 1000000
+soak: $(STAMP) vulkan-packages ## a million calls with faults, cancellations, deadlines and signals (CALLS)
+	MANSARD_SOAK_CALLS=$(CALLS) $(BIN)/python -m pytest -s tests/devices/test_soak.py $(PYTEST_ARGS)
+
+conformance: $(STAMP) vulkan-packages ## ONNX's node tests on every device; writes build/onnx-conformance.json and docs/coverage.md
 	$(BIN)/python -m benchmarks.onnx_nodes --devices $(DEVICES) --markdown docs/coverage.md $(ONNX_ARGS)
 
 stress-signals: $(STAMP) vulkan-packages ## signals every 0.4 ms on the CPU and on Vulkan, for an hour each (SECONDS)

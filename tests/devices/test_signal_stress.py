@@ -22,7 +22,6 @@ def test_a_storm_of_signals_loses_nothing(device):
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
-        timeout=float(SECONDS) * 2 + 120,
         check=False,
     )
     print(run.stdout)
