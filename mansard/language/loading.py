@@ -10,7 +10,7 @@ from mansard.api.loading import load
 from mansard.errors import InputError
 from mansard.language.compilation import CHUNK, compile_language_model
 from mansard.language.language_model import LanguageModel
-from mansard.language.tokenizer import Tokenizer, load_tokenizer
+from mansard.language.tokenizer import Tokenizer, find_tokenizer, load_tokenizer
 
 
 def load_lm(
@@ -42,8 +42,7 @@ def load_lm(
         raise InputError(f"{path} does not exist: load_lm takes a folder, a .gguf file or an artifact")
     if not place.is_dir() and place.suffix != ".gguf":
         return LanguageModel(load(place, devices), _opened(tokenizer))
-    has_tokenizer = place.suffix == ".gguf" or (place / "tokenizer.json").is_file()
-    opened = _opened(place if tokenizer is None and has_tokenizer else tokenizer)
+    opened = find_tokenizer(place) if tokenizer is None else _opened(tokenizer)
     model = compile_language_model(
         place,
         devices=devices,

@@ -3,8 +3,8 @@
 Nothing here needs the compiler: with an artifact, this is what generating text takes.
 """
 
-from mansard.language.tokenizer.loading import load_tokenizer
+from mansard.language.tokenizer.loading import find_tokenizer, load_tokenizer
 from mansard.language.tokenizer.stream import TextStream
 from mansard.language.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["TextStream", "Tokenizer", "load_tokenizer"]
+__all__ = ["TextStream", "Tokenizer", "find_tokenizer", "load_tokenizer"]

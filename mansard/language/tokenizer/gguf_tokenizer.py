@@ -56,6 +56,11 @@ def gguf_tokenizer(path: Path) -> Tokenizer:
     )
 
 
+def has_tokens(path: Path) -> bool:
+    """Whether a GGUF file has a vocabulary."""
+    return bool(read_gguf(path).metadata.get("tokenizer.ggml.tokens"))
+
+
 class _Metadata:
     """What a file says about its tokenizer."""
 

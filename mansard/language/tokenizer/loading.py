@@ -10,7 +10,7 @@ from typing import Any
 
 from mansard.errors import ImportModelError
 from mansard.language.tokenizer.backend import backend_module
-from mansard.language.tokenizer.gguf_tokenizer import gguf_tokenizer
+from mansard.language.tokenizer.gguf_tokenizer import gguf_tokenizer, has_tokens
 from mansard.language.tokenizer.tokenizer import Tokenizer
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -33,6 +33,17 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     if place.suffix.lower() == ".json":
         return _of_folder(place.parent, place)
     return gguf_tokenizer(place)
+
+
+def find_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
+    """The tokenizer that comes with a model, None for a folder or GGUF file that has none.
+
+    Raises ImportModelError, as `load_tokenizer` does, for one that cannot be read.
+    """
+    place = Path(path)
+    if place.is_dir():
+        return load_tokenizer(place) if (place / "tokenizer.json").is_file() else None
+    return load_tokenizer(place) if has_tokens(place) else None
 
 
 def _of_folder(folder: Path, file: Path) -> Tokenizer:

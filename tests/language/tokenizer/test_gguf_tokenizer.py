@@ -9,7 +9,7 @@ from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_toke
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from mansard.errors import ImportModelError
-from mansard.language.tokenizer import load_tokenizer
+from mansard.language.tokenizer import find_tokenizer, load_tokenizer
 from mansard.language.tokenizer.gguf_splits import SPLITS
 
 KINDS = {
@@ -34,6 +34,14 @@ def test_a_tokenizer_comes_back(name, tmp_path):
     assert tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}]).startswith(
         "<s><|im_start|>user\nHi"
     )
+
+
+def test_a_file_without_tokens_has_no_tokenizer(tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "none.gguf", "llama")
+    finish(writer)
+    assert find_tokenizer(tmp_path / "none.gguf") is None
+    assert find_tokenizer(write_gguf(tmp_path / "t.gguf", byte_level())).encode("a", special_tokens=False)
+    assert find_tokenizer(tmp_path) is None
 
 
 def test_tokens_that_end_a_turn(tmp_path):
