@@ -48,7 +48,6 @@ def dispatch_to_data(dispatch: Dispatch) -> dict[str, Any]:
 def _part_to_data(writer: Writer, part: Dispatch, whole: Dispatch) -> dict[str, Any]:
     """One of the dispatches that another consists of: which of its ops are its own."""
     return {
-        "name": part.name,
         "ops": [whole.ops.index(op) for op in part.ops],
         "inputs": [writer.value(v) for v in part.inputs],
         "outputs": [writer.value(v) for v in part.outputs],
@@ -78,7 +77,7 @@ def dispatch_from_data(data: Mapping[str, Any], name: str) -> Dispatch:
 
 def _part_from_data(reader: Reader, data: Mapping[str, Any], ops: Sequence[Op]) -> Dispatch:
     return Dispatch(
-        data["name"],
+        "part",
         tuple(ops[i] for i in data["ops"]),
         tuple(reader.values[i] for i in data["inputs"]),
         tuple(reader.values[i] for i in data["outputs"]),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mansard.analysis.attention import AttentionForm
 from mansard.compiler.dumps import Dumps
+from mansard.compiler.identity import dispatch_key
 from mansard.compiler.options import CompileOptions
 from mansard.compiler.regions import partition_graph
 from mansard.compiler.targets import CompileTarget
@@ -35,15 +36,28 @@ def target_pipeline(targets: Sequence[CompileTarget], options: CompileOptions) -
             attention_workgroups=_attention_workgroups(gpus) if only_gpus else None,
             buffer_limit=min(limits, default=None),
             fuse_attention=lambda form: _takes_attention(form, targets),
-            fuse_products=functools.partial(_gains, targets=requested) if only_gpus else None,
+            fuse_products=_once(functools.partial(_gains, targets=requested)) if only_gpus else None,
             # Several devices may want to share what one would do side by side.
-            side_by_side=functools.partial(_takes_parts, targets=gpus)
+            side_by_side=_once(functools.partial(_takes_parts, targets=gpus))
             if only_gpus and len(gpus) == 1
             else None,
             partition=functools.partial(partition_graph, targets=targets),
             max_bindings=min(t.kernel.max_bindings for t in targets),
         )
     )
+
+
+def _once(answer: Callable[[Dispatch], bool]) -> Callable[[Dispatch], bool]:
+    """The same answers, each found once for equal dispatches: layers are."""
+    known: dict[str, bool] = {}
+
+    def remembered(dispatch: Dispatch) -> bool:
+        key = dispatch_key(dispatch)
+        if key not in known:
+            known[key] = answer(dispatch)
+        return known[key]
+
+    return remembered
 
 
 def _gains(dispatch: Dispatch, targets: Sequence[CompileTarget]) -> bool:

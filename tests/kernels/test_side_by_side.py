@@ -7,6 +7,7 @@ import pytest
 from support.graph_runner import check, compare, compiled, outputs
 from support.graphs import A0, A1, F32, maps, op, softmax, unary
 
+from benchmarks.kernels.decoder_layers import Shape, decoder
 from mansard.compiler import CompileOptions
 from mansard.compiler.compile import lower_graph
 from mansard.compiler.identity import dispatch_from_data, dispatch_key, dispatch_to_data
@@ -105,3 +106,9 @@ def test_the_source_of_a_kernel_holds_its_parts():
     again = dispatch_from_data(data, dispatch.name)
     assert dispatch_key(again) == dispatch_key(dispatch)
     assert [p.domain for p in again.parts] == [p.domain for p in dispatch.parts]
+
+
+def test_equal_layers_share_the_kernel_of_their_parts():
+    shape = Shape(layers=3, hidden=64, heads=4, key_heads=2, depth=16, inner=96, vocabulary=64, capacity=40)
+    merged = [d for d in _lowered(decoder(shape)) if d.parts]
+    assert len(merged) >= 3 and len({dispatch_key(d) for d in merged[-2:]}) == 1

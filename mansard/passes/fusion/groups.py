@@ -60,6 +60,15 @@ def map_cost(op: Generic) -> int:
     return sum(min(scalar_op(n.op).operations, 10) for n in walk(op.body) if isinstance(n, Apply))
 
 
+def move_uses(groups: Groups, users: dict[Value, set[Group]], old: Group, new: Group) -> None:
+    """Note that a group reads what one merged into it read."""
+    for op in old.ops:
+        for value in op.inputs:
+            owners = users[groups.base(value)]
+            owners.discard(old)
+            owners.add(new)
+
+
 class Groups:
     """The groups of one graph, with the group and the readers of every value."""
 

@@ -38,7 +38,7 @@ from mansard.ir.scalar import Arg, Gather, Index, walk
 from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
 from mansard.passes.canonical.copies import read_through_copies
 from mansard.passes.canonical.dce import eliminate_dead
-from mansard.passes.fusion.scatters import updates_state
+from mansard.passes.fusion.scatters import state_updates
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def fuse_horizontally(graph: Graph) -> Graph:
         if merged is graph:
             return graph
         result = eliminate_dead(read_through_copies(merged))
-        stored = {v for op in result.ops if is_copy(op) and not _is_scattered(result, op) for v in op.outputs}
+        scattered = _scattered(result)
+        stored = {v for op in result.ops if is_copy(op) for v in op.outputs} - scattered
         failed = {first for part, first in merger.parts.items() if part in stored}
         if not failed:
             return result
@@ -241,14 +242,20 @@ class _Merger:
         return joined
 
 
-def _is_scattered(graph: Graph, copy: Op) -> bool:
-    """Whether only a scatter reads a copy that writes rows into a state: its kernel makes it."""
-    users, value = graph.users(), copy.outputs[0]
-    while len(readers := users.get(value, [])) == 1 and value not in graph.live_outs():
-        if not isinstance(readers[0], Reshape):
-            return updates_state(graph, readers[0]) and value is readers[0].inputs[2]
-        value = readers[0].output
-    return False
+def _scattered(graph: Graph) -> set[Value]:
+    """What scatters alone read, to write it into states: their kernels make it."""
+    producers, users, live = graph.producers(), graph.users(), graph.live_outs()
+    values: set[Value] = set()
+    for op in state_updates(graph):
+        value: Value = op.inputs[2]
+        reader: Op = op
+        while users[value] == [reader] and value not in live:
+            values.add(value)
+            source = producers.get(value)
+            if not isinstance(source, Reshape):
+                break
+            value, reader = source.inputs[0], source
+    return values
 
 
 def _concatenated(sources: Sequence[tuple[Value, Constant]], axis: int) -> Constant:

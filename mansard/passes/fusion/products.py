@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from mansard.ir.dispatch import Dispatch, is_contraction
 from mansard.ir.ops import Generic
 from mansard.ir.types import Value
-from mansard.passes.fusion.groups import HOST, MAX_OPS, Group, Groups
+from mansard.passes.fusion.groups import HOST, MAX_OPS, Group, Groups, move_uses
 
 Accepts = Callable[[Dispatch], bool]
 
@@ -27,21 +27,20 @@ Accepts = Callable[[Dispatch], bool]
 def join_products(groups: Groups, accepts: Accepts) -> None:
     """Merge products into the only group that reads them, a product's with the same loops; then the rows of a
     reduction into the products that read them, where all of their readers are such."""
-    users = groups.users()
+    users, live = groups.users(), groups.live()
     for group in tuple(groups.groups):
         if group.kind == "contraction" and group.form is None:
-            target = _only_reader(groups, group, users)
+            target = _only_reader(group, users, live)
             if target is not None and _same_loops(groups, group, target):
-                _merge(groups, group, target, accepts)
-                users = groups.users()
+                _merge(groups, group, target, users, accepts)
     for group in tuple(groups.groups):
         if group.kind == "rows":
-            _stage(groups, group, users, accepts)
+            _stage(groups, group, users, live, accepts)
 
 
-def _only_reader(groups: Groups, group: Group, users: dict[Value, set[Group]]) -> Group | None:
+def _only_reader(group: Group, users: dict[Value, set[Group]], live: set[Value]) -> Group | None:
     results = {v for op in group.ops for v in op.outputs}
-    if results & groups.live():
+    if results & live:
         return None
     readers = {g for v in results for g in users.get(v, ()) if g is not group}
     return next(iter(readers)) if len(readers) == 1 else None
@@ -76,7 +75,9 @@ def _at_point(op: Generic, operand: int) -> bool:
     return all(r.single == d or op.extents[d] == 1 for d, r in enumerate(reads.results))
 
 
-def _merge(groups: Groups, group: Group, target: Group, accepts: Accepts) -> None:
+def _merge(
+    groups: Groups, group: Group, target: Group, users: dict[Value, set[Group]], accepts: Accepts
+) -> None:
     ops = sorted({*group.ops, *target.ops}, key=lambda op: groups.numbers[op])
     if not _allowed(groups, group, target, ops):
         return
@@ -84,15 +85,18 @@ def _merge(groups: Groups, group: Group, target: Group, accepts: Accepts) -> Non
         return
     target.ops, target.first = ops, min(group.first, target.first)
     groups.groups.remove(group)
+    move_uses(groups, users, group, target)
     for op in group.ops:
         groups.group_of[op.outputs[0]] = target
 
 
-def _stage(groups: Groups, rows: Group, users: dict[Value, set[Group]], accepts: Accepts) -> None:
+def _stage(
+    groups: Groups, rows: Group, users: dict[Value, set[Group]], live: set[Value], accepts: Accepts
+) -> None:
     """Let every reader of a norm compute it, if all of them are products of few rows."""
     results = {v for op in rows.ops for v in op.outputs}
     readers = {g for v in results for g in users.get(v, ()) if g is not rows}
-    if not readers or HOST in readers or results & groups.live():
+    if not readers or HOST in readers or results & live:
         return
     for reader in readers:
         ops = sorted({*rows.ops, *reader.ops}, key=lambda op: groups.numbers[op])
@@ -103,6 +107,7 @@ def _stage(groups: Groups, rows: Group, users: dict[Value, set[Group]], accepts:
     for reader in readers:
         reader.ops = sorted({*rows.ops, *reader.ops}, key=lambda op: groups.numbers[op])
         reader.first = min(rows.first, reader.first)
+        move_uses(groups, users, rows, reader)
     groups.groups.remove(rows)
     for value in results:
         groups.group_of[value], groups.level[value] = min(readers, key=lambda g: g.first), "inline"

@@ -12,7 +12,7 @@ from mansard.ir.ops import Generic
 from mansard.ir.scalar import Apply, Index, Scalar, walk
 from mansard.ir.scalar_ops import COMPARE
 from mansard.ir.types import Value
-from mansard.passes.fusion.groups import HOST, MAX_OPS, Group, Groups, map_cost, truncates
+from mansard.passes.fusion.groups import HOST, MAX_OPS, Group, Groups, map_cost, move_uses, truncates
 
 
 def push_squares(groups: Groups, group: Group, users: dict[Value, set[Group]]) -> None:
@@ -63,7 +63,7 @@ def pull_prologues(groups: Groups) -> None:
                 groups.group_of[v] = target
                 groups.level[v] = "inline"
             groups.groups.remove(group)
-            _move_uses(groups, users, group, target)
+            move_uses(groups, users, group, target)
 
 
 def _only_concatenates_keys(groups: Groups, group: Group, form: AttentionForm) -> bool:
@@ -83,14 +83,6 @@ def _only_concatenates_keys(groups: Groups, group: Group, form: AttentionForm) -
         compared = {n.dim for c in walk(join.body) if _is_compare(c) for n in walk(c) if isinstance(n, Index)}
         return compared == set(keys)
     return False
-
-
-def _move_uses(groups: Groups, users: dict[Value, set[Group]], old: Group, new: Group) -> None:
-    for op in old.ops:
-        for value in op.inputs:
-            owners = users[groups.base(value)]
-            owners.discard(old)
-            owners.add(new)
 
 
 def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:

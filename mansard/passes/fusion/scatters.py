@@ -27,25 +27,30 @@ from mansard.ir.scalar import Arg
 from mansard.ir.types import IndexMap, Value
 from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.canonical.guard_states import guarded_asserts
-from mansard.passes.fusion.groups import MAX_OPS, Group, Groups
+from mansard.passes.fusion.groups import MAX_OPS, Group, Groups, move_uses
 
 _LIGHT_INDEX = 12
 """The most arithmetic of an index that is computed again for every scatter that reads it."""
 
 
-def updates_state(graph: Graph, op: Op) -> bool:
-    """Whether an op is a scatter whose kernel may write its rows into a state in any order."""
-    if not isinstance(op, Scatter) or not op.unique or op.combiner is not None:
-        return False
-    state = next((s for s in graph.states if s.before is op.inputs[0]), None)
-    if state is None or state.after is not op.output or any(guarded_asserts(graph)):
-        return False
-    return graph.users().get(state.before) == [op] and state.before not in op.inputs[1:]
+def state_updates(graph: Graph) -> frozenset[Scatter]:
+    """The scatters whose kernels may write their rows into a state in any order."""
+    candidates = [op for op in graph.ops if isinstance(op, Scatter) and op.unique and op.combiner is None]
+    if not candidates or any(guarded_asserts(graph)):
+        return frozenset()
+    after, users = {s.before: s.after for s in graph.states}, graph.users()
+    return frozenset(
+        op
+        for op in candidates
+        if after.get(op.inputs[0]) is op.output
+        and users[op.inputs[0]] == [op]
+        and op.inputs[0] not in op.inputs[1:]
+    )
 
 
 def separate_scatters(graph: Graph) -> Graph:
     """Give each of these scatters indices of its own, and rows that a map computes."""
-    scatters = {op for op in graph.ops if isinstance(op, Scatter) and updates_state(graph, op)}
+    scatters = state_updates(graph)
     return eliminate_dead(_Separation(graph, scatters).run()) if scatters else graph
 
 
@@ -101,15 +106,14 @@ class _Separation:
 
 def join_scatters(groups: Groups) -> None:
     """Merge these scatters into the groups that compute their rows, and their indices too."""
-    for group in tuple(groups.groups):
-        (op, *others) = group.ops
-        if group.kind == "special" and not others and updates_state(groups.graph, op):
-            assert isinstance(op, Scatter)
-            _join(groups, group, op)
+    users, live = groups.users(), groups.live()
+    for op in sorted(state_updates(groups.graph), key=lambda op: groups.numbers[op]):
+        _join(groups, groups.group_of[op.output], op, users, live)
 
 
-def _join(groups: Groups, scatter: Group, op: Scatter) -> None:
-    users = groups.users()
+def _join(
+    groups: Groups, scatter: Group, op: Scatter, users: dict[Value, set[Group]], live: set[Value]
+) -> None:
     rows = groups.base(op.inputs[2])
     source = groups.group_of.get(rows)
     if source is None or source.kind not in ("elementwise", "rows", "contraction"):
@@ -133,11 +137,12 @@ def _join(groups: Groups, scatter: Group, op: Scatter) -> None:
     for o in source.ops:
         for v in o.outputs:
             readers = {g for g in users.get(v, ()) if o not in g.ops}
-            if v in groups.live() or readers - {scatter}:
+            if v in live or readers - {scatter}:
                 return  # the dispatch has one result, which is in the state's buffer
     source.ops, source.domain, source.last = ops, domain, scatter.last
     for merged in (scatter, *((index,) if index else ())):
         groups.groups.remove(merged)
+        move_uses(groups, users, merged, source)
         for o in merged.ops:
             groups.group_of[o.outputs[0]], groups.level[o.outputs[0]] = source, "inline"
 
