@@ -8,6 +8,7 @@ from support.graphs import maps
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
 from mansard.ir.scalar import Apply, Arg
+from mansard.ir.types import IndexMap
 
 DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 
@@ -42,6 +43,19 @@ def test_unsigned_integers_are_negated_modulo_their_range(op, device):
 def test_the_lesser_and_greater_of_bools(op, device):
     x, y = np.array([0, 0, 1, 1, 1], np.bool_), np.array([0, 1, 0, 1, 1], np.bool_)
     check(elementwise(op, DType.BOOL, 2), [x, y], device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("combiner", ["argmin", "argmax"])
+@pytest.mark.parametrize("shape", [(32,), (3, 32)])
+def test_the_first_of_the_least_and_greatest_bools(shape, combiner, device):
+    x = np.random.default_rng(0).random(shape) < 0.8
+    x[..., 0] = combiner == "argmin"
+    b = GraphBuilder()
+    value = b.input("x", shape, DType.BOOL)
+    body, rank = Arg(0, DType.BOOL), len(shape)
+    op = b.generic([value], [IndexMap.identity(rank)], shape, body, reduced=1, combiner=combiner)
+    check(b.build([op]), [x], device)
 
 
 @pytest.mark.parametrize("device", DEVICES)

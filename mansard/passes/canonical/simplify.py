@@ -27,7 +27,7 @@ from mansard.dtypes import DType
 from mansard.ir.combiners import ARG_COMBINERS, neutral
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic, Op
-from mansard.ir.scalar import Const, rewrite
+from mansard.ir.scalar import Cast, Const, rewrite
 from mansard.passes.canonical.scalar_rules import simplify_node
 
 _simple: WeakSet[Op] = WeakSet()
@@ -48,7 +48,7 @@ def simplify_op(op: Op) -> Op:
     """One op with its body simplified, unused operands removed and equal ones merged."""
     if not isinstance(op, Generic):
         return op
-    op = _without_empty_loops(op)
+    op = _with_ordered_elements(_without_empty_loops(op))
     affine = Affine(op.extents)
     body = share(op.body)
     # A rule may make a node equal to another one, which sharing then merges.
@@ -79,6 +79,13 @@ def _without_empty_loops(op: Generic) -> Generic:
     dtype = op.body.dtype
     body = Const(neutral(op.combiner, dtype), dtype)
     return replace(op, inputs=(), maps=(), extents=op.extents[: op.rank], body=body, combiner=None)
+
+
+def _with_ordered_elements(op: Generic) -> Generic:
+    """The position of the smallest or largest bool as that of a byte: no device has a minimum of bools."""
+    if op.combiner not in ARG_COMBINERS or op.body.dtype is not DType.BOOL:
+        return op
+    return replace(op, body=Cast(op.body, DType.I8))
 
 
 def _zero(dtype: DType) -> Const:
