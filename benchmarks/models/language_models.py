@@ -4,7 +4,8 @@
         [--prompt 128,2048] [--tokens 64] [--peer] [--json FILE]
 
 Times of `mansard.load_lm`: compiling from a folder, the first token after loading, prefill of each prompt
-(seconds until its token is known, the least of some), and tokens a second after it, at a cache filled to ``--context``.
+(seconds until its token is known, the least of some), and tokens a second after it, at a cache filled to
+``--context``.
 ``--peer`` runs transformers on CUDA: prefill, and decoding with a static cache compiled to CUDA graphs.
 """
 
