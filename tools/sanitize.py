@@ -41,15 +41,19 @@ MORE_TESTS = ("tests/artifact", "tests/fuzz")
 FULL = {"MANSARD_CONFORMANCE": "all", "MANSARD_STRESS_REQUESTS": "10000", "MANSARD_SIGNAL_SECONDS": "60"}
 # Builds instrumented programs of its own, which cannot be started with another runtime preloaded.
 IGNORED = ("--ignore=tests/native/test_stress.py",)
-# Freed memory and what threads did are kept for a while, so nothing is said of how much memory there is.
-UNMEASURED = ("-m", "not resident_memory")
-SELECTED = {"address": UNMEASURED, "thread": UNMEASURED}
+# ASan keeps freed memory for a while, TSan what threads did: nothing is said of how much memory there is. In
+# a forked process TSan takes new threads for those of the parent, by their identifiers.
+SELECTED = {
+    "address": ("-m", "not resident_memory"),
+    "thread": ("-m", "not resident_memory and not threads_after_fork"),
+}
+UNMEASURED = {"MANSARD_STRESS_UNMEASURED": "1"}
 OPTIONS = {
     # `handle_segv=0`: tests install handlers of their own. C++ libraries that are loaded do not annotate all
     # their containers. Freed memory is kept, so that a use after free is seen long afterwards.
     "address": "detect_leaks=1:handle_segv=0:detect_container_overflow=0:quarantine_size_mb=512",
     "undefined": "print_stacktrace=1",
-    # Tests fork while threads run; the core starts threads of its own in the child.
+    # Tests fork while threads run.
     "thread": "ignore_noninstrumented_modules=1:report_signal_unsafe=0:history_size=7:die_after_fork=0",
 }
 VARIABLES = {"address": "ASAN_OPTIONS", "undefined": "UBSAN_OPTIONS", "thread": "TSAN_OPTIONS"}
@@ -152,6 +156,7 @@ def run(sanitiser: str, arguments: Sequence[str], full: bool) -> bool:
     """Build, run the tests, print the reports; True when tests passed and nothing was reported."""
     folder = build_both(sanitiser)
     variables = environment(sanitiser, folder) | (FULL if full else {})
+    variables |= UNMEASURED if sanitiser in SELECTED else {}
     check_probe(sanitiser, folder, variables)
     suites = [*TESTS, *(MORE_TESTS if full else ())]
     tests = list(arguments) if any(not a.startswith("-") for a in arguments) else [*suites, *arguments]

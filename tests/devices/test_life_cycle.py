@@ -120,6 +120,7 @@ def test_a_process_of_its_own_may_load_what_the_parent_uses(path, method):
         assert np.allclose(model(X), Y, rtol=1e-4)
 
 
+@pytest.mark.threads_after_fork
 def test_a_forked_process_is_told_what_works_and_that_works(path):
     device = path.stem
     code = """

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import random
 import sys
 import tempfile
@@ -230,7 +231,7 @@ def main(device: str, seconds: float, seed: int) -> int:
         if errors > HELD:
             problems.append(f"{errors} errors are held")
     grown = resident() - first
-    if grown > GROWTH:
+    if grown > GROWTH and "MANSARD_STRESS_UNMEASURED" not in os.environ:  # as under a sanitiser
         problems.append(f"the process grew by {grown >> 20} MB")
     problems += [each for each in total if each.startswith("other thread")]
     subject.model.close()

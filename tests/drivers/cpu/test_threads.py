@@ -311,6 +311,7 @@ def test_an_open_device_is_not_configured(monkeypatch: pytest.MonkeyPatch) -> No
         mansard.configure_driver("null", threads=1)
 
 
+@pytest.mark.threads_after_fork
 def test_a_forked_process_is_told() -> None:
     """The threads of the parent do not exist in the child: an error, and no hang at its end."""
     code = (

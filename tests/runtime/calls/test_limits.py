@@ -69,6 +69,7 @@ def test_counts_are_ints(make, count):
             bound(scaled("cpu"), make(), **{limit: count})
 
 
+@pytest.mark.threads_after_fork
 def test_a_forked_process_awaits_models_of_its_own():
     """The thread that tells of completions does not exist in the child."""
     code = """

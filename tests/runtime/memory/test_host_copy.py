@@ -90,6 +90,7 @@ def _error(work, copies):
     return None
 
 
+@pytest.mark.threads_after_fork
 def test_a_forked_process_has_helpers_of_its_own():
     copies, _ = _pairs((8 * MB,))
     copy_all(copies, 3)
