@@ -230,12 +230,19 @@ class GraphBuilder:
         return self.append(Scan((x,), (out,), axis, combiner, inclusive, location=self.location))
 
     def attention(
-        self, q: Value, k: Value, v: Value, mask: Value | None, scale: float, causal: bool = False
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        mask: Value | None,
+        scale: float,
+        causal: bool = False,
+        softcap: float | None = None,
     ) -> Value:
         """Append an Attention."""
         out = self.value("attention", (*q.type.shape[:3], v.type.shape[3]), q.type.dtype)
         inputs = (q, k, v) if mask is None else (q, k, v, mask)
-        return self.append(Attention(inputs, (out,), scale, causal, location=self.location))
+        return self.append(Attention(inputs, (out,), scale, causal, softcap, location=self.location))
 
     def assert_true(self, condition: Value, message: str) -> None:
         """Append an Assert of a bool tensor."""

@@ -184,6 +184,7 @@ def every_op() -> Graph:
     b.scan(x, 0, "max", inclusive=False)
     b.attention(q, q, q, None, 0.5, causal=True)
     b.attention(q, q, q, b.input("mask", (4, 4), BOOL), 1)
+    b.attention(q, q, q, None, 0.5, softcap=30.0)
     total = b.generic([x], [plain(0, 1)], (4, 6), arg(0), reduced=2, combiner="add")
     b.assert_true(b.generic([], [], (), const(True, BOOL)), 'isn\'t "so"\n')
     b.update_state(held, elementwise(b, "add", held, rows))

@@ -292,6 +292,7 @@ def test_attention():
     refused(replace(good, inputs=(X, K, V)), "rank 2, not 4")
     refused(replace(good, inputs=(Q, Q, V)), "%v has type")
     refused(replace(good, outputs=out(2, 4, 5, 8)), "shape must be")
+    refused(replace(good, softcap=0.0), "softcap 0.0 is not positive")
     three = value("three", 2, 3, 5, 8)
     with pytest.raises(VerificationError, match="3 query heads are not a multiple of 2"):
         verify(Graph("main", (three, K, V), (), (Attention((three, K, V), out(2, 3, 5, 6), 0.5),)))

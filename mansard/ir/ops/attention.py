@@ -27,12 +27,15 @@ class Attention(Op):
     ``Hq`` is a multiple of ``Hk`` (grouped heads). ``mask`` broadcasts to (B, Hq, Q, S): bool (true
     keeps) or float (added to the scaled scores). ``causal`` keeps ``s <= q``. A row without keys, and one
     that masks hide whole (with false, or minus infinity), gives zeros, as PyTorch does.
+    With ``softcap`` the scaled scores become ``softcap * tanh(scores / softcap)`` before they are masked
+    (Gemma 2, arXiv:2408.00118).
     """
 
     scale: float
     causal: bool = False
+    softcap: float | None = None
 
-    attributes = (Keyword("scale", NUMBER), Flag("causal"))
+    attributes = (Keyword("scale", NUMBER), Flag("causal"), Keyword("softcap", NUMBER, optional=True))
 
     def verify(self, check: OpCheck) -> None:
         """Shapes as stated; head counts are known."""
@@ -54,6 +57,8 @@ class Attention(Op):
         check.typed(self.output, (batch, heads, rows, value.type.shape[3]), dtype)
         if len(self.inputs) == 4:
             _verify_mask(check, self.inputs[3], (batch, heads, rows, length))
+        if self.softcap is not None and not self.softcap > 0:
+            raise check.fail(f"softcap {self.softcap} is not positive")
 
     def evaluate(self, operands: Sequence[Array], symbols: Mapping[str, int]) -> list[Array]:
         """Head by head."""
@@ -70,6 +75,9 @@ class Attention(Op):
         for b in range(batch):
             for h in range(heads):
                 scores = q[b, h] @ k[b, h // group].T * q.dtype.type(self.scale)
+                if self.softcap is not None:
+                    cap = q.dtype.type(self.softcap)
+                    scores = cap * np.tanh(scores / cap)
                 row_mask = None if mask is None else mask[b, h]
                 out[b, h] = _softmax(scores, row_mask, kept) @ v[b, h // group]
         return [to_storage(out, dtype)]

@@ -18,7 +18,7 @@ After (2 key heads, so 4 query heads in each group)::
 
 Repeated key and value heads are index maps and are never stored. ``lowest`` and ``tiny`` occur only where
 there may be no keys, or a mask may hide a whole row: its exponentials are then all 0, and so is the result.
-Sums and the softmax are in f32 (f64 for f64 operands).
+Sums and the softmax are in f32 (f64 for f64 operands). A soft cap stands between the scale and the mask.
 """
 
 from __future__ import annotations
@@ -95,6 +95,10 @@ class _Lowering:
     def _masked(self, scores: Value) -> Value:
         scale = Const(float(self.op.scale), self.acc)
         body: Scalar = Apply("mul", (Arg(0, self.acc), scale), self.acc)
+        if self.op.softcap is not None:
+            cap = Const(float(self.op.softcap), self.acc)
+            capped = Apply("tanh", (Apply("div", (body, cap), self.acc),), self.acc)
+            body = Apply("mul", (cap, capped), self.acc)
         inputs, maps = [scores], [IndexMap.identity(5)]
         hidden = Const(float("-inf"), self.acc)
         if len(self.op.inputs) == 4:

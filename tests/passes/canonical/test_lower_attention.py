@@ -20,7 +20,7 @@ from mansard.passes.pipeline import canonical_steps
 ROWS, LENGTH = 5, 7
 
 
-def build(heads, key_heads, mask_shape=None, mask_dtype=BOOL, causal=False, dtype=F32, symbolic=False):
+def build(heads, key_heads, mask_shape=None, mask_dtype=BOOL, causal=False, dtype=F32, symbolic=False, softcap=None):
     """The graph, its lowered form and random inputs."""
     rows = dims.symbol(Dim("q", 1, 64)) if symbolic else ROWS
     length = dims.symbol(Dim("s", 1, 64)) if symbolic else LENGTH
@@ -34,7 +34,7 @@ def build(heads, key_heads, mask_shape=None, mask_dtype=BOOL, causal=False, dtyp
         named = {ROWS: rows, LENGTH: length}
         mask = b.input("m", tuple(named.get(d, d) for d in mask_shape), mask_dtype)
         inputs.append(random(mask_shape, mask_dtype, seed=9))
-    graph = b.build([b.attention(q, k, v, mask, 0.3, causal)])
+    graph = b.build([b.attention(q, k, v, mask, 0.3, causal, softcap)])
     return graph, inputs
 
 
@@ -72,6 +72,14 @@ def test_masks_broadcast(shape, dtype, heads):
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_masks_over_symbols(symbolic):
     check(*build(4, 2, (2, 1, ROWS, LENGTH), symbolic=symbolic))
+
+
+def test_scores_with_a_soft_cap_are_capped_before_they_are_masked():
+    graph, inputs = build(4, 2, (ROWS, LENGTH), softcap=0.2)
+    inputs[3][2] = False
+    _, capped = check(graph, inputs)
+    _, plain = check(build(4, 2, (ROWS, LENGTH))[0], inputs)
+    assert not capped[:, :, 2].any() and np.abs(capped - plain).max() > 0.1
 
 
 def test_rows_with_nothing_left_are_zero():
