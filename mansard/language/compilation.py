@@ -81,6 +81,7 @@ def compile_language_model(
         chunk,
         sequences,
         _end_tokens(checkpoint.config),
+        architecture.rewinds,
     )
     plan = dataclasses.replace(compiled.plan, info={**compiled.plan.info, **description.to_info()})
     model = Model(plan, MemoryResources(compiled.executables, compiled.weights, compiled.sources))

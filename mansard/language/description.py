@@ -16,7 +16,8 @@ _KEY = "language_model"
 @dataclass(frozen=True)
 class Description:
     """A language model's limits: ``context`` positions of each of ``sequences`` sequences, up to ``chunk``
-    new tokens in a prefill, and the tokens that end a text."""
+    new tokens in a prefill, the tokens that end a text, and whether a sequence can be continued from any of
+    its positions (``rewinds``) or from where it stands only."""
 
     family: str
     vocabulary: int
@@ -24,6 +25,7 @@ class Description:
     chunk: int
     sequences: int
     end_tokens: tuple[int, ...]
+    rewinds: bool = True
 
     def to_info(self) -> dict[str, str]:
         """An entry for the plan's info."""

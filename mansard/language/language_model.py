@@ -219,13 +219,14 @@ class LanguageModel:
         return chosen
 
     def _common_prefix(self, ids: list[int]) -> int:
-        """Tokens of the prompt that the cache holds; the last one is computed again, for its logits."""
+        """Tokens of the prompt that the cache holds; the last one is computed again, for its logits. None of
+        them where the model would have to go back."""
         shared = 0
         for cached, wanted in zip(self._cached, ids[:-1], strict=False):
             if cached != wanted:
                 break
             shared += 1
-        return shared
+        return shared if self.description.rewinds or shared == len(self._cached) else 0
 
     def _inputs(self, part: list[int], start: int) -> dict[str, Any]:
         """Inputs of ``prefill`` for new tokens at a position."""

@@ -30,30 +30,81 @@ class AttentionLayer:
     bias: bool = False
     """Of the query, key and value projections."""
     output_bias: bool = False
+    output_name: str = "o_proj"
+    norm_names: tuple[str, str] = ("q_norm", "k_norm")
+    """Of queries and keys, with ``normalised_heads``."""
 
 
 @dataclass(frozen=True)
-class FeedForward:
-    """``down(activation(gate(x)) * up(x))``."""
+class ShortConvolution:
+    """``out_proj(c * conv(b * x))`` for ``b, c, x = in_proj(…)`` (LFM2), with a causal convolution of each
+    channel over the last ``length`` positions."""
 
-    width: int
-    activation: Activation
+    length: int
     bias: bool = False
+    """Of both projections and the convolution."""
 
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
 
 @dataclass(frozen=True)
-class Block:
-    """One layer: attention and a feed-forward network, each added to its input.
+class FeedForward:
+    """``down(activation(gate(x)) * up(x))``; ``names`` are the modules of the gate, the other factor and
+    ``down``. Without a name for the second, the first module has the rows of both."""
 
-    Both read a normalised input. With ``normalised_outputs`` what is added is normalised as well.
+    width: int
+    activation: Activation
+    bias: bool = False
+    names: tuple[str, str | None, str] = ("gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of ``count`` feed-forward networks without biases, of which each token uses the ``chosen``
+    ones that its router scores highest (Shazeer et al., 2017, arXiv:1701.06538).
+
+    Scores are ``scores`` of the router's logits; what a network gives is weighted by its score, divided by
+    the sum of those of the chosen ones if ``normalised``, times ``scale``. With ``biased``, experts are
+    chosen by their score plus a bias, which does not weigh (DeepSeek-V3, arXiv:2412.19437). ``shared`` is a
+    network that every token uses in addition, at the module ``shared_name`` of the layer.
     """
 
-    attention: AttentionLayer
-    feed_forward: FeedForward
-    normalised_outputs: bool = False
+    count: int
+    chosen: int
+    width: int
+    activation: Activation
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    normalised: bool = True
+    scale: float = 1.0
+    biased: bool = False
+    router_name: str = "gate"
+    shared: FeedForward | None = None
+    shared_name: str = "shared_mlp"
+
+
+@dataclass(frozen=True)
+class BlockNames:
+    """The modules of a block: its mixer, its network, and the norm before each."""
+
+    mixer: str = "self_attn"
+    network: str = "mlp"
+    mixer_norm: str = "input_layernorm"
+    network_norm: str = "post_attention_layernorm"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer: a mixer of positions and a feed-forward network, each added to its input.
+
+    Both read a normalised input. With ``output_norms``, the modules of two more norms, what is added is
+    normalised as well.
+    """
+
+    mixer: AttentionLayer | ShortConvolution
+    network: FeedForward | Experts
+    names: BlockNames = BlockNames()
+    output_norms: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,3 +130,10 @@ class Architecture:
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     logit_softcap: float | None = None
+    final_norm: str = "model.norm"
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether a sequence can be continued from any earlier position, as caches of keys and values can;
+        the state of a convolution only knows where the sequence stands."""
+        return all(isinstance(block.mixer, AttentionLayer) for block in self.blocks)

@@ -9,9 +9,11 @@ from mansard import dims
 from mansard.dims import Dim, DimLike
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError
-from mansard.frontends.decoders.architecture import Architecture, Block
+from mansard.frontends.decoders.architecture import Architecture, AttentionLayer, Block, Experts
 from mansard.frontends.decoders.checkpoint import Checkpoint
 from mansard.frontends.decoders.layers.attention import Attention, Sequence
+from mansard.frontends.decoders.layers.convolution import short_convolution
+from mansard.frontends.decoders.layers.experts import experts
 from mansard.frontends.decoders.layers.feed_forward import feed_forward
 from mansard.frontends.decoders.layers.norm import NormSettings
 from mansard.frontends.decoders.layers.sampling import Sampler
@@ -55,9 +57,10 @@ def build_decoder(checkpoint: Checkpoint, architecture: Architecture, options: D
     ``decode``: one new token of all sequences, the last one that either role chose, which is read from a
     state. Inputs ``positions`` (B) and those of a `Sampler`; output ``token`` (B).
 
-    Keys and values of each layer are states, (sequences, context, heads * head_dim). New tokens behind
-    ``last`` may be padding: what they write is overwritten by the tokens that come to stand there, and no
-    earlier position reads it.
+    Keys and values of each attention are states, (sequences, context, heads * head_dim), and so are the last
+    inputs of each convolution. New tokens behind ``last`` may be padding: the keys and values that they write
+    are overwritten by the tokens that come to stand there, and no earlier position reads them; inputs of a
+    convolution are kept up to ``last``.
 
     Raises ImportModelError for weights that do not agree with the architecture.
     """
@@ -99,15 +102,12 @@ class _Decoder:
             return builder.build(
                 [builder.reshape(logits, (1, call.length, self.architecture.vocabulary))], ["logits"]
             )
-        last = None
-        if options.role != "decode":
-            last = builder.input("last", (1,), DType.I64)
-            builder.assert_indices(last, "the logits", 0, call.length)
-            x = self._rows(x, last, call)
+        if call.last is not None:
+            x = self._rows(x, call.last, call)
         logits = self._logits(x)
         if options.role == "logits":
             return builder.build([logits], ["logits"])
-        return builder.build([self._sampled(logits, tokens, last, call)], ["token"])
+        return builder.build([self._sampled(logits, tokens, call)], ["token"])
 
     def _sequence(self, tokens: Value) -> Sequence:
         options, builder = self.options, self.builder
@@ -121,7 +121,11 @@ class _Decoder:
             builder.assert_indices(slot, "the sequences", 0, options.sequences)
         position = add(Arg(0, DType.I64), Index(1))
         rows = self._pairs(batch, length, slot, positions, IndexMap.of_dims((0,)), position)
-        return Sequence(batch, length, options.context, positions, rows, options.sequences, slot)
+        last = None
+        if options.role == "prefill" or (options.role == "logits" and not options.all_logits):
+            last = builder.input("last", (1,), DType.I64)
+            builder.assert_indices(last, "the logits", 0, length)
+        return Sequence(batch, length, options.context, positions, rows, options.sequences, slot, last)
 
     def _pairs(
         self, batch: int, length: DimLike, slot: Value | None, second: Value, read: IndexMap, body: Scalar
@@ -138,16 +142,16 @@ class _Decoder:
         pairs = self.builder.generic(inputs, maps, (batch, length, 2), body, name="rows")
         return self.builder.reshape(pairs, (dims.mul(batch, length), 2))
 
-    def _sampled(self, logits: Value, tokens: Value, last: Value | None, call: Sequence) -> Value:
+    def _sampled(self, logits: Value, tokens: Value, call: Sequence) -> Value:
         """The next tokens, which become the state that `decode` reads."""
         builder, vocabulary = self.builder, self.architecture.vocabulary
         self.writer.at("sampling")
         sampler = Sampler(self.writer, call.batch, vocabulary)
-        seen = self._seen(tokens, last, call, sampler)
+        seen = self._seen(tokens, call, sampler)
         at = add(Arg(0, DType.I64), Const(1, DType.I64))
         positions = [call.positions]
-        if last is not None:
-            positions.append(last)
+        if call.last is not None:
+            positions.append(call.last)
             at = add(at, Arg(1, DType.I64))
         where = builder.generic(
             positions, [IndexMap.of_dims((0,))] * len(positions), (call.batch,), at, name="next_position"
@@ -164,18 +168,18 @@ class _Decoder:
             builder.update_state(chosen, builder.scatter(chosen, indices, token))
         return token
 
-    def _seen(self, tokens: Value, last: Value | None, call: Sequence, sampler: Sampler) -> Value:
+    def _seen(self, tokens: Value, call: Sequence, sampler: Sampler) -> Value:
         """The rows (B, vocabulary) of the state that says in which sequence a token occurred last, with the
         new tokens noted."""
         builder, vocabulary = self.builder, self.architecture.vocabulary
         state = builder.state("tokens_seen", (self.options.sequences, vocabulary), DType.I32)
         token: Scalar = Arg(0, DType.I64)
         noted = tokens
-        if last is not None:  # padding has index -1, which a scatter drops
+        if call.last is not None:  # padding has index -1, which a scatter drops
             inside = Apply("le", (Index(1), Arg(1, DType.I64)), DType.BOOL)
             token = Apply("select", (inside, token, Const(-1, DType.I64)), DType.I64)
             noted = builder.generic(
-                (tokens, last),
+                (tokens, call.last),
                 (IndexMap.of_dims((0, 1)), IndexMap.of_dims((0,))),
                 tokens.type.shape,
                 token,
@@ -216,28 +220,30 @@ class _Decoder:
         return self.writer.weight("model.embed_tokens.weight", shape)
 
     def _block(self, x: Value, block: Block, attention: Attention, place: str) -> Value:
-        names = ("input_layernorm", "post_attention_layernorm")
-        if block.normalised_outputs:
-            names = ("input_layernorm", "pre_feedforward_layernorm")
-        attended = attention.write(
-            self._normalised(x, f"{place}.{names[0]}"), block.attention, f"{place}.self_attn"
-        )
-        if block.normalised_outputs:
-            attended = self._normalised(attended, f"{place}.post_attention_layernorm")
-        x = self._added(x, attended)
-        network = feed_forward(
-            self.writer, self._normalised(x, f"{place}.{names[1]}"), block.feed_forward, f"{place}.mlp"
-        )
-        if block.normalised_outputs:
-            network = self._normalised(network, f"{place}.post_feedforward_layernorm")
-        return self._added(x, network)
+        names, mixer, network = block.names, block.mixer, block.network
+        mixer_norm, network_norm = block.output_norms or (None, None)
+        entry = self._normalised(x, f"{place}.{names.mixer_norm}")
+        if isinstance(mixer, AttentionLayer):
+            mixed = attention.write(entry, mixer, f"{place}.{names.mixer}")
+        else:
+            mixed = short_convolution(self.writer, attention.sequence, entry, mixer, f"{place}.{names.mixer}")
+        x = self._added(x, mixed, place, mixer_norm)
+        entry = self._normalised(x, f"{place}.{names.network_norm}")
+        if isinstance(network, Experts):
+            branch = experts(self.writer, entry, network, place, names.network)
+        else:
+            branch = feed_forward(self.writer, entry, network, f"{place}.{names.network}")
+        return self._added(x, branch, place, network_norm)
 
     def _normalised(self, x: Value, place: str) -> Value:
         self.writer.at(place)
         gain = self.writer.weight(f"{place}.weight", (self.architecture.hidden,))
         return self.norm.write(self.writer, x, gain)
 
-    def _added(self, x: Value, branch: Value) -> Value:
+    def _added(self, x: Value, branch: Value, place: str, norm: str | None) -> Value:
+        """``x`` plus what a mixer or network gives, through the norm of that name where there is one."""
+        if norm is not None:
+            branch = self._normalised(branch, f"{place}.{norm}")
         return self.writer.map(
             [x, self.writer.scaled(branch, self.architecture.residual_scale)], add, "residual"
         )
@@ -254,7 +260,7 @@ class _Decoder:
     def _logits(self, x: Value) -> Value:
         """Logits (rows, vocabulary) f32 of hidden states (rows, hidden)."""
         architecture, writer = self.architecture, self.writer
-        x = self._normalised(x, "model.norm")
+        x = self._normalised(x, architecture.final_norm)
         writer.at("lm_head")
         shape = (architecture.vocabulary, architecture.hidden)
         head = self._embedding() if architecture.tied_embeddings else writer.weight("lm_head.weight", shape)

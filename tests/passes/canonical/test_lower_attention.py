@@ -20,7 +20,9 @@ from mansard.passes.pipeline import canonical_steps
 ROWS, LENGTH = 5, 7
 
 
-def build(heads, key_heads, mask_shape=None, mask_dtype=BOOL, causal=False, dtype=F32, symbolic=False, softcap=None):
+def build(
+    heads, key_heads, mask_shape=None, mask_dtype=BOOL, causal=False, dtype=F32, symbolic=False, softcap=None
+):
     """The graph, its lowered form and random inputs."""
     rows = dims.symbol(Dim("q", 1, 64)) if symbolic else ROWS
     length = dims.symbol(Dim("s", 1, 64)) if symbolic else LENGTH

@@ -7,17 +7,36 @@ from typing import Any
 
 from mansard.errors import ImportModelError
 from mansard.frontends.decoders.architecture import Architecture
-from mansard.frontends.decoders.families import gemma, granite, llama, qwen
+from mansard.frontends.decoders.families import (
+    gemma,
+    gemma2,
+    gemma3,
+    granite,
+    granite_moe,
+    lfm2,
+    llama,
+    mixtral,
+    qwen,
+    qwen3_moe,
+)
 
 Describe = Callable[[Mapping[str, Any]], Architecture]
 
 FAMILIES: Mapping[str, Describe] = {
     "gemma": gemma.describe,
+    "gemma2": gemma2.describe,
+    "gemma3_text": gemma3.describe,
     "granite": granite.describe,
+    "granitemoe": granite_moe.describe,
+    "granitemoeshared": granite_moe.describe,
+    "lfm2": lfm2.describe,
+    "lfm2_moe": lfm2.describe,
     "llama": llama.describe,
     "mistral": llama.describe,
+    "mixtral": mixtral.describe,
     "qwen2": qwen.describe,
     "qwen3": qwen.describe,
+    "qwen3_moe": qwen3_moe.describe,
 }
 """By ``model_type`` of a configuration."""
 

@@ -27,6 +27,12 @@ def activation(name: str) -> Activation:
     return _ACTIVATIONS[name]
 
 
+def slides(config: Mapping[str, Any], layer: int, otherwise: bool) -> bool:
+    """Whether a layer attends to a window, as ``layer_types`` says, or ``otherwise`` without that key."""
+    kinds = config.get("layer_types")
+    return bool(kinds[layer] == "sliding_attention") if kinds else otherwise
+
+
 def heads_of(config: Mapping[str, Any]) -> tuple[int, int, int]:
     """Query heads, key heads, and elements of a head."""
     heads = config["num_attention_heads"]

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from mansard.frontends.decoders.architecture import Architecture
+from mansard.frontends.decoders.architecture import Architecture, AttentionLayer
 from mansard.frontends.decoders.families import llama
 
 
@@ -15,8 +15,9 @@ def describe(config: Mapping[str, Any]) -> Architecture:
     base = llama.describe(config)
     scale = float(config.get("attention_multiplier", 1.0))
     blocks = tuple(
-        dataclasses.replace(block, attention=dataclasses.replace(block.attention, scale=scale))
+        dataclasses.replace(block, mixer=dataclasses.replace(block.mixer, scale=scale))
         for block in base.blocks
+        if isinstance(block.mixer, AttentionLayer)
     )
     return dataclasses.replace(
         base,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.errors import ImportModelError
 from mansard.frontends.decoders.architecture import AttentionLayer
 from mansard.frontends.decoders.layers.norm import NormSettings
 from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
@@ -20,7 +19,7 @@ class Sequence:
     """Where the new tokens of a call stand: ``positions`` (B) is the position of the first of ``length`` new
     tokens of each of ``batch`` sequences, ``rows`` (B * S, 2) the cache row of each new token. The caches
     hold ``capacity`` positions of ``slots`` sequences; ``slot`` (B) says which these are, None: all, in
-    order."""
+    order. ``last`` (1) is the index of the last new token that is not padding; None: all are tokens."""
 
     batch: int
     length: DimLike
@@ -29,6 +28,7 @@ class Sequence:
     rows: Value
     slots: int
     slot: Value | None = None
+    last: Value | None = None
 
 
 class Attention:
@@ -53,13 +53,16 @@ class Attention:
         keys = self._cached(k, f"{place}.keys")
         values = self._cached(v, f"{place}.values")
         query = self._permuted(q, "query")
-        if layer.softcap is not None:
-            raise ImportModelError(f"{place}: attention with a soft cap of its scores is not supported")
-        weighted = writer.builder.attention(query, keys, values, self._mask(layer.window), layer.scale)
+        weighted = writer.builder.attention(
+            query, keys, values, self._mask(layer.window), layer.scale, softcap=layer.softcap
+        )
         width = layer.heads * layer.head_dim
         merged = writer.builder.reshape(self._permuted(weighted, "heads"), (x.type.shape[0], width))
-        bias = writer.weight(f"{place}.o_proj.bias", (hidden,)) if layer.output_bias else None
-        return writer.linear(merged, writer.weight(f"{place}.o_proj.weight", (hidden, width)), bias, "o_proj")
+        output = f"{place}.{layer.output_name}"
+        bias = writer.weight(f"{output}.bias", (hidden,)) if layer.output_bias else None
+        return writer.linear(
+            merged, writer.weight(f"{output}.weight", (hidden, width)), bias, layer.output_name
+        )
 
     def _heads(self, x: Value, layer: AttentionLayer, place: str, which: str, heads: int) -> Value:
         """Queries, keys or values as (B, S, heads, head_dim): projected, normalised and rotated."""
@@ -74,20 +77,23 @@ class Attention:
         if which == "v":
             return result
         if layer.normalised_heads:
-            gain = writer.weight(f"{place}.{which}_norm.weight", (layer.head_dim,))
+            norm = layer.norm_names[which == "k"]
+            gain = writer.weight(f"{place}.{norm}.weight", (layer.head_dim,))
             result = self.norm.write(writer, result, gain)
-        return result if layer.rotary is None else self._rotated(result, layer.rotary)
+        return result if layer.rotary is None else self.rotated(result, layer.rotary)
 
-    def _rotated(self, x: Value, rotary: Rotary) -> Value:
-        """Pairs (x[i], x[i + dim/2]) rotated; elements from ``rotary.dim`` on stay as they are."""
+    def rotated(self, x: Value, rotary: Rotary) -> Value:
+        """``x`` (B, S, heads, head_dim) with pairs (x[i], x[i + dim/2]) rotated; elements from
+        ``rotary.dim`` on stay as they are."""
         builder, s = self.writer.builder, self.sequence
         heads, head_dim = x.type.shape[2:]
         half = rotary.dim // 2
+        assert isinstance(head_dim, int)
         cos, sin = self._rotation(rotary)
+        kept = None
         if rotary.dim != head_dim:
-            raise ImportModelError(
-                f"rotary embedding of {rotary.dim} of {head_dim} elements of a head is not supported"
-            )
+            kept = self._elements(x, rotary.dim, head_dim - rotary.dim)
+            x = self._elements(x, 0, rotary.dim)
         pairs = builder.reshape(x, (s.batch, s.length, heads, 2, half))
         other = Linear(((3, -1),), 1)
         itself = IndexMap.identity(5)
@@ -101,7 +107,14 @@ class Attention:
         rotated = builder.generic(
             (pairs, pairs, cos, sin), (itself, turned, table, table), pairs.type.shape, body, name="rotated"
         )
-        return builder.reshape(rotated, x.type.shape)
+        rotated = builder.reshape(rotated, x.type.shape)
+        return rotated if kept is None else builder.concat([rotated, kept], 3)
+
+    def _elements(self, x: Value, first: int, count: int) -> Value:
+        """``count`` elements of each head from the ``first`` on."""
+        read = IndexMap((Linear.dim(0), Linear.dim(1), Linear.dim(2), Linear.dim(3, 1, first)))
+        shape = (*x.type.shape[:3], count)
+        return self.writer.builder.generic((x,), (read,), shape, Arg(0, x.type.dtype), name="elements")
 
     def _rotation(self, rotary: Rotary) -> tuple[Value, Value]:
         """Cosines and sines (B, S, dim / 2) of the new tokens' angles."""
@@ -110,14 +123,20 @@ class Attention:
             table = self.writer.builder.constant(
                 "frequencies", Constant.of(frequencies, "rotary.frequencies"), frequencies.shape, DType.F32
             )
-            self._rotations[rotary] = (self._angles(table, "cos"), self._angles(table, "sin"))
+            self._rotations[rotary] = (
+                self._angles(table, "cos", rotary.magnitude),
+                self._angles(table, "sin", rotary.magnitude),
+            )
         return self._rotations[rotary]
 
-    def _angles(self, frequencies: Value, function: str) -> Value:
+    def _angles(self, frequencies: Value, function: str, magnitude: float) -> Value:
         s = self.sequence
         position = add(Arg(0, DType.I64), Index(1))
         angle = mul(cast(position, DType.F32), Arg(1, DType.F32))
-        body = cast(Apply(function, (angle,), DType.F32), self.writer.dtype)
+        turned: Scalar = Apply(function, (angle,), DType.F32)
+        if magnitude != 1.0:
+            turned = mul(turned, Const(magnitude, DType.F32))
+        body = cast(turned, self.writer.dtype)
         return self.writer.builder.generic(
             (s.positions, frequencies),
             (IndexMap.of_dims((0,)), IndexMap.of_dims((2,))),

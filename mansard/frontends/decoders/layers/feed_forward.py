@@ -8,8 +8,8 @@ from collections.abc import Callable
 from mansard.dtypes import DType
 from mansard.frontends.decoders.architecture import Activation, FeedForward
 from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
-from mansard.ir.scalar import Apply, Const, Scalar
-from mansard.ir.types import Value
+from mansard.ir.scalar import Apply, Arg, Const, Scalar
+from mansard.ir.types import IndexMap, Linear, Value
 
 
 def feed_forward(writer: Writer, x: Value, layer: FeedForward, place: str) -> Value:
@@ -22,14 +22,34 @@ def feed_forward(writer: Writer, x: Value, layer: FeedForward, place: str) -> Va
         bias = writer.weight(f"{place}.{name}.bias", (rows,)) if layer.bias else None
         return writer.linear(value, writer.weight(f"{place}.{name}.weight", (rows, columns)), bias, name)
 
-    gate = project(x, "gate_proj", layer.width, hidden)
-    up = project(x, "up_proj", layer.width, hidden)
+    first, second, last = layer.names
+    if second is None:
+        both = project(x, first, 2 * layer.width, hidden)
+        return project(gated_halves(writer, both, layer.activation), last, hidden, layer.width)
+    gate, up = project(x, first, layer.width, hidden), project(x, second, layer.width, hidden)
     function = ACTIVATIONS[layer.activation]
 
     def body(gate: Scalar, up: Scalar) -> Scalar:
         return mul(cast(function(cast(gate, DType.F32)), writer.dtype), up)
 
-    return project(writer.map([gate, up], body, "gated"), "down_proj", hidden, layer.width)
+    return project(writer.map([gate, up], body, "gated"), last, hidden, layer.width)
+
+
+def gated_halves(writer: Writer, both: Value, activation: Activation) -> Value:
+    """``activation(first half) * second half`` along the last dim, in the model's type."""
+    *rows, columns = both.type.shape
+    assert isinstance(columns, int)
+    dtype, function = both.type.dtype, ACTIVATIONS[activation]
+    gate = cast(function(cast(Arg(0, dtype), DType.F32)), writer.dtype)
+    leading = [Linear.dim(axis) for axis in range(len(rows))]
+    second = IndexMap((*leading, Linear.dim(len(rows), 1, columns // 2)))
+    return writer.builder.generic(
+        (both, both),
+        (IndexMap.identity(len(rows) + 1), second),
+        (*rows, columns // 2),
+        mul(gate, cast(Arg(1, dtype), writer.dtype)),
+        name="gated",
+    )
 
 
 def _const(value: float) -> Const:
