@@ -61,7 +61,8 @@ class _ShortConvolution:
         joined = builder.concat([self._before(state), x], 1)
         if s.last is None:
             at: Scalar = add(DimValue(s.length), Index(1))
-            inputs, maps = [joined], [None]
+            inputs = [joined]
+            maps: list[IndexMap | None] = [None]
         else:
             at = add(add(Arg(1, DType.I64), Const(1, DType.I64)), Index(1))
             inputs, maps = [joined, s.last], [None, IndexMap((Linear(),))]
@@ -80,7 +81,8 @@ class _ShortConvolution:
     def _before(self, state: Value) -> Value:
         """The state of the batch's sequences, (B, length - 1, hidden), zero before their beginnings."""
         s, dtype = self.sequence, self.writer.dtype
-        inputs, maps = [s.positions], [IndexMap.of_dims((0,))]
+        inputs = [s.positions]
+        maps: list[IndexMap | None] = [IndexMap.of_dims((0,))]
         if s.slot is None:
             element: Scalar = Arg(1, dtype)
             inputs, maps = [*inputs, state], [*maps, IndexMap.identity(3)]
