@@ -61,6 +61,8 @@ class LanguageModel:
         self._lock = threading.Lock()
         self._cached: list[int] = []
         """The tokens whose keys and values the cache holds."""
+        self._stands = 0
+        """The positions that have been computed, by steps whose tokens nobody has read as well."""
         self._sequence = 0
 
     def generate(
@@ -106,7 +108,7 @@ class LanguageModel:
                 inputs = self._inputs(part, start)
                 del inputs["last"]
                 parts.append(self.model(**inputs)[0])
-            self._cached = ids
+            self._cached, self._stands = ids, len(ids)
         return np.concatenate(parts)
 
     def encode(self, text: str) -> list[int]:
@@ -197,6 +199,7 @@ class LanguageModel:
                                 "another text was begun with this model, which ended the one before"
                             )
                         pending.append(session.begin(session.signature.prepare((), inputs)))
+                        self._stands = position + 1
                     position += 1
                 yield pending.popleft().result()[0]
         finally:
@@ -216,6 +219,7 @@ class LanguageModel:
             chosen = int(token[0])
             self._cached += part
             start += len(part)
+            self._stands = start
         return chosen
 
     def _common_prefix(self, ids: list[int]) -> int:
@@ -226,7 +230,7 @@ class LanguageModel:
             if cached != wanted:
                 break
             shared += 1
-        return shared if self.description.rewinds or shared == len(self._cached) else 0
+        return shared if self.description.rewinds or shared == self._stands else 0
 
     def _inputs(self, part: list[int], start: int) -> dict[str, Any]:
         """Inputs of ``prefill`` for new tokens at a position."""

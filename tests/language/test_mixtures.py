@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from support.frontends.decoders import reference_logits, write_decoder
+from support.decoders.checkpoints import reference_logits, write_decoder
 from support.vulkan_support import usable_device
 
 from mansard.language import load_lm
@@ -28,3 +28,8 @@ def test_convolutions_and_experts_generate_what_transformers_does(device, tmp_pa
         # … and what continues it is not.
         text = [*PROMPT, *greedy[:10]]
         assert [token.id for token in lm.generate(text, 8)] == greedy[10:18] and lm.stats.reused == 20
+        # A step may have been submitted behind a token at which the reader stops; then it begins anew.
+        stopped = lm.generate(PROMPT, 30)
+        assert [next(stopped).id for _ in range(4)] == greedy[:4]
+        stopped.close()
+        assert [token.id for token in lm.generate([*PROMPT, *greedy[:4]], 8)] == greedy[4:12]
