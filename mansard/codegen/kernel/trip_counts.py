@@ -16,6 +16,14 @@ _MAX_SUBGROUP = 128
 _COPIES = ("cast", "bitcast", "splat")
 
 
+def _divided(op: str, low: int, high: int, first: int, last: int) -> tuple[int, int]:
+    """The range of a quotient or remainder, rounded towards zero, for a positive divisor."""
+    if op == "rem":
+        return max(min(low, 0), 1 - last), min(max(high, 0), last - 1)
+    below = -(-low // first) if low < 0 else low // last
+    return below, high // first if high >= 0 else -(-high // last)
+
+
 @dataclass(frozen=True)
 class _Sum:
     """``constant`` plus multiples of registers that no linear instruction defines."""
@@ -119,6 +127,8 @@ class _Analysis:
             if combiner == "add" and low >= 0:
                 return low, _MAX_SUBGROUP * high
             return (low, high) if combiner in ("min", "max") else None
+        if inst.op == "reduce" and inst.attrs["combiner"] in ("min", "max"):
+            return low, high
         if inst.op == "min":
             return min(low, first), min(high, last)
         if inst.op == "max":
@@ -128,12 +138,12 @@ class _Analysis:
         if inst.op == "mul":
             products = [a * b for a in (low, high) for b in (first, last)]
             return min(products), max(products)
-        if min(low, first) < 0:
+        if first < 0:
             return None
-        if inst.op == "div":
-            return low // max(1, last), high // max(1, first)
-        if inst.op == "rem":
-            return 0, min(high, max(0, last - 1))
+        if inst.op in ("div", "rem"):
+            return _divided(inst.op, low, high, max(1, first), max(1, last))
+        if low < 0:
+            return None
         if inst.op == "and":
             return 0, min(high, last)
         if inst.op == "shr":

@@ -55,6 +55,25 @@ def test_one_of_two_branches_is_taken_and_what_memory_says_is_unknown():
     assert iterations(b, 1000) > 1 << 31
 
 
+def test_quotients_and_remainders_of_what_may_be_negative_are_bounded():
+    b = kernel()
+    place = b.sub(b.workgroup_id(0), b.idx(4))  # -4 … 5: a part of a kernel that begins at workgroup 4
+    with b.for_(b.binary("div", place, b.idx(2)), b.idx(5)):
+        pass
+    with b.for_(b.binary("rem", place, b.idx(3)), b.idx(1)):
+        pass
+    assert iterations(b, 0, grid=(10, 1, 1)) == (5 + 2) + (1 + 2)
+
+
+def test_the_largest_of_a_vectors_lanes_is_bounded_as_they_are():
+    b = kernel()
+    lanes = b.add(b.splat(b.local_id(0), 4), b.iota(4, DType.I32))
+    rest = b.binary("rem", lanes, b.splat(b.idx(2), 4))
+    with b.for_(b.idx(0), b.reduce("max", rest)):
+        pass
+    assert iterations(b) == 1
+
+
 def bound(b: GraphBuilder, *outputs) -> int:
     (dispatch,) = fuse(b.build(list(outputs))).dispatches
     return schedule(dispatch, backend("vulkan").parse_target(TARGET), "k").loop_iterations()
