@@ -91,8 +91,10 @@ def soak_round(client: Client, caller: Caller, storm: Storm, requests: int) -> N
 
     sender = threading.Thread(target=send, name="requests")
     sender.start()
-    storm.over(caller.call, caller.note_interrupt, lambda: bool(ends))
-    sender.join()
+    try:
+        storm.over(caller.call, caller.note_interrupt, lambda: bool(ends))
+    finally:
+        sender.join()  # also after a failure: devices are closed next
     if ends[0] is not None:
         raise ends[0]
 
