@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mansard.errors import ImportModelError
-from mansard.formats.gguf_file import read_gguf
+from mansard.formats.gguf_file import GgufFile
 from mansard.formats.gguf_tokens import CONTROL, end_tokens
 from mansard.language.tokenizer.backend import backend_module
 from mansard.language.tokenizer.gguf_splits import SPLITS
@@ -28,16 +28,16 @@ _SPACE = "▁"
 _INSTEAD = "A folder with the model's tokenizer.json can be used instead"
 
 
-def gguf_tokenizer(path: Path) -> Tokenizer:
+def gguf_tokenizer(file: GgufFile) -> Tokenizer:
     """The tokenizer that a GGUF file describes: byte-level BPE ("gpt2") or SentencePiece's BPE ("llama").
 
     Raises ImportModelError for a file without one, and for another kind or way to split texts (named, with
     those supported).
     """
-    metadata = _Metadata(path, read_gguf(path).metadata)
+    path, metadata = file.path, _Metadata(file.path, file.metadata)
     builders = {"gpt2": _byte_level, "llama": _sentencepiece}
     kind = metadata.get("model")
-    if not metadata.tokens:
+    if not has_tokens(file):
         raise ImportModelError(f"{path} has no tokenizer (tokenizer.ggml.tokens). {_INSTEAD}")
     if kind not in builders:
         raise ImportModelError(
@@ -56,9 +56,9 @@ def gguf_tokenizer(path: Path) -> Tokenizer:
     )
 
 
-def has_tokens(path: Path) -> bool:
+def has_tokens(file: GgufFile) -> bool:
     """Whether a GGUF file has a vocabulary."""
-    return bool(read_gguf(path).metadata.get("tokenizer.ggml.tokens"))
+    return bool(file.metadata.get("tokenizer.ggml.tokens"))
 
 
 class _Metadata:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mansard.errors import ImportModelError
+from mansard.formats.gguf_file import read_gguf
 from mansard.language.tokenizer.backend import backend_module
 from mansard.language.tokenizer.gguf_tokenizer import gguf_tokenizer, has_tokens
 from mansard.language.tokenizer.tokenizer import Tokenizer
@@ -32,7 +33,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
         raise ImportModelError(f"there is no folder or file {place}")
     if place.suffix.lower() == ".json":
         return _of_folder(place.parent, place)
-    return gguf_tokenizer(place)
+    return gguf_tokenizer(read_gguf(place))
 
 
 def find_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
@@ -43,7 +44,8 @@ def find_tokenizer(path: str | os.PathLike[str]) -> Tokenizer | None:
     place = Path(path)
     if place.is_dir():
         return load_tokenizer(place) if (place / "tokenizer.json").is_file() else None
-    return load_tokenizer(place) if has_tokens(place) else None
+    file = read_gguf(place)
+    return gguf_tokenizer(file) if has_tokens(file) else None
 
 
 def _of_folder(folder: Path, file: Path) -> Tokenizer:
