@@ -82,7 +82,7 @@ FUNCTIONS: dict[str, Any] = {
     "log10": torch.log10, "log1p": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin,
     "cos": torch.cos, "tan": torch.tan, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan,
     "asinh": torch.asinh, "acosh": torch.acosh, "atanh": torch.atanh, "erf": torch.erf,
-    "erfc": torch.erfc, "erfc of tails": lambda x: torch.erfc(torch.arange(-40, 100).to(x) / 10),
+    "erfc": torch.erfc, "erfc of tails": lambda x: torch.erfc(torch.arange(-40, 90).to(x) / 8),
     "floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "trunc": torch.trunc, "frac": torch.frac,
     "square": torch.square, "x ** 3": lambda x: x**3, "x ** 2.5": lambda x: x**2.5,
     "2 ** x": lambda x: 2.0**x,
