@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test lint format style typecheck imports layout pytest stress stress-signals soak fuzz opdb onnx-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
+.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak fuzz opdb onnx-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -51,7 +51,10 @@ layout: $(STAMP)
 	$(BIN)/python tools/check_layout.py
 
 pytest: $(STAMP)
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope --durations=15 $(PYTEST_ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
+
+test-slow: $(STAMP) vulkan-packages ## variants of tests with larger models, some minutes
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 stress: $(STAMP) vulkan-packages ## ten thousand requests over three devices that fail and hang at random
 	MANSARD_STRESS_REQUESTS=10000 $(BIN)/python -m pytest tests/devices/test_request_stress.py $(PYTEST_ARGS)

@@ -56,6 +56,23 @@ _prepare_environment()
 pytest.register_assert_rewrite("support")
 
 
+_LONG = (
+    "tests/models/test_models.py", "tests/models", "tests/cross", "tests/plugins", "tests/frontends",
+    "tests/drivers/vulkan", "tests/native", "tests/devices", "tests/calibration", "tests/kernels", "tests/fuzz",
+)  # fmt: skip
+"""Modules and folders with long tests, the longest first: so that no process ends long after the others."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long modules come first; the tests of a module stay together, in their order."""
+
+    def place(item: pytest.Item) -> int:
+        folders = (n for n, long in enumerate(_LONG) if item.path.is_relative_to(config.rootpath / long))
+        return next(folders, len(_LONG))
+
+    items.sort(key=place)
+
+
 def pytest_collection_finish() -> None:
     """What importing thousands of tests left is not looked through again by each garbage collection."""
     gc.collect()

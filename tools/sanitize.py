@@ -44,8 +44,8 @@ IGNORED = ("--ignore=tests/native/test_stress.py",)
 # ASan keeps freed memory for a while, TSan what threads did: nothing is said of how much memory there is. In
 # a forked process TSan takes new threads for those of the parent, by their identifiers.
 SELECTED = {
-    "address": ("-m", "not resident_memory"),
-    "thread": ("-m", "not resident_memory and not threads_after_fork"),
+    "address": ("-m", "not resident_memory and not slow"),
+    "thread": ("-m", "not resident_memory and not threads_after_fork and not slow"),
 }
 UNMEASURED = {"MANSARD_STRESS_UNMEASURED": "1"}
 OPTIONS = {

@@ -28,7 +28,7 @@ def failures(request):
             target, emulated = cpu.choice()
             collector = Collector(target, Batch(cpu.arch, emulated))
             for module, names in _selected(request.session, cpu).items():
-                collector.collect(module, names, 4 if cpu.thorough else 1)
+                collector.collect(module, names, 3 if cpu.thorough else 1)
             try:
                 done[cpu.name] = collector.failures()
             except CrashError as error:

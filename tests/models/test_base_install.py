@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import venv
 from pathlib import Path
 
@@ -29,15 +30,26 @@ def python(tmp_path_factory):
         target = source / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((ROOT / name).read_bytes())
-    venv.create(folder / "venv", with_pip=True)
+    venv.create(folder / "venv", with_pip=False)
     interpreter = folder / "venv" / "bin" / "python"
-    subprocess.run([interpreter, "-m", "pip", "install", "-q", str(source)], check=True, cwd=folder)
+    # The wheel is built with the build requirements of this environment.
+    pip = [sys.executable, "-m", "pip"]
+    build = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
+    subprocess.run(build, check=True, cwd=folder)
+    (wheel,) = folder.glob("*.whl")
+    install = [*pip, "--python", str(interpreter), "install", "-q", str(wheel)]
+    subprocess.run(install, check=True, cwd=folder, env=environment())
     return interpreter
 
 
+def environment():
+    """That of this process, without what it has installed elsewhere."""
+    return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONWARNINGS")}
+
+
 def run(python, *words, cwd):
-    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONWARNINGS")}
-    return subprocess.run([python, *words], cwd=cwd, env=clean, capture_output=True, text=True, check=False)
+    command = [python, *words]
+    return subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, check=False)
 
 
 def test_an_artifact_runs_with_the_base_install(python, tmp_path):

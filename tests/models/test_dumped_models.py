@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from mansard.ir.graph_file import write_graph  # noqa: E402
 from mansard.ir.parser import parse_graph  # noqa: E402
 
 MODELS: dict[str, Callable[[], zoo.ZooModel]] = {
-    "minilm": lambda: zoo.minilm(dynamic=True),
-    "mobilenet": lambda: zoo.mobilenet(32),
+    "minilm": lambda: zoo.minilm(dynamic=True, layers=2),
+    "mobilenet": lambda: zoo.mobilenet(32, repeated=False),
     "qwen3": lambda: zoo.qwen3(1, vocabulary=1000),
 }
 
 
+@functools.cache
 def imported(name: str) -> tuple[Graph, tuple[Any, ...]]:
     model = MODELS[name]()
     return import_model(model.module, model.args, dynamic_shapes=model.dynamic_shapes), model.args

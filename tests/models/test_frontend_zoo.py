@@ -56,8 +56,9 @@ def test_mobilenet() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_qwen3(dtype: torch.dtype) -> None:
-    model = zoo.qwen3(layers=2 if dtype is torch.float32 else 1, dtype=dtype)
+@pytest.mark.parametrize("vocabulary", [10_000, pytest.param(151_936, marks=pytest.mark.slow)])
+def test_qwen3(dtype: torch.dtype, vocabulary: int) -> None:
+    model = zoo.qwen3(layers=2 if dtype is torch.float32 else 1, dtype=dtype, vocabulary=vocabulary)
     graph = imported(model)
     assert graph.dims()["seq"].max == 512
     assert sum("embed_tokens" in c.key or "lm_head" in c.key for c in graph.constants.values()) == 1

