@@ -58,9 +58,10 @@ pytest.register_assert_rewrite("support")
 
 _LONG = (
     "tests/models/test_models.py", "tests/models", "tests/cross", "tests/plugins", "tests/frontends",
-    "tests/drivers/vulkan", "tests/native", "tests/devices", "tests/calibration", "tests/kernels", "tests/fuzz",
+    "tests/drivers/vulkan", "tests/native", "tests/devices", "tests/calibration", "tests/kernels",
+    "tests/fuzz",
 )  # fmt: skip
-"""Modules and folders with long tests, the longest first: so that no process ends long after the others."""
+"""Modules and folders with long tests, the longest first: no process ends long after the others."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
