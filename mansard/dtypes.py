@@ -23,6 +23,9 @@ class DType(enum.Enum):
     I32 = "i32"
     I16 = "i16"
     I8 = "i8"
+    U64 = "u64"
+    U32 = "u32"
+    U16 = "u16"
     U8 = "u8"
     I4 = "i4"
     U4 = "u4"
@@ -53,7 +56,7 @@ class DType(enum.Enum):
     @property
     def is_signed(self) -> bool:
         """True for floats and signed integers."""
-        return self not in (DType.U8, DType.U4, DType.BOOL)
+        return self not in _UNSIGNED
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
@@ -67,15 +70,18 @@ class DType(enum.Enum):
 
 
 _FLOATS = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16, DType.F8})
+_UNSIGNED = frozenset({DType.U64, DType.U32, DType.U16, DType.U8, DType.U4, DType.BOOL})
 _BITS = {
     DType.F64: 64, DType.F32: 32, DType.F16: 16, DType.BF16: 16, DType.F8: 8,
-    DType.I64: 64, DType.I32: 32, DType.I16: 16, DType.I8: 8, DType.U8: 8,
+    DType.I64: 64, DType.I32: 32, DType.I16: 16, DType.I8: 8,
+    DType.U64: 64, DType.U32: 32, DType.U16: 16, DType.U8: 8,
     DType.I4: 4, DType.U4: 4, DType.BOOL: 8,
 }  # fmt: skip
 _NATIVE = {
     DType.F64: np.float64, DType.F32: np.float32, DType.F16: np.float16,
     DType.I64: np.int64, DType.I32: np.int32, DType.I16: np.int16, DType.I8: np.int8,
-    DType.U8: np.uint8, DType.BOOL: np.bool_,
+    DType.U64: np.uint64, DType.U32: np.uint32, DType.U16: np.uint16, DType.U8: np.uint8,
+    DType.BOOL: np.bool_,
 }  # fmt: skip
 
 
@@ -99,7 +105,8 @@ def _numpy_dtype(dtype: DType) -> np.dtype[np.generic]:
 _BY_NUMPY_NAME = {
     "float64": DType.F64, "float32": DType.F32, "float16": DType.F16, "bfloat16": DType.BF16,
     "float8_e4m3fn": DType.F8, "int64": DType.I64, "int32": DType.I32, "int16": DType.I16,
-    "int8": DType.I8, "uint8": DType.U8, "int4": DType.I4, "uint4": DType.U4, "bool": DType.BOOL,
+    "int8": DType.I8, "uint64": DType.U64, "uint32": DType.U32, "uint16": DType.U16, "uint8": DType.U8,
+    "int4": DType.I4, "uint4": DType.U4, "bool": DType.BOOL,
 }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from benchmarks.onnx_nodes.cases import cases, op_of
 from benchmarks.onnx_nodes.table import OUTCOMES, counts, section, write_section
 
 COMMAND = "make onnx-conformance"
+_WRITE_EVERY = 50
 
 
 def main() -> int:
@@ -52,11 +53,11 @@ def main() -> int:
     done = {(r["case"], r["device"]) for r in rows}
     devices = options.devices.split(",")
     tasks = [f"{name}\t{device}" for device in devices for name in names if (name, device) not in done]
-    rows += run_tasks(tasks, options)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    run_tasks(tasks, options, rows, details)
     rows.sort(key=lambda r: (r["device"], r["case"]))
     summary = counts(rows)
     print(json.dumps(summary, indent=1))
-    options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(summary, indent=1) + "\n")
     details.write_text(json.dumps(rows, indent=0) + "\n")
     if options.markdown:
@@ -64,18 +65,25 @@ def main() -> int:
     return 1 if any(summary[device][o] for device in summary for o in OUTCOMES[2:]) else 0
 
 
-def run_tasks(tasks: list[str], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run the tests; what does not pass is printed as it comes."""
-    rows: list[dict[str, Any]] = []
-    start = time.monotonic()
+def run_tasks(
+    tasks: list[str], options: argparse.Namespace, rows: list[dict[str, Any]], details: Path
+) -> None:
+    """Run the tests and add their rows, which are written now and then, so that a run can be resumed.
+
+    What does not pass is printed as it comes.
+    """
+    start, before = time.monotonic(), len(rows)
 
     def report(task: str, answer: dict[str, Any]) -> None:
         name, device = task.split("\t")
         row = {"case": name, "op": op_of(name), "device": device, **answer}
         rows.append(row)
+        count = len(rows) - before
         if row["outcome"] != "passed":
-            place = f"{len(rows)}/{len(tasks)} {time.monotonic() - start:.0f} s"
+            place = f"{count}/{len(tasks)} {time.monotonic() - start:.0f} s"
             print(f"{place} {name} {device}: {row['outcome']} {row['detail']}", flush=True)
+        if count % _WRITE_EVERY == 0:
+            details.write_text(json.dumps(rows, indent=0) + "\n")
 
     run(
         "benchmarks.onnx_nodes.worker",
@@ -85,7 +93,6 @@ def run_tasks(tasks: list[str], options: argparse.Namespace) -> list[dict[str, A
         memory=options.memory,
         report=report,
     )
-    return rows
 
 
 if __name__ == "__main__":

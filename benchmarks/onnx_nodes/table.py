@@ -28,8 +28,9 @@ def section(rows: list[dict[str, Any]], version: str, command: str) -> str:
         "",
         f"The {len({r['case'] for r in rows})} node tests of onnx {version}'s backend test suite, each "
         "compiled for one device and compared with the suite's results within its tolerances (relative 1e-3, "
-        "absolute 1e-7; shapes and types where the op draws random numbers). Inputs whose content decides a "
-        "shape or the form of the computation (axes, sizes, pads) are given to the compiler as constants. "
+        "absolute 1e-7, or two units in the last place of the largest number; shapes and types where the op "
+        "draws random numbers). Inputs whose content decides a shape or the form of the computation (axes, "
+        "sizes, pads) are given to the compiler as constants. "
         f"`{command}` makes this section.",
         "",
         "| device | " + " | ".join(OUTCOMES) + " |",

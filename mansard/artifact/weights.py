@@ -31,7 +31,8 @@ Load = Callable[[], npt.NDArray[np.generic]]
 # The names of the safetensors format; sub-byte types have none and are stored as bytes.
 SAFETENSORS_NAMES = {
     DType.F64: "F64", DType.F32: "F32", DType.F16: "F16", DType.BF16: "BF16", DType.F8: "F8_E4M3",
-    DType.I64: "I64", DType.I32: "I32", DType.I16: "I16", DType.I8: "I8", DType.U8: "U8", DType.BOOL: "BOOL",
+    DType.I64: "I64", DType.I32: "I32", DType.I16: "I16", DType.I8: "I8", DType.BOOL: "BOOL",
+    DType.U64: "U64", DType.U32: "U32", DType.U16: "U16", DType.U8: "U8",
 }  # fmt: skip
 
 

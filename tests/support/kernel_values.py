@@ -9,7 +9,7 @@ import numpy as np
 from mansard.dtypes import DType
 
 F32, F64, I64, I32, U8, BOOL = DType.F32, DType.F64, DType.I64, DType.I32, DType.U8, DType.BOOL
-INTS = [DType.I64, DType.I32, DType.I16, DType.I8, DType.U8]
+INTS = [DType.I64, DType.I32, DType.I16, DType.I8, DType.U64, DType.U32, DType.U16, DType.U8]
 ALL = [d for d in DType if d.bits >= 8]
 RNG = np.random.default_rng(11)
 

@@ -88,7 +88,8 @@ def _vector_to_int(f: FunctionEmitter, arg: KValue, target: KType) -> str:
     safe = f.temp(f"select {mask} {regular}, {source} {x}, {source} zeroinitializer")
     # Narrow integers are reached through 32 bits, for which there are instructions.
     wide = target if bits >= 32 else KType(DType.I32, lanes)
-    value = f.temp(f"fptosi {source} {safe} to {text.type_name(wide)}")
+    code = "fptosi" if signed or bits < 32 else "fptoui"
+    value = f.temp(f"{code} {source} {safe} to {text.type_name(wide)}")
     if bits < 32:
         return f.temp(f"trunc {text.type_name(wide)} {value} to {text.type_name(target)}")
     if exact:

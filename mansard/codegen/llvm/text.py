@@ -15,7 +15,8 @@ from mansard.errors import CodegenError
 
 _SCALARS = {
     DType.F64: "double", DType.F32: "float", DType.F16: "i16", DType.BF16: "i16", DType.F8: "i8",
-    DType.I64: "i64", DType.I32: "i32", DType.I16: "i16", DType.I8: "i8", DType.U8: "i8", DType.BOOL: "i1",
+    DType.I64: "i64", DType.I32: "i32", DType.I16: "i16", DType.I8: "i8", DType.BOOL: "i1",
+    DType.U64: "i64", DType.U32: "i32", DType.U16: "i16", DType.U8: "i8",
 }  # fmt: skip
 
 

@@ -11,12 +11,15 @@ from mansard.errors import CodegenError
 
 _NARROW = frozenset({DType.F16, DType.BF16, DType.F8})
 _WRAPPING = {DType.I8: 24, DType.I16: 16}
+_MASKS = {DType.U8: 0xFF, DType.U16: 0xFFFF}
+_WIDE_UNSIGNED = (DType.U32, DType.U64)
+"""Types whose registers hold numbers beyond those of the signed type."""
 
 
 def normalized(f: KernelEmitter, id_: Id, type_: KType) -> Id:
     """Bring a 32-bit register that holds a narrower integer back into that integer's range."""
-    if type_.dtype is DType.U8:
-        return f.op("OpBitwiseAnd", f.type(type_), id_, f.int_literal(0xFF, type_))
+    if type_.dtype in _MASKS:
+        return f.op("OpBitwiseAnd", f.type(type_), id_, f.int_literal(_MASKS[type_.dtype], type_))
     if type_.dtype not in _WRAPPING:
         return id_
     shift = f.int_literal(_WRAPPING[type_.dtype], type_)
@@ -35,7 +38,8 @@ def emit_cast(f: KernelEmitter, inst: Inst) -> None:
         emit_matrix_cast(f, inst)
         return
     f.bind(result, _cast(f, arg, result.type))
-    if result.type.dtype is DType.I64 and arg.type.dtype.is_int and arg.type.dtype.bits <= 32:
+    narrow_source = arg.type.dtype.is_int and arg.type.dtype.bits <= 32 and arg.type.dtype is not DType.U32
+    if result.type.dtype is DType.I64 and narrow_source:
         f.widened[result.id] = f.id(arg)
 
 
@@ -59,7 +63,7 @@ def _cast(f: KernelEmitter, arg: KValue, target: KType) -> Id:
         if source.bits <= 16 and target.dtype is DType.F32:
             return _short_to_float(f, arg, target)
         # Narrow unsigned integers are zero-extended: positive in their 32 bits.
-        return f.op("OpConvertSToF", to, f.id(arg))
+        return f.op("OpConvertUToF" if source in _WIDE_UNSIGNED else "OpConvertSToF", to, f.id(arg))
     return _int_to_int(f, arg, target)
 
 
@@ -75,9 +79,11 @@ def _short_to_float(f: KernelEmitter, arg: KValue, target: KType) -> Id:
 
 
 def _int_to_int(f: KernelEmitter, arg: KValue, target: KType) -> Id:
-    id_, wide = f.id(arg), arg.type.dtype is DType.I64
-    if target.dtype is DType.I64:
-        return f.op("OpSConvert", f.type(target), id_)
+    id_, wide = f.id(arg), arg.type.dtype.bits == 64
+    if target.dtype.bits == 64:
+        if wide:
+            return id_
+        return f.op("OpUConvert" if arg.type.dtype is DType.U32 else "OpSConvert", f.type(target), id_)
     if wide:
         id_ = f.op("OpUConvert", f.type(target), id_)
     return normalized(f, id_, target) if target.dtype.bits < 32 else id_
@@ -97,7 +103,7 @@ def _to_int(f: KernelEmitter, arg: KValue, target: KType) -> Id:
     below = f.op("OpFOrdLessThan", boolean, whole, f.float_literal(float(low), source))
     fits = f.op("OpLogicalAnd", boolean, reaches, f.op("OpLogicalNot", boolean, above))
     safe = f.op("OpSelect", real, fits, whole, f.float_literal(0.0, source))
-    value = f.op("OpConvertFToS", integer, safe)
+    value = f.op("OpConvertFToU" if target.dtype in _WIDE_UNSIGNED else "OpConvertFToS", integer, safe)
     value = f.op("OpSelect", integer, above, f.int_literal(beyond - 1, target), value)
     return f.op("OpSelect", integer, below, f.int_literal(low, target), value)
 

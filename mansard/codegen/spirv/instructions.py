@@ -66,7 +66,7 @@ def emit_inst(f: KernelEmitter, inst: Inst) -> None:
 def _is_wide(inst: Inst) -> bool:
     """Whether vectors of 64-bit integers take part."""
     values = [*inst.args, *([inst.result] if inst.result is not None else [])]
-    return any(v.type.dtype is DType.I64 and v.type.lanes > 1 for v in values)
+    return any(v.type.dtype in (DType.I64, DType.U64) and v.type.lanes > 1 for v in values)
 
 
 def _lane_by_lane(f: KernelEmitter, inst: Inst, rule: _Rule) -> None:
@@ -117,7 +117,7 @@ def _wrapped(value: int, dtype: DType) -> int:
 
 
 def _from_word(f: KernelEmitter, word: Id, type_: KType) -> Id:
-    if type_.dtype is DType.I64:
+    if type_.dtype in (DType.I64, DType.U64):
         return word
     return normalized(f, f.op("OpUConvert", f.type(type_), word), type_)
 

@@ -182,9 +182,12 @@ def emit_atomic(f: KernelEmitter, inst: Inst) -> None:
     if dtype is DType.F32:
         _add_f32(f, inst, scope, relaxed)
         return
-    if dtype is DType.I64:
+    if dtype in (DType.I64, DType.U64):
         m.capabilities.add("Int64Atomics")
-    op = {"add": "OpAtomicIAdd", "min": "OpAtomicSMin", "max": "OpAtomicSMax"}[inst.attrs["combiner"]]
+    sign = "S" if dtype.is_signed else "U"
+    op = {"add": "OpAtomicIAdd", "min": f"OpAtomic{sign}Min", "max": f"OpAtomic{sign}Max"}[
+        inst.attrs["combiner"]
+    ]
     pointer = _pointer(f, memory, f.id(index), index.type, f.scalar_type(dtype))
     f.op(op, f.scalar_type(dtype), pointer, scope, relaxed, f.id(value))
 

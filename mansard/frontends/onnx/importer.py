@@ -93,10 +93,17 @@ def _joined(problems: Sequence[UnsupportedOpError]) -> CompileError:
     needed = [p for p in distinct if isinstance(p, ContentNeededError) and p.inputs]
     if len(distinct) == 1:
         return distinct[0]
-    first = distinct[0]
-    if len(needed) == len(distinct):
-        assert isinstance(first, ContentNeededError)
+    if needed:  # what else is not supported may follow from what is not known
         inputs = sorted({name for problem in needed for name in problem.inputs})
-        return ContentNeededError(first.op, first.location, first.what, None, inputs)
+        others = "; ".join(f"{p.op} at {p.location}: {p.detail}" for p in distinct if p not in needed)
+        return ContentNeededError(
+            needed[0].op,
+            needed[0].location,
+            needed[0].what,
+            None,
+            inputs,
+            f"; also {others}" if others else "",
+        )
+    first = distinct[0]
     rest = "; ".join(f"{p.op} at {p.location}: {p.detail}" for p in distinct[1:])
     return UnsupportedOpError(first.op, first.location, f"{first.detail}; also {rest}")

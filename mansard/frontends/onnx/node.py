@@ -21,13 +21,19 @@ class ContentNeededError(UnsupportedOpError):
     """
 
     def __init__(
-        self, op: str, location: str, what: str, tensor: Tensor | None, inputs: Sequence[str] = ()
+        self,
+        op: str,
+        location: str,
+        what: str,
+        tensor: Tensor | None,
+        inputs: Sequence[str] = (),
+        also: str = "",
     ) -> None:
         self.what, self.tensor, self.inputs = what, tensor, tuple(inputs)
         given = ", ".join(f"{name!r}: …" for name in inputs)
         hint = f"; constants={{{given}}} fixes it" if inputs else ""
         super().__init__(
-            op, location, f"the content of {what} must be known when the model is compiled{hint}"
+            op, location, f"the content of {what} must be known when the model is compiled{hint}{also}"
         )
 
 

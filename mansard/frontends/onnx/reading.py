@@ -55,6 +55,8 @@ def _check_versions(proto: Any) -> None:
         raise ImportModelError("the ONNX model has no graph")
     versions = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
     if not versions:
+        if all(node.domain not in ("", "ai.onnx") for node in proto.graph.node):
+            return  # ops of other domains only
         raise ImportModelError("the ONNX model does not say which operator set it uses (opset_import)")
     if not MIN_OPSET <= max(versions) <= MAX_OPSET:
         raise ImportModelError(

@@ -40,11 +40,14 @@ def stated_shapes(graph: Any) -> dict[str, tuple[DimLike, ...]]:
 
 
 def _tensor_type(value: Any) -> tuple[DType, Any]:
-    kind = value.type.WhichOneof("value")
+    declared = value.type
+    if declared.HasField("optional_type"):  # an optional input is one that is given
+        declared = declared.optional_type.elem_type
+    kind = declared.WhichOneof("value")
     if kind != "tensor_type":
         what = (kind or "unknown_type").removesuffix("_type")
         raise UnsupportedOpError(f"onnx.{what}", value.name, f"{value.name!r} is a {what}, not a tensor")
-    tensor = value.type.tensor_type
+    tensor = declared.tensor_type
     shape = tensor.shape if tensor.HasField("shape") else None
     return dtype_of(tensor.elem_type, repr(value.name)), shape
 

@@ -18,6 +18,7 @@ _DTYPES = {
     TensorProto.FLOAT: DType.F32, TensorProto.DOUBLE: DType.F64, TensorProto.FLOAT16: DType.F16,
     TensorProto.BFLOAT16: DType.BF16, TensorProto.FLOAT8E4M3FN: DType.F8, TensorProto.INT64: DType.I64,
     TensorProto.INT32: DType.I32, TensorProto.INT16: DType.I16, TensorProto.INT8: DType.I8,
+    TensorProto.UINT64: DType.U64, TensorProto.UINT32: DType.U32, TensorProto.UINT16: DType.U16,
     TensorProto.UINT8: DType.U8, TensorProto.BOOL: DType.BOOL,
 }  # fmt: skip
 _INLINE_INTEGERS, _INLINE_ELEMENTS = 1024, 16

@@ -75,8 +75,8 @@ def _saturate(x: Array, target: DType) -> Array:
     high = low + 2**target.bits - 1
     whole = np.trunc(x.astype(np.float64))
     inside = (whole >= low) & (whole < float(high + 1))
-    result = np.where(inside, whole, 0).astype(np.int64)
-    result = np.where(whole >= float(high + 1), high, result)
+    result = np.where(inside, whole, 0).astype(np.uint64 if target is DType.U64 else np.int64)
+    result = np.where(whole >= float(high + 1), result.dtype.type(high), result)
     result = np.where(whole < low, low, result)
     return result.astype(register_dtype(target))
 

@@ -46,7 +46,8 @@ def test_numpy_arrays_are_taken_as_they_are():
 @pytest.mark.parametrize("dtype", [d for d in DType if d.bits >= 8])
 def test_torch_tensors_share_their_memory_both_ways(dtype):
     kind = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "f8": "float8_e4m3fn",
-            "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "bool": "bool"}[
+            "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "bool": "bool",
+            "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8"}[
         dtype.value
     ]  # fmt: skip
     tensor = torch.arange(6).reshape(2, 3).to(getattr(torch, kind))

@@ -16,10 +16,10 @@ from mansard.ir.types import Linear
 COMBINERS = {"none": None, "add": "add", "mul": "mul", "min": "min", "max": "max"}
 
 
-def checked(g: GraphImporter, node: Node, indices: Tensor, extent: DimLike) -> None:
+def checked(g: GraphImporter, op: str, indices: Tensor, extent: DimLike) -> None:
     """Assert that indices are in range, unless they are known."""
     if indices.content is None and indices.constant is None:
-        g.builder.assert_indices(g.value(indices), node.full_name, dims.mul(extent, -1), extent)
+        g.builder.assert_indices(g.value(indices), op, dims.mul(extent, -1), extent)
 
 
 def positive(i: Num, extent: DimLike) -> Num:
@@ -38,7 +38,12 @@ def gather(g: GraphImporter, node: Node) -> Tensor:
         start = dims.add(x.shape[axis], place) if place < 0 else place
         part = g.part(x, axis, start, 1)
         return g.reshape(part, (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]))
-    checked(g, node, places, x.shape[axis])
+    return gather_rows(g, x, places, node.full_name, axis)
+
+
+def gather_rows(g: GraphImporter, x: Tensor, places: Tensor, op: str, axis: int = 0) -> Tensor:
+    """Entries of an axis at an op's indices, which calls check."""
+    checked(g, op, places, x.shape[axis])
     body = g.body((*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]))
     chosen = g.read(body, places, [Linear.dim(axis + i) for i in range(places.rank)])
     before = [index(body.space, i) for i in range(axis)]
@@ -51,7 +56,7 @@ def gather_elements(g: GraphImporter, node: Node) -> Tensor:
     """Elements of an axis, each place by itself."""
     x, places = node.tensor(0), node.tensor(1)
     axis = axis_of(node.integer("axis"), x.rank)
-    checked(g, node, places, x.shape[axis])
+    checked(g, node.full_name, places, x.shape[axis])
     body = g.body(places.shape)
     here = [index(body.space, i) for i in range(x.rank)]
     here[axis] = positive(g.read(body, places, [Linear.dim(i) for i in range(places.rank)]), x.shape[axis])
@@ -81,7 +86,7 @@ def scatter_elements(g: GraphImporter, node: Node) -> Tensor:
     """Elements written along an axis, each to its own place."""
     x, places, updates = node.tensor(0), node.tensor(1), node.tensor(2)
     axis = axis_of(node.integer("axis"), x.rank)
-    checked(g, node, places, x.shape[axis])
+    checked(g, node.full_name, places, x.shape[axis])
     body = g.body((*places.shape, x.rank))
     column = index(body.space, x.rank)
     chosen = positive(g.read(body, places, [Linear.dim(i) for i in range(places.rank)]), x.shape[axis])
