@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mansard.api.compilation import default_devices
 from mansard.api.model import Model
@@ -15,6 +15,9 @@ from mansard.dtypes import DType, parse
 from mansard.errors import CompileError, InputError
 from mansard.language.description import Description
 from mansard.runtime.calls.limits import checked_int
+
+if TYPE_CHECKING:
+    from mansard.passes.products.quantisation import Quantisation
 
 CHUNK = 512
 """New tokens that a prefill takes at most by default; longer prompts take several."""
@@ -32,6 +35,7 @@ def compile_language_model(
     sequences: int = 1,
     dtype: str | None = None,
     cache_dtype: str | None = None,
+    quantize: str | Quantisation | None = None,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Model:
@@ -45,7 +49,9 @@ def compile_language_model(
     from mansard.frontends.decoders.checkpoint import open_checkpoint
     from mansard.frontends.decoders.decoder import DecoderOptions, build_decoder
     from mansard.frontends.decoders.families import describe
+    from mansard.passes.products.quantisation import checked_quantisation
 
+    quantisation = checked_quantisation(quantize)
     checkpoint = open_checkpoint(path)
     architecture = describe(checkpoint.config)
     context = min(CONTEXT, architecture.max_positions) if context is None else checked_int("context", context)
@@ -72,7 +78,8 @@ def compile_language_model(
         default_devices() if devices is None else (devices,) if isinstance(devices, str) else tuple(devices)
     )
     compiled = compiler.compile_methods(
-        graphs, compiler.CompileOptions(targets=targets, cache=cache, progress=progress)
+        graphs,
+        compiler.CompileOptions(targets=targets, quantisation=quantisation, cache=cache, progress=progress),
     )
     description = Description(
         architecture.family,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mansard.api.loading import load
 from mansard.errors import InputError
 from mansard.language.compilation import CHUNK, compile_language_model
 from mansard.language.language_model import LanguageModel
 from mansard.language.tokenizer import Tokenizer, find_tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from mansard.passes.products.quantisation import Quantisation
 
 
 def load_lm(
@@ -21,6 +25,7 @@ def load_lm(
     chunk: int = CHUNK,
     dtype: str | None = None,
     cache_dtype: str | None = None,
+    quantize: str | Quantisation | None = None,
     tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
@@ -50,6 +55,7 @@ def load_lm(
         chunk=chunk,
         dtype=dtype,
         cache_dtype=cache_dtype,
+        quantize=quantize,
         cache=cache,
         progress=progress,
     )

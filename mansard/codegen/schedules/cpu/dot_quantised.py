@@ -21,11 +21,12 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
-from mansard.codegen.schedules.common.contraction import fit_tile
+from mansard.codegen.schedules.common.contraction import Group, fit_tile
 from mansard.codegen.schedules.common.dequantised import DequantisedProduct, dequantised_product
 from mansard.codegen.schedules.common.dot_products import load_raw
 from mansard.codegen.schedules.cpu.small_integers import Multiplication, step_of
 from mansard.dtypes import DType
+from mansard.ir.scalar import Scalar
 
 F32 = DType.F32
 MAX_ROWS, CELLS = 8, 16
@@ -37,6 +38,8 @@ MIN_TASKS = 16
 PREFETCH_BYTES = 2048
 """How far ahead of itself each row of codes is fetched."""
 LINE = 64
+BATCH = 8
+"""The most groups whose scales are loaded together."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +111,52 @@ class _Rows:
     def _compute(self, rows: Sequence[KValue], columns: Sequence[KValue]) -> None:
         cells = [(row, column) for row in rows for column in columns]
         zeros = [self.b.const(0.0, F32, self.lanes) for _ in cells]
+        *outer, inner = self.product.reduced[:-1] or ([],)
 
-        def group(carried: Sequence[KValue]) -> Sequence[KValue]:
-            return self._group(rows, columns, carried)
+        def groups(carried: Sequence[KValue]) -> Sequence[KValue]:
+            return self._groups(inner, rows, columns, carried)
 
-        sums = reduce.loops(self.frame, self.product.reduced[:-1], zeros, group)
+        sums = reduce.loops(self.frame, outer, zeros, groups)
         for (row, column), total in zip(cells, sums, strict=True):
             with self.ev.scope():
                 self._bind(row, column)
                 self.frame.store_results(self.root, self.b.reduce("add", total))
+
+    def _groups(
+        self, loop_: Group, rows: Sequence[KValue], columns: Sequence[KValue], carried: Sequence[KValue]
+    ) -> Sequence[KValue]:
+        """The accumulators after all groups along ``loop_``, if there is one: several at a time, so that
+        their scales are one vector."""
+        b, ev, out = self.b, self.ev, carried
+        if not loop_:
+            factors = self._factors(None, 1, rows, columns)
+            return self._group(rows, columns, carried, factors, 0)
+        extent, batch = self.nest.total(loop_), BATCH
+        while not divides(extent, batch):
+            batch //= 2
+        with b.for_(0, ev.dim(extent), batch, carried) as loop, ev.scope():
+            ev.bind(loop_, loop.index)
+            factors, out = self._factors(loop_, batch, rows, columns), loop.carried
+            for number in range(batch):
+                ev.bind(loop_, loop.index, number)
+                out = self._group(rows, columns, out, factors, number)
+            loop.yield_(*out)
+        return loop.results
+
+    def _factors(
+        self, loop: Group | None, batch: int, rows: Sequence[KValue], columns: Sequence[KValue]
+    ) -> list[dict[Scalar, KValue]]:
+        """For each cell, what applies to ``batch`` groups: vectors of as many numbers, or one for all."""
+        product, cells = self.product, []
+        nodes = [*product.outer, *product.inner]
+        nodes += [node for node in (product.zero, product.offset) if node is not None]
+        for row in rows:
+            for column in columns:
+                self._bind(row, column)
+                self.ev.vector = (loop[-1], batch) if loop is not None and batch > 1 else None
+                cells.append({node: self.ev.part(self.root, node) for node in nodes})
+        self.ev.vector = None
+        return cells
 
     def _bind(self, row: KValue, column: KValue) -> None:
         self.ev.vector = None
@@ -125,9 +165,14 @@ class _Rows:
         self.ev.bind(self.product.column, column)
 
     def _group(
-        self, rows: Sequence[KValue], columns: Sequence[KValue], carried: Sequence[KValue]
+        self,
+        rows: Sequence[KValue],
+        columns: Sequence[KValue],
+        carried: Sequence[KValue],
+        factors: Sequence[dict[Scalar, KValue]],
+        number: int,
     ) -> list[KValue]:
-        """The accumulators after one group."""
+        """The accumulators after one group, the one with that number of those that ``factors`` are of."""
         b, product, multiply = self.b, self.product, self.multiply
         size = self.nest.total(product.reduced[-1])
         assert isinstance(size, int)
@@ -136,7 +181,8 @@ class _Rows:
         sums = list(carried) if direct else [multiply.zero() for _ in carried]
         sums += [multiply.zero() for _ in columns if multiply.moved]
         sums += [multiply.row_start(size // self.lanes) for _ in rows if product.sums]
-        sums = self._vectors(rows, columns, sums, size)
+        line = LINE * 8 // product.codes.value.type.dtype.bits
+        sums = self._vectors(rows, columns, sums, size, ahead=number * size % line == 0)
         if direct:
             return sums
         cells = len(rows) * len(columns)
@@ -145,20 +191,23 @@ class _Rows:
         for i, accumulator in enumerate(carried):
             r, c = divmod(i, len(columns))
             dot = b.sub(sums[i], excess[c]) if multiply.moved else sums[i]
-            with self.ev.scope():
-                self._bind(rows[r], columns[c])
-                out.append(multiply.scaled(self.ev, accumulator, dot, totals[r] if totals else None))
+
+            def value(node: Scalar, cell: int = i) -> KValue:
+                held = factors[cell][node]
+                return b.shuffle(held, held, (number,) * self.lanes) if held.type.lanes > 1 else held
+
+            out.append(multiply.scaled(value, accumulator, dot, totals[r] if totals else None))
         return out
 
     def _vectors(
-        self, rows: Sequence[KValue], columns: Sequence[KValue], sums: list[KValue], size: int
+        self, rows: Sequence[KValue], columns: Sequence[KValue], sums: list[KValue], size: int, *, ahead: bool
     ) -> list[KValue]:
-        """The sums over one group of ``size`` elements of K."""
+        """The sums over one group of ``size`` elements of K; ``ahead`` prefetches a later one."""
         b, ev, inner, step = self.b, self.ev, self.product.reduced[-1], self.tile.codes
         if size // step <= UNROLLED:
             for k in range(0, size, step):
                 ev.bind(inner, b.idx(0), k)
-                sums = self._vector(rows, columns, sums, ahead=k == 0)
+                sums = self._vector(rows, columns, sums, ahead=ahead and k == 0)
             return sums
         with b.for_(0, size, step, sums) as loop, ev.scope():
             ev.bind(inner, loop.index)

@@ -27,6 +27,7 @@ from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile
 from mansard.codegen.schedules.cpu.packed_weights import Weights, panels_of
 from mansard.codegen.schedules.cpu.small_integers import Multiplication, step_of
 from mansard.dtypes import DType
+from mansard.ir.scalar import Scalar
 from mansard.ir.types import Value
 
 F32 = DType.F32
@@ -277,9 +278,12 @@ class _QuantisedGemm(Gemm):
                 with self.ev.scope():
                     self._bind(row, column, self.tile.lanes)
                     total = totals[r] if totals else None
-                    out[cell] = self.multiply.scaled(self.ev, out[cell], sums[cell], total)
+                    out[cell] = self.multiply.scaled(self._value, out[cell], sums[cell], total)
         self.ev.places = {}
         return out
+
+    def _value(self, node: Scalar) -> KValue:
+        return self.ev.part(self.root, node)
 
     def _factor_place(self, factor: PackedFactor, column: KValue) -> KValue:
         """Where the vector of a packed factor lies, for the bound group and the columns from ``column``

@@ -12,7 +12,7 @@ others     codes as f32, fused multiply-adds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mansard.codegen.evaluate import Evaluator
 from mansard.codegen.kernel import KValue
@@ -103,14 +103,19 @@ class Multiplication:
         half = self.b.const(_HALF, DType.U8, self.lanes * self.step)
         return self.b.dot(half, codes, total)
 
-    def scaled(self, ev: Evaluator, accumulator: KValue, dot: KValue, total: KValue | None) -> KValue:
-        """``accumulator`` plus a group's sum of products ``dot``, with what applies to the group at the bound
-        loops; ``total`` is the sum of x over the group, where that is needed."""
+    def scaled(
+        self,
+        value: Callable[[Scalar], KValue],
+        accumulator: KValue,
+        dot: KValue,
+        total: KValue | None,
+    ) -> KValue:
+        """``accumulator`` plus a group's sum of products ``dot``, with what applies to the group.
+
+        ``value`` gives the expressions of the product there; ``total`` is the sum of x over the group, where
+        that is needed.
+        """
         b, product, lanes = self.b, self.product, accumulator.type.lanes
-
-        def value(node: Scalar) -> KValue:
-            return ev.part(self.root, node)
-
         dot = b.cast(dot, F32)
         if total is not None:
             total = b.cast(total, F32)
