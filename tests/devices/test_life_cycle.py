@@ -95,6 +95,7 @@ def test_daemon_threads_that_call_do_not_delay_the_end(path):
     assert output(path, code) == ""
 
 
+@pytest.mark.resident_memory
 def test_loading_and_closing_leaves_nothing_behind(path):
     def load(times: int) -> int:
         for _ in range(times):

@@ -166,7 +166,7 @@ class Subject:
             if any(each.user is not None for each in workspaces.all()):
                 problems.append("a workspace is still in use")
             problems += [
-                f"{n} submissions are held" for n in (held(slot.device) for slot in session.slots) if n
+                f"{n} submissions are held" for n in (still_held(slot.device) for slot in session.slots) if n
             ]
         until = time.monotonic() + 60  # calls of models that were loaded end in the background
         while completions()._watches and time.monotonic() < until:
@@ -186,6 +186,14 @@ def held(device: Device) -> int:
     assert isinstance(device, CpuDevice)
     native.drop_retired(device._queue.handle, device._queue._held)
     return len(device._queue._held)
+
+
+def still_held(device: Device) -> int:
+    """`held` once the device had time to let go: a call may end before the thread that ran it retires it."""
+    until = time.monotonic() + 60
+    while (count := held(device)) and time.monotonic() < until:
+        time.sleep(0.001)
+    return count
 
 
 def resident() -> int:
