@@ -5,8 +5,9 @@ rows (a position), one column per dim of the target::
 
     %where: [8*S]x3xi64 = reshape (h:8, s:S, k:3) {select(k == 0, 0, select(k == 1, h, %position[] + s))}
 
-Every dim here has a column that changes with it and with no other dim, so no two rows are equal. Addition is
-taken not to overflow i64.
+Every dim here has a column that changes with it and with no other dim, so no two rows are equal. Where
+frontends write single elements, columns are constants instead, and rows are compared by what is known of them
+(`mansard.analysis.index_values`). Addition is taken not to overflow i64.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from collections.abc import Mapping
 
 from mansard import dims
 from mansard.analysis.affine import Affine
+from mansard.analysis.index_values import rows_differ
 from mansard.analysis.linear import I64
 from mansard.ir.ops import Generic, Op, Reshape
 from mansard.ir.scalar import Apply, Arg, Const, DimValue, Index, Scalar, rewrite
-from mansard.ir.types import Linear, Value
+from mansard.ir.types import Constant, Linear, Value
 
 MAX_COLUMNS = 8
 """The most columns of an index tensor that are analysed."""
 
 
-def distinct_rows(indices: Value, producers: Mapping[Value, Op]) -> bool:
+def distinct_rows(
+    indices: Value, producers: Mapping[Value, Op], constants: Mapping[Value, Constant] | None = None
+) -> bool:
     """Whether no two rows of an index tensor (N, K) are equal; False where that is not known."""
     rows, columns = indices.type.shape
     if dims.bounds(rows)[1] <= 1:
@@ -39,7 +43,9 @@ def distinct_rows(indices: Value, producers: Mapping[Value, Op]) -> bool:
     # A column that is not understood does no harm where the others tell all rows apart.
     walked = [w for column in range(columns) if (w := _dims_of(op, column, producers)) is not None]
     alone = {next(iter(w)) for w in walked if len(w) == 1}
-    return all(dims.is_one(extent) or d in alone for d, extent in enumerate(op.extents[:-1]))
+    if all(dims.is_one(extent) or d in alone for d, extent in enumerate(op.extents[:-1])):
+        return True
+    return isinstance(rows, int) and rows_differ(op, rows, producers, constants or {})
 
 
 def _dims_of(op: Generic, column: int, producers: Mapping[Value, Op]) -> set[int] | None:

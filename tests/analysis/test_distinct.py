@@ -1,13 +1,14 @@
 """Index tensors whose rows are known to be pairwise different."""
 
+import numpy as np
 import pytest
 
 from mansard import dims
 from mansard.analysis.distinct import distinct_rows
 from mansard.dims import Dim
 from mansard.dtypes import DType
-from mansard.ir import GraphBuilder, IndexMap, Linear
-from mansard.ir.scalar import Apply, Arg, Const, Index
+from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
+from mansard.ir.scalar import Apply, Arg, Const, Gather, Index
 
 I64 = DType.I64
 S = dims.symbol(Dim("s", 1, 64))
@@ -71,3 +72,46 @@ def test_a_single_row_is_distinct_whatever_it_is():
     b = GraphBuilder()
     where = b.input("where", (1, 4), I64)
     assert distinct_rows(where, {})
+
+
+@pytest.mark.parametrize(("width", "expected"), [(16, True), (15, False)])
+def test_constant_columns_are_compared(width, expected):
+    """Elements (head, column) of one position, as frontends spell out what a mask or a list selects."""
+    b = GraphBuilder()
+    position = b.input("position", (1,), I64)
+    numbers = np.arange(8 * 16)
+    heads, columns = (
+        b.constant(name, Constant.of(array[:, None], name), (128, 1), I64)
+        for name, array in (("heads", numbers // 16), ("columns", numbers % width))
+    )
+    column = IndexMap((Linear.dim(0), Linear()))
+    two = Apply("eq", (Index(1), Const(1, I64)), DType.BOOL)
+    body = Apply("select", (two, Arg(1, I64), Arg(2, I64)), I64)
+    zero = Apply("eq", (Index(1), Const(0, I64)), DType.BOOL)
+    body = Apply("select", (zero, Arg(0, I64), body), I64)
+    maps = [column, IndexMap((Linear(),)), column]
+    where = b.generic([heads, position, columns], maps, (128, 3), body)
+    graph = b.build([where])
+    assert distinct_rows(where, graph.producers(), graph.constants) is expected
+
+
+def test_columns_that_a_join_gathers_and_wraps_are_compared():
+    """What `index_copy` becomes: columns joined by gathers, negative indices counted from the end."""
+    b = GraphBuilder()
+    position = b.input("position", (1,), I64)
+    numbers = np.arange(8 * 16)
+    heads = b.constant("heads", Constant.of(numbers[:, None] // 16, "heads"), (128, 1), I64)
+    columns = b.constant("columns", Constant.of(numbers[:, None] % 16, "columns"), (128, 1), I64)
+    middle = Apply("select", (_below(2), Arg(1, I64), Gather(2, (Index(0), Index(1)), I64)), I64)
+    body = Apply("select", (_below(1), Gather(0, (Index(0), Index(1)), I64), middle), I64)
+    joined = b.generic([heads, position, columns], [None, IndexMap((Linear(),)), None], (128, 3), body)
+    negative = Apply("lt", (Arg(0, I64), Const(0, I64)), DType.BOOL)
+    wrapped = Apply("select", (negative, _plus(Arg(0, I64), Const(64, I64)), Arg(0, I64)), I64)
+    where = b.generic([joined], [IndexMap.identity(2)], (128, 3), wrapped)
+    graph = b.build([where])
+    assert distinct_rows(where, graph.producers(), graph.constants)
+    assert not distinct_rows(where, graph.producers())  # without the constants' values
+
+
+def _below(end):
+    return Apply("lt", (Index(1), Const(end, I64)), DType.BOOL)

@@ -26,7 +26,7 @@ def mark_unique_indices(graph: Graph) -> Graph:
     if not candidates:
         return graph
     producers = graph.producers()
-    unique = {op for op in candidates if distinct_rows(op.inputs[1], producers)}
+    unique = {op for op in candidates if distinct_rows(op.inputs[1], producers, graph.constants)}
     if not unique:
         return graph
     return graph.with_ops([replace(op, unique=True) if op in unique else op for op in graph.ops])
