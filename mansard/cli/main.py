@@ -9,7 +9,20 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from mansard.cli import bench, calibrate, compile_, demo, devices, explain, run, sign, simulate, trace, tune
+from mansard.cli import (
+    bench,
+    calibrate,
+    compile_,
+    demo,
+    devices,
+    explain,
+    generate,
+    run,
+    sign,
+    simulate,
+    trace,
+    tune,
+)
 from mansard.errors import MansardError
 
 
@@ -81,6 +94,8 @@ app.command("tune")(tune.tune)
 app.command("explain")(explain.explain)
 app.command("simulate")(simulate.simulate)
 app.command("trace")(trace.trace)
+app.command("generate")(generate.generate)
+app.command("chat")(generate.chat)
 app.command("sign")(sign.sign)
 app.command("keygen")(sign.keygen)
 app.command("demo")(demo.demo)

@@ -62,6 +62,12 @@ class Output:
         if not self.as_json:
             self._stdout.write(text.rstrip("\n") + "\n")
 
+    def stream(self, text: str) -> None:
+        """Print a piece of text at once, without a line's end; nothing with ``--json``."""
+        if not self.as_json:
+            self._stdout.write(text)
+            self._stdout.flush()
+
     def note(self, text: str) -> None:
         """Print a note on standard error."""
         print(text, file=sys.stderr)

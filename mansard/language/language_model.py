@@ -93,7 +93,7 @@ class LanguageModel:
 
     def text(self, prompt: str | Sequence[int], max_new_tokens: int = 256, **options: Any) -> str:
         """The whole text that `generate` yields. Raises InputError for a model without a tokenizer."""
-        self._need_tokenizer()
+        self.need_tokenizer()
         return "".join(token.text for token in self.generate(prompt, max_new_tokens, **options))
 
     def logits(self, prompt: str | Sequence[int]) -> npt.NDArray[np.float32]:
@@ -113,7 +113,7 @@ class LanguageModel:
 
     def encode(self, text: str) -> list[int]:
         """The token numbers of a text."""
-        return self._need_tokenizer().encode(text)
+        return self.need_tokenizer().encode(text)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled model to one file, for `mansard.load_lm`."""
@@ -262,7 +262,8 @@ class LanguageModel:
             raise InputError(f"token {wrong} is outside the vocabulary of {self.description.vocabulary}")
         return ids
 
-    def _need_tokenizer(self) -> Tokenizer:
+    def need_tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises InputError for a model without one."""
         if self.tokenizer is None:
             raise InputError(
                 "the model has no tokenizer: give load_lm the folder of one (tokenizer=…), "

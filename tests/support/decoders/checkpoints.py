@@ -126,11 +126,11 @@ VARIATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 """Class prefix in transformers, and what its configuration has beside `COMMON`."""
 
 
-def write_decoder(folder: Path, variation: str, dtype: torch.dtype = torch.float32) -> Any:
+def write_decoder(folder: Path, variation: str, dtype: torch.dtype = torch.float32, **changed: Any) -> Any:
     """Write a decoder to a folder; returns the module."""
     prefix, changes = VARIATIONS[variation]
     kind = getattr(transformers, f"{prefix}ForCausalLM")
-    config = kind.config_class(**{**COMMON, **changes})
+    config = kind.config_class(**{**COMMON, **changes, **changed})
     torch.manual_seed(0)
     module = kind(config).eval()
     for name, parameter in module.named_parameters():

@@ -1,0 +1,173 @@
+"""``mansard generate`` and ``mansard chat``: text from a language model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mansard.cli.models import DeviceOption
+from mansard.cli.output import JsonOption, Output
+from mansard.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from mansard.language import LanguageModel
+
+ModelArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL", help="The folder of a checkpoint, a .gguf file, or an artifact of a language model."
+    ),
+]
+TokensOption = Annotated[
+    int, typer.Option("--max-new-tokens", "-n", min=1, help="At most so many new tokens.")
+]
+TemperatureOption = Annotated[
+    float, typer.Option(help="Divides the logits; 0 always takes the most likely token.")
+]
+TopKOption = Annotated[
+    int, typer.Option("--top-k", help="Draw from so many of the most likely tokens; 0: all.")
+]
+TopPOption = Annotated[
+    float, typer.Option("--top-p", help="Draw from the fewest tokens that together have this probability.")
+]
+MinPOption = Annotated[
+    float, typer.Option("--min-p", help="Draw from tokens at least this many times as likely as the first.")
+]
+PenaltyOption = Annotated[
+    float, typer.Option("--repetition-penalty", help="Above 1: tokens that occurred become less likely.")
+]
+SeedOption = Annotated[int, typer.Option(help="Equal seeds give equal texts.")]
+ContextOption = Annotated[int | None, typer.Option(help="Positions of the cache of keys and values.")]
+CacheTypeOption = Annotated[
+    str | None, typer.Option("--cache-dtype", help="Element type of the cache: f32, f16 or bf16.")
+]
+
+
+def generate(
+    model: ModelArgument,
+    prompt: Annotated[str, typer.Argument(help="The text to go on with; - reads it from standard input.")],
+    max_new_tokens: TokensOption = 256,
+    temperature: TemperatureOption = 0.0,
+    top_k: TopKOption = 0,
+    top_p: TopPOption = 1.0,
+    min_p: MinPOption = 0.0,
+    repetition_penalty: PenaltyOption = 1.0,
+    seed: SeedOption = 0,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Put the prompt into the model's chat template, as a question.")
+    ] = False,
+    device: DeviceOption = None,
+    context: ContextOption = None,
+    cache_dtype: CacheTypeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Generate text after a prompt, as it comes."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    with Output(as_json) as out, _opened(model, device, context, cache_dtype) as lm:
+        asked: Any = _question(lm, [{"role": "user", "content": text}]) if chat else text
+        tokens, pieces = [], []
+        for token in lm.generate(
+            asked,
+            max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            seed=seed,
+        ):
+            tokens.append(token.id)
+            pieces.append(token.text)
+            out.stream(token.text)
+        out.text("")
+        out.note(f"mansard: {report(lm)}")
+        stats = lm.stats
+        out.result(
+            {
+                "text": "".join(pieces),
+                "tokens": tokens,
+                "prompt_tokens": stats.prompt,
+                "first_token_s": stats.first_token,
+                "tokens_per_s": stats.decode_rate,
+                "memory": lm.memory().to_json(),
+            }
+        )
+
+
+def chat(
+    model: ModelArgument,
+    system: Annotated[str | None, typer.Option(help="The first message, which sets the tone.")] = None,
+    max_new_tokens: TokensOption = 1024,
+    temperature: TemperatureOption = 0.7,
+    top_k: TopKOption = 0,
+    top_p: TopPOption = 0.95,
+    min_p: MinPOption = 0.0,
+    repetition_penalty: PenaltyOption = 1.0,
+    seed: SeedOption = 0,
+    device: DeviceOption = None,
+    context: ContextOption = None,
+    cache_dtype: CacheTypeOption = None,
+) -> None:
+    """Talk with a model, a line at a time, until the end of the input or an empty line."""
+    messages = [{"role": "system", "content": system}] if system else []
+    with Output(as_json=False) as out, _opened(model, device, context, cache_dtype) as lm:
+        for line in _lines(out):
+            messages.append({"role": "user", "content": line})
+            answer = ""
+            for token in lm.generate(
+                _question(lm, messages),
+                max_new_tokens,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                min_p=min_p,
+                repetition_penalty=repetition_penalty,
+                seed=seed + len(messages),
+            ):
+                answer += token.text
+                out.stream(token.text)
+            messages.append({"role": "assistant", "content": answer})
+            out.text("")
+            out.note(f"mansard: {report(lm)}")
+
+
+def report(lm: LanguageModel) -> str:
+    """The last generation in a line: tokens, speed and memory."""
+    stats = lm.stats
+    reused = f" ({stats.reused} of them cached)" if stats.reused else ""
+    return (
+        f"{stats.prompt} tokens read{reused} in {stats.first_token:.2f} s, {stats.generated} written, "
+        f"{stats.decode_rate:.1f} tokens/s; {lm.memory().summary()}"
+    )
+
+
+@contextmanager
+def _opened(
+    model: Path, device: list[str] | None, context: int | None, cache_dtype: str | None
+) -> Iterator[LanguageModel]:
+    from mansard.language import load_lm
+
+    with progress_bar() as progress:
+        lm = load_lm(model, devices=device, context=context, cache_dtype=cache_dtype, progress=progress)
+    with lm:
+        yield lm
+
+
+def _question(lm: LanguageModel, messages: list[dict[str, str]]) -> list[int]:
+    return lm.need_tokenizer().encode_chat(messages)
+
+
+def _lines(out: Output) -> Iterator[str]:
+    """What the user types, up to an empty line."""
+    while True:
+        if sys.stdin.isatty():
+            out.stream("> ")
+        line = sys.stdin.readline().strip()
+        if not line:
+            return
+        yield line
