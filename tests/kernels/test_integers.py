@@ -11,10 +11,13 @@ from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
 from mansard.ir.interpreter.graph import interpret
+from mansard.ir.parser import parse_graph
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Index
 from mansard.ir.scalar_ops import Domain, scalar_ops
 
-INTEGERS = (DType.U8, DType.I8, DType.I16, DType.I32, DType.I64)
+INTEGERS = (
+    DType.U8, DType.U16, DType.U32, DType.U64, DType.I8, DType.I16, DType.I32, DType.I64,
+)  # fmt: skip
 
 
 def extremes(dtype):
@@ -184,3 +187,14 @@ def test_index_arithmetic_that_leaves_the_type_wraps(device):
             inputs = [x] if extent is n else []
             results.append(b.generic(inputs, [maps(0)] * len(inputs), (extent,), body, name=f"v{number}"))
     agree(b.build(results), [np.zeros(6, np.int64)], device)
+
+
+def test_a_sum_whose_literal_is_subtracted_again_is_compared_as_it_was(device):
+    text = (
+        "graph main\n"
+        "  input  %x: 5x3xf32\n"
+        "  %v: 5xf32 = generic (d0:5 | d1:5) add "
+        "{t0 = (d0 + 1) - d1; select((t0 >= 0) & (t0 < 3), %x{d1, t0}, 0.0)}\n"
+        "  return %v as y\n"
+    )
+    agree(parse_graph(text), [np.arange(15, dtype=np.float32).reshape(5, 3)], device)

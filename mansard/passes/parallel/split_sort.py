@@ -39,7 +39,11 @@ def applies(op: Sort) -> bool:
     if not all(isinstance(d, int) for d in shape) or not all(dims.is_one(d) for d in shape[op.axis + 1 :]):
         return False
     length = shape[op.axis]
-    fits = dtype in _FLOATS or dtype is DType.BOOL or (dtype.is_int and dtype.bits <= 32)
+    fits = (
+        dtype in _FLOATS
+        or dtype is DType.BOOL
+        or (dtype.is_int and dtype.bits <= 32 and dtype is not DType.U32)
+    )
     return fits and isinstance(length, int) and SHORT < length < 2**31
 
 
