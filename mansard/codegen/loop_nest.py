@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mansard import dims
+from mansard.analysis.affine import Affine
+from mansard.analysis.linear import within
 from mansard.analysis.loops import collapse, delinearize, linearize
 from mansard.dims import DimLike
 from mansard.errors import CodegenError
@@ -52,6 +54,15 @@ class Read:
     value: Value
     address: Linear | None
     guards: tuple[Guard, ...] = ()
+    steps: Linear | None = None
+    """At a computed place: how the place moves with each loop, as far as indices are affine; what computes an
+    index moves it by one."""
+
+    @property
+    def strides(self) -> Linear | None:
+        """The address, or for a computed place what is known of its steps: which loops run along the buffer,
+        and how far apart their elements are."""
+        return self.address if self.address is not None else self.steps
 
 
 class Nest:
@@ -208,7 +219,27 @@ class Nest:
                 guards = self.guards(op, node.index, index)
                 self._collect_value(op.inputs[node.index], where, guards, reads, seen)
             elif isinstance(node, Gather):
-                reads.append(Read(self.buffer(op.inputs[node.operand]), None))
+                steps = self._gather_steps(op, node, index)
+                reads.append(Read(self.buffer(op.inputs[node.operand]), None, (), steps))
+
+    def _gather_steps(self, op: Generic, node: Gather, index: Sequence[Linear]) -> Linear:
+        """The place of a gather over the loops, with one for each loop that a computed index depends on."""
+        affine, total = Affine(op.extents), Linear()
+        for scalar, extent in zip(node.indices, op.inputs[node.operand].type.shape, strict=True):
+            total = total.scaled(extent)
+            linear = affine.linear(scalar)
+            if linear is not None and within(linear, op.extents, extent):
+                total = total.plus(linear.compose(index))
+                continue
+            places: list[Linear] = []
+            for part in walk(scalar):
+                if isinstance(part, Arg):
+                    places.extend(self.operand_index(op, part.index, index))
+                elif isinstance(part, Index):
+                    places.append(index[part.dim])
+            for loop in sorted({loop for place in places for loop, _ in place.terms}):
+                total = total.plus(Linear.dim(loop))
+        return total
 
     def _collect_value(
         self,

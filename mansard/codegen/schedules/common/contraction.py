@@ -46,7 +46,7 @@ def analyse(nest: Nest, root: Root) -> Shape:
     """Choose the form and the loops of the register tile from the operands' strides."""
     outer = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
     reduced = nest.collapsed(root.inner, nest.positions(root))
-    reads = [dict(r.address.terms) for r in nest.reads(root) if r.address is not None]
+    reads = [dict(r.strides.terms) for r in nest.reads(root) if r.strides is not None]
 
     def stride(read: dict[int, DimLike], group: Group) -> DimLike:
         return read.get(group[-1], 0)

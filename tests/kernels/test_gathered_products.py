@@ -1,0 +1,55 @@
+"""Products whose matrices are chosen by a computed index, as those of experts are."""
+
+import numpy as np
+import pytest
+from support.graph_runner import check
+from support.graphs import F32
+
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules.common.contraction import analyse
+from mansard.dtypes import DType
+from mansard.ir import GraphBuilder, IndexMap
+from mansard.ir.scalar import Apply, Arg, Cast, Gather, Index
+from mansard.passes.fusion.fuse import fuse
+
+COUNT, COLUMNS, DEPTH = 5, 40, 70
+RNG = np.random.default_rng(0)
+
+
+def wide(x):
+    return x if x.dtype is F32 else Cast(x, F32)
+
+
+def graph(rows, dtype, parts=1):
+    """``groups`` products of (rows, parts * DEPTH) with matrices out of a stack, one for each part."""
+    b, groups = GraphBuilder(), 6
+    x = b.input("x", (groups, rows, parts, DEPTH), dtype)
+    chosen = b.input("chosen", (groups, parts), DType.I64)
+    stack = b.input("stack", (COUNT, COLUMNS, DEPTH), dtype)
+    matrix = Gather(2, (Arg(1, DType.I64), Index(2), Index(4)), dtype)
+    body = Apply("mul", (wide(Arg(0, dtype)), wide(matrix)), F32)
+    maps = (IndexMap.of_dims((0, 1, 3, 4)), IndexMap.of_dims((0, 3)), None)
+    extents = (groups, rows, COLUMNS, parts, DEPTH)
+    y = b.generic((x, chosen, stack), maps, extents, body, reduced=2, combiner="add")
+    inputs = [
+        RNG.standard_normal((groups, rows, parts, DEPTH), np.float32).astype(dtype.numpy),
+        RNG.integers(-1, COUNT + 1, (groups, parts)),  # indices are clamped
+        RNG.standard_normal((COUNT, COLUMNS, DEPTH), np.float32).astype(dtype.numpy),
+    ]
+    return b.build([y]), inputs
+
+
+@pytest.mark.parametrize("dtype", [F32, DType.BF16])
+@pytest.mark.parametrize(("rows", "parts"), [(1, 1), (1, 3), (4, 1), (6, 1)])
+def test_matrices_of_a_stack(rows, parts, dtype, device):
+    check(*graph(rows, dtype, parts), device)
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_rows_of_a_chosen_matrix_are_read_as_vectors(rows):
+    (dispatch,) = fuse(graph(rows, F32)[0]).dispatches
+    nest = Nest(dispatch)
+    (root,) = nest.roots
+    shape = analyse(nest, root)
+    assert shape.form == "dot" and nest.total(shape.column) == COLUMNS
+    assert rows == 1 or nest.total(shape.row) == rows
