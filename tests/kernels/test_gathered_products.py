@@ -7,12 +7,13 @@ from support.graphs import F32
 
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.common.contraction import analyse
+from mansard.codegen.schedules.gpu.gemv.form import analyse as gemv_form
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Cast, Gather, Index
 from mansard.passes.fusion.fuse import fuse
 
-COUNT, COLUMNS, DEPTH = 5, 40, 70
+COUNT, COLUMNS, DEPTH = 7, 40, 72
 RNG = np.random.default_rng(0)
 
 
@@ -53,3 +54,9 @@ def test_rows_of_a_chosen_matrix_are_read_as_vectors(rows):
     shape = analyse(nest, root)
     assert shape.form == "dot" and nest.total(shape.column) == COLUMNS
     assert rows == 1 or nest.total(shape.row) == rows
+
+
+def test_gpus_read_chosen_matrices_as_products_of_one_row_do():
+    (dispatch,) = fuse(graph(1, F32)[0]).dispatches
+    form = gemv_form(Nest(dispatch))
+    assert form is not None and form.along and form.large.value.name == "stack"

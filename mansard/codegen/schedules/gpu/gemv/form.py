@@ -37,7 +37,7 @@ class Form:
     root: Root
     large: Read
     address: Linear
-    """The address at which the large operand is read."""
+    """The address at which the large operand is read; of a matrix at a computed place, its strides."""
     column: Group
     """The loop over outputs in which the other operands are reused."""
     rows: tuple[Group, ...]
@@ -72,7 +72,7 @@ def analyse_root(nest: Nest, root: Root) -> Form | None:
         return None
     outer = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
     reduced = nest.collapsed(root.inner, nest.positions(root))
-    reads = [(read, read.address) for read in nest.reads(root) if read.address is not None]
+    reads = [(read, read.strides) for read in nest.reads(root) if read.strides is not None]
     if not reduced or not outer or estimate(nest.total(root.inner)) < MIN_DEPTH:
         return None
     groups = [*outer, *reduced]
@@ -89,7 +89,7 @@ def analyse_root(nest: Nest, root: Root) -> Form | None:
         return None
     others = [a for read, a in reads if read is not large]
     column, along = _column(nest, columns, reduced[-1], address, others)
-    if column is None:
+    if column is None or (large.address is None and (not along or large.value.type.dtype.bits < 8)):
         return None
     rest = tuple(g for g in columns if g is not column)
     return Form(root, large, address, column, tuple(rows), rest, tuple(reduced), along)
