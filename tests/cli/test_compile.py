@@ -130,3 +130,21 @@ def test_compile_of_a_file_that_is_no_program(tmp_path: Path) -> None:
     result = invoke("compile", tmp_path / "m.pt2", "-o", tmp_path / "m.mansard")
     assert result.exit_code == 1
     assert "torch.export" in result.stderr
+
+
+def test_quantised_weights(compiled: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("def build():\n    return 'a module', [1]\n")
+    command = [
+        "compile",
+        f"{tmp_path / 'net.py'}:build",
+        "-o",
+        str(tmp_path / "net.mansard"),
+        "--device",
+        "cpu",
+    ]
+    refined = ["--group-size", "64", "--zero-points", "--quantize-activations", "--keep-weights", "*head*"]
+    assert invoke(*command, "--quantize", "int4", *refined).exit_code == 0
+    wanted = mansard.quantize("int4", group_size=64, symmetric=False, activations="int8", keep=["*head*"])
+    assert compiled["quantize"] == wanted
+    assert invoke(*command).exit_code == 0 and compiled["quantize"] is None
+    assert "refine --quantize" in invoke(*command, "--group-size", "64").output
