@@ -279,7 +279,8 @@ def test_requirements_are_only_what_is_used():
 def test_f16_registers_ask_for_float16_only_beyond_storage():
     b = KernelBuilder("pick", [(DType.F16, False), (DType.F16, True)], 0)
     x = b.load(b.bindings[0], b.idx(0))
-    b.store(b.bindings[1], b.idx(0), b.select(b.const(True, DType.BOOL), x, x))
+    positive = b.compare("gt", b.cast(x, F32), b.const(0.0, F32))
+    b.store(b.bindings[1], b.idx(0), b.select(positive, x, b.load(b.bindings[0], b.idx(1))))
     assert "float16" in compile_vulkan(b.build()).requires
 
 

@@ -46,6 +46,16 @@ def test_the_lesser_and_greater_of_bools(op, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_divisors_beyond_the_range_of_reciprocals(device):
+    x = np.array([np.inf, -np.inf, 1e38, np.nan, np.inf, np.inf, 3e-38, 7], np.float32)
+    y = np.array([3.4e38, 2e38, 2e38, 3e38, np.inf, -3e38, 2e38, 2**64], np.float32)
+    b = GraphBuilder()
+    operands = [b.input(name, (8,), DType.F32) for name in "xy"]
+    body = Apply("div", (Arg(0, DType.F32), Arg(1, DType.F32)), DType.F32)
+    check(b.build([b.generic(operands, [maps(0)] * 2, (8,), body)]), [x, y], device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("combiner", ["argmin", "argmax"])
 @pytest.mark.parametrize("shape", [(32,), (3, 32)])
 def test_the_first_of_the_least_and_greatest_bools(shape, combiner, device):

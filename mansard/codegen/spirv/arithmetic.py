@@ -51,6 +51,8 @@ def emit_arithmetic(f: KernelEmitter, inst: Inst) -> None:
         if same.id in f.widened and inst.result is not None:
             f.widened[inst.result.id] = f.widened[same.id]
         return
+    if inst.op == "div" and type_.dtype is DType.F32:
+        left, right = _scaled_down(f, inst, left, right)
     f.bind(inst.result, binary(f, inst.op, type_, left, right, exact=bool(inst.attrs.get("exact"))))
     if inst.op == "add" and inst.result is not None and type_.dtype in (DType.I32, DType.I64):
         f.set_sum(inst.result, *inst.args)
@@ -81,6 +83,24 @@ def _with_literal_zero(f: KernelEmitter, inst: Inst) -> Id | None:
     if right == 0 and inst.op in ("mul", "fma"):
         return _zero_by(f, inst.op, float(right), inst.args[0])
     return None
+
+
+def _scaled_down(f: KernelEmitter, inst: Inst, left: Id, right: Id) -> tuple[Id, Id]:
+    """Dividend and divisor of an f32 division, both multiplied by 2**-64 where the divisor is large.
+
+    Vulkan asks nothing of a division by more than 2**126 ("Precision and operation of SPIR-V instructions"):
+    drivers multiply by a reciprocal that underflows to 0, and infinity divided by 3e38 becomes NaN. A result
+    that the factor makes underflow is below the smallest normal number in any case, as is that of a finite
+    literal.
+    """
+    dividend, divisor = (f.constant(a) for a in inst.args)
+    if divisor is not None or (dividend is not None and math.isfinite(dividend)):
+        return left, right
+    b, y = f.expansion(), inst.args[1]
+    one, factor, limit = (b.const(c, DType.F32, y.type.lanes) for c in (1.0, 2.0**-64, 2.0**64))
+    scale = f.inline(b, b.select(b.compare("ge", b.unary("abs", y), limit), factor, one))
+    type_ = f.type(y.type)
+    return f.op("OpFMul", type_, left, scale), f.op("OpFMul", type_, right, scale)
 
 
 def _zero_by(f: KernelEmitter, op: str, zero: float, x: KValue) -> Id:
