@@ -156,12 +156,15 @@ class Groups:
                     stack.pop()
                     continue
                 state[group] = 1
+                # What several groups compute for themselves, such as a norm, none of them waits for.
+                inside = {v for op in group.ops for v in op.outputs}
                 todo = [
                     g
                     for op in group.ops
                     for v in op.inputs
                     if (g := self.group_of.get(self.base(v))) is not None
                     and g is not group
+                    and self.base(v) not in inside
                     and state.get(g) != 2
                 ]
                 if todo:
