@@ -144,6 +144,22 @@ def test_windows_of_adaptive_pools_do_not_mix() -> None:
         check(graph, module, (values,))
 
 
+@pytest.mark.parametrize("shapes", [None, (PLANE,)])
+def test_positions_of_adaptive_maxima_are_those_of_the_last_nan(shapes: Any) -> None:
+    """NaN are the elements 4, 13, 20, 24 and 25 of a plane of 5 by 7; of equal maxima it is the first."""
+    plane = torch.zeros(35)
+    plane[[4, 13, 20, 24, 25]] = torch.nan
+    x = plane.view(1, 1, 5, 7)
+    module = as_module(
+        lambda a: (
+            F.adaptive_max_pool1d(a[0], 3, return_indices=True)[1],
+            F.adaptive_max_pool2d(a, (2, 3), return_indices=True)[1],
+            F.adaptive_max_pool3d(a, (1, 2, 2), return_indices=True)[1],
+        )
+    )
+    check(import_model(module, (x,), dynamic_shapes=shapes), module, (x,))
+
+
 def test_halves_are_averaged_in_f32() -> None:
     module = as_module(lambda a: F.adaptive_avg_pool1d(a, 2))
     graph = import_model(module, (randn(1, 1, 6).half(),), dynamic_shapes=({2: Dim("l", min=2, max=9999)},))

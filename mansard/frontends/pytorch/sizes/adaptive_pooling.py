@@ -57,7 +57,10 @@ def _average_along(x: torch.Tensor, axis: int, size: Any) -> torch.Tensor:
 
 
 def _maximum(rank: int, x: torch.Tensor, output_size: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The maxima, and the position of each in its flattened input plane."""
+    """The maxima, and the position of each in its flattened input plane.
+
+    As in PyTorch's CPU kernels that is the first of equal maxima, but the last NaN of a window that has some.
+    """
     lowest: Any = -math.inf if x.dtype.is_floating_point else torch.iinfo(x.dtype).min
     sizes = _sizes(output_size, rank)
     values = x
@@ -66,6 +69,7 @@ def _maximum(rank: int, x: torch.Tensor, output_size: Sequence[Any]) -> tuple[to
         size = sizes[axis - (x.dim() - rank)]
         windows, indices, _ = _windows(values, axis, size, lowest)
         values, within = windows.max(axis + 1)
+        within = _last_nan(windows, axis + 1, within)
         trailing = [1] * (x.dim() - 1 - axis)
         # `within` is the element of the window: its index along the axis, then the inner axes' position
         start = indices[:, :1].view([-1, *trailing])
@@ -79,6 +83,16 @@ def _maximum(rank: int, x: torch.Tensor, output_size: Sequence[Any]) -> tuple[to
         positions = place
     assert positions is not None
     return values, positions
+
+
+def _last_nan(windows: torch.Tensor, axis: int, otherwise: torch.Tensor) -> torch.Tensor:
+    """The index of the last NaN along a dim; ``otherwise`` where there is none."""
+    if not windows.dtype.is_floating_point:
+        return otherwise
+    numbers = torch.arange(windows.shape[axis], device=windows.device)
+    numbers = numbers.view([-1, *[1] * (windows.dim() - 1 - axis)])
+    last = torch.where(torch.isnan(windows), numbers, -1).amax(axis)
+    return torch.where(last < 0, otherwise, last)
 
 
 def _sizes(output_size: Any, rank: int) -> list[Any]:
