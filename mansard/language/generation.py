@@ -11,6 +11,9 @@ import numpy.typing as npt
 from mansard.arguments import integer, shown
 from mansard.errors import InputError
 
+SETTINGS = ("temperature", "top_p", "min_p", "repetition_penalty")
+DRAWS = ("top_k", "seed", "sequence")
+"""Columns of the model's inputs ``settings`` and ``draws``."""
 MOST_CANDIDATES = 128
 """The largest top-k: the kernels rank no more candidates."""
 Settings = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]

@@ -18,6 +18,7 @@ from mansard.api.explanation import Explanation
 from mansard.api.model import Model
 from mansard.arguments import shown
 from mansard.errors import InputError
+from mansard.language.batch_engine import BatchEngine
 from mansard.language.description import Description
 from mansard.language.generation import Sampling, Settings, Token
 from mansard.language.tokenizer import Tokenizer
@@ -47,7 +48,8 @@ class GenerationStats:
 
 
 class LanguageModel:
-    """A decoder on its devices. One text is generated at a time; a new one ends the one before.
+    """A decoder on its devices. Of a model for one sequence, one text is generated at a time, and a new one
+    ends the one before; a model for several advances as many texts with every step (`engine`).
 
     The cache of keys and values stays on the devices. A prompt that begins like the text before, as the next
     turn of a conversation does, is computed from where it differs.
@@ -64,6 +66,14 @@ class LanguageModel:
         self._stands = 0
         """The positions that have been computed, by steps whose tokens nobody has read as well."""
         self._sequence = 0
+        self._engine: BatchEngine | None = None
+
+    def engine(self) -> BatchEngine:
+        """What generates several texts at a time, started on first use. Several threads may use it."""
+        with self._lock:
+            if self._engine is None:
+                self._engine = BatchEngine(self.model, self.tokenizer)
+            return self._engine
 
     def generate(
         self,
@@ -89,6 +99,8 @@ class LanguageModel:
         count = checked_int("max_new_tokens", max_new_tokens)
         if count < 1:
             raise InputError(f"max_new_tokens={count}: at least one token has to be generated")
+        if self.description.sequences > 1:
+            return iter(self.engine().submit(ids, count, sampling, stop_at_end=stop_at_end))
         return self._generate(ids, count, sampling, stop_at_end)
 
     def text(self, prompt: str | Sequence[int], max_new_tokens: int = 256, **options: Any) -> str:
@@ -97,7 +109,12 @@ class LanguageModel:
         return "".join(token.text for token in self.generate(prompt, max_new_tokens, **options))
 
     def logits(self, prompt: str | Sequence[int]) -> npt.NDArray[np.float32]:
-        """Logits of the token after each token of a prompt, (tokens, vocabulary) f32."""
+        """Logits of the token after each token of a prompt, (tokens, vocabulary) f32.
+
+        Raises InputError for a model for several sequences, whose places are the engine's.
+        """
+        if self.description.sequences > 1:
+            raise InputError("logits are those of a model for one sequence (load_lm(…, sequences=1))")
         ids = self._ids(prompt)
         with self._lock:
             self._sequence += 1
@@ -130,7 +147,9 @@ class LanguageModel:
         )
 
     def close(self) -> None:
-        """Free the model's memory."""
+        """Free the model's memory. Texts that are being generated end with an error."""
+        if self._engine is not None:
+            self._engine.close()
         with self._lock:
             self._sequence += 1
             self.model.close()
@@ -234,12 +253,10 @@ class LanguageModel:
 
     def _inputs(self, part: list[int], start: int) -> dict[str, Any]:
         """Inputs of ``prefill`` for new tokens at a position."""
-        slot = {"slot": np.zeros(1, np.int64)} if self.description.sequences > 1 else {}
         return {
             "tokens": np.array([part], np.int64),
             "positions": np.array([start], np.int64),
             "last": np.array([len(part) - 1], np.int64),
-            **slot,
         }
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:

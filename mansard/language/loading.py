@@ -23,6 +23,7 @@ def load_lm(
     devices: str | Sequence[str] | None = None,
     context: int | None = None,
     chunk: int = CHUNK,
+    sequences: int = 1,
     dtype: str | None = None,
     cache_dtype: str | None = None,
     quantize: str | Quantisation | None = None,
@@ -34,7 +35,8 @@ def load_lm(
     compiled, or an artifact that `LanguageModel.save` wrote.
 
     ``devices`` are those of `mansard.compile`. The cache holds ``context`` positions (by default 4096, or
-    those the model was trained on if fewer); prompts are read in pieces of up to ``chunk`` tokens. ``dtype``
+    those the model was trained on if fewer); prompts are read in pieces of up to ``chunk`` tokens. Up to
+    ``sequences`` texts are generated at a time, each with a cache of its own. ``dtype``
     and ``cache_dtype`` (f32, f16, bf16) are the types of activations and of the cache, by default that of
     the weights. ``tokenizer`` names a folder or file with one; by default that of ``path`` is used, and a
     model without a tokenizer works on token numbers.
@@ -53,6 +55,7 @@ def load_lm(
         devices=devices,
         context=context,
         chunk=chunk,
+        sequences=sequences,
         dtype=dtype,
         cache_dtype=cache_dtype,
         quantize=quantize,
