@@ -11,10 +11,12 @@ import torch
 import torch.nn.functional as F
 from support import vulkan_support
 from support.frontends.torch_import import Apply
-from support.graph_runner import run
+from support.graph_runner import compiled, outputs, run
 
-from mansard.errors import ImportModelError
+from mansard.dims import Dim
+from mansard.errors import ImportModelError, ModelAssertionError
 from mansard.frontends import import_model
+from mansard.ir import Assert
 from mansard.ir.interpreter.graph import interpret
 
 torch.manual_seed(0)
@@ -58,6 +60,22 @@ def test_reductions(device: str) -> None:
 def test_extremes_of_nothing_are_an_error() -> None:
     with pytest.raises(ImportModelError, match="zero-size dim"):
         import_model(Apply(lambda x: x[:0].amax(0)), (X,))
+
+
+def test_indices_of_extremes_of_nothing_at_run_time_are_an_error(device: str) -> None:
+    def extremes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x.max(1).indices, x.min(1).indices)
+
+    graphs = [import_model(Apply(extremes), (X,), dynamic_shapes=({1: Dim("n", low, 9)},)) for low in (0, 1)]
+    assert [sum(isinstance(op, Assert) for op in graph.ops) for graph in graphs] == [2, 0]
+    message = r"argmax over a dim of size n = 0; it needs at least one element"
+    with pytest.raises(ModelAssertionError, match=message):
+        interpret(graphs[0], [np.zeros((3, 0), np.float32)])
+    with compiled(graphs[0], device) as model:
+        with pytest.raises(ModelAssertionError, match=message):
+            model(np.zeros((3, 0), np.float32))
+        for result, expected in zip(outputs(model, [X.numpy()]), extremes(X), strict=True):
+            np.testing.assert_array_equal(result, expected.numpy())
 
 
 PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
