@@ -2,8 +2,9 @@
 
 linalg orders its loops freely and writes through an output map, which a `Generic` does not have. So loops are
 renumbered: first the result's dims in order (a constant 0 in the output map, as from ``keepdim``, becomes a
-dim of extent 1), then the reduced loops. An op with several results becomes one `Generic` for each. A
-``cf.assert`` inside a body guards an index; since `Gather` clamps its indices, these are dropped.
+dim of extent 1), then the reduced loops. An op with several results becomes one `Generic` for each. The
+conditions of a ``cf.assert`` inside a body are a Generic of their own, of whose elements an `Assert` requires
+that they are true.
 """
 
 from __future__ import annotations
@@ -115,9 +116,12 @@ def _result(importer: Importer, op: Any, maps: Maps, order: Order, k: int) -> En
     """One result of the op, as a separate Generic (none for copies and fills)."""
     body = Body(importer, order.extents)
     inits = op.operands[len(op.operands) - len(op.results) :]
-    trees = _Region(importer, body, op, maps, order).trees()
+    region = _Region(importer, body, op, maps, order)
+    trees = region.trees()
     dtype = mlir.element_type(op.results[k].type)
     reduced = len(order.extents) - order.rank
+    if k == 0:
+        append_asserts(importer, op, body, region.requirements, reduced)
     init = importer.tensor(inits[k])
     if reduced == 0:
         identity = IndexMap.identity(order.rank)
@@ -139,6 +143,17 @@ def _result(importer: Importer, op: Any, maps: Maps, order: Order, k: int) -> En
         if reduced != 1 or not (unit or match.arg_index == order.rank):
             raise importer.unsupported(op, "an argmin or argmax over several dims")
     return _reduce(importer, body, match, init, dtype, reduced)
+
+
+def append_asserts(
+    importer: Importer, op: Any, body: Body, requirements: Sequence[tuple[Scalar, str]], reduced: int = 0
+) -> None:
+    """Append what a body requires: (bool scalar over its iteration space, message) each."""
+    for condition, message in requirements if importer.body_asserts else ():
+        if any(isinstance(node, Out) for node in walk(condition)):
+            raise importer.unsupported(op, "a cf.assert about the op's running or initial result")
+        combiner = "and" if reduced else None
+        importer.builder.assert_true(body.finish(condition, reduced, combiner, name="check"), message)
 
 
 def _unreduced(importer: Importer, init: TensorEntry, order: Order) -> Entry:
@@ -225,6 +240,7 @@ class _Region:
         self.loops = [Linear.dim(p) for p in order.position]
         self.inputs = len(op.operands) - len(op.results)
         self.scalars: dict[Any, Scalar] = {}
+        self.requirements: list[tuple[Scalar, str]] = []
 
     def trees(self) -> list[Scalar]:
         block = self.op.regions[0].blocks[0]
@@ -234,7 +250,9 @@ class _Region:
                 self.scalars[argument] = Out(number - self.inputs, dtype)
             elif self._is_used(argument):
                 self.scalars[argument] = self._read(number)
-        return RegionScalars(self.importer, self.body, self.scalars, self.loop_index).run(block)
+        scalars = RegionScalars(self.importer, self.body, self.scalars, self.loop_index)
+        self.requirements = scalars.requirements
+        return scalars.run(block)
 
     @staticmethod
     def _is_used(argument: Any) -> bool:
@@ -277,6 +295,9 @@ class RegionScalars:
         loop_index: Callable[[int], Scalar],
     ) -> None:
         self.importer, self.body, self.scalars, self.loop_index = importer, body, scalars, loop_index
+        self.requirements: list[tuple[Scalar, str]] = []
+        """What the region asserts where it is evaluated, for `append_asserts`."""
+        self._guards: list[Scalar] = []
 
     def run(self, block: Any) -> list[Scalar]:
         """Evaluate a block; returns the operands of its yield."""
@@ -321,12 +342,24 @@ class RegionScalars:
         return [apply_map(self.body.space, op, [self._scalar(v) for v in op.operands])]
 
     def _assert(self, op: Any) -> list[Scalar]:
+        space, condition = self.body.space, self._scalar(op.operands[0])
+        for guard in self._guards:
+            condition = space.binary("or", space.unary("not", guard), condition)
+        if not (isinstance(condition, Const) and condition.value):
+            self.requirements.append((condition, op.attributes["msg"].value))
         return []
 
     def _if(self, op: Any) -> list[Scalar]:
-        """Both branches are evaluated: bodies have no side effects and no read can fail."""
+        """Both branches are evaluated: they only read, and no read can fail; asserts hold in theirs."""
         condition = self._scalar(op.operands[0])
-        then, other = (self.run(region.blocks[0]) for region in op.regions)
+        branches = []
+        for region, guard in zip(
+            op.regions, (condition, self.body.space.unary("not", condition)), strict=True
+        ):
+            self._guards.append(guard)
+            branches.append(self.run(region.blocks[0]) if len(region.blocks) else [])
+            self._guards.pop()
+        then, other = branches if op.results else ([], [])
         return [self.body.space.select(condition, a, b) for a, b in zip(then, other, strict=True)]
 
 

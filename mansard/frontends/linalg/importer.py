@@ -93,6 +93,8 @@ class Importer:
         self.env: dict[Any, Entry] = {}
         self.automatic = automatic
         self.handlers = handlers
+        self.body_asserts = True
+        """Whether a ``cf.assert`` inside a body is checked, which a frontend may do by itself."""
         self.affine_maps: dict[Any, Any] = {}
         self._blobs: dict[str, bytes] | None = None
         self._constants: dict[Value, np.ndarray[Any, Any]] = {}

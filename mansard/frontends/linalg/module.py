@@ -86,6 +86,7 @@ def import_linalg(
     updates: Mapping[int, str] | None = None,
     checks: Sequence[ResultCheck] = (),
     constraints: Sequence[ShapeConstraint] = (),
+    body_asserts: bool = True,
 ) -> Graph:
     """Import one function of a module in memory, on which `PREPARE` has run.
 
@@ -93,13 +94,16 @@ def import_linalg(
     values of states to their arguments (result number to argument name); the others are outputs, with names
     and types from ``output_names`` and ``output_dtypes`` (which may differ from the MLIR types in signedness
     only). The last results are no outputs but what ``checks`` are of, in order. ``constraints`` relate
-    symbols of the arguments.
+    symbols of the arguments. Without ``body_asserts`` a ``cf.assert`` inside a body is left out: for callers
+    whose ``checks`` cover them.
     """
     func = _find_function(module, function)
     known = list(arguments)
     while True:
         try:
-            graph = _import(module, func, known, name, output_names, output_dtypes, updates or {}, checks)
+            importer = Importer(module, name, _automatic(known), HANDLERS)
+            importer.body_asserts = body_asserts
+            graph = _import(importer, func, known, output_names, output_dtypes, updates or {}, checks)
         except Unify as same:
             values = {same.name: same.value}
             checks = [check.substituted(values) for check in checks]
@@ -167,16 +171,14 @@ def _describe_arguments(
 
 
 def _import(
-    module: Any,
+    importer: Importer,
     func: Any,
     arguments: Sequence[Argument],
-    name: str,
     output_names: Sequence[str],
     output_dtypes: Sequence[DType],
     updates: Mapping[int, str],
     checks: Sequence[ResultCheck],
 ) -> Graph:
-    importer = Importer(module, name, _automatic(arguments), HANDLERS)
     if len(func.regions[0].blocks) != 1:
         raise UnsupportedOpError("cf.br", "", "functions with branches are not supported")
     block = func.regions[0].blocks[0]

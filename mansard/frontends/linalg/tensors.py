@@ -10,7 +10,7 @@ from mansard.dtypes import DType
 from mansard.errors import ImportModelError
 from mansard.frontends.linalg import dimmath, mlir
 from mansard.frontends.linalg.body import Body
-from mansard.frontends.linalg.generic import RegionScalars, apply_map
+from mansard.frontends.linalg.generic import RegionScalars, append_asserts, apply_map
 from mansard.frontends.linalg.importer import Handler, Importer
 from mansard.frontends.linalg.scalars import HOST, as_dim, dim_scalar
 from mansard.frontends.linalg.values import Elements, Empty, Entry, Splat, TensorEntry, shape_of
@@ -193,7 +193,9 @@ def import_generate(importer: Importer, op: Any) -> None:
     body = Body(importer, shape)
     block = op.regions[0].blocks[0]
     scalars: dict[Any, Scalar] = {argument: Index(i) for i, argument in enumerate(block.arguments)}
-    (tree,) = RegionScalars(importer, body, scalars, Index).run(block)
+    region = RegionScalars(importer, body, scalars, Index)
+    (tree,) = region.run(block)
+    append_asserts(importer, op, body, region.requirements)
     importer.bind(op, body.finish(tree))
 
 

@@ -88,6 +88,7 @@ def import_torch(
         updates=signature.updates,
         checks=results_of(checks),
         constraints=shape_constraints(program, signature.symbols, stated),
+        body_asserts=False,
     )
     if entry:
         entry.save(graph, signature, program)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from support.frontends.linalg_text import floats, function, kinds, run
 
-from mansard.errors import UnsupportedOpError
+from mansard.errors import ModelAssertionError, UnsupportedOpError
 from mansard.frontends.linalg.module import import_mlir
 from mansard.ir.graph import Graph
-from mansard.ir.ops import Generic
+from mansard.ir.ops import Assert, Generic
 
 
 def test_matmul_is_one_generic() -> None:
@@ -234,7 +234,7 @@ def test_an_unknown_reduction_is_refused() -> None:
 
 
 def test_reads_by_index_become_maps_where_they_are_affine_and_inside() -> None:
-    """``a[i, 4 - j]`` is a map; ``a[i, k[j]]`` stays a gather, and its bounds check goes."""
+    """``a[i, 4 - j]`` is a map; ``a[i, k[j]]`` stays a gather, whose assertion is checked apart."""
     graph = import_mlir(
         function(
             "%a: tensor<3x5xf32>, %k: tensor<5xi64>",
@@ -261,12 +261,75 @@ def test_reads_by_index_become_maps_where_they_are_affine_and_inside() -> None:
             "#k = affine_map<(d0, d1) -> (d1)>\n#id = affine_map<(d0, d1) -> (d0, d1)>",
         )
     )
-    (op,) = graph.ops
-    assert isinstance(op, Generic)
+    check, assertion, op = graph.ops
+    assert isinstance(check, Generic) and isinstance(assertion, Assert) and isinstance(op, Generic)
     assert sum(m is None for m in op.maps) == 1
     assert "(-1)*d1 + 4" in [str(m.results[-1]) for m in op.maps if m is not None]
     a, k = floats(3, 5), np.array([4, 0, 2, 2, 1])
     np.testing.assert_allclose(run(graph, a, k)[0], a[:, ::-1] + a[:, k], rtol=1e-6)
+    with pytest.raises(ModelAssertionError, match="index must be smaller than dim size"):
+        run(graph, a, k + 1)
+
+
+ASSERTING = """
+    %z = arith.constant 0.0 : f32
+    %e = tensor.empty() : tensor<2xf32>
+    %i = linalg.fill ins(%z : f32) outs(%e : tensor<2xf32>) -> tensor<2xf32>
+    %r = linalg.generic {indexing_maps = [#id, #row], iterator_types = ["parallel", "reduction"]}
+        ins(%a : tensor<2x3xf32>) outs(%i : tensor<2xf32>) {
+    ^bb0(%x: f32, %o: f32):
+      %zero = arith.constant 0.0 : f32
+      %above = arith.cmpf ogt, CHECKED, %zero : f32
+      %d1 = linalg.index 1 : index
+      %c0 = arith.constant 0 : index
+      %first = arith.cmpi eq, %d1, %c0 : index
+      scf.if %first {
+        cf.assert %above, "first numbers must be positive"
+      }
+      %s = arith.addf %o, %x : f32
+      linalg.yield %s : f32
+    } -> tensor<2xf32>
+    return %r : tensor<2xf32>"""
+ROWS = "#id = affine_map<(d0, d1) -> (d0, d1)>\n#row = affine_map<(d0, d1) -> (d0)>"
+
+
+def test_assertions_of_a_body_hold_at_every_point_where_they_stand() -> None:
+    """Those of a reduction too; in a branch, where it is taken."""
+    text = function("%a: tensor<2x3xf32>", "tensor<2xf32>", ASSERTING.replace("CHECKED", "%x"), ROWS)
+    graph = import_mlir(text)
+    a = np.array([[1, -2, 3], [4, 5, -6]], np.float32)
+    np.testing.assert_allclose(run(graph, a)[0], a.sum(1))
+    with pytest.raises(ModelAssertionError, match="first numbers must be positive"):
+        run(graph, -a)
+
+
+def test_assertions_about_a_running_result_are_refused() -> None:
+    text = function("%a: tensor<2x3xf32>", "tensor<2xf32>", ASSERTING.replace("CHECKED", "%o"), ROWS)
+    with pytest.raises(UnsupportedOpError, match=r"cf\.assert about the op's running or initial result"):
+        import_mlir(text)
+
+
+def test_assertions_of_tensor_generate_are_checked() -> None:
+    graph = import_mlir(
+        function(
+            "%a: tensor<3xi64>",
+            "tensor<3xi64>",
+            """
+            %r = tensor.generate {
+            ^bb0(%i: index):
+              %x = tensor.extract %a[%i] : tensor<3xi64>
+              %c = arith.constant 7 : i64
+              %ok = arith.cmpi slt, %x, %c : i64
+              cf.assert %ok, "below 7"
+              tensor.yield %x : i64
+            } : tensor<3xi64>
+            return %r : tensor<3xi64>""",
+        )
+    )
+    a = np.array([1, -2, 6])
+    np.testing.assert_array_equal(run(graph, a)[0], a)
+    with pytest.raises(ModelAssertionError, match="below 7"):
+        run(graph, a + 1)
 
 
 def test_maps_with_divisions_are_gathers() -> None:
