@@ -19,7 +19,7 @@ from mansard.frontends.onnx.entries import Entry, Tensor, Unsupported
 from mansard.frontends.onnx.entries import Sequence as TensorSequence
 from mansard.frontends.onnx.folding import array_of, fold
 from mansard.frontends.onnx.node import ContentNeededError, Node
-from mansard.frontends.onnx.table import find_rule
+from mansard.frontends.onnx.table import find_rule, refusal
 from mansard.frontends.onnx.weights import constant_of, dtype_of, is_inline
 from mansard.ir.types import Location, Value
 
@@ -140,13 +140,15 @@ class GraphImporter(Emitter):
         return result if isinstance(result, list) else [result]
 
     def _note_missing(self, proto: Any) -> None:
-        """Note a node behind an unsupported one if its op has no rule either."""
+        """Note a node behind an unsupported one if its op has no rule either, or one that refuses it."""
         domain = "" if proto.domain in DEFAULT else proto.domain
-        if find_rule(domain, proto.op_type) or (domain, proto.op_type) in self.local:
+        reason = refusal(domain, proto.op_type)
+        known = find_rule(domain, proto.op_type) or (domain, proto.op_type) in self.local
+        if known and reason is None:
             return
         node = Node(proto, self._version(domain, proto.op_type), [])
-        if not functions.has_body(node):
-            self.problems.append(node.fail("no rule imports this op"))
+        if reason is not None or not functions.has_body(node):
+            self.problems.append(node.fail(reason or "no rule imports this op"))
 
     def _version(self, domain: str, op: str) -> int:
         opset = self.opsets.get(domain, 1)

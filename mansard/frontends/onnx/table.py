@@ -16,6 +16,7 @@ Rule: TypeAlias = Callable[["GraphImporter", Node], Result | None]
 """A rule returns the node's result or a list of its results; None leaves it to the standard's function."""
 
 _RULES: dict[tuple[str, str], Rule] = {}
+_REFUSALS: dict[str, str] = {}
 
 
 def rule(*names: str, domain: str = "") -> Callable[[Rule], Rule]:
@@ -32,6 +33,21 @@ def rule(*names: str, domain: str = "") -> Callable[[Rule], Rule]:
 def enter(name: str, function: Rule, domain: str = "") -> None:
     """Enter a rule that is made by a function."""
     _RULES[(domain, name)] = function
+
+
+def refuse(name: str, reason: str) -> None:
+    """Enter an op of ONNX that is never supported, and why."""
+    _REFUSALS[name] = reason
+
+    def function(graph: GraphImporter, node: Node) -> Result:
+        raise node.fail(reason)
+
+    enter(name, function)
+
+
+def refusal(domain: str, name: str) -> str | None:
+    """Why an op is never supported; None for others."""
+    return None if domain not in ("", "ai.onnx") else _REFUSALS.get(name)
 
 
 def find_rule(domain: str, name: str) -> Rule | None:

@@ -12,7 +12,7 @@ from mansard.frontends.onnx.entries import Tensor
 from mansard.frontends.onnx.expressions import Num, index
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
-from mansard.frontends.onnx.table import enter, rule
+from mansard.frontends.onnx.table import refuse, rule
 from mansard.ir.types import Linear
 
 _BY_CONTENT = "the size of its result depends on the content of its operands"
@@ -28,15 +28,8 @@ _REFUSED = {
 }
 
 
-def _refuse(name: str, reason: str) -> None:
-    def refuse(g: GraphImporter, node: Node) -> Tensor:
-        raise node.fail(reason)
-
-    enter(name, refuse)
-
-
 for _name, _reason in _REFUSED.items():
-    _refuse(_name, _reason)
+    refuse(_name, _reason)
 
 
 @rule("Compress")
