@@ -70,6 +70,7 @@ ARITHMETIC: dict[str, Any] = {
     "x + x * 0": lambda x: x + x * 0.0, "x + 0": lambda x: x + 0.0, "0 - x": lambda x: 0.0 - x,
     "1 / x": lambda x: 1.0 / x, "fmod": lambda x: torch.fmod(x[13:], rolled(x[13:], 1)),
     "remainder": lambda x: torch.remainder(x[13:], rolled(x[13:], 1)), "remainder of 3": lambda x: x % 3.0,
+    "divided down by a half": lambda x: x // 0.5, "divided down by -2": lambda x: torch.floor_divide(x, -2),
     "divided down": lambda x: torch.div(x, rolled(x, 2), rounding_mode="floor"),
     "sum of zeros": lambda x: (x * 0.0).sum(),
     "product with zeros": lambda x: (x[:8, None] @ x.new_zeros(1, 3)).abs(),

@@ -228,7 +228,8 @@ def _div(x: torch.Tensor, y: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode != "floor" or not _is_float(x, y):
         return NotImplemented
     if isinstance(y, (int, float)) and y and math.isfinite(y) and abs(math.frexp(y)[0]) == 0.5:
-        return torch.floor(x / y)  # exact before it is rounded down
+        # exact before it is rounded down; the remainder of infinity, which PyTorch subtracts first, is NaN
+        return torch.where(x.abs() == math.inf, math.nan, torch.floor(x / y))
     x, y = _floats(x, y)
     rest = torch.fmod(x, y)
     quotient = (x - rest) / y
