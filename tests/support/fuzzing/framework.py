@@ -18,7 +18,8 @@ Function = Callable[..., torch.Tensor]
 TORCH_DTYPES: Mapping[DType, torch.dtype] = {
     DType.F64: torch.float64, DType.F32: torch.float32, DType.F16: torch.float16, DType.BF16: torch.bfloat16,
     DType.F8: torch.float8_e4m3fn, DType.I64: torch.int64, DType.I32: torch.int32, DType.I16: torch.int16,
-    DType.I8: torch.int8, DType.U8: torch.uint8, DType.BOOL: torch.bool,
+    DType.I8: torch.int8, DType.U8: torch.uint8, DType.U16: torch.uint16, DType.U32: torch.uint32,
+    DType.U64: torch.uint64, DType.BOOL: torch.bool,
 }  # fmt: skip
 _BITS = {DType.BF16: np.int16, DType.F8: np.uint8}
 """Element types that NumPy and PyTorch exchange by their bits."""

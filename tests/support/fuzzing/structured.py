@@ -221,7 +221,12 @@ def movements(draw: Draw) -> Case:
         widths = [n for lo, hi in zip(reversed(low), reversed(high), strict=True) for n in (lo, hi)]
 
         def function(t):
-            return torch.nn.functional.pad(t, widths, value=value)
+            if dtype not in (DType.I64, DType.U64):
+                return torch.nn.functional.pad(t, widths, value=value)
+            sizes = [lo + d + hi for lo, d, hi in zip(low, t.shape, high, strict=True)]
+            padded = framework.tensor(np.full(sizes, value, dtype.numpy), dtype)  # pad's value is a double
+            padded[tuple(slice(lo, lo + d) for lo, d in zip(low, t.shape, strict=True))] = t
+            return padded
 
     elif kind == "slice":
         strides = [draw(st.integers(1, 3)) for _ in shape]
