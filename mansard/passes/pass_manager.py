@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
+from mansard.arguments import shown
 from mansard.errors import CompileError, VerificationError
 from mansard.ir.dispatch import DispatchGraph
 from mansard.ir.graph import Graph
@@ -177,14 +178,14 @@ def select(
 
 def _position(names: Sequence[str], name: str) -> int:
     if name not in names:
-        raise CompileError(f"no pass {name!r} in the pipeline; its passes: {', '.join(names)}")
+        raise CompileError(f"no pass {shown(name)} in the pipeline; its passes: {', '.join(names)}")
     return names.index(name)
 
 
 def _check_skippable(steps: Sequence[Step], name: str) -> None:
     known = pass_names(steps)
     if name not in known:
-        raise CompileError(f"no pass {name!r} in the pipeline; its passes: {', '.join(known)}")
+        raise CompileError(f"no pass {shown(name)} in the pipeline; its passes: {', '.join(known)}")
     if any(isinstance(step, PassStep) and step.required and _is_called(step, name) for step in steps):
         raise CompileError(f"pass {name!r} cannot be left out: later passes need the form it leaves")
 

@@ -24,8 +24,12 @@ class DecoderFrontend(Frontend):
         """A folder with a ``config.json``, or a ``.gguf`` file."""
         if has_suffix(model, ".gguf"):
             return True
-        is_path = isinstance(model, Path) or (isinstance(model, str) and "\n" not in model)
-        return is_path and (Path(model) / "config.json").is_file()
+        if not isinstance(model, Path) and not (isinstance(model, str) and "\n" not in model):
+            return False
+        try:
+            return (Path(model) / "config.json").is_file()
+        except (OSError, ValueError):  # a text that no path can be
+            return False
 
     def import_model(self, model: Any, example_inputs: Any = None, *, cache: bool, **options: Any) -> Graph:
         """Describe the checkpoint's architecture and build its Graph; weights stay in its files."""
