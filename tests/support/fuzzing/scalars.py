@@ -10,7 +10,7 @@ import numpy as np
 from mansard.dtypes import DType
 from mansard.ir import Graph, GraphBuilder, IndexMap, Value
 from mansard.ir.scalar import Apply, Arg, Bitcast, Cast, Const, Scalar
-from mansard.ir.scalar_ops import ScalarOp
+from mansard.ir.scalar_ops import ScalarOp, scalar_ops
 from support.fuzzing.case import Array, Case
 from support.fuzzing.comparison import EXACT, Tolerance
 from support.fuzzing.values import DTYPES, mixed, specials
