@@ -10,7 +10,7 @@ from mansard.dims import Dim, DimLike
 from mansard.dtypes import DType
 from mansard.ir.combiners import ARG_COMBINERS
 from mansard.ir.ops import Assert, Attention, Concat, Generic, Op, Pad, Reshape, Scan, Scatter, Slice, Sort
-from mansard.ir.scalar import Apply, Const, DimValue, Scalar
+from mansard.ir.scalar import Scalar
 from mansard.ir.types import Constant, IndexMap, Location, TensorType, Value
 from mansard.plan.constraints import ShapeConstraint
 
@@ -161,28 +161,13 @@ class GraphBuilder:
         combiner: str | None = None,
         name: str = "v",
     ) -> Value:
-        """Append a Generic; the last ``reduced`` extents are reduced dims.
-
-        An extreme of a dim that may be 0 has no index then: an Assert before it makes that call fail.
-        """
-        dtype = body.dtype
-        if combiner in ARG_COMBINERS:
-            dtype = DType.I64
-            self._assert_elements(extents[-1], combiner)
+        """Append a Generic; the last ``reduced`` extents are reduced dims."""
+        dtype = DType.I64 if combiner in ARG_COMBINERS else body.dtype
         out = self.value(name, extents[: len(extents) - reduced], dtype)
         op = Generic(
             tuple(inputs), (out,), tuple(extents), tuple(maps), body, combiner, location=self.location
         )
         return self.append(op)
-
-    def _assert_elements(self, extent: DimLike, combiner: str) -> None:
-        from mansard import dims
-
-        if isinstance(extent, int) or dims.bounds(extent)[0] > 0:
-            return
-        some = Apply("gt", (DimValue(extent), Const(0, DType.I64)), DType.BOOL)
-        message = f"{combiner} over a dim of size {extent} = 0; it needs at least one element"
-        self.assert_true(self.generic([], [], (), some, name="check"), message)
 
     def reshape(self, x: Value, shape: Sequence[DimLike], name: str = "reshape") -> Value:
         """Append a Reshape."""

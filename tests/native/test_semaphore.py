@@ -234,8 +234,8 @@ def test_exceptions_are_forgotten_with_their_points() -> None:
 
 def test_wait_wakes_when_signalled() -> None:
     semaphore = Semaphore()
+    start = time.monotonic()  # before the timer is started: this thread may have to wait for its turn
     threading.Timer(0.05, semaphore.signal, (1,)).start()
-    start = time.monotonic()
     Point(semaphore, 1).wait(10)
     assert 0.04 < time.monotonic() - start < 5
 

@@ -1,17 +1,47 @@
-"""Cleanup after an import: removes dead ops and unused constants, and limits sorts to the entries in use."""
+"""Cleanup after an import: removes dead ops and unused constants, limits sorts to the entries in use, and
+has calls checked in which an extreme has no index."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from mansard.ir.graph import Graph
-from mansard.ir.ops import Op, Slice, Sort
+from mansard import dims
+from mansard.dtypes import DType
+from mansard.ir.combiners import ARG_COMBINERS
+from mansard.ir.graph import Graph, fresh_name
+from mansard.ir.ops import Assert, Generic, Op, Slice, Sort
+from mansard.ir.scalar import Apply, Const, DimValue
 from mansard.ir.types import TensorType, Value
 
 
 def clean(graph: Graph) -> Graph:
-    """The graph without dead ops and constants, with sorts limited to the entries that are read."""
-    return _prune(_limit_sorts(_prune(graph)))
+    """The graph without dead ops and constants, with sorts limited to the entries that are read.
+
+    An extreme of a dim that may be 0 has no index then: an Assert before it makes that call fail. Only those
+    that are read are checked: a softmax is lowered to maxima whose indices nobody reads.
+    """
+    return _checked_extremes(_prune(_limit_sorts(_prune(graph))))
+
+
+def _checked_extremes(graph: Graph) -> Graph:
+    taken = {value.name for value in graph.values()}
+    ops: list[Op] = []
+    for op in graph.ops:
+        if isinstance(op, Generic) and op.combiner in ARG_COMBINERS and dims.bounds(op.extents[-1])[0] <= 0:
+            ops += _elements_check(op, taken)
+        ops.append(op)
+    return graph if len(ops) == len(graph.ops) else graph.with_ops(ops)
+
+
+def _elements_check(op: Generic, taken: set[str]) -> list[Op]:
+    extent = op.extents[-1]
+    some = Apply("gt", (DimValue(extent), Const(0, DType.I64)), DType.BOOL)
+    check = Value(fresh_name(taken, "check"), TensorType((), DType.BOOL))
+    message = f"{op.combiner} over a dim of size {extent} = 0; it needs at least one element"
+    return [
+        Generic((), (check,), (), (), some, location=op.location),
+        Assert((check,), (), message, location=op.location),
+    ]
 
 
 def _prune(graph: Graph) -> Graph:
