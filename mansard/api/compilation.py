@@ -18,6 +18,7 @@ from mansard.runtime.calls.limits import checked_seconds
 from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED, check_limits
 
 if TYPE_CHECKING:
+    from mansard.compiler import CompiledModel
     from mansard.ir.dispatch import DispatchGraph
     from mansard.ir.graph import Graph
     from mansard.passes.products.quantisation import Quantisation
@@ -88,7 +89,7 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
         from mansard.passes.products.quantisation import checked_quantisation
 
         options = compiler.CompileOptions(
-            targets=_targets(devices, target),
+            targets=target_names(devices, target),
             placement=_placement_options(placement, objective, fallback),
             precision=precision,
             quantisation=checked_quantisation(quantize),
@@ -100,9 +101,7 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
             skip=texts("skip", skip, CompileError, "fuse"),
         )
         compiled = compiler.compile_model(model, example_inputs, options=options, **frontend)
-    resources = MemoryResources(compiled.executables, compiled.weights, compiled.sources)
-    model = Model(compiled.plan, resources, max_in_flight=max_in_flight, max_queued=max_queued)
-    model.timings, model.kernels_cached = compiled.timings, (compiled.cache.hits, compiled.cache.misses)
+    model = model_of(compiled, max_in_flight, max_queued)
     return model if seconds is None else _tune(model, seconds, cache=cache, progress=progress)
 
 
@@ -140,7 +139,7 @@ def lower(
         from mansard.passes.products.quantisation import checked_quantisation
 
         options = compiler.CompileOptions(
-            targets=_targets(devices, target),
+            targets=target_names(devices, target),
             precision=precision,
             quantisation=checked_quantisation(quantize),
             check_indices=check_indices,
@@ -251,7 +250,21 @@ def _tune(model: Model, seconds: float, *, cache: bool, progress: Progress | Non
     return tuned
 
 
-def _targets(devices: str | Sequence[str] | None, target: str | Sequence[str] | None) -> tuple[str, ...]:
+def model_of(
+    compiled: CompiledModel, max_in_flight: int = MAX_IN_FLIGHT, max_queued: int | None = MAX_QUEUED
+) -> Model:
+    """What the compiler made as a model in memory."""
+    resources = MemoryResources(compiled.executables, compiled.weights, compiled.sources)
+    model = Model(compiled.plan, resources, max_in_flight=max_in_flight, max_queued=max_queued)
+    model.timings, model.kernels_cached = compiled.timings, (compiled.cache.hits, compiled.cache.misses)
+    return model
+
+
+def target_names(
+    devices: str | Sequence[str] | None, target: str | Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """The targets to compile for, by default those of `default_devices`. Raises CompileError for anything but
+    texts."""
     return (*_as_names("devices", devices), *_as_names("target", target)) or default_devices()
 
 

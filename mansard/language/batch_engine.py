@@ -20,7 +20,7 @@ import numpy.typing as npt
 from mansard.api.model import Model
 from mansard.errors import CallCancelledError, InputError, MansardError, QueueFullError
 from mansard.language.description import Description
-from mansard.language.generation import DRAWS, SETTINGS, Sampling, Token
+from mansard.language.generation import DRAWS, SETTINGS, Sampling, Token, TokenTexts
 from mansard.language.tokenizer import Tokenizer
 
 MAX_WAITING = 1024
@@ -45,18 +45,14 @@ class TextRequest:
 
         Raises CallCancelledError after `cancel`, and the error of a device.
         """
-        text = self.tokenizer.stream(self.ids) if self.tokenizer else None
+        texts = TokenTexts(self.tokenizer, self.ids)
         number = 0
         try:
             while (result := self._results.get()) is not None:
                 if isinstance(result, MansardError):
                     raise result
                 number += 1
-                ended = self.ends_with(result)
-                added = "" if text is None or ended else text.add(result)
-                if text is not None and (ended or number == self.count):
-                    added += text.finish()
-                yield Token(result, added)
+                yield texts.token(result, ended=self.ends_with(result), last=number == self.count)
         finally:
             self.cancel()
 
@@ -117,14 +113,15 @@ class BatchEngine:
     ) -> TextRequest:
         """Queue a prompt for at most ``count`` new tokens.
 
-        Raises InputError for a prompt that the context does not hold, QueueFullError when too many requests
-        wait, MansardError when the engine is closed.
+        Raises InputError for a prompt that the context does not hold or with tokens outside the vocabulary,
+        QueueFullError when too many requests wait, MansardError when the engine is closed.
         """
         prompt = [int(token) for token in ids]
         if not 0 < len(prompt) <= self.description.context:
             raise InputError(
                 f"the prompt has {len(prompt)} tokens; the cache holds 1 to {self.description.context}"
             )
+        self.description.check_tokens(prompt)
         count = min(count, self.description.context - len(prompt) + 1)
         request = TextRequest(
             prompt,

@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mansard.api.compilation import default_devices
+from mansard.api.compilation import model_of, target_names
 from mansard.api.model import Model
-from mansard.artifact.resources import MemoryResources
 from mansard.dims import Dim
 from mansard.dtypes import DType, parse
 from mansard.errors import CompileError, InputError
@@ -74,12 +73,11 @@ def compile_language_model(
         "prefill": graph(role="prefill"),
         "decode": graph(role="decode", length=1),
     }
-    targets = (
-        default_devices() if devices is None else (devices,) if isinstance(devices, str) else tuple(devices)
-    )
     compiled = compiler.compile_methods(
         graphs,
-        compiler.CompileOptions(targets=targets, quantisation=quantisation, cache=cache, progress=progress),
+        compiler.CompileOptions(
+            targets=target_names(devices), quantisation=quantisation, cache=cache, progress=progress
+        ),
     )
     description = Description(
         architecture.family,
@@ -91,9 +89,7 @@ def compile_language_model(
         architecture.rewinds,
     )
     plan = dataclasses.replace(compiled.plan, info={**compiled.plan.info, **description.to_info()})
-    model = Model(plan, MemoryResources(compiled.executables, compiled.weights, compiled.sources))
-    model.timings, model.kernels_cached = compiled.timings, (compiled.cache.hits, compiled.cache.misses)
-    return model
+    return model_of(dataclasses.replace(compiled, plan=plan))
 
 
 def _float_type(what: str, name: str | None) -> DType | None:

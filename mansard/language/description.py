@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mansard.errors import ArtifactError, InputError
@@ -30,6 +30,12 @@ class Description:
     def to_info(self) -> dict[str, str]:
         """An entry for the plan's info."""
         return {_KEY: json.dumps(dataclasses.asdict(self))}
+
+    def check_tokens(self, ids: Sequence[int]) -> None:
+        """Raise InputError for a token that the vocabulary does not have."""
+        wrong = next((token for token in ids if not 0 <= token < self.vocabulary), None)
+        if wrong is not None:
+            raise InputError(f"token {wrong} is outside the vocabulary of {self.vocabulary}")
 
     @staticmethod
     def from_info(info: Mapping[str, str]) -> Description:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from mansard.arguments import integer, shown
 from mansard.errors import InputError
+from mansard.language.tokenizer import Tokenizer
 
 SETTINGS = ("temperature", "top_p", "min_p", "repetition_penalty")
 DRAWS = ("top_k", "seed", "sequence")
@@ -69,3 +71,18 @@ class Token:
 
     id: int
     text: str = ""
+
+
+class TokenTexts:
+    """Gives the tokens after a prompt the text that each adds; none where there is no tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer | None, prompt: Sequence[int]) -> None:
+        self._stream = tokenizer.stream(prompt) if tokenizer else None
+
+    def token(self, number: int, *, ended: bool, last: bool) -> Token:
+        """The next token. One that ``ended`` the text adds none of its own; with it, and with the ``last``
+        one asked for, comes what is left of an incomplete character."""
+        if self._stream is None:
+            return Token(number)
+        added = "" if ended else self._stream.add(number)
+        return Token(number, added + self._stream.finish() if ended or last else added)

@@ -20,7 +20,7 @@ from mansard.arguments import shown
 from mansard.errors import InputError
 from mansard.language.batch_engine import BatchEngine
 from mansard.language.description import Description
-from mansard.language.generation import Sampling, Settings, Token
+from mansard.language.generation import Sampling, Settings, Token, TokenTexts
 from mansard.language.tokenizer import Tokenizer
 from mansard.runtime.calls.limits import checked_int
 from mansard.runtime.calls.pending_call import PendingCall
@@ -174,7 +174,7 @@ class LanguageModel:
             settings = sampling.rows(sequence)
             chosen = self._read(ids, sampling, settings, stats)
         stats.first_token = time.perf_counter() - began
-        text = self.tokenizer.stream(ids) if self.tokenizer else None
+        texts = TokenTexts(self.tokenizer, ids)
         count = min(count, self.description.context - len(ids) + 1)
         steps = self._steps(sequence, len(ids), count - 1, settings)
         try:
@@ -182,10 +182,7 @@ class LanguageModel:
                 stats.generated += 1
                 stats.total = time.perf_counter() - began
                 ended = stop_at_end and chosen in self.description.end_tokens
-                added = "" if text is None or ended else text.add(chosen)
-                if text is not None and (ended or stats.generated == count):
-                    added += text.finish()
-                yield Token(chosen, added)
+                yield texts.token(chosen, ended=ended, last=stats.generated == count)
                 step = None if ended else next(steps, None)
                 if step is None:
                     return
@@ -274,9 +271,7 @@ class LanguageModel:
                 f"the prompt has {len(ids)} tokens; the cache holds {self.description.context} "
                 "(load_lm(…, context=…))"
             )
-        wrong = next((token for token in ids if not 0 <= token < self.description.vocabulary), None)
-        if wrong is not None:
-            raise InputError(f"token {wrong} is outside the vocabulary of {self.description.vocabulary}")
+        self.description.check_tokens(ids)
         return ids
 
     def need_tokenizer(self) -> Tokenizer:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
-from support.paths import TESTS
+from support.stress.program import run_program
 
 SECONDS = os.environ.get("MANSARD_SIGNAL_SECONDS", "4")
 DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
@@ -15,15 +13,4 @@ DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_storm_of_signals_loses_nothing(device):
-    """In a process of its own: its handler would interrupt the tests too."""
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.signal_stress", device, SECONDS],
-        cwd=TESTS,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    print(run.stdout)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.endswith("nothing was lost\n")
+    assert run_program("support.signal_stress", device, SECONDS).endswith("nothing was lost\n")

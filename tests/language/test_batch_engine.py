@@ -127,6 +127,8 @@ def test_closing_ends_requests_with_an_error(folder, expected):
 def test_wrong_requests_are_refused(on_cpu):
     with pytest.raises(mansard.InputError, match="49 tokens; the cache holds 1 to 48"):
         on_cpu.engine().submit([1] * 49, 1)
+    with pytest.raises(mansard.InputError, match="token 97 is outside the vocabulary of 97"):
+        on_cpu.engine().submit([97], 1)
     with pytest.raises(mansard.InputError, match="model for one sequence"):
         on_cpu.logits([1, 2])
     engine = BatchEngine(on_cpu.model, max_waiting=0)
