@@ -69,12 +69,12 @@ opdb: $(STAMP) vulkan-packages ## the database of PyTorch's operators on every d
 	$(BIN)/python -m benchmarks.opdb --devices $(DEVICES) --json benchmarks/results/$(BENCH_MACHINE)/opdb.json \
 		--markdown benchmarks/results/$(BENCH_MACHINE)/opdb.md
 
-onnx-CALLS ?= 1000000
+onnx-conformance: $(STAMP) vulkan-packages ## ONNX's node tests on every device; writes build/onnx-conformance.json and docs/coverage.md
+	$(BIN)/python -m benchmarks.onnx_nodes --devices $(DEVICES) --markdown docs/coverage.md $(ONNX_ARGS)
+
+CALLS ?= 1000000
 soak: $(STAMP) vulkan-packages ## a million calls with faults, cancellations, deadlines and signals (CALLS)
 	MANSARD_SOAK_CALLS=$(CALLS) $(BIN)/python -m pytest -s tests/devices/test_soak.py $(PYTEST_ARGS)
-
-conformance: $(STAMP) vulkan-packages ## ONNX's node tests on every device; writes build/onnx-conformance.json and docs/coverage.md
-	$(BIN)/python -m benchmarks.onnx_nodes --devices $(DEVICES) --markdown docs/coverage.md $(ONNX_ARGS)
 
 stress-signals: $(STAMP) vulkan-packages ## signals every 0.4 ms on the CPU and on Vulkan, for an hour each (SECONDS)
 	MANSARD_SIGNAL_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/devices/test_signal_stress.py $(PYTEST_ARGS)
