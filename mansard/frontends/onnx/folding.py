@@ -13,8 +13,8 @@ from onnx.reference import ReferenceEvaluator
 
 from mansard import dtypes
 from mansard.errors import InputError
+from mansard.frontends.emission.tensor import Content, Tensor
 from mansard.frontends.onnx import symbolic
-from mansard.frontends.onnx.entries import Content, Tensor
 from mansard.frontends.onnx.node import Node
 
 _MAX_ELEMENTS = 1 << 14

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from mansard.frontends.onnx.entries import Absent, Entry, Sequence, Tensor
+from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.onnx.entries import Absent, Entry, Sequence
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.weights import element_type
 

@@ -13,9 +13,10 @@ import onnx
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
+from mansard.frontends.emission.emitter import Emitter
+from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.onnx import functions
-from mansard.frontends.onnx.emitter import Emitter
-from mansard.frontends.onnx.entries import Entry, Tensor, Unsupported
+from mansard.frontends.onnx.entries import Entry, Unsupported
 from mansard.frontends.onnx.entries import Sequence as TensorSequence
 from mansard.frontends.onnx.folding import array_of, fold
 from mansard.frontends.onnx.node import ContentNeededError, Node

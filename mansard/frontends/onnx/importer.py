@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from mansard.dims import Dim
 from mansard.errors import CompileError, ImportModelError, UnsupportedOpError
+from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.linalg.cleanup import clean
 from mansard.frontends.onnx import rules
-from mansard.frontends.onnx.entries import Entry, Tensor
+from mansard.frontends.onnx.entries import Entry
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import ContentNeededError
 from mansard.frontends.onnx.reading import OnnxModel, read_model

@@ -10,7 +10,8 @@ import onnx
 
 from mansard.dims import DimLike
 from mansard.errors import UnsupportedOpError
-from mansard.frontends.onnx.entries import Absent, Content, Entry, Tensor, Unsupported
+from mansard.frontends.emission.tensor import Content, Tensor
+from mansard.frontends.onnx.entries import Absent, Entry, Unsupported
 from mansard.frontends.onnx.entries import Sequence as TensorSequence
 
 

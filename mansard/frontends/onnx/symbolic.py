@@ -9,8 +9,8 @@ import numpy as np
 
 from mansard import dims
 from mansard.dims import DimLike
+from mansard.frontends.emission.tensor import Content
 from mansard.frontends.linalg import dimmath
-from mansard.frontends.onnx.entries import Content
 from mansard.frontends.onnx.node import Node
 
 

@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
-from mansard.frontends.onnx.entries import Tensor
-from mansard.frontends.onnx.expressions import Num
+from mansard.frontends.emission.functions import gelu, sigmoid, softplus
+from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.rules.elementwise import unary
 from mansard.frontends.onnx.table import enter, rule
-
-
-def sigmoid(x: Num) -> Num:
-    """The logistic function."""
-    return 1.0 / (1.0 + (-x).exp())
-
-
-def softplus(x: Num) -> Num:
-    """log(1 + exp(x)), without overflow."""
-    return x.max(0.0) + (-x.unary("abs")).exp().unary("log1p")
-
-
-def gelu(x: Num, *, tanh: bool = False) -> Num:
-    """The Gaussian error linear unit."""
-    if tanh:
-        return 0.5 * x * (1.0 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)).unary("tanh"))
-    return 0.5 * x * (1.0 + (x * math.sqrt(0.5)).unary("erf"))
-
 
 enter("Relu", unary(lambda x: x.max(0)))
 enter("Sigmoid", unary(sigmoid))

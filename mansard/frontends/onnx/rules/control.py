@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from mansard.frontends.onnx.emitter import axis_of
-from mansard.frontends.onnx.entries import Absent, Entry, Tensor
+from mansard.frontends.emission.emitter import axis_of
+from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.onnx.entries import Absent, Entry
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.table import rule

@@ -7,9 +7,9 @@ import numpy as np
 from mansard import dims
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.frontends.onnx.emitter import axis_of
-from mansard.frontends.onnx.entries import Tensor
-from mansard.frontends.onnx.expressions import Num, index
+from mansard.frontends.emission.emitter import axis_of
+from mansard.frontends.emission.expressions import Num, index
+from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.table import refuse, rule

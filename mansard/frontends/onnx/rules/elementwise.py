@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable
 
 from mansard.dtypes import DType
-from mansard.frontends.onnx.entries import Tensor
-from mansard.frontends.onnx.expressions import Num
+from mansard.frontends.emission.expressions import Num
+from mansard.frontends.emission.functions import acosh, asinh, atanh, floored
+from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.table import enter, rule
@@ -53,16 +54,9 @@ for _name, _op in {
     enter(_name, unary(_function(_op)))
 
 
-def asinh(x: Num) -> Num:
-    """The inverse of sinh: log1p of a difference that does not cancel."""
-    a = x.unary("abs")
-    grown = (a + a * a / (1.0 + (a * a + 1.0).sqrt())).unary("log1p")
-    return (x < 0.0).select(-grown, grown)
-
-
 enter("Asinh", unary(asinh))
-enter("Acosh", unary(lambda x: (x + ((x - 1.0) * (x + 1.0)).sqrt()).log()))
-enter("Atanh", unary(lambda x: (x.unary("log1p") - (-x).unary("log1p")) * 0.5))
+enter("Acosh", unary(acosh))
+enter("Atanh", unary(atanh))
 enter("Reciprocal", unary(lambda x: 1.0 / x))
 
 
@@ -116,10 +110,6 @@ def modulo(g: GraphImporter, node: Node) -> Tensor:
     a, b = node.tensor(0), node.tensor(1)
     if node.integer("fmod") or not a.dtype.is_signed:
         return g.map(lambda x, y: x % y, a, b)
-
-    def floored(x: Num, y: Num) -> Num:
-        rest = x % y
-        return ((rest != 0) & ((rest < 0) ^ (y < 0))).select(rest + y, rest)
 
     return g.map(floored, a, b)
 

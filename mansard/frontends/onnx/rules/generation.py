@@ -9,11 +9,11 @@ import numpy as np
 from mansard import dims
 from mansard.dims import DimLike
 from mansard.dtypes import DType
+from mansard.frontends.emission.emitter import axis_of
+from mansard.frontends.emission.expressions import Num, index, size
+from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.linalg import dimmath
 from mansard.frontends.linalg.body import Body
-from mansard.frontends.onnx.emitter import axis_of
-from mansard.frontends.onnx.entries import Tensor
-from mansard.frontends.onnx.expressions import Num, index, size
 from mansard.frontends.onnx.graph import GraphImporter, dtype_named
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.table import rule

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from mansard import dims
-from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.frontends.onnx.emitter import axis_of
-from mansard.frontends.onnx.entries import Entry, Tensor
-from mansard.frontends.onnx.expressions import Num, index, size
+from mansard.frontends.emission import indexing
+from mansard.frontends.emission.emitter import axis_of
+from mansard.frontends.emission.expressions import Num, index, size
+from mansard.frontends.emission.indexing import checked, gather_rows, positive
+from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.onnx.entries import Entry
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.table import rule
 from mansard.ir.types import Linear
 
 COMBINERS = {"none": None, "add": "add", "mul": "mul", "min": "min", "max": "max"}
-
-
-def checked(g: GraphImporter, op: str, indices: Tensor, extent: DimLike) -> None:
-    """Assert that indices are in range, unless they are known."""
-    if indices.content is None and indices.constant is None:
-        g.builder.assert_indices(g.value(indices), op, dims.mul(extent, -1), extent)
-
-
-def positive(i: Num, extent: DimLike) -> Num:
-    """An index, of which negative ones count from the end, as i64."""
-    wide = i.cast(DType.I64)
-    return (wide < 0).select(wide + size(i.space, extent), wide)
 
 
 @rule("Gather")
@@ -39,16 +29,6 @@ def gather(g: GraphImporter, node: Node) -> Tensor:
         part = g.part(x, axis, start, 1)
         return g.reshape(part, (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]))
     return gather_rows(g, x, places, node.full_name, axis)
-
-
-def gather_rows(g: GraphImporter, x: Tensor, places: Tensor, op: str, axis: int = 0) -> Tensor:
-    """Entries of an axis at an op's indices, which calls check."""
-    checked(g, op, places, x.shape[axis])
-    body = g.body((*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]))
-    chosen = g.read(body, places, [Linear.dim(axis + i) for i in range(places.rank)])
-    before = [index(body.space, i) for i in range(axis)]
-    after = [index(body.space, i + places.rank - 1) for i in range(axis + 1, x.rank)]
-    return g.finish(body, g.at(body, x, [*before, positive(chosen, x.shape[axis]), *after]))
 
 
 @rule("GatherElements")
@@ -101,11 +81,7 @@ def scatter_elements(g: GraphImporter, node: Node) -> Tensor:
 def scatter(g: GraphImporter, node: Node, x: Tensor, rows: Tensor, updates: Tensor) -> Tensor:
     """A Scatter of rows of indices, with the node's reduction."""
     combiner = COMBINERS[node.text("reduction", "none")]
-    narrow = x.dtype if x.dtype is DType.BOOL and combiner else None
-    if narrow:
-        x, updates = g.cast(x, DType.I8), g.cast(updates, DType.I8)
-    result = g.tensor(g.builder.scatter(g.value(x), g.value(rows), g.value(updates), combiner))
-    return g.cast(result, narrow) if narrow else result
+    return indexing.scatter(g, x, rows, updates, combiner)
 
 
 @rule("ScatterND")

@@ -7,17 +7,18 @@ import math
 from mansard import dims
 from mansard.dims import DimLike
 from mansard.dtypes import DType
+from mansard.frontends.emission.expressions import Num
+from mansard.frontends.emission.functions import gelu, sigmoid
+from mansard.frontends.emission.indexing import gather_rows
+from mansard.frontends.emission.quantisation import rounded
+from mansard.frontends.emission.reductions import mean
+from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.linalg import dimmath
-from mansard.frontends.onnx.entries import Entry, Tensor
-from mansard.frontends.onnx.expressions import Num
+from mansard.frontends.onnx.entries import Entry
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
-from mansard.frontends.onnx.rules.activation import gelu, sigmoid
 from mansard.frontends.onnx.rules.convolution import conv
-from mansard.frontends.onnx.rules.indexing import gather_rows
 from mansard.frontends.onnx.rules.normalisation import standardised
-from mansard.frontends.onnx.rules.quantisation import rounded
-from mansard.frontends.onnx.rules.reduction import mean
 from mansard.frontends.onnx.table import Result, find_rule, rule
 
 MICROSOFT = "com.microsoft"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from mansard import dims
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.frontends.onnx.emitter import axis_of
-from mansard.frontends.onnx.entries import Entry, Tensor
-from mansard.frontends.onnx.expressions import Num, index
+from mansard.frontends.emission.emitter import axis_of
+from mansard.frontends.emission.expressions import Num, index
+from mansard.frontends.emission.reductions import mean
+from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.onnx.entries import Entry
 from mansard.frontends.onnx.graph import GraphImporter, dtype_named
 from mansard.frontends.onnx.node import Node
-from mansard.frontends.onnx.rules.reduction import mean
 from mansard.frontends.onnx.table import Result, rule
 from mansard.ir.types import Linear
 

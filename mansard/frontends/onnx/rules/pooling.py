@@ -6,14 +6,13 @@ import math
 
 from mansard import dims
 from mansard.dims import DimLike
-from mansard.dtypes import DType
-from mansard.frontends.linalg.scalars import Space
-from mansard.frontends.onnx.entries import Tensor
-from mansard.frontends.onnx.expressions import Num, index, size
+from mansard.frontends.emission.expressions import Num, index, size
+from mansard.frontends.emission.reductions import mean
+from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.emission.windows import Window, averaged, pooled
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
-from mansard.frontends.onnx.rules.reduction import mean
-from mansard.frontends.onnx.rules.windows import Window, window_of
+from mansard.frontends.onnx.rules.windows import window_of
 from mansard.frontends.onnx.table import Result, rule
 from mansard.ir.combiners import neutral
 from mansard.ir.types import Linear
@@ -21,14 +20,6 @@ from mansard.ir.types import Linear
 
 def _window(node: Node) -> Window:
     return window_of(node, node.tensor(0).shape[2:], node.ints("kernel_shape") or [])
-
-
-def pooled(g: GraphImporter, x: Tensor, window: Window, combiner: str, value: float | int) -> Tensor:
-    """Windows of a tensor combined; the margin has a value."""
-    padded = window.padded(g, x, value)
-    body = g.body((*x.shape[:2], *window.sizes, *window.kernel))
-    element = g.read(body, padded, [Linear.dim(0), Linear.dim(1), *window.places(2, 2 + window.rank)])
-    return g.finish(body, element, window.rank, combiner)
 
 
 @rule("MaxPool")
@@ -75,38 +66,7 @@ def _places(g: GraphImporter, node: Node, x: Tensor, window: Window, lowest: flo
 def average_pool(g: GraphImporter, node: Node) -> Tensor:
     """The means of windows, of elements inside the tensor or its stated margin."""
     x, window = node.tensor(0), _window(node)
-    sums = pooled(g, x, window, "add", 0)
-    with_margin = bool(node.integer("count_include_pad"))
-    whole = math.prod(window.kernel)
-    margins = (
-        [dims.add(h, dims.mul(s, -1)) for h, s in zip(window.high, window.stated_high, strict=True)]
-        if with_margin
-        else [*window.low, *window.high]
-    )
-    if all(m == 0 for m in margins):
-        return g.map(lambda e: e / whole, sums)
-    body = g.body(sums.shape)
-    count: Num | None = None
-    for i in range(window.rank):
-        inside = _count(body.space, window, i, x.shape[2 + i], with_margin)
-        count = inside if count is None else count * inside
-    assert count is not None
-    element = g.read(body, sums, [Linear.dim(d) for d in range(sums.rank)])
-    return g.finish(body, element / count.max(1).cast(x.dtype))
-
-
-def _count(space: Space, window: Window, i: int, extent: DimLike, with_margin: bool) -> Num:
-    """How many elements of a window along dim ``i`` are counted."""
-    start = index(space, 2 + i) * window.strides[i]
-    low = 0 if with_margin else window.low[i]
-    high = dims.add(extent, window.low[i], window.stated_high[i] if with_margin else 0)
-    total: Num | None = None
-    for tap in range(window.kernel[i]):
-        place = start + tap * window.dilations[i]
-        inside = ((place >= size(space, low)) & (place < size(space, high))).cast(DType.I64)
-        total = inside if total is None else total + inside
-    assert total is not None
-    return total
+    return averaged(g, x, window, with_margin=bool(node.integer("count_include_pad")))
 
 
 @rule("LpPool")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mansard.dims import DimLike
-from mansard.dtypes import DType
 from mansard.errors import ImportModelError
-from mansard.frontends.onnx.entries import Tensor
-from mansard.frontends.onnx.expressions import Num
+from mansard.frontends.emission.expressions import Num
+from mansard.frontends.emission.quantisation import with_zero_point
+from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.table import rule
@@ -37,19 +37,6 @@ def gemm(g: GraphImporter, node: Node) -> Tensor:
 
 def _scale(e: Num, factor: float) -> float:
     return factor if e.dtype.is_float else int(factor)
-
-
-def with_zero_point(g: GraphImporter, x: Tensor, zero: Tensor | None, axis: int = -1) -> Tensor:
-    """8-bit integers as i32, less their zero point (per tensor, or along an axis)."""
-    if zero is None:
-        return g.cast(x, DType.I32)
-    if zero.rank == 1 and zero.shape[0] != 1:
-        shape: list[DimLike] = [1] * x.rank
-        shape[axis] = zero.shape[0]
-        zero = g.reshape(zero, shape)
-    elif zero.rank == 1:
-        zero = g.reshape(zero, ())
-    return g.map(lambda e, z: e.cast(DType.I32) - z.cast(DType.I32), x, zero)
 
 
 @rule("MatMulInteger")

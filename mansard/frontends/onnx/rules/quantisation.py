@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.frontends.onnx.emitter import axis_of
-from mansard.frontends.onnx.entries import Entry, Tensor
-from mansard.frontends.onnx.expressions import Num
+from mansard.frontends.emission.emitter import axis_of
+from mansard.frontends.emission.expressions import Num
+from mansard.frontends.emission.quantisation import requantised, rounded, with_zero_point
+from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.onnx.entries import Entry
 from mansard.frontends.onnx.graph import GraphImporter, dtype_named
 from mansard.frontends.onnx.node import Node
-from mansard.frontends.onnx.rules.products import with_zero_point
 from mansard.frontends.onnx.table import rule
-
-F8_MAX = 448.0
 
 
 def spread(g: GraphImporter, node: Node, parameter: Tensor, x: Tensor, axis: int) -> Tensor:
@@ -34,22 +33,6 @@ def spread(g: GraphImporter, node: Node, parameter: Tensor, x: Tensor, axis: int
         wide, (*x.shape[:axis], -(-int(str(x.shape[axis])) // block) * block, *x.shape[axis + 1 :])
     )
     return g.part(joined, axis, 0, x.shape[axis])
-
-
-def limits(dtype: DType) -> tuple[int, int]:
-    """The smallest and largest integer of a type."""
-    low = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
-    return low, low + (1 << dtype.bits) - 1
-
-
-def rounded(e: Num, zero: Num | None, dtype: DType) -> Num:
-    """A quotient rounded to even, shifted by the zero point and limited to a type."""
-    if dtype is DType.F8:
-        return e.max(-F8_MAX).min(F8_MAX).cast(dtype)
-    low, high = limits(dtype)
-    whole = e.unary("round")
-    shifted = whole if zero is None else whole + zero.cast(e.dtype)
-    return shifted.max(float(low)).min(float(high)).cast(dtype)
 
 
 @rule("QuantizeLinear")
@@ -106,25 +89,6 @@ def dynamic_quantize_linear(g: GraphImporter, node: Node) -> list[Entry | None]:
     zero = g.map(lambda a, s: (0.0 - a / s).max(0.0).min(255.0).unary("round").cast(DType.U8), low, scale)
     y = g.map(lambda e, s, z: rounded(e / s, z, DType.U8), x, scale, zero)
     return [y, scale, zero]
-
-
-def requantised(
-    g: GraphImporter, y: Tensor, a: Tensor, b: Tensor, scale: Tensor, zero: Tensor, axis: int
-) -> Tensor:
-    """An i32 product of tensors with scales ``a`` and ``b``, at a result's scale and zero point."""
-
-    def placed(t: Tensor) -> Tensor:
-        if t.rank == 0 or (t.rank == 1 and t.shape[0] == 1):
-            return g.reshape(t, ())
-        shape: list[DimLike] = [1] * y.rank
-        shape[axis] = t.shape[0]
-        return g.reshape(t, shape) if t.rank == 1 else t
-
-    def result(e: Num, p: Num, q: Num, r: Num, z: Num) -> Num:
-        f = DType.F32
-        return rounded(e.cast(f) * (p.cast(f) * q.cast(f) / r.cast(f)), z, zero.dtype)
-
-    return g.map(result, y, *(placed(t) for t in (a, b, scale, zero)))
 
 
 @rule("QLinearMatMul")

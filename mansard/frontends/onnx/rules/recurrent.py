@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mansard.dtypes import DType
-from mansard.frontends.onnx.entries import Entry, Tensor
-from mansard.frontends.onnx.expressions import Num
+from mansard.frontends.emission.expressions import Num
+from mansard.frontends.emission.functions import sigmoid, softplus
+from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.onnx.entries import Entry
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
-from mansard.frontends.onnx.rules.activation import sigmoid, softplus
 from mansard.frontends.onnx.table import rule
 
 Function = Callable[[Num], Num]

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from mansard import dims
 from mansard.dtypes import DType
-from mansard.frontends.onnx.emitter import axis_of
-from mansard.frontends.onnx.entries import Tensor
-from mansard.frontends.onnx.expressions import Num, size
+from mansard.frontends.emission.emitter import axis_of
+from mansard.frontends.emission.expressions import Num, size
+from mansard.frontends.emission.reductions import mean, reversed_along, total
+from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.table import enter, rule
-from mansard.ir.types import Linear
 
 Function = Callable[[Num], Num]
 
@@ -25,33 +25,6 @@ def reduced_axes(node: Node, x: Tensor) -> list[int]:
     if not axes:
         return [] if node.integer("noop_with_empty_axes") else list(range(x.rank))
     return sorted({axis_of(a, x.rank) for a in axes})
-
-
-def total(
-    g: GraphImporter, x: Tensor, axes: list[int], keepdims: bool, function: Function | None = None
-) -> Tensor:
-    """The sum of (a function of) elements; of narrow floats in f32."""
-    if x.dtype.is_float and x.dtype.bits < 32:
-        wide = g.reduce(
-            x,
-            axes,
-            "add",
-            keepdims=keepdims,
-            function=lambda e: function(e.cast(DType.F32)) if function else e.cast(DType.F32),
-        )
-        return g.cast(wide, x.dtype)
-    return g.reduce(x, axes, "add", keepdims=keepdims, function=function)
-
-
-def mean(
-    g: GraphImporter, x: Tensor, axes: list[int], keepdims: bool, function: Function | None = None
-) -> Tensor:
-    """The mean of (a function of) elements: their sum divided by their number."""
-    count = dims.product(x.shape[a] for a in axes)
-    sums = g.reduce(x, axes, "add", keepdims=keepdims, function=function)
-    return g.map(
-        lambda e: e / (count if isinstance(count, int) else size(e.space, count).cast(e.dtype)), sums
-    )
 
 
 def _rule(
@@ -136,14 +109,6 @@ def arg_extreme(g: GraphImporter, node: Node) -> Tensor:
     backwards = reversed_along(g, x, axis)
     place = g.reduce(backwards, [axis], combiner, keepdims=keep)
     return g.map(lambda e: size(e.space, dims.add(x.shape[axis], -1)) - e, place)
-
-
-def reversed_along(g: GraphImporter, x: Tensor, axis: int) -> Tensor:
-    """The elements of an axis from last to first."""
-    body = g.body(x.shape)
-    linear = [Linear.dim(i) for i in range(x.rank)]
-    linear[axis] = Linear.dim(axis, -1, dims.add(x.shape[axis], -1))
-    return g.finish(body, g.read(body, x, linear))
 
 
 @rule("CumSum", "CumProd")

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 from mansard.dims import DimLike
 from mansard.dtypes import DType
+from mansard.frontends.emission.convolution import add_bias
+from mansard.frontends.emission.expressions import Num, index, size
+from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.linalg import dimmath
 from mansard.frontends.linalg.body import Body
-from mansard.frontends.onnx.entries import Tensor
-from mansard.frontends.onnx.expressions import Num, index, size
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
-from mansard.frontends.onnx.rules.convolution import add_bias, kernel_of
+from mansard.frontends.onnx.rules.convolution import kernel_of
 from mansard.frontends.onnx.table import rule
 from mansard.ir.types import Linear
 

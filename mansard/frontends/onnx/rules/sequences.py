@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from mansard.dims import DimLike
-from mansard.frontends.onnx.emitter import axis_of
-from mansard.frontends.onnx.entries import Absent, Entry, Sequence, Tensor
+from mansard.frontends.emission.emitter import axis_of
+from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.onnx.entries import Absent, Entry, Sequence
 from mansard.frontends.onnx.graph import GraphImporter, dtype_named
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.rules.shape import split_sizes

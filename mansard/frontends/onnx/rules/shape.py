@@ -8,10 +8,10 @@ import numpy as np
 
 from mansard import dims
 from mansard.dims import DimLike
+from mansard.frontends.emission.emitter import axis_of
+from mansard.frontends.emission.expressions import Num
+from mansard.frontends.emission.tensor import Content, Tensor
 from mansard.frontends.linalg import dimmath
-from mansard.frontends.onnx.emitter import axis_of
-from mansard.frontends.onnx.entries import Content, Tensor
-from mansard.frontends.onnx.expressions import Num
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.table import Result, rule

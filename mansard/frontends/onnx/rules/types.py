@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from mansard.dtypes import DType
 from mansard.errors import UnsupportedOpError
-from mansard.frontends.onnx.entries import Entry, Tensor
-from mansard.frontends.onnx.expressions import Num
+from mansard.frontends.emission.expressions import Num
+from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.onnx.entries import Entry
 from mansard.frontends.onnx.graph import GraphImporter, dtype_named
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.table import Result, rule

@@ -11,12 +11,12 @@ from mansard import dims, dtypes
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError
+from mansard.frontends.emission import expressions
+from mansard.frontends.emission.expressions import Num
+from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.linalg.body import Body
 from mansard.frontends.linalg.importer import Builder
 from mansard.frontends.linalg.scalars import Space, as_dim, dim_scalar
-from mansard.frontends.onnx import expressions
-from mansard.frontends.onnx.entries import Tensor
-from mansard.frontends.onnx.expressions import Num
 from mansard.ir.combiners import ARG_COMBINERS
 from mansard.ir.ops import Op
 from mansard.ir.scalar import Const, Scalar
