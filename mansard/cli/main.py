@@ -16,13 +16,13 @@ from mansard.cli import (
     demo,
     devices,
     explain,
-    generate,
     run,
     sign,
     simulate,
     trace,
     tune,
 )
+from mansard.cli.language import generate
 from mansard.errors import MansardError
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from mansard.api.model import Model
 from mansard.errors import CallCancelledError, InputError, MansardError, QueueFullError
 from mansard.language.description import Description
-from mansard.language.generation import DRAWS, SETTINGS, Sampling, Token, TokenTexts
+from mansard.language.generation import Sampling, Token, TokenTexts
 from mansard.language.tokenizer import Tokenizer
 
 MAX_WAITING = 1024
@@ -207,9 +207,7 @@ class BatchEngine:
             return
         count = len(self._slots)
         positions: npt.NDArray[np.int64] = np.zeros(count, np.int64)
-        settings = np.tile(np.array([[0, 1, 0, 1]], np.float32), (count, 1))
-        draws = np.zeros((count, len(DRAWS)), np.int64)
-        assert settings.shape[1] == len(SETTINGS)
+        settings, draws = (np.repeat(rows, count, axis=0) for rows in Sampling().rows(0))
         for place, slot in enumerate(self._slots):
             if slot is not None:
                 rows = slot.request.sampling.rows(slot.sequence)

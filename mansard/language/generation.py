@@ -12,14 +12,10 @@ import numpy.typing as npt
 from mansard.arguments import integer, shown
 from mansard.errors import InputError
 from mansard.language.tokenizer import Tokenizer
+from mansard.plan.sampling_inputs import CANDIDATES, DRAWS, SETTINGS
 
-SETTINGS = ("temperature", "top_p", "min_p", "repetition_penalty")
-DRAWS = ("top_k", "seed", "sequence")
-"""Columns of the model's inputs ``settings`` and ``draws``."""
-MOST_CANDIDATES = 128
-"""The largest top-k: the kernels rank no more candidates."""
 Settings = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
-"""The rows of the inputs ``settings`` and ``draws`` (`mansard.frontends.decoders.layers.sampling`)."""
+"""Rows of the inputs ``settings`` and ``draws`` (`mansard.plan.sampling_inputs`)."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +44,8 @@ class Sampling:
         self._check("repetition_penalty", 0.01, 100.0)
         object.__setattr__(self, "top_k", integer("top_k", self.top_k, InputError))
         object.__setattr__(self, "seed", integer("seed", self.seed, InputError))
-        if not 0 <= self.top_k <= MOST_CANDIDATES:
-            raise InputError(f"top_k={self.top_k} is outside 0 (no limit) to {MOST_CANDIDATES}")
+        if not 0 <= self.top_k <= CANDIDATES:
+            raise InputError(f"top_k={self.top_k} is outside 0 (no limit) to {CANDIDATES}")
 
     def _check(self, name: str, low: float, high: float) -> None:
         value = getattr(self, name)
@@ -59,8 +55,9 @@ class Sampling:
 
     def rows(self, sequence: int) -> Settings:
         """The settings of one sequence as rows of the model's inputs."""
-        numbers = (self.temperature, self.top_p, self.min_p, self.repetition_penalty)
-        draws = (self.top_k, self.seed & 0x7FFFFFFF, sequence & 0x7FFFFFFF)
+        numbers = [getattr(self, name) for name in SETTINGS]
+        given = {"top_k": self.top_k, "seed": self.seed & 0x7FFFFFFF, "sequence": sequence & 0x7FFFFFFF}
+        draws = [given[name] for name in DRAWS]
         return np.array([numbers], np.float32), np.array([draws], np.int64)
 
 

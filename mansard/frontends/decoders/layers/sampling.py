@@ -13,13 +13,8 @@ from mansard.dtypes import DType
 from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
 from mansard.ir.scalar import Apply, Arg, Const, Index, Scalar
 from mansard.ir.types import IndexMap, Linear, Value
+from mansard.plan.sampling_inputs import CANDIDATES, DRAWS, SETTINGS
 
-CANDIDATES = 128
-"""The most tokens that a truncated distribution has: top-p and min-p consider no more."""
-SETTINGS = ("temperature", "top_p", "min_p", "repetition_penalty")
-"""Columns of the input ``settings``, f32."""
-DRAWS = ("top_k", "seed", "sequence")
-"""Columns of the input ``draws``, i64."""
 F32, I32, I64, BOOL = DType.F32, DType.I32, DType.I64, DType.BOOL
 _INFINITY = float("inf")
 _ROW, _FIRST = IndexMap.of_dims((0, 1)), IndexMap.of_dims((0, None))
