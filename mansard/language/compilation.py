@@ -35,11 +35,13 @@ def compile_language_model(
     dtype: str | None = None,
     cache_dtype: str | None = None,
     quantize: str | Quantisation | None = None,
+    logprobs: bool = False,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Model:
     """Compile a checkpoint to a model with the methods ``prefill`` and ``decode``, and logits of all new
-    tokens as its plain call (`mansard.frontends.decoders.decoder.build_decoder`).
+    tokens as its plain call (`mansard.frontends.decoders.decoder.build_decoder`); with ``logprobs`` also with
+    ``prefill_scored`` and ``decode_scored``, which give log-probabilities beside the token.
 
     Raises ImportModelError for a checkpoint that cannot be read or built, CompileError for limits that the
     architecture does not have.
@@ -73,6 +75,9 @@ def compile_language_model(
         "prefill": graph(role="prefill"),
         "decode": graph(role="decode", length=1),
     }
+    if logprobs:
+        graphs["prefill_scored"] = graph(role="prefill", scored=True)
+        graphs["decode_scored"] = graph(role="decode", length=1, scored=True)
     compiled = compiler.compile_methods(
         graphs,
         compiler.CompileOptions(

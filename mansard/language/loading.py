@@ -28,6 +28,7 @@ def load_lm(
     cache_dtype: str | None = None,
     quantize: str | Quantisation | None = None,
     tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
+    logprobs: bool = False,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> LanguageModel:
@@ -39,7 +40,8 @@ def load_lm(
     ``sequences`` texts are generated at a time, each with a cache of its own. ``dtype``
     and ``cache_dtype`` (f32, f16, bf16) are the types of activations and of the cache, by default that of
     the weights. ``tokenizer`` names a folder or file with one; by default that of ``path`` is used, and a
-    model without a tokenizer works on token numbers.
+    model without a tokenizer works on token numbers. ``logprobs`` compiles a model that gives the
+    log-probabilities of tokens to those who ask for them.
 
     Raises ImportModelError for a checkpoint that cannot be read or whose architecture is not known,
     ArtifactError for a damaged artifact, OutOfMemoryError for weights or a cache that do not fit a device.
@@ -59,6 +61,7 @@ def load_lm(
         dtype=dtype,
         cache_dtype=cache_dtype,
         quantize=quantize,
+        logprobs=logprobs,
         cache=cache,
         progress=progress,
     )

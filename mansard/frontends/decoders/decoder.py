@@ -17,6 +17,7 @@ from mansard.frontends.decoders.layers.experts import experts
 from mansard.frontends.decoders.layers.feed_forward import feed_forward
 from mansard.frontends.decoders.layers.norm import NormSettings
 from mansard.frontends.decoders.layers.sampling import Sampler
+from mansard.frontends.decoders.layers.scores import write_scores
 from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
 from mansard.ir.graph import Graph, GraphBuilder
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
@@ -42,6 +43,8 @@ class DecoderOptions:
     role: Role = "logits"
     all_logits: bool = False
     """Whether the role ``logits`` gives those of every new token, rather than of one."""
+    scored: bool = False
+    """Whether ``prefill`` and ``decode`` give log-probabilities beside the token."""
 
 
 def build_decoder(checkpoint: Checkpoint, architecture: Architecture, options: DecoderOptions) -> Graph:
@@ -56,6 +59,9 @@ def build_decoder(checkpoint: Checkpoint, architecture: Architecture, options: D
 
     ``decode``: one new token of all sequences, the last one that either role chose, which is read from a
     state. Inputs ``positions`` (B) and those of a `Sampler`; output ``token`` (B).
+
+    Of the last two, ``scored`` ones have the further outputs ``score``, ``ranked`` and ``ranked_scores``
+    (`Scores`).
 
     Keys and values of each attention are states, (sequences, context, heads * head_dim), and so are the last
     inputs of each convolution. New tokens behind ``last`` may be padding: the keys and values that they write
@@ -107,7 +113,14 @@ class _Decoder:
         logits = self._logits(x)
         if options.role == "logits":
             return builder.build([logits], ["logits"])
-        return builder.build([self._sampled(logits, tokens, call)], ["token"])
+        token = self._sampled(logits, tokens, call)
+        if not options.scored:
+            return builder.build([token], ["token"])
+        scores = write_scores(builder, logits, token)
+        return builder.build(
+            [token, scores.chosen, scores.ranked, scores.ranked_scores],
+            ["token", "score", "ranked", "ranked_scores"],
+        )
 
     def _sequence(self, tokens: Value) -> Sequence:
         options, builder = self.options, self.builder
