@@ -1,102 +1,52 @@
 """Several texts at a time: every decode step advances all of them.
 
-Requests join and leave between steps (continuous batching: Yu et al., Orca, OSDI 2022). A request that joins
-has its whole prompt read first, while the others wait; then it takes part in the steps of all. What one
-request gets does not depend on the others.
+Requests join and leave between steps (continuous batching: Yu et al., Orca, OSDI 2022). Prompts are read in
+pieces between the steps, so that a long one does not hold up the others (Agrawal et al., Sarathi-Serve, OSDI
+2024). What one request gets does not depend on the others.
 """
 
 from __future__ import annotations
 
-import heapq
+import functools
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from queue import SimpleQueue
-
-import numpy as np
-import numpy.typing as npt
+import time
+from collections.abc import Callable, Sequence
 
 from mansard.api.model import Model
-from mansard.errors import CallCancelledError, InputError, MansardError, QueueFullError
-from mansard.language.description import Description
-from mansard.language.generation import Sampling, Token, TokenTexts
+from mansard.errors import CallCancelledError, InputError, MansardError
+from mansard.language.engine_stats import EngineStats
+from mansard.language.generation import Sampling
+from mansard.language.methods import IDLE, Chosen, Methods
+from mansard.language.slots import Slot
+from mansard.language.stop_texts import checked_stop
+from mansard.language.text_request import TextRequest, Wanted
 from mansard.language.tokenizer import Tokenizer
+from mansard.language.waiting_requests import WaitingRequests
+from mansard.runtime.calls.limits import Deadline, checked_int
 
 MAX_WAITING = 1024
 """Requests that wait for a place by default; one more is refused."""
 
 
-@dataclass(eq=False)
-class TextRequest:
-    """One text being generated: iterate over its tokens, from one thread."""
-
-    ids: list[int]
-    count: int
-    sampling: Sampling
-    stop_at_end: bool
-    end_tokens: tuple[int, ...]
-    tokenizer: Tokenizer | None = None
-    _results: SimpleQueue[int | MansardError | None] = field(default_factory=SimpleQueue)
-    _cancelled: bool = False
-
-    def __iter__(self) -> Iterator[Token]:
-        """Tokens as they come; the request is cancelled when the iterator is closed before the end.
-
-        Raises CallCancelledError after `cancel`, and the error of a device.
-        """
-        texts = TokenTexts(self.tokenizer, self.ids)
-        number = 0
-        try:
-            while (result := self._results.get()) is not None:
-                if isinstance(result, MansardError):
-                    raise result
-                number += 1
-                yield texts.token(result, ended=self.ends_with(result), last=number == self.count)
-        finally:
-            self.cancel()
-
-    def cancel(self) -> None:
-        """Stop generating: the place is free for another request after the step that runs."""
-        self._cancelled = True
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._cancelled
-
-    def ends_with(self, token: int) -> bool:
-        """Whether a token ends the text."""
-        return self.stop_at_end and token in self.end_tokens
-
-    def deliver(self, result: int | MansardError | None) -> None:
-        """Hand over a token, or the end: None, or an error."""
-        self._results.put(result)
-
-
-@dataclass(eq=False)
-class _Slot:
-    """A sequence of the cache in use: where its next token stands, and how many were generated."""
-
-    request: TextRequest
-    position: int
-    sequence: int
-    generated: int = 0
-
-
 class BatchEngine:
     """Generates for up to ``sequences`` requests at a time, as the model was compiled for; others wait,
-    those with the highest priority first. One thread runs the model; requests come from any thread."""
+    those with the highest priority first. One thread runs the model; requests come from any thread.
+
+    A request takes the free cache whose text begins like its own for longest, and reads the rest. An error
+    while one prompt is read ends that request; one in a decode step ends those that took part in it.
+    """
 
     def __init__(
         self, model: Model, tokenizer: Tokenizer | None = None, max_waiting: int = MAX_WAITING
     ) -> None:
-        self.description = Description.from_info(model.plan.info)
-        self._prefill, self._decode = model.method("prefill"), model.method("decode")
-        self._tokenizer, self._max_waiting = tokenizer, max_waiting
-        self._waiting: list[tuple[int, int, TextRequest]] = []
-        self._slots: list[_Slot | None] = [None] * self.description.sequences
-        self._numbers, self._sequences = itertools.count(), itertools.count(1)
+        self.methods = Methods(model)
+        self.description = self.methods.description
+        self.stats = EngineStats()
+        self._tokenizer = tokenizer
+        self._waiting = WaitingRequests(max_waiting)
+        self._slots = [Slot(n, self.description.rewinds) for n in range(self.description.sequences)]
+        self._sequences = itertools.count(1)
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="mansard batch engine", daemon=True)
@@ -109,12 +59,20 @@ class BatchEngine:
         sampling: Sampling | None = None,
         *,
         stop_at_end: bool = True,
+        stop: str | Sequence[str] = (),
+        scored: bool = False,
         priority: int = 0,
+        deadline: float | None = None,
     ) -> TextRequest:
-        """Queue a prompt for at most ``count`` new tokens.
+        """Queue a prompt for at most ``count`` new tokens, which end earlier with a token that ends texts
+        (unless ``stop_at_end`` is false), or before a text of ``stop``.
+
+        With ``scored``, tokens have their log-probabilities. A request with a higher ``priority`` begins
+        earlier; after ``deadline`` seconds it ends with an error, complete or not.
 
         Raises InputError for a prompt that the context does not hold or with tokens outside the vocabulary,
-        QueueFullError when too many requests wait, MansardError when the engine is closed.
+        and for options that the model does not have, QueueFullError when too many requests wait, MansardError
+        when the engine is closed.
         """
         prompt = [int(token) for token in ids]
         if not 0 < len(prompt) <= self.description.context:
@@ -122,28 +80,33 @@ class BatchEngine:
                 f"the prompt has {len(prompt)} tokens; the cache holds 1 to {self.description.context}"
             )
         self.description.check_tokens(prompt)
-        count = min(count, self.description.context - len(prompt) + 1)
-        request = TextRequest(
-            prompt,
-            count,
+        if scored:
+            self.methods.check_scores()
+        stop = checked_stop(stop)
+        if stop and self._tokenizer is None:
+            raise InputError("stop texts need a tokenizer, which the model has none of")
+        wanted = Wanted(
+            tuple(prompt),
+            min(count, self.description.context - len(prompt) + 1),
             sampling or Sampling(),
             stop_at_end,
-            self.description.end_tokens,
-            self._tokenizer,
+            stop,
+            scored,
+            checked_int("priority", priority),
+            None if deadline is None else Deadline.after(deadline),
         )
+        request = TextRequest(wanted, self.description.end_tokens, self._tokenizer)
         with self._changed:
             if self._closed:
                 raise MansardError("the engine is closed")
-            if len(self._waiting) >= self._max_waiting:
-                raise QueueFullError(f"{len(self._waiting)} requests wait already, the most that may")
-            heapq.heappush(self._waiting, (-priority, next(self._numbers), request))
+            self._waiting.add(request)
             self._changed.notify()
         return request
 
     @property
     def active(self) -> int:
         """Requests that are being generated."""
-        return sum(slot is not None for slot in self._slots)
+        return sum(slot.request is not None for slot in self._slots)
 
     @property
     def waiting(self) -> int:
@@ -161,84 +124,132 @@ class BatchEngine:
 
     def _run(self) -> None:
         while self._wait():
-            try:
-                self._admit()
-                self._step()
-            except Exception as error:
-                self._fail(error if isinstance(error, MansardError) else MansardError(f"generation: {error}"))
-        self._fail(CallCancelledError("the engine was closed"))
+            self._release_ended()
+            self._admit()
+            self._read_prompts()
+            self._step()
+        error = CallCancelledError("the engine was closed")
+        with self._changed:
+            waiting = self._waiting.clear()
+        self._fail([slot for slot in self._slots if slot.request is not None], error)
+        for request in waiting:
+            request.deliver(error)
 
     def _wait(self) -> bool:
         """Block until there is something to do; False when the engine is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._waiting or self.active)
+            self._changed.wait_for(lambda: self._closed or len(self._waiting) or self.active)
             return not self._closed
 
-    def _admit(self) -> None:
-        """Give free places to requests that wait, and read their prompts."""
-        for place, slot in enumerate(self._slots):
-            request = None if slot is not None else self._next_request()
-            if request is None:
-                continue
-            self._slots[place] = joined = _Slot(request, 0, next(self._sequences))
-            settings, draws = request.sampling.rows(joined.sequence)
-            token = 0
-            while joined.position < len(request.ids) and not request.cancelled:
-                part = request.ids[joined.position : joined.position + self.description.chunk]
-                where = {} if len(self._slots) == 1 else {"slot": np.array([place])}
-                chosen = self._prefill(
-                    tokens=np.array([part], np.int64),
-                    positions=np.array([joined.position]),
-                    last=np.array([len(part) - 1]),
-                    settings=settings,
-                    draws=draws,
-                    **where,  # type: ignore[arg-type]  # inputs by name
-                )
-                token, joined.position = int(chosen[0]), joined.position + len(part)
-            self._take(place, token)
-
-    def _next_request(self) -> TextRequest | None:
+    def _release_ended(self) -> None:
+        """Free the slots of requests that were cancelled or are past their deadline."""
+        for slot in self._slots:
+            if slot.request is not None and (error := slot.request.ending()) is not None:
+                self._fail([slot], error)
         with self._changed:
-            return heapq.heappop(self._waiting)[2] if self._waiting else None
+            ended = self._waiting.remove_ended()
+        for request, error in ended:
+            request.deliver(error)
+
+    def _admit(self) -> None:
+        """Give free slots to requests that wait."""
+        while free := [slot for slot in self._slots if slot.request is None]:
+            with self._changed:
+                request = self._waiting.pop()
+            if request is None:
+                return
+            ids, sampling = request.wanted.ids, request.wanted.sampling
+            penalised = sampling.repetition_penalty != 1.0
+            best = max(free, key=lambda slot: (slot.reusable(ids, penalised), -slot.used))
+            number = next(self._sequences)
+            request.begin()
+            best.take(request, sampling.rows(number), best.reusable(ids, penalised), number)
+
+    def _read_prompts(self) -> None:
+        """Read pieces of prompts, until they have together as many tokens as one piece may have."""
+        left = self.description.chunk
+        for slot in sorted((slot for slot in self._slots if slot.reading), key=lambda slot: slot.used):
+            while left > 0 and slot.reading:
+                before = self.stats.prompt_tokens
+                self._guarded([slot], functools.partial(self._read, slot))
+                left -= max(self.stats.prompt_tokens - before, 1)
+
+    def _read(self, slot: Slot) -> None:
+        """Read a piece of the slot's prompt. All of it, where a decode step in between would change more than
+        keys and values behind it: what a convolution keeps, or which tokens occurred."""
+        request = slot.request
+        assert request is not None
+        wanted = request.wanted
+        if slot.first_lost:
+            self._restore_first(slot, wanted.ids)
+        at_once = not self.description.rewinds or wanted.sampling.repetition_penalty != 1.0
+        while slot.reading and request.ending() is None:
+            start = len(slot.cached)
+            part = wanted.ids[start : start + self.description.chunk]
+            whole = start + len(part) == len(wanted.ids)
+            began = time.perf_counter()
+            chosen = self.methods.read(slot.place, part, start, slot.settings, wanted.scored and whole)
+            self.stats.count_prompt(len(part), time.perf_counter() - began)
+            slot.cached += part
+            if whole:
+                self.stats.reused_tokens += request.reused
+                self._take(slot, chosen)
+            if not at_once:
+                return
+
+    def _restore_first(self, slot: Slot, ids: Sequence[int]) -> None:
+        """Make what a slot that was not in use holds complete again, or give it up where that cannot be."""
+        if self.description.rewinds:
+            self.methods.read(slot.place, ids[:1], 0, slot.settings)
+            slot.first_lost = False
+        else:
+            slot.forget()
+            if slot.request is not None:
+                slot.request.reused = 0
 
     def _step(self) -> None:
-        """Advance every request by one token. Places without a request compute one that nobody reads."""
-        if not self.active:
-            return
-        count = len(self._slots)
-        positions: npt.NDArray[np.int64] = np.zeros(count, np.int64)
-        settings, draws = (np.repeat(rows, count, axis=0) for rows in Sampling().rows(0))
-        for place, slot in enumerate(self._slots):
-            if slot is not None:
-                rows = slot.request.sampling.rows(slot.sequence)
-                positions[place], settings[place], draws[place] = slot.position, rows[0][0], rows[1][0]
-        tokens = self._decode(positions=positions, settings=settings, draws=draws)
-        for place, slot in enumerate(self._slots):
-            if slot is not None:
-                slot.position += 1
-                self._take(place, int(tokens[place]))
+        """Advance every request by one token. Other slots compute one that nobody reads."""
+        if any(slot.generating for slot in self._slots):
+            self._guarded([slot for slot in self._slots if slot.request is not None], self._advance)
 
-    def _take(self, place: int, token: int) -> None:
-        """Deliver a token, and free the place if it was the last."""
-        slot = self._slots[place]
-        assert slot is not None
+    def _advance(self) -> None:
+        began = time.perf_counter()
+        generating = [slot for slot in self._slots if slot.generating]
+        scored = any(slot.request is not None and slot.request.wanted.scored for slot in generating)
+        positions = [len(slot.cached) if slot.generating else slot.idle_position() for slot in self._slots]
+        settings = [slot.settings if slot.generating else IDLE for slot in self._slots]
+        chosen = self.methods.advance(positions, settings, scored)
+        self.stats.count_step(time.perf_counter() - began)
+        for slot in generating:
+            slot.cached.append(slot.last)
+            self._take(slot, chosen[slot.place])
+
+    def _take(self, slot: Slot, chosen: Chosen) -> None:
+        """Deliver a token, and free the slot if it was the last."""
         request = slot.request
-        if request.cancelled:
-            request.deliver(CallCancelledError("the request was cancelled"))
-            self._slots[place] = None
-            return
+        assert request is not None
+        slot.last = chosen[0]
         slot.generated += 1
-        request.deliver(token)
-        if slot.generated == request.count or request.ends_with(token):
+        self.stats.generated_tokens += 1
+        request.times.count_token()
+        request.deliver(chosen if request.wanted.scored else (chosen[0], None))
+        if slot.generated == request.wanted.count or request.ends_with(slot.last):
             request.deliver(None)
-            self._slots[place] = None
+            slot.release()
 
-    def _fail(self, error: MansardError) -> None:
-        """End every request that runs with an error, and on closing those that wait."""
-        for place, slot in enumerate(self._slots):
-            if slot is not None:
+    def _guarded(self, slots: Sequence[Slot], work: Callable[[], None]) -> None:
+        """Do work for the requests of some slots: its error ends those, and no others."""
+        try:
+            work()
+        except Exception as error:
+            known = error if isinstance(error, MansardError) else MansardError(f"generation: {error}")
+            self._fail(slots, known)
+            for slot in slots:
+                slot.forget()
+
+    def _fail(self, slots: Sequence[Slot], error: MansardError) -> None:
+        """End the requests of some slots with an error."""
+        for slot in slots:
+            if slot.request is not None:
                 slot.request.deliver(error)
-                self._slots[place] = None
-        with self._changed:
-            while self._closed and self._waiting:
-                heapq.heappop(self._waiting)[2].deliver(error)
+                slot.release()

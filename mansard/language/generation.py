@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from mansard.arguments import integer, shown
 from mansard.errors import InputError
+from mansard.language.stop_texts import StopTexts
 from mansard.language.tokenizer import Tokenizer
 from mansard.plan.sampling_inputs import CANDIDATES, DRAWS, SETTINGS
 
@@ -62,24 +63,43 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Score:
+    """The log-probability of a chosen token under the model's distribution, before temperature and penalty,
+    and the most likely tokens in order, with theirs."""
+
+    logprob: float
+    ranked: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
 class Token:
-    """A generated token: its number, and the text that it adds (empty without a tokenizer, and while a
-    character is not complete)."""
+    """A generated token: its number, and the text that it adds (empty without a tokenizer, while a character
+    is not complete, and while a stop text may begin); its score where that was asked for."""
 
     id: int
     text: str = ""
+    score: Score | None = None
 
 
 class TokenTexts:
-    """Gives the tokens after a prompt the text that each adds; none where there is no tokenizer."""
+    """Gives the tokens after a prompt the text that each adds, up to one of the ``stop`` texts; none where
+    there is no tokenizer."""
 
-    def __init__(self, tokenizer: Tokenizer | None, prompt: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
         self._stream = tokenizer.stream(prompt) if tokenizer else None
+        self._stops = StopTexts(stop)
+        self.stopped = False
+        """Whether a stop text is complete: the text ends before it."""
 
-    def token(self, number: int, *, ended: bool, last: bool) -> Token:
+    def token(self, number: int, *, ended: bool, last: bool, score: Score | None = None) -> Token:
         """The next token. One that ``ended`` the text adds none of its own; with it, and with the ``last``
-        one asked for, comes what is left of an incomplete character."""
+        one asked for, comes what is left of an incomplete character or was held back."""
         if self._stream is None:
-            return Token(number)
+            return Token(number, score=score)
         added = "" if ended else self._stream.add(number)
-        return Token(number, added + self._stream.finish() if ended or last else added)
+        if ended or last:
+            added += self._stream.finish()
+        text, self.stopped = self._stops.add(added)
+        if (ended or last) and not self.stopped:
+            text += self._stops.finish()
+        return Token(number, text, score)

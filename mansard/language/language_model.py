@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -21,6 +22,8 @@ from mansard.errors import InputError
 from mansard.language.batch_engine import BatchEngine
 from mansard.language.description import Description
 from mansard.language.generation import Sampling, Settings, Token, TokenTexts
+from mansard.language.stop_texts import checked_stop
+from mansard.language.text_request import TextRequest
 from mansard.language.tokenizer import Tokenizer
 from mansard.runtime.calls.limits import checked_int
 from mansard.runtime.calls.pending_call import PendingCall
@@ -87,21 +90,70 @@ class LanguageModel:
         repetition_penalty: float = 1.0,
         seed: int = 0,
         stop_at_end: bool = True,
+        stop: str | Sequence[str] = (),
     ) -> Iterator[Token]:
         """Generate tokens after a prompt: text, or token numbers. Each is yielded as soon as it is known.
 
-        Ends after ``max_new_tokens``, at a token that ends texts (unless ``stop_at_end`` is false), or where
-        the context is full. `Sampling` tells what the other arguments mean. Raises InputError for a prompt
-        that is empty or does not fit the context, and when another generation has begun in the meantime.
+        Ends after ``max_new_tokens``, at a token that ends texts (unless ``stop_at_end`` is false), before a
+        text of ``stop``, or where the context is full. `Sampling` tells what the other arguments mean.
+        Raises InputError for a prompt that is empty or does not fit the context, and when another generation
+        has begun in the meantime.
         """
-        sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+        return iter(
+            self._begin(
+                prompt,
+                max_new_tokens,
+                Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed),
+                stop_at_end,
+                stop,
+            )
+        )
+
+    async def generate_async(
+        self,
+        prompt: str | Sequence[int],
+        max_new_tokens: int = 256,
+        *,
+        stop_at_end: bool = True,
+        stop: str | Sequence[str] = (),
+        **sampling: Any,
+    ) -> AsyncIterator[Token]:
+        """`generate`, without blocking the event loop; ``sampling`` are arguments of `Sampling`."""
+        tokens = self._begin(prompt, max_new_tokens, Sampling(**sampling), stop_at_end, stop)
+        if isinstance(tokens, TextRequest):
+            async for token in tokens:
+                yield token
+            return
+        step: asyncio.Future[Token | None] | None = None
+        try:
+            while True:
+                step = asyncio.ensure_future(asyncio.to_thread(next, tokens, None))
+                if (following := await asyncio.shield(step)) is None:
+                    return
+                yield following
+        finally:
+            if step is not None and not step.done():  # cancelled: the generator is in its step
+                await asyncio.wait([step])
+            tokens.close()
+
+    def _begin(
+        self,
+        prompt: str | Sequence[int],
+        max_new_tokens: int,
+        sampling: Sampling,
+        stop_at_end: bool,
+        stop: str | Sequence[str],
+    ) -> TextRequest | Generator[Token, None, None]:
         ids = self._ids(prompt)
         count = checked_int("max_new_tokens", max_new_tokens)
         if count < 1:
             raise InputError(f"max_new_tokens={count}: at least one token has to be generated")
+        stop = checked_stop(stop)
+        if stop:
+            self.need_tokenizer()
         if self.description.sequences > 1:
-            return iter(self.engine().submit(ids, count, sampling, stop_at_end=stop_at_end))
-        return self._generate(ids, count, sampling, stop_at_end)
+            return self.engine().submit(ids, count, sampling, stop_at_end=stop_at_end, stop=stop)
+        return self._generate(ids, count, sampling, stop_at_end, stop)
 
     def text(self, prompt: str | Sequence[int], max_new_tokens: int = 256, **options: Any) -> str:
         """The whole text that `generate` yields. Raises InputError for a model without a tokenizer."""
@@ -164,7 +216,9 @@ class LanguageModel:
 
     # Generation ----------------------------------------------------------------------------------
 
-    def _generate(self, ids: list[int], count: int, sampling: Sampling, stop_at_end: bool) -> Iterator[Token]:
+    def _generate(
+        self, ids: list[int], count: int, sampling: Sampling, stop_at_end: bool, stop: Sequence[str]
+    ) -> Generator[Token, None, None]:
         began = time.perf_counter()
         stats = GenerationStats(prompt=len(ids))
         with self._lock:
@@ -174,7 +228,7 @@ class LanguageModel:
             settings = sampling.rows(sequence)
             chosen = self._read(ids, sampling, settings, stats)
         stats.first_token = time.perf_counter() - began
-        texts = TokenTexts(self.tokenizer, ids)
+        texts = TokenTexts(self.tokenizer, ids, stop)
         count = min(count, self.description.context - len(ids) + 1)
         steps = self._steps(sequence, len(ids), count - 1, settings)
         try:
@@ -183,7 +237,7 @@ class LanguageModel:
                 stats.total = time.perf_counter() - began
                 ended = stop_at_end and chosen in self.description.end_tokens
                 yield texts.token(chosen, ended=ended, last=stats.generated == count)
-                step = None if ended else next(steps, None)
+                step = None if ended or texts.stopped else next(steps, None)
                 if step is None:
                     return
                 if self._sequence == sequence:
