@@ -1,4 +1,5 @@
-"""The constants of a compiled model: which dispatches read, in the form in which kernels read them."""
+"""The weights of a compiled model: constants that dispatches read, in the form in which kernels read them,
+and initial contents of states."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ Weight = tuple[WeightSpec, Load]
 
 
 def collect_weights(graph: DispatchGraph, packed: Mapping[Value, Panels]) -> dict[Value, Weight]:
-    """Constants that dispatches read, each under a unique entry name; those in ``packed`` in that layout."""
+    """Constants that dispatches read, each under a unique entry name; those in ``packed`` in that layout.
+    Initial contents of states that are not zeros, by the states' values."""
     read = dict.fromkeys(graph.whole(v) for d in graph.dispatches for v in d.inputs)
     weights: dict[Value, Weight] = {}
     for value in read:
@@ -29,7 +31,17 @@ def collect_weights(graph: DispatchGraph, packed: Mapping[Value, Panels]) -> dic
         if value in packed:
             shape, load = packed[value].shape, _packing(packed[value], load)
         weights[value] = (WeightSpec(value.name, value.type.dtype, shape, constant.key), load)
+    for state in graph.graph.states:
+        value, initial = state.before, state.initial
+        if initial is not None and _not_zeros(initial.load()):
+            spec = WeightSpec(value.name, value.type.dtype, _static_shape(value), initial.key)
+            weights[value] = (spec, initial.load)
     return weights
+
+
+def _not_zeros(array: npt.NDArray[np.generic]) -> bool:
+    """Whether any byte is set: states begin as zeros, which take no place in a file."""
+    return bool(np.ascontiguousarray(array).reshape(-1).view(np.uint8).any())
 
 
 def _static_shape(value: Value) -> tuple[int, ...]:

@@ -122,10 +122,10 @@ class DeviceValues:
         return holders
 
     def _kind(self, value: Value) -> str:
+        if value in self.states_before or value in self.states_after:
+            return "state"
         if value in self.weight_ids:
             return "constant"
         if value in self.inputs:
             return "input"
-        if value in self.states_before or value in self.states_after:
-            return "state"
         return "output" if self.is_result(value) else "transient"

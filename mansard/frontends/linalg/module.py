@@ -189,7 +189,8 @@ def _import(
     for i, entry in enumerate(results[:first_check]):
         value = _output(importer, entry)
         if i in updates:
-            importer.builder.update_state(states[updates[i]], value)
+            state = states[updates[i]]
+            importer.builder.update_state(state, _retyped(importer, value, state.type.dtype))
         else:
             wanted = output_dtypes[len(outputs)] if output_dtypes else value.type.dtype
             outputs.append(_retyped(importer, value, wanted))

@@ -36,6 +36,7 @@ def decomposition_table() -> dict[Any, Rule]:
             aten.gelu.default: _gelu,
             aten._cdist_forward.default: _cdist,
             aten.constant_pad_nd.default: _constant_pad,
+            aten.copy.default: _copy,
         }
     )
     table |= elementwise_rules()
@@ -87,6 +88,11 @@ def _gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
     else:
         result = 0.5 * wide * (1 + torch.erf(wide * math.sqrt(0.5)))
     return result.to(x.dtype)
+
+
+def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """A tensor of its own: torch.export takes an input that two buffers are set to for the output of one."""
+    return source.to(x.dtype).expand(x.shape).clone()
 
 
 def _cdist(a: torch.Tensor, b: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:

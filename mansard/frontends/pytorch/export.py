@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from mansard.errors import ImportModelError
+from mansard.frontends.pytorch.buffer_aliases import merge_aliases, partial_alias
 from mansard.frontends.pytorch.decompositions import decomposition_table
 from mansard.frontends.pytorch.quantised import define_ops
 from mansard.frontends.pytorch.sizes.dynamic import DimNames, dims_by_input, torch_shapes
@@ -100,7 +100,8 @@ def export_module(
                 program = torch.export.export(
                     module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
                 )
-            if _has_aliased_constants(program):
+            program = merge_aliases(program)
+            if partial_alias(program):  # which strict mode, much slower, may recognise
                 program = torch.export.export(
                     module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True
                 )
@@ -119,24 +120,6 @@ def _bind(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError) as error:
         raise ImportModelError(f"the example inputs do not fit {type(module).__name__}: {error}") from error
-
-
-def _has_aliased_constants(program: torch.export.ExportedProgram) -> bool:
-    """Whether a tensor that is also a buffer was exported as a constant.
-
-    That happens to a buffer which the module also accesses through a plain object (a cache class). Only the
-    much slower strict mode of torch.export recognises them as the same tensor.
-    """
-    held = {_memory(t) for t in program.state_dict.values() if t.numel()}
-    buffers = {s.target for s in program.graph_signature.input_specs if s.kind is InputKind.BUFFER}
-    tensors = {n: t for n, t in program.constants.items() if isinstance(t, torch.Tensor) and t.numel()}
-    held |= {_memory(t) for n, t in tensors.items() if n in buffers}
-    return any(_memory(t) in held for n, t in tensors.items() if n not in buffers)
-
-
-def _memory(tensor: torch.Tensor) -> Any:
-    """A key that is equal for views of the same memory."""
-    return id(tensor) if tensor.is_meta else tensor.untyped_storage().data_ptr()
 
 
 def _distinct(inputs: Any) -> Any:
@@ -171,6 +154,12 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
         with quiet(), _unprinted(), torch.no_grad():
             decomposed = program.run_decompositions(guards.watch(decomposition_table()))
     except Exception as error:
+        shared = partial_alias(program)
+        if shared:
+            raise ImportModelError(
+                f"{shared[0]!r} and {shared[1]!r} share a part of their memory: hold the whole as a buffer, "
+                "and take its parts where the model uses them"
+            ) from error
         raise ImportModelError(f"the exported program cannot be decomposed: {error}") from error
     guards.check()
     return decomposed

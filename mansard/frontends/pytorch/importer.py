@@ -10,6 +10,7 @@ from mansard.arguments import names, shown
 from mansard.errors import ImportModelError
 from mansard.frontends.linalg.module import import_linalg
 from mansard.frontends.mlir_worker.pool import warm
+from mansard.frontends.pytorch.buffer_aliases import merge_aliases
 from mansard.frontends.pytorch.checks import collect_checks, results_of
 from mansard.frontends.pytorch.computed_places import read_at_indices
 from mansard.frontends.pytorch.export import decompose, export_module, load_program
@@ -54,9 +55,9 @@ def import_torch(
         input_names = names("input_names", input_names, ImportModelError, "x")
     dim_names: DimNames = {}
     if isinstance(model, (str, Path)):
-        program = load_program(Path(model))
+        program = merge_aliases(load_program(Path(model)))
     elif isinstance(model, torch.export.ExportedProgram):
-        program = model
+        program = merge_aliases(model)
     elif isinstance(model, torch.nn.Module):
         program, dim_names = export_module(
             model, _positional(example_args), dict(example_kwargs or {}), dynamic_shapes
