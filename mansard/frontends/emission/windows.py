@@ -43,9 +43,10 @@ class Window:
             for i in range(self.rank)
         ]
 
-    def padded(self, g: Emitter, x: Tensor, value: float | int) -> Tensor:
-        """The tensor with its margin."""
-        return g.pad(x, [0, 0, *self.low], [0, 0, *self.high], value)
+    def padded(self, g: Emitter, x: Tensor, value: float | int, first: int = 2) -> Tensor:
+        """The tensor with its margin; ``first`` is its first spatial dim."""
+        before, after = [0] * first, [0] * (x.rank - first - self.rank)
+        return g.pad(x, [*before, *self.low, *after], [*before, *self.high, *after], value)
 
 
 def same_window(
@@ -121,17 +122,21 @@ def _started_inside(size: DimLike, stride: int, limit: DimLike) -> DimLike:
     return dims.minimum(size, dims.add(dimmath.floordiv(dims.add(limit, -1), stride), 1))
 
 
-def pooled(g: Emitter, x: Tensor, window: Window, combiner: str, value: float | int) -> Tensor:
-    """Windows of a tensor combined; the margin has a value."""
-    padded = window.padded(g, x, value)
-    body = g.body((*x.shape[:2], *window.sizes, *window.kernel))
-    element = g.read(body, padded, [Linear.dim(0), Linear.dim(1), *window.places(2, 2 + window.rank)])
+def pooled(
+    g: Emitter, x: Tensor, window: Window, combiner: str, value: float | int, *, first: int = 2
+) -> Tensor:
+    """Windows of a tensor combined; the margin has a value. ``first`` is the first spatial dim."""
+    padded = window.padded(g, x, value, first)
+    last = first + window.rank
+    body = g.body((*x.shape[:first], *window.sizes, *x.shape[last:], *window.kernel))
+    before, after = ([Linear.dim(i) for i in axes] for axes in (range(first), range(last, x.rank)))
+    element = g.read(body, padded, [*before, *window.places(first, x.rank), *after])
     return g.finish(body, element, window.rank, combiner)
 
 
-def averaged(g: Emitter, x: Tensor, window: Window, *, with_margin: bool) -> Tensor:
+def averaged(g: Emitter, x: Tensor, window: Window, *, with_margin: bool, first: int = 2) -> Tensor:
     """The means of windows, of elements inside the tensor, or of those of the stated margin too."""
-    sums = pooled(g, x, window, "add", 0)
+    sums = pooled(g, x, window, "add", 0, first=first)
     whole = math.prod(window.kernel)
     margins = (
         [dims.add(h, dims.mul(s, -1)) for h, s in zip(window.high, window.stated_high, strict=True)]
@@ -143,16 +148,17 @@ def averaged(g: Emitter, x: Tensor, window: Window, *, with_margin: bool) -> Ten
     body = g.body(sums.shape)
     count: Num | None = None
     for i in range(window.rank):
-        inside = _count(body.space, window, i, x.shape[2 + i], with_margin)
+        inside = _count(body.space, window, i, (first, x.shape[first + i]), with_margin)
         count = inside if count is None else count * inside
     assert count is not None
     element = g.read(body, sums, [Linear.dim(d) for d in range(sums.rank)])
     return g.finish(body, element / count.max(1).cast(x.dtype))
 
 
-def _count(space: Space, window: Window, i: int, extent: DimLike, with_margin: bool) -> Num:
-    """How many elements of a window along dim ``i`` are counted."""
-    start = index(space, 2 + i) * window.strides[i]
+def _count(space: Space, window: Window, i: int, dim: tuple[int, DimLike], with_margin: bool) -> Num:
+    """How many elements of a window along spatial dim ``i`` are counted; ``dim``: the first, and its size."""
+    first, extent = dim
+    start = index(space, first + i) * window.strides[i]
     low = 0 if with_margin else window.low[i]
     high = dims.add(extent, window.low[i], window.stated_high[i] if with_margin else 0)
     total: Num | None = None

@@ -1,0 +1,112 @@
+"""Images resized."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mansard import dims
+from mansard.dims import DimLike
+from mansard.dtypes import DType
+from mansard.frontends.emission.expressions import Num, index, size
+from mansard.frontends.emission.resizing import Taps, resized
+from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.linalg.body import Body
+from mansard.frontends.tflite.graph import GraphImporter
+from mansard.frontends.tflite.node import Node
+from mansard.frontends.tflite.real import moved, real, stored
+from mansard.frontends.tflite.table import rule
+
+F32 = DType.F32
+
+
+def _sizes(node: Node) -> list[DimLike]:
+    stated = node.stated_shape()
+    return node.dims(1) if node.known(1) or stated is None else list(stated[1:3])
+
+
+def _scale(body: Body, node: Node, extent: DimLike, result: DimLike) -> Num:
+    """How many source pixels a pixel of the result is wide, as LiteRT computes it in f32."""
+    corners = node.flag("align_corners")
+    if isinstance(extent, int) and isinstance(result, int):
+        pair = (extent - 1, result - 1) if corners and result > 1 else (extent, result)
+        number = float(np.float32(pair[0]) / np.float32(pair[1]))
+        return index(body.space, 0).cast(F32).number(number)
+    a, b = size(body.space, extent), size(body.space, result)
+    ratio = a.cast(F32) / b.cast(F32)
+    if not corners:
+        return ratio
+    return (b > 1).select((a - 1).cast(F32) / (b - 1).max(1).cast(F32), ratio)
+
+
+def _place(body: Body, node: Node, i: int, scale: Num) -> Num:
+    """The source coordinate of a pixel of the result."""
+    here = index(body.space, i).cast(F32)
+    return (here + 0.5) * scale - 0.5 if node.flag("half_pixel_centers") else here * scale
+
+
+@rule("RESIZE_BILINEAR")
+def resize_bilinear(g: GraphImporter, node: Node) -> Tensor:
+    """Four neighbours, weighted by their distance."""
+    x, q = node.tensor(0), node.scaled(0)
+    wanted = _sizes(node)
+    body = g.body((x.shape[0], *wanted, x.shape[3]))
+    taps: list[tuple[Num, Num, Num]] = []
+    for i in (1, 2):
+        place = _place(body, node, i, _scale(body, node, x.shape[i], wanted[i - 1]))
+        low = place.floor()
+        last = size(body.space, dims.add(x.shape[i], -1))
+        first = low.cast(DType.I64)
+        taps.append((first.max(0).min(last), (first + 1).max(0).min(last), place - low))
+    (top, bottom, dy), (left, right, dx) = taps
+
+    def pixel(row: Num, column: Num) -> Num:
+        here = [index(body.space, 0), row, column, index(body.space, 3)]
+        element = g.at(body, x, here)
+        return (
+            real(element, q) if q is not None else element.cast(F32) if element.dtype is not F32 else element
+        )
+
+    upper = pixel(top, left) * (1.0 - dx) + pixel(top, right) * dx
+    lower = pixel(bottom, left) * (1.0 - dx) + pixel(bottom, right) * dx
+    y = upper * (1.0 - dy) + lower * dy
+    target = node.result_scaled()
+    dtype = node.result().dtype
+    if target is not None:
+        y = stored(y, target, dtype)
+    return g.finish(body, y if y.dtype is dtype else y.cast(dtype))
+
+
+@rule("RESIZE_NEAREST_NEIGHBOR")
+def resize_nearest(g: GraphImporter, node: Node) -> Tensor:
+    """The nearest pixel, or the one before."""
+    x, wanted = node.tensor(0), _sizes(node)
+    static = all(isinstance(d, int) for d in (*x.shape[1:3], *wanted))
+    if static:
+        for i in (1, 2):
+            x = resized(g, x, i, _taps(node, int(str(x.shape[i])), int(str(wanted[i - 1]))), 0.0)
+        return moved(g, node, x)
+    body = g.body((x.shape[0], *wanted, x.shape[3]))
+    here = [index(body.space, i) for i in range(4)]
+    for i in (1, 2):
+        scale = _scale(body, node, x.shape[i], wanted[i - 1])
+        shift = 0.5 if node.flag("half_pixel_centers") else 0.0
+        place = (index(body.space, i).cast(F32) + shift) * scale
+        rounded = (place + 0.5).floor() if node.flag("align_corners") else place.floor()
+        last = size(body.space, dims.add(x.shape[i], -1))
+        here[i] = rounded.cast(DType.I64).max(0).min(last)
+    return moved(g, node, g.finish(body, g.at(body, x, here)))
+
+
+def _taps(node: Node, extent: int, result: int) -> Taps:
+    """The source pixel of each pixel of the result."""
+    corners = node.flag("align_corners") and result > 1
+    scale = (
+        np.float32(extent - 1) / np.float32(result - 1)
+        if corners
+        else np.float32(extent) / np.float32(result)
+    )
+    shift = np.float32(0.5 if node.flag("half_pixel_centers") else 0.0)
+    place = (np.arange(result, dtype=np.float32) + shift) * scale
+    nearest = np.floor(place + np.float32(0.5)) if node.flag("align_corners") else np.floor(place)
+    places = np.clip(nearest, 0, extent - 1).astype(np.int64)[:, None]
+    return Taps(places, np.ones(places.shape))

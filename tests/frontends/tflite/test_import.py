@@ -1,0 +1,178 @@
+"""Whole ``.tflite`` models: what LiteRT answers, dims, names, variables, errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.frontends.tflite import Writer, litert
+
+import mansard
+from mansard.dims import Dim
+from mansard.errors import ImportModelError, UnsupportedOpError
+from mansard.frontends.tflite.importer import import_tflite
+from mansard.ir.interpreter.graph import interpret
+
+RNG = np.random.default_rng(11)
+Array = np.ndarray[Any, Any]
+
+
+def floats(*shape: int) -> Array:
+    """Normally distributed numbers."""
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def interpreted(model: bytes, *inputs: Array, **options: Any) -> list[Array]:
+    """The model's results by the interpreter of the Graph."""
+    graph = import_tflite(model, **options)
+    return interpret(graph, {v.name: x for v, x in zip(graph.inputs, inputs, strict=True)})
+
+
+def separable(*, batch: int = 1) -> bytes:
+    """A MobileNet's first layers and head, in real numbers."""
+    w = Writer()
+    open_batch = (batch,) if batch > 0 else (1,)
+    signature = None if batch > 0 else (-1, 8, 8, 3)
+    x = w.input((*open_batch, 8, 8, 3), signature=signature)
+    y, z, p, r, s = (w.tensor((*open_batch, *d)) for d in ((4, 4, 4), (4, 4, 4), (1, 1, 4), (4,), (4,)))
+    w.op(
+        "CONV_2D", [x, w.constant(floats(4, 3, 3, 3)), w.constant(floats(4))], [y],
+        padding=0, stride_w=2, stride_h=2, fused_activation_function=3,
+    )  # fmt: skip
+    w.op(
+        "DEPTHWISE_CONV_2D", [y, w.constant(floats(1, 3, 3, 4)), w.constant(floats(4))], [z],
+        padding=0, stride_w=1, stride_h=1, depth_multiplier=1, fused_activation_function=1,
+    )  # fmt: skip
+    w.op("AVERAGE_POOL_2D", [z], [p], padding=1, stride_w=1, stride_h=1, filter_width=4, filter_height=4)
+    w.op("RESHAPE", [p, w.constant(np.array([-1, 4], np.int32))], [r])
+    w.op("SOFTMAX", [r], [s], beta=1.0)
+    w.outputs(s)
+    w.signature("serve", {"image": x}, {"scores": s})
+    return w.bytes()
+
+
+def quantised(zero: int = 3) -> bytes:
+    """A convolution with scales for each filter, one of each channel, an addition and a head, in int8."""
+    w = Writer()
+    x = w.input((1, 8, 8, 3), "int8", scale=0.05, zero=zero)
+
+    def weights(shape: tuple[int, ...], axis: int) -> int:
+        codes = RNG.integers(-127, 128, shape).astype(np.int8)
+        return w.constant(codes, scale=RNG.uniform(0.01, 0.03, shape[axis]).tolist(), axis=axis)
+
+    def bias(count: int) -> int:
+        return w.constant(RNG.integers(-500, 500, count).astype(np.int32))
+
+    y = w.tensor((1, 4, 4, 4), "int8", scale=0.09, zero=-5)
+    z = w.tensor((1, 4, 4, 4), "int8", scale=0.2, zero=7)
+    s = w.tensor((1, 4, 4, 4), "int8", scale=0.25, zero=1)
+    out = w.tensor((1, 5), "int8", scale=0.5, zero=-2)
+    strided = {"padding": 0, "stride_w": 2, "stride_h": 2, "fused_activation_function": 1}
+    w.op("CONV_2D", [x, weights((4, 3, 3, 3), 0), bias(4)], [y], **strided)
+    near = {"padding": 0, "stride_w": 1, "stride_h": 1, "depth_multiplier": 1}
+    w.op("DEPTHWISE_CONV_2D", [y, weights((1, 3, 3, 4), 3), bias(4)], [z], **near)
+    w.op("ADD", [y, z], [s])
+    dense = w.constant(RNG.integers(-127, 128, (5, 64)).astype(np.int8), scale=0.01)
+    w.op("FULLY_CONNECTED", [s, dense, bias(5)], [out])
+    w.outputs(y, z, s, out)
+    return w.bytes()
+
+
+def test_a_real_model_answers_as_litert_on_every_device(tmp_path: Path) -> None:
+    path = tmp_path / "small.tflite"
+    path.write_bytes(separable())
+    x = floats(1, 8, 8, 3)
+    (expected,) = litert(path.read_bytes(), [x])
+    model = mansard.compile(str(path))
+    np.testing.assert_allclose(np.asarray(model(x)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_quantised_model_is_within_one_step_and_multiplies_bytes() -> None:
+    model = quantised()
+    x = RNG.integers(-128, 128, (1, 8, 8, 3)).astype(np.int8)
+    for actual, expected in zip(interpreted(model, x), litert(model, [x]), strict=True):
+        assert actual.dtype == np.int8
+        assert np.abs(actual.astype(np.int32) - expected.astype(np.int32)).max() <= 1
+    text = str(import_tflite(model))
+    assert text.count("xi32 = generic") == 3  # the products, summed in i32
+    assert "f32 = generic" not in text  # nothing real is stored
+
+
+def test_an_open_batch_is_a_dim_of_the_input_and_names_are_those_of_the_signature() -> None:
+    model = separable(batch=-1)
+    graph = import_tflite(model)
+    assert [v.name for v in graph.inputs] == ["image"]
+    assert graph.output_names == ("scores",)
+    assert str(graph.inputs[0].type) == "[image_0]x8x8x3xf32"
+    x = floats(3, 8, 8, 3)
+    (actual,) = interpreted(model, x)
+    np.testing.assert_allclose(actual, litert(model, [x])[0], rtol=1e-4, atol=1e-5)
+    fixed = import_tflite(model, dims={"image_0": 2})
+    assert str(fixed.inputs[0].type) == "2x8x8x3xf32"
+    named = import_tflite(model, dims={"image_0": Dim("batch", 1, 8)}, signature="serve")
+    assert named.dims()["batch"].max == 8
+    with pytest.raises(ImportModelError, match="no symbolic dim 'batch'; it has: image_0"):
+        import_tflite(model, dims={"batch": 2})
+    with pytest.raises(ImportModelError, match="no signature 'train'; it has: serve"):
+        import_tflite(model, signature="train")
+
+
+def test_all_unsupported_operators_are_named_with_their_places() -> None:
+    w = Writer()
+    x = w.input((4,))
+    a, b, c = (w.tensor((4,), name=n) for n in "abc")
+    w.op("WHERE", [x], [a])
+    w.op("Mystery", [x], [b], custom=b"\x01")
+    w.op("SKIP_GRAM", [a], [c])
+    w.outputs(c, b)
+    with pytest.raises(UnsupportedOpError) as error:
+        import_tflite(w.bytes())
+    text = str(error.value)
+    for part in (
+        "'tflite.WHERE' at operator 0 of subgraph 0 (to 'a')",
+        "tflite.custom.Mystery at operator 1 of subgraph 0 (to 'b')",
+        "tflite.SKIP_GRAM at operator 2 of subgraph 0 (to 'c')",
+    ):
+        assert part in text
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.tflite"
+    path.write_bytes(b"no model")
+    with pytest.raises(ImportModelError, match=r"is not a \.tflite file: its identifier"):
+        mansard.compile(str(path))
+    with pytest.raises(ImportModelError, match="cannot read"):
+        import_tflite(tmp_path / "absent.tflite")
+    with pytest.raises(ImportModelError, match="it takes no example inputs"):
+        mansard.compile(separable(), floats(1, 8, 8, 3))
+
+
+def _mutants(model: bytes, count: int) -> list[bytes]:
+    rng = np.random.default_rng(5)
+    mutants = []
+    for _ in range(count):
+        data = np.frombuffer(model, np.uint8).copy()
+        kind = rng.integers(3)
+        if kind == 0:
+            data = data[: rng.integers(8, len(data))]
+        else:
+            for place in rng.integers(8, len(data) - 4, rng.integers(1, 4)):
+                if kind == 1:
+                    data[place] = rng.integers(256)
+                else:
+                    data[place : place + 4] = rng.choice([0, 127, 255], 4)
+        mutants.append(data.tobytes())
+    return mutants
+
+
+def test_damaged_files_are_refused_or_read_but_never_crash() -> None:
+    refused = 0
+    for model in (quantised(), separable(batch=-1)):
+        for mutant in _mutants(model, 150):
+            try:
+                import_tflite(mutant)
+            except (ImportModelError, UnsupportedOpError):
+                refused += 1
+    assert refused > 30
