@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 CHUNK = 512
 """New tokens that a prefill takes at most by default; longer prompts take several."""
-TYPICAL_PROMPT = 128
+TYPICAL_PROMPT, TYPICAL_WINDOW = 128, 4
+PROPOSALS = 7
+"""Proposed tokens that are verified in one call at most, by default."""
 CONTEXT = 4096
 """Positions of the cache by default, where the model was trained on as many."""
 
@@ -32,6 +34,7 @@ def compile_language_model(
     context: int | None = None,
     chunk: int = CHUNK,
     sequences: int = 1,
+    proposals: int = 0,
     dtype: str | None = None,
     cache_dtype: str | None = None,
     quantize: str | Quantisation | None = None,
@@ -41,7 +44,8 @@ def compile_language_model(
 ) -> Model:
     """Compile a checkpoint to a model with the methods ``prefill`` and ``decode``, and logits of all new
     tokens as its plain call (`mansard.frontends.decoders.decoder.build_decoder`); with ``logprobs`` also with
-    ``prefill_scored`` and ``decode_scored``, which give log-probabilities beside the token.
+    ``prefill_scored`` and ``decode_scored``, which give log-probabilities beside the token, and with
+    ``proposals`` also with ``verify`` for up to so many.
 
     Raises ImportModelError for a checkpoint that cannot be read or built, CompileError for limits that the
     architecture does not have.
@@ -61,6 +65,8 @@ def compile_language_model(
         raise CompileError(f"context={context}: the model has 2 to {architecture.max_positions} positions")
     if chunk < 1 or sequences < 1:
         raise CompileError(f"chunk={chunk} and sequences={sequences} have to be at least 1")
+    if not 0 <= checked_int("proposals", proposals) < context:
+        raise CompileError(f"proposals={proposals} are not 0 to {context - 1}, which the context holds")
     chunk = min(chunk, context)
     length = Dim("length", 1, chunk, typical=min(TYPICAL_PROMPT, chunk))
     options = DecoderOptions(
@@ -78,6 +84,9 @@ def compile_language_model(
     if logprobs:
         graphs["prefill_scored"] = graph(role="prefill", scored=True)
         graphs["decode_scored"] = graph(role="decode", length=1, scored=True)
+    if proposals:
+        window = Dim("window", 1, proposals + 1, typical=min(TYPICAL_WINDOW, proposals + 1))
+        graphs["verify"] = graph(role="verify", length=window)
     compiled = compiler.compile_methods(
         graphs,
         compiler.CompileOptions(
@@ -92,9 +101,18 @@ def compile_language_model(
         sequences,
         _end_tokens(checkpoint.config),
         architecture.rewinds,
+        proposals,
     )
     plan = dataclasses.replace(compiled.plan, info={**compiled.plan.info, **description.to_info()})
     return model_of(dataclasses.replace(compiled, plan=plan))
+
+
+def trained_positions(path: str | os.PathLike[str]) -> int:
+    """The positions that a checkpoint's model was trained on. Raises ImportModelError."""
+    from mansard.frontends.decoders.checkpoint import open_checkpoint
+    from mansard.frontends.decoders.families import describe
+
+    return describe(open_checkpoint(path).config).max_positions
 
 
 def _float_type(what: str, name: str | None) -> DType | None:

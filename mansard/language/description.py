@@ -16,8 +16,9 @@ _KEY = "language_model"
 @dataclass(frozen=True)
 class Description:
     """A language model's limits: ``context`` positions of each of ``sequences`` sequences, up to ``chunk``
-    new tokens in a prefill, the tokens that end a text, and whether a sequence can be continued from any of
-    its positions (``rewinds``) or from where it stands only."""
+    new tokens in a prefill, the tokens that end a text, whether a sequence can be continued from any of
+    its positions (``rewinds``) or from where it stands only, and how many proposed tokens the method
+    ``verify`` takes at most (0: there is none)."""
 
     family: str
     vocabulary: int
@@ -26,6 +27,7 @@ class Description:
     sequences: int
     end_tokens: tuple[int, ...]
     rewinds: bool = True
+    proposals: int = 0
 
     def to_info(self) -> dict[str, str]:
         """An entry for the plan's info."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
 import time
@@ -22,12 +23,17 @@ from mansard.errors import InputError
 from mansard.language.batch_engine import BatchEngine
 from mansard.language.description import Description
 from mansard.language.generation import Sampling, Settings, Token, TokenTexts
+from mansard.language.speculation.opening import open_speculation, window_length
+from mansard.language.speculation.speculation import Target
+from mansard.language.speculation.stats import SpeculationStats
+from mansard.language.speculation.trace import CallTrace
 from mansard.language.stop_texts import checked_stop
 from mansard.language.text_request import TextRequest
 from mansard.language.tokenizer import Tokenizer
 from mansard.runtime.calls.limits import checked_int
 from mansard.runtime.calls.pending_call import PendingCall
 from mansard.runtime.memory.ledger import MemoryLedger
+from mansard.runtime.session import Session
 
 Tokens = npt.NDArray[np.generic]
 
@@ -35,13 +41,14 @@ Tokens = npt.NDArray[np.generic]
 @dataclass
 class GenerationStats:
     """Of the last generation: tokens of the prompt, how many of them the cache still held, new tokens, and
-    seconds until the first of these and until the last."""
+    seconds until the first of these and until the last; with a draft, what speculation achieved."""
 
     prompt: int = 0
     reused: int = 0
     generated: int = 0
     first_token: float = 0.0
     total: float = 0.0
+    speculation: SpeculationStats | None = None
 
     @property
     def decode_rate(self) -> float:
@@ -56,9 +63,14 @@ class LanguageModel:
 
     The cache of keys and values stays on the devices. A prompt that begins like the text before, as the next
     turn of a conversation does, is computed from where it differs.
+
+    A ``draft``, a smaller model or ``"ngram"``, proposes tokens that this model verifies
+    (`mansard.language.speculation`); it is closed with this model.
     """
 
-    def __init__(self, model: Model, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer | None = None, draft: LanguageModel | str | None = None
+    ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.description = Description.from_info(model.plan.info)
         self.stats = GenerationStats()
@@ -70,6 +82,10 @@ class LanguageModel:
         """The positions that have been computed, by steps whose tokens nobody has read as well."""
         self._sequence = 0
         self._engine: BatchEngine | None = None
+        self.trace: CallTrace | None = None
+        """Records the calls of generation on their devices, where it is set."""
+        self.draft = draft if isinstance(draft, LanguageModel) else None
+        self.speculation = None if draft is None else open_speculation(self, draft)
 
     def engine(self) -> BatchEngine:
         """What generates several texts at a time, started on first use. Several threads may use it."""
@@ -91,13 +107,15 @@ class LanguageModel:
         seed: int = 0,
         stop_at_end: bool = True,
         stop: str | Sequence[str] = (),
+        speculate: bool | int | None = None,
     ) -> Iterator[Token]:
         """Generate tokens after a prompt: text, or token numbers. Each is yielded as soon as it is known.
 
         Ends after ``max_new_tokens``, at a token that ends texts (unless ``stop_at_end`` is false), before a
         text of ``stop``, or where the context is full. `Sampling` tells what the other arguments mean.
-        Raises InputError for a prompt that is empty or does not fit the context, and when another generation
-        has begun in the meantime.
+        A model with a draft speculates, in windows of as many proposals as pay or of ``speculate`` (False:
+        not at all). Raises InputError for a prompt that is empty or does not fit the context, and when
+        another generation has begun in the meantime.
         """
         return iter(
             self._begin(
@@ -106,6 +124,7 @@ class LanguageModel:
                 Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed),
                 stop_at_end,
                 stop,
+                speculate,
             )
         )
 
@@ -116,10 +135,11 @@ class LanguageModel:
         *,
         stop_at_end: bool = True,
         stop: str | Sequence[str] = (),
+        speculate: bool | int | None = None,
         **sampling: Any,
     ) -> AsyncIterator[Token]:
         """`generate`, without blocking the event loop; ``sampling`` are arguments of `Sampling`."""
-        tokens = self._begin(prompt, max_new_tokens, Sampling(**sampling), stop_at_end, stop)
+        tokens = self._begin(prompt, max_new_tokens, Sampling(**sampling), stop_at_end, stop, speculate)
         if isinstance(tokens, TextRequest):
             async for token in tokens:
                 yield token
@@ -143,17 +163,19 @@ class LanguageModel:
         sampling: Sampling,
         stop_at_end: bool,
         stop: str | Sequence[str],
+        speculate: bool | int | None,
     ) -> TextRequest | Generator[Token, None, None]:
         ids = self._ids(prompt)
         count = checked_int("max_new_tokens", max_new_tokens)
         if count < 1:
             raise InputError(f"max_new_tokens={count}: at least one token has to be generated")
+        window = window_length(self.speculation, speculate)
         stop = checked_stop(stop)
         if stop:
             self.need_tokenizer()
         if self.description.sequences > 1:
             return self.engine().submit(ids, count, sampling, stop_at_end=stop_at_end, stop=stop)
-        return self._generate(ids, count, sampling, stop_at_end, stop)
+        return self._generate(ids, count, sampling, stop_at_end, stop, window)
 
     def text(self, prompt: str | Sequence[int], max_new_tokens: int = 256, **options: Any) -> str:
         """The whole text that `generate` yields. Raises InputError for a model without a tokenizer."""
@@ -194,9 +216,21 @@ class LanguageModel:
 
     def memory(self) -> MemoryLedger:
         """The memory that the model holds, by use and device."""
-        return MemoryLedger(
-            [row for each in (self.model, self._prefill, self._decode) for row in each.memory()]
-        )
+        methods = [self.model, self._prefill, self._decode]
+        if self.description.proposals:
+            methods.append(self.model.method("verify"))
+        rows = [row for each in methods for row in each.memory()]
+        return MemoryLedger(rows if self.draft is None else [*rows, *self.draft.memory()])
+
+    def device_names(self) -> set[str]:
+        """The devices that generation runs on."""
+        return {slot.name for each in (self._prefill, self._decode) for slot in each.bind().slots}
+
+    def interrupt(self) -> None:
+        """End the text that is being generated with an error, and forget what the cache holds."""
+        with self._lock:
+            self._sequence += 1
+            self._cached = []
 
     def close(self) -> None:
         """Free the model's memory. Texts that are being generated end with an error."""
@@ -205,6 +239,8 @@ class LanguageModel:
         with self._lock:
             self._sequence += 1
             self.model.close()
+        if self.draft is not None:
+            self.draft.close()
 
     def __enter__(self) -> LanguageModel:
         return self
@@ -217,20 +253,36 @@ class LanguageModel:
     # Generation ----------------------------------------------------------------------------------
 
     def _generate(
-        self, ids: list[int], count: int, sampling: Sampling, stop_at_end: bool, stop: Sequence[str]
+        self,
+        ids: list[int],
+        count: int,
+        sampling: Sampling,
+        stop_at_end: bool,
+        stop: Sequence[str],
+        window: int | None,
     ) -> Generator[Token, None, None]:
         began = time.perf_counter()
         stats = GenerationStats(prompt=len(ids))
+        speculation = self.speculation if window != 0 else None
         with self._lock:
             self._sequence += 1
             sequence = self._sequence
             self.stats = stats
             settings = sampling.rows(sequence)
+            if speculation is not None:
+                stats.speculation = speculation.begin(ids, settings, window, self.trace)
             chosen = self._read(ids, sampling, settings, stats)
         stats.first_token = time.perf_counter() - began
         texts = TokenTexts(self.tokenizer, ids, stop)
         count = min(count, self.description.context - len(ids) + 1)
-        steps = self._steps(sequence, len(ids), count - 1, settings)
+        single = functools.partial(self._steps, sequence, settings)
+        if speculation is None:
+            steps = single(len(ids), count - 1)
+        else:
+            verify = functools.partial(self._verify, sequence, settings)
+            target = Target(verify, single, functools.partial(self._settle, sequence))
+            ends = self.description.end_tokens if stop_at_end else ()
+            steps = speculation.steps(target, [*ids, chosen], count - 1, ends)
         try:
             while True:
                 stats.generated += 1
@@ -247,7 +299,7 @@ class LanguageModel:
             steps.close()
 
     def _steps(
-        self, sequence: int, position: int, count: int, settings: Settings
+        self, sequence: int, settings: Settings, position: int, count: int
     ) -> Generator[Tokens, None, None]:
         """Decode steps from a position on, at most ``count``, as far as the context reaches. On a GPU each is
         submitted before the token of the one before it is read."""
@@ -258,23 +310,37 @@ class LanguageModel:
         try:
             while pending or position < end:
                 while position < end and len(pending) < ahead:
-                    inputs = {
-                        "positions": np.array([position]),
-                        "settings": settings[0],
-                        "draws": settings[1],
-                    }
-                    with self._lock:
-                        if self._sequence != sequence:
-                            raise InputError(
-                                "another text was begun with this model, which ended the one before"
-                            )
-                        pending.append(session.begin(session.signature.prepare((), inputs)))
-                        self._stands = position + 1
+                    inputs = {"positions": np.array([position])}
                     position += 1
-                yield pending.popleft().result()[0]
+                    pending.append(self._submit(session, sequence, settings, inputs, position))
+                call = pending.popleft()
+                tokens = call.result()[0]
+                if self.trace is not None:
+                    self.trace.add(call, "decode")
+                yield tokens
         finally:
             for call in pending:
                 call.cancel()
+
+    def _verify(self, sequence: int, settings: Settings, window: Sequence[int], position: int) -> PendingCall:
+        """Submit proposals behind the token at a position. Where the sequence then stands, the call tells."""
+        inputs = {"tokens": np.array([window]), "positions": np.array([position])}
+        return self._submit(self.model.method("verify").bind(), sequence, settings, inputs, -1)
+
+    def _submit(
+        self, session: Session, sequence: int, settings: Settings, inputs: dict[str, Any], stands: int
+    ) -> PendingCall:
+        given = {**inputs, "settings": settings[0], "draws": settings[1]}
+        with self._lock:
+            if self._sequence != sequence:
+                raise InputError("another text was begun with this model, which ended the one before")
+            self._stands = stands
+            return session.begin(session.signature.prepare((), given), profile=self.trace is not None)
+
+    def _settle(self, sequence: int, position: int) -> None:
+        """No call of a text is in flight, and the cache has what stands before a position."""
+        if self._sequence == sequence:
+            self._stands = position
 
     def _read(self, ids: list[int], sampling: Sampling, settings: Settings, stats: GenerationStats) -> int:
         """Bring the prompt into the cache; the first token after it."""

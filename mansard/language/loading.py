@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mansard.api.loading import load
+from mansard.api.model import Model
+from mansard.arguments import shown
 from mansard.errors import InputError
-from mansard.language.compilation import CHUNK, compile_language_model
+from mansard.language.compilation import CHUNK, PROPOSALS, compile_language_model, trained_positions
+from mansard.language.description import Description
 from mansard.language.language_model import LanguageModel
+from mansard.language.speculation.opening import LOOKUP
 from mansard.language.tokenizer import Tokenizer, find_tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -29,6 +33,9 @@ def load_lm(
     quantize: str | Quantisation | None = None,
     tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
     logprobs: bool = False,
+    draft: str | os.PathLike[str] | LanguageModel | None = None,
+    draft_devices: str | Sequence[str] | None = None,
+    proposals: int = PROPOSALS,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> LanguageModel:
@@ -43,14 +50,20 @@ def load_lm(
     model without a tokenizer works on token numbers. ``logprobs`` compiles a model that gives the
     log-probabilities of tokens to those who ask for them.
 
+    ``draft`` proposes tokens of which the model verifies up to ``proposals`` in one call
+    (`LanguageModel.generate`): ``"ngram"`` (what followed the same words before), or a smaller model of the
+    same vocabulary, as a path or opened already; one that is named is opened for ``draft_devices``.
+
     Raises ImportModelError for a checkpoint that cannot be read or whose architecture is not known,
     ArtifactError for a damaged artifact, OutOfMemoryError for weights or a cache that do not fit a device.
     """
     place = Path(path)
     if not place.exists():
         raise InputError(f"{path} does not exist: load_lm takes a folder, a .gguf file or an artifact")
+    if draft is not None and sequences > 1:
+        raise InputError("a draft is for a model of one sequence (sequences=1)")
     if not place.is_dir() and place.suffix != ".gguf":
-        return LanguageModel(load(place, devices), _opened(tokenizer))
+        return _with_draft(load(place, devices), _opened(tokenizer), draft, draft_devices, cache)
     opened = find_tokenizer(place) if tokenizer is None else _opened(tokenizer)
     model = compile_language_model(
         place,
@@ -58,6 +71,7 @@ def load_lm(
         context=context,
         chunk=chunk,
         sequences=sequences,
+        proposals=0 if draft is None else proposals,
         dtype=dtype,
         cache_dtype=cache_dtype,
         quantize=quantize,
@@ -65,7 +79,40 @@ def load_lm(
         cache=cache,
         progress=progress,
     )
-    return LanguageModel(model, opened)
+    return _with_draft(model, opened, draft, draft_devices, cache)
+
+
+def _with_draft(
+    model: Model,
+    tokenizer: Tokenizer | None,
+    draft: str | os.PathLike[str] | LanguageModel | None,
+    devices: str | Sequence[str] | None,
+    cache: bool,
+) -> LanguageModel:
+    """The language model, with a draft that is opened for as many positions where it is not yet."""
+    if draft is None or draft == LOOKUP or isinstance(draft, LanguageModel):
+        return LanguageModel(model, tokenizer, draft)
+    try:
+        opened = _draft(draft, Description.from_info(model.plan.info), devices, cache)
+    except BaseException:
+        model.close()
+        raise
+    return LanguageModel(model, tokenizer, opened)
+
+
+def _draft(
+    path: str | os.PathLike[str],
+    target: Description,
+    devices: str | Sequence[str] | None,
+    cache: bool,
+) -> LanguageModel:
+    place = Path(path)
+    if not place.exists():
+        raise InputError(f"draft={shown(path)} is neither {LOOKUP!r} nor the path of a language model")
+    context = target.context
+    if place.is_dir() or place.suffix == ".gguf":
+        context = min(context, trained_positions(place))
+    return load_lm(place, devices=devices, context=context, chunk=target.chunk, cache=cache)
 
 
 def _opened(tokenizer: str | os.PathLike[str] | Tokenizer | None) -> Tokenizer | None:

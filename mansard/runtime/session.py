@@ -134,13 +134,14 @@ class Session:
         """
         return await self._calls.run_async(inputs, priority, deadline)
 
-    def begin(self, inputs: PreparedInputs, priority: int = 0) -> PendingCall:
-        """Start a call and return without waiting for its end, once it is admitted.
+    def begin(self, inputs: PreparedInputs, priority: int = 0, *, profile: bool = False) -> PendingCall:
+        """Start a call and return without waiting for its end, once it is admitted. With ``profile`` its
+        device times are known after it (`PendingCall.rows`), and the priority is 0.
 
         Of calls that update the same states, one that begins while another is in flight is submitted behind
         it, and fails with its error if that fails. Raises as `run`.
         """
-        return self._calls.begin(inputs, priority)
+        return self._calls.begin(inputs, priority, profile=profile)
 
     def chunked_run(
         self,

@@ -18,12 +18,13 @@ from mansard.frontends.decoders.layers.feed_forward import feed_forward
 from mansard.frontends.decoders.layers.norm import NormSettings
 from mansard.frontends.decoders.layers.sampling import Sampler
 from mansard.frontends.decoders.layers.scores import write_scores
+from mansard.frontends.decoders.layers.verification import Verification
 from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
 from mansard.ir.graph import Graph, GraphBuilder
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.ir.types import IndexMap, Value
 
-Role = Literal["logits", "prefill", "decode"]
+Role = Literal["logits", "prefill", "decode", "verify"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ def build_decoder(checkpoint: Checkpoint, architecture: Architecture, options: D
 
     Of the last two, ``scored`` ones have the further outputs ``score``, ``ranked`` and ``ranked_scores``
     (`Scores`).
+
+    ``verify``: the inputs of ``prefill`` without ``last``; ``tokens`` are the last token of a text and
+    proposals for those after it (`Verification`). Outputs ``choices`` (S) i64, the token after each row, and
+    ``accepted`` (1) i64: so many proposals are the choices before them, and ``choices[accepted]`` is the
+    token behind those.
 
     Keys and values of each attention are states, (sequences, context, heads * head_dim), and so are the last
     inputs of each convolution. New tokens behind ``last`` may be padding: the keys and values that they write
@@ -113,6 +119,10 @@ class _Decoder:
         logits = self._logits(x)
         if options.role == "logits":
             return builder.build([logits], ["logits"])
+        if options.role == "verify":
+            self.writer.at("sampling")
+            verification = Verification(self.writer, call, tokens, self.architecture.vocabulary)
+            return builder.build(verification.choices(logits), ["choices", "accepted"])
         token = self._sampled(logits, tokens, call)
         if not options.scored:
             return builder.build([token], ["token"])
@@ -138,7 +148,17 @@ class _Decoder:
         if options.role == "prefill" or (options.role == "logits" and not options.all_logits):
             last = builder.input("last", (1,), DType.I64)
             builder.assert_indices(last, "the logits", 0, length)
-        return Sequence(batch, length, options.context, positions, rows, options.sequences, slot, last)
+        return Sequence(
+            batch,
+            length,
+            options.context,
+            positions,
+            rows,
+            options.sequences,
+            slot,
+            last,
+            options.role == "verify",
+        )
 
     def _pairs(
         self, batch: int, length: DimLike, slot: Value | None, second: Value, read: IndexMap, body: Scalar

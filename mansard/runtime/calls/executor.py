@@ -112,13 +112,14 @@ class CallExecutor:
             if timer is not None:
                 timer.cancel()
 
-    def begin(self, inputs: PreparedInputs, priority: int = 0) -> PendingCall:
+    def begin(self, inputs: PreparedInputs, priority: int = 0, *, profile: bool = False) -> PendingCall:
         """See `Session.begin`."""
-        call = self.lifecycle.new_call(inputs, priority)
+        lifecycle = self.lifecycle
+        call = lifecycle.new_profiled_call(inputs) if profile else lifecycle.new_call(inputs, priority)
         guarded(self._settle, self._begin_blocking, call)
         if self.lifecycle.order is not None:
             uninterrupted(lambda: self.admission.release(call))  # the next one may be submitted behind it
-        return PendingCall(self.lifecycle, call)
+        return PendingCall(lifecycle, call)
 
     def profile(self, inputs: PreparedInputs) -> tuple[list[list[ProfileRow]], float, CopyCounts]:
         """Device times by slot, the seconds from submission to completion, and the copies."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mansard.errors import CallCancelledError
+from mansard.hal import ProfileRow
 from mansard.hal.native import guarded
 from mansard.hal.service import uninterrupted
 from mansard.runtime.calls.call import Call
@@ -17,6 +18,13 @@ class PendingCall:
     def __init__(self, lifecycle: CallLifecycle, call: Call) -> None:
         self._lifecycle, self._call = lifecycle, call
         self._over = False
+        self.rows: dict[str, list[ProfileRow]] = {}
+        """The commands by device, of a profiled call whose result was fetched."""
+
+    @property
+    def done(self) -> bool:
+        """Whether every device is done with the call, so that `result` does not wait."""
+        return self._over or all(point.done() for point in self._call.context.timelines.finals)
 
     def result(self) -> list[Array]:
         """Wait for the call; its outputs, once. Raises what `Session.run` raises."""
@@ -38,4 +46,7 @@ class PendingCall:
 
     def _finish(self, call: Call) -> list[Array]:
         self._lifecycle.wait(call)
+        if call.profile:
+            names = [slot.name for slot in self._lifecycle.environment.slots]
+            self.rows = dict(zip(names, call.context.profile(), strict=True))
         return self._lifecycle.finish(call)

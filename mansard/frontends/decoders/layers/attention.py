@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -19,7 +20,9 @@ class Sequence:
     """Where the new tokens of a call stand: ``positions`` (B) is the position of the first of ``length`` new
     tokens of each of ``batch`` sequences, ``rows`` (B * S, 2) the cache row of each new token. The caches
     hold ``capacity`` positions of ``slots`` sequences; ``slot`` (B) says which these are, None: all, in
-    order. ``last`` (1) is the index of the last new token that is not padding; None: all are tokens."""
+    order. ``last`` (1) is the index of the last new token that is not padding; None: all are tokens. With
+    ``proposals``, only the end of the call knows ``last``: layers whose states cannot go back append to
+    ``kept`` what updates them then."""
 
     batch: int
     length: DimLike
@@ -29,6 +32,8 @@ class Sequence:
     slots: int
     slot: Value | None = None
     last: Value | None = None
+    proposals: bool = False
+    kept: list[Callable[[Value], None]] = field(default_factory=list)
 
 
 class Attention:

@@ -59,24 +59,32 @@ class _ShortConvolution:
         shape = (s.slots, self.history, hidden)
         state = builder.state(f"{self.place}.inputs", shape, self.writer.dtype)
         joined = builder.concat([self._before(state), x], 1)
-        if s.last is None:
+        if s.proposals:
+            s.kept.append(lambda last: self._keep(state, joined, last))
+        else:
+            self._keep(state, joined, s.last)
+        return joined
+
+    def _keep(self, state: Value, joined: Value, last: Value | None) -> None:
+        """Update the state to the inputs up to the new token ``last``."""
+        builder, s = self.builder, self.sequence
+        if last is None:
             at: Scalar = add(DimValue(s.length), Index(1))
             inputs = [joined]
             maps: list[IndexMap | None] = [None]
         else:
             at = add(add(Arg(1, DType.I64), Const(1, DType.I64)), Index(1))
-            inputs, maps = [joined, s.last], [None, IndexMap((Linear(),))]
+            inputs, maps = [joined, last], [None, IndexMap((Linear(),))]
         kept = builder.generic(
             inputs,
             maps,
-            (s.batch, self.history, hidden),
+            (s.batch, self.history, joined.type.shape[2]),
             Gather(0, (Index(0), at, Index(2)), self.writer.dtype),
             name="inputs",
         )
         if s.slot is not None:
             kept = builder.scatter(state, builder.reshape(s.slot, (s.batch, 1)), kept)
         builder.update_state(state, kept)
-        return joined
 
     def _before(self, state: Value) -> Value:
         """The state of the batch's sequences, (B, length - 1, hidden), zero before their beginnings."""

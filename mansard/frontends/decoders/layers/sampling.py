@@ -22,7 +22,7 @@ _ROW, _FIRST = IndexMap.of_dims((0, 1)), IndexMap.of_dims((0, None))
 
 
 class Sampler:
-    """Chooses the next token of each sequence of a batch.
+    """Chooses the next token of each sequence of a batch, or of each of several ``rows`` of one sequence.
 
     ``settings`` (B, 4) f32 and ``draws`` (B, 3) i64 have the columns `SETTINGS` and `DRAWS`. Temperature 0
     is greedy; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``repetition_penalty`` 1 change
@@ -30,15 +30,17 @@ class Sampler:
     edge of a truncated distribution all take part. Equal seeds and positions draw equal noise.
     """
 
-    def __init__(self, writer: Writer, batch: int, vocabulary: int) -> None:
+    def __init__(self, writer: Writer, batch: int, vocabulary: int, rows: DimLike | None = None) -> None:
         self.writer, self.builder = writer, writer.builder
         self.batch, self.vocabulary = batch, vocabulary
+        self.rows: DimLike = batch if rows is None else rows
+        self._shared = rows is not None
         self.settings = self.builder.input("settings", (batch, len(SETTINGS)), F32)
         self.draws = self.builder.input("draws", (batch, len(DRAWS)), I64)
 
     def sequence_numbers(self, length: DimLike) -> Value:
         """The number of its sequence for each new token, (B * S) i32."""
-        column = self._column("sequence")
+        column = self.column("sequence")
         numbers = self.builder.generic(
             (self.draws,), (column,), (self.batch, length), cast(Arg(0, I64), I32), name="sequence"
         )
@@ -48,16 +50,24 @@ class Sampler:
         """Logits of tokens that occur in the sequence, divided by the penalty where positive, else multiplied
         (Keskar et al., 2019, arXiv:1909.05858). ``seen`` (B, V) i32 is the number of the last sequence in
         which a token occurred, counted modulo 2**31."""
-        penalty, number = Arg(2, F32), Arg(3, I64)
-        value = Arg(0, F32)
-        divided = Apply("div", (value, penalty), F32)
-        changed = _select(_gt(value, _const(0.0)), divided, mul(value, penalty))
-        occurred = Apply("eq", (cast(Arg(1, I32), I64), number), BOOL)
+        occurred = Apply("eq", (cast(Arg(1, I32), I64), Arg(3, I64)), BOOL)
         return self.builder.generic(
             (logits, seen, self.settings, self.draws),
-            (_ROW, _ROW, self._column("repetition_penalty"), self._column("sequence")),
+            (_ROW, _ROW, self.column("repetition_penalty"), self.column("sequence")),
             (self.batch, self.vocabulary),
-            _select(occurred, changed, value),
+            _select(occurred, _penalised(Arg(0, F32), Arg(2, F32)), Arg(0, F32)),
+            name="penalised",
+        )
+
+    def penalised_rows(self, logits: Value, first: Value) -> Value:
+        """As `penalised` for rows of one sequence: ``first`` (1, V) i32 is the first row to which a token
+        is one of the text."""
+        occurred = Apply("le", (cast(Arg(1, I32), I64), Index(0)), BOOL)
+        return self.builder.generic(
+            (logits, first, self.settings),
+            (_ROW, IndexMap.of_dims((None, 1)), self.column("repetition_penalty")),
+            (self.rows, self.vocabulary),
+            _select(occurred, _penalised(Arg(0, F32), Arg(2, F32)), Arg(0, F32)),
             name="penalised",
         )
 
@@ -73,11 +83,11 @@ class Sampler:
             (
                 _ROW,
                 IndexMap.of_dims((0,)),
-                self._column("temperature"),
-                self._column("seed"),
+                self.column("temperature"),
+                self.column("seed"),
                 IndexMap.of_dims((0,)),
             ),
-            (self.batch, self.vocabulary),
+            (self.rows, self.vocabulary),
             _select(kept, chosen, _const(-_INFINITY)),
             reduced=1,
             combiner="argmax",
@@ -97,8 +107,8 @@ class Sampler:
         """The sum (B) of exp((logit - largest) / temperature) over the vocabulary."""
         return self.builder.generic(
             (logits, best, self.settings),
-            (_ROW, _FIRST, self._column("temperature")),
-            (self.batch, self.vocabulary),
+            (_ROW, _FIRST, self.column("temperature")),
+            (self.rows, self.vocabulary),
             _exponential(Arg(0, F32), Arg(1, F32), Arg(2, F32)),
             reduced=1,
             combiner="add",
@@ -109,8 +119,8 @@ class Sampler:
         body = Apply("div", (_exponential(Arg(0, F32), Arg(1, F32), Arg(2, F32)), Arg(3, F32)), F32)
         return self.builder.generic(
             (best, best, self.settings, total),
-            (_ROW, _FIRST, self._column("temperature"), IndexMap.of_dims((0,))),
-            (self.batch, count),
+            (_ROW, _FIRST, self.column("temperature"), IndexMap.of_dims((0,))),
+            (self.rows, count),
             body,
             name="probabilities",
         )
@@ -131,8 +141,8 @@ class Sampler:
         body = _select(whole, _const(-_INFINITY), _select(kept, Arg(0, F32), _const(_INFINITY)))
         return self.builder.generic(
             (best, probabilities, before, probabilities, self.settings, self.settings, self.draws),
-            (_ROW, _ROW, _ROW, _FIRST, self._column("top_p"), self._column("min_p"), self._column("top_k")),
-            (self.batch, count),
+            (_ROW, _ROW, _ROW, _FIRST, self.column("top_p"), self.column("min_p"), self.column("top_k")),
+            (self.rows, count),
             body,
             reduced=1,
             combiner="min",
@@ -148,10 +158,16 @@ class Sampler:
         uniform = mul(add(cast(mantissa, F32), _const(0.5)), _const(2.0**-24))
         return _neg(_log(_neg(_log(uniform))))
 
-    def _column(self, name: str) -> IndexMap:
-        """Reads a setting of the row."""
+    def column(self, name: str) -> IndexMap:
+        """Reads a setting of the row's sequence."""
         columns = SETTINGS if name in SETTINGS else DRAWS
-        return IndexMap((Linear.dim(0), Linear((), columns.index(name))))
+        sequence = Linear() if self._shared else Linear.dim(0)
+        return IndexMap((sequence, Linear((), columns.index(name))))
+
+
+def _penalised(value: Scalar, penalty: Scalar) -> Scalar:
+    divided = Apply("div", (value, penalty), F32)
+    return _select(_gt(value, _const(0.0)), divided, mul(value, penalty))
 
 
 def _const(value: float) -> Const:
