@@ -22,7 +22,7 @@ from mansard.cli import (
     trace,
     tune,
 )
-from mansard.cli.language import generate
+from mansard.cli.language import generate, serve
 from mansard.errors import MansardError
 
 
@@ -96,6 +96,7 @@ app.command("simulate")(simulate.simulate)
 app.command("trace")(trace.trace)
 app.command("generate")(generate.generate)
 app.command("chat")(generate.chat)
+app.command("serve")(serve.serve)
 app.command("sign")(sign.sign)
 app.command("keygen")(sign.keygen)
 app.command("demo")(demo.demo)

@@ -113,6 +113,16 @@ class BatchEngine:
         """Requests that wait for a place."""
         return len(self._waiting)
 
+    @property
+    def positions_in_use(self) -> int:
+        """Positions of all caches that requests have filled so far."""
+        return sum(len(slot.cached) for slot in self._slots if slot.request is not None)
+
+    @property
+    def running(self) -> bool:
+        """Whether requests are served: the engine is not closed, and its thread is alive."""
+        return not self._closed and self._thread.is_alive()
+
     def close(self) -> None:
         """Cancel all requests and end the thread."""
         with self._changed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -83,7 +83,7 @@ class TextRequest:
         finally:
             self.cancel()
 
-    async def __aiter__(self) -> AsyncIterator[Token]:
+    async def __aiter__(self) -> AsyncGenerator[Token, None]:
         texts = self._texts()
         try:
             while self.finish_reason is None:

@@ -4,48 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mansard.cli.language.options import (
+    CacheTypeOption,
+    ContextOption,
+    MinPOption,
+    ModelArgument,
+    PenaltyOption,
+    SeedOption,
+    TemperatureOption,
+    TokensOption,
+    TopKOption,
+    TopPOption,
+    opened,
+)
 from mansard.cli.models import DeviceOption
 from mansard.cli.output import JsonOption, Output
-from mansard.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from mansard.language import LanguageModel
-
-ModelArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="MODEL", help="The folder of a checkpoint, a .gguf file, or an artifact of a language model."
-    ),
-]
-TokensOption = Annotated[
-    int, typer.Option("--max-new-tokens", "-n", min=1, help="At most so many new tokens.")
-]
-TemperatureOption = Annotated[
-    float, typer.Option(help="Divides the logits; 0 always takes the most likely token.")
-]
-TopKOption = Annotated[
-    int, typer.Option("--top-k", help="Draw from so many of the most likely tokens; 0: all.")
-]
-TopPOption = Annotated[
-    float, typer.Option("--top-p", help="Draw from the fewest tokens that together have this probability.")
-]
-MinPOption = Annotated[
-    float, typer.Option("--min-p", help="Draw from tokens at least this many times as likely as the first.")
-]
-PenaltyOption = Annotated[
-    float, typer.Option("--repetition-penalty", help="Above 1: tokens that occurred become less likely.")
-]
-SeedOption = Annotated[int, typer.Option(help="Equal seeds give equal texts.")]
-ContextOption = Annotated[int | None, typer.Option(help="Positions of the cache of keys and values.")]
-CacheTypeOption = Annotated[
-    str | None, typer.Option("--cache-dtype", help="Element type of the cache: f32, f16 or bf16.")
-]
 
 
 def generate(
@@ -68,7 +48,7 @@ def generate(
 ) -> None:
     """Generate text after a prompt, as it comes."""
     text = sys.stdin.read() if prompt == "-" else prompt
-    with Output(as_json) as out, _opened(model, device, context, cache_dtype) as lm:
+    with Output(as_json) as out, opened(model, device, context, cache_dtype) as lm:
         asked: Any = _question(lm, [{"role": "user", "content": text}]) if chat else text
         tokens, pieces = [], []
         for token in lm.generate(
@@ -115,7 +95,7 @@ def chat(
 ) -> None:
     """Talk with a model, a line at a time, until the end of the input or an empty line."""
     messages = [{"role": "system", "content": system}] if system else []
-    with Output(as_json=False) as out, _opened(model, device, context, cache_dtype) as lm:
+    with Output(as_json=False) as out, opened(model, device, context, cache_dtype) as lm:
         for line in _lines(out):
             messages.append({"role": "user", "content": line})
             answer = ""
@@ -144,18 +124,6 @@ def report(lm: LanguageModel) -> str:
         f"{stats.prompt} tokens read{reused} in {stats.first_token:.2f} s, {stats.generated} written, "
         f"{stats.decode_rate:.1f} tokens/s; {lm.memory().summary()}"
     )
-
-
-@contextmanager
-def _opened(
-    model: Path, device: list[str] | None, context: int | None, cache_dtype: str | None
-) -> Iterator[LanguageModel]:
-    from mansard.language import load_lm
-
-    with progress_bar() as progress:
-        lm = load_lm(model, devices=device, context=context, cache_dtype=cache_dtype, progress=progress)
-    with lm:
-        yield lm
 
 
 def _question(lm: LanguageModel, messages: list[dict[str, str]]) -> list[int]:

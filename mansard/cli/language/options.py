@@ -1,0 +1,74 @@
+"""Options of the commands of language models, and how they open one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mansard.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from mansard.language import LanguageModel
+
+ModelArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL", help="The folder of a checkpoint, a .gguf file, or an artifact of a language model."
+    ),
+]
+TokensOption = Annotated[
+    int, typer.Option("--max-new-tokens", "-n", min=1, help="At most so many new tokens.")
+]
+TemperatureOption = Annotated[
+    float, typer.Option(help="Divides the logits; 0 always takes the most likely token.")
+]
+TopKOption = Annotated[
+    int, typer.Option("--top-k", help="Draw from so many of the most likely tokens; 0: all.")
+]
+TopPOption = Annotated[
+    float, typer.Option("--top-p", help="Draw from the fewest tokens that together have this probability.")
+]
+MinPOption = Annotated[
+    float, typer.Option("--min-p", help="Draw from tokens at least this many times as likely as the first.")
+]
+PenaltyOption = Annotated[
+    float, typer.Option("--repetition-penalty", help="Above 1: tokens that occurred become less likely.")
+]
+SeedOption = Annotated[int, typer.Option(help="Equal seeds give equal texts.")]
+ContextOption = Annotated[int | None, typer.Option(help="Positions of the cache of keys and values.")]
+CacheTypeOption = Annotated[
+    str | None, typer.Option("--cache-dtype", help="Element type of the cache: f32, f16 or bf16.")
+]
+SequencesOption = Annotated[
+    int, typer.Option("--sequences", min=1, help="Texts generated at a time, each with a cache of its own.")
+]
+ChunkOption = Annotated[
+    int | None,
+    typer.Option("--chunk", min=1, help="Tokens of a prompt that are read at a time. Default: 512."),
+]
+QuantizeOption = Annotated[
+    str | None, typer.Option("--quantize", help="Store the weights of products as int8 or int4.")
+]
+TokenizerOption = Annotated[
+    Path | None, typer.Option("--tokenizer", metavar="PATH", help="A folder or file with a tokenizer.")
+]
+
+
+@contextmanager
+def opened(
+    model: Path, device: list[str] | None, context: int | None, cache_dtype: str | None, **options: Any
+) -> Iterator[LanguageModel]:
+    """The model on its devices; options that are None have the defaults of `load_lm`."""
+    from mansard.language import load_lm
+
+    given = {name: value for name, value in options.items() if value is not None}
+    with progress_bar() as progress:
+        lm = load_lm(
+            model, devices=device, context=context, cache_dtype=cache_dtype, progress=progress, **given
+        )
+    with lm:
+        yield lm

@@ -1,0 +1,88 @@
+"""``mansard serve``: a language model over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mansard.cli.language.options import (
+    CacheTypeOption,
+    ChunkOption,
+    ContextOption,
+    ModelArgument,
+    QuantizeOption,
+    SequencesOption,
+    TokenizerOption,
+    opened,
+)
+from mansard.cli.models import DeviceOption
+from mansard.errors import InputError
+
+
+def serve(
+    model: ModelArgument,
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+    device: DeviceOption = None,
+    sequences: SequencesOption = 8,
+    context: ContextOption = None,
+    chunk: ChunkOption = None,
+    quantize: QuantizeOption = None,
+    cache_dtype: CacheTypeOption = None,
+    tokenizer: TokenizerOption = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            "--api-key", envvar="MANSARD_API_KEY", help="The key that requests have to carry. Default: none."
+        ),
+    ] = None,
+    served_name: Annotated[
+        str | None,
+        typer.Option(
+            "--served-name", metavar="NAME", help="The model's name in requests. Default: its file's."
+        ),
+    ] = None,
+    max_waiting: Annotated[
+        int,
+        typer.Option("--max-waiting", min=1, help="Texts that may wait for a cache; one more gets a 429."),
+    ] = 1024,
+    drain_seconds: Annotated[
+        float,
+        typer.Option("--drain-seconds", min=0.0, help="How long texts may go on when the server is to end."),
+    ] = 30.0,
+    logprobs: Annotated[
+        bool, typer.Option(help="Compile what requests for log-probabilities need as well.")
+    ] = True,
+    log_level: Annotated[
+        str, typer.Option("--log-level", help="critical, error, warning, info, debug or trace.")
+    ] = "info",
+) -> None:
+    """Serve a language model over HTTP, with OpenAI's API."""
+    try:
+        from mansard.serving.options import ServerOptions
+        from mansard.serving.server import Server
+    except ImportError as error:
+        raise InputError(f"serving needs further packages: pip install 'mansard[serve]' ({error})") from error
+    if log_level not in ("critical", "error", "warning", "info", "debug", "trace"):
+        raise typer.BadParameter(f"{log_level!r} is no log level", param_hint="--log-level")
+    options = ServerOptions(
+        name=served_name or Path(model).resolve().stem,
+        api_key=api_key,
+        max_waiting=max_waiting,
+        drain_seconds=drain_seconds,
+    )
+    with opened(
+        model, device, context, cache_dtype,
+        sequences=sequences, chunk=chunk, quantize=quantize, tokenizer=tokenizer, logprobs=logprobs,
+    ) as lm:  # fmt: skip
+        server = Server(lm, options, host=host, port=port, log_level=log_level, ready=_tell)
+        try:
+            server.run()
+        finally:
+            server.service.close()
+
+
+def _tell(address: str) -> None:
+    print(f"mansard: serving at {address}/v1", flush=True)

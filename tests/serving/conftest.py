@@ -1,0 +1,27 @@
+"""One server for the tests of this folder that do not stop it."""
+
+from __future__ import annotations
+
+import pytest
+from support.running_server import running, write_served_model
+
+from mansard.language import load_lm
+
+
+@pytest.fixture(scope="session")
+def served_lm(tmp_path_factory):
+    folder = write_served_model(tmp_path_factory.mktemp("served"))
+    with load_lm(folder, devices="cpu", context=96, chunk=32, sequences=8, logprobs=True) as lm:
+        yield lm
+
+
+@pytest.fixture(scope="session")
+def server(served_lm):
+    with running(served_lm) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    with server.client() as client:
+        yield client
