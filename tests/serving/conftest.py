@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.running_server import running, write_served_model
+from support.serving.running_server import running, write_served_model
 
 from mansard.language import load_lm
 

@@ -9,11 +9,11 @@ import threading
 import time
 
 import openai
-from support.decoders.checkpoints import write_decoder
-from support.decoders.tokenizers_of_tests import CHAT, byte_level
 
 from mansard.serving.options import ServerOptions
 from mansard.serving.server import Server
+from support.decoders.checkpoints import write_decoder
+from support.decoders.tokenizers_of_tests import CHAT, byte_level
 
 
 def write_served_model(folder, **changed):
