@@ -52,7 +52,8 @@ def load_lm(
 
     ``draft`` proposes tokens of which the model verifies up to ``proposals`` in one call
     (`LanguageModel.generate`): ``"ngram"`` (what followed the same words before), or a smaller model of the
-    same vocabulary, as a path or opened already; one that is named is opened for ``draft_devices``.
+    same vocabulary, as a path or opened already; one that is named is opened for ``draft_devices``, by
+    default those of the model.
 
     Raises ImportModelError for a checkpoint that cannot be read or whose architecture is not known,
     ArtifactError for a damaged artifact, OutOfMemoryError for weights or a cache that do not fit a device.
@@ -63,7 +64,7 @@ def load_lm(
     if draft is not None and sequences > 1:
         raise InputError("a draft is for a model of one sequence (sequences=1)")
     if not place.is_dir() and place.suffix != ".gguf":
-        return _with_draft(load(place, devices), _opened(tokenizer), draft, draft_devices, cache)
+        return _with_draft(load(place, devices), _opened(tokenizer), draft, draft_devices or devices, cache)
     opened = find_tokenizer(place) if tokenizer is None else _opened(tokenizer)
     model = compile_language_model(
         place,
@@ -79,7 +80,7 @@ def load_lm(
         cache=cache,
         progress=progress,
     )
-    return _with_draft(model, opened, draft, draft_devices, cache)
+    return _with_draft(model, opened, draft, draft_devices or devices, cache)
 
 
 def _with_draft(

@@ -34,6 +34,19 @@ def test_text_is_generated_as_the_api_does(artifact):
     assert data["text"] == expected and len(data["tokens"]) == 12 and data["prompt_tokens"] > 1
 
 
+def test_a_draft_proposes_what_is_verified(artifact, tmp_path):
+    options = ("generate", artifact, "The quick", "-n", 24, "--device", "cpu", "--context", 48)
+    expected = json_of(*options)
+    assert expected["speculation"] is None
+    told = invoke(*options, "--draft", artifact, "--trace", tmp_path / "trace.json")
+    assert told.stdout == expected["text"] + "\n" and "proposals accepted" in told.stderr
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {event["name"].split()[0] for event in events if event["ph"] == "X"}
+    assert {"draft", "verify", "decode"} <= names
+    looked_up = json_of(*options, "--draft", "ngram")
+    assert looked_up["text"] == expected["text"] and looked_up["speculation"]["single"] > 0
+
+
 def test_a_chat_goes_on(artifact):
     command = ["chat", str(artifact), "-n", "3", "--device", "cpu", "--context", "64"]
     told = CliRunner().invoke(app, command, input="Hi\nlazy\n\n")

@@ -21,6 +21,7 @@ from mansard.cli.language.options import (
     TopPOption,
     opened,
 )
+from mansard.cli.language.speculation import DraftDeviceOption, DraftOption, TraceOption, write_trace
 from mansard.cli.models import DeviceOption
 from mansard.cli.output import JsonOption, Output
 
@@ -44,11 +45,20 @@ def generate(
     device: DeviceOption = None,
     context: ContextOption = None,
     cache_dtype: CacheTypeOption = None,
+    draft: DraftOption = None,
+    draft_device: DraftDeviceOption = None,
+    trace: TraceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Generate text after a prompt, as it comes."""
+    from mansard.language.speculation.trace import CallTrace
+
     text = sys.stdin.read() if prompt == "-" else prompt
-    with Output(as_json) as out, opened(model, device, context, cache_dtype) as lm:
+    with (
+        Output(as_json) as out,
+        opened(model, device, context, cache_dtype, draft=draft, draft_devices=draft_device) as lm,
+    ):
+        lm.trace = None if trace is None else CallTrace()
         asked: Any = _question(lm, [{"role": "user", "content": text}]) if chat else text
         tokens, pieces = [], []
         for token in lm.generate(
@@ -66,7 +76,9 @@ def generate(
             out.stream(token.text)
         out.text("")
         out.note(f"mansard: {report(lm)}")
-        stats = lm.stats
+        if trace is not None and lm.trace is not None:
+            write_trace(lm.trace, trace, model.name)
+        stats, speculation = lm.stats, lm.stats.speculation
         out.result(
             {
                 "text": "".join(pieces),
@@ -74,6 +86,7 @@ def generate(
                 "prompt_tokens": stats.prompt,
                 "first_token_s": stats.first_token,
                 "tokens_per_s": stats.decode_rate,
+                "speculation": None if speculation is None else speculation.to_json(),
                 "memory": lm.memory().to_json(),
             }
         )
@@ -92,10 +105,15 @@ def chat(
     device: DeviceOption = None,
     context: ContextOption = None,
     cache_dtype: CacheTypeOption = None,
+    draft: DraftOption = None,
+    draft_device: DraftDeviceOption = None,
 ) -> None:
     """Talk with a model, a line at a time, until the end of the input or an empty line."""
     messages = [{"role": "system", "content": system}] if system else []
-    with Output(as_json=False) as out, opened(model, device, context, cache_dtype) as lm:
+    with (
+        Output(as_json=False) as out,
+        opened(model, device, context, cache_dtype, draft=draft, draft_devices=draft_device) as lm,
+    ):
         for line in _lines(out):
             messages.append({"role": "user", "content": line})
             answer = ""
@@ -120,9 +138,10 @@ def report(lm: LanguageModel) -> str:
     """The last generation in a line: tokens, speed and memory."""
     stats = lm.stats
     reused = f" ({stats.reused} of them cached)" if stats.reused else ""
+    speculation = "" if stats.speculation is None else f"; {stats.speculation}"
     return (
         f"{stats.prompt} tokens read{reused} in {stats.first_token:.2f} s, {stats.generated} written, "
-        f"{stats.decode_rate:.1f} tokens/s; {lm.memory().summary()}"
+        f"{stats.decode_rate:.1f} tokens/s{speculation}; {lm.memory().summary()}"
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass
@@ -28,6 +29,11 @@ class SpeculationStats:
     def tokens_per_window(self) -> float:
         """Tokens that a verification gave: the right proposals, and one more."""
         return (self.accepted + self.windows) / self.windows if self.windows else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts, and what follows from them."""
+        derived = {"acceptance": self.acceptance, "tokens_per_window": self.tokens_per_window}
+        return {**asdict(self), **derived}
 
     def __str__(self) -> str:
         text = (

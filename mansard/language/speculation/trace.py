@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from mansard.runtime.calls.pending_call import PendingCall
 from mansard.runtime.profiling.device_timeline import TimelineRow
+from mansard.runtime.profiling.intervals import Span, intersection
 
 
 @dataclass
@@ -20,3 +21,11 @@ class CallTrace:
             if rows:
                 begin, end = min(row.start_ns for row in rows), max(row.end_ns for row in rows)
                 self.rows.append(TimelineRow(device, label, begin, end, 0))
+
+    @property
+    def all_busy(self) -> list[Span]:
+        """The times during which every device had a call, as (start, end) in nanoseconds; none of a single
+        device."""
+        devices = sorted({row.slot for row in self.rows})
+        spans = [[(row.start_ns, row.end_ns) for row in self.rows if row.slot == each] for each in devices]
+        return intersection(spans) if len(spans) > 1 else []

@@ -48,6 +48,29 @@ def test_a_call_behind_one_that_runs_is_submitted_before_that_ends(make):
     assert [int(call.result()[0][0]) for call in pending] == [3, 4]
 
 
+def test_whether_a_call_is_done_is_known_without_waiting(make):
+    device = make("dev")
+    model = bound(counting(), device)
+    begin(model).result()
+    device.gate.clear()
+    call = begin(model)
+    assert not call.done
+    device.gate.set()
+    call.result()
+    assert call.done
+
+
+def test_a_profiled_call_tells_its_commands(make):
+    session = bound(counting(), make("dev")).bind()
+    call = session.begin(session.signature.prepare((X,), {}), profile=True)
+    assert call.rows == {}
+    call.result()
+    (rows,) = call.rows.values()
+    assert [row.label for row in rows] == ["add", "scale"]
+    plain = session.begin(session.signature.prepare((X,), {}))
+    assert int(plain.result()[0][0]) == 2 and plain.rows == {}
+
+
 def test_a_result_is_fetched_once(make):
     call = begin(bound(counting(), make("dev")))
     call.result()
