@@ -23,8 +23,9 @@ from mansard.compiler.targets import resolve_targets
 from mansard.compiler.variants import target_sets
 from mansard.errors import CompileError
 from mansard.ir.graph import Graph
+from mansard.passes.layout.shared_weights import shared_weights
 from mansard.passes.pass_manager import IR, run_fusion, run_passes
-from mansard.passes.pipeline import fusion_steps, graph_steps
+from mansard.passes.pipeline import fusion_steps, graph_steps, sharing_steps
 
 
 def compile_model(
@@ -58,14 +59,16 @@ def compile_methods(graphs: Mapping[str, Graph], options: CompileOptions | None 
     """Compile several Graphs into one model: the first is what a call of the model runs, the others are its
     methods by name (`mansard.plan.plan.Plan.methods`).
 
-    States of equal name are one state. Constants of equal key and form are stored once.
+    States of equal name are one state. Constants of equal key are one: methods read them in the same form
+    (`mansard.passes.layout.shared_weights`).
     """
     options = options or CompileOptions()
     timer = StageTimer(options.progress)
     with _no_collections():
-        (_, first), *others = graphs.items()
-        compiled = _compile_graph(first, options, timer)
-        methods = {name: _compile_graph(graph, options, timer) for name, graph in others}
+        begun = [_begin(graph, options, timer) for graph in graphs.values()]
+        shared = shared_weights(begun)
+        compiled, *others = (_finish(graph, options, timer, shared) for graph in begun)
+        methods = dict(zip(list(graphs)[1:], others, strict=True))
         with timer.stage("schedule"):
             return build_model(compiled, options, timer.timings, methods)
 
@@ -127,14 +130,30 @@ def _compile(graph: Graph, options: CompileOptions, timer: StageTimer) -> Compil
 
 
 def _compile_graph(graph: Graph, options: CompileOptions, timer: StageTimer) -> CompiledGraph:
+    return _finish(_begin(graph, options, timer), options, timer)
+
+
+def _begin(graph: Graph, options: CompileOptions, timer: StageTimer) -> Graph:
+    """The passes on a graph that do not depend on what it shares with other methods."""
     if options.stop_after is not None:
         raise CompileError(f"stop_after={options.stop_after!r} gives IR and no model: lower_graph returns it")
+    steps = target_pipeline(resolve_targets(options.targets, options.placement), options)
+    dumps = Dumps(options.dump, steps)
+    with timer.stage("simplify"):
+        return run_passes(graph, sharing_steps(select_steps(steps, options)), dumps.ir)
+
+
+def _finish(
+    graph: Graph, options: CompileOptions, timer: StageTimer, shared: frozenset[str] = frozenset()
+) -> CompiledGraph:
+    """The other passes, placement and kernels of a graph that `_begin` returned."""
     targets = resolve_targets(options.targets, options.placement)
-    steps = target_pipeline(targets, options)
+    steps = target_pipeline(targets, options, shared)
     dumps = Dumps(options.dump, steps)
     steps = select_steps(steps, options)
     with timer.stage("simplify"):
-        graph = run_passes(graph, graph_steps(steps), dumps.ir)
+        rest = graph_steps(steps)[len(sharing_steps(steps)) :]
+        graph = run_passes(graph, rest, dumps.ir, begun=True)
     with timer.stage("fuse"):
         dispatches = run_fusion(graph, fusion_steps(steps), dumps.ir)
     with timer.stage("place"):

@@ -21,8 +21,11 @@ _WORKGROUPS_PER_UNIT = 4
 """Workgroups for each compute unit that an attention should have, to hide memory latency."""
 
 
-def target_pipeline(targets: Sequence[CompileTarget], options: CompileOptions) -> tuple[Step, ...]:
-    """The passes of a compilation for ``targets``. Raises CompileError for an unknown precision."""
+def target_pipeline(
+    targets: Sequence[CompileTarget], options: CompileOptions, shared: frozenset[str] = frozenset()
+) -> tuple[Step, ...]:
+    """The passes of a compilation for ``targets``, of a graph that shares the constants with keys in
+    ``shared`` with other methods. Raises CompileError for an unknown precision."""
     requested = [t for t in targets if not t.slot.fallback]
     gpus = [t for t in requested if t.kernel.is_gpu]
     only_gpus = bool(gpus) and len(gpus) == len(requested)
@@ -43,6 +46,7 @@ def target_pipeline(targets: Sequence[CompileTarget], options: CompileOptions) -
             else None,
             partition=functools.partial(partition_graph, targets=targets),
             max_bindings=min(t.kernel.max_bindings for t in targets),
+            shared=shared,
         )
     )
 

@@ -65,14 +65,16 @@ def run_passes(
     steps: Sequence[Step | PassFunction],
     dump: Dump | None = None,
     timings: MutableMapping[str, float] | None = None,
+    *,
+    begun: bool = False,
 ) -> Graph:
     """Run passes from Graph to Graph in order and return the result.
 
-    ``dump`` is called with ``before`` and the input's text, then with a pass's name and the text after it for
-    every pass that changed something; ``timings`` collects seconds by pass name. Every changed graph is
-    verified: a VerificationError names the pass that broke it.
+    ``dump`` is called with ``before`` and the input's text (unless passes have ``begun`` already), then with
+    a pass's name and the text after it for every pass that changed something; ``timings`` collects seconds by
+    pass name. Every changed graph is verified: a VerificationError names the pass that broke it.
     """
-    if dump is not None:
+    if dump is not None and not begun:
         dump("before", str(graph))
     result = _run_steps(graph, steps, dump, timings)
     assert isinstance(result, Graph)

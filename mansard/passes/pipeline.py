@@ -78,6 +78,8 @@ class PipelineSettings:
     """Buffers that a dispatch may have on every target."""
     quantisation: Quantisation | None = None
     """How the weights of products are stored, if not as the model has them."""
+    shared: frozenset[str] = frozenset()
+    """Keys of the constants that other methods of the model read too."""
 
 
 CANONICALISE = Fixpoint(
@@ -161,12 +163,13 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
             partial(quantise_weights, quantisation=s.quantisation, bf16=bf16), when=s.quantisation is not None
         ),
         # Before lay_out_weights, because the weights of merged products are laid out as one.
-        PassStep(fuse_horizontally),
+        # For CPUs alone, weights that methods share stay in the mapped file, which has them one by one.
+        PassStep(partial(fuse_horizontally, kept=frozenset() if s.gpu else s.shared)),
         # After horizontal fusion, so that an input shared by several products is rounded once.
         PassStep(demote_products, when=bf16),
         PassStep(eliminate_dead, when=bf16),
         # After every pass that replaces weights: a weight is laid out once, in its final type and shape.
-        PassStep(lay_out_weights),
+        PassStep(partial(lay_out_weights, shared=s.shared)),
         # -- Parallelism: after the layout, which decides what a long line or a row of keys is -----
         # Where CPUs share the model, an attention stays whole for them.
         PassStep(
@@ -196,7 +199,7 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
             required=True,
         ),
         # -- Dispatches: what a kernel may do to its operands depends on who else reads them -------
-        PassStep(mark_packable),
+        PassStep(partial(mark_packable, shared=s.shared)),
         PassStep(mark_in_place),
         # Last: what is updated in place is decided for each dispatch alone.
         PassStep(
@@ -214,6 +217,12 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
 def graph_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
     """The part of a pipeline that takes a Graph to a Graph: all before fusion."""
     return tuple(steps[: _index(steps, "fuse")])
+
+
+def sharing_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The part of a pipeline before the first pass that has to know which constants methods share."""
+    first = ("fuse_horizontally", "lay_out_weights", "fuse")
+    return tuple(steps[: min(_index(steps, name) for name in first)])
 
 
 def fusion_steps(steps: Sequence[Step]) -> tuple[Step, ...]:

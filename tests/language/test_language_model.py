@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from support.decoders.checkpoints import reference_logits, write_decoder
 from support.decoders.tokenizers_of_tests import byte_level
 from support.vulkan_support import usable_device
@@ -133,6 +134,17 @@ def test_an_artifact_generates_the_same(on_cpu, greedy, tmp_path):
     on_cpu.save(tmp_path / "lm.mansard")
     with mansard.load_lm(tmp_path / "lm.mansard") as loaded:
         assert ids(loaded.generate(PROMPT, 20)) == greedy
+
+
+def test_a_cpu_has_each_weight_once_where_the_checkpoint_is_mapped(on_cpu, folder):
+    list(on_cpu.generate(PROMPT, 3))
+    kinds = Counter()
+    for row in on_cpu.memory():
+        kinds[row.kind] += row.bytes if row.what == "weights" else 0
+    with safe_open(folder / "model.safetensors", "np") as file:
+        total = sum(file.get_tensor(name).nbytes for name in file.keys())  # noqa: SIM118
+    assert 0 <= kinds["mapped"] - total < 64  # a table of rotations is no weight of the checkpoint
+    assert not kinds["uploaded"]
 
 
 def test_generation_ends_where_the_context_is_full(on_cpu):

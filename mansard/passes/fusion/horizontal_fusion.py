@@ -15,13 +15,15 @@ After (readers of ``%a`` and ``%b`` read their columns of ``%all``)::
 One kernel then reads the input once and computes the columns of all of them, which occupies a device that one
 small product leaves mostly idle. The weights are concatenated when they are loaded. Products are not merged
 where their results meet in an elementwise op, where one of them has an additional epilogue, which is then
-fused into its kernel, or where a reader needs a result in a separate buffer.
+fused into its kernel, or where a reader needs a result in a separate buffer. Weights that are to stay where
+they are in the checkpoint (``kept``) are not merged.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -56,11 +58,12 @@ class _Chain:
         return extent
 
 
-def fuse_horizontally(graph: Graph) -> Graph:
-    """Merge products that differ only in a constant weight; the same graph if there are none."""
+def fuse_horizontally(graph: Graph, kept: AbstractSet[str] = frozenset()) -> Graph:
+    """Merge products that differ only in a constant weight, unless its key is in ``kept``; the same graph if
+    there are none."""
     apart: set[Value] = set()
     while True:
-        merger = _Merger(graph, apart)
+        merger = _Merger(graph, apart, kept)
         merged = merger.run()
         if merged is graph:
             return graph
@@ -74,8 +77,8 @@ def fuse_horizontally(graph: Graph) -> Graph:
 
 
 class _Merger:
-    def __init__(self, graph: Graph, apart: Collection[Value]) -> None:
-        self.graph, self.apart = graph, apart
+    def __init__(self, graph: Graph, apart: Collection[Value], kept: AbstractSet[str]) -> None:
+        self.graph, self.apart, self.kept = graph, apart, kept
         self.users, self.live = graph.users(), graph.live_outs()
         self.constants = dict(graph.constants)
         self.taken = {v.name for v in graph.values()}
@@ -137,6 +140,8 @@ class _Merger:
         result."""
         value, index_map = op.inputs[operand], op.maps[operand]
         if value not in self.graph.constants or value in self.live or self.users.get(value) != [op]:
+            return False
+        if self.graph.constants[value].key in self.kept:
             return False
         if op.inputs.count(value) > 1 or index_map is None or index_map.fill is not None:
             return False

@@ -8,10 +8,13 @@ After (output features innermost, so that vectors of outputs are contiguous)::
 
     %y[d0, d1] = sum(d2) %x[d0, d2] * %w_t[d2, d1]      %w_t: 384x1536 constant, permuted when loaded
 
-A weight is stored once: one that has other readers with another order is unchanged.
+A weight is stored once: one that has other readers with another order is unchanged, and so is one that other
+methods of the model read, some of them by rows (`mansard.passes.layout.shared_weights`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
 
 from mansard import dims
 from mansard.ir.dispatch import is_contraction
@@ -24,16 +27,19 @@ MIN_ROWS = 4
 layout."""
 
 
-def lay_out_weights(graph: Graph) -> Graph:
-    """Permute constant operands of contractions so that the result's innermost dim is theirs too."""
+def lay_out_weights(graph: Graph, shared: AbstractSet[str] = frozenset()) -> Graph:
+    """Permute constant operands of contractions so that the result's innermost dim is theirs too, except
+    those with a key in ``shared``."""
     users = graph.users()
     wanted = {}
     for op in graph.ops:
         if not (isinstance(op, Generic) and is_contraction(op)):
             continue
         for i, value in enumerate(op.inputs):
-            shared = users[value] != [op] or op.inputs.count(value) > 1
-            permutation = None if shared else _preferred_permutation(graph, op, i)
+            other_readers = users[value] != [op] or op.inputs.count(value) > 1
+            if other_readers or (value in graph.constants and graph.constants[value].key in shared):
+                continue
+            permutation = _preferred_permutation(graph, op, i)
             if permutation is not None:
                 wanted[value] = permutation
     return transpose_constants(graph, wanted) if wanted else graph

@@ -16,9 +16,6 @@ from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.host_copy import Bytes
 from mansard.runtime.memory.upload import upload
 
-WEIGHT_ALIGNMENT = 16
-"""Kernels assume no more than the alignment of an element; NumPy aligns every array to this."""
-
 
 @dataclass(frozen=True)
 class ConstantRow:
@@ -109,7 +106,8 @@ class Constants:
         for block in self._resources.blocks(list(unshared.values())):
             sizes = {entry: weight_bytes(unshared[numbers[entry]]) for entry in block.offsets}
             for window, first in self._windows(slot, block, sizes):
-                buffer = self._import(slot, window, {entry: sizes[entry] for entry in window.offsets})
+                specs = [unshared[numbers[entry]] for entry in window.offsets]
+                buffer = self._import(slot, window, specs)
                 for entry, offset in window.offsets.items():
                     if buffer is None:
                         uploads[numbers[entry]] = unshared[numbers[entry]]
@@ -163,13 +161,16 @@ class Constants:
                 ranges.append((start, end, {entry: offset}))
         return [(WeightBlock(block.data[start:end], offsets), start) for start, end, offsets in ranges]
 
-    def _import(self, slot: int, block: WeightBlock, sizes: Mapping[str, int]) -> Buffer | None:
-        """Import the block, of whose entries the slot reads so many bytes; None if the device cannot."""
+    def _import(self, slot: int, block: WeightBlock, specs: Sequence[WeightSpec]) -> Buffer | None:
+        """Import the block, of which the slot reads these weights; None if the device cannot.
+
+        Kernels of devices that take any memory assume no more than the alignment of an element.
+        """
         device = self._slots[slot].device
         capabilities = device.capabilities
         if not (capabilities.import_host and capabilities.unified_memory) or block.data.size == 0:
             return None
-        alignment = max(capabilities.import_alignment, WEIGHT_ALIGNMENT)
+        alignment = max(capabilities.import_alignment, *(spec.dtype.itemsize for spec in specs))
         size = block.data.size
         if block.data.ctypes.data % alignment or size % capabilities.import_alignment:
             return None
@@ -182,6 +183,7 @@ class Constants:
         self._buffers.append(buffer)
         place = self._resources.place
         how = place if capabilities.late_binding else f"{place}, imported"
+        sizes = {spec.entry: weight_bytes(spec) for spec in specs}
         fresh = sum(size for entry, size in sizes.items() if entry not in self._mapped)
         for kind, used in (("mapped", fresh), ("shared", sum(sizes.values()) - fresh)):
             if used:

@@ -7,6 +7,7 @@ from mansard import dims
 from mansard.dims import Dim
 from mansard.ir import Constant, GraphBuilder
 from mansard.ir.interpreter.graph import interpret
+from mansard.passes.layout.shared_weights import shared_weights
 from mansard.passes.layout.weights import lay_out_weights
 
 RNG = np.random.default_rng(0)
@@ -39,3 +40,11 @@ def test_matrix_vector_products_and_shared_weights_keep_theirs():
 def test_symbolic_rows_count_as_many():
     graph = linear(dims.symbol(Dim("s", 1, 512)))
     assert [v.type.shape for v in lay_out_weights(graph).constants] == [(5, 8)]
+
+
+def test_weights_that_methods_share_keep_the_order_of_the_checkpoint():
+    graphs = [linear(16), linear(1)]
+    shared = shared_weights(graphs)
+    assert shared == {"w"}
+    assert [v.type.shape for v in lay_out_weights(graphs[0], shared).constants] == [(8, 5)]
+    assert shared_weights(graphs[:1]) == frozenset()

@@ -17,7 +17,7 @@ from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape, analyse, fit_tile
-from mansard.codegen.schedules.cpu import gemv
+from mansard.codegen.schedules.cpu import gemm_rows, gemv
 from mansard.dtypes import DType
 
 
@@ -48,6 +48,9 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     shape = analyse(nest, root)
     if gemv.applies(nest, shape):
         return gemv.schedule(nest, target, name, shape)
+    product = gemm_rows.find(nest, root, shape, target)
+    if product is not None:
+        return gemm_rows.schedule(nest, target, name, product)
     frame = Frame(nest, target, name)
     return _Dot(frame, root, shape, default_tile(nest, shape, target)).run()
 
