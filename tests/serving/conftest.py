@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from support.serving.running_server import running, write_served_model
 
@@ -19,6 +21,20 @@ def served_lm(tmp_path_factory):
 def server(served_lm):
     with running(served_lm) as server:
         yield server
+
+
+@pytest.fixture
+def another_server(server, served_lm):
+    """Servers of the same model with other options, while nobody uses the first."""
+
+    @contextlib.contextmanager
+    def started(**options):
+        with running(served_lm, **options) as other:
+            yield other
+        for slot in server.engine._slots:  # the caches are the model's: these have been written to
+            slot.forget()
+
+    return started
 
 
 @pytest.fixture(scope="session")
