@@ -89,18 +89,21 @@ def transposed(
 def spread(g: Emitter, x: Tensor, strides: Sequence[int]) -> Tensor:
     """(N, C, spatial…) with ``stride - 1`` zeros between the elements of each spatial dim."""
     for i, stride in enumerate(strides):
-        if stride == 1:
-            continue
-        axis = 2 + i
-        extent = x.shape[axis]
-        unit = g.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
-        low: list[DimLike] = [0] * unit.rank
-        high = list(low)
-        high[axis + 1] = stride - 1
-        wide = g.pad(unit, low, high)
-        joined = g.reshape(wide, (*x.shape[:axis], dims.mul(extent, stride), *x.shape[axis + 1 :]))
-        x = g.part(joined, axis, 0, dims.add(dims.mul(dims.add(extent, -1), stride), 1))
+        if stride != 1:
+            x = spread_axis(g, x, 2 + i, stride)
     return x
+
+
+def spread_axis(g: Emitter, x: Tensor, axis: int, stride: int, value: float | int | bool = 0) -> Tensor:
+    """The tensor with ``stride - 1`` times a number between the elements of an axis."""
+    extent = x.shape[axis]
+    unit = g.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
+    low: list[DimLike] = [0] * unit.rank
+    high = list(low)
+    high[axis + 1] = stride - 1
+    wide = g.pad(unit, low, high, value)
+    joined = g.reshape(wide, (*x.shape[:axis], dims.mul(extent, stride), *x.shape[axis + 1 :]))
+    return g.part(joined, axis, 0, dims.add(dims.mul(dims.add(extent, -1), stride), 1))
 
 
 def cropped(g: Emitter, x: Tensor, low: Sequence[DimLike], high: Sequence[DimLike]) -> Tensor:

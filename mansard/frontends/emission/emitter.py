@@ -24,6 +24,14 @@ from mansard.ir.shapes import same_dim, same_shape
 from mansard.ir.types import Constant, IndexMap, Linear, Value
 
 
+class SizesDifferError(ImportModelError):
+    """Sizes that must be equal and are not, as far as is known."""
+
+    def __init__(self, left: DimLike, right: DimLike) -> None:
+        self.left, self.right = left, right
+        super().__init__(f"sizes {left} and {right} must be equal")
+
+
 def static(shape: Iterable[DimLike]) -> bool:
     """Whether every dim is a number."""
     return all(isinstance(d, int) for d in shape)
@@ -47,7 +55,7 @@ def broadcast_shape(*shapes: Sequence[DimLike]) -> tuple[DimLike, ...]:
             if isinstance(result[i], int) and result[i] == 1:
                 result[i] = d
             elif not same_dim(result[i], d):
-                raise ImportModelError(f"sizes {result[i]} and {d} must be equal")
+                raise SizesDifferError(result[i], d)
             elif isinstance(d, int):
                 result[i] = d
     return tuple(result)
@@ -92,6 +100,8 @@ class Emitter:
 
     def _materialise(self, t: Tensor) -> Value:
         name = t.name or "const"
+        if t.splat is not None:
+            return self.value(self.full(t.shape, t.splat, t.dtype))
         if t.constant is not None:
             return self.builder.constant(name, t.constant, t.shape, t.dtype)
         assert t.content is not None
@@ -107,7 +117,9 @@ class Emitter:
         return body.finish(chosen, name=name)
 
     def scalar_content(self, t: Tensor) -> Scalar | None:
-        """The only element of a tensor, where it is known."""
+        """The element of a tensor that has no other, where it is known."""
+        if t.splat is not None:
+            return expressions.literal(t.splat, t.dtype)
         if t.content is None or t.content.size != 1:
             return None
         element = t.content.reshape(-1)[0]
@@ -160,6 +172,10 @@ class Emitter:
             return t
         return self.map(lambda x: x.cast(dtype), t)
 
+    def splat(self, shape: Sequence[DimLike], value: float | int | bool, dtype: DType) -> Tensor:
+        """A tensor whose elements are all one number, which ops that read it take as a literal."""
+        return Tensor(tuple(shape), dtype, splat=value)
+
     def full(self, shape: Sequence[DimLike], value: float | int | bool, dtype: DType) -> Tensor:
         """A tensor whose elements are all one number."""
         body = self.body(shape)
@@ -175,12 +191,16 @@ class Emitter:
         before, after = dims.product(t.shape), dims.product(shape)
         if not same_dim(before, after):
             raise ImportModelError(f"a tensor of {before} elements cannot have the shape {list(shape)}")
+        if t.splat is not None:
+            return self.splat(shape, t.splat, t.dtype)
         return self.tensor(self.builder.reshape(self.value(t), tuple(shape)))
 
     def transpose(self, t: Tensor, permutation: Sequence[int]) -> Tensor:
         """The dims in another order: result dim ``i`` is dim ``permutation[i]``."""
         if list(permutation) == list(range(t.rank)):
             return t
+        if t.splat is not None:
+            return self.splat([t.shape[p] for p in permutation], t.splat, t.dtype)
         if t.content is not None:
             return Tensor(
                 tuple(t.shape[p] for p in permutation), t.dtype, content=t.content.transpose(permutation)
@@ -201,6 +221,8 @@ class Emitter:
         whole = all(s == 1 for s in steps) and all(o == 0 for o in starts) and same_shape(sizes, t.shape)
         if whole:
             return t
+        if t.splat is not None:
+            return self.splat(sizes, t.splat, t.dtype)
         if all(s > 0 for s in steps):
             return self.tensor(self.builder.slice(self.value(t), tuple(starts), tuple(sizes), tuple(steps)))
         body = self.body(sizes)

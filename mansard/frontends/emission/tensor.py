@@ -21,7 +21,8 @@ class Tensor:
     """A tensor: a value of the Graph, or data known during the import, which becomes one where it is read.
 
     ``content`` is there for tensors that stand for shapes, axes and other small numbers; ``constant`` for
-    weights, which stay where they are until something asks for their elements.
+    weights, which stay where they are until something asks for their elements; ``splat`` for a tensor whose
+    elements are all that number.
     """
 
     shape: tuple[DimLike, ...]
@@ -30,6 +31,7 @@ class Tensor:
     content: Content | None = None
     constant: Constant | None = None
     name: str = ""
+    splat: float | int | bool | None = None
 
     @property
     def rank(self) -> int:

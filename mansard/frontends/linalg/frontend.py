@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mansard.errors import ImportModelError
 from mansard.frontends.frontend import Frontend, has_suffix
+from mansard.frontends.stablehlo.dialect import is_stablehlo
 
 if TYPE_CHECKING:
     from mansard.ir.graph import Graph
@@ -21,8 +22,9 @@ class LinalgFrontend(Frontend):
     options = ("function", "input_names", "dims", "constants")
 
     def accepts(self, model: Any) -> bool:
-        """A ``.mlir`` file, or text with a function."""
-        return has_suffix(model, ".mlir") or (isinstance(model, str) and "func.func" in model)
+        """A ``.mlir`` file, or text with a function, without ops of StableHLO."""
+        is_mlir = has_suffix(model, ".mlir") or (isinstance(model, str) and "func.func" in model)
+        return is_mlir and not is_stablehlo(model)
 
     def import_model(self, model: Any, example_inputs: Any = None, *, cache: bool, **options: Any) -> Graph:
         """Parse and import the module, which states its shapes."""

@@ -21,6 +21,7 @@ __all__ = [
     "element_type",
     "is_tensor",
     "location_text",
+    "parse_dense",
     "resource_blobs",
     "scalar_literal",
     "tensor_shape",
@@ -80,14 +81,14 @@ def dense_array(attribute: Any, blobs: dict[str, bytes]) -> npt.NDArray[np.gener
     try:
         return np.array(attribute, dtype=dtype).reshape(shape)
     except (ValueError, TypeError, RuntimeError):  # types without a buffer format: bf16, f8, i4
-        return _parse_dense(str(attribute), dtype, shape)
+        return parse_dense(str(attribute), dtype, shape)
 
 
 def _is_opaque(attribute: Any) -> bool:
     return not hasattr(attribute, "is_splat")
 
 
-def _parse_dense(text: str, dtype: np.dtype[np.generic], shape: Sequence[int]) -> npt.NDArray[np.generic]:
+def parse_dense(text: str, dtype: np.dtype[np.generic], shape: Sequence[int]) -> npt.NDArray[np.generic]:
     """Parse ``dense<...>`` in its printed form: nested lists, one element, or a hex string of bytes."""
     content = text[text.index("<") + 1 : text.rindex("> : ")]
     if content.startswith('"0x'):

@@ -15,12 +15,16 @@ from typing import Any
 from mansard.errors import ImportModelError
 
 _LOADS_TM_TENSOR = "func.func(convert-torch-to-tmtensor)"
+_LOADS_CHLO = "func.func(stablehlo-complex-math-expander)"
+_PORTABLE = b"StableHLO_v"
+"""How the producer's name of a portable StableHLO artifact begins, at the head of its bytecode."""
 
 
 def new_context() -> Any:
     """An MLIR context with every dialect that a model may use registered."""
     try:
         from torch_mlir import ir
+        from torch_mlir._mlir_libs import _stablehlo
         from torch_mlir.dialects import torch as torch_dialect
     except ImportError as error:
         raise ImportModelError(
@@ -29,6 +33,8 @@ def new_context() -> Any:
         ) from error
     context = ir.Context()
     torch_dialect.register_dialect(context)
+    _stablehlo.register_dialect(context)
+    _stablehlo.register_stablehlo_passes()
     return context
 
 
@@ -59,17 +65,41 @@ class PipelineError(Exception):
 
 
 def parse(source: bytes, context: Any) -> Any:
-    """A module from its text or bytecode. Raises PipelineError with MLIR's messages and positions."""
+    """A module from its text or bytecode, portable StableHLO among it.
+
+    Raises PipelineError with MLIR's messages and positions.
+    """
     from torch_mlir import ir
 
     if b"tm_tensor" in source:
         # The bindings cannot register this dialect; a pass that depends on it loads it.
         run_pipeline(ir.Module.parse("", context), _LOADS_TM_TENSOR)
+    if b"chlo" in source:
+        run_pipeline(ir.Module.parse("", context), _LOADS_CHLO)
+    if _PORTABLE in source[:64]:
+        return _portable(source, context)
     try:
         return ir.Module.parse(source, context)
     except ir.MLIRError as error:
         diagnostics = [_diagnostic(d) for d in error.error_diagnostics]
         raise PipelineError(diagnostics or [Diagnostic(str(error), "")], parsed=False) from error
+
+
+def _portable(source: bytes, context: Any) -> Any:
+    from torch_mlir import ir
+    from torch_mlir._mlir_libs import _stablehlo
+
+    diagnostics: list[Diagnostic] = []
+
+    def keep(diagnostic: Any) -> bool:
+        diagnostics.append(_diagnostic(diagnostic))
+        return True
+
+    with context, context.attach_diagnostic_handler(keep):
+        try:
+            return _stablehlo.deserialize_portable_artifact(context, source)
+        except (ir.MLIRError, ValueError) as error:
+            raise PipelineError(diagnostics or [Diagnostic(str(error), "")], parsed=False) from error
 
 
 def bytecode(module: Any) -> bytes:

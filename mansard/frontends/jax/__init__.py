@@ -1,0 +1,1 @@
+"""JAX: functions lowered to StableHLO by JAX itself, and exported artifacts."""

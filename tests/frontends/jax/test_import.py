@@ -1,0 +1,105 @@
+"""JAX functions: live, exported and saved."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import mansard
+from mansard.dims import Dim
+from mansard.errors import ImportModelError, UnsupportedOpError
+from mansard.frontends import import_model
+from mansard.ir.interpreter.graph import interpret
+
+jax = pytest.importorskip("jax", reason="install mansard[jax]")
+jnp = jax.numpy
+export = pytest.importorskip("jax.export")
+f32 = np.float32
+
+
+def layer(params, x):
+    return {"y": jax.nn.relu(x @ params["w"] + params["b"]), "best": jnp.argmax(x, -1)}
+
+
+@pytest.fixture(scope="module")
+def params():
+    rng = np.random.default_rng(0)
+    return {"w": rng.standard_normal((3, 2), f32), "b": np.ones(2, f32)}
+
+
+def test_a_plain_function_is_lowered_for_its_example_inputs(params):
+    x = np.random.default_rng(1).standard_normal((4, 3), f32)
+    with mansard.compile(functools.partial(layer, params), (x,), devices="cpu") as model:
+        best, y = model(x)
+    np.testing.assert_allclose(y, layer(params, x)["y"], rtol=1e-5)
+    np.testing.assert_array_equal(best, np.argmax(x, -1))
+    assert best.dtype == np.int32
+
+
+def test_inputs_and_outputs_are_called_after_their_paths(params):
+    graph = import_model(jax.jit(layer), (params, np.zeros((4, 3), f32)))
+    assert [v.name for v in graph.inputs] == ["params.b", "params.w", "x"]
+    assert list(graph.output_names) == ["best", "y"]
+
+
+def test_symbolic_sizes_are_dims_with_their_ranges(params):
+    (batch,) = export.symbolic_shape("b")
+    spec = jax.ShapeDtypeStruct((batch, 3), f32)
+    graph = import_model(functools.partial(layer, params), (spec,), dims={"b": Dim("b", 2, 8)})
+    assert str(graph.inputs[0].type.shape[0]) == "b"
+    x = np.ones((5, 3), f32)
+    np.testing.assert_allclose(interpret(graph, [x])[1], layer(params, x)["y"], rtol=1e-5)
+    with pytest.raises(ImportModelError, match="no symbolic dim 'n'"):
+        import_model(functools.partial(layer, params), (spec,), dims={"n": 4})
+
+
+def test_an_exported_function_and_its_file_compile_alike(params, tmp_path):
+    (batch,) = export.symbolic_shape("b", constraints=["b >= 2"])
+    spec = jax.ShapeDtypeStruct((batch, 3), f32)
+    exported = export.export(jax.jit(layer))(params, spec)
+    path = tmp_path / "layer.jax"
+    path.write_bytes(exported.serialize())
+    graph = import_model(exported)
+    assert str(graph) == str(import_model(path)) == str(import_model(str(path)))
+    assert [v.name for v in graph.inputs] == ["params.b", "params.w", "x"]
+    x = np.ones((3, 3), f32)
+    np.testing.assert_allclose(
+        interpret(graph, [params["b"], params["w"], x])[1], layer(params, x)["y"], rtol=1e-5
+    )
+    with pytest.raises(mansard.ShapeContractError, match="2 <= b"):
+        interpret(graph, [params["b"], params["w"], x[:1]])
+
+
+def test_an_input_that_is_not_used_stays_an_input():
+    graph = import_model(lambda x, y: x + 1, (np.zeros(3, f32), np.zeros(2, f32)))
+    assert [v.name for v in graph.inputs] == ["x", "arg1"]
+
+
+def test_a_scan_writes_its_rows_once():
+    def running(x):
+        return jax.lax.scan(lambda c, row: (c + row, c * row), jnp.zeros(2), x)
+
+    x = np.arange(10, dtype=f32).reshape(5, 2)
+    graph = import_model(running, (x,))
+    for ours, theirs in zip(interpret(graph, [x]), running(x), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_a_failing_import_names_the_ops_and_their_source_lines():
+    def solved(x):
+        return jnp.linalg.inv(x), jnp.fft.fft(x)
+
+    with pytest.raises(UnsupportedOpError) as raised:
+        import_model(solved, (np.eye(3, dtype=f32),))
+    message = str(raised.value)
+    assert "lapack" in message
+    assert "fft" in message
+    assert "test_import.py:" in message
+
+
+def test_a_function_that_jax_cannot_trace_is_an_error_that_says_so():
+    def branching(x):
+        return x if x[0] > 0 else -x
+
+    with pytest.raises(ImportModelError, match="JAX cannot trace the function: TracerBool"):
+        import_model(branching, (np.zeros(2, f32),))
