@@ -109,10 +109,12 @@ _READERS: dict[str, Callable[[Path, Sequence[TensorArgument], Dynamic], Keywords
     ".pt2": _from_exported,
     ".onnx": _from_stating,
     ".tflite": _from_stating,
+    ".jax": _from_stating,
     ".mlir": _from_mlir,
+    ".mlirbc": _from_mlir,
     ".mir": _from_graph,
 }
-_OF_SUFFIXES = ("pytorch", "onnx", "tflite", "linalg", "mir")
+_OF_SUFFIXES = ("pytorch", "onnx", "tflite", "jax", "stablehlo", "linalg", "mir")
 """Frontends whose files have a reader of their own here."""
 
 

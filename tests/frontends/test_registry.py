@@ -112,7 +112,7 @@ def test_the_command_line_reads_files_of_another_frontend(tmp_path: Path) -> Non
     assert compiled("model.toy").stdout.startswith("dispatch ")
     refused = " ".join(compiled("model.other").stderr.replace("│", " ").split())
     decoders = "decoder language models (Hugging Face folder, .gguf file)"
-    files = ".pt2, .onnx, .tflite, .mlir, .mir, FILE.py:FUNCTION"
+    files = ".pt2, .onnx, .tflite, .jax, .mlir, .mlirbc, .mir, FILE.py:FUNCTION"
     assert f"{files}, {decoders}, toy models (a .toy file)" in refused
 
 

@@ -23,7 +23,7 @@ class StableHloFrontend(Frontend):
 
     def accepts(self, model: Any) -> bool:
         """A ``.mlir`` or ``.mlirbc`` file, text or bytes with ops of StableHLO."""
-        if has_suffix(model, ".mlir", ".mlirbc", ".stablehlo"):
+        if has_suffix(model, ".mlir", ".mlirbc"):
             return is_stablehlo(model)
         is_text = isinstance(model, str) and "\n" in model and "func.func" in model
         return (is_text or isinstance(model, (bytes, bytearray))) and is_stablehlo(model)
@@ -34,7 +34,7 @@ class StableHloFrontend(Frontend):
 
         if example_inputs is not None:
             raise ImportModelError("a StableHLO module states its shapes; it takes no example inputs")
-        source = Path(model) if has_suffix(model, ".mlir", ".mlirbc", ".stablehlo") else model
+        source = Path(model) if has_suffix(model, ".mlir", ".mlirbc") else model
         return import_stablehlo(source, **options)
 
 
