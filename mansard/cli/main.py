@@ -22,7 +22,7 @@ from mansard.cli import (
     trace,
     tune,
 )
-from mansard.cli.language import generate, serve
+from mansard.cli.language import bench_llm, generate, serve
 from mansard.errors import MansardError
 
 
@@ -97,6 +97,7 @@ app.command("trace")(trace.trace)
 app.command("generate")(generate.generate)
 app.command("chat")(generate.chat)
 app.command("serve")(serve.serve)
+app.command("bench-llm")(bench_llm.bench_llm)
 app.command("sign")(sign.sign)
 app.command("keygen")(sign.keygen)
 app.command("demo")(demo.demo)

@@ -56,3 +56,25 @@ def test_a_chat_goes_on(artifact):
 def test_a_folder_without_a_model_is_one_line(tmp_path):
     told = invoke("generate", tmp_path, "Hello")
     assert told.exit_code == 1 and told.stderr.strip().count("\n") == 0 and "config.json" in told.stderr
+
+
+def test_speed_is_measured(artifact):
+    command = ("bench-llm", artifact, "--prompts", "4,9", "--concurrency", "1,3", "-n", 4, "--runs", 1)
+    data = json_of(*command, "--sequences", "1,2", "--device", "cpu")
+    rows = data["measurements"]
+    cases = [(row["sequences"], row["prompt"], row["concurrency"]) for row in rows]
+    assert cases == [(s, p, c) for s in (1, 2) for p in (4, 9) for c in (1, 3)]
+    for row in rows:
+        assert 0 < row["first_token_s"] <= row["last_first_token_s"] < row["seconds"]
+        assert row["prompt_rate"] > row["prompt"] and row["text_rate"] > 0 and row["new_tokens"] == 4
+    assert data["cores"] >= 1 and data["cpu"] and data["context"] == 13
+    assert set(data["memory"]) == {"1", "2"} and data["memory"]["1"]["cpu"]["weights"] > 0
+    told = invoke(*command, "--sequences", 2, "--device", "cpu")
+    assert "tokens/s in all" in told.stdout and "memory with 2 sequences: cpu" in told.stdout
+
+
+def test_wrong_options_of_the_measurement(artifact):
+    told = invoke("bench-llm", artifact, "--prompts", "4,x")
+    assert told.exit_code == 2 and "'4,x' is not a list of counts such as 1,8" in told.stderr
+    told = invoke("bench-llm", artifact, "--prompts", 9, "--sequences", 1, "--context", 16, "--device", "cpu")
+    assert told.exit_code == 1 and "9 tokens and 64 new ones do not fit the context of 16" in told.stderr
