@@ -106,8 +106,10 @@ def tiles_for(nest: AttentionNest, target: KernelTarget) -> list[AttentionMatrix
             if fits and tile.threads <= target.workgroup_invocations:
                 tiles.append(tile)
     heads = estimate(nest.total([d for g in work.rest for d in g]))
-    # Where half of the cores would be idle, tiles of fewer rows come first.
-    busy = [t for t in tiles if 2 * heads * -(-rows // t.rows) >= target.compute_units]
+    # Where half of the cores would be idle, tiles of fewer rows come first. Of rows whose number varies, many
+    # count: few take little time with any tile.
+    many = max(rows, dims.bounds(nest.total([d for g in work.rows for d in g]))[1] // 2)
+    busy = [t for t in tiles if 2 * heads * -(-many // t.rows) >= target.compute_units]
     return [*busy, *sorted((t for t in tiles if t not in busy), key=lambda t: t.rows)]
 
 

@@ -33,6 +33,7 @@ from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, est
 from mansard.codegen.schedules.gpu.gemm.matrix_cost import MatrixGemmShape, cost
 from mansard.codegen.schedules.gpu.gemm.matrix_staging import WORDS, MatrixStager, StagedOperand, operand
 from mansard.codegen.schedules.gpu.gemm.matrix_tile import GemmMatrixTile, shape_for, tiles
+from mansard.codegen.schedules.gpu.gemm.tiles_by_size import TilesBySize, tiles_by_size
 from mansard.codegen.schedules.gpu.gemm.product import LANES, Factor, Product, analyse
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -54,13 +55,23 @@ class _GemmShape:
 
     def tiles(self, target: KernelTarget) -> list[GemmMatrixTile]:
         """Every tile that fits the target, in order of predicted cost."""
-        product = self.product
-        sizes = MatrixGemmShape(
-            estimate(self.nest.total([loop for group in product.batch for loop in group])),
-            *(estimate(extent) for extent in (product.left.extent, product.right.extent, product.depth)),
-        )
+        sizes = [estimate(extent) for extent in self.extents()]
         candidates = tiles(self.left, self.right, self.shape, target)
-        return sorted(candidates, key=lambda t: cost(t, sizes, self.left, self.right, self.shape, target))
+        return sorted(candidates, key=lambda tile: self.cost(tile, sizes, target))
+
+    def extents(self) -> tuple[DimLike, ...]:
+        """Batches, rows, columns and depth."""
+        product = self.product
+        batch = self.nest.total([loop for group in product.batch for loop in group])
+        return batch, product.left.extent, product.right.extent, product.depth
+
+    def cost(self, tile: GemmMatrixTile, sizes: Sequence[int], target: KernelTarget) -> float:
+        """The predicted clocks of the product at some sizes of the `extents`."""
+        return cost(tile, MatrixGemmShape(*sizes), self.left, self.right, self.shape, target)
+
+    def by_size(self, target: KernelTarget) -> TilesBySize:
+        """The tiles for typical and for large sizes."""
+        return tiles_by_size(self.extents(), self.tiles(target), lambda t, at: self.cost(t, at, target))
 
 
 def applies(nest: Nest, target: KernelTarget) -> bool:
@@ -81,9 +92,18 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
     """The kernel of a product with the tile of ``parameters``, or the one with the lowest predicted cost."""
     target = target.with_one_subgroup_size()
     gemm = _required(nest, target)
-    tile = GemmMatrixTile.of(parameters) if parameters else gemm.tiles(target)[0]
-    invocations = tile.subgroups * target.subgroup[0]
-    return _MatrixProduct(Frame(nest, target, name, invocations), gemm, tile).run()
+    chosen = TilesBySize(GemmMatrixTile.of(parameters)) if parameters else gemm.by_size(target)
+    frame = Frame(nest, target, name, chosen.small.subgroups * target.subgroup[0])
+    vectors = [tile.shared_vectors(gemm.left, gemm.right, gemm.shape) for tile in chosen.tiles]
+    memory = frame.b.shared(DType.I32, max(vectors), WORDS)
+    grids: list[DimLike] = []
+    for tile, applies_there in chosen.conditions():
+        if applies_there == 1:
+            grids.append(_MatrixProduct(frame, gemm, tile, memory).run())
+            continue
+        with frame.b.if_(frame.b.compare("eq", frame.ev.dim(applies_there), frame.b.idx(1))), frame.ev.scope():
+            grids.append(dims.mul(applies_there, _MatrixProduct(frame, gemm, tile, memory).run()))
+    return frame.finish((dims.add(*grids), 1, 1))
 
 
 def _gemm(nest: Nest, target: KernelTarget) -> _GemmShape | None:
@@ -113,8 +133,9 @@ def _required(nest: Nest, target: KernelTarget) -> _GemmShape:
 
 
 class _MatrixProduct:
-    def __init__(self, frame: Frame, gemm: _GemmShape, tile: GemmMatrixTile) -> None:
+    def __init__(self, frame: Frame, gemm: _GemmShape, tile: GemmMatrixTile, memory: SharedMemory) -> None:
         self.frame, self.product, self.tile, self.shape = frame, gemm.product, tile, gemm.shape
+        self.memory = memory
         self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
         b, product = self.b, gemm.product
         self.size = frame.target.subgroup[0]
@@ -128,8 +149,7 @@ class _MatrixProduct:
             MatrixStager(frame, product.root, operand, product.depth, side, tile.depth, self.threads)
             for operand, side in ((gemm.left, tile.rows), (gemm.right, tile.columns))
         )
-        vectors = tile.shared_vectors(gemm.left, gemm.right, gemm.shape)
-        self.memory: SharedMemory = b.shared(DType.I32, vectors, WORDS)
+        self.stage_vectors = tile.stage_vectors(gemm.left, gemm.right)
         self.left_vectors = gemm.left.vectors(tile.rows, tile.depth)
         self.steps = dims.ceildiv(product.depth, tile.depth)
         self.exact = divides(product.depth, tile.depth)
@@ -145,22 +165,22 @@ class _MatrixProduct:
             return b.binary("div", value, b.idx(size)), b.binary("rem", value, b.idx(size))
         return b.binary("shr", value, b.idx(size.bit_length() - 1)), b.binary("and", value, b.idx(size - 1))
 
-    def run(self) -> Scheduled:
-        """The finished kernel."""
+    def run(self) -> DimLike:
+        """Compute the product; the number of workgroups."""
         b, ev, product, tile = self.b, self.ev, self.product, self.tile
         batch = self.nest.total([loop for group in product.batch for loop in group])
         rows = dims.ceildiv(product.left.extent, tile.rows)
         columns = dims.ceildiv(product.right.extent, tile.columns)
         total = dims.product((batch, rows, columns))
-        if dims.bounds(total)[1] <= self.frame.target.max_workgroups:
+        if not tile.resident and dims.bounds(total)[1] <= self.frame.target.max_workgroups:
             with ev.scope():
                 self._block(b.workgroup_id(0), rows, columns)
-            return self.frame.finish((total, 1, 1))
-        workgroups = self.frame.workgroups(total)
+            return total
+        workgroups = dims.minimum(tile.resident, total) if tile.resident else self.frame.workgroups(total)
         with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
             b.barrier()  # all invocations have read the previous tiles
             self._block(loop.index, rows, columns)
-        return self.frame.finish((workgroups, 1, 1))
+        return workgroups
 
     def _block(self, number: KValue, rows: DimLike, columns: DimLike) -> None:
         b, tile, ev = self.b, self.tile, self.ev
@@ -195,8 +215,11 @@ class _MatrixProduct:
         """This subgroup's results: its matrices in row-major order."""
         b = self.b
         zero = matrices.fill(b, matrices.c_type(self.shape.accumulator, self.shape.m, self.shape.n))
-        carried = [*self._load(b.idx(0)), *[zero] * (self.row_matrices * self.column_matrices)]
-        count = len(carried) - self.row_matrices * self.column_matrices
+        zeros = [zero] * (self.row_matrices * self.column_matrices)
+        if self.tile.stages > 1:
+            return self._accumulate_ahead(zeros)
+        carried = [*self._load(b.idx(0)), *zeros]
+        count = len(carried) - len(zeros)
         if not dims.is_one(self.steps):
             before = self.ev.dim(dims.add(self.steps, -1))
             with b.for_(b.idx(0), before, inits=carried) as loop, self.ev.scope():
@@ -211,6 +234,26 @@ class _MatrixProduct:
         self._write(carried[:count])
         b.barrier()
         return self._multiply(carried[count:], iter(()))
+
+    def _accumulate_ahead(self, zeros: Sequence[KValue]) -> Sequence[KValue]:
+        """As `_accumulate`, with two steps in shared memory."""
+        b = self.b
+        self._write(self._load(b.idx(0)))
+        b.barrier()
+        if dims.is_one(self.steps):
+            return self._multiply(zeros, iter(()))
+        before = self.ev.dim(dims.add(self.steps, -1))
+
+        def stage(step: KValue) -> KValue:
+            return b.mul(b.binary("and", step, b.idx(1)), b.idx(self.stage_vectors))
+
+        with b.for_(b.idx(0), before, inits=zeros) as loop, self.ev.scope():
+            after, ahead = b.add(loop.index, b.idx(1)), []
+            results = self._multiply(loop.carried, self._loads(after, ahead), stage(loop.index))
+            self._write(ahead, stage(after))
+            b.barrier()
+            loop.yield_(*results)
+        return self._multiply(loop.results, iter(()), stage(before))
 
     def _load(self, step: KValue) -> list[KValue]:
         loaded: list[KValue] = []
@@ -228,20 +271,25 @@ class _MatrixProduct:
                 loaded.append(stager.load(place, step, self.exact))
             yield
 
-    def _write(self, values: Sequence[KValue]) -> None:
-        count = len(self.left.places)
-        self.left.store(values[:count], self.memory, self.b.idx(0))
-        self.right.store(values[count:], self.memory, self.b.idx(self.left_vectors))
+    def _write(self, values: Sequence[KValue], stage: KValue | None = None) -> None:
+        b, count = self.b, len(self.left.places)
+        stage = b.idx(0) if stage is None else stage
+        self.left.store(values[:count], self.memory, stage)
+        self.right.store(values[count:], self.memory, b.add(stage, b.idx(self.left_vectors)))
 
-    def _multiply(self, results: Sequence[KValue], loads: Iterator[None]) -> list[KValue]:
-        """The results with one step of the depth added; ``loads`` is advanced meanwhile."""
+    def _multiply(
+        self, results: Sequence[KValue], loads: Iterator[None], stage: KValue | None = None
+    ) -> list[KValue]:
+        """The results with one step of the depth added, which is in shared memory from vector ``stage`` on;
+        ``loads`` is advanced meanwhile."""
         b, tile, shape = self.b, self.tile, self.shape
+        stage = b.idx(0) if stage is None else stage
         group_depth = tile.depth // tile.split
         depth = b.mul(self.group, b.idx(group_depth)) if tile.split > 1 else b.idx(0)
         left = self._origin(
-            self.left, b.idx(0), b.mul(self.subgroup_row, b.idx(self.row_matrices * shape.m)), depth
+            self.left, stage, b.mul(self.subgroup_row, b.idx(self.row_matrices * shape.m)), depth
         )
-        second = b.idx(self.left_vectors)
+        second = b.add(stage, b.idx(self.left_vectors))
         right = self._origin(
             self.right, second, b.mul(self.subgroup_column, b.idx(self.column_matrices * shape.n)), depth
         )

@@ -12,6 +12,7 @@ from mansard.codegen.kernel_target import CHOOSES_SUBGROUPS
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.gpu.gemm import matrix
 from mansard.codegen.schedules.gpu.gemm.matrix_tile import GemmMatrixTile
+from mansard.codegen.schedules.gpu.gemm.tiles_by_size import TilesBySize
 from mansard.dims import Dim
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
@@ -86,6 +87,9 @@ def test_matmul(shape, dtype, transposed):
         GemmMatrixTile(32, 64, 64, 1, 2, split=2),
         GemmMatrixTile(16, 32, 64, 1, 1, split=4, band=2),
         GemmMatrixTile(48, 32, 32, 1, 1, band=3),
+        GemmMatrixTile(64, 32, 32, 2, 1, stages=2),
+        GemmMatrixTile(64, 32, 64, 2, 1, resident=2),
+        GemmMatrixTile(32, 32, 128, 1, 1, stages=2, resident=7),
         None,
     ],
 )
@@ -127,6 +131,42 @@ def test_batches_of_dynamic_sizes():
     x, w = b.input("x", (20, s), F16), b.input("w", (s, 24), F16)
     y = product(b, x, w)
     check(b.build([y]), [random(F16, 20, 51), random(F16, 51, 24)], SMALL, {"s": 51})
+
+
+def dynamic_product(n, k, typical=128):
+    s = Dim("s", 1, 2048, typical=typical)
+    b = GraphBuilder()
+    x, w = b.input("x", (dims.symbol(s), k), BF16), b.input("w", (n, k), BF16)
+    return b.build([product(b, x, w, transposed=True)]), s
+
+
+@pytest.mark.parametrize("rows", [5, 39, 40, 70])
+def test_calls_of_many_rows_have_a_tile_of_their_own(monkeypatch, rows):
+    graph, symbol = dynamic_product(72, 64)
+    large = GemmMatrixTile(64, 32, 64, 1, 1)
+    monkeypatch.setattr(matrix, "tiles_by_size", lambda *_: TilesBySize(SMALL, large, symbol, 40))
+    check(graph, [random(BF16, rows, 64), random(BF16, 72, 64)], values={"s": rows})
+
+
+@pytest.mark.parametrize(("n", "k"), [(6144, 4096), (4096, 4096), (4096, 12288), (3072, 1024)])
+def test_tiles_for_typical_and_for_large_sizes(n, k):
+    target = BACKEND.parse_target("vulkan:h200").with_one_subgroup_size()
+    (dispatch,) = fuse(dynamic_product(n, k)[0]).dispatches
+    gemm = matrix._required(Nest(dispatch), target)
+    chosen = gemm.by_size(target)
+    small, large = chosen.tiles
+    assert small.subgroups == large.subgroups
+    for size, tile in ((128, small), (2048, large)):
+        best = min(gemm.cost(t, (1, size, n, k), target) for t in gemm.tiles(target))
+        assert gemm.cost(tile, (1, size, n, k), target) < 1.1 * best
+    before, after = (dims.evaluate(chosen.conditions()[1][1], {"s": chosen.at + i}) for i in (-1, 0))
+    assert (before, after) == (0, 1)
+
+
+def test_sizes_that_hardly_vary_have_one_tile():
+    (dispatch,) = fuse(dynamic_product(6144, 4096, typical=2048)[0]).dispatches
+    target = BACKEND.parse_target("vulkan:h200").with_one_subgroup_size()
+    assert len(matrix._required(Nest(dispatch), target).by_size(target).tiles) == 1
 
 
 def test_a_padded_convolution_is_a_product():
