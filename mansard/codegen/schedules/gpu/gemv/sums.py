@@ -27,6 +27,7 @@ from mansard.codegen.schedules.gpu.gemv.form import (
     max_load_elements,
     rows_of,
 )
+from mansard.codegen.schedules.gpu.gemv.grouped import GroupedSums
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
@@ -283,18 +284,30 @@ class ReducedMajor(GemvKernel):
             lanes //= 2
         steps = dims.floordiv(self.nest.total(self.root.inner), self.chunk)
 
+        grouped = GroupedSums.of(self.ev, self.nest, self.root, self.chunk)
+
         def emit(places: Sequence[KValue], carried: Sequence[KValue]) -> Sequence[KValue]:
             sums = list(carried)
             self.vector_loads.begin()
-            starts = []
+            starts, factors = [], []
             for place in places:
                 self.frame.bind_flat(self.form.reduced, b.mul(place, b.idx(self.chunk)))
                 starts.append({loop: self.ev.loops[loop] for group in self.form.reduced for loop in group})
                 for row, column in self.cells:
                     self.bind(row, column, first)
                     self.vector_loads.fetch(starts[-1][self.form.inner[-1]])
+                    factors.append(grouped.factors() if grouped is not None else [])
+            following = iter(factors)
             for start in starts:
                 self.ev.loops.update(start)
+                if grouped is not None:
+                    for cell, (row, column) in enumerate(self.cells):
+                        self.bind(row, column, first)
+                        place = start[self.form.inner[-1]]
+                        sums[cell] = grouped.add(
+                            self.vector_loads, place, lanes, next(following), sums[cell]
+                        )
+                    continue
                 for element in range(0, self.chunk, lanes):
                     for cell, (row, column) in enumerate(self.cells):
                         self.bind(row, column, first)
