@@ -5,11 +5,15 @@ import pytest
 from support.graph_runner import check
 from support.graphs import F32
 
+from mansard.codegen.schedules.gpu.gemv import fused
+from mansard.codegen.schedules.gpu.gemv.fused import FusedTile
 from mansard.compiler import CompileOptions
 from mansard.compiler.compile import lower_graph
 from mansard.dtypes import DType
-from mansard.ir import GraphBuilder, IndexMap
+from mansard.ir import GraphBuilder, IndexMap, Linear
+from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight, product
 from mansard.ir.scalar import Apply, Arg, Cast, Const
+from mansard.ir.types import Constant, TensorType, Value
 
 pytestmark = pytest.mark.vulkan
 RNG = np.random.default_rng(5)
@@ -75,6 +79,51 @@ def test_one_kernel(vulkan, rows, columns, depth, dtype, norm, gated):
         return
     graph = _graph(rows, columns, depth, dtype, norm=norm, gated=gated)
     assert len(lower_graph(graph, CompileOptions(targets=(vulkan,))).dispatches) == 1
+    inputs = [(RNG.standard_normal(v.type.shape) / 4).astype(v.type.dtype.numpy) for v in graph.inputs]
+    check(graph, inputs, vulkan, rtol=1e-4, atol=1e-4)
+
+
+def _quantised(columns, depth, zeros):
+    """A norm, then two products with 4-bit weights in groups of 32, the one gated by the other."""
+    b = GraphBuilder()
+    x = b.input("x", (1, depth), DType.BF16)
+    y, values = _norm(b, x, DType.BF16), []
+    for number in range(2):
+        dtype = DType.U4 if zeros else DType.I4
+        numbers = RNG.integers(0 if zeros else -8, 16 if zeros else 8, (columns, depth)).astype(dtype.numpy)
+        constant = Constant(f"codes{number}", lambda numbers=numbers: numbers)
+        codes = b.constant(f"codes{number}", constant, (columns, depth), dtype)
+        scales = b.input(f"scales{number}", (columns, depth // 32), DType.F16)
+        zero = b.input(f"zeros{number}", (columns, depth // 32), DType.U8) if zeros else None
+        weight = QuantisedWeight(codes, (GroupFactor(scales, 32),), GroupFactor(zero, 32) if zeros else None)
+        out = Value(f"y{number}", TensorType((1, columns), F32))
+        factor = Cast(Arg(0, DType.BF16), F32)
+        operands = [(y, IndexMap.of_dims((0, 2)), 1)]
+        values.append(b.append(product(weight, operands, factor, (1, columns), Linear.dim(1), out)))
+    body = _op("mul", Apply("exp", (Arg(0, F32),), F32), Arg(1, F32))
+    return b.build([b.generic(values, [EVERY] * 2, (1, columns), body)])
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("tile", [None, (4, 1, 1), (2, 2, 3)])
+def test_weights_of_4_bits(vulkan, monkeypatch, tile, zeros):
+    if tile:
+        monkeypatch.setattr(fused, "default_tile", lambda *_: FusedTile(*tile))
+    graph = _quantised(23, 1600, zeros)
+    assert len(lower_graph(graph, CompileOptions(targets=(vulkan,))).dispatches) == 1
+    inputs = [(RNG.standard_normal(v.type.shape) / 8) for v in graph.inputs]
+    inputs = [
+        (abs(i) * 64 if v.type.dtype is DType.U8 else i).astype(v.type.dtype.numpy)
+        for i, v in zip(inputs, graph.inputs, strict=True)
+    ]
+    check(graph, inputs, vulkan, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("tile", [(1, 1, 1), (2, 1, 2), (4, 2, 1), (1, 4, 100)])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_every_choice_of_parameters(vulkan, monkeypatch, tile, rows):
+    monkeypatch.setattr(fused, "default_tile", lambda *_: FusedTile(*tile))
+    graph = _graph(rows, 39, 1056, DType.BF16, gated=True)
     inputs = [(RNG.standard_normal(v.type.shape) / 4).astype(v.type.dtype.numpy) for v in graph.inputs]
     check(graph, inputs, vulkan, rtol=1e-4, atol=1e-4)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mansard.codegen.evaluate import Evaluator
 from mansard.codegen.kernel import KValue
@@ -40,6 +40,22 @@ class VectorLoads:
         self.ev.vector = None
         for read, elements in self.reads:
             self._fetch(read, elements)
+
+    def fetched(self) -> list[KValue]:
+        """All that was loaded since `begin`, in order."""
+        return [block for blocks in self._words.values() for block in blocks]
+
+    def restore(self, start: KValue, blocks: Iterator[KValue]) -> None:
+        """In place of `fetch`: the chunk at ``start``, from an iterator over what `fetched` gave; chunks in the
+        order in which they were fetched."""
+        self.ev.bind(self.group, start)
+        self.ev.vector = None
+        for read, elements in self.reads:
+            assert read.address is not None
+            key = (read.value, self.ev.place(read.address))
+            if key not in self._words:
+                count = self.chunk // min(elements, self.chunk)
+                self._words[key] = [next(blocks) for _ in range(count)]
 
     def words(self, value: Value, start: KValue) -> list[KValue] | None:
         """The chunk of an operand at ``start`` as single words; None if it has no vector loads."""

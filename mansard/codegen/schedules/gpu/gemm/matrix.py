@@ -33,8 +33,8 @@ from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, est
 from mansard.codegen.schedules.gpu.gemm.matrix_cost import MatrixGemmShape, cost
 from mansard.codegen.schedules.gpu.gemm.matrix_staging import WORDS, MatrixStager, StagedOperand, operand
 from mansard.codegen.schedules.gpu.gemm.matrix_tile import GemmMatrixTile, shape_for, tiles
-from mansard.codegen.schedules.gpu.gemm.tiles_by_size import TilesBySize, tiles_by_size
 from mansard.codegen.schedules.gpu.gemm.product import LANES, Factor, Product, analyse
+from mansard.codegen.schedules.gpu.gemm.tiles_by_size import TilesBySize, tiles_by_size
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -101,7 +101,8 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
         if applies_there == 1:
             grids.append(_MatrixProduct(frame, gemm, tile, memory).run())
             continue
-        with frame.b.if_(frame.b.compare("eq", frame.ev.dim(applies_there), frame.b.idx(1))), frame.ev.scope():
+        here = frame.b.compare("eq", frame.ev.dim(applies_there), frame.b.idx(1))
+        with frame.b.if_(here), frame.ev.scope():
             grids.append(dims.mul(applies_there, _MatrixProduct(frame, gemm, tile, memory).run()))
     return frame.finish((dims.add(*grids), 1, 1))
 

@@ -2,18 +2,22 @@
 
 A workgroup computes the rows that its products read (`parts`), a norm say, into workgroup memory; so does
 every other, which costs less than a dispatch, a barrier and a trip through memory. Its subgroups then compute
-outputs of their own, all products at once::
+outputs of their own, a few at a time of all products, without a pause in their loads::
 
-    fetch the weights of my outputs            where they fit the registers: they arrive during the norm
-    x = norm(hidden)                           all invocations, into workgroup memory
-    for product in products:
-        sums[product] = sum over invocations of x . w[product][output]
-    y[output] = epilogue(sums)                 silu(gate) * up, say
+    fetch the first weights of my first outputs    they arrive during the norm
+    x = norm(hidden)                               all invocations, into workgroup memory
+    for block of my outputs:
+        for piece of the sums:
+            fetch the weights of the next piece
+            sums[product, output] += x[piece] . w[product][output, piece]
+        y[output] = epilogue(sum over invocations of sums)    silu(gate) * up, say
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 from mansard import dims
 from mansard.codegen.evaluate import register_dtype
@@ -23,10 +27,10 @@ from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, power_of_two_below
 from mansard.codegen.schedules.gpu.gemv.form import Form, analyse_root, chunk_of, rows_of
+from mansard.codegen.schedules.gpu.gemv.grouped import GroupedSums
 from mansard.codegen.schedules.gpu.gemv.parts import Parts
 from mansard.codegen.schedules.gpu.gemv.sums import LANES, SUBGROUP_TYPES, GemvTile, ReducedMajor
 from mansard.codegen.schedules.gpu.reduction.rows import Rows
-from mansard.dims import DimLike
 from mansard.dtypes import DType
 
 WIDTH = 256
@@ -35,12 +39,32 @@ MAX_ROWS = 4
 """The most rows that products read."""
 MAX_BYTES = 32 << 10
 """The most workgroup memory for them."""
-FETCHED_WORDS = 64
-"""The most registers for weights that are fetched before the rows are computed."""
-UNROLL = 4
-"""Chunks of an invocation whose loads are in flight together, where registers do not hold all of them."""
 Place = tuple[KValue, KValue | None]
 """The number of a chunk, and whether it is in range (None: always)."""
+
+
+@dataclass(frozen=True)
+class FusedTile:
+    """The work of a subgroup between two steps of its loop, and how many there are."""
+
+    columns: int
+    """Outputs of each product at a time, which share what is read of the rows."""
+    unroll: int
+    """Chunks of an invocation whose loads are in flight together, for each output."""
+    resident: int
+    """The most workgroups of the grid; each computes blocks of outputs one after another."""
+
+
+def default_tile(parts: Parts, target: KernelTarget) -> FusedTile:
+    """Four loads of 16 bytes in flight, or more of narrow weights, which share what is read of the rows."""
+    forms = _forms(parts.products)
+    assert forms is not None
+    bits = min(form.large.value.type.dtype.bits for form in forms)
+    columns = max(1, 16 // bits // len(forms))
+    subgroups = target.resident_invocations // target.with_one_subgroup_size().subgroup[0]
+    while columns > 1 and _outputs(parts.products, forms[0]) // columns < subgroups:
+        columns //= 2
+    return FusedTile(columns, max(1, 4 // (columns * len(forms))), _resident(target))
 
 
 def applies(parts: Parts, target: KernelTarget) -> bool:
@@ -74,7 +98,7 @@ def read_again(parts: Parts, target: KernelTarget) -> int:
 
 def schedule(parts: Parts, target: KernelTarget, name: str) -> Scheduled:
     """The kernel of parts for which `applies` is True."""
-    return _Kernel(parts, target.with_one_subgroup_size(), name).run()
+    return _Kernel(parts, target.with_one_subgroup_size(), name, default_tile(parts, target)).run()
 
 
 def _resident(target: KernelTarget) -> int:
@@ -137,8 +161,8 @@ def _fits(parts: Parts, forms: Sequence[Form], target: KernelTarget) -> bool:
 
 
 class _Kernel:
-    def __init__(self, parts: Parts, target: KernelTarget, name: str) -> None:
-        self.parts, self.nest, self.target = parts, parts.products, target
+    def __init__(self, parts: Parts, target: KernelTarget, name: str, fused: FusedTile) -> None:
+        self.parts, self.nest, self.target, self.tile = parts, parts.products, target, fused
         self.size = target.subgroup[0]
         width = power_of_two_below(min(WIDTH, target.workgroup_invocations))
         self.frame = Frame(self.nest, target, name, width)
@@ -150,57 +174,68 @@ class _Kernel:
             self.ev.held[parts.value] = self.b.shared(DType.F32, elements // LANES, LANES)
         forms = _forms(self.nest)
         assert forms is not None, "the schedule does not apply"
-        tile = GemvTile(width, self.size, 1, 1, 1)
+        tile = GemvTile(width, self.size, fused.columns, 1, 1)
         self.products = [ReducedMajor(self.frame, form, tile) for form in forms]
         first = self.products[0]
         self.form, self.chunk, self.cells = first.form, first.chunk, first.cells
+        grouped = [GroupedSums.of(self.ev, self.nest, p.root, self.chunk) for p in self.products]
+        self.grouped = grouped if None not in grouped else [None] * len(grouped)
         depth = self.nest.total(self.form.root.inner)
         assert isinstance(depth, int)
-        self.steps = depth // self.chunk
-        self.share, self.whole = -(-self.steps // self.size), self.steps // self.size
-        """Chunks of an invocation, and those that all invocations have."""
+        self.chunks = depth // self.chunk
+        self.steps = -(-self.chunks // (self.size * fused.unroll))
+        """Steps of a subgroup for a block of outputs."""
+        self.rest = self.nest.total([loop for g in self.form.rest for loop in g])
+        self.columns = self.nest.total(self.form.column)
+        self.blocks = dims.ceildiv(self.columns, fused.columns)
 
     def run(self) -> Scheduled:
-        """The finished kernel: every subgroup has an output, or several one after the other."""
-        rest = self.nest.total([loop for g in self.form.rest for loop in g])
-        counts = (rest, self.nest.total(self.form.column))
-        total, subgroups = dims.product(counts), self.width // self.size
-        workgroups = dims.ceildiv(total, subgroups)
-        b, ev = self.b, self.ev
+        """The finished kernel."""
+        b, ev, subgroups = self.b, self.ev, self.width // self.size
+        total = dims.mul(self.rest, self.blocks)
+        workgroups = dims.minimum(
+            self.frame.workgroups(dims.ceildiv(total, subgroups)), max(1, self.tile.resident)
+        )
         self.lane = b.subgroup_place("subgroup_lane")
         mine = b.mul(b.workgroup_id(0), b.idx(subgroups))
         mine = b.add(mine, b.subgroup_place("subgroup_id"))
-        if self._is_single(workgroups):
-            inside = b.compare("lt", mine, ev.dim(total))
-            first = self._bind_output(self.frame.minimum(mine, ev.dim(dims.add(total, -1))), counts)
-            places = [self._place(b.idx(n), n + 1 > self.whole) for n in range(self.share)]
-            for product in self.products:
-                self._fetch(product, places, first)
-            self._compute_rows()
-            sums = [
-                self._accumulate(product, places, first, self._zeros(product)) for product in self.products
-            ]
-            self._store(first, sums, inside)
-            return self.frame.finish((workgroups, 1, 1))
-        workgroups = dims.minimum(self.frame.workgroups(workgroups), _resident(self.target))
-        self._compute_rows()
         stride = ev.dim(dims.mul(workgroups, subgroups))
-        with b.for_(mine, ev.dim(total), stride) as loop, ev.scope():
-            first = self._bind_output(loop.index, counts)
-            sums = [self._loop(product, first) for product in self.products]
-            self._store(first, sums, None)
+        last = ev.dim(dims.add(total, -1))
+        ahead = b.sub(b.add(ev.dim(total), b.sub(stride, b.idx(1))), mine)
+        count = b.mul(b.binary("div", ahead, stride), b.idx(self.steps))
+
+        def block(step: KValue) -> KValue:
+            number = b.add(mine, b.mul(b.binary("div", step, b.idx(self.steps)), stride))
+            return self.frame.minimum(number, last)
+
+        with ev.scope():
+            words = self._fetch(block(b.idx(0)), b.idx(0))
+        self._compute_rows()
+        zeros = [reduce.start(b, p.root, LANES) for p in self.products for _ in p.cells]
+        with b.for_(b.idx(0), count, inits=[*words, *zeros]) as loop, ev.scope():
+            # After the last step, what that had is fetched again, which is near.
+            following = self.frame.minimum(b.add(loop.index, b.idx(1)), b.sub(count, b.idx(1)))
+            with ev.scope():
+                after = self._fetch(block(following), self._within(following))
+            here, within = block(loop.index), self._within(loop.index)
+            with ev.scope():
+                sums = self._accumulate(here, within, loop.carried[: len(words)], loop.carried[len(words) :])
+            done = b.compare("eq", within, b.idx(self.steps - 1))
+            with b.if_(done), ev.scope():
+                self._store(here, sums)
+            kept = [b.select(b.splat(done, LANES), zero, v) for zero, v in zip(zeros, sums, strict=True)]
+            loop.yield_(*after, *kept)
         return self.frame.finish((workgroups, 1, 1))
 
-    def _is_single(self, workgroups: DimLike) -> bool:
-        """Whether every subgroup has one output, whose weights fit its registers."""
-        words = self.share * sum(p.chunk * p.form.large.value.type.dtype.bits // 32 for p in self.products)
-        return dims.bounds(workgroups)[1] <= 2 * _resident(self.target) and words <= FETCHED_WORDS
+    def _within(self, step: KValue) -> KValue:
+        return self.b.binary("rem", step, self.b.idx(self.steps))
 
-    def _bind_output(self, number: KValue, counts: Sequence[DimLike]) -> KValue:
-        rest, column = self.frame.decode(number, counts)
+    def _bind_block(self, number: KValue) -> KValue:
+        """Bind the outermost loops of a block; its first column."""
+        rest, column = self.frame.decode(number, (self.rest, self.blocks))
         if self.form.rest:
             self.frame.bind_flat(self.form.rest, rest)
-        return column
+        return self.b.mul(column, self.b.idx(self.tile.columns))
 
     def _compute_rows(self) -> None:
         """Every workgroup computes the rows that the products read."""
@@ -213,80 +248,102 @@ class _Kernel:
         self.b.barrier()
 
     # Sums -------------------------------------------------------------------------------------
-    def _place(self, number: KValue, ragged: bool) -> Place:
-        """An invocation's chunk by its number, and whether it is in range where that is not ``ragged``."""
-        b = self.b
-        place = b.add(b.mul(number, b.idx(self.size)), self.lane)
-        if not ragged:
-            return place, None
-        return self.frame.minimum(place, b.idx(self.steps - 1)), b.compare("lt", place, b.idx(self.steps))
-
-    def _zeros(self, product: ReducedMajor) -> list[KValue]:
-        return [reduce.start(self.b, product.root, LANES) for _ in self.cells]
+    def _places(self, step: KValue) -> list[Place]:
+        """An invocation's chunks of a step, and whether they are in range where some are not."""
+        b, size, unroll = self.b, self.size, self.tile.unroll
+        ragged, places = self.chunks % (size * unroll) != 0, []
+        for number in range(unroll):
+            at = b.add(b.mul(step, b.idx(unroll)), b.idx(number))
+            place = b.add(b.mul(at, b.idx(size)), self.lane)
+            inside = b.compare("lt", place, b.idx(self.chunks)) if ragged else None
+            places.append((self.frame.minimum(place, b.idx(self.chunks - 1)) if ragged else place, inside))
+        return places
 
     def _start(self, product: ReducedMajor, place: KValue) -> KValue:
         """Bind a product's sum to a chunk; the value of the innermost loop there."""
         self.frame.bind_flat(product.form.reduced, self.b.mul(place, self.b.idx(self.chunk)))
         return self.ev.loops[product.form.inner[-1]]
 
-    def _fetch(self, product: ReducedMajor, places: Sequence[Place], first: KValue) -> None:
-        for place, _ in places:
-            start = self._start(product, place)
-            for row, column in self.cells:
-                product.bind(row, column, first)
-                product.vector_loads.fetch(start)
+    def _fetch(self, block: KValue, step: KValue) -> list[KValue]:
+        """The loads of a step."""
+        first, loaded = self._bind_block(block), []
+        for product, grouped in zip(self.products, self.grouped, strict=True):
+            product.vector_loads.begin()
+            factors: list[KValue] = []
+            for place, _ in self._places(step):
+                start = self._start(product, place)
+                for row, column in product.cells:
+                    product.bind(row, column, first)
+                    product.vector_loads.fetch(start)
+                    if grouped is not None and row == 0:
+                        factors += grouped.factors()
+            loaded += [*product.vector_loads.fetched(), *factors]
+        return loaded
 
     def _accumulate(
-        self, product: ReducedMajor, places: Sequence[Place], first: KValue, sums: Sequence[KValue]
+        self, block: KValue, step: KValue, loaded: Sequence[KValue], sums: Sequence[KValue]
     ) -> list[KValue]:
-        """The sums with the products of some chunks."""
-        b, ev, totals = self.b, self.ev, list(sums)
-        for place, inside in places:
-            start = self._start(product, place)
-            for element in range(0, self.chunk, LANES):
-                for cell, (row, column) in enumerate(self.cells):
+        """The sums of all products and cells with those of a step, whose loads these are."""
+        first, places, rest = self._bind_block(block), self._places(step), iter(loaded)
+        factors: list[list[list[KValue]]] = []
+        for product, grouped in zip(self.products, self.grouped, strict=True):
+            product.vector_loads.begin()
+            for place, _ in places:
+                start = self._start(product, place)
+                for row, column in product.cells:
                     product.bind(row, column, first)
-                    product.vector_loads.serve(start, element, LANES)
-                    after = reduce.combine(ev, product.root, totals[cell])
-                    if inside is not None:
-                        after = b.select(b.splat(inside, LANES), after, totals[cell])
-                    totals[cell] = after
-                    ev.vector = None
+                    product.vector_loads.restore(start, rest)
+            of_outputs = len(places) * self.tile.columns
+            size = len(grouped.nodes) if grouped is not None else 0
+            factors.append([[next(rest) for _ in range(size)] for _ in range(of_outputs)])
+        totals = list(sums)
+        for number, (place, inside) in enumerate(places):
+            before = list(totals)
+            for element in range(0, self.chunk, LANES) if self.grouped[0] is None else (0,):
+                at = 0
+                for product, grouped, scales in zip(self.products, self.grouped, factors, strict=True):
+                    start = self._start(product, place)
+                    for row, column in product.cells:
+                        product.bind(row, column, first)
+                        if grouped is not None:
+                            own = scales[number * self.tile.columns + column]
+                            totals[at] = grouped.add(product.vector_loads, start, LANES, own, totals[at])
+                        else:
+                            totals[at] = self._add(product, start, element, totals[at])
+                        at += 1
+            if inside is not None:
+                chosen = self.b.splat(inside, LANES)
+                totals = [self.b.select(chosen, v, old) for v, old in zip(totals, before, strict=True)]
         return totals
 
-    def _loop(self, product: ReducedMajor, first: KValue) -> list[KValue]:
-        """The sums of an output, some chunks of an invocation at a time."""
-        b = self.b
-        unroll = next(u for u in (UNROLL, 2, 1) if not self.whole % u)
-        sums: Sequence[KValue] = self._zeros(product)
-
-        def some(places: Sequence[Place], carried: Sequence[KValue]) -> list[KValue]:
-            product.vector_loads.begin()
-            self._fetch(product, places, first)
-            return self._accumulate(product, places, first, carried)
-
-        if self.whole:
-            with b.for_(0, self.whole, unroll, inits=sums) as loop, self.ev.scope():
-                places = [self._place(b.add(loop.index, b.idx(n)), False) for n in range(unroll)]
-                loop.yield_(*some(places, loop.carried))
-            sums = loop.results
-        if self.whole < self.share:
-            with self.ev.scope():
-                sums = some([self._place(b.idx(self.whole), True)], sums)
-        return list(sums)
+    def _add(self, product: ReducedMajor, start: KValue, element: int, total: KValue) -> KValue:
+        product.vector_loads.serve(start, element, LANES)
+        after = reduce.combine(self.ev, product.root, total)
+        self.ev.vector = None
+        return after
 
     # Results ----------------------------------------------------------------------------------
-    def _store(self, first: KValue, sums: Sequence[Sequence[KValue]], inside: KValue | None) -> None:
-        """Add the sums of a subgroup's invocations, and store the outputs of each row by one of them."""
-        b, ev = self.b, self.ev
-        totals = [[b.subgroup_reduce("add", b.reduce("add", v)) for v in cells] for cells in sums]
-        for cell, (row, _) in enumerate(self.cells):
-            here = b.compare("eq", self.lane, b.idx(cell % self.size))
-            condition = here if inside is None else b.binary("and", inside, here)
-            with b.if_(condition), ev.scope():
-                ev.vector = None
-                self.products[0].bind(row, 0, first)
-                whole = {p.root: cells[cell] for p, cells in zip(self.products, totals, strict=True)}
+    def _store(self, block: KValue, sums: Sequence[KValue]) -> None:
+        """Add the sums of a subgroup's invocations, and store the outputs of each cell by one of them."""
+        b, ev, cells = self.b, self.ev, len(self.cells)
+        first = self._bind_block(block)
+        totals = [b.subgroup_reduce("add", b.reduce("add", v)) for v in sums]
+        with b.for_(self.lane, b.idx(cells), b.idx(self.size)) as loop, ev.scope():
+            ev.vector = None
+            row = b.binary("div", loop.index, b.idx(self.tile.columns))
+            column = b.add(first, b.binary("rem", loop.index, b.idx(self.tile.columns)))
+            inside = b.compare("lt", column, ev.dim(self.columns))
+            with b.if_(inside) if not self.products[0].exact else nullcontext(), ev.scope():
+                if self.form.rows:
+                    self.frame.bind_flat(self.form.rows, row)
+                ev.bind(self.form.column, column)
+                whole = {}
+                for number, product in enumerate(self.products):
+                    own = totals[number * cells : (number + 1) * cells]
+                    total = own[0]
+                    for cell, value in enumerate(own[1:], 1):
+                        total = b.select(b.compare("eq", loop.index, b.idx(cell)), value, total)
+                    whole[product.root] = total
                 for root, total in whole.items():
                     ev.reduced[root.op] = total
                 for root in self.nest.roots:
