@@ -35,7 +35,14 @@ from mansard.ir.types import Linear, Value
 _NARROW = frozenset({DType.F16, DType.BF16, DType.F8})
 
 
+HELD_LINE = 8
+"""Vectors of values in workgroup memory of which one after each is free."""
 _BYTES = {DType.I4: DType.I8, DType.U4: DType.U8}
+
+
+def held_vectors(vectors: int) -> int:
+    """The size of workgroup memory for so many vectors of a value that an `Evaluator` holds."""
+    return vectors + vectors // HELD_LINE
 
 
 def register_dtype(dtype: DType) -> DType:
@@ -133,18 +140,27 @@ class Evaluator(Positions):
             raise CodegenError(
                 f"dispatch {self.nest.dispatch.name}: workgroup memory is read in whole vectors"
             )
-        return b.load(memory, b.binary("div", base, b.idx(memory.lanes)))
+        shift = b.idx(memory.lanes.bit_length() - 1)
+        return b.load(memory, self._held_place(b.binary("shr", base, shift)))
+
+    def _held_place(self, number: KValue) -> KValue:
+        """The place of a vector in workgroup memory: one after every `HELD_LINE` is free, so that invocations
+        that read pieces of one length side by side are in different banks."""
+        b = self.b
+        return b.add(number, b.binary("shr", number, b.idx(HELD_LINE.bit_length() - 1)))
 
     def _store_held(self, memory: SharedMemory, address: Linear, data: KValue) -> None:
         b, (base, along) = self.b, self.linear(address)
         size = b.idx(memory.lanes)
         if self.vector is not None and dims.is_one(along) and self.vector[1] == memory.lanes:
-            b.store(memory, b.binary("div", base, size), b.splat(data, memory.lanes))
+            b.store(memory, self._held_place(b.binary("div", base, size)), b.splat(data, memory.lanes))
             return
         for lane in range(self.vector[1] if self.vector is not None else 1):
             place = b.add(base, self.dim(dims.mul(along, lane)))
             number, at = b.binary("div", place, size), b.binary("rem", place, size)
-            b.store_lane(memory, number, at, b.extract(data, lane) if data.type.lanes > 1 else data)
+            b.store_lane(
+                memory, self._held_place(number), at, b.extract(data, lane) if data.type.lanes > 1 else data
+            )
 
     def _scatter(self, value: Value, address: Linear, data: KValue) -> None:
         """Write elements to the row of a state that an index tensor names, if that is in the state."""

@@ -46,8 +46,10 @@ class VectorLoads:
         return [block for blocks in self._words.values() for block in blocks]
 
     def restore(self, start: KValue, blocks: Iterator[KValue]) -> None:
-        """In place of `fetch`: the chunk at ``start``, from an iterator over what `fetched` gave; chunks in the
-        order in which they were fetched."""
+        """In place of `fetch`: the chunk at ``start``, from an iterator over what `fetched` gave.
+
+        The order of chunks is that in which they were fetched.
+        """
         self.ev.bind(self.group, start)
         self.ev.vector = None
         for read, elements in self.reads:

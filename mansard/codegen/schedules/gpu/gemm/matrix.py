@@ -150,7 +150,6 @@ class _MatrixProduct:
             MatrixStager(frame, product.root, operand, product.depth, side, tile.depth, self.threads)
             for operand, side in ((gemm.left, tile.rows), (gemm.right, tile.columns))
         )
-        self.stage_vectors = tile.stage_vectors(gemm.left, gemm.right)
         self.left_vectors = gemm.left.vectors(tile.rows, tile.depth)
         self.steps = dims.ceildiv(product.depth, tile.depth)
         self.exact = divides(product.depth, tile.depth)
@@ -173,11 +172,11 @@ class _MatrixProduct:
         rows = dims.ceildiv(product.left.extent, tile.rows)
         columns = dims.ceildiv(product.right.extent, tile.columns)
         total = dims.product((batch, rows, columns))
-        if not tile.resident and dims.bounds(total)[1] <= self.frame.target.max_workgroups:
+        if dims.bounds(total)[1] <= self.frame.target.max_workgroups:
             with ev.scope():
                 self._block(b.workgroup_id(0), rows, columns)
             return total
-        workgroups = dims.minimum(tile.resident, total) if tile.resident else self.frame.workgroups(total)
+        workgroups = self.frame.workgroups(total)
         with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
             b.barrier()  # all invocations have read the previous tiles
             self._block(loop.index, rows, columns)
@@ -217,8 +216,6 @@ class _MatrixProduct:
         b = self.b
         zero = matrices.fill(b, matrices.c_type(self.shape.accumulator, self.shape.m, self.shape.n))
         zeros = [zero] * (self.row_matrices * self.column_matrices)
-        if self.tile.stages > 1:
-            return self._accumulate_ahead(zeros)
         carried = [*self._load(b.idx(0)), *zeros]
         count = len(carried) - len(zeros)
         if not dims.is_one(self.steps):
@@ -236,26 +233,6 @@ class _MatrixProduct:
         b.barrier()
         return self._multiply(carried[count:], iter(()))
 
-    def _accumulate_ahead(self, zeros: Sequence[KValue]) -> Sequence[KValue]:
-        """As `_accumulate`, with two steps in shared memory."""
-        b = self.b
-        self._write(self._load(b.idx(0)))
-        b.barrier()
-        if dims.is_one(self.steps):
-            return self._multiply(zeros, iter(()))
-        before = self.ev.dim(dims.add(self.steps, -1))
-
-        def stage(step: KValue) -> KValue:
-            return b.mul(b.binary("and", step, b.idx(1)), b.idx(self.stage_vectors))
-
-        with b.for_(b.idx(0), before, inits=zeros) as loop, self.ev.scope():
-            after, ahead = b.add(loop.index, b.idx(1)), []
-            results = self._multiply(loop.carried, self._loads(after, ahead), stage(loop.index))
-            self._write(ahead, stage(after))
-            b.barrier()
-            loop.yield_(*results)
-        return self._multiply(loop.results, iter(()), stage(before))
-
     def _load(self, step: KValue) -> list[KValue]:
         loaded: list[KValue] = []
         for _ in self._loads(step, loaded):
@@ -272,25 +249,20 @@ class _MatrixProduct:
                 loaded.append(stager.load(place, step, self.exact))
             yield
 
-    def _write(self, values: Sequence[KValue], stage: KValue | None = None) -> None:
-        b, count = self.b, len(self.left.places)
-        stage = b.idx(0) if stage is None else stage
-        self.left.store(values[:count], self.memory, stage)
-        self.right.store(values[count:], self.memory, b.add(stage, b.idx(self.left_vectors)))
+    def _write(self, values: Sequence[KValue]) -> None:
+        count = len(self.left.places)
+        self.left.store(values[:count], self.memory, self.b.idx(0))
+        self.right.store(values[count:], self.memory, self.b.idx(self.left_vectors))
 
-    def _multiply(
-        self, results: Sequence[KValue], loads: Iterator[None], stage: KValue | None = None
-    ) -> list[KValue]:
-        """The results with one step of the depth added, which is in shared memory from vector ``stage`` on;
-        ``loads`` is advanced meanwhile."""
+    def _multiply(self, results: Sequence[KValue], loads: Iterator[None]) -> list[KValue]:
+        """The results with one step of the depth added; ``loads`` is advanced meanwhile."""
         b, tile, shape = self.b, self.tile, self.shape
-        stage = b.idx(0) if stage is None else stage
         group_depth = tile.depth // tile.split
         depth = b.mul(self.group, b.idx(group_depth)) if tile.split > 1 else b.idx(0)
         left = self._origin(
-            self.left, stage, b.mul(self.subgroup_row, b.idx(self.row_matrices * shape.m)), depth
+            self.left, b.idx(0), b.mul(self.subgroup_row, b.idx(self.row_matrices * shape.m)), depth
         )
-        second = b.add(stage, b.idx(self.left_vectors))
+        second = b.idx(self.left_vectors)
         right = self._origin(
             self.right, second, b.mul(self.subgroup_column, b.idx(self.column_matrices * shape.n)), depth
         )

@@ -28,11 +28,6 @@ class GemmMatrixTile:
     subgroup_columns: int
     split: int = 1
     band: int = 8
-    stages: int = 1
-    """Steps of the depth that shared memory holds: with 2, the next one is written while one is read, and a
-    step has one barrier instead of two."""
-    resident: int = 0
-    """Workgroups of the grid, each of which computes several tiles; 0: a workgroup for each tile."""
 
     @property
     def subgroups(self) -> int:
@@ -50,7 +45,7 @@ class GemmMatrixTile:
     def shared_vectors(self, left: StagedOperand, right: StagedOperand, shape: MatrixShape) -> int:
         """Vectors of shared memory of a workgroup: staged steps, or a strip of each subgroup's results."""
         strips = self.subgroups * shape.m * self.result_line()
-        return max(self.stages * self.stage_vectors(left, right), strips)
+        return max(self.stage_vectors(left, right), strips)
 
     def fits(
         self, left: StagedOperand, right: StagedOperand, shape: MatrixShape, target: KernelTarget
@@ -70,7 +65,7 @@ class GemmMatrixTile:
         return cls(*(parameters[name] for name in _NAMES))
 
 
-_NAMES = ("rows", "columns", "depth", "subgroup_rows", "subgroup_columns", "split", "band", "stages", "resident")
+_NAMES = ("rows", "columns", "depth", "subgroup_rows", "subgroup_columns", "split", "band")
 
 _BLOCKS = (
     (128, 128, 2, 2), (128, 64, 2, 1), (64, 128, 1, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2),

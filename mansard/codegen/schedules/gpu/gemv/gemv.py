@@ -117,7 +117,8 @@ def _reduced_major(nest: Nest, form: Form, target: KernelTarget) -> GemvTile:
     ):
         tile = dataclasses.replace(tile, columns=tile.columns // 2)
     share = -(-steps // split)
-    unroll = next((u for u in (4, 2) if u * tile.columns <= 2 * COLUMNS and share % u == 0), 1)
+    loads = COLUMNS if ratio < FEW else 2 * COLUMNS  # in flight, as far as registers allow
+    unroll = next((u for u in (4, 2) if u * tile.columns <= loads and share % u == 0), 1)
     return dataclasses.replace(tile, unroll=unroll)
 
 

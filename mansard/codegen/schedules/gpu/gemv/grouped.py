@@ -8,10 +8,11 @@ applied once to each load's sum::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from mansard.codegen.evaluate import Evaluator
-from mansard.codegen.kernel import KernelBuilder, KValue
+from mansard.codegen.kernel import KValue
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import divides
 from mansard.codegen.schedules.common.dequantised import DequantisedProduct, dequantised_product
@@ -57,36 +58,47 @@ class GroupedSums:
         self.ev.vector = None
         return [self.ev.part(self.root, node) for node in self.nodes]
 
-    def add(
-        self, loads: VectorLoads, start: KValue, lanes: int, factors: Sequence[KValue], total: KValue
-    ) -> KValue:
-        """``total`` with the chunk at ``start`` added, at the bound values of the other loops."""
-        b, ev, product = self.ev.b, self.ev, self.product
-        zero = b.const(0.0, F32, lanes)
-        sums, plain = zero, zero
-        for element in range(0, loads.chunk, lanes):
-            loads.serve(start, element, lanes)
-            x = b.splat(ev.part(self.root, product.x), lanes)
-            sums = b.fma(x, ev.part(self.root, self.codes), sums)
-            if product.sums:
-                plain = b.add(plain, x)
-        ev.vector = None
-        rest = iter([b.splat(factor, lanes) for factor in factors])
+    def scaled(self, weighted: KValue, plain: KValue, chunk: Chunk) -> KValue:
+        """The total of a chunk whose sums of x with and without codes these are."""
+        b, product = self.ev.b, self.product
+        factors = [b.splat(factor, weighted.type.lanes) for factor in chunk.factors]
         if product.zero is not None:
-            sums = b.sub(sums, b.mul(next(rest), plain))
-        scales = [next(rest) for _ in product.inner]
-        if product.offset is None and not product.outer:
-            return b.fma(sums, _product(b, scales), total) if scales else b.add(total, sums)
-        if scales:
-            sums = b.mul(sums, _product(b, scales))
+            weighted = b.sub(weighted, b.mul(factors.pop(0), plain))
         if product.offset is not None:
-            sums = b.fma(next(rest), plain, sums)
-        outer = list(rest)
-        return b.fma(sums, _product(b, outer), total) if outer else b.add(total, sums)
+            for _ in product.inner:
+                weighted = b.mul(weighted, factors.pop(0))
+            weighted = b.fma(factors.pop(0), plain, weighted)
+        if not factors:
+            return b.add(chunk.total, weighted)
+        for factor in factors[:-1]:
+            weighted = b.mul(weighted, factor)
+        return b.fma(weighted, factors[-1], chunk.total)
 
 
-def _product(b: KernelBuilder, factors: Sequence[KValue]) -> KValue:
-    first, *others = factors
-    for other in others:
-        first = b.mul(first, other)
-    return first
+@dataclass(frozen=True)
+class Chunk:
+    """A chunk of one output's sum: ``bind`` binds the loops and gives the chunk's start, ``factors`` are
+    those of its group, ``total`` is what it is added to."""
+
+    sums: GroupedSums
+    loads: VectorLoads
+    bind: Callable[[], KValue]
+    factors: Sequence[KValue]
+    total: KValue
+
+
+def add_chunks(chunks: Sequence[Chunk], lanes: int) -> list[KValue]:
+    """The totals with the chunks added, side by side, so that outputs share what is read of x."""
+    b = chunks[0].sums.ev.b
+    zero = b.const(0.0, F32, lanes)
+    weighted, plain = [zero] * len(chunks), [zero] * len(chunks)
+    for element in range(0, chunks[0].loads.chunk, lanes):
+        for at, chunk in enumerate(chunks):
+            sums = chunk.sums
+            chunk.loads.serve(chunk.bind(), element, lanes)
+            x = b.splat(sums.ev.part(sums.root, sums.product.x), lanes)
+            weighted[at] = b.fma(x, sums.ev.part(sums.root, sums.codes), weighted[at])
+            if sums.product.sums:
+                plain[at] = b.add(plain[at], x)
+            sums.ev.vector = None
+    return [chunk.sums.scaled(w, p, chunk) for w, p, chunk in zip(weighted, plain, chunks, strict=True)]

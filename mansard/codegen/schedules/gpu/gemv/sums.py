@@ -6,7 +6,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mansard import dims
@@ -27,7 +27,7 @@ from mansard.codegen.schedules.gpu.gemv.form import (
     max_load_elements,
     rows_of,
 )
-from mansard.codegen.schedules.gpu.gemv.grouped import GroupedSums
+from mansard.codegen.schedules.gpu.gemv.grouped import Chunk, GroupedSums, add_chunks
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
@@ -301,12 +301,7 @@ class ReducedMajor(GemvKernel):
             for start in starts:
                 self.ev.loops.update(start)
                 if grouped is not None:
-                    for cell, (row, column) in enumerate(self.cells):
-                        self.bind(row, column, first)
-                        place = start[self.form.inner[-1]]
-                        sums[cell] = grouped.add(
-                            self.vector_loads, place, lanes, next(following), sums[cell]
-                        )
+                    sums = self._add_groups(grouped, start[self.form.inner[-1]], first, following, sums)
                     continue
                 for element in range(0, self.chunk, lanes):
                     for cell, (row, column) in enumerate(self.cells):
@@ -322,6 +317,26 @@ class ReducedMajor(GemvKernel):
             return list(self._steps(steps, part, inits, functools.partial(self._dots, bytes_, first)))
         inits = [reduce.start(b, self.root, lanes) for _ in self.cells]
         return [b.reduce(self.combiner, v) for v in self._steps(steps, part, inits, emit)]
+
+    def _add_groups(
+        self,
+        grouped: GroupedSums,
+        start: KValue,
+        first: KValue,
+        factors: Iterator[Sequence[KValue]],
+        sums: Sequence[KValue],
+    ) -> list[KValue]:
+        """The sums of all cells with a chunk of a group each."""
+
+        def bind(row: int, column: int) -> KValue:
+            self.bind(row, column, first)
+            return start
+
+        chunks = [
+            Chunk(grouped, self.vector_loads, functools.partial(bind, *cell), next(factors), total)
+            for cell, total in zip(self.cells, sums, strict=True)
+        ]
+        return add_chunks(chunks, sums[0].type.lanes)
 
     def _bytes(self) -> LowPrecisionProduct | None:
         """The factors, if both are contiguous bytes and the device has dot products of them."""

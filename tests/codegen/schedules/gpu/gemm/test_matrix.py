@@ -87,9 +87,6 @@ def test_matmul(shape, dtype, transposed):
         GemmMatrixTile(32, 64, 64, 1, 2, split=2),
         GemmMatrixTile(16, 32, 64, 1, 1, split=4, band=2),
         GemmMatrixTile(48, 32, 32, 1, 1, band=3),
-        GemmMatrixTile(64, 32, 32, 2, 1, stages=2),
-        GemmMatrixTile(64, 32, 64, 2, 1, resident=2),
-        GemmMatrixTile(32, 32, 128, 1, 1, stages=2, resident=7),
         None,
     ],
 )
