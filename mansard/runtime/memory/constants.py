@@ -170,7 +170,7 @@ class Constants:
         capabilities = device.capabilities
         if not (capabilities.import_host and capabilities.unified_memory) or block.data.size == 0:
             return None
-        alignment = max(capabilities.import_alignment, *(spec.dtype.itemsize for spec in specs))
+        alignment = max(capabilities.import_alignment, *(-(-spec.dtype.bits // 8) for spec in specs))
         size = block.data.size
         if block.data.ctypes.data % alignment or size % capabilities.import_alignment:
             return None
