@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import re
 import reprlib
 from collections.abc import Sequence
 from typing import Any
@@ -45,6 +46,15 @@ def integer(
     if not low <= number <= high:
         raise error(f"{name}={shown(value)} is out of range: it must be from {low} to {high}")
     return number
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+def size_in_bytes(text: str) -> int | None:
+    """The bytes that a text such as ``1.5GB`` or ``512MiB`` says; None for one that says none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([kmg]i?)?b?", text.strip().lower())
+    return None if match is None else int(float(match[1]) * _UNITS[match[2] or ""])
 
 
 def seconds(name: str, value: object, error: type[MansardError], longest: float) -> float:

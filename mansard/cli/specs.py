@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
+from mansard.arguments import size_in_bytes
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import ShapeContractError
@@ -216,19 +217,16 @@ def parse_pins(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple(pins)
 
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
-
-
 def parse_memory(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:
     """``DEVICE=BYTES`` options as (device, bytes), as in ``vulkan=1.5GB`` or ``npu=512MiB``; raises
     typer.BadParameter for another form."""
     limits = []
     for text in texts:
         device, _, size = text.rpartition("=")
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) *([kmg]i?)?b?", size.strip().lower())
-        if not device or match is None:
+        count = size_in_bytes(size)
+        if not device or count is None:
             raise typer.BadParameter(f"{text!r} is not DEVICE=BYTES, such as vulkan=2GB or npu=512MiB")
-        limits.append((device, int(float(match[1]) * _UNITS[match[2] or ""])))
+        limits.append((device, count))
     return tuple(limits)
 
 

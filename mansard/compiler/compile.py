@@ -6,8 +6,9 @@ Import, the passes (`mansard.passes.pipeline`), placement, kernels, and the plan
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from mansard.cache import Folder
@@ -15,17 +16,19 @@ from mansard.compiler.compiled_model import CompiledModel
 from mansard.compiler.dumps import Dumps
 from mansard.compiler.executables import KernelSettings, build_executables
 from mansard.compiler.options import CompileOptions
-from mansard.compiler.place import place_graph
+from mansard.compiler.place import PlacedGraph, place_graph, place_graphs
 from mansard.compiler.plans import CompiledGraph, build_model
 from mansard.compiler.stages import StageTimer
 from mansard.compiler.target_pipeline import check_pass_names, select_steps, target_pipeline
-from mansard.compiler.targets import resolve_targets
+from mansard.compiler.targets import CompileTarget, resolve_targets
 from mansard.compiler.variants import target_sets
 from mansard.errors import CompileError
+from mansard.ir.dispatch import DispatchGraph
 from mansard.ir.graph import Graph
 from mansard.passes.layout.shared_weights import shared_weights
 from mansard.passes.pass_manager import IR, run_fusion, run_passes
 from mansard.passes.pipeline import fusion_steps, graph_steps, sharing_steps
+from mansard.placement.methods import MethodUse
 
 
 def compile_model(
@@ -55,22 +58,40 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
         return _compile(graph, options, StageTimer(options.progress))
 
 
-def compile_methods(graphs: Mapping[str, Graph], options: CompileOptions | None = None) -> CompiledModel:
+def compile_methods(
+    graphs: Mapping[str, Graph],
+    options: CompileOptions | None = None,
+    uses: Mapping[str, MethodUse] | None = None,
+) -> CompiledModel:
     """Compile several Graphs into one model: the first is what a call of the model runs, the others are its
     methods by name (`mansard.plan.plan.Plan.methods`).
 
     States of equal name are one state. Constants of equal key are one: methods read them in the same form
-    (`mansard.passes.layout.shared_weights`).
+    (`mansard.passes.layout.shared_weights`). Where there are several devices, methods are placed together
+    (`mansard.placement.methods`), as their ``uses`` say.
     """
     options = options or CompileOptions()
     timer = StageTimer(options.progress)
     with _no_collections():
-        begun = [_begin(graph, options, timer) for graph in graphs.values()]
-        shared = shared_weights(begun)
-        compiled, *others = (_finish(graph, options, timer, shared) for graph in begun)
-        methods = dict(zip(list(graphs)[1:], others, strict=True))
+        begun = {name: _begin(graph, options, timer) for name, graph in graphs.items()}
+        shared = shared_weights(list(begun.values()))
+        lowerings = {name: _lower(graph, options, timer, shared) for name, graph in begun.items()}
+        with timer.stage("place"):
+            first = next(iter(lowerings.values()))
+            placed = place_graphs(
+                {name: lowering.dispatches for name, lowering in lowerings.items()},
+                uses or {},
+                first.targets,
+                options.placement,
+                first.fuse,
+            )
+        compiled = {
+            name: _compile_placed(placed[name], lowering, options, timer)
+            for name, lowering in lowerings.items()
+        }
         with timer.stage("schedule"):
-            return build_model(compiled, options, timer.timings, methods)
+            (_, model), *methods = compiled.items()
+            return build_model(model, options, timer.timings, dict(methods))
 
 
 def lower_model(
@@ -129,8 +150,21 @@ def _compile(graph: Graph, options: CompileOptions, timer: StageTimer) -> Compil
         return build_model(compiled, options, timer.timings)
 
 
+@dataclass(frozen=True)
+class _Lowering:
+    """A graph's dispatches, and what they were made with."""
+
+    dispatches: DispatchGraph
+    targets: Sequence[CompileTarget]
+    dumps: Dumps
+    fuse: Callable[[Graph], DispatchGraph]
+
+
 def _compile_graph(graph: Graph, options: CompileOptions, timer: StageTimer) -> CompiledGraph:
-    return _finish(_begin(graph, options, timer), options, timer)
+    lowering = _lower(_begin(graph, options, timer), options, timer)
+    with timer.stage("place"):
+        placed = place_graph(lowering.dispatches, lowering.targets, options.placement, lowering.fuse)
+    return _compile_placed(placed, lowering, options, timer)
 
 
 def _begin(graph: Graph, options: CompileOptions, timer: StageTimer) -> Graph:
@@ -143,10 +177,10 @@ def _begin(graph: Graph, options: CompileOptions, timer: StageTimer) -> Graph:
         return run_passes(graph, sharing_steps(select_steps(steps, options)), dumps.ir)
 
 
-def _finish(
+def _lower(
     graph: Graph, options: CompileOptions, timer: StageTimer, shared: frozenset[str] = frozenset()
-) -> CompiledGraph:
-    """The other passes, placement and kernels of a graph that `_begin` returned."""
+) -> _Lowering:
+    """The other passes on a graph that `_begin` returned."""
     targets = resolve_targets(options.targets, options.placement)
     steps = target_pipeline(targets, options, shared)
     dumps = Dumps(options.dump, steps)
@@ -156,14 +190,16 @@ def _finish(
         graph = run_passes(graph, rest, dumps.ir, begun=True)
     with timer.stage("fuse"):
         dispatches = run_fusion(graph, fusion_steps(steps), dumps.ir)
-    with timer.stage("place"):
-        placed = place_graph(
-            dispatches, targets, options.placement, lambda divided: run_fusion(divided, fusion_steps(steps))
-        )
-        if placed.splits and dumps.ir:
-            dumps.ir("split", str(placed.graph))
+    return _Lowering(dispatches, targets, dumps, lambda divided: run_fusion(divided, fusion_steps(steps)))
+
+
+def _compile_placed(
+    placed: PlacedGraph, lowering: _Lowering, options: CompileOptions, timer: StageTimer
+) -> CompiledGraph:
+    if placed.splits and lowering.dumps.ir:
+        lowering.dumps.ir("split", str(placed.graph))
     with timer.stage("kernels"):
-        settings = _kernel_settings(options, dumps)
+        settings = _kernel_settings(options, lowering.dumps)
         variants = [
             (chosen, build_executables(placed.graph, placed.device_of, chosen, settings))
             for chosen in target_sets(placed.targets)

@@ -13,7 +13,10 @@ from mansard.compiler.weights import collect_weights
 from mansard.errors import PlacementError
 from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.graph import Graph
-from mansard.placement import PlacementOptions, place_model
+from mansard.placement import ModelPlacement, PlacementOptions, place_model
+from mansard.placement.constraints import DeviceSlot
+from mansard.placement.methods import Method, MethodUse, place_methods
+from mansard.placement.model_placement import SketchPlan
 from mansard.placement.partition_graph import renumber_devices
 from mansard.placement.regions import merge_regions, region_slots
 from mansard.plan.plan import Decision, ExecutableRef, Plan, Prediction, SplitSpec
@@ -46,13 +49,37 @@ def place_graph(
     slots = region_slots(graph, [target.slot for target in targets])
     if graph.partitions:
         options = _without_split(options, graph)
-    placement = place_model(
-        graph,
-        slots,
-        options,
-        fuse,
-        sketch_plan=lambda graph, device_of: _sketch_plan(graph, device_of, targets),
-    )
+    placement = place_model(graph, slots, options, fuse, _sketch(targets))
+    return _placed(placement, slots, targets)
+
+
+def place_graphs(
+    graphs: Mapping[str, DispatchGraph],
+    uses: Mapping[str, MethodUse],
+    targets: Sequence[CompileTarget],
+    options: PlacementOptions,
+    fuse: Callable[[Graph], DispatchGraph],
+) -> dict[str, PlacedGraph]:
+    """Choose devices for the methods of a model, which share weights and states; raises as `place_graph`."""
+    slots = {name: region_slots(graph, [t.slot for t in targets]) for name, graph in graphs.items()}
+    for graph in graphs.values():
+        if graph.partitions:
+            options = _without_split(options, graph)
+    methods = [Method(name, graph, uses.get(name, MethodUse())) for name, graph in graphs.items()]
+    placements = place_methods(methods, slots, options, fuse, _sketch(targets))
+    return {
+        method.name: _placed(placement, slots[method.name], targets)
+        for method, placement in zip(methods, placements, strict=True)
+    }
+
+
+def _sketch(targets: Sequence[CompileTarget]) -> SketchPlan:
+    return lambda graph, device_of: _sketch_plan(graph, device_of, targets)
+
+
+def _placed(
+    placement: ModelPlacement, slots: Sequence[DeviceSlot], targets: Sequence[CompileTarget]
+) -> PlacedGraph:
     placed, result = merge_regions(placement.graph, placement.result, slots)
     used = set(result.device.values())
     kept = [i for i, t in enumerate(targets) if i in used or not t.slot.fallback]

@@ -40,11 +40,41 @@ def build_model(
     for name, method in (methods or {}).items():
         files.begin_method(name)
         others[name] = _plan(method, files, options)
-    plan = dataclasses.replace(plan, methods=others)
+    plan = _with_shared_states(dataclasses.replace(plan, methods=others))
     # A search replaces the kernels of one plan; those of a model with several stay as they are.
     best = compiled.variants[0][1]
     sources = None if len(plan.all_plans()) > 1 else sources_to_bytes(best.sources)
     return CompiledModel(plan, files.blobs, tuple(files.weights.values()), timings, best.cache, sources)
+
+
+def _with_shared_states(plan: Plan) -> Plan:
+    """The plan, with the states that methods have on different devices in memory that both can reach, where
+    there is such memory."""
+    devices: dict[str, set[str]] = {}
+    for each in (plan, *plan.methods.values()):
+        for name, device in _state_devices(each).items():
+            devices.setdefault(name, set()).add(device)
+    moving = {name for name, of in devices.items() if len(of) > 1}
+    if not moving:
+        return plan
+
+    def marked(each: Plan) -> Plan:
+        entries = {entry for entry, _ in each.states}
+        values = tuple(
+            dataclasses.replace(v, shared=True) if v.id in entries and v.name in moving else v
+            for v in each.values
+        )
+        return dataclasses.replace(each, values=values, variants=tuple(map(marked, each.variants)))
+
+    methods = {name: marked(method) for name, method in plan.methods.items()}
+    return dataclasses.replace(marked(plan), methods=methods)
+
+
+def _state_devices(plan: Plan) -> dict[str, str]:
+    """The device of every state, by name."""
+    values = {value.id: value for value in plan.values}
+    states = [values[entry] for entry, _ in plan.states]
+    return {state.name: plan.devices[state.device].name for state in states}
 
 
 def _plan(compiled: CompiledGraph, files: SharedFiles, options: CompileOptions) -> Plan:

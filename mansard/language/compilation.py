@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mansard.api.compilation import model_of, target_names
@@ -17,10 +17,12 @@ from mansard.runtime.calls.limits import checked_int
 
 if TYPE_CHECKING:
     from mansard.passes.products.quantisation import Quantisation
+    from mansard.placement import PlacementOptions
+    from mansard.placement.methods import MethodUse
 
 CHUNK = 512
 """New tokens that a prefill takes at most by default; longer prompts take several."""
-TYPICAL_PROMPT, TYPICAL_WINDOW = 128, 4
+TYPICAL_PROMPT, TYPICAL_ANSWER, TYPICAL_WINDOW = 128, 128, 4
 PROPOSALS = 7
 """Proposed tokens that are verified in one call at most, by default."""
 CONTEXT = 4096
@@ -38,6 +40,9 @@ def compile_language_model(
     dtype: str | None = None,
     cache_dtype: str | None = None,
     quantize: str | Quantisation | None = None,
+    memory: Mapping[str, int | str] | None = None,
+    method_devices: Mapping[str, str] | None = None,
+    placement: PlacementOptions | None = None,
     logprobs: bool = False,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
@@ -47,8 +52,10 @@ def compile_language_model(
     ``prefill_scored`` and ``decode_scored``, which give log-probabilities beside the token, and with
     ``proposals`` also with ``verify`` for up to so many.
 
+    ``memory``, ``method_devices`` and ``placement`` say how it is placed over several devices (`load_lm`).
+
     Raises ImportModelError for a checkpoint that cannot be read or built, CompileError for limits that the
-    architecture does not have.
+    architecture does not have, PlacementError for limits that no placement keeps.
     """
     from mansard import compiler
     from mansard.frontends.decoders.checkpoint import open_checkpoint
@@ -90,8 +97,13 @@ def compile_language_model(
     compiled = compiler.compile_methods(
         graphs,
         compiler.CompileOptions(
-            targets=target_names(devices), quantisation=quantisation, cache=cache, progress=progress
+            targets=target_names(devices),
+            placement=_placement(placement, memory),
+            quantisation=quantisation,
+            cache=cache,
+            progress=progress,
         ),
+        _uses(graphs, method_devices or {}),
     )
     description = Description(
         architecture.family,
@@ -113,6 +125,39 @@ def trained_positions(path: str | os.PathLike[str]) -> int:
     from mansard.frontends.decoders.families import describe
 
     return describe(open_checkpoint(path).config).max_positions
+
+
+def _placement(
+    placement: PlacementOptions | None, memory: Mapping[str, int | str] | None
+) -> PlacementOptions:
+    """The options with limits of ``memory`` added."""
+    from mansard.placement import PlacementOptions
+
+    placement = placement or PlacementOptions()
+    if memory is None:
+        return placement
+    limits = dict(placement.memory) | dict(PlacementOptions(memory=memory).memory)  # type: ignore[arg-type]
+    return dataclasses.replace(placement, memory=tuple(limits.items()))
+
+
+def _uses(graphs: Mapping[str, Any], devices: Mapping[str, str]) -> dict[str, MethodUse]:
+    """How often a typical text calls each method, and where it is to run."""
+    from mansard.placement.methods import MethodUse
+
+    if unknown := set(devices) - {"prefill", "decode"}:
+        raise InputError(
+            f"method_devices names {', '.join(map(repr, sorted(unknown)))}; the methods are 'prefill' and "
+            "'decode'"
+        )
+    calls = {"prefill": 1.0, "decode": float(TYPICAL_ANSWER)}
+    return {
+        name: MethodUse(
+            calls.get(name, 0.0),
+            devices.get(name),
+            "decode" if name == "verify" or name.startswith("decode") else "prefill",
+        )
+        for name in graphs
+    }
 
 
 def _float_type(what: str, name: str | None) -> DType | None:

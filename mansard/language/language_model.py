@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mansard.api.explanation import Explanation
 from mansard.api.model import Model
 from mansard.arguments import shown
 from mansard.errors import InputError
 from mansard.language.batch_engine import BatchEngine
 from mansard.language.description import Description
+from mansard.language.explanation import LanguageModelExplanation, explain
 from mansard.language.generation import Sampling, Settings, Token, TokenTexts
 from mansard.language.speculation.opening import open_speculation, window_length
 from mansard.language.speculation.speculation import Target
@@ -210,9 +210,9 @@ class LanguageModel:
         """Write the compiled model to one file, for `mansard.load_lm`."""
         self.model.save(path)
 
-    def explain(self) -> Explanation:
-        """The device of each dispatch of a decode step, and why it was chosen."""
-        return self._decode.explain()
+    def explain(self) -> LanguageModelExplanation:
+        """What each device has of the model, and why each dispatch of a decode step runs where it does."""
+        return explain(self.model)
 
     def memory(self) -> MemoryLedger:
         """The memory that the model holds, by use and device."""

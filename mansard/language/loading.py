@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from mansard.language.tokenizer import Tokenizer, find_tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from mansard.passes.products.quantisation import Quantisation
+    from mansard.placement import PlacementOptions
 
 
 def load_lm(
@@ -31,6 +32,9 @@ def load_lm(
     dtype: str | None = None,
     cache_dtype: str | None = None,
     quantize: str | Quantisation | None = None,
+    memory: Mapping[str, int | str] | None = None,
+    method_devices: Mapping[str, str] | None = None,
+    placement: PlacementOptions | None = None,
     tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
     logprobs: bool = False,
     draft: str | os.PathLike[str] | LanguageModel | None = None,
@@ -55,6 +59,11 @@ def load_lm(
     same vocabulary, as a path or opened already; one that is named is opened for ``draft_devices``, by
     default those of the model.
 
+    Over several devices layers are placed by predicted time (docs/language-models.md). ``memory`` limits
+    what a device holds for the model, in bytes or as ``"1.5GB"``: ``{"vulkan": "1GB"}``. ``method_devices``
+    says where a method runs, as far as that device is able to: ``{"prefill": "vulkan", "decode": "cpu"}``.
+    ``placement`` has the other options of `mansard.compile`.
+
     Raises ImportModelError for a checkpoint that cannot be read or whose architecture is not known,
     ArtifactError for a damaged artifact, OutOfMemoryError for weights or a cache that do not fit a device.
     """
@@ -64,6 +73,11 @@ def load_lm(
     if draft is not None and sequences > 1:
         raise InputError("a draft is for a model of one sequence (sequences=1)")
     if not place.is_dir() and place.suffix != ".gguf":
+        if (memory, method_devices, placement) != (None, None, None):
+            raise InputError(
+                f"{path} is an artifact, which was placed when it was compiled: memory, method_devices and "
+                "placement are for checkpoints"
+            )
         return _with_draft(load(place, devices), _opened(tokenizer), draft, draft_devices or devices, cache)
     opened = find_tokenizer(place) if tokenizer is None else _opened(tokenizer)
     model = compile_language_model(
@@ -76,6 +90,9 @@ def load_lm(
         dtype=dtype,
         cache_dtype=cache_dtype,
         quantize=quantize,
+        memory=memory,
+        method_devices=method_devices,
+        placement=placement,
         logprobs=logprobs,
         cache=cache,
         progress=progress,

@@ -6,6 +6,7 @@ measurements replace operations / rate + launch.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -38,8 +39,18 @@ class WorkEstimate:
     """The kind of work, one of `mansard.targets.profile.KINDS` or empty (`kind_of`)."""
 
 
+_ESTIMATES: weakref.WeakKeyDictionary[Dispatch, WorkEstimate] = weakref.WeakKeyDictionary()
+"""Of dispatches that were estimated: a model is placed several times."""
+
+
 def estimate_work(dispatch: Dispatch) -> WorkEstimate:
     """The work of a dispatch that reads and writes each of its operands once."""
+    if dispatch not in _ESTIMATES:
+        _ESTIMATES[dispatch] = _estimate(dispatch)
+    return _ESTIMATES[dispatch]
+
+
+def _estimate(dispatch: Dispatch) -> WorkEstimate:
     read: DimLike = 0
     gathered = _gathered(dispatch)
     for value in dispatch.inputs:

@@ -21,6 +21,8 @@ from mansard.placement.plan_memory import allocated_stores, store_bytes
 from mansard.plan.plan import DispatchStep, Plan
 from mansard.plan.stores import Store
 
+MAX_ROUNDS = 8
+"""Placements to try until one is within the limits."""
 MAX_VALUE_PART = 0.5
 """The part of a limit up to which the memory of values other than constants is taken as given."""
 

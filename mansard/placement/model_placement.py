@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from mansard.dims import representative, symbol
 from mansard.errors import PlacementError
 from mansard.ir.dispatch import Dispatch, DispatchGraph
-from mansard.placement.constraints import DeviceSlot
-from mansard.placement.memory_limits import limit_options, limit_slots, memory_limits, tightened
+from mansard.placement.constraints import DeviceSlot, FixedDevices
+from mansard.placement.memory_limits import MAX_ROUNDS, limit_options, limit_slots, memory_limits, tightened
 from mansard.placement.options import PlacementOptions
 from mansard.placement.order import MIN_GAIN, interleaved, reorder
 from mansard.placement.partition_graph import Fuse, partition_dispatches
@@ -22,9 +22,6 @@ from mansard.placement.partitioning import MIN_MODEL_GAIN, find_partitions
 from mansard.placement.place import PlacementResult, place
 from mansard.placement.plan_memory import slot_memory
 from mansard.plan.plan import Plan, SplitSpec
-
-MAX_ROUNDS = 8
-"""Placements to try until one is within the memory limits."""
 
 SketchPlan = Callable[[DispatchGraph, Mapping[Dispatch, int]], Plan]
 """The plan of a placed graph without its code, with all device slots, to lay out its memory."""
@@ -63,14 +60,14 @@ def place_model(
         slots_now, options_now = limit_slots(slots, limits), limit_options(options, limits)
 
         # The model's order first: another can need more memory.
-        placement = _place_in_order(graph, slots_now, options_now, fuse)
+        placement = place_in_order(graph, slots_now, options_now, fuse)
 
         # Branches run at once only in an order that interleaves them, which changes the best devices: such a
         # model is placed again, in half the time. Not a partitioned one, whose pieces overlap already.
         other_order = None if placement.splits else interleaved(placement.graph, placement.result)
         if other_order is not None:
             half = replace(options_now, search_seconds=options_now.search_seconds / 2)
-            other = _place_in_order(other_order, slots_now, half, fuse)
+            other = place_in_order(other_order, slots_now, half, fuse)
             if other.latency_ms <= (1 - MIN_GAIN) * placement.latency_ms:
                 placement = _with_method(other, "branches interleaved")
 
@@ -100,12 +97,16 @@ def place_model(
     )
 
 
-def _place_in_order(
-    graph: DispatchGraph, slots: Sequence[DeviceSlot], options: PlacementOptions, fuse: Fuse
+def place_in_order(
+    graph: DispatchGraph,
+    slots: Sequence[DeviceSlot],
+    options: PlacementOptions,
+    fuse: Fuse,
+    fixed: FixedDevices | None = None,
 ) -> ModelPlacement:
-    """A placement for dispatches in the order of a graph, with partitions and a better order where they
-    gain."""
-    placement = ModelPlacement(graph, place(graph, slots, options))
+    """A placement for dispatches in the order of a graph, those in ``fixed`` as given, with partitions and a
+    better order where they gain."""
+    placement = ModelPlacement(graph, place(graph, slots, options, fixed))
 
     # Partition after a first placement: what a piece gains depends on where its neighbours are.
     partitions = find_partitions(graph, slots, placement.result, options)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import InitVar, dataclass
 from typing import Any
 
-from mansard.arguments import sequence, shown
+from mansard.arguments import sequence, shown, size_in_bytes
 from mansard.errors import PlacementError
 from mansard.hal.device import HOST_DEVICE
 
@@ -18,7 +18,7 @@ SPLITS = ("off", "auto", "all")
 FALLBACKS = (HOST_DEVICE, "error")
 
 PINS_FORM = "(pattern, device) pairs, as in (('contraction*', 'vulkan'),)"
-MEMORY_FORM = "(device, bytes) pairs, as in (('vulkan', 2 << 30),)"
+MEMORY_FORM = "(device, bytes) pairs, as in (('vulkan', 2 << 30),) or (('vulkan', '2GiB'),)"
 COLOCATE_FORM = "a tuple of patterns, as in ('layer.0*',)"
 
 
@@ -38,9 +38,9 @@ class PlacementOptions:
     min_share: float = 0.0
     fallback: str = HOST_DEVICE
     memory: tuple[tuple[str, int], ...] = ()
-    """(device, bytes) pairs: the limit on what a device holds during one call of typical sizes (weights,
-    states and values); the rest goes elsewhere. Devices with memory of their own that are not named here
-    take nine tenths of it."""
+    """(device, bytes) pairs, or a mapping; bytes may be texts such as ``1.5GB``. The limit on what a device
+    holds during one call of typical sizes (weights, states and values); the rest goes elsewhere. Devices with
+    memory of their own that are not named here take nine tenths of it."""
     colocate: tuple[str, ...] = ()
     """Patterns as in ``pins``: the dispatches that one matches are all on one device."""
     search_seconds: float = 5.0
@@ -105,12 +105,14 @@ def _pins(value: object) -> tuple[tuple[str, str], ...]:
 
 def _memory(value: object) -> tuple[tuple[str, int], ...]:
     limits = _pairs("memory", value, MEMORY_FORM)
-    for device, size in limits:
+    sizes = [size_in_bytes(size) if isinstance(size, str) else size for _, size in limits]
+    for (device, given), size in zip(limits, sizes, strict=True):
         if isinstance(size, bool) or not isinstance(size, numbers.Integral) or size < 0:
             raise PlacementError(
-                f"a memory limit of {shown(size)} for {shown(device)}: it is a number of bytes, an int"
+                f"a memory limit of {shown(given)} for {shown(device)}: it is a number of bytes, an int, or "
+                "a text such as '1.5GB'"
             )
-    return tuple((device, int(size)) for device, size in limits)
+    return tuple((device, int(size or 0)) for (device, _), size in zip(limits, sizes, strict=True))
 
 
 def _colocate(value: object) -> tuple[str, ...]:

@@ -53,13 +53,25 @@ class _LayoutBuilder:
         for entry, _ in self.plan.states:
             if not isinstance(self.values[entry].bytes, int):
                 raise ArtifactError(f"state {self.values[entry].name!r} has no fixed size")
-            self.layout.of_value[entry] = self.layout.new_store("state", self.values[entry])
+            store = self.layout.new_store("state", self.values[entry])
+            self.layout.of_value[entry] = store
+            if self.values[entry].shared:
+                store.members |= self._sharing(store.home)
         for exit_, entry in after.items():
             if self.values[exit_].device != self.values[entry].device:
                 raise ArtifactError(f"state {self.values[entry].name!r} changes its device during a call")
         for value in self.plan.values:
             if value.kind == "state" and value.id not in self.layout.of_value and value.id not in after:
                 raise ArtifactError(f"value {value.id} ({value.name}) is of kind state but no state names it")
+
+    def _sharing(self, home: int) -> set[int]:
+        """The slots that can use a state of another slot, in memory of the host that both reach."""
+        unified = self.links.unified
+        return {
+            slot
+            for slot in range(len(unified))
+            if unified[home] and unified[slot] and self.links.have_common_memory({home, slot})
+        }
 
     def _place_sources(self) -> None:
         """Inputs and constants, with the copies of them that transfers would make on other devices.

@@ -8,6 +8,7 @@ import pytest
 from support.command_line import invoke, json_of
 from support.decoders.checkpoints import write_decoder
 from support.decoders.tokenizers_of_tests import CHAT, byte_level
+from support.vulkan_support import usable_device
 from typer.testing import CliRunner
 
 import mansard
@@ -78,3 +79,14 @@ def test_wrong_options_of_the_measurement(artifact):
     assert told.exit_code == 2 and "'4,x' is not a list of counts such as 1,8" in told.stderr
     told = invoke("bench-llm", artifact, "--prompts", 9, "--sequences", 1, "--context", 16, "--device", "cpu")
     assert told.exit_code == 1 and "9 tokens and 64 new ones do not fit the context of 16" in told.stderr
+
+
+@pytest.mark.vulkan
+def test_devices_with_limits_and_of_methods(artifact):
+    usable_device()
+    options = ("generate", artifact, "The quick", "-n", 12, "--device", "vulkan,cpu", "--context", 48)
+    expected = json_of(*options)["tokens"]
+    for more in (("--memory", "cpu=400kB", "--memory", "vulkan=1MB"), ("--method-device", "prefill=vulkan")):
+        assert json_of(*options, *more)["tokens"] == expected
+    told = invoke(*options, "--method-device", "prefill")
+    assert told.exit_code == 2 and "is not METHOD=DEVICE, such as prefill=vulkan" in told.stderr

@@ -164,7 +164,10 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[PlacementOptions]:
     """The options of every search for devices."""
     options_of: list[PlacementOptions] = []
 
-    def recorded(graph: DispatchGraph, slots: list[DeviceSlot], options: PlacementOptions) -> PlacementResult:
+    def recorded(
+        graph: DispatchGraph, slots: list[DeviceSlot], options: PlacementOptions, fixed: object
+    ) -> PlacementResult:
+        assert fixed is None
         options_of.append(options)
         return place(graph, slots, options)
 

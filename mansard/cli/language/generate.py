@@ -11,6 +11,8 @@ import typer
 from mansard.cli.language.options import (
     CacheTypeOption,
     ContextOption,
+    MemoryOption,
+    MethodDeviceOption,
     MinPOption,
     ModelArgument,
     PenaltyOption,
@@ -45,6 +47,8 @@ def generate(
     device: DeviceOption = None,
     context: ContextOption = None,
     cache_dtype: CacheTypeOption = None,
+    memory: MemoryOption = None,
+    method_device: MethodDeviceOption = None,
     draft: DraftOption = None,
     draft_device: DraftDeviceOption = None,
     trace: TraceOption = None,
@@ -56,7 +60,16 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     with (
         Output(as_json) as out,
-        opened(model, device, context, cache_dtype, draft=draft, draft_devices=draft_device) as lm,
+        opened(
+            model,
+            device,
+            context,
+            cache_dtype,
+            draft=draft,
+            draft_devices=draft_device,
+            memory=memory,
+            method_devices=method_device,
+        ) as lm,
     ):
         lm.trace = None if trace is None else CallTrace()
         asked: Any = _question(lm, [{"role": "user", "content": text}]) if chat else text
@@ -105,6 +118,8 @@ def chat(
     device: DeviceOption = None,
     context: ContextOption = None,
     cache_dtype: CacheTypeOption = None,
+    memory: MemoryOption = None,
+    method_device: MethodDeviceOption = None,
     draft: DraftOption = None,
     draft_device: DraftDeviceOption = None,
 ) -> None:
@@ -112,7 +127,16 @@ def chat(
     messages = [{"role": "system", "content": system}] if system else []
     with (
         Output(as_json=False) as out,
-        opened(model, device, context, cache_dtype, draft=draft, draft_devices=draft_device) as lm,
+        opened(
+            model,
+            device,
+            context,
+            cache_dtype,
+            draft=draft,
+            draft_devices=draft_device,
+            memory=memory,
+            method_devices=method_device,
+        ) as lm,
     ):
         for line in _lines(out):
             messages.append({"role": "user", "content": line})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mansard.cli.progress import progress_bar
+from mansard.cli.specs import parse_memory
 
 if TYPE_CHECKING:
     from mansard.language import LanguageModel
@@ -56,19 +58,48 @@ QuantizeOption = Annotated[
 TokenizerOption = Annotated[
     Path | None, typer.Option("--tokenizer", metavar="PATH", help="A folder or file with a tokenizer.")
 ]
+MemoryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--memory",
+        metavar="DEVICE=BYTES",
+        help="The most memory that the model takes on a device: vulkan=2GB. Repeat.",
+    ),
+]
+MethodDeviceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method-device",
+        metavar="METHOD=DEVICE",
+        help="Where a method runs: prefill=vulkan (reads prompts) or decode=cpu (writes). Repeat.",
+    ),
+]
 
 
 @contextmanager
 def opened(
     model: Path, device: list[str] | None, context: int | None, cache_dtype: str | None, **options: Any
 ) -> Iterator[LanguageModel]:
-    """The model on its devices; options that are None have the defaults of `load_lm`."""
+    """The model on its devices, which one text may list with commas; options that are None have the defaults
+    of `load_lm`."""
     from mansard.language import load_lm
 
+    device = [name for text in device for name in re.split(r",(?![+-])", text)] if device else None
     given = {name: value for name, value in options.items() if value is not None}
+    if memory := options.get("memory"):
+        given["memory"] = dict(parse_memory(memory))
+    if methods := options.get("method_devices"):
+        given["method_devices"] = dict(map(_method_device, methods))
     with progress_bar() as progress:
         lm = load_lm(
             model, devices=device, context=context, cache_dtype=cache_dtype, progress=progress, **given
         )
     with lm:
         yield lm
+
+
+def _method_device(text: str) -> tuple[str, str]:
+    method, separator, device = text.partition("=")
+    if not (method and separator and device):
+        raise typer.BadParameter(f"{text!r} is not METHOD=DEVICE, such as prefill=vulkan")
+    return method, device

@@ -14,6 +14,7 @@ from mansard.runtime.memory.tensors import Array
 
 class StateOrder:
     """Submits calls one behind the other: no command of a call runs before the call before it has ended.
+    Where two calls have states on different devices, the second waits for the first and for the copies.
 
     A call that is submitted while the one before it runs fails with its error if that fails.
     """
@@ -27,6 +28,12 @@ class StateOrder:
         """`Context.start` behind the calls that were started before."""
         with self._lock:
             after = [point for point in self._last if not point.done()]
+            states = context.environment.states
+            if states.elsewhere:
+                for point in after:
+                    point.wait(None)
+                after = []
+                states.bring()
             try:
                 context.start(inputs, after, into)
             finally:

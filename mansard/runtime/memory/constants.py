@@ -47,7 +47,8 @@ class Constants:
         self._buffers: list[Buffer] = []
         self._slots, self._links, self._resources = slots, links, resources
         self._weights = plan.weights
-        self._shared = shared
+        self._others: list[Constants] = [] if shared is None else shared._others
+        """Those of all sessions that share theirs, in the order in which they were opened."""
         self._mapped: set[str] = set()
         by_slot: dict[int, dict[int, WeightSpec]] = {}
         for store in layout.stores:
@@ -56,6 +57,7 @@ class Constants:
         # Devices that may need uploads come first, so that devices sharing their memory can use the copies.
         for slot in sorted(by_slot, key=lambda s: slots[s].device.capabilities.late_binding):
             self._place(slot, by_slot[slot])
+        self._others.append(self)
 
     def find(self, device: Device, entry: str) -> tuple[Buffer, int] | None:
         """Where kernels of a device read the weight of an entry; None where the device does not have it."""
@@ -89,7 +91,9 @@ class Constants:
             first_of.setdefault(spec.entry, number)
         once: dict[int, WeightSpec] = {}
         for entry, number in first_of.items():
-            place = self._shared.find(self._slots[slot].device, entry) if self._shared else None
+            device = self._slots[slot].device
+            places = (other.find(device, entry) for other in self._others)
+            place = next(filter(None, places), None)
             if place is None:
                 once[number] = weights[number]
             else:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from mansard.errors import PlacementError
-from mansard.hal import BufferRef, FillCommand, Point, Semaphore, Submission
+from mansard.hal import BufferRef, Device, FillCommand, Point, Semaphore, Submission
 from mansard.plan.stores import Layout, Store
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.constants import Constants
+from mansard.runtime.memory.download import download
 from mansard.runtime.memory.stores import StoreMemory, StorePlace
 from mansard.runtime.memory.upload import upload
 
@@ -19,8 +20,21 @@ _CLEAR_BYTES = 1 << 20
 """States are cleared in parts of this size."""
 
 
+@dataclass
+class _Places:
+    """Where the sessions of a model keep their states, by name, and which of several copies is up to date."""
+
+    copies: dict[str, list[tuple[States, Store]]] = field(default_factory=dict)
+    current: dict[str, tuple[States, Store]] = field(default_factory=dict)
+
+
 class States:
-    """The memory of a session's states."""
+    """The memory of a session's states.
+
+    Sessions that are given each other as ``shared`` have one copy of the states that they name alike, where
+    their devices can use the same memory. Otherwise each device has a copy, and the contents are handed over
+    when a session uses a state behind one that has its copy elsewhere (`bring`).
+    """
 
     def __init__(
         self,
@@ -32,25 +46,60 @@ class States:
         self._slots, self._constants = slots, constants
         self._sessions: list[States] = [self] if shared is None else shared._sessions
         """The states of all sessions that share theirs, this one's included."""
+        self._places: _Places = _Places() if shared is None else shared._places
         stores = [store for store in layout.stores if store.role == "state"]
-        self._shared = {store: place for store in stores if (place := _shared_place(store, slots, shared))}
-        self._stores = [store for store in stores if store not in self._shared]
+        self._kept: dict[Store, tuple[States, Store]] = {}
+        """Where each state lies, and the session that allocated it."""
+        for store in stores:
+            held = next((c for c in self._copies(store) if c[0]._reaches(c[1], store, slots)), None)
+            if held is not None:
+                self._kept[store] = held
+        self._stores = [store for store in stores if store not in self._kept]
         self.memory = StoreMemory(slots)
         self.memory.allocate(self._stores, {store: _state_bytes(store) for store in self._stores}, "states")
+        for store in self._stores:
+            self._kept[store] = (self, store)
+            self._places.copies.setdefault(_name(store), []).append((self, store))
+            self._places.current.setdefault(_name(store), (self, store))
         if shared is not None:
             self._sessions.append(self)
 
     def place(self, store: Store, slot: int) -> StorePlace:
         """The buffer and offset by which a slot's commands address a state."""
-        return self._shared[store] if store in self._shared else self.memory.place(store, slot)
+        states, kept = self._kept[store]
+        if states is self:
+            return self.memory.place(kept, slot)
+        device = self._slots[slot].device
+        return states.memory.place(kept, _slot_of(states._slots, device, kept))
 
-    def find(self, name: str) -> tuple[States, Store] | None:
-        """The state of a name, and the session that allocated it; None where no session has."""
-        for states in self._sessions:
-            for store in states._stores:
-                if store.values[0].name == name:
-                    return states, store
-        return None
+    @property
+    def elsewhere(self) -> bool:
+        """Whether a state was last updated in another copy than that of this session."""
+        return any(self._places.current[_name(store)] != kept for store, kept in self._kept.items())
+
+    def bring(self) -> int:
+        """Copy the states that were last updated elsewhere, and return how many bytes that was. Blocks; no
+        call may use them meanwhile."""
+        moved = 0
+        for store, (states, kept) in self._kept.items():
+            source, original = self._places.current[_name(store)]
+            if (source, original) == (states, kept):
+                continue
+            size = _state_bytes(store)
+            buffer, offset = source.memory.place(original, original.allocator)
+            data = download(source._slots[original.allocator].device, buffer, offset, size)
+            buffer, offset = states.memory.place(kept, kept.allocator)
+            upload(states._slots[kept.allocator].device, buffer, [(offset, data)], offset, size)
+            self._places.current[_name(store)] = (states, kept)
+            moved += size
+        return moved
+
+    def _copies(self, store: Store) -> list[tuple[States, Store]]:
+        return self._places.copies.get(_name(store), [])
+
+    def _reaches(self, kept: Store, store: Store, slots: Sequence[BoundSlot]) -> bool:
+        """Whether the device of another session's state can use a state of this session."""
+        return _slot_of(self._slots, slots[store.home].device, kept) >= 0
 
     def initialise(self) -> None:
         """Give the states that this session allocated their initial contents."""
@@ -92,24 +141,13 @@ def _clear(view: npt.NDArray[np.uint8]) -> None:
             part[:] = 0
 
 
-def _shared_place(store: Store, slots: Sequence[BoundSlot], shared: States | None) -> StorePlace | None:
-    """Where another session keeps the state of the same name, which it then shares.
+def _slot_of(slots: Sequence[BoundSlot], device: Device, store: Store) -> int:
+    """The slot of a device among those that use a store; -1 where it is none of them."""
+    return next((n for n in sorted(store.members) if slots[n].device is device), -1)
 
-    Raises PlacementError for a state that it keeps on another device.
-    """
-    name = store.values[0].name
-    held = shared.find(name) if shared else None
-    if held is None:
-        return None
-    states, other = held
-    device = slots[store.home].device
-    slot = next((n for n, each in enumerate(states._slots) if each.device is device), None)
-    if slot is None or slot not in other.members or store.members != {store.home}:
-        raise PlacementError(
-            f"state {name!r} is on {states._slots[other.home].name} in one method of the model and on "
-            f"{slots[store.home].name} in another; pin its users to one device"
-        )
-    return states.memory.place(other, slot)
+
+def _name(store: Store) -> str:
+    return store.values[0].name
 
 
 def _state_bytes(store: Store) -> int:

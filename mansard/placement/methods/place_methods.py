@@ -1,0 +1,208 @@
+"""Placement of the methods of a model, which share weights and states.
+
+Each method alone would be placed well, and all of them badly: what one has put on a device another would hold
+a second time elsewhere, and limits of memory are those of the model. So the devices of whatever uses weights
+and states are chosen for all methods at once (`units`, `assign`); then each method is placed with those
+given, as a model with one method is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from mansard.errors import PlacementError
+from mansard.ir.dispatch import Dispatch
+from mansard.placement.constraints import Constraints, DeviceSlot, constraints_of
+from mansard.placement.memory_limits import MAX_ROUNDS, MemoryLimit, limit_options, memory_limits
+from mansard.placement.methods.assign import Assignment, assign
+from mansard.placement.methods.method import Method, Resident, residents_of
+from mansard.placement.methods.units import Chain, chain_of
+from mansard.placement.model_placement import ModelPlacement, SketchPlan, place_in_order, place_model
+from mansard.placement.options import PlacementOptions
+from mansard.placement.partition_graph import Fuse
+from mansard.placement.plan_memory import slot_memory
+from mansard.placement.problem import PlacementProblem
+from mansard.placement.workload import graph_workload
+
+
+def place_methods(
+    methods: Sequence[Method],
+    slots: Mapping[str, Sequence[DeviceSlot]],
+    options: PlacementOptions,
+    fuse: Fuse,
+    sketch_plan: SketchPlan,
+) -> list[ModelPlacement]:
+    """A placement of each method. What the devices hold for all methods together, with the values of one call
+    of each method that is called, is within ``options.memory`` and their own memory.
+
+    ``slots`` are those of each method by name, of the same devices. Raises PlacementError where a dispatch
+    has no device, or where no placement is within the limits, with what was needed and allowed.
+    """
+    residents = residents_of(methods)
+    first = slots[methods[0].name]
+    limits = memory_limits(first, options)
+    if not _is_joint(methods, first, limits, residents):
+        return [place_model(m.graph, slots[m.name], options, fuse, sketch_plan) for m in methods]
+    return _JointPlacement(methods, slots, options, fuse, sketch_plan, residents).run(limits)
+
+
+def _is_joint(
+    methods: Sequence[Method],
+    slots: Sequence[DeviceSlot],
+    limits: Sequence[MemoryLimit],
+    residents: Sequence[Resident],
+) -> bool:
+    """Whether methods could disagree: there are devices to choose from, or one has too little memory."""
+    if len(methods) < 2 or len(slots) < 2:
+        return False
+    total = sum(resident.bytes for resident in residents)
+    requested = sum(not slot.fallback for slot in slots)
+    return requested > 1 or any(limit.bytes < total for limit in limits)
+
+
+class _JointPlacement:
+    def __init__(
+        self,
+        methods: Sequence[Method],
+        slots: Mapping[str, Sequence[DeviceSlot]],
+        options: PlacementOptions,
+        fuse: Fuse,
+        sketch_plan: SketchPlan,
+        residents: Sequence[Resident],
+    ) -> None:
+        self.methods, self.slots, self.fuse, self.sketch_plan = methods, slots, fuse, sketch_plan
+        self.options = dataclasses.replace(options, search_seconds=options.search_seconds / len(methods))
+        self.residents, self.roles = residents, _roles(methods)
+        self.profiles = [slot.profile for slot in slots[methods[0].name]]
+        self.names = [slot.name for slot in slots[methods[0].name]]
+        self.calls = [methods[role[0]].use.calls for role in self.roles]
+        self.wanted = [self._wanted(methods[role[0]]) for role in self.roles]
+
+    def run(self, limits: Sequence[MemoryLimit]) -> list[ModelPlacement]:
+        """Place the methods; tighten limits by what values take until everything fits."""
+        given = {limit.slot: limit.bytes for limit in limits}
+        room: list[int | None] = [given.get(n) for n in range(len(self.profiles))]
+        constraints, chain = self._chain(limits)
+        for _ in range(MAX_ROUNDS):
+            assignment = self._assign(chain, room)
+            placements = [
+                self._place(m, chain, assignment, constraints[m], given) for m in range(len(self.methods))
+            ]
+            if not limits:
+                return placements
+            values = self._value_bytes(placements)
+            needed = [held + size for held, size in zip(assignment.held, values, strict=True)]
+            exceeded = [limit for limit in limits if needed[limit.slot] > limit.bytes]
+            if not exceeded:
+                return placements
+            for limit in exceeded:
+                room[limit.slot] = min(room[limit.slot] or 0, limit.bytes - values[limit.slot])
+        details = "; ".join(limit.exceeded(needed[limit.slot]) for limit in exceeded)
+        raise PlacementError(
+            "no placement was found within the memory of the devices, weights, states and the values of a "
+            f"call of each method together: {details}"
+        )
+
+    def _assign(self, chain: Chain, room: Sequence[int | None]) -> Assignment:
+        assignment = assign(chain, self.profiles, room, self.calls, self.wanted)
+        if assignment is not None:
+            return assignment
+        allowed = ", ".join(
+            f"{name} any" if size is None else f"{name} {max(0, size) / 1e6:.4g} MB"
+            for name, size in zip(self.names, room, strict=True)
+        )
+        total = sum(resident.bytes for resident in self.residents)
+        raise PlacementError(
+            f"weights and states of {total / 1e6:.4g} MB do not fit the devices: beside the values of a call "
+            f"they may hold {allowed}"
+        )
+
+    def _chain(self, limits: Sequence[MemoryLimit]) -> tuple[list[Constraints], Chain]:
+        """The units of all methods, and the constraints on each method."""
+        constraints, problems = [], []
+        total = sum(resident.bytes for resident in self.residents)
+        # A device that cannot hold everything shares the model with devices that are there for that alone.
+        short = [dataclasses.replace(n, constants=0) if n.bytes < total else n for n in limits]
+        options = limit_options(self.options, short)
+        for method in self.methods:
+            slots = self.slots[method.name]
+            of_method = constraints_of(method.graph, slots, options, {})
+            problem = graph_workload(method.graph, of_method.colocated).problem(
+                self.profiles, of_method.allowed
+            )
+            problems.append(_with_regions(problem, of_method))
+            constraints.append(of_method)
+        together = [of_method.colocated for of_method in constraints]
+        return constraints, chain_of(self.methods, problems, self.residents, together, self.roles)
+
+    def _place(
+        self,
+        number: int,
+        chain: Chain,
+        assignment: Assignment,
+        constraints: Constraints,
+        given: Mapping[int, int],
+    ) -> ModelPlacement:
+        """A method with the devices of what holds something given; the rest goes where that is, if it can."""
+        method = self.methods[number]
+        role = next(r for r, members in enumerate(self.roles) if number in members)
+        fixed: dict[Dispatch, tuple[int, str]] = {}
+        for unit, option in zip(chain.units, assignment.options, strict=True):
+            device = option[role]
+            reason = self._reason(unit.seconds[role].tolist(), device, given)
+            for n in unit.members.get(number, ()):
+                if n in unit.anchors.get(number, ()) or device in constraints.allowed[n]:
+                    fixed[method.graph.dispatches[n]] = (device, reason)
+        options = dataclasses.replace(self.options, memory=(), split="off")
+        slots = [dataclasses.replace(slot, memory=None) for slot in self.slots[method.name]]
+        return place_in_order(method.graph, slots, options, self.fuse, fixed)
+
+    def _reason(self, seconds: Sequence[float], device: int, given: Mapping[int, int]) -> str:
+        fastest = min(range(len(seconds)), key=lambda d: seconds[d])
+        name = self.names[fastest]
+        if seconds[device] <= seconds[fastest]:
+            return "fastest, with its weights and states"
+        if fastest in given:
+            return f"{name} holds {given[fastest] / 1e6:.4g} MB, less than there is"
+        return f"kept with its neighbours, or with other methods: handing over costs more than {name} saves"
+
+    def _value_bytes(self, placements: Sequence[ModelPlacement]) -> list[int]:
+        """Bytes of the values of the largest call of each method that is called, by device."""
+        unified = [profile.unified for profile in self.profiles]
+        total = [0] * len(unified)
+        for method, placement in zip(self.methods, placements, strict=True):
+            if not method.use.calls:
+                continue
+            plan = self.sketch_plan(placement.graph, placement.result.device)
+            sizes = {dim.name: dim.max for dim in plan.dims}
+            for device, memory in enumerate(slot_memory(plan, sizes, unified)):
+                total[device] += memory.activations
+        return total
+
+    def _wanted(self, method: Method) -> int | None:
+        name = method.use.device
+        if name is None:
+            return None
+        if name not in self.names:
+            raise PlacementError(
+                f"method {method.name!r} is to run on {name!r}, but the devices are {', '.join(self.names)}"
+            )
+        return self.names.index(name)
+
+
+def _roles(methods: Sequence[Method]) -> list[list[int]]:
+    """The methods that are called, each with those that are placed like it."""
+    called = {method.name: [n] for n, method in enumerate(methods) if method.use.calls}
+    called = called or {methods[0].name: [0]}
+    first = next(iter(called))
+    for n, method in enumerate(methods):
+        if method.name not in called:
+            called[method.use.like if method.use.like in called else first].append(n)
+    return list(called.values())
+
+
+def _with_regions(problem: PlacementProblem, constraints: Constraints) -> PlacementProblem:
+    if not constraints.regions:
+        return problem
+    return dataclasses.replace(problem, times=constraints.with_region_times(problem.times))
