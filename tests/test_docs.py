@@ -32,7 +32,7 @@ def test_documented_variables_are_those_in_use() -> None:
         *ROOT.glob("mansard/**/*.py"), *ROOT.glob("src/**/*.[ch]"),
         ROOT / "tools/setup_env.sh", ROOT / "tests/conftest.py", ROOT / "tests/support/vulkan_support.py",
         ROOT / "tests/devices/test_request_stress.py", ROOT / "tests/devices/test_signal_stress.py",
-        ROOT / "tests/devices/test_soak.py",
+        ROOT / "tests/devices/test_soak.py", ROOT / "tests/serving/test_soak.py",
     ]  # fmt: skip
     used = set().union(*(variables(source.read_text()) for source in sources))
     assert documented == used
