@@ -100,6 +100,10 @@ def test_truncated_distributions_leave_out_the_rest(on_cpu, module, options, kep
     assert drawn <= allowed and len(drawn) > min(len(allowed), 3) // 2
 
 
+def test_greedy_choice_knows_no_restriction(on_cpu, greedy):
+    assert ids(on_cpu.generate(PROMPT, 20, top_k=3, top_p=0.5, min_p=0.2)) == greedy
+
+
 def test_a_repetition_penalty_acts_on_tokens_that_occurred(on_cpu, module):
     logits = reference_logits(module, PROMPT)[-1].astype(np.float64)
     seen = np.isin(np.arange(97), PROMPT)

@@ -11,6 +11,9 @@ One task streams a contiguous piece of the large operand and writes the outputs 
 
 Each weight is read once, in order, so that memory serves one long stream per core. Sums are kept on the stack
 until the piece is complete; the epilogue (bias, activation, residual, rounding) is then vectorised over them.
+
+A number of rows that varies up to a few has code for the most: rows beyond the last repeat it, which costs
+nothing while memory is waited for.
 """
 
 from __future__ import annotations
@@ -21,16 +24,22 @@ from dataclasses import dataclass
 from mansard import dims
 from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel.ir import Memory
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape
 from mansard.codegen.schedules.common.dot_products import LowPrecisionProduct, load_raw, low_precision_product
+from mansard.dims import DimLike
 from mansard.dtypes import DType
 
 MAX_ROWS = 4
 """The most rows that share each weight read: with more the work is no longer bound by memory."""
+MAX_VARIABLE_ROWS = 8
+"""The most of a number of rows that varies: there is no tile of rows to reuse weights with instead."""
+MAX_SUMS = 16
+"""The most accumulators of the rows together."""
 PIECE_BYTES = 128 * 1024
 """Weights of one task: some microseconds of reading, which balances the cores."""
 MIN_TASKS = 16
@@ -55,7 +64,7 @@ def applies(nest: Nest, shape: Shape) -> bool:
     if shape.form != "dot" or shape.column is None or len(shape.reduced) != 1:
         return False
     rows = nest.total(shape.row) if shape.row else 1
-    return isinstance(rows, int) and rows <= MAX_ROWS
+    return dims.bounds(rows)[1] <= (MAX_ROWS if isinstance(rows, int) else MAX_VARIABLE_ROWS)
 
 
 def default_parameters(nest: Nest, root: Root, shape: Shape, target: KernelTarget) -> GemvParameters:
@@ -67,7 +76,10 @@ def default_parameters(nest: Nest, root: Root, shape: Shape, target: KernelTarge
     lanes = choose_lanes(extent, widest)
     if low_precision and lanes < 2 * low_precision.group:
         lanes = 1
-    unroll = next((u for u in (4, 2) if lanes > 1 and divides(extent, u * lanes)), 1)
+    rows = nest.total(shape.row) if shape.row else 1
+    sums = target.vector_registers if isinstance(rows, int) else min(MAX_SUMS, target.vector_registers // 2)
+    unrolls = [u for u in (4, 2) if dims.bounds(rows)[1] * u <= sums]
+    unroll = next((u for u in unrolls if lanes > 1 and divides(extent, u * lanes)), 1)
     columns, depth = nest.total(shape.column), estimate(extent)
     others = estimate(nest.total([loop for g in shape.rest for loop in g]))
     size = max(r.value.type.dtype.itemsize for r in nest.reads(root) if r.address is not None)
@@ -92,9 +104,9 @@ class _Stream:
         self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
         assert shape.column is not None
         self.column: Group = shape.column
-        rows = self.nest.total(shape.row) if shape.row else 1
-        assert isinstance(rows, int)
-        self.rows = rows
+        self.row_count: DimLike = self.nest.total(shape.row) if shape.row else 1
+        self.rows = dims.bounds(self.row_count)[1]
+        self.coordinates: Sequence[KValue] = [self.b.idx(row) for row in range(self.rows)]
         self.sum = register_dtype(root.op.body.dtype)
         low_precision = low_precision_product(self.nest, root)
         self.low_precision: LowPrecisionProduct | None = low_precision if parameters.lanes > 1 else None
@@ -104,6 +116,8 @@ class _Stream:
         if shape.rest:
             self.frame.bind_flat(shape.rest, b.workgroup_id(1))
         extent = self.nest.total(self.column)
+        if shape.row is not None and not isinstance(self.row_count, int):
+            self.coordinates = self.frame.clamped(self.row_count, b.idx(0), self.rows)
         first = b.mul(b.workgroup_id(0), b.idx(piece))
         last = b.add(first, b.idx(piece))
         whole = divides(extent, piece)
@@ -116,24 +130,35 @@ class _Stream:
             for row, total in enumerate(self._totals()):
                 b.store(sums, b.add(place, b.idx(row * piece)), total)
 
-        def finish() -> None:
-            place = b.sub(self.ev.loops[self.column[-1]], first)
-            lanes = self.ev.vector[1] if self.ev.vector is not None else 1
-            total = b.load(sums, b.add(place, b.idx(row * piece)), lanes)
-            self.frame.store_results(self.root, total)
-
-        lanes = min(self.frame.target.lanes(DType.F32), piece)
-        for row in range(self.rows):
-            with self.ev.scope():
-                self._bind_row(row)
-                exact = whole or divides(extent, lanes)
-                self.frame.vector_loop(self.column, first, last, lanes, exact, False, finish)
+        exact = whole or divides(extent, min(self.frame.target.lanes(DType.F32), piece))
+        if isinstance(self.row_count, int):
+            for row in range(self.rows):
+                self._finish(b.idx(row), b.idx(row * piece), sums, (first, last), exact)
+        else:
+            with b.for_(b.idx(0), self.ev.dim(self.row_count)) as loop:
+                self._finish(loop.index, b.mul(loop.index, b.idx(piece)), sums, (first, last), exact)
         others = self.nest.total([loop for group in shape.rest for loop in group])
         return self.frame.finish((dims.ceildiv(extent, piece), others, 1))
 
+    def _finish(
+        self, row: KValue, start: KValue, sums: Memory, columns: tuple[KValue, KValue], exact: bool
+    ) -> None:
+        """The epilogue of a row's outputs, whose sums begin at ``start``."""
+
+        def store() -> None:
+            place = self.b.sub(self.ev.loops[self.column[-1]], columns[0])
+            lanes = self.ev.vector[1] if self.ev.vector is not None else 1
+            self.frame.store_results(self.root, self.b.load(sums, self.b.add(place, start), lanes))
+
+        lanes = min(self.frame.target.lanes(DType.F32), self.parameters.piece)
+        with self.ev.scope():
+            if self.shape.row is not None:
+                self.ev.bind(self.shape.row, row)
+            self.frame.vector_loop(self.column, *columns, lanes, exact, False, store)
+
     def _bind_row(self, row: int) -> None:
         if self.shape.row is not None:
-            self.ev.bind(self.shape.row, self.b.idx(row))
+            self.ev.bind(self.shape.row, self.coordinates[row])
 
     def _totals(self) -> list[KValue]:
         """The sums of every row for the bound column."""

@@ -97,11 +97,24 @@ class Sampler:
     def _threshold(self, logits: Value) -> Value:
         """The least logit (B) that takes part."""
         count = min(CANDIDATES, self.vocabulary)
-        best, _ = self.builder.sort(logits, 1, descending=True, limit=count)
-        total = self._exponentials(logits, best, "total")
+        ranked = self._ranked(logits)
+        best, _ = self.builder.sort(ranked, 1, descending=True, limit=count)
+        total = self._exponentials(ranked, best, "total")
         probabilities = self._probabilities(best, total, count)
         before = self.builder.scan(probabilities, 1, inclusive=False)
         return self._least_kept(best, probabilities, before, count)
+
+    def _ranked(self, logits: Value) -> Value:
+        """Logits where the choice is restricted; elsewhere equal values, which a sort passes over quickly."""
+        restricted = _restricted(Arg(1, F32), Arg(2, F32), Arg(3, F32), Arg(4, I64))
+        names = ("temperature", "top_p", "min_p", "top_k")
+        return self.builder.generic(
+            (logits, self.settings, self.settings, self.settings, self.draws),
+            (_ROW, *map(self.column, names)),
+            (self.rows, self.vocabulary),
+            _select(restricted, Arg(0, F32), _const(-_INFINITY)),
+            name="ranked",
+        )
 
     def _exponentials(self, logits: Value, best: Value, name: str) -> Value:
         """The sum (B) of exp((logit - largest) / temperature) over the vocabulary."""
@@ -135,13 +148,11 @@ class Sampler:
         likely = Apply("ge", (Arg(1, F32), mul(min_p, Arg(3, F32))), BOOL)
         first = Apply("eq", (Index(1), Const(0, I64)), BOOL)
         kept = _or(first, _and(ranked, _and(nucleus, likely)))
-        whole = _and(
-            unlimited, _and(Apply("ge", (top_p, _const(1.0)), BOOL), Apply("le", (min_p, _const(0.0)), BOOL))
-        )
-        body = _select(whole, _const(-_INFINITY), _select(kept, Arg(0, F32), _const(_INFINITY)))
+        restricted = _restricted(Arg(7, F32), top_p, min_p, top_k)
+        body = _select(restricted, _select(kept, Arg(0, F32), _const(_INFINITY)), _const(-_INFINITY))
         return self.builder.generic(
-            (best, probabilities, before, probabilities, self.settings, self.settings, self.draws),
-            (_ROW, _ROW, _ROW, _FIRST, self.column("top_p"), self.column("min_p"), self.column("top_k")),
+            (best, probabilities, before, probabilities, *[self.settings] * 2, self.draws, self.settings),
+            (_ROW, _ROW, _ROW, _FIRST, *map(self.column, ("top_p", "min_p", "top_k", "temperature"))),
             (self.rows, count),
             body,
             reduced=1,
@@ -163,6 +174,12 @@ class Sampler:
         columns = SETTINGS if name in SETTINGS else DRAWS
         sequence = Linear() if self._shared else Linear.dim(0)
         return IndexMap((sequence, Linear((), columns.index(name))))
+
+
+def _restricted(temperature: Scalar, top_p: Scalar, min_p: Scalar, top_k: Scalar) -> Scalar:
+    """Whether a token is drawn, and not from the whole vocabulary."""
+    fewer = _or(_gt(top_k, Const(0, I64)), _or(_gt(_const(1.0), top_p), _gt(min_p, _const(0.0))))
+    return _and(_gt(temperature, _const(0.0)), fewer)
 
 
 def _penalised(value: Scalar, penalty: Scalar) -> Scalar:
