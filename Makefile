@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak fuzz opdb onnx-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
+.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak fuzz opdb onnx-conformance tflite-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -71,6 +71,9 @@ opdb: $(STAMP) vulkan-packages ## the database of PyTorch's operators on every d
 
 onnx-conformance: $(STAMP) vulkan-packages ## ONNX's node tests on every device; writes build/onnx-conformance.json and docs/coverage.md
 	$(BIN)/python -m benchmarks.onnx_nodes --devices $(DEVICES) --markdown docs/coverage.md $(ONNX_ARGS)
+
+tflite-conformance: $(STAMP) vulkan-packages ## TFLite's operators on every device against LiteRT; writes build/tflite-conformance.json and docs/coverage.md
+	$(BIN)/python -m benchmarks.tflite_ops --devices $(DEVICES) --markdown docs/coverage.md $(TFLITE_ARGS)
 
 CALLS ?= 1000000
 soak: $(STAMP) vulkan-packages ## a million calls with faults, cancellations, deadlines and signals (CALLS)

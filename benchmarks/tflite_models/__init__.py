@@ -1,0 +1,1 @@
+"""Networks that TensorFlow's converter writes, compared with LiteRT."""

@@ -161,6 +161,8 @@ def _count(space: Space, window: Window, i: int, dim: tuple[int, DimLike], with_
     start = index(space, first + i) * window.strides[i]
     low = 0 if with_margin else window.low[i]
     high = dims.add(extent, window.low[i], window.stated_high[i] if with_margin else 0)
+    if window.dilations[i] == 1:
+        return (start + window.kernel[i]).min(size(space, high)) - start.max(size(space, low))
     total: Num | None = None
     for tap in range(window.kernel[i]):
         place = start + tap * window.dilations[i]

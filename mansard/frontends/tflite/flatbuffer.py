@@ -115,6 +115,8 @@ class Table:
 
     def _place(self, name: str) -> int | None:
         """The position of a field, or None where it is not stored."""
+        if name not in self._fields:
+            raise ImportModelError(f"the .tflite file is damaged: {self.name} has no field {name!r}")
         slot = self._fields[name].slot
         if slot >= self._count:
             return None
@@ -122,7 +124,8 @@ class Table:
         return self._position + offset if offset else None
 
     def _number(self, name: str) -> Any:
-        place, field = self._place(name), self._fields[name]
+        place = self._place(name)
+        field = self._fields[name]
         return field.default if place is None else self.file.scalar(place, field.kind)
 
     def integer(self, name: str) -> int:
@@ -174,8 +177,8 @@ class Table:
 
     def mapped(self, name: str) -> npt.NDArray[Any]:
         """A vector of numbers, in the file."""
-        dtype = np.dtype(_ARRAYS[self._fields[name].kind.strip("[]")])
         place = self._place(name)
+        dtype = np.dtype(_ARRAYS[self._fields[name].kind.strip("[]")])
         if place is None:
             return np.empty(0, dtype)
         start, count = self.file.vector(place, dtype.itemsize)

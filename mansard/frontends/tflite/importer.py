@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mansard import dims as dim_expressions
 from mansard.dims import Dim, DimLike
-from mansard.errors import CompileError, ImportModelError, UnsupportedOpError
+from mansard.errors import CompileError, ImportModelError, UnsupportedOpError, VerificationError
 from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.linalg.cleanup import clean
 from mansard.frontends.tflite import rules
@@ -54,8 +54,11 @@ def import_tflite(
     tensors = [_output(entry, subgraph, i) for entry, i in zip(results, subgraph.outputs, strict=True)]
     outputs = [importer.value(t) for t in tensors]
     importer.variables.finish(importer)
-    graph = clean(importer.builder.build(outputs, _output_names(subgraph, entry_point)))
-    verify(graph)
+    try:
+        graph = clean(importer.builder.build(outputs, _output_names(subgraph, entry_point)))
+        verify(graph)
+    except VerificationError as error:  # types and shapes of the file that do not fit each other
+        raise ImportModelError(f"the .tflite file's operators do not fit their operands: {error}") from error
     return graph
 
 

@@ -55,7 +55,7 @@ def accumulation(
     """How a node sums products of operands 0 and 1, filters along ``axis``; None where they are real.
 
     Real numbers times stored weights (dynamic-range quantisation) are rounded to bytes in the call, by
-    indices of the first ``rows`` axes; ``asymmetric`` where weights have a scale for each filter.
+    indices of the first ``rows`` axes, around 0 or (``asymmetric``) between their extremes.
     """
     q, w = node.scaled(0), node.scaled(1)
     if w is None:
@@ -67,9 +67,8 @@ def accumulation(
     if q is None:
         if not is_hybrid(node):
             raise node.fail(f"{node.tensor(0).dtype} by stored weights of {weight.dtype}")
-        zeros = asymmetric and (node.flag("asymmetric_quantize_inputs") or not w.per_tensor)
-        x = rounded_rows(g, node.tensor(0), rows, asymmetric=zeros)
-        sums = filter_sums(g, weight, axis) if zeros else None
+        x = rounded_rows(g, node.tensor(0), rows, asymmetric=asymmetric)
+        sums = filter_sums(g, weight, axis) if asymmetric else None
         return Accumulation(x.codes, weight, I32, 0, None, w.scale, x, sums)
     scale, zero = parameters(q)
     dtype = accumulator(node.tensor(0).dtype, weight.dtype, count)

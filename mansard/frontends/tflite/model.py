@@ -24,6 +24,10 @@ _LARGEST = 1 << 40
 """Elements of a tensor, above which a shape is damaged."""
 
 
+_SMALLEST = 1e-18
+"""Scales are between this and its inverse, so that products and quotients of two are numbers."""
+
+
 @dataclass(frozen=True)
 class Quantisation:
     """``value = scale * (stored - zero)``, for the whole tensor or each index of an axis."""
@@ -205,7 +209,8 @@ def _quantisation(table: Table | None, name: str, shape: tuple[int, ...]) -> Qua
         zero = np.repeat(zero, len(scale))
     axis = table.integer("quantized_dimension")
     fits = len(scale) == 1 or (0 <= axis < len(shape) and shape[axis] == len(scale))
-    sound = np.isfinite(scale).all() and (scale >= 0).all() and (np.abs(zero) < 1 << 31).all()
+    sound = ((scale == 0) | ((scale > _SMALLEST) & (scale < 1 / _SMALLEST))).all()
+    sound = sound and (np.abs(zero) < 1 << 31).all()
     if not fits or len(zero) != len(scale) or not sound:
         raise ImportModelError(
             f"the .tflite file is damaged: tensor {name!r} of {list(shape)} has {len(scale)} scales and "

@@ -106,11 +106,16 @@ class Node:
 
     def ints(self, number: int) -> list[int]:
         """The elements of an operand, as ints."""
-        return [int(i) for i in self.numbers(number).reshape(-1)]
+        flat = self.numbers(number).reshape(-1)
+        if flat.dtype.kind not in "iu":
+            raise self.fail(f"operand {self.info(number).name!r} gives places as {flat.dtype}")
+        return [int(i) for i in flat]
 
     def dims(self, number: int) -> list[DimLike]:
         """The elements of an operand, as dims."""
         flat = self.content(number).reshape(-1)
+        if flat.dtype.kind not in "iuO":
+            raise self.fail(f"operand {self.info(number).name!r} gives sizes as {flat.dtype}")
         return [int(d) if isinstance(d, (int, np.integer)) else d for d in flat]
 
     def known(self, number: int) -> bool:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.frontends.tflite import Writer, litert
 
 import mansard
+from benchmarks.tflite_ops.litert import litert
+from benchmarks.tflite_ops.writer import Writer
 from mansard.dims import Dim
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.tflite.importer import import_tflite

@@ -87,6 +87,12 @@ def add_bias(g: GraphImporter, node: Node, y: Tensor, bias: Tensor | None) -> Te
     return g.map(lambda e, b: activated(e + b, node.activation), y, bias)
 
 
+def _by_channels(node: Node) -> bool:
+    """Whether weights have a scale for each filter: LiteRT then rounds real images between their extremes."""
+    scaled = node.scaled(1)
+    return scaled is not None and not scaled.per_tensor
+
+
 @rule("CONV_2D")
 def conv_2d(g: GraphImporter, node: Node) -> Tensor:
     """A convolution, grouped where the kernel has fewer channels."""
@@ -96,7 +102,7 @@ def conv_2d(g: GraphImporter, node: Node) -> Tensor:
     window = window_of(
         node, x.shape[1:3], whole(node, weight.shape[1:3]), strides_of(node), dilations_of(node)
     )
-    how = accumulation(g, node, axis=0, asymmetric=True)
+    how = accumulation(g, node, axis=0, asymmetric=_by_channels(node))
     if how is None:
         return add_bias(g, node, convolve(g, x, weight, window, x.dtype), node.optional(2))
     x = how.x if how.rounded is None else with_margin(g, how.rounded, window)
@@ -113,7 +119,7 @@ def depthwise_conv_2d(g: GraphImporter, node: Node) -> Tensor:
     window = window_of(
         node, x.shape[1:3], whole(node, weight.shape[1:3]), strides_of(node), dilations_of(node)
     )
-    how = accumulation(g, node, axis=3, asymmetric=True)
+    how = accumulation(g, node, axis=3, asymmetric=_by_channels(node))
     if how is None:
         kernel = g.reshape(weight, weight.shape[1:])
         return add_bias(g, node, convolve_depthwise(g, x, kernel, window, x.dtype), node.optional(2))

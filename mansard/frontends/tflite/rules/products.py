@@ -44,7 +44,7 @@ def fully_connected(g: GraphImporter, node: Node) -> Tensor:
         lead = x.shape[:-1] if node.flag("keep_num_dims") else (dims.product(x.shape[:-1]),)
     shaped = g.reshape(x, (*lead, depth))
     node = _with_operand(node, 0, shaped)
-    how = accumulation(g, node, axis=0, asymmetric=True, rows=len(lead))
+    how = accumulation(g, node, axis=0, asymmetric=node.flag("asymmetric_quantize_inputs"), rows=len(lead))
     if how is None:
         return add_bias(g, node, _rows_by_columns(g, shaped, weight, x.dtype), node.optional(2))
     return finished(g, node, how, _rows_by_columns(g, how.x, how.weight, how.dtype))

@@ -1,4 +1,4 @@
-"""Small ``.tflite`` models made with the schema's own writer, and LiteRT's answers to them."""
+"""Small ``.tflite`` models, made with the schema's own writer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 Array = np.ndarray[Any, Any]
 TYPES = {
     "float32": 0, "float16": 1, "int32": 2, "uint8": 3, "int64": 4, "bool": 6, "int16": 7, "complex64": 8,
     "int8": 9, "float64": 10, "uint64": 12, "uint32": 15, "uint16": 16, "int4": 17,
 }  # fmt: skip
-NEWEST = {"FULLY_CONNECTED": 9, "CONV_2D": 5, "DEPTHWISE_CONV_2D": 6}
+NEWEST = {"BROADCAST_TO": 2}
 
 
 class Writer:
@@ -176,26 +175,6 @@ def _options_of(op: str, options: Mapping[str, Any]) -> str:
     return ""
 
 
-def litert(model: bytes, inputs: Sequence[Array], *, reference: bool = True) -> list[Array]:
-    """LiteRT's results, by its reference kernels; inputs of other shapes resize the model."""
-    kernels = OpResolverType.BUILTIN_REF if reference else OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-    interpreter = Interpreter(model_content=model, experimental_op_resolver_type=kernels, num_threads=1)
-    return run_interpreter(interpreter, inputs)
-
-
-def run_interpreter(interpreter: Interpreter, inputs: Sequence[Array]) -> list[Array]:
-    """One call of an interpreter."""
-    details = interpreter.get_input_details()
-    resized = [(d, x) for d, x in zip(details, inputs, strict=True) if tuple(d["shape"]) != x.shape]
-    for detail, x in resized:
-        interpreter.resize_tensor_input(detail["index"], x.shape)
-    interpreter.allocate_tensors()
-    for detail, x in zip(details, inputs, strict=True):
-        interpreter.set_tensor(detail["index"], x)
-    interpreter.invoke()
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
-
-
 def single(
     op: str,
     inputs: Sequence[tuple[Any, ...]],
@@ -217,4 +196,4 @@ def single(
 
 
 def _quantised(spec: tuple[Any, ...]) -> dict[str, Any]:
-    return {"scale": spec[2], "zero": spec[3]} if len(spec) > 2 else {}
+    return {"scale": spec[2], "zero": spec[3]} if len(spec) > 3 else {}
