@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +15,7 @@ from mansard.arguments import boolean, function, shown
 from mansard.artifact import weights as weight_file
 from mansard.artifact.container import Container
 from mansard.artifact.signing import Key, check_signature
-from mansard.artifact.weights import Bytes, Load
+from mansard.artifact.weights import Bytes, JoinedLoad, Load
 from mansard.errors import ArtifactError
 from mansard.plan.check import check_plan
 from mansard.plan.plan import Plan, WeightSpec
@@ -54,11 +56,16 @@ class Resources(abc.ABC):
 
     @abc.abstractmethod
     def blocks(self, wanted: Sequence[WeightSpec]) -> list[WeightBlock]:
-        """Blocks that together hold the wanted weights, each of them once."""
+        """Blocks of host memory that hold wanted weights, each of them once. A weight that lies in no
+        memory in one piece is in none: `pieces` gives it."""
 
     @abc.abstractmethod
     def load(self, spec: WeightSpec) -> Bytes:
         """The bytes of one weight."""
+
+    def pieces(self, spec: WeightSpec) -> Iterator[Bytes]:
+        """The bytes of one weight in consecutive pieces, as they lie in the host's memory."""
+        yield self.load(spec)
 
     @property
     def place(self) -> str:
@@ -99,14 +106,33 @@ class MemoryResources(Resources):
         return self._executables[entry]
 
     def blocks(self, wanted: Sequence[WeightSpec]) -> list[WeightBlock]:
-        """One block per weight: the memory the frontend gave, where it is contiguous."""
-        return [WeightBlock(self.load(spec), {spec.entry: 0}) for spec in wanted]
+        """One block per weight: the memory the frontend gave, where it is contiguous.
+
+        Weights that have to be computed are computed on as many threads as there are CPUs.
+        """
+        whole = [spec for spec in wanted if not isinstance(self._loader(spec), JoinedLoad)]
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "mansard-weights") as pool:
+            blocks = pool.map(self.load, whole)
+            return [WeightBlock(data, {spec.entry: 0}) for spec, data in zip(whole, blocks, strict=True)]
 
     def load(self, spec: WeightSpec) -> Bytes:
         """The bytes of one weight."""
+        return weight_file.storage(spec, self._loader(spec)())
+
+    def pieces(self, spec: WeightSpec) -> Iterator[Bytes]:
+        """The bytes of one weight; of a joined one, part by part."""
+        loader = self._loader(spec)
+        if not isinstance(loader, JoinedLoad):
+            yield self.load(spec)
+            return
+        for load in loader.loads:
+            array = load()
+            yield weight_file.storage(dataclasses.replace(spec, shape=array.shape), array)
+
+    def _loader(self, spec: WeightSpec) -> Load:
         if spec.entry not in self._loads:
             raise ArtifactError(f"the model lacks the weight {spec.entry!r} ({spec.source})")
-        return weight_file.storage(spec, self._loads[spec.entry]())
+        return self._loads[spec.entry]
 
     def sources(self) -> bytes | None:
         """What the compiler handed over."""

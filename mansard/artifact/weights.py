@@ -28,6 +28,19 @@ PAD_PREFIX = "__pad."
 Bytes = npt.NDArray[np.uint8]
 Load = Callable[[], npt.NDArray[np.generic]]
 
+
+@dataclass(frozen=True)
+class JoinedLoad:
+    """Loads arrays one after another as one, joined along their first dim: a weight that need not be in one
+    piece in the host's memory."""
+
+    loads: tuple[Load, ...]
+
+    def __call__(self) -> npt.NDArray[np.generic]:
+        """The joined array, in memory of its own."""
+        return np.concatenate([load() for load in self.loads])
+
+
 # The names of the safetensors format; sub-byte types have none and are stored as bytes.
 SAFETENSORS_NAMES = {
     DType.F64: "F64", DType.F32: "F32", DType.F16: "F16", DType.BF16: "BF16", DType.F8: "F8_E4M3",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mansard.cache import Folder
@@ -25,7 +25,7 @@ from mansard.compiler.variants import target_sets
 from mansard.errors import CompileError
 from mansard.ir.dispatch import DispatchGraph
 from mansard.ir.graph import Graph
-from mansard.passes.layout.shared_weights import shared_weights
+from mansard.passes.layout.shared_weights import share_joined, shared_weights
 from mansard.passes.pass_manager import IR, run_fusion, run_passes
 from mansard.passes.pipeline import fusion_steps, graph_steps, sharing_steps
 from mansard.placement.methods import MethodUse
@@ -75,7 +75,7 @@ def compile_methods(
     with _no_collections():
         begun = {name: _begin(graph, options, timer) for name, graph in graphs.items()}
         shared = shared_weights(list(begun.values()))
-        lowerings = {name: _lower(graph, options, timer, shared) for name, graph in begun.items()}
+        lowerings = _sharing({name: _lower(graph, options, timer, shared) for name, graph in begun.items()})
         with timer.stage("place"):
             first = next(iter(lowerings.values()))
             placed = place_graphs(
@@ -158,6 +158,15 @@ class _Lowering:
     targets: Sequence[CompileTarget]
     dumps: Dumps
     fuse: Callable[[Graph], DispatchGraph]
+
+
+def _sharing(lowerings: Mapping[str, _Lowering]) -> dict[str, _Lowering]:
+    """The dispatches of a model's methods, with one place for weights that one of them joins."""
+    graphs = share_joined([lowering.dispatches for lowering in lowerings.values()])
+    return {
+        name: replace(lowering, dispatches=graph)
+        for (name, lowering), graph in zip(lowerings.items(), graphs, strict=True)
+    }
 
 
 def _compile_graph(graph: Graph, options: CompileOptions, timer: StageTimer) -> CompiledGraph:

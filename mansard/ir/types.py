@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,6 +79,12 @@ class Constant:
 
     key: str
     load: Callable[[], npt.NDArray[np.generic]]
+    parts: tuple[tuple[str, TensorType], ...] = ()
+    """Of a constant that is others one after another: their keys and types."""
+
+    def holds(self, keys: AbstractSet[str]) -> bool:
+        """Whether it, or a part of it, has one of the keys."""
+        return self.key in keys or any(key in keys for key, _ in self.parts)
 
     @staticmethod
     def of(array: npt.NDArray[np.generic], key: str = "") -> Constant:

@@ -168,7 +168,7 @@ class Stopwatch:
         if self._device.capabilities.unified_memory and self._device.capabilities.import_host:
             return self._device.import_host(array)
         buffer = self._device.allocate(array.size, MemoryKind.DEVICE, "tuning")
-        upload(self._device, buffer, [(0, array.view(np.uint8))], 0, array.size)
+        upload(self._device, buffer, [(0, array.view(np.uint8))])
         return buffer
 
 

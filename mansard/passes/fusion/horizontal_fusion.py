@@ -30,6 +30,7 @@ from functools import partial
 import numpy as np
 
 from mansard.analysis.operands import is_copy, is_light
+from mansard.artifact.weights import JoinedLoad
 from mansard.dims import is_one
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.graph import Graph, fresh_name
@@ -270,7 +271,10 @@ def _concatenated(sources: Sequence[tuple[Value, Constant]], axis: int) -> Const
     keys = ", ".join(constant.key for _, constant in sources)
     if len(keys) > 160:
         keys = hashlib.sha256(keys.encode()).hexdigest()[:16]
-    return Constant(f"joined({keys})", partial(make, tuple(sources)))
+    if axis != 0:
+        return Constant(f"joined({keys})", partial(make, tuple(sources)))
+    joined = JoinedLoad(tuple(partial(load, value, constant) for value, constant in sources))
+    return Constant(f"joined({keys})", joined, tuple((c.key, v.type) for v, c in sources))
 
 
 def _extent(value: Value, axis: int) -> int:

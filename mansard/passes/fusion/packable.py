@@ -22,7 +22,7 @@ def mark_packable(graph: DispatchGraph, shared: AbstractSet[str] = frozenset()) 
     readers = Counter(v for dispatch in graph.dispatches for v in dispatch.inputs)
     exclusive = {v for v in graph.graph.constants if readers[v] == 1 and v not in live}
     quantised = _quantised(graph) if shared else set()
-    exclusive = {v for v in exclusive if v in quantised or graph.graph.constants[v].key not in shared}
+    exclusive = {v for v in exclusive if v in quantised or not graph.graph.constants[v].holds(shared)}
     marked = [replace(d, packable=frozenset(exclusive & set(d.inputs))) for d in graph.dispatches]
     return replace(graph, dispatches=tuple(marked))
 

@@ -37,7 +37,7 @@ def lay_out_weights(graph: Graph, shared: AbstractSet[str] = frozenset()) -> Gra
             continue
         for i, value in enumerate(op.inputs):
             other_readers = users[value] != [op] or op.inputs.count(value) > 1
-            if other_readers or (value in graph.constants and graph.constants[value].key in shared):
+            if other_readers or (value in graph.constants and graph.constants[value].holds(shared)):
                 continue
             permutation = _preferred_permutation(graph, op, i)
             if permutation is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mansard.artifact.resources import Resources, WeightBlock
@@ -106,17 +106,19 @@ class Constants:
         """Give a slot weights of which no two are the same entry."""
         unshared = {n: spec for n, spec in weights.items() if not self._share(slot, n, spec)}
         numbers = {spec.entry: number for number, spec in unshared.items()}
-        uploads: dict[int, WeightSpec] = {}
-        for block in self._resources.blocks(list(unshared.values())):
+        capabilities = self._slots[slot].device.capabilities
+        importable = (
+            list(unshared.values()) if capabilities.import_host and capabilities.unified_memory else []
+        )
+        for block in self._resources.blocks(importable):
             sizes = {entry: weight_bytes(unshared[numbers[entry]]) for entry in block.offsets}
             for window, first in self._windows(slot, block, sizes):
                 specs = [unshared[numbers[entry]] for entry in window.offsets]
                 buffer = self._import(slot, window, specs)
-                for entry, offset in window.offsets.items():
-                    if buffer is None:
-                        uploads[numbers[entry]] = unshared[numbers[entry]]
-                    else:
+                if buffer is not None:
+                    for entry, offset in window.offsets.items():
                         self._places[slot, numbers[entry]] = (buffer, offset - first)
+        uploads = {n: spec for n, spec in unshared.items() if (slot, n) not in self._places}
         for group in self._groups(slot, uploads):
             self._upload(slot, group)
 
@@ -172,7 +174,7 @@ class Constants:
         """
         device = self._slots[slot].device
         capabilities = device.capabilities
-        if not (capabilities.import_host and capabilities.unified_memory) or block.data.size == 0:
+        if block.data.size == 0:
             return None
         alignment = max(capabilities.import_alignment, *(-(-spec.dtype.bits // 8) for spec in specs))
         size = block.data.size
@@ -194,6 +196,16 @@ class Constants:
                 self.rows.append(ConstantRow(slot, used, kind, how))
         self._mapped.update(sizes)
         return buffer
+
+    def _parts(
+        self, weights: Mapping[int, WeightSpec], offsets: Mapping[int, int]
+    ) -> Iterator[tuple[int, Bytes]]:
+        """The bytes of weights with their places, in order of these; each is made when it is asked for."""
+        for number, spec in weights.items():
+            at = offsets[number]
+            for piece in self._resources.pieces(spec):
+                yield at, piece
+                at += piece.size
 
     def _groups(self, slot: int, weights: dict[int, WeightSpec]) -> list[dict[int, WeightSpec]]:
         """The weights to upload in groups of one allocation each, within the device's limit."""
@@ -225,8 +237,7 @@ class Constants:
         kind = MemoryKind.SHARED if device.capabilities.unified_memory else MemoryKind.DEVICE
         buffer = device.allocate(max(total, ALIGNMENT), kind, "weights")
         self._buffers.append(buffer)
-        parts = [(offsets[n], self._resources.load(spec)) for n, spec in weights.items()]
-        upload(device, buffer, parts, 0, total)
+        upload(device, buffer, self._parts(weights, offsets))
         self.uploaded_bytes += total
         self.rows.append(ConstantRow(slot, total, "uploaded", self._slots[slot].memory(kind)))
         for number, offset in offsets.items():

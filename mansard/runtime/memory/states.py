@@ -89,7 +89,7 @@ class States:
             buffer, offset = source.memory.place(original, original.allocator)
             data = download(source._slots[original.allocator].device, buffer, offset, size)
             buffer, offset = states.memory.place(kept, kept.allocator)
-            upload(states._slots[kept.allocator].device, buffer, [(offset, data)], offset, size)
+            upload(states._slots[kept.allocator].device, buffer, [(offset, data)])
             self._places.current[_name(store)] = (states, kept)
             moved += size
         return moved
@@ -122,7 +122,7 @@ class States:
         device = self._slots[slot].device
         weight = next((v.weight for v in store.values if v.weight is not None), None)
         if weight is not None:
-            upload(device, buffer, [(offset, self._constants.read(weight))], offset, size)
+            upload(device, buffer, [(offset, self._constants.read(weight))])
         elif buffer.host_pointer is not None:
             _clear(buffer.view()[offset : offset + size])
         else:

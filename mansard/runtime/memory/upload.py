@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from mansard.hal import (
     Buffer,
     BufferRef,
+    CommandBuffer,
     CopyCommand,
     Device,
     MemoryKind,
@@ -20,47 +21,77 @@ from mansard.runtime.memory.host_copy import Bytes, HostCopy, copy_all
 STAGING_BYTES = 32 << 20
 
 
-def upload(
-    device: Device, target: Buffer, parts: Sequence[tuple[int, Bytes]], first: int, total: int
-) -> None:
-    """Copy host bytes to their offsets in a buffer, all within ``first`` to ``first + total``.
+def upload(device: Device, target: Buffer, parts: Iterable[tuple[int, Bytes]]) -> None:
+    """Copy host bytes to their offsets in a buffer. Blocks until done.
 
-    The device fills a buffer that is not host-visible, by way of two staging buffers. Blocks until done.
+    Parts are in order of their offsets and do not overlap; each is asked for when it is its turn. The device
+    fills a buffer that is not host-visible, by way of two staging buffers, while the host fills the other
+    one.
     """
-    if total == 0:
-        return
     if target.host_pointer is not None:
-        _write(target.view(), parts, 0, target.size)
+        view = target.view()
+        for offset, data in parts:
+            copy_all([HostCopy(data, view[offset : offset + data.size])])
         return
-    size = min(STAGING_BYTES, total)
-    loans = [device.pool.alloca(size, MemoryKind.SHARED, "staging") for _ in range(2)]
-    for point in (point for loan in loans for point in loan.wait):
-        point.wait()  # earlier users must be done before the host writes
-    staging = [loan.buffer for loan in loans]
-    semaphore = Semaphore("weights upload")
-    recorded = []
-    for count, start in enumerate(range(first, first + total, size)):
+    staged = _Staged(device, target)
+    try:
+        for offset, data in parts:
+            staged.write(offset, data)
+        staged.flush()
+    finally:
+        staged.close()
+
+
+class _Staged:
+    """Fills a buffer by way of two halves of staging memory."""
+
+    def __init__(self, device: Device, target: Buffer) -> None:
+        self._device, self._target = device, target
+        self._size = min(STAGING_BYTES, target.size)
+        loans = [device.pool.alloca(self._size, MemoryKind.SHARED, "staging") for _ in range(2)]
+        for point in (point for loan in loans for point in loan.wait):
+            point.wait()  # earlier users must be done before the host writes
+        self._halves = [loan.buffer for loan in loans]
+        self._semaphore = Semaphore("weights upload")
+        self._recorded: list[CommandBuffer] = []
+        self._copies: list[HostCopy] = []
+        self._start = self._end = 0
+        """The range of the target that the current half holds."""
+
+    def write(self, offset: int, data: Bytes) -> None:
+        """Copy bytes to a place behind all earlier ones."""
+        done = 0
+        while done < data.size:
+            if offset + done >= self._start + self._size or not self._copies:
+                self.flush()
+                self._start = offset + done
+            place = offset + done - self._start
+            count = min(self._size - place, data.size - done)
+            half = self._halves[len(self._recorded) % 2]
+            self._copies.append(HostCopy(data[done : done + count], half.view()[place : place + count]))
+            done += count
+            self._end = offset + done
+
+    def flush(self) -> None:
+        """Hand the current half to the device, and turn to the other one."""
+        if not self._copies:
+            return
+        count = len(self._recorded)
         if count >= 2:
-            Point(semaphore, count - 1).wait()  # until the copy that last used this half is done
-        half, end = staging[count % 2], min(start + size, first + total)
-        _write(half.view(), parts, start, end)
-        copy = CopyCommand(BufferRef(half), BufferRef(target, start), end - start, "weights")
-        commands = device.record([copy], queue=QueueKind.TRANSFER)
-        recorded.append(commands)
-        before = (Point(semaphore, count),) if count else ()
-        device.submit([Submission(commands, before, (Point(semaphore, count + 1),))])
-    Point(semaphore, len(recorded)).wait()
-    for commands in recorded:
-        commands.close()
-    for half in staging:
-        device.pool.dealloca(half)
+            Point(self._semaphore, count - 1).wait()  # until the copy that last used this half is done
+        copy_all(self._copies)
+        self._copies = []
+        half, size = self._halves[count % 2], self._end - self._start
+        copy = CopyCommand(BufferRef(half), BufferRef(self._target, self._start), size, "weights")
+        commands = self._device.record([copy], queue=QueueKind.TRANSFER)
+        self._recorded.append(commands)
+        before = (Point(self._semaphore, count),) if count else ()
+        self._device.submit([Submission(commands, before, (Point(self._semaphore, count + 1),))])
 
-
-def _write(view: Bytes, parts: Sequence[tuple[int, Bytes]], start: int, end: int) -> None:
-    """Write the bytes of parts within the range ``start`` to ``end`` to a view of that range."""
-    copies = []
-    for offset, data in parts:
-        low, high = max(offset, start), min(offset + data.size, end)
-        if low < high:
-            copies.append(HostCopy(data[low - offset : high - offset], view[low - start : high - start]))
-    copy_all(copies)
+    def close(self) -> None:
+        """Wait for the device, and return the staging memory."""
+        Point(self._semaphore, len(self._recorded)).wait()
+        for commands in self._recorded:
+            commands.close()
+        for half in self._halves:
+            self._device.pool.dealloca(half)

@@ -10,6 +10,8 @@ from support.fake_device import FakeDevice
 from support.plans.builder import PlanBuilder, X
 
 from mansard.api import Model
+from mansard.artifact.resources import MemoryResources
+from mansard.artifact.weights import JoinedLoad
 from mansard.errors import ArtifactError
 
 
@@ -34,3 +36,20 @@ def test_two_weights_of_one_entry_have_one_size():
     weights = (plan.weights[0], dataclasses.replace(plan.weights[1], entry="w0"))
     with pytest.raises(ArtifactError, match="'w0' is there twice, of different sizes"):
         Model(dataclasses.replace(plan, weights=weights), b.resources()).bind()
+
+
+@pytest.mark.parametrize("kind", [{}, {"unified": False, "late_binding": False, "import_host": False}])
+def test_a_joined_weight_is_never_one_array_of_the_host(kind, monkeypatch):
+    b = PlanBuilder("cpu")
+    x, y = b.input(), b.output()
+    w = b.constant(np.zeros(6))
+    b.segment(0, b.step("add", x, w, y))
+    plan, resources = b.plan(), b.resources()
+    halves = [np.full(3, 1.5, np.float32), np.full(3, 2.5, np.float32)]
+    joined = JoinedLoad(tuple((lambda half=half: half) for half in halves))
+    np.testing.assert_array_equal(joined(), np.concatenate(halves))
+    monkeypatch.setattr(JoinedLoad, "__call__", lambda self: pytest.fail("the parts were joined"))
+    codes = {e: resources.code(e) for e in (ref.entry for ref in plan.devices[0].executables)}
+    resources = MemoryResources(codes, [(plan.weights[0], joined)])
+    with Model(plan, resources, {"cpu": FakeDevice("cpu", **kind)}) as model:
+        np.testing.assert_array_equal(model(X), X + np.concatenate(halves))
