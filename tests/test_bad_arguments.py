@@ -225,7 +225,7 @@ def test_keys_and_drivers(file):
         ("start", CompileError, {"None"}),
         ("skip", CompileError, EMPTY),
         ("frontend", ImportModelError, {"None"}),
-        ("example_kwargs", ImportModelError, {"None", *EMPTY}),
+        ("kwargs", ImportModelError, {"None", *EMPTY}),
         ("input_names", ImportModelError, {"None"}),
         ("dynamic_shapes", ImportModelError, {"None", "[None]", *EMPTY}),
         ("bogus", ImportModelError, set()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mansard.api.model import Model
@@ -34,9 +34,15 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     model: Any,
     example_inputs: Any = None,
     *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    dims: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    input_names: Sequence[str] | None = None,
+    frontend: str | None = None,
+    frontend_options: Mapping[str, Any] | None = None,
     devices: str | Sequence[str] | None = None,
     target: str | Sequence[str] | None = None,
-    dynamic_shapes: Any = None,
     placement: PlacementOptions | None = None,
     objective: str | None = None,
     fallback: str | None = None,
@@ -51,17 +57,25 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     dump: Dump | None = None,
     start: str | None = None,
     skip: Sequence[str] = (),
-    **frontend: Any,
 ) -> Model:
     """Compile a model and bind it to the devices of this machine.
 
     ``model`` is a torch module or exported program, or whatever else an installed frontend reads;
-    ``example_inputs`` are tensors of the shapes to compile for. ``devices`` names devices present here
+    ``example_inputs`` are what it is called with, of the shapes to compile for: one tensor, or a tuple or
+    list of arguments, which may be nested and hold numbers and None; a dict, like ``kwargs``, holds arguments
+    by name. The compiled model is then called as the model is, and returns what it returns.
+
+    What frontends take (others refuse it): ``dynamic_shapes`` tells which axes vary,
+    ``{input: {axis: mansard.Dim(...)}}`` (PyTorch); ``dims`` gives symbolic dims of a file a size or a
+    contract, and ``constants`` inputs their values (ONNX, MLIR); ``input_names`` renames the inputs;
+    ``frontend`` names the frontend where several read a model, ``frontend_options`` are those of one alone
+    (docs/compiling.md).
+
+    ``devices`` names devices present here
     (``cpu``, ``vulkan``, ``vulkan:1``), ``target`` targets that need not be (``cpu:x86-64-v3``,
     or ``cpu:x86-64-v4,x86-64-v3`` with kernels for both); either may end in changes of the target
     (``vulkan+abi=descriptors``, docs/gpus.md). Without either, the model is compiled for the CPU and every
     GPU present that is one in hardware.
-    ``dynamic_shapes`` tells which axes vary: ``{input: {axis: mansard.Dim(...)}}``.
     ``placement`` says how dispatches are placed; ``objective`` and ``fallback`` set the fields of it that
     are used most. ``precision="bf16"`` lets products with constant weights round their operands to bfloat16
     (sums stay f32; weights take half the memory); results then differ, by 2**-9 of each operand.
@@ -69,7 +83,6 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     `mansard.quantize` returns.
     ``check_indices=False`` leaves out the checks that indices of embeddings, gathers and scatters are in
     range, which otherwise fail a call with IndexOutOfRangeError (docs/compiling.md).
-    Further keywords go to the frontend.
     ``progress(stage, done, total)`` is called as stages start, ``dump(pass, text)`` with the IR after
     each pass. ``start`` names the first pass to run, for a dumped graph, and ``skip`` passes to leave out.
     ``cache`` keeps compiled kernels on disk for later compilations (docs/compiling.md). ``tune`` spends
@@ -82,8 +95,15 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     _check(precision, start, cache=cache, dump=dump, progress=progress)
     check_limits(max_in_flight, max_queued)
     seconds = None if tune is None else checked_seconds("tune", tune)
-    if dynamic_shapes is not None:
-        frontend["dynamic_shapes"] = dynamic_shapes
+    given = _frontend_options(
+        frontend_options,
+        kwargs=kwargs,
+        dynamic_shapes=dynamic_shapes,
+        dims=dims,
+        constants=constants,
+        input_names=input_names,
+        frontend=frontend,
+    )
     with _missing_packages():
         from mansard import compiler
         from mansard.passes.products.quantisation import checked_quantisation
@@ -100,7 +120,7 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
             start=start,
             skip=texts("skip", skip, CompileError, "fuse"),
         )
-        compiled = compiler.compile_model(model, example_inputs, options=options, **frontend)
+        compiled = compiler.compile_model(model, example_inputs, options=options, **given)
     model = model_of(compiled, max_in_flight, max_queued)
     return model if seconds is None else _tune(model, seconds, cache=cache, progress=progress)
 
@@ -109,10 +129,16 @@ def lower(
     model: Any,
     example_inputs: Any = None,
     *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    dims: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    input_names: Sequence[str] | None = None,
+    frontend: str | None = None,
+    frontend_options: Mapping[str, Any] | None = None,
     stop_after: str | None = None,
     devices: str | Sequence[str] | None = None,
     target: str | Sequence[str] | None = None,
-    dynamic_shapes: Any = None,
     precision: str = "f32",
     quantize: str | Quantisation | None = None,
     check_indices: bool = True,
@@ -120,7 +146,6 @@ def lower(
     dump: Dump | None = None,
     start: str | None = None,
     skip: Sequence[str] = (),
-    **frontend: Any,
 ) -> Graph | DispatchGraph:
     """The IR of a model after the pass ``stop_after``, or after all passes; ``str()`` gives its text.
 
@@ -132,8 +157,15 @@ def lower(
     _check(precision, start, cache=cache, dump=dump)
     if stop_after is not None:
         text("stop_after", stop_after, CompileError)
-    if dynamic_shapes is not None:
-        frontend["dynamic_shapes"] = dynamic_shapes
+    given = _frontend_options(
+        frontend_options,
+        kwargs=kwargs,
+        dynamic_shapes=dynamic_shapes,
+        dims=dims,
+        constants=constants,
+        input_names=input_names,
+        frontend=frontend,
+    )
     with _missing_packages():
         from mansard import compiler
         from mansard.passes.products.quantisation import checked_quantisation
@@ -149,7 +181,7 @@ def lower(
             stop_after=stop_after,
             skip=texts("skip", skip, CompileError, "fuse"),
         )
-        return compiler.lower_model(model, example_inputs, options=options, **frontend)
+        return compiler.lower_model(model, example_inputs, options=options, **given)
 
 
 def quantize(
@@ -200,6 +232,16 @@ def _check(
     boolean("cache", cache, CompileError)
     function("dump", dump, CompileError)
     function("progress", progress, CompileError)
+
+
+def _frontend_options(options: Mapping[str, Any] | None, **named: Any) -> dict[str, Any]:
+    """The keywords of a frontend: those given of the ones with names, and its own. Raises CompileError."""
+    if options is not None and not isinstance(options, Mapping):
+        raise CompileError(f"frontend_options={shown(options)}: it takes a mapping by name")
+    given = {name: value for name, value in named.items() if value is not None}
+    if twice := sorted(given.keys() & (options or {}).keys()):
+        raise CompileError(f"{twice[0]!r} is given twice, on its own and in frontend_options")
+    return {**given, **(options or {})}
 
 
 @contextlib.contextmanager

@@ -9,7 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mansard import dims
+from mansard.api.arguments import CallArguments
 from mansard.api.explanation import Explanation
+from mansard.api.results import result_builder
 from mansard.arguments import shown
 from mansard.artifact.resources import Resources, write_artifact
 from mansard.errors import InputError, MansardError
@@ -19,7 +21,6 @@ from mansard.runtime.calls.stats import Stats
 from mansard.runtime.devices.binding import Devices
 from mansard.runtime.execution.partition_shares import Share
 from mansard.runtime.memory.ledger import MemoryLedger
-from mansard.runtime.memory.tensors import Array, to_torch
 from mansard.runtime.profiling.profile import Profile
 from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED, Session, check_limits, dispatch_counts
 
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
 class Model:
     """A compiled model. Call it with NumPy arrays, torch tensors or anything with ``__dlpack__``.
 
-    Torch inputs give torch outputs, all others NumPy arrays; a single output is returned as it is, several
-    as a tuple in the model's order. A model may be called from several threads at once. It is a context
-    manager; `close` frees its memory.
+    A model of PyTorch is called as its module is: by position and by name, with nested arguments, with the
+    module's defaults, and returns what the module returns (`Interface`); others take their inputs in order or
+    by name, and return a single output as it is, several as a tuple. Torch inputs give torch outputs, all
+    others NumPy arrays. A model may be called from several threads at once. It is a context manager; `close`
+    frees its memory.
     """
 
     def __init__(
@@ -52,6 +55,10 @@ class Model:
                 f"{type(resources).__name__}; mansard.load and mansard.compile make one"
             )
         self.plan = plan
+        interface = plan.interface
+        names = [spec.name for spec in plan.inputs]
+        self._arguments = CallArguments(interface, names) if interface is not None else None
+        self._build_result = result_builder(interface.result if interface is not None else None)
         self._resources = resources
         self._devices = devices
         self._max_in_flight, self._max_queued = max_in_flight, max_queued
@@ -87,8 +94,8 @@ class Model:
         WaitTimeoutError after ``timeout`` and DeadlineExceededError after ``deadline`` seconds.
         """
         session = self.bind()
-        prepared = session.signature.prepare(inputs, named)
-        return _results(session.run(prepared, timeout, priority, deadline), prepared.torch)
+        prepared = session.signature.prepare(*self._flattened(inputs, named))
+        return self._build_result(session.run(prepared, timeout, priority, deadline), prepared.torch)
 
     async def run_async(
         self, *inputs: object, priority: int = 0, deadline: float | None = None, **named: object
@@ -99,8 +106,8 @@ class Model:
         wait cancels the call, as a deadline does.
         """
         session = self.bind()
-        prepared = session.signature.prepare(inputs, named)
-        return _results(await session.run_async(prepared, priority, deadline), prepared.torch)
+        prepared = session.signature.prepare(*self._flattened(inputs, named))
+        return self._build_result(await session.run_async(prepared, priority, deadline), prepared.torch)
 
     def run_in_batches(
         self,
@@ -123,8 +130,8 @@ class Model:
         states; otherwise the first error of a call, after which the remaining calls are cancelled.
         ``deadline`` applies to the whole batch.
         """
-        chunked = self.bind().chunked_run(inputs, named, size, priority, deadline)
-        return _results(chunked.run(), chunked.torch)
+        chunked = self.bind().chunked_run(*self._flattened(inputs, named), size, priority, deadline)
+        return self._build_result(chunked.run(), chunked.torch)
 
     async def run_in_batches_async(
         self,
@@ -135,8 +142,8 @@ class Model:
         **named: object,
     ) -> Any:
         """Like `run_in_batches`, for asyncio."""
-        chunked = self.bind().chunked_run(inputs, named, size, priority, deadline)
-        return _results(await chunked.run_async(), chunked.torch)
+        chunked = self.bind().chunked_run(*self._flattened(inputs, named), size, priority, deadline)
+        return self._build_result(await chunked.run_async(), chunked.torch)
 
     def profile(
         self,
@@ -155,8 +162,13 @@ class Model:
         Raises InputError for counts out of range.
         """
         session = self.bind()
-        prepared = session.signature.prepare(inputs, named)
+        prepared = session.signature.prepare(*self._flattened(inputs, named))
         return session.profile(prepared, requests, in_flight, lockstep=lockstep)
+
+    def _flattened(
+        self, args: tuple[object, ...], named: Mapping[str, object]
+    ) -> tuple[Sequence[object], Mapping[str, object]]:
+        return (args, named) if self._arguments is None else self._arguments.flatten(args, named)
 
     def explain(self) -> Explanation:
         """The device of each dispatch, and why it was chosen."""
@@ -221,7 +233,7 @@ class Model:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Name, element type and shape of every output."""
+        """Name, element type and shape of every output, those in a structure in order."""
         return self.plan.outputs
 
     @property
@@ -277,8 +289,3 @@ class Model:
     def __repr__(self) -> str:
         devices = ", ".join(device.name for device in self.plan.devices)
         return f"<mansard.Model {self.plan.name!r} for {devices}>"
-
-
-def _results(arrays: Sequence[Array], torch: bool) -> Any:
-    values = tuple(to_torch(array) for array in arrays) if torch else tuple(arrays)
-    return values[0] if len(values) == 1 else values

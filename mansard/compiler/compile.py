@@ -40,7 +40,7 @@ def compile_model(
 ) -> CompiledModel:
     """Import a model of any supported framework and compile it (see `compile_graph`).
 
-    ``frontend`` goes to the frontend: ``dynamic_shapes``, ``example_kwargs`` and so on.
+    ``frontend`` goes to the frontend: ``dynamic_shapes``, ``kwargs`` and so on.
     """
     options = options or CompileOptions()
     timer = StageTimer(options.progress)
@@ -145,7 +145,7 @@ def _import(
 
 
 def _compile(graph: Graph, options: CompileOptions, timer: StageTimer) -> CompiledModel:
-    compiled = _compile_graph(graph, options, timer)
+    compiled = replace(_compile_graph(graph, options, timer), interface=graph.interface)
     with timer.stage("schedule"):
         return build_model(compiled, options, timer.timings)
 

@@ -16,6 +16,7 @@ from mansard.compiler.sources import sources_to_bytes
 from mansard.compiler.targets import CompileTarget
 from mansard.compiler.variants import SharedFiles
 from mansard.compiler.weights import collect_weights
+from mansard.plan.interface import Interface
 from mansard.plan.plan import Plan
 
 
@@ -25,6 +26,7 @@ class CompiledGraph:
 
     placed: PlacedGraph
     variants: Sequence[tuple[Sequence[CompileTarget], Executables]]
+    interface: Interface | None = None
 
 
 def build_model(
@@ -83,7 +85,9 @@ def _plan(compiled: CompiledGraph, files: SharedFiles, options: CompileOptions) 
         _variant_plan(placed, targets, kernels, files, number, options)
         for number, (targets, kernels) in enumerate(compiled.variants)
     )
-    return dataclasses.replace(first, variants=tuple(others), prediction=placed.prediction)
+    return dataclasses.replace(
+        first, variants=tuple(others), prediction=placed.prediction, interface=compiled.interface
+    )
 
 
 def _variant_plan(

@@ -31,9 +31,9 @@ def import_model(
 ) -> Graph:
     """Import a model of any supported kind as a Graph.
 
-    ``example_inputs`` (a tensor or a sequence) are for frontends that trace; formats that state their shapes
-    take None. ``frontend`` names the one to use if several accept the model. ``options`` are passed to the
-    frontend, whose module documents them. ``cache`` permits caching the result on disk. Raises
+    ``example_inputs`` (a tensor, a sequence or a mapping) are for frontends that trace; formats that state
+    their shapes take None. ``frontend`` names the one to use if several accept the model. ``options`` are
+    passed to the frontend, whose module documents them. ``cache`` permits caching the result on disk. Raises
     ImportModelError for a model that no frontend accepts, or that several do.
     """
     _check_file(model)

@@ -13,6 +13,7 @@ from mansard.ir.ops import Assert, Attention, Concat, Generic, Op, Pad, Reshape,
 from mansard.ir.scalar import Scalar
 from mansard.ir.types import Constant, IndexMap, Location, TensorType, Value
 from mansard.plan.constraints import ShapeConstraint
+from mansard.plan.interface import Interface
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Graph:
     """Symbols that no input or state binds: the caller chooses their values."""
     constraints: tuple[ShapeConstraint, ...] = ()
     """Relations between symbols of the inputs that hold for every call."""
+    interface: Interface | None = None
+    """How the model is called in its framework. Passes leave inputs and outputs, and so this, alone; text and
+    files of a Graph do not hold it."""
 
     def producers(self) -> dict[Value, Op]:
         """The op that defines each value."""

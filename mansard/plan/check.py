@@ -59,6 +59,10 @@ def _check(plan: Plan) -> Claims:
         for step in segment.steps
         if isinstance(step, TransferStep)
     ]
+    if plan.interface is not None and (
+        problem := plan.interface.problem(len(plan.inputs), len(plan.outputs))
+    ):
+        raise ArtifactError(f"the plan's interface: {problem}")
     _check_splits(plan)
     ValueCheck(plan, values, claims).check(transfers)
     contracts = ContractCheck(values, {step.target for _, step in transfers}, claims)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from mansard.dims import Dim, DimLike, to_expr
 from mansard.dtypes import DType
 from mansard.plan.constraints import ShapeConstraint
+from mansard.plan.interface import Interface
 
 FORMAT_VERSION = 2
 """Of artifacts. 2: executables, with the contracts of their kernels, are an entry beside the plan."""
@@ -308,6 +309,8 @@ class Plan:
     methods: Mapping[str, Plan] = field(default_factory=dict)
     """Further entry points of the model, by name: plans for the same devices, which share weights (of equal
     entry) and states (of equal name) with this one."""
+    interface: Interface | None = None
+    """How the model is called in its framework; None: with the inputs, in order."""
 
     @property
     def computed_asserts(self) -> tuple[AssertSpec, ...]:

@@ -22,12 +22,13 @@ from mansard import dims
 from mansard.dims import Dim, DimLike, Expr
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError, MansardError
+from mansard.plan import interface as interface_module
 from mansard.plan import plan as plan_module
 from mansard.plan.plan import BarrierStep, DispatchStep, ExecutableRef, Plan, TransferStep
 
 _STEPS: dict[str, type] = {"dispatch": DispatchStep, "transfer": TransferStep, "barrier": BarrierStep}
 _STEP_NAMES = {cls: name for name, cls in _STEPS.items()}
-_NAMESPACE = {**vars(plan_module), "Expr": Expr}
+_NAMESPACE = {**vars(interface_module), **vars(plan_module), "Expr": Expr}
 
 
 def plan_to_json(plan: Plan, executables: Sequence[ExecutableRef] | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +20,10 @@ __all__ = ["Arrays", "check", "compare", "compiled", "outputs", "run", "validate
 
 
 def compiled(graph: Graph, *devices: str, placement: PlacementOptions | None = None) -> Model:
-    """A model of the graph for devices; what a device cannot run is an error, not a fallback."""
+    """A model of the graph for devices, with its flat inputs and outputs; what a device cannot run is an
+    error, not a fallback."""
     chosen = placement or PlacementOptions(fallback="error")
-    result = compile_graph(graph, CompileOptions(targets=devices, placement=chosen))
+    result = compile_graph(replace(graph, interface=None), CompileOptions(targets=devices, placement=chosen))
     validate_spirv(result.plan, result.executables)
     return Model(result.plan, MemoryResources(result.executables, result.weights))
 

@@ -16,7 +16,7 @@ class PyTorchFrontend(Frontend):
     name = "pytorch"
     reads = "PyTorch (torch.nn.Module, torch.export.ExportedProgram, .pt2 file)"
     requires = "mansard[torch]"
-    options = ("example_kwargs", "dynamic_shapes", "input_names")
+    options = ("kwargs", "dynamic_shapes", "input_names")
 
     def accepts(self, model: Any) -> bool:
         """A module or an exported program, recognised by class names, or a saved program."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from mansard.frontends.pytorch.checks import collect_checks, results_of
 from mansard.frontends.pytorch.computed_places import read_at_indices
 from mansard.frontends.pytorch.export import decompose, export_module, load_program
 from mansard.frontends.pytorch.import_cache import cached_import
+from mansard.frontends.pytorch.interface import interface_of
 from mansard.frontends.pytorch.lowering import lower_to_linalg
 from mansard.frontends.pytorch.signature import read_signature
 from mansard.frontends.pytorch.sizes.constraints import guards, shape_constraints
@@ -26,7 +28,7 @@ from mansard.ir.graph import Graph
 def import_torch(
     model: Any,
     example_args: Any = None,
-    example_kwargs: Mapping[str, Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     input_names: Sequence[str] | None = None,
     cache: bool = False,
@@ -34,23 +36,23 @@ def import_torch(
     """Import an ``nn.Module``, an ``ExportedProgram`` or the path of a ``.pt2`` file.
 
     A module is exported with ``torch.export`` on the example inputs (a sequence of positional
-    arguments, or one tensor; an exported program needs none); ``dynamic_shapes`` has the form that
-    ``torch.export`` takes, with dims of torch or of Mansard; named dims become the Graph's dims, with their
-    ranges. The module is exported in eval mode; its training flags are restored. Numbers among the inputs are
-    fixed at their example values. Buffers that the model updates become states. Outputs are flattened and
-    named by their path in the model's output; None outputs are dropped. The program's assertions and the
-    ranges of its indices become asserts of the Graph. ``cache`` stores the Graph on disk
-    for the next import of the same program.
+    arguments, one tensor, or a mapping of arguments by name, like ``kwargs``; an exported program needs
+    none); ``dynamic_shapes`` has the form that ``torch.export`` takes, with dims of torch or of Mansard;
+    named dims become the Graph's dims, with their ranges. The module is exported in eval mode; its training
+    flags are restored. Numbers among the inputs are fixed at their example values. Buffers that the model
+    updates become states. Outputs are flattened and named by their path in the model's output; None outputs
+    are dropped. The program's assertions and the ranges of its indices become asserts of the Graph.
+    ``cache`` stores the Graph on disk for the next import of the same program.
 
     Raises ImportModelError for a model that cannot be exported or read, UnsupportedOpError for one
     that uses an op without a lowering.
     """
     import torch
 
-    if example_kwargs is not None and not isinstance(example_kwargs, Mapping):
-        raise ImportModelError(
-            f"example_kwargs={shown(example_kwargs)}: it takes a mapping by parameter name"
-        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ImportModelError(f"kwargs={shown(kwargs)}: it takes a mapping by parameter name")
+    if isinstance(example_args, Mapping):
+        example_args, kwargs = (), {**example_args, **(kwargs or {})}
     if input_names is not None:
         input_names = names("input_names", input_names, ImportModelError, "x")
     dim_names: DimNames = {}
@@ -60,19 +62,20 @@ def import_torch(
         program = merge_aliases(model)
     elif isinstance(model, torch.nn.Module):
         program, dim_names = export_module(
-            model, _positional(example_args), dict(example_kwargs or {}), dynamic_shapes
+            model, _positional(example_args), dict(kwargs or {}), dynamic_shapes
         )
     else:
         raise ImportModelError(
             f"a {type(model).__name__} is not a PyTorch model; "
             "supported: torch.nn.Module, torch.export.ExportedProgram, path of a .pt2 file"
         )
+    interface = interface_of(program, model if isinstance(model, torch.nn.Module) else None)
     narrow_empty_dims(program, dim_names)
     name = type(model).__name__ if isinstance(model, torch.nn.Module) else "main"
     entry = cached_import(program, dim_names, input_names, name) if cache else None
     cached = entry.load() if entry else None
     if cached is not None:
-        return cached
+        return replace(cached, interface=interface)
     stated = guards(program)
     warm()  # starts while the program is decomposed
     program = decompose(program)
@@ -93,7 +96,7 @@ def import_torch(
     )
     if entry:
         entry.save(graph, signature, program)
-    return graph
+    return replace(graph, interface=interface)
 
 
 def _positional(example_args: Any) -> tuple[Any, ...]:

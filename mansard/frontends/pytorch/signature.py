@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.utils import _pytree as pytree
 
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.linalg.importer import Argument
+from mansard.frontends.pytorch.interface import output_paths
 from mansard.frontends.pytorch.scalars import ScalarTensors
 from mansard.frontends.pytorch.sizes.dynamic import DimNames
 from mansard.frontends.pytorch.sizes.symbols import SymbolTable
@@ -150,7 +150,7 @@ def _results(
     program: torch.export.ExportedProgram, mutated: Mapping[str, str]
 ) -> tuple[list[Any], list[str], list[DType], dict[int, str]]:
     (output,) = (n for n in program.graph.nodes if n.op == "output")
-    paths = iter(_output_paths(program))
+    paths = iter(output_paths(program))
     results: list[Any] = []
     names: list[str] = []
     dtypes: list[DType] = []
@@ -172,19 +172,3 @@ def _results(
         names.append(path)
         dtypes.append(dtype_of(value.dtype, f"output {path!r}"))
     return results, names, dtypes, updates
-
-
-def _output_paths(program: torch.export.ExportedProgram) -> list[str]:
-    """A name for each flattened output: its keys in the model's output, joined by dots."""
-    spec = program.call_spec.out_spec
-    numbered = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    flat, _ = pytree.tree_flatten_with_path(numbered)
-    paths = [".".join(_key_text(k) for k in path) for path, _ in flat]
-    return [f"output_{p}" if p[:1].isdigit() else p or "output" for p in paths]
-
-
-def _key_text(key: Any) -> str:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)

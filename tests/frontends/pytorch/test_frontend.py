@@ -90,14 +90,14 @@ def test_inputs_are_named_by_the_signature() -> None:
             return ids + extra["bias"] * mask
 
     x = torch.randn(2)
-    graph = import_model(Model(), (x, {"bias": x}), example_kwargs={"mask": x})  # one tensor, three inputs
+    graph = import_model(Model(), (x, {"bias": x}), kwargs={"mask": x})  # one tensor, three inputs
     assert [v.name for v in graph.inputs] == ["ids", "extra_bias", "mask"]
     (out,) = interpret(graph, [np.float32([1, 2]), np.float32([3, 4]), np.float32([5, 6])])
     np.testing.assert_array_equal(out, [16, 26])
-    renamed = import_model(Model(), (x, {"bias": x}), example_kwargs={"mask": x}, input_names=["a", "b", "c"])
+    renamed = import_model(Model(), (x, {"bias": x}), kwargs={"mask": x}, input_names=["a", "b", "c"])
     assert [v.name for v in renamed.inputs] == ["a", "b", "c"]
     with pytest.raises(ImportModelError, match="1 input names for 3 tensor inputs"):
-        import_model(Model(), (x, {"bias": x}), example_kwargs={"mask": x}, input_names=["a"])
+        import_model(Model(), (x, {"bias": x}), kwargs={"mask": x}, input_names=["a"])
 
 
 OUTPUTS: dict[str, tuple[Any, list[str]]] = {
