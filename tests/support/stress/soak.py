@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import random
 import sys
 import threading
@@ -123,7 +124,7 @@ def soak(devices: Devices, storm: Storm, calls: int, seed: int) -> list[str]:
         trouble.stop()
     gc.collect()
     grown = resident() - (first or resident())
-    if grown > GROWTH:
+    if grown > GROWTH and "MANSARD_STRESS_UNMEASURED" not in os.environ:  # as under a sanitiser
         problems.append(f"the process grew by {grown >> 20} MB")
     if client.outcomes.total() != sent:
         problems.append(f"{sent} requests have {client.outcomes.total()} outcomes")
