@@ -45,9 +45,7 @@ def test_a_static_cache_of_transformers_decodes_as_it_does_there(device):
         pytest.skip(f"no device {device}")
     example = {"input_ids": torch.tensor([[1, 2, 3]]), "cache_position": torch.tensor([0])}
     shapes = {"input_ids": {1: mansard.Dim("S", 1, 16)}, "cache_position": None}
-    with mansard.compile(
-        decoder(), (), kwargs=example, dynamic_shapes=shapes, devices=device
-    ) as model:
+    with mansard.compile(decoder(), (), kwargs=example, dynamic_shapes=shapes, devices=device) as model:
         assert len(model.plan.states) == 3 * 2
         check(model, 11)
 

@@ -29,8 +29,7 @@ def interface_of(program: torch.export.ExportedProgram, module: torch.nn.Module 
     try:
         args = [_structure(spec, inputs) for spec in positional.children()]
         kwargs = {
-            name: _structure(spec, inputs)
-            for name, spec in zip(named.context, named.children(), strict=True)
+            name: _structure(spec, inputs) for name, spec in zip(named.context, named.children(), strict=True)
         }
         result = _structure(program.call_spec.out_spec, iter(_outputs(program)))
     except RecursionError:
