@@ -15,9 +15,9 @@ import torch
 
 from mansard.cache import Folder, compiler_digest
 from mansard.errors import ArtifactError
+from mansard.frontends.pytorch.calls.signature import ExportSignature
 from mansard.frontends.pytorch.checks import is_assertion
 from mansard.frontends.pytorch.locations import location_of, source_line
-from mansard.frontends.pytorch.signature import ExportSignature
 from mansard.frontends.pytorch.sizes.constraints import guards
 from mansard.frontends.pytorch.sizes.dynamic import STATED_ZERO, DimNames
 from mansard.frontends.pytorch.sizes.symbols import divisions

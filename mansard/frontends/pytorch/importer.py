@@ -12,13 +12,13 @@ from mansard.errors import ImportModelError
 from mansard.frontends.linalg.module import import_linalg
 from mansard.frontends.mlir_worker.pool import warm
 from mansard.frontends.pytorch.buffer_aliases import merge_aliases
+from mansard.frontends.pytorch.calls.interface import interface_of
+from mansard.frontends.pytorch.calls.signature import read_signature
 from mansard.frontends.pytorch.checks import collect_checks, results_of
 from mansard.frontends.pytorch.computed_places import read_at_indices
 from mansard.frontends.pytorch.export import decompose, export_module, load_program
 from mansard.frontends.pytorch.import_cache import cached_import
-from mansard.frontends.pytorch.interface import interface_of
 from mansard.frontends.pytorch.lowering import lower_to_linalg
-from mansard.frontends.pytorch.signature import read_signature
 from mansard.frontends.pytorch.sizes.constraints import guards, shape_constraints
 from mansard.frontends.pytorch.sizes.dynamic import DimNames
 from mansard.frontends.pytorch.sizes.empty import narrow_empty_dims

@@ -13,13 +13,13 @@ from mansard.frontends.linalg.module import PREPARE
 from mansard.frontends.mlir_worker.passes import Diagnostic, PipelineError, bytecode, new_context, parse
 from mansard.frontends.mlir_worker.pool import lower
 from mansard.frontends.mlir_worker.process import WorkerDiedError
+from mansard.frontends.pytorch.calls.signature import ExportSignature
 from mansard.frontends.pytorch.checks import Check, is_assertion
 from mansard.frontends.pytorch.culprit import culprit
 from mansard.frontends.pytorch.export import quiet
 from mansard.frontends.pytorch.locations import location_of
 from mansard.frontends.pytorch.rewrites import rewrite
 from mansard.frontends.pytorch.scalars import compute_in_tensors
-from mansard.frontends.pytorch.signature import ExportSignature
 from mansard.frontends.pytorch.supported_ops import SUPPORTED
 
 _WHOLE_OPS = "aten.scaled_dot_product_attention,aten.flatten.using_ints,aten.unflatten.int"

@@ -13,7 +13,7 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.linalg.importer import Argument
-from mansard.frontends.pytorch.interface import output_paths
+from mansard.frontends.pytorch.calls.interface import output_paths
 from mansard.frontends.pytorch.scalars import ScalarTensors
 from mansard.frontends.pytorch.sizes.dynamic import DimNames
 from mansard.frontends.pytorch.sizes.symbols import SymbolTable

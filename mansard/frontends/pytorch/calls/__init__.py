@@ -1,0 +1,1 @@
+"""How an exported program is called: its arguments and results, and their structure."""
