@@ -134,7 +134,7 @@ def _taken_apart(structure: Structure, value: object, path: str) -> Sequence[obj
     """The parts of an object of a class that the framework can take apart."""
     from torch.utils import _pytree as pytree
 
-    from mansard.frontends.pytorch.calls.caches import register_caches
+    from mansard.torch_caches import register_caches
 
     register_caches()
     handler = pytree.SUPPORTED_NODES.get(type(value))

@@ -99,7 +99,7 @@ def _object(structure: Structure, parts: Sequence[Any], torch: bool) -> Any:
         return tuple(parts)
     from torch.utils import _pytree as pytree
 
-    from mansard.frontends.pytorch.calls.caches import register_caches
+    from mansard.torch_caches import register_caches
 
     register_caches()
     handler = pytree.SUPPORTED_NODES.get(cls)

@@ -17,11 +17,11 @@ from torch.utils import _pytree as pytree
 
 from mansard.errors import ImportModelError
 from mansard.frontends.pytorch.buffer_aliases import merge_aliases, partial_alias
-from mansard.frontends.pytorch.calls.caches import register_caches
 from mansard.frontends.pytorch.decompositions import decomposition_table
 from mansard.frontends.pytorch.quantised import define_ops
 from mansard.frontends.pytorch.sizes.dynamic import DimNames, dims_by_input, torch_shapes
 from mansard.frontends.pytorch.sizes.guards import DecompositionGuards
+from mansard.torch_caches import register_caches
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 from collections import OrderedDict, defaultdict, deque, namedtuple
@@ -129,7 +128,7 @@ def _structure(spec: pytree.TreeSpec, leaves: Iterator[Structure]) -> Structure:
         return Structure("record", keys=context._fields, children=children, type=_type_name(context))
     if issubclass(cls, Mapping) and isinstance(context, list):
         return Structure("record", keys=tuple(context), children=children, type=_type_name(cls))
-    if dataclasses.is_dataclass(cls):
+    if hasattr(cls, "__dataclass_fields__"):
         return Structure("record", keys=tuple(context[0]), children=children, type=_type_name(cls))
     return Structure("object", value=json.dumps(context), children=children, type=_type_name(cls))
 

@@ -6,8 +6,6 @@ import sys
 from itertools import zip_longest
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
 _registered: set[type] = set()
 
 
@@ -21,6 +19,7 @@ def register_caches() -> None:
     caches: Any = sys.modules.get("transformers.cache_utils")
     if caches is None or caches.DynamicCache in _registered:
         return
+    from torch.utils import _pytree as pytree
     from transformers.integrations import executorch
 
     executorch.register_dynamic_cache_export_support()  # also tells torch.fx how to match one
@@ -43,6 +42,8 @@ def register_caches() -> None:
 
 
 def _replace(cls: type, flatten: Any, unflatten: Any) -> None:
+    from torch.utils import _pytree as pytree
+
     with_keys = pytree.SUPPORTED_NODES[cls].flatten_with_keys_fn
     pytree._deregister_pytree_node(cls)
     pytree.register_pytree_node(
