@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mansard.api.compilation import model_of, target_names
 from mansard.api.model import Model
 from mansard.dims import Dim
-from mansard.dtypes import DType, parse
+from mansard.dtypes import DType
 from mansard.errors import CompileError, InputError
 from mansard.language.description import Description
 from mansard.runtime.calls.limits import checked_int
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from mansard.placement import PlacementOptions
     from mansard.placement.methods import MethodUse
 
+FLOATS = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
+"""Types of activations."""
+CACHE_TYPES = {**FLOATS, "int8": DType.I8}
+"""Types of the cache of keys and values."""
 CHUNK = 512
 """New tokens that a prefill takes at most by default; longer prompts take several."""
 TYPICAL_PROMPT, TYPICAL_ANSWER, TYPICAL_WINDOW = 128, 128, 4
@@ -77,7 +81,11 @@ def compile_language_model(
     chunk = min(chunk, context)
     length = Dim("length", 1, chunk, typical=min(TYPICAL_PROMPT, chunk))
     options = DecoderOptions(
-        context, length, sequences, _float_type("dtype", dtype), _float_type("cache_dtype", cache_dtype)
+        context,
+        length,
+        sequences,
+        _element_type("dtype", dtype, FLOATS),
+        _element_type("cache_dtype", cache_dtype, CACHE_TYPES),
     )
 
     def graph(**changes: Any) -> Any:
@@ -160,12 +168,12 @@ def _uses(graphs: Mapping[str, Any], devices: Mapping[str, str]) -> dict[str, Me
     }
 
 
-def _float_type(what: str, name: str | None) -> DType | None:
+def _element_type(what: str, name: str | None, known: Mapping[str, DType]) -> DType | None:
     if name is None:
         return None
-    if name not in ("f32", "f16", "bf16"):
-        raise InputError(f"{what}={name!r} is not f32, f16 or bf16")
-    return parse(name)
+    if name not in known:
+        raise InputError(f"{what}={name!r} is not {', '.join(list(known)[:-1])} or {list(known)[-1]}")
+    return known[name]
 
 
 def _end_tokens(config: Any) -> tuple[int, ...]:

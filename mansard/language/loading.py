@@ -49,10 +49,10 @@ def load_lm(
     ``devices`` are those of `mansard.compile`. The cache holds ``context`` positions (by default 4096, or
     those the model was trained on if fewer); prompts are read in pieces of up to ``chunk`` tokens. Up to
     ``sequences`` texts are generated at a time, each with a cache of its own. ``dtype``
-    and ``cache_dtype`` (f32, f16, bf16) are the types of activations and of the cache, by default that of
-    the weights. ``tokenizer`` names a folder or file with one; by default that of ``path`` is used, and a
-    model without a tokenizer works on token numbers. ``logprobs`` compiles a model that gives the
-    log-probabilities of tokens to those who ask for them.
+    and ``cache_dtype`` (f32, f16, bf16; the latter also int8, with a scale for each position and head) are
+    the types of activations and of the cache, by default that of the weights. ``tokenizer`` names a folder
+    or file with one; by default that of ``path`` is used, and a model without one works on token numbers.
+    ``logprobs`` compiles a model that gives the log-probabilities of tokens to those who ask for them.
 
     ``draft`` proposes tokens of which the model verifies up to ``proposals`` in one call
     (`LanguageModel.generate`): ``"ngram"`` (what followed the same words before), or a smaller model of the

@@ -29,6 +29,7 @@ from mansard.passes.canonical.masks import merge_masks
 from mansard.passes.canonical.settle_asserts import drop_index_asserts, settle_asserts
 from mansard.passes.canonical.simplify import simplify
 from mansard.passes.canonical.unique_indices import mark_unique_indices
+from mansard.passes.canonical.unpack_states import unpack_states
 from mansard.passes.canonical.views import simplify_views
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.fusion.horizontal_fusion import fuse_horizontally
@@ -133,6 +134,8 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         PassStep(mark_unique_indices),
         # After eliminate_common, which makes one op of the masks of all layers.
         PassStep(inline_uniform),
+        # On simple bodies, and before anything splits attention or gives its operands another layout.
+        PassStep(unpack_states),
         # After canonicalisation, which leaves only those maps in memory that something gathers from.
         PassStep(inline_into_gathers),
         # Before split_consumers: a transpose written by its producer leaves the loops of its readers whole.

@@ -43,7 +43,7 @@ PenaltyOption = Annotated[
 SeedOption = Annotated[int, typer.Option(help="Equal seeds give equal texts.")]
 ContextOption = Annotated[int | None, typer.Option(help="Positions of the cache of keys and values.")]
 CacheTypeOption = Annotated[
-    str | None, typer.Option("--cache-dtype", help="Element type of the cache: f32, f16 or bf16.")
+    str | None, typer.Option("--cache-dtype", help="Element type of the cache: f32, f16, bf16 or int8.")
 ]
 SequencesOption = Annotated[
     int, typer.Option("--sequences", min=1, help="Texts generated at a time, each with a cache of its own.")

@@ -25,7 +25,7 @@ from mansard.analysis.loops import linearize, refine
 from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch, DispatchGraph, is_contraction
 from mansard.ir.graph import Graph, fresh_name
-from mansard.ir.ops import Assert, Generic, Reshape
+from mansard.ir.ops import Assert, Generic, Op, Reshape
 from mansard.ir.region import Partition
 from mansard.ir.scalar import Gather, walk
 from mansard.ir.types import Linear
@@ -190,6 +190,8 @@ class _Fusion(Groups):
                 continue
             wanted = split if self.level[base] == "point" else whole
             if flat_read(op, i) == flat_identity(op.extents, wanted):
+                if self.level[base] == "inner" and not self._has_loops_of(op, self.producers[base]):
+                    return False
                 continue
             if not self._reads_row(op, i, group, split):
                 return False
@@ -197,6 +199,13 @@ class _Fusion(Groups):
             isinstance(n, Gather) and self.group_of.get(self.base(op.inputs[n.operand])) is group
             for n in walk(op.body)
         )
+
+    @staticmethod
+    def _has_loops_of(op: Generic, source: Op) -> bool:
+        """Whether an op's loops, or parts of them, are those of what it reads: a line of 16 elements does not
+        say which of 2 rows of 8 an element is in."""
+        loops = tuple(d for d in op.extents if not dims.is_one(d))
+        return not isinstance(source, Generic) or refine(loops, source.extents[: source.rank]) == loops
 
     def _reads_row(self, op: Generic, operand: int, group: Group, split: int) -> bool:
         """Whether a map reads another element of its row that a cheap map of the group computes, which is

@@ -11,7 +11,7 @@ from mansard.frontends.decoders.architecture import AttentionLayer
 from mansard.frontends.decoders.layers.norm import NormSettings
 from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
 from mansard.frontends.decoders.rotary import Rotary
-from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index, Scalar
 from mansard.ir.types import Constant, IndexMap, Linear, Value
 
 
@@ -152,23 +152,73 @@ class Attention:
 
     def _cached(self, x: Value, name: str) -> Value:
         """The caches (B, heads, C, head_dim) of the sequences, with the new rows ``x`` (B, S, heads,
-        head_dim) written into them."""
-        builder, s = self.writer.builder, self.sequence
+        head_dim) written into them.
+
+        A cache of i8 has a scale for each row and head: the largest magnitude over 127.
+        """
         heads, head_dim = x.type.shape[2:]
         assert isinstance(heads, int) and isinstance(head_dim, int)
-        width = heads * head_dim
-        state = builder.state(name, (s.slots, s.capacity, width), self.cache_dtype)
-        rows = builder.reshape(self.writer.cast(x, self.cache_dtype), (s.rows.type.shape[0], width))
+        if self.cache_dtype is not DType.I8:
+            rows = self.writer.cast(x, self.cache_dtype)
+            return self._unpacked([self._written(rows, name)], lambda element: element)
+        scales, codes = self._quantised(x)
+        parts = [self._written(codes, name), self._written(scales, f"{name}.scales")]
+        return self._unpacked(parts, lambda code, scale: mul(cast(code, DType.F32), scale))
+
+    def _quantised(self, x: Value) -> tuple[Value, Value]:
+        """Scales (B, S, heads, 1) f32 and codes (B, S, heads, head_dim) i8 of new rows."""
+        builder = self.writer.builder
+        b, s, heads, _ = x.type.shape
+        magnitude = Apply("abs", (cast(Arg(0, x.type.dtype), DType.F32),), DType.F32)
+        largest = builder.generic(
+            (x,), (IndexMap.identity(4),), x.type.shape, magnitude, reduced=1, combiner="max", name="largest"
+        )
+        scales = self.writer.map([largest], lambda m: mul(m, Const(1 / 127, DType.F32)), "scales")
+        scales = builder.reshape(scales, (b, s, heads, 1))
+
+        def code(element: Scalar, scale: Scalar) -> Scalar:
+            least = Const(1e-30, DType.F32)  # rows of zeros
+            divided = Apply(
+                "div", (cast(element, DType.F32), Apply("max", (scale, least), DType.F32)), DType.F32
+            )
+            return Cast(Apply("round", (divided,), DType.F32), DType.I8)
+
+        return scales, self.writer.map([x, scales], code, "codes")
+
+    def _written(self, x: Value, name: str) -> Value:
+        """The state (slots, C, heads, D) of a name, with the new rows ``x`` (B, S, heads, D) in it."""
+        builder, s = self.writer.builder, self.sequence
+        heads, depth = x.type.shape[2:]
+        assert isinstance(heads, int) and isinstance(depth, int)
+        state = builder.state(name, (s.slots, s.capacity, heads * depth), x.type.dtype)
+        rows = builder.reshape(x, (s.rows.type.shape[0], heads * depth))
         updated = builder.scatter(state, s.rows, rows)
         builder.update_state(state, updated)
-        whole = builder.reshape(updated, (s.slots, s.capacity, heads, head_dim))
-        if s.slot is None:
-            return self.writer.cast(self._permuted(whole, "cached"), self.writer.dtype)
-        body = cast(
-            Gather(1, (Arg(0, DType.I64), Index(2), Index(1), Index(3)), self.cache_dtype), self.writer.dtype
-        )
-        shape = (s.batch, heads, s.capacity, head_dim)
-        return builder.generic((s.slot, whole), (IndexMap.of_dims((0,)), None), shape, body, name="cached")
+        return builder.reshape(updated, (s.slots, s.capacity, heads, depth))
+
+    def _unpacked(self, parts: list[Value], element: Callable[..., Scalar]) -> Value:
+        """(B, heads, C, D) in the type of the activations: ``element`` of the elements of ``parts``, which
+        are (slots, C, heads, D) or (slots, C, heads, 1)."""
+        s = self.sequence
+        heads, depth = parts[0].type.shape[2:]
+        shape = (s.batch, heads, s.capacity, depth)
+        inputs = [*parts]
+        maps: list[IndexMap | None] = []
+        elements: list[Scalar] = []
+        for number, part in enumerate(parts):
+            single = part.type.shape[3] == 1 and depth != 1
+            if s.slot is None:
+                maps.append(IndexMap.of_dims((0, 2, 1, None if single else 3)))
+                elements.append(Arg(number, part.type.dtype))
+            else:
+                maps.append(None)
+                slot, last = Arg(len(parts), DType.I64), Const(0, DType.I64) if single else Index(3)
+                elements.append(Gather(number, (slot, Index(2), Index(1), last), part.type.dtype))
+        if s.slot is not None:
+            inputs.append(s.slot)
+            maps.append(IndexMap.of_dims((0,)))
+        body = cast(element(*elements), self.writer.dtype)
+        return self.writer.builder.generic(inputs, maps, shape, body, name="cached")
 
     def _permuted(self, x: Value, name: str) -> Value:
         """(B, S, heads, D) as (B, heads, S, D), and back."""
