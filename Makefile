@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak fuzz opdb onnx-conformance tflite-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
+.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz opdb onnx-conformance tflite-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -82,6 +82,12 @@ soak: $(STAMP) vulkan-packages ## a million calls with faults, cancellations, de
 REQUESTS ?= 10000
 serve-soak: $(STAMP) ## 32 clients of the server that stream, leave, ask wrongly and set deadlines (REQUESTS)
 	MANSARD_SERVE_REQUESTS=$(REQUESTS) $(BIN)/python -m pytest -s tests/serving/test_soak.py $(PYTEST_ARGS)
+
+ray-example: $(STAMP) ## the example with Ray Serve on a local cluster, in an environment of its own (build/ray, 500 MB)
+	@test -x build/ray/bin/python || $(BIN)/python -m venv build/ray
+	build/ray/bin/python -m pip install --quiet -r examples/ray_serve/requirements.txt
+	PYTHONPATH=.:tests $(BIN)/python examples/ray_serve/tests/tiny_model.py build/ray/tiny
+	RAY_EXAMPLE_MODEL=$(CURDIR)/build/ray/tiny build/ray/bin/python -m pytest -o filterwarnings=ignore examples/ray_serve/tests $(PYTEST_ARGS)
 
 stress-signals: $(STAMP) vulkan-packages ## signals every 0.4 ms on the CPU and on Vulkan, for an hour each (SECONDS)
 	MANSARD_SIGNAL_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/devices/test_signal_stress.py $(PYTEST_ARGS)
