@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz opdb onnx-conformance tflite-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
+.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz opdb onnx-conformance tflite-conformance tflite-models conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -74,6 +74,13 @@ onnx-conformance: $(STAMP) vulkan-packages ## ONNX's node tests on every device;
 
 tflite-conformance: $(STAMP) vulkan-packages ## TFLite's operators on every device against LiteRT; writes build/tflite-conformance.json and docs/coverage.md
 	$(BIN)/python -m benchmarks.tflite_ops --devices $(DEVICES) --markdown docs/coverage.md $(TFLITE_ARGS)
+
+TFLITE_MODELS ?= build/tflite-models
+tflite-models: $(STAMP) vulkan-packages ## networks of TensorFlow's converter, in an environment of its own, against LiteRT; writes docs/coverage.md
+	@test -x build/venv-tensorflow/bin/python || $(PYTHON) -m venv build/venv-tensorflow
+	build/venv-tensorflow/bin/python -m pip install -q tensorflow-cpu==2.21.0
+	build/venv-tensorflow/bin/python benchmarks/tflite_models/make_models.py $(TFLITE_MODELS)
+	$(BIN)/python -m benchmarks.tflite_models $(TFLITE_MODELS) --devices $(DEVICES) --markdown docs/coverage.md $(TFLITE_ARGS)
 
 CALLS ?= 1000000
 soak: $(STAMP) vulkan-packages ## a million calls with faults, cancellations, deadlines and signals (CALLS)

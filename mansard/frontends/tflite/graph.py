@@ -44,11 +44,13 @@ class GraphImporter(Emitter):
             )
         if self._depth >= _MAX_DEPTH:
             raise ImportModelError("the .tflite file is damaged: its subgraphs call each other endlessly")
-        self._depth += 1
         entries: dict[int, Entry] = dict(zip(subgraph.inputs, inputs, strict=True))
-        for operator in subgraph.operators:
-            self._operator(operator, subgraph, entries)
-        self._depth -= 1
+        self._depth += 1
+        try:
+            for operator in subgraph.operators:
+                self._operator(operator, subgraph, entries)
+        finally:
+            self._depth -= 1
         return [self._entry(i, subgraph, entries) for i in subgraph.outputs]
 
     def _entry(self, index: int, subgraph: Subgraph, entries: dict[int, Entry]) -> Entry:
@@ -58,9 +60,7 @@ class GraphImporter(Emitter):
         if info.constant is not None:
             return self.constant(subgraph, index)
         if info.variable:
-            entry = self.variables.state(self, f"{subgraph.index}.{index}", info)
-            entries[index] = entry
-            return entry
+            return self.variables.state(self, f"{subgraph.index}.{index}", info)
         raise ImportModelError(
             f"subgraph {subgraph.index} reads tensor {index} ({info.name!r}), which nothing computes"
         )

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ai_edge_litert.interpreter import Interpreter
 
 import mansard
-from benchmarks.tflite_ops.litert import litert
+from benchmarks.tflite_ops.cases import built
+from benchmarks.tflite_ops.litert import litert, run_interpreter
 from benchmarks.tflite_ops.writer import Writer
 from mansard.dims import Dim
 from mansard.errors import ImportModelError, UnsupportedOpError
@@ -177,3 +179,39 @@ def test_damaged_files_are_refused_or_read_but_never_crash() -> None:
             except (ImportModelError, UnsupportedOpError):
                 refused += 1
     assert refused > 30
+
+
+def counter() -> bytes:
+    """A resource variable that starts at 10 and grows by the input."""
+    w = Writer()
+    handle, held, x = w.tensor((), "int32"), w.tensor((2,)), w.input((2,))
+    w.graph.tensors[handle].type = 13  # a resource
+    y = w.tensor((2,))
+    w.op("CALL_ONCE", [], [], init_subgraph_index=1)
+    w.op("VAR_HANDLE", [], [handle], shared_name="total")
+    w.op("READ_VARIABLE", [handle], [held])
+    w.op("ADD", [held, x], [y])
+    w.op("ASSIGN_VARIABLE", [handle, y], [])
+    w.outputs(y)
+    w.begin()
+    first = w.tensor((), "int32")
+    w.graph.tensors[first].type = 13
+    w.op("VAR_HANDLE", [], [first], shared_name="total")
+    w.op("ASSIGN_VARIABLE", [first, w.constant(np.full(2, 10, np.float32))], [])
+    return w.bytes()
+
+
+def test_variables_persist_from_call_to_call() -> None:
+    x = np.array([1, 2], np.float32)
+    with mansard.compile(counter()) as model:
+        results = [np.asarray(model(x)).tolist() for _ in range(3)]
+    assert results == [[11, 12], [12, 14], [13, 16]]
+
+
+def test_the_state_of_a_recurrent_network_persists_as_in_litert() -> None:
+    case, data, inputs = built("unidirectional_sequence_lstm-plain")
+    interpreter = Interpreter(model_content=data)
+    with mansard.compile(data) as model:
+        for _ in range(3):
+            (expected,) = run_interpreter(interpreter, inputs)
+            np.testing.assert_allclose(np.asarray(model(*inputs)), expected, rtol=case.rtol, atol=case.atol)

@@ -8,6 +8,7 @@ import importlib
 FAMILIES = (
     "elementwise", "activation", "types", "convolution", "transposed", "pooling", "products", "reduction",
     "shape", "blocks", "indexing", "resizing", "normalisation",
+    "control", "spectral", "recurrent", "detection",
 )  # fmt: skip
 
 
