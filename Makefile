@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz opdb onnx-conformance tflite-conformance tflite-models conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean
+.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz opdb onnx-conformance tflite-conformance tflite-models conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean stablehlo-conformance
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -81,6 +81,9 @@ tflite-models: $(STAMP) vulkan-packages ## networks of TensorFlow's converter, i
 	build/venv-tensorflow/bin/python -m pip install -q tensorflow-cpu==2.21.0
 	build/venv-tensorflow/bin/python benchmarks/tflite_models/make_models.py $(TFLITE_MODELS)
 	$(BIN)/python -m benchmarks.tflite_models $(TFLITE_MODELS) --devices $(DEVICES) --markdown docs/coverage.md $(TFLITE_ARGS)
+
+stablehlo-conformance: $(STAMP) vulkan-packages ## functions of jax.numpy and jax.lax on every device against JAX; writes build/stablehlo-conformance.json and docs/coverage.md
+	$(BIN)/python -m benchmarks.jax_functions --devices $(DEVICES) --markdown docs/coverage.md $(JAX_ARGS)
 
 CALLS ?= 1000000
 soak: $(STAMP) vulkan-packages ## a million calls with faults, cancellations, deadlines and signals (CALLS)

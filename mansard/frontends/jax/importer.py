@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 from jax import export
+from jax.extend import source_info_util
 
 from mansard.arguments import names as checked_names
 from mansard.arguments import shown
@@ -81,6 +82,7 @@ def _loaded(path: Path) -> Any:
 
 
 def _lower(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    source_info_util.register_exclusion(__file__)  # ops come from the user's lines, not from ours
     jitted = function if hasattr(function, "lower") else jax.jit(function)
     try:
         return jitted.lower(*args, **kwargs)
@@ -105,14 +107,13 @@ def _lowered(lowered: Any, sizes: Sizes, names: list[str] | None) -> Graph:
             "references are not supported"
         )
     labels = names or _labels(lowered.in_avals, arguments[len(symbols) :], taken)
-    inputs = _inputs(avals, labels, sizes)
+    inputs = _inputs(avals, labels, taken, sizes)
     dims = [Input(name, size=sizes.resolve(name)) for name in symbols]
     sizes.check_used()
     return import_module(
         module,
-        [*dims, *(inputs[i] for i in taken)],
+        [*dims, *inputs],
         name=_name(attributes.stated(module.operation, "sym_name")),
-        unused=[inputs[i] for i in range(len(avals)) if i not in kept],
     )
 
 
@@ -123,12 +124,17 @@ def _global_constants(function: Any, count: int) -> list[str]:
     return [text.split('jax.global_constant = "')[1].split('"')[0] for text in marked]
 
 
-def _inputs(avals: Sequence[Any], labels: Sequence[str], sizes: Sizes) -> list[Input]:
+def _inputs(avals: Sequence[Any], labels: Sequence[str], taken: Sequence[int], sizes: Sizes) -> list[Input]:
     if len(labels) != len(avals):
         raise ImportModelError(f"{len(labels)} input names for {len(avals)} inputs")
     return [
-        Input(label, sizes.shape(aval.shape), attributes.element_type(_type_text(aval), "input", label))
-        for label, aval in zip(labels, avals, strict=True)
+        Input(
+            label,
+            sizes.shape(aval.shape),
+            attributes.element_type(_type_text(aval), "input", label),
+            taken=number in taken,
+        )
+        for number, (label, aval) in enumerate(zip(labels, avals, strict=True))
     ]
 
 
@@ -171,11 +177,10 @@ def _exported(exported: Any, sizes: Sizes, names: list[str] | None) -> Graph:
     arguments = list(named.regions[0].blocks[0].arguments)[-len(kept) :] if kept else []
     avals = list(exported.in_avals)
     structure = jax.tree_util.tree_unflatten(exported.in_tree, range(len(avals)))
-    inputs = _inputs(avals, names or _labels(structure, arguments, kept), sizes)
+    inputs = _inputs(avals, names or _labels(structure, arguments, kept), kept, sizes)
     sizes.check_used()
     return import_module(
         module,
-        [inputs[i] for i in kept],
+        inputs,
         name=_name(str(exported.fun_name)),
-        unused=[inputs[i] for i in range(len(avals)) if i not in kept],
     )

@@ -13,7 +13,7 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.frontends.emission.tensor import Content, Tensor
 from mansard.frontends.linalg import dimmath
-from mansard.frontends.stablehlo.node import Node
+from mansard.frontends.stablehlo.node import Node, content_of
 
 _MAX_ELEMENTS = 1 << 12
 Function = Callable[..., Any]
@@ -26,11 +26,18 @@ def fold(node: Node) -> Content | None:
     shape = node.shape()
     if any(d is None for d in shape) or math.prod(d for d in shape if d is not None) > _MAX_ELEMENTS:
         return None
+    if node.name == "stablehlo.broadcast_in_dim" and node.dtype().is_float:
+        return None  # read where it is
     operands: list[Content] = []
     for entry in node.inputs:
-        if not isinstance(entry, Tensor) or entry.content is None:
+        if not isinstance(entry, Tensor):
             return None
-        operands.append(entry.content)
+        content = entry.content
+        if content is None and entry.splat is not None and not entry.dtype.is_float:
+            content = content_of(entry)
+        if content is None:
+            return None
+        operands.append(content)
     if any(isinstance(entry, Tensor) and entry.symbolic for entry in node.inputs):
         return _symbolic(node, operands)
     function = _NUMPY.get(node.name)

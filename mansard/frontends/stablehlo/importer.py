@@ -33,7 +33,8 @@ from mansard.ir.verify import verify
 class Input:
     """An argument of the entry function: an input of the model, or with ``constant`` a weight.
 
-    ``size`` makes it a number that is a dim of the model.
+    ``size`` makes it a number that is a dim of the model; one that is not ``taken`` is an input of the model
+    and no argument of the function.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Input:
     dtype: DType = DType.I32
     constant: Constant | None = None
     size: DimLike | None = None
+    taken: bool = True
 
 
 def import_stablehlo(
@@ -95,12 +97,10 @@ def import_module(
     function: str = "main",
     name: str = "main",
     output_names: Sequence[str] = (),
-    unused: Sequence[Input] = (),
 ) -> Graph:
     """Import a function of a module in memory, whose arguments ``inputs`` describe in order.
 
-    Results are called as their ``jax.result_info`` or attribute says, or ``output_names``. ``unused`` are
-    inputs of the model that the function does not take.
+    Results are called as their ``jax.result_info`` says, or ``output_names``.
     """
     rules.load()
     importer = StableHloImporter(name, module)
@@ -113,11 +113,9 @@ def import_module(
                 Tensor(argument.shape, argument.dtype, constant=argument.constant, name=argument.name)
             )
         else:
-            entries.append(
-                importer.tensor(importer.builder.input(argument.name, argument.shape, argument.dtype))
-            )
-    for argument in unused:
-        importer.builder.input(argument.name, argument.shape, argument.dtype)
+            declared = importer.builder.input(argument.name, argument.shape, argument.dtype)
+            if argument.taken:
+                entries.append(importer.tensor(declared))
     results = importer.call(function, entries)
     if importer.problems:
         raise joined(importer.problems)

@@ -73,6 +73,9 @@ def test_an_exported_function_and_its_file_compile_alike(params, tmp_path):
 def test_an_input_that_is_not_used_stays_an_input():
     graph = import_model(lambda x, y: x + 1, (np.zeros(3, f32), np.zeros(2, f32)))
     assert [v.name for v in graph.inputs] == ["x", "arg1"]
+    graph = import_model(lambda x, y: y + 1, (np.zeros(3, f32), np.ones(3, f32)))
+    assert [v.name for v in graph.inputs] == ["arg0", "y"]
+    np.testing.assert_array_equal(interpret(graph, [np.zeros(3, f32), np.ones(3, f32)])[0], [2, 2, 2])
 
 
 def test_a_scan_writes_its_rows_once():

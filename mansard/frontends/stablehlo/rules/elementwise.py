@@ -11,6 +11,8 @@ from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.stablehlo.graph import StableHloImporter
 from mansard.frontends.stablehlo.node import Node
 from mansard.frontends.stablehlo.table import Rule, enter, rule
+from mansard.ir.ops import Generic
+from mansard.ir.scalar import Apply, Arg
 
 Function = Callable[[Num], Num]
 
@@ -60,14 +62,31 @@ for _name in ("and", "or", "xor"):
     enter(f"stablehlo.{_name}", _binary(_name, _name))
 
 for _name, _op in {
-    "abs": "abs", "ceil": "ceil", "floor": "floor", "not": "not", "exponential": "exp", "log": "log",
+    "abs": "abs", "ceil": "ceil", "floor": "floor", "not": "not", "log": "log",
     "exponential_minus_one": "expm1", "log_plus_one": "log1p", "sqrt": "sqrt", "sine": "sin", "cosine": "cos",
     "tan": "tan", "tanh": "tanh", "round_nearest_even": "round",
 }.items():  # fmt: skip
     enter(f"stablehlo.{_name}", unary(lambda x, op=_op: x.unary(op)))  # type: ignore[misc]
+
+
+@rule("stablehlo.exponential")
+def exponential(g: StableHloImporter, node: Node) -> Tensor:
+    """The exponential; of a difference in one op with it, as a softmax is recognised."""
+    x = node.tensor(0)
+    producer = None if x.value is None else g.builder.producers.get(x.value)
+    if isinstance(producer, Generic) and producer.combiner is None:
+        body = producer.body
+        if isinstance(body, Apply) and body.op == "sub" and all(isinstance(a, Arg) for a in body.args):
+            exps = g.builder.generic(
+                producer.inputs, producer.maps, producer.extents, Apply("exp", (body,), body.dtype)
+            )
+            return g.tensor(exps)
+    return g.map(lambda e: e.exp(), x)
+
+
 enter("stablehlo.negate", unary(lambda x: x.unary("neg")))
 enter("stablehlo.logistic", unary(in_f32(lambda x: 1.0 / (1.0 + (-x).exp()))))
-enter("stablehlo.rsqrt", unary(lambda x: 1.0 / x.sqrt()))
+enter("stablehlo.rsqrt", unary(lambda x: x.unary("rsqrt")))
 
 
 @rule("stablehlo.round_nearest_afz")
@@ -184,7 +203,7 @@ def power(g: StableHloImporter, node: Node) -> Tensor:
 
 _POWERS: dict[float, Function] = {
     1.0: lambda x: x, 2.0: lambda x: x * x, 3.0: lambda x: x * x * x, 0.5: lambda x: x.sqrt(),
-    -1.0: lambda x: 1.0 / x, -0.5: lambda x: 1.0 / x.sqrt(),
+    -1.0: lambda x: 1.0 / x, -0.5: lambda x: x.unary("rsqrt"),
 }  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def complementary_error(g: StableHloImporter, node: Node) -> Entry | list[Entry]
 @rule("chlo.constant")
 def constant(g: StableHloImporter, node: Node) -> Tensor:
     """The attribute's numbers."""
-    return g.constant_tensor(node.attribute("value"), node.location)
+    return g.constant_tensor(node.attribute("value"), "weight")
 
 
 @rule("stablehlo.batch_norm_inference")

@@ -10,6 +10,7 @@ from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.stablehlo.graph import StableHloImporter
 from mansard.frontends.stablehlo.node import Node
 from mansard.frontends.stablehlo.table import rule
+from mansard.ir.ops import Reshape
 from mansard.ir.types import Linear
 
 
@@ -57,7 +58,26 @@ def broadcast(g: StableHloImporter, x: Tensor, shape: Sequence[DimLike], places:
     if not repeated and not grown and list(places) == sorted(places):
         return g.ramp_moved(g.reshape(x, shape), x, places)
     body = g.body(shape)
-    return g.ramp_moved(g.finish(body, g.read(body, x, [Linear.dim(p) for p in places])), x, places)
+    source, linear = _without_unit_dims(g, x, [Linear.dim(p) for p in places])
+    return g.ramp_moved(g.finish(body, g.read(body, source, linear)), x, places)
+
+
+def _without_unit_dims(g: StableHloImporter, x: Tensor, linear: list[Linear]) -> tuple[Tensor, list[Linear]]:
+    """What a tensor that got dims of size 1 by a reshape was before, and where it is read."""
+    producer = None if x.value is None else g.builder.producers.get(x.value)
+    if not isinstance(producer, Reshape):
+        return x, linear
+    source = g.tensor(producer.inputs[0])
+    kept = [i for i, d in enumerate(x.shape) if not g.is_one(d)]
+    before = [i for i, d in enumerate(source.shape) if not g.is_one(d)]
+    if len(kept) != len(before) or any(
+        not g.same(x.shape[i], source.shape[j]) for i, j in zip(kept, before, strict=True)
+    ):
+        return x, linear
+    moved = [Linear()] * source.rank
+    for i, j in zip(kept, before, strict=True):
+        moved[j] = linear[i]
+    return source, moved
 
 
 @rule("stablehlo.concatenate")

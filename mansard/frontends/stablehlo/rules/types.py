@@ -119,4 +119,4 @@ def iota(g: StableHloImporter, node: Node) -> Tensor:
 @rule("stablehlo.constant")
 def constant(g: StableHloImporter, node: Node) -> Tensor:
     """The attribute's numbers."""
-    return g.constant_tensor(node.attribute("value"), node.location)
+    return g.constant_tensor(node.attribute("value"), "weight")
