@@ -85,6 +85,8 @@ class UnsupportedOpError(CompileError):
 
     def __init__(self, op: str, location: str = "", detail: str = "") -> None:
         self.op, self.location, self.detail = op, location, detail
+        self.others: tuple[UnsupportedOpError, ...] = ()
+        """Further ops of the model that are not supported, which the message also names."""
         where = f" at {location}" if location else ""
         super().__init__(f"unsupported op {op!r}{where}" + (f": {detail}" if detail else ""))
 

@@ -10,7 +10,8 @@ from mansard.plan.plan import Decision, Prediction
 
 @dataclass(frozen=True)
 class Explanation:
-    """The device of each dispatch, and the reason. ``str()`` gives a table."""
+    """The device of each dispatch, and the reason. ``str()`` gives a table, with each dispatch's place in the
+    user's model (module path, file and line) where that is known."""
 
     rows: tuple[Decision, ...]
     totals: Mapping[str, int]
@@ -21,13 +22,15 @@ class Explanation:
     """What placement predicts for a call; None for artifacts written before predictions were stored."""
 
     def __str__(self) -> str:
-        cells = [("dispatch", "device", "reason", "predicted")]
+        cells: list[tuple[str, ...]] = [("from", "dispatch", "device", "reason", "predicted")]
         for row in self.rows:
             costs = ", ".join(f"{name} {_cost(cost)}" for name, cost in row.costs.items())
-            cells.append((row.dispatch, row.device, row.reason, costs))
-        widths = [max(len(row[column]) for row in cells) for column in range(3)]
+            cells.append((row.location, row.dispatch, row.device, row.reason, costs))
+        if not any(row.location for row in self.rows):
+            cells = [row[1:] for row in cells]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]) - 1)]
         lines = [
-            "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]])
+            "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]])
             for row in cells
         ]
         counts = ", ".join(f"{name}: {count}" for name, count in self.totals.items())

@@ -20,27 +20,27 @@ def culprit(graph: torch.fx.Graph, dies: Dies) -> Any:
     ``dies`` lowers a graph and says whether the process that did so ended.
     """
     deadline = time.monotonic() + _BUDGET_SECONDS
-    calls = [n for n in graph.nodes if n.op == "call_function" and _is_value(n.meta.get("val"))]
-    for node in _distinct(calls):
+    calls = [n for n in graph.nodes if n.op == "call_function" and is_value(n.meta.get("val"))]
+    for node in distinct(calls):
         if time.monotonic() > deadline:
             return None
-        if dies(_part([node])):
+        if dies(part_of([node])):
             return node
-    if not calls or not dies(_part(calls)):
+    if not calls or not dies(part_of(calls)):
         return None
     low, high = 0, len(calls)  # the first `low` nodes are harmless, the first `high` are not
     while high - low > 1 and time.monotonic() < deadline:
         middle = (low + high) // 2
-        low, high = (low, middle) if dies(_part(calls[:middle])) else (middle, high)
+        low, high = (low, middle) if dies(part_of(calls[:middle])) else (middle, high)
     return calls[high - 1] if high - low == 1 else None
 
 
-def _is_value(value: Any) -> bool:
+def is_value(value: Any) -> bool:
     """Whether a node's value can be a result of a graph: a tensor or a number, not a tuple of several."""
     return isinstance(value, (torch.Tensor, torch.SymInt, int, float, bool, torch.SymFloat, torch.SymBool))
 
 
-def _distinct(nodes: list[Any]) -> Iterator[Any]:
+def distinct(nodes: list[Any]) -> Iterator[Any]:
     """Nodes of which no earlier one does the same to operands of the same types."""
     seen: set[str] = set()
     for node in nodes:
@@ -57,7 +57,7 @@ def _typed(value: Any) -> str:
     return str(value)
 
 
-def _part(nodes: list[Any]) -> torch.fx.Graph:
+def part_of(nodes: list[Any]) -> torch.fx.Graph:
     """These nodes as a graph: inputs are the values they use from elsewhere, the output is the last one's."""
     part = torch.fx.Graph()
     copies: dict[Any, Any] = {}

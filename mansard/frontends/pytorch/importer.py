@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mansard.arguments import names, shown
-from mansard.errors import ImportModelError
+from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.linalg.module import import_linalg
 from mansard.frontends.mlir_worker.pool import warm
 from mansard.frontends.pytorch.buffer_aliases import merge_aliases
@@ -22,6 +22,7 @@ from mansard.frontends.pytorch.lowering import lower_to_linalg
 from mansard.frontends.pytorch.sizes.constraints import guards, shape_constraints
 from mansard.frontends.pytorch.sizes.dynamic import DimNames
 from mansard.frontends.pytorch.sizes.empty import narrow_empty_dims
+from mansard.frontends.pytorch.unsupported import with_others
 from mansard.ir.graph import Graph
 
 
@@ -79,21 +80,24 @@ def import_torch(
     stated = guards(program)
     warm()  # starts while the program is decomposed
     program = decompose(program)
-    read_at_indices(program.graph)
-    signature = read_signature(program, dim_names, input_names)
-    checks = collect_checks(program.graph, signature.symbols)
-    module = lower_to_linalg(program.graph, signature, checks)
-    graph = import_linalg(
-        module,
-        signature.arguments,
-        name=name,
-        output_names=signature.output_names,
-        output_dtypes=signature.output_dtypes,
-        updates=signature.updates,
-        checks=results_of(checks),
-        constraints=shape_constraints(program, signature.symbols, stated),
-        body_asserts=False,
-    )
+    try:
+        read_at_indices(program.graph)
+        signature = read_signature(program, dim_names, input_names)
+        checks = collect_checks(program.graph, signature.symbols)
+        module = lower_to_linalg(program.graph, signature, checks)
+        graph = import_linalg(
+            module,
+            signature.arguments,
+            name=name,
+            output_names=signature.output_names,
+            output_dtypes=signature.output_dtypes,
+            updates=signature.updates,
+            checks=results_of(checks),
+            constraints=shape_constraints(program, signature.symbols, stated),
+            body_asserts=False,
+        )
+    except UnsupportedOpError as error:
+        raise with_others(program, error) from error
     if entry:
         entry.save(graph, signature, program)
     return replace(graph, interface=interface)

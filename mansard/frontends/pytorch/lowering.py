@@ -33,7 +33,7 @@ PIPELINES = (_TO_BACKEND, "torch-backend-to-linalg-on-tensors-backend-pipeline",
 """From torch-mlir's dialect to linalg on tensors as `mansard.frontends.linalg` imports it."""
 _STATIC_ASSERTION = torch.ops.aten._assert_tensor_metadata.default
 """An assertion about a tensor's type, which torch.export has checked."""
-_PROBE_SECONDS = 10.0
+PROBE_SECONDS = 10.0
 """CPU time of one op; the slowest that torch-mlir lowers takes some milliseconds."""
 
 
@@ -51,7 +51,7 @@ def lower_to_linalg(graph: torch.fx.Graph, signature: ExportSignature, checks: S
     try:
         return parse(lower(torch_bytecode(graph), PIPELINES), new_context())
     except PipelineError as error:
-        raise _lowering_failure(error) from error
+        raise lowering_failure(error) from error
     except WorkerDiedError as error:
         raise _crash(graph, error) from error
 
@@ -121,7 +121,7 @@ def _crash(graph: torch.fx.Graph, error: WorkerDiedError) -> Exception:
 def _dies(graph: torch.fx.Graph) -> bool:
     """Whether lowering this part of a graph ends the worker."""
     try:
-        lower(torch_bytecode(graph), PIPELINES, _PROBE_SECONDS)
+        lower(torch_bytecode(graph), PIPELINES, PROBE_SECONDS)
     except WorkerDiedError:
         return True
     except (PipelineError, CompileError):
@@ -129,7 +129,8 @@ def _dies(graph: torch.fx.Graph) -> bool:
     return False
 
 
-def _lowering_failure(error: PipelineError) -> Exception:
+def lowering_failure(error: PipelineError) -> Exception:
+    """The error that says which op failed, and where, as far as torch-mlir says so."""
     for diagnostic in error.diagnostics:
         name = _op_name(diagnostic)
         if name:

@@ -14,6 +14,7 @@ from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.linalg.importer import Argument
 from mansard.frontends.pytorch.calls.interface import output_paths
+from mansard.frontends.pytorch.locations import location_of
 from mansard.frontends.pytorch.scalars import ScalarTensors
 from mansard.frontends.pytorch.sizes.dynamic import DimNames
 from mansard.frontends.pytorch.sizes.symbols import SymbolTable
@@ -57,6 +58,16 @@ def read_signature(
         updates,
         inputs.symbols,
     )
+
+
+def _side_effect(program: torch.export.ExportedProgram) -> UnsupportedOpError:
+    """The error for a program whose ops are ordered by tokens."""
+    calls = (node for node in program.graph.nodes if str(node.target) == "with_effects")
+    node = next(calls, None)
+    if node is None:
+        return UnsupportedOpError("token", "", "an input of the program is a token, not a tensor")
+    name = str(node.args[1]).removesuffix(".default")
+    return UnsupportedOpError(name, location_of(node), "an op with side effects, which have an order")
 
 
 def _mutations(program: torch.export.ExportedProgram) -> dict[str, str]:
@@ -109,6 +120,8 @@ class _Inputs:
                     self._drop_number(name, value)
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
                 result.append(self._weight(name, str(spec.target)))
+            elif spec.kind is InputKind.TOKEN:
+                raise _side_effect(self.program)
             else:
                 raise UnsupportedOpError(str(spec.kind), "", f"input {name!r} is not a tensor")
         if self.names is not None and len(self.names) != count:

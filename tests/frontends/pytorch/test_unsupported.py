@@ -1,0 +1,51 @@
+"""An import that fails names every op that is not supported, with its place in the user's source."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+import mansard
+from mansard.errors import UnsupportedOpError
+
+
+class Several(torch.nn.Module):
+    """Three ops without a lowering, one of them twice."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        inverse = torch.linalg.inv(x)
+        values = torch.unique(x)
+        vectors = torch.linalg.svd(x)[0]
+        return inverse, values, vectors, torch.linalg.inv(x + 1)
+
+
+def line_of(text: str) -> str:
+    lines, first = inspect.getsourcelines(Several)
+    return f"test_unsupported.py:{first + next(n for n, line in enumerate(lines) if text in line)}"
+
+
+def test_all_are_named_with_their_lines() -> None:
+    with pytest.raises(UnsupportedOpError) as caught:
+        mansard.compile(Several(), torch.eye(3), devices="cpu")
+    error = caught.value
+    named = [(problem.op, problem.location) for problem in (error, *error.others)]
+    assert named == [
+        ("aten.linalg_inv_ex", line_of("inverse =")),
+        ("aten._unique2", line_of("values =")),
+        ("aten._linalg_svd", line_of("vectors =")),
+    ]
+    assert "(in `values = torch.unique(x)`)" in str(error)
+    assert str(error).count("test_unsupported.py:") == 3
+
+
+def test_one_is_named_once() -> None:
+    class One(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.svd(x * 2)[0] + 1
+
+    with pytest.raises(UnsupportedOpError, match=r"aten._linalg_svd") as caught:
+        mansard.compile(One(), torch.eye(3), devices="cpu")
+    assert caught.value.others == ()
+    assert "test_unsupported.py" in caught.value.location
