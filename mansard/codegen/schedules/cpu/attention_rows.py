@@ -6,6 +6,7 @@ long cache is read at memory bandwidth.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from mansard import dims
@@ -49,7 +50,7 @@ class AlongKeys:
         # Keys of a register tile: their sums are stored as one vector.
         max_keys = self.depth_lanes if self.depth_lanes > 1 else 8
         self.keys = min(8, max_keys, power_of_two_below(ACCUMULATORS // self.rows))
-        self.stride = BLOCK + self.keys
+        self.stride = BLOCK + max(self.keys, self.lanes)
         b = self.b
         self.queries = b.shared(DType.F32, self.rows * self.depth)
         self.scores = b.shared(DType.F32, self.rows * self.stride)
@@ -143,22 +144,22 @@ class AlongKeys:
     def _along(
         self, count: KValue, combiner: str, init: float, emit: Callable[[KValue, int], KValue]
     ) -> KValue:
-        """Combine ``emit(key, lanes)`` over the keys of a block to one value; a max may drop NaN."""
+        """Combine ``emit(key, lanes)`` over vectors of keys up to ``count`` to one value; a max may drop
+        NaN."""
         b = self.b
-
-        def combine(a: KValue, value: KValue) -> KValue:
-            return b.add(a, value) if combiner == "add" else larger(b, a, value)
-
-        whole = b.sub(count, b.binary("rem", count, b.idx(self.lanes)))
-        with b.for_(b.idx(0), whole, b.idx(self.lanes), inits=[b.const(init, DType.F32, self.lanes)]) as loop:
-            loop.yield_(combine(loop.carried[0], emit(loop.index, self.lanes)))
-        with b.for_(whole, count, inits=[b.reduce(combiner, loop.results[0])]) as rest:
-            rest.yield_(combine(rest.carried[0], emit(rest.index, 1)))
-        return rest.results[0]
+        with b.for_(b.idx(0), count, b.idx(self.lanes), [b.const(init, DType.F32, self.lanes)]) as loop:
+            value = emit(loop.index, self.lanes)
+            before = loop.carried[0]
+            loop.yield_(b.add(before, value) if combiner == "add" else larger(b, before, value))
+        return b.reduce(combiner, loop.results[0])
 
     def _softmax(self, r: int, first: KValue, count: KValue) -> KValue:
-        """Replace the scores of a row by exponentials; returns the scale of the previous sums."""
-        b, ev, row = self.b, self.ev, r * self.stride
+        """Replace the scores of a row by exponentials; returns the scale of the previous sums.
+
+        The last vector is filled with -inf: a key's exponential is added in the same lane whatever keys come
+        after it, so that results do not depend on how many there are that a row does not see.
+        """
+        b, ev, row, lanes = self.b, self.ev, r * self.stride, self.lanes
 
         def mask(key: KValue, lanes: int) -> KValue:
             with ev.scope():
@@ -169,16 +170,28 @@ class AlongKeys:
             b.store(self.scores, b.add(b.idx(row), key), score)
             return score
 
+        whole = b.sub(count, b.binary("rem", count, b.idx(lanes)))
+        filled = b.mul(b.binary("div", b.add(count, b.idx(lanes - 1)), b.idx(lanes)), b.idx(lanes))
+        with b.for_(b.idx(0), whole, b.idx(lanes)) as loop:
+            mask(loop.index, lanes)
+        with b.for_(whole, count) as loop:
+            mask(loop.index, 1)
+        with b.for_(count, filled) as loop:
+            b.store(self.scores, b.add(b.idx(row), loop.index), b.const(-math.inf, DType.F32))
+
+        def score(key: KValue, lanes: int) -> KValue:
+            return self._address(self.scores, row, key, lanes)
+
         before = b.load(self.tops, b.idx(r))
-        top = larger(b, before, self._along(count, "max", LOWEST, mask))
+        top = larger(b, before, self._along(filled, "max", LOWEST, score))
         scale = exp_below_zero(b, b.sub(before, top))
 
         def power(key: KValue, lanes: int) -> KValue:
-            value = exp_below_zero(b, b.sub(self._address(self.scores, row, key, lanes), b.splat(top, lanes)))
+            value = exp_below_zero(b, b.sub(score(key, lanes), b.splat(top, lanes)))
             b.store(self.scores, b.add(b.idx(row), key), value)
             return value
 
-        total = self._along(count, "add", 0.0, power)
+        total = self._along(filled, "add", 0.0, power)
         b.store(self.tops, b.idx(r), top)
         b.store(self.totals, b.idx(r), b.add(b.mul(b.load(self.totals, b.idx(r)), scale), total))
         return scale

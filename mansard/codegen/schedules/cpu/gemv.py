@@ -12,13 +12,15 @@ One task streams a contiguous piece of the large operand and writes the outputs 
 Each weight is read once, in order, so that memory serves one long stream per core. Sums are kept on the stack
 until the piece is complete; the epilogue (bias, activation, residual, rounding) is then vectorised over them.
 
-A number of rows that varies up to a few has code for the most: rows beyond the last repeat it, which costs
-nothing while memory is waited for.
+A number of rows that varies has code for four, and for four more that are computed if there are as many, from
+weights that are in the first-level cache by then: rows beyond the last repeat it, which costs nothing while
+memory is waited for. A row's sums are those that it would have alone, whatever the number of rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from mansard import dims
@@ -38,8 +40,6 @@ MAX_ROWS = 4
 """The most rows that share each weight read: with more the work is no longer bound by memory."""
 MAX_VARIABLE_ROWS = 8
 """The most of a number of rows that varies: there is no tile of rows to reuse weights with instead."""
-MAX_SUMS = 16
-"""The most accumulators of the rows together."""
 PIECE_BYTES = 128 * 1024
 """Weights of one task: some microseconds of reading, which balances the cores."""
 MIN_TASKS = 16
@@ -76,10 +76,7 @@ def default_parameters(nest: Nest, root: Root, shape: Shape, target: KernelTarge
     lanes = choose_lanes(extent, widest)
     if low_precision and lanes < 2 * low_precision.group:
         lanes = 1
-    rows = nest.total(shape.row) if shape.row else 1
-    sums = target.vector_registers if isinstance(rows, int) else min(MAX_SUMS, target.vector_registers // 2)
-    unrolls = [u for u in (4, 2) if dims.bounds(rows)[1] * u <= sums]
-    unroll = next((u for u in unrolls if lanes > 1 and divides(extent, u * lanes)), 1)
+    unroll = next((u for u in (4, 2) if lanes > 1 and divides(extent, u * lanes)), 1)
     columns, depth = nest.total(shape.column), estimate(extent)
     others = estimate(nest.total([loop for g in shape.rest for loop in g]))
     size = max(r.value.type.dtype.itemsize for r in nest.reads(root) if r.address is not None)
@@ -127,8 +124,12 @@ class _Stream:
         with b.for_(first, last) as loop, self.ev.scope():
             self.ev.bind(self.column, loop.index)
             place = b.sub(loop.index, first)
-            for row, total in enumerate(self._totals()):
-                b.store(sums, b.add(place, b.idx(row * piece)), total)
+            for start in range(0, self.rows, MAX_ROWS):
+                rows = range(start, min(start + MAX_ROWS, self.rows))
+                more = b.compare("gt", self.ev.dim(self.row_count), b.idx(start)) if start else None
+                with nullcontext() if more is None else b.if_(more):
+                    for row, total in zip(rows, self._totals(rows), strict=True):
+                        b.store(sums, b.add(place, b.idx(row * piece)), total)
 
         exact = whole or divides(extent, min(self.frame.target.lanes(DType.F32), piece))
         if isinstance(self.row_count, int):
@@ -160,8 +161,8 @@ class _Stream:
         if self.shape.row is not None:
             self.ev.bind(self.shape.row, self.coordinates[row])
 
-    def _totals(self) -> list[KValue]:
-        """The sums of every row for the bound column."""
+    def _totals(self, rows: Sequence[int]) -> list[KValue]:
+        """The sums of rows for the bound column."""
         b, ev, parameters = self.b, self.ev, self.parameters
         (inner,) = self.shape.reduced
         combiner = self.root.op.combiner
@@ -171,7 +172,7 @@ class _Stream:
         exact = divides(self.nest.total(inner), step)
         middle = size if exact else b.sub(size, b.binary("rem", size, b.idx(step)))
         lanes = parameters.lanes // (self.low_precision.group if self.low_precision else 1)
-        cells = [(row, part) for row in range(self.rows) for part in range(parameters.unroll)]
+        cells = [(row, part) for row in rows for part in range(parameters.unroll)]
         inits = [reduce.start(b, self.root, lanes) for _ in cells]
         with b.for_(b.idx(0), middle, b.idx(step), inits=inits) as loop, ev.scope():
             self._prefetch(inner, loop.index)
@@ -181,18 +182,20 @@ class _Stream:
             ]
             loop.yield_(*parts)
         totals = []
-        for row in range(self.rows):
-            parts = list(loop.results[row * parameters.unroll : (row + 1) * parameters.unroll])
+        for number in range(len(rows)):
+            parts = list(loop.results[number * parameters.unroll : (number + 1) * parameters.unroll])
             while len(parts) > 1:
                 parts = [b.binary(combiner, x, y) for x, y in zip(parts[::2], parts[1::2], strict=True)]
             totals.append(b.reduce(combiner, parts[0]))
-        return totals if exact else self._tail(inner, middle, size, totals)
+        return totals if exact else self._tail(rows, inner, middle, size, totals)
 
-    def _tail(self, inner: Group, middle: KValue, size: KValue, totals: Sequence[KValue]) -> list[KValue]:
+    def _tail(
+        self, rows: Sequence[int], inner: Group, middle: KValue, size: KValue, totals: Sequence[KValue]
+    ) -> list[KValue]:
         ev = self.ev
         with self.b.for_(middle, size, inits=totals) as loop, ev.scope():
             out = []
-            for row, total in enumerate(loop.carried):
+            for row, total in zip(rows, loop.carried, strict=True):
                 self._bind_row(row)
                 ev.bind(inner, loop.index)
                 out.append(reduce.combine(ev, self.root, total))

@@ -1,0 +1,48 @@
+"""On a CPU, a token's logits are the same to the last bit alone and among others of a window."""
+
+import numpy as np
+import pytest
+from support.decoders.checkpoints import write_decoder
+
+from mansard.api.compilation import model_of
+from mansard.compiler import CompileOptions, compile_methods
+from mansard.dims import Dim
+from mansard.dtypes import DType
+from mansard.frontends.decoders.checkpoint import open_checkpoint
+from mansard.frontends.decoders.decoder import DecoderOptions, build_decoder
+from mansard.frontends.decoders.families import describe
+
+SHAPE = {"hidden_size": 128, "intermediate_size": 192, "max_position_embeddings": 320, "vocab_size": 200}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bits")
+    write_decoder(folder, "qwen3", **SHAPE)
+    return open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_rows_of_a_window_are_those_of_single_steps(checkpoint, dtype):
+    lengths = {"": 64, "one": 1, "window": Dim("window", 1, 8, typical=4)}
+    architecture = describe(checkpoint.config)
+    graphs = {
+        name: build_decoder(
+            checkpoint,
+            architecture,
+            DecoderOptions(320, length, dtype=dtype, cache_dtype=dtype, all_logits=True),
+        )
+        for name, length in lengths.items()
+    }
+    ids = np.random.default_rng(0).integers(0, SHAPE["vocab_size"], (1, 280))
+    with model_of(compile_methods(graphs, CompileOptions(targets=("cpu",)))) as model:
+        for start in range(0, 256, 64):
+            model(tokens=ids[:, start : start + 64], positions=np.array([start]))
+        one, window = model.method("one"), model.method("window")
+        for start in (5, 10, 251):  # windows within a vector of keys, over its end, and over a block's
+            alone = [
+                one(tokens=ids[:, at : at + 1], positions=np.array([at]))[0] for at in range(start, start + 8)
+            ]
+            for rows in (1, 3, 8):
+                together = window(tokens=ids[:, start : start + rows], positions=np.array([start]))[0]
+                assert np.array_equal(together, np.concatenate(alone[:rows]))
