@@ -18,7 +18,7 @@ from mansard.errors import CallCancelledError, InputError, MansardError
 from mansard.language.engine_stats import EngineStats
 from mansard.language.generation import Sampling
 from mansard.language.methods import IDLE, Chosen, Methods
-from mansard.language.slots import Slot
+from mansard.language.slots import Slot, common_prefix
 from mansard.language.stop_texts import checked_stop
 from mansard.language.text_request import TextRequest, Wanted
 from mansard.language.tokenizer import Tokenizer
@@ -27,13 +27,16 @@ from mansard.runtime.calls.limits import Deadline, checked_int
 
 MAX_WAITING = 1024
 """Requests that wait for a place by default; one more is refused."""
+LEAST_COPIED = 32
+"""Tokens that are copied from another slot rather than read again."""
 
 
 class BatchEngine:
     """Generates for up to ``sequences`` requests at a time, as the model was compiled for; others wait,
     those with the highest priority first. One thread runs the model; requests come from any thread.
 
-    A request takes the free cache whose text begins like its own for longest, and reads the rest. An error
+    A request takes the free cache whose text begins like its own for longest, or copies the beginning of
+    another one's, and reads the rest. An error
     while one prompt is read ends that request; one in a decode step ends those that took part in it.
     """
 
@@ -190,6 +193,8 @@ class BatchEngine:
         request = slot.request
         assert request is not None
         wanted = request.wanted
+        if len(slot.cached) == request.reused:
+            self._copy_prefix(slot, request)
         if slot.first_lost:
             self._restore_first(slot, wanted.ids)
         at_once = not self.description.rewinds or wanted.sampling.repetition_penalty != 1.0
@@ -198,7 +203,9 @@ class BatchEngine:
             part = wanted.ids[start : start + self.description.chunk]
             whole = start + len(part) == len(wanted.ids)
             began = time.perf_counter()
-            chosen = self.methods.read(slot.place, part, start, slot.settings, wanted.scored and whole)
+            chosen = self.methods.read(
+                slot.place, part, start, slot.settings, wanted.scored and whole, wanted.priority
+            )
             self.stats.count_prompt(len(part), time.perf_counter() - began)
             slot.cached += part
             if whole:
@@ -206,6 +213,19 @@ class BatchEngine:
                 self._take(slot, chosen)
             if not at_once:
                 return
+
+    def _copy_prefix(self, slot: Slot, request: TextRequest) -> None:
+        """Begin with a copy of what another slot holds, in use or not, where that spares reading many
+        tokens."""
+        wanted = request.wanted
+        if not self.methods.copies or wanted.sampling.repetition_penalty != 1.0:
+            return
+        shared = {other: common_prefix(other.cached, wanted.ids[:-1]) for other in self._slots}
+        best = max(self._slots, key=lambda other: shared[other])
+        if shared[best] >= len(slot.cached) + LEAST_COPIED:
+            self.methods.copy(best.place, slot.place, shared[best])
+            slot.cached, slot.first_lost = list(wanted.ids[: shared[best]]), best.first_lost
+            request.reused = shared[best]
 
     def _restore_first(self, slot: Slot, ids: Sequence[int]) -> None:
         """Make what a slot that was not in use holds complete again, or give it up where that cannot be."""
@@ -228,7 +248,8 @@ class BatchEngine:
         scored = any(slot.request is not None and slot.request.wanted.scored for slot in generating)
         positions = [len(slot.cached) if slot.generating else slot.idle_position() for slot in self._slots]
         settings = [slot.settings if slot.generating else IDLE for slot in self._slots]
-        chosen = self.methods.advance(positions, settings, scored)
+        priority = max(slot.request.wanted.priority for slot in generating if slot.request is not None)
+        chosen = self.methods.advance(positions, settings, scored, priority)
         self.stats.count_step(time.perf_counter() - began)
         for slot in generating:
             slot.cached.append(slot.last)

@@ -65,6 +65,7 @@ def compile_language_model(
     from mansard.frontends.decoders.checkpoint import open_checkpoint
     from mansard.frontends.decoders.decoder import DecoderOptions, build_decoder
     from mansard.frontends.decoders.families import describe
+    from mansard.frontends.decoders.prefix_copy import build_prefix_copy, caches
     from mansard.passes.products.quantisation import checked_quantisation
 
     quantisation = checked_quantisation(quantize)
@@ -102,6 +103,9 @@ def compile_language_model(
     if proposals:
         window = Dim("window", 1, proposals + 1, typical=min(TYPICAL_WINDOW, proposals + 1))
         graphs["verify"] = graph(role="verify", length=window)
+    if sequences > 1 and architecture.rewinds:
+        rows = Dim("rows", 1, context, typical=min(TYPICAL_PROMPT, context))
+        graphs["copy_prefix"] = build_prefix_copy(caches(graphs["decode"], context), sequences, rows)
     compiled = compiler.compile_methods(
         graphs,
         compiler.CompileOptions(

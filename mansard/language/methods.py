@@ -17,6 +17,7 @@ Chosen = tuple[int, Score | None]
 """A token, and its score where the call was a scored one."""
 IDLE = Sampling().rows(0)
 """Settings of a place whose token nobody reads."""
+_LEAST_ROWS = 16
 
 
 class Methods:
@@ -31,6 +32,7 @@ class Methods:
         if self.scores:
             self._prefill[True] = model.method("prefill_scored")
             self._decode[True] = model.method("decode_scored")
+        self._copy = model.method("copy_prefix") if "copy_prefix" in model.plan.methods else None
 
     def check_scores(self) -> None:
         """Raise InputError for a model that gives no log-probabilities."""
@@ -39,10 +41,33 @@ class Methods:
                 "the model gives no log-probabilities: compile it with load_lm(…, logprobs=True)"
             )
 
+    @property
+    def copies(self) -> bool:
+        """Whether a sequence can begin with a copy of another one's cache."""
+        return self._copy is not None
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Copy the first positions of one sequence's cache to another. Their number is rounded up, so that
+        few shapes are recorded; what stands behind them is overwritten before it is read."""
+        assert self._copy is not None
+        rows = min(max(_LEAST_ROWS, 1 << (count - 1).bit_length()), self.description.context)
+        self._copy(
+            rows=np.arange(rows, dtype=np.int64),
+            source=np.array([source], np.int64),
+            target=np.array([target], np.int64),
+        )
+
     def read(
-        self, place: int, part: Sequence[int], position: int, settings: Settings, scored: bool = False
+        self,
+        place: int,
+        part: Sequence[int],
+        position: int,
+        settings: Settings,
+        scored: bool = False,
+        priority: int = 0,
     ) -> Chosen:
-        """Bring a piece of a prompt into the cache of a sequence; the token that would follow it."""
+        """Bring a piece of a prompt into the cache of a sequence; the token that would follow it. Calls of
+        other models on the same devices that have a higher ``priority`` go first."""
         inputs: dict[str, Any] = {
             "tokens": np.array([part], np.int64),
             "positions": np.array([position], np.int64),
@@ -52,15 +77,21 @@ class Methods:
         }
         if self.description.sequences > 1:
             inputs["slot"] = np.array([place], np.int64)
-        return _chosen(self._prefill[scored](**inputs), scored)[0]
+        return _chosen(self._prefill[scored](priority=priority, **inputs), scored)[0]
 
     def advance(
-        self, positions: Sequence[int], settings: Sequence[Settings], scored: bool = False
+        self,
+        positions: Sequence[int],
+        settings: Sequence[Settings],
+        scored: bool = False,
+        priority: int = 0,
     ) -> list[Chosen]:
         """Feed every sequence the token chosen for it last; the ones that follow."""
         floats: npt.NDArray[np.float32] = np.concatenate([rows[0] for rows in settings])
         draws: npt.NDArray[np.int64] = np.concatenate([rows[1] for rows in settings])
-        results = self._decode[scored](positions=np.array(positions, np.int64), settings=floats, draws=draws)
+        results = self._decode[scored](
+            positions=np.array(positions, np.int64), settings=floats, draws=draws, priority=priority
+        )
         return _chosen(results, scored)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.decoders.checkpoints import write_decoder
 from support.decoders.tokenizers_of_tests import byte_level
+from support.vulkan_support import usable_device
 
 import mansard
 from mansard.language import load_lm
@@ -26,16 +27,20 @@ def prompt_of(length):
     return RANDOM.integers(5, 300, length).tolist()
 
 
-def write_lm(folder, variation="llama"):
-    write_decoder(folder, variation, vocab_size=byte_level().get_vocab_size())
+def write_lm(folder, variation="llama", **changed):
+    write_decoder(folder, variation, vocab_size=byte_level().get_vocab_size(), **changed)
     byte_level().save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
     return folder
 
 
 @pytest.fixture(scope="module")
-def lm(tmp_path_factory):
-    folder = write_lm(tmp_path_factory.mktemp("engine"))
+def folder(tmp_path_factory):
+    return write_lm(tmp_path_factory.mktemp("engine"), max_position_embeddings=128)
+
+
+@pytest.fixture(scope="module")
+def lm(folder):
     with load_lm(folder, devices="cpu", context=64, chunk=8, sequences=3, logprobs=True) as opened:
         yield opened
 
@@ -206,6 +211,37 @@ def test_a_cache_that_begins_equally_is_used_again(variation, tmp_path):
         penalised = alone.submit(longer, 5, Sampling(repetition_penalty=1.2))
         assert len(ids(penalised)) == 5 and penalised.reused == 0
         alone.close()
+
+
+@pytest.mark.parametrize(
+    ("device", "cache"),
+    [("cpu", "f32"), ("cpu", "int8"), pytest.param("vulkan", "f32", marks=pytest.mark.vulkan)],
+)
+def test_a_prompt_that_begins_like_another_one_is_not_read_twice(device, cache, folder):
+    if device == "vulkan":
+        usable_device()
+    options = {"context": 96, "chunk": 16, "sequences": 3, "cache_dtype": cache}
+    with load_lm(folder, devices=device, **options) as lm:
+        engine, shared = lm.engine(), prompt_of(40)
+        prompts = [shared + prompt_of(n) for n in (1, 5, 2)]
+        settings = [Sampling(), Sampling(0.8, seed=3), Sampling(0.8, seed=4)]
+        alone = []
+        for prompt, sampling in zip(prompts, settings, strict=True):
+            for slot in engine._slots:
+                slot.forget()
+            alone.append(ids(engine.submit(prompt, 12, sampling)))
+        for slot in engine._slots:
+            slot.forget()
+        before = engine.stats.prompt_tokens
+        requests = [engine.submit(*each) for each in zip(prompts, [12] * 3, settings, strict=True)]
+        assert [ids(request) for request in requests] == alone
+        assert [request.reused for request in requests] == [0, 40, 40]
+        assert engine.stats.prompt_tokens - before == 41 + 5 + 2
+        # a copy of a slot whose first position was overwritten meanwhile
+        ids(engine.submit([7], 4))
+        engine._slots[0].forget()
+        later = engine.submit(prompts[1], 12, settings[1])
+        assert ids(later) == alone[1] and later.reused >= 40
 
 
 def test_a_long_prompt_does_not_hold_up_the_others(engine):
