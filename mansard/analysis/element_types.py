@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mansard.dtypes import DType
 from mansard.ir.dispatch import Dispatch
-from mansard.ir.ops import Generic, Reshape
+from mansard.ir.ops import Generic, Op, Reshape
 from mansard.ir.scalar import Arg, Cast, Gather, children, walk
 
 
@@ -29,12 +29,12 @@ def only_reads_packed(dispatch: Dispatch) -> bool:
     """
     if any(_packed(v.type.dtype) for v in dispatch.outputs):
         return False
-    return all(
-        isinstance(op, Reshape) or (isinstance(op, Generic) and _reads_only(op)) for op in dispatch.ops
-    )
+    return all(isinstance(op, Reshape) or _reads_only(op) for op in dispatch.ops)
 
 
-def _reads_only(op: Generic) -> bool:
+def _reads_only(op: Op) -> bool:
+    if not isinstance(op, Generic):
+        return not any(_packed(v.type.dtype) for v in (*op.inputs, *op.outputs))
     padded = [v for v, m in zip(op.inputs, op.maps, strict=True) if m is not None and m.fill is not None]
     if any(_packed(v.type.dtype) for v in padded) or (op.combiner and _packed(op.body.dtype)):
         return False

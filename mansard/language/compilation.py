@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from mansard.language.description import Description
 from mansard.runtime.calls.limits import checked_int
 
 if TYPE_CHECKING:
+    from mansard.frontends.decoders.checkpoint import Checkpoint
+    from mansard.ir.graph import Graph
     from mansard.passes.products.quantisation import Quantisation
     from mansard.placement import PlacementOptions
     from mansard.placement.methods import MethodUse
@@ -87,6 +90,7 @@ def compile_language_model(
         sequences,
         _element_type("dtype", dtype, FLOATS),
         _element_type("cache_dtype", cache_dtype, CACHE_TYPES),
+        unpack=quantisation is not None,
     )
 
     def graph(**changes: Any) -> Any:
@@ -126,6 +130,7 @@ def compile_language_model(
         _end_tokens(checkpoint.config),
         architecture.rewinds,
         proposals,
+        _stored_types(checkpoint, graphs[""]),
     )
     plan = dataclasses.replace(compiled.plan, info={**compiled.plan.info, **description.to_info()})
     return model_of(dataclasses.replace(compiled, plan=plan))
@@ -170,6 +175,21 @@ def _uses(graphs: Mapping[str, Any], devices: Mapping[str, str]) -> dict[str, Me
         )
         for name in graphs
     }
+
+
+def _stored_types(checkpoint: Checkpoint, graph: Graph) -> dict[str, str]:
+    """What became of the weights that a checkpoint has not as floating point, by their type in the file."""
+    kept, unpacked = Counter[str](), dict[str, Counter[str]]()
+    for value, constant in graph.constants.items():
+        name, _, part = constant.key.rpartition(".")
+        if part == "values" and name in checkpoint.names:
+            kept[checkpoint.stored_type(name) or ""] += 1
+        elif constant.key in checkpoint.names and (kind := checkpoint.stored_type(constant.key)):
+            unpacked.setdefault(kind, Counter())[value.type.dtype.value] += 1
+    texts = {kind: [f"{count} as stored"] for kind, count in kept.items()}
+    for kind, counts in unpacked.items():
+        texts.setdefault(kind, []).extend(f"{count} unpacked to {name}" for name, count in counts.items())
+    return {kind: ", ".join(parts) for kind, parts in sorted(texts.items())}
 
 
 def _element_type(what: str, name: str | None, known: Mapping[str, DType]) -> DType | None:

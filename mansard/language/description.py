@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mansard.errors import ArtifactError, InputError
 
@@ -28,6 +28,9 @@ class Description:
     end_tokens: tuple[int, ...]
     rewinds: bool = True
     proposals: int = 0
+    stored_types: Mapping[str, str] = field(default_factory=dict)
+    """What became of weights that the checkpoint has as small integers, by their type in the file: how many
+    are kept as they are stored, how many had to be unpacked."""
 
     def to_info(self) -> dict[str, str]:
         """An entry for the plan's info."""

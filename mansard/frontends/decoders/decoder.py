@@ -19,7 +19,7 @@ from mansard.frontends.decoders.layers.norm import NormSettings
 from mansard.frontends.decoders.layers.sampling import Sampler
 from mansard.frontends.decoders.layers.scores import write_scores
 from mansard.frontends.decoders.layers.verification import Verification
-from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
+from mansard.frontends.decoders.layers.writer import Matrix, Writer, add, cast, mul
 from mansard.ir.graph import Graph, GraphBuilder
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.ir.types import IndexMap, Value
@@ -44,6 +44,8 @@ class DecoderOptions:
     role: Role = "logits"
     all_logits: bool = False
     """Whether the role ``logits`` gives those of every new token, rather than of one."""
+    unpack: bool = False
+    """Whether matrices that the checkpoint has as small integers become floating point."""
     scored: bool = False
     """Whether ``prefill`` and ``decode`` give log-probabilities beside the token."""
 
@@ -88,7 +90,7 @@ class _Decoder:
             raise ImportModelError(
                 f"activations of type {dtype.value} are not supported; use f32, f16 or bf16"
             )
-        self.writer = Writer(self.builder, checkpoint, dtype)
+        self.writer = Writer(self.builder, checkpoint, dtype, unpack=options.unpack)
         self.norm = NormSettings(
             architecture.norm_epsilon, architecture.norm_offset, architecture.norm_in_f32
         )
@@ -238,19 +240,14 @@ class _Decoder:
         """(B * S, hidden) rows of the embedding."""
         architecture, writer = self.architecture, self.writer
         writer.at("model.embed_tokens")
-        table = self._embedding()
-        body = Gather(1, (Arg(0, DType.I64), Index(2)), table.type.dtype)
-        shape = (*tokens.type.shape, architecture.hidden)
-        rows = self.builder.generic(
-            (tokens, table), (IndexMap.of_dims((0, 1)), None), shape, body, name="embedded"
-        )
+        rows = writer.rows_of(self._embedding(), tokens)
         flat = (dims.mul(*tokens.type.shape), architecture.hidden)
         embedded = writer.cast(self.builder.reshape(rows, flat), writer.dtype)
         return writer.scaled(embedded, architecture.embedding_scale)
 
-    def _embedding(self) -> Value:
+    def _embedding(self) -> Matrix:
         shape = (self.architecture.vocabulary, self.architecture.hidden)
-        return self.writer.weight("model.embed_tokens.weight", shape)
+        return self.writer.matrix("model.embed_tokens.weight", shape)
 
     def _block(self, x: Value, block: Block, attention: Attention, place: str) -> Value:
         names, mixer, network = block.names, block.mixer, block.network
@@ -296,7 +293,7 @@ class _Decoder:
         x = self._normalised(x, architecture.final_norm)
         writer.at("lm_head")
         shape = (architecture.vocabulary, architecture.hidden)
-        head = self._embedding() if architecture.tied_embeddings else writer.weight("lm_head.weight", shape)
+        head = self._embedding() if architecture.tied_embeddings else writer.matrix("lm_head.weight", shape)
         logits = writer.linear(x, head, name="lm_head")
 
         def body(x: Scalar) -> Scalar:

@@ -18,7 +18,7 @@ class DecoderFrontend(Frontend):
     name = "decoder"
     reads = "decoder language models (Hugging Face folder, .gguf file)"
     requires = "mansard[lm]"
-    options = ("context", "length", "sequences", "dtype", "cache_dtype", "role", "all_logits")
+    options = ("context", "length", "sequences", "dtype", "cache_dtype", "role", "all_logits", "unpack")
 
     def accepts(self, model: Any) -> bool:
         """A folder with a ``config.json``, or a ``.gguf`` file."""

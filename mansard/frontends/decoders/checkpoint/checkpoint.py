@@ -48,6 +48,11 @@ class Checkpoint(abc.ABC):
         self.tensor_type(name)
         return None
 
+    def stored_type(self, name: str) -> str | None:
+        """What the format calls the type of a tensor that is not stored as floating point, else None."""
+        self.tensor_type(name)
+        return None
+
     @abc.abstractmethod
     def close(self) -> None:
         """Drop the files; arrays that were loaded keep theirs mapped. Constants load no more."""

@@ -97,11 +97,15 @@ def integers(tensors: Sequence[GgufTensor], form: BlockFormat, heads: int | None
 
 
 def per_group(
-    tensors: Sequence[GgufTensor], form: BlockFormat, heads: int | None, read: Callable[[Bytes], Array]
+    tensors: Sequence[GgufTensor],
+    group: int,
+    heads: int | None,
+    read: Callable[[Bytes], Array],
+    dtype: DType = DType.F32,
 ) -> Array:
-    """Scales or offsets (``read``) of tensors of one type, joined along their rows: f32 (…, N, K / group)."""
+    """Scales or offsets (``read``) of tensors of one type, joined along their rows: (…, N, K / group)."""
     shape = joined_shape(tensors)
-    result = np.empty((*shape[:-1], shape[-1] // form.group), np.float32)
+    result = np.empty((*shape[:-1], shape[-1] // group), dtype.numpy)
     _fill(
         result, tensors, heads,
         lambda tensor, rows: read(rows.reshape(-1, tensor.block_bytes)).reshape(rows.shape[0], -1),

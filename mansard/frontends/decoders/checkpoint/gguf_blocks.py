@@ -7,7 +7,8 @@ the row, and per group of elements a scale and maybe an offset: an element is ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,18 +27,49 @@ Read = Callable[[Bytes], Array]
 
 
 @dataclass(frozen=True)
+class BlockFactor:
+    """Numbers of a block as they are stored: one of type ``dtype`` for every ``size`` elements."""
+
+    size: int
+    dtype: DType
+    read: Read
+    """(blocks, elements / size), in f32 or in ``dtype``."""
+
+
+@dataclass(frozen=True)
 class BlockFormat:
     """How blocks of a type are read.
 
-    ``values`` gives (blocks, elements) of int8, or uint8 for u4; ``scales`` and ``offsets`` f32 of shape
-    (blocks, groups). ``dtype`` is the narrowest that holds the integers.
+    ``values`` gives (blocks, elements) of int8, or uint8 for u4; ``dtype`` is the narrowest that holds the
+    integers. The scale of an element is the product of ``scale_factors``, its offset that of
+    ``offset_factors``.
     """
 
     dtype: DType
-    group: int
     values: Read
-    scales: Read
-    offsets: Read | None = None
+    scale_factors: tuple[BlockFactor, ...]
+    offset_factors: tuple[BlockFactor, ...] = ()
+
+    @property
+    def group(self) -> int:
+        """Elements that share a scale."""
+        return min(factor.size for factor in self.scale_factors)
+
+    def scales(self, blocks: Bytes) -> Array:
+        """f32 (blocks, groups)."""
+        return _product(self.scale_factors, blocks)
+
+    @property
+    def offsets(self) -> Read | None:
+        """Gives f32 (blocks, groups); None where there are none."""
+        return functools.partial(_product, self.offset_factors) if self.offset_factors else None
+
+
+def _product(factors: Sequence[BlockFactor], blocks: Bytes) -> Array:
+    first, *others = (factor.read(blocks).astype(np.float32) for factor in factors)
+    for other in others:
+        first = first * other  # a number for the whole block is broadcast over its groups
+    return first
 
 
 def _half(blocks: Bytes, at: int) -> Array:
@@ -107,7 +139,7 @@ def _q3_k(blocks: Bytes) -> Array:
 def _q3_k_scales(blocks: Bytes) -> Array:
     low = _nibbles(blocks[:, 96:104])
     high = _bits(blocks[:, 104:108], 2).reshape(-1, 16)
-    return _half(blocks, 108) * _signed(low | (high << np.uint8(4)), 32)
+    return _signed(low | (high << np.uint8(4)), 32)
 
 
 def _iq4(blocks: Bytes) -> Array:
@@ -122,33 +154,40 @@ def _iq4_xs_scales(blocks: Bytes) -> Array:
     pairs = blocks[:, 4:8]
     low = np.stack([pairs & np.uint8(0xF), pairs >> np.uint8(4)], axis=-1).reshape(-1, 8)
     high = _bits(blocks[:, 2:4], 2).swapaxes(1, 2).reshape(-1, 8)
-    return _half(blocks, 0) * _signed(low | (high << np.uint8(4)), 32)
+    return _signed(low | (high << np.uint8(4)), 32)
 
 
+def _halves(size: int, at: int, sign: int = 1) -> BlockFactor:
+    """A number in f16 for every so many elements, which are a block."""
+    return BlockFactor(size, DType.F16, lambda b: _half(b, at) * np.float32(sign))
+
+
+def _bytes(size: int, read: Read, dtype: DType = DType.U8) -> BlockFactor:
+    return BlockFactor(size, dtype, read)
+
+
+_K_SCALES = (_halves(256, 0), _bytes(32, lambda b: _k_scales(b)[0]))
+_K_OFFSETS = (_halves(256, 2, -1), _bytes(32, lambda b: _k_scales(b)[1]))
 FORMATS: Mapping[str, BlockFormat] = {
-    "Q4_0": BlockFormat(DType.I4, 32, lambda b: _signed(_nibbles(b[:, 2:]), 8), lambda b: _half(b, 0)),
-    "Q4_1": BlockFormat(
-        DType.U4, 32, lambda b: _nibbles(b[:, 4:]), lambda b: _half(b, 0), lambda b: _half(b, 2)
-    ),
-    "Q5_0": BlockFormat(DType.I8, 32, lambda b: _signed(_five(b, 2), 16), lambda b: _half(b, 0)),
+    "Q4_0": BlockFormat(DType.I4, lambda b: _signed(_nibbles(b[:, 2:]), 8), (_halves(32, 0),)),
+    "Q4_1": BlockFormat(DType.U4, lambda b: _nibbles(b[:, 4:]), (_halves(32, 0),), (_halves(32, 2),)),
+    "Q5_0": BlockFormat(DType.I8, lambda b: _signed(_five(b, 2), 16), (_halves(32, 0),)),
     "Q5_1": BlockFormat(
-        DType.I8, 32, lambda b: _five(b, 4).view(np.int8), lambda b: _half(b, 0), lambda b: _half(b, 2)
+        DType.I8, lambda b: _five(b, 4).view(np.int8), (_halves(32, 0),), (_halves(32, 2),)
     ),
-    "Q8_0": BlockFormat(DType.I8, 32, lambda b: b[:, 2:].view(np.int8), lambda b: _half(b, 0)),
+    "Q8_0": BlockFormat(DType.I8, lambda b: b[:, 2:].view(np.int8), (_halves(32, 0),)),
     "Q2_K": BlockFormat(
-        DType.U4, 16, lambda b: _twos(b, 16), lambda b: _half(b, 80) * (b[:, :16] & np.uint8(0xF)),
-        lambda b: -_half(b, 82) * (b[:, :16] >> np.uint8(4)),
+        DType.U4, lambda b: _twos(b, 16),
+        (_halves(256, 80), _bytes(16, lambda b: b[:, :16] & np.uint8(0xF))),
+        (_halves(256, 82, -1), _bytes(16, lambda b: b[:, :16] >> np.uint8(4))),
     ),
-    "Q3_K": BlockFormat(DType.I4, 16, _q3_k, _q3_k_scales),
-    "Q4_K": BlockFormat(
-        DType.U4, 32, lambda b: _k_nibbles(b, 16), lambda b: _half(b, 0) * _k_scales(b)[0],
-        lambda b: -_half(b, 2) * _k_scales(b)[1],
+    "Q3_K": BlockFormat(DType.I4, _q3_k, (_halves(256, 108), _bytes(16, _q3_k_scales, DType.I8))),
+    "Q4_K": BlockFormat(DType.U4, lambda b: _k_nibbles(b, 16), _K_SCALES, _K_OFFSETS),
+    "Q5_K": BlockFormat(DType.I8, _q5_k, _K_SCALES, _K_OFFSETS),
+    "Q6_K": BlockFormat(
+        DType.I8, _q6_k, (_halves(256, 208), _bytes(16, lambda b: b[:, 192:208].view(np.int8), DType.I8))
     ),
-    "Q5_K": BlockFormat(
-        DType.I8, 32, _q5_k, lambda b: _half(b, 0) * _k_scales(b)[0], lambda b: -_half(b, 2) * _k_scales(b)[1]
-    ),
-    "Q6_K": BlockFormat(DType.I8, 16, _q6_k, lambda b: _half(b, 208) * b[:, 192:208].view(np.int8)),
-    "IQ4_NL": BlockFormat(DType.I8, 32, _iq4, lambda b: _half(b, 0)),
-    "IQ4_XS": BlockFormat(DType.I8, 32, _iq4_xs, _iq4_xs_scales),
+    "IQ4_NL": BlockFormat(DType.I8, _iq4, (_halves(32, 0),)),
+    "IQ4_XS": BlockFormat(DType.I8, _iq4_xs, (_halves(256, 0), _bytes(32, _iq4_xs_scales, DType.I8))),
 }  # fmt: skip
 """The types whose elements are integers times a scale, by ggml's name."""

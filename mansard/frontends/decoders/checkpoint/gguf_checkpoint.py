@@ -21,10 +21,10 @@ from mansard.frontends.decoders.checkpoint.gguf_arrays import (
     joined_shape,
     per_group,
 )
-from mansard.frontends.decoders.checkpoint.gguf_blocks import FORMATS, Read
+from mansard.frontends.decoders.checkpoint.gguf_blocks import FORMATS, BlockFactor, Read
 from mansard.frontends.decoders.checkpoint.gguf_config import config_of
 from mansard.frontends.decoders.checkpoint.gguf_names import FAMILIES, GgufSource, sources_of
-from mansard.frontends.decoders.checkpoint.quantised import QuantisedTensor
+from mansard.frontends.decoders.checkpoint.quantised import QuantisedTensor, StoredFactor
 from mansard.ir.types import Constant, TensorType
 
 _CONFIG_NAMES = {
@@ -94,8 +94,15 @@ class GgufCheckpoint(Checkpoint):
         if form is None or source.shift or any(t.type_name != tensors[0].type_name for t in tensors):
             return None
 
-        def groups(kind: str, read: Read) -> Constant:
-            return Constant(f"{name}.{kind}", functools.partial(per_group, tensors, form, source.heads, read))
+        def groups(kind: str, read: Read, size: int = form.group, dtype: DType = DType.F32) -> Constant:
+            load = functools.partial(per_group, tensors, size, source.heads, read, dtype)
+            return Constant(f"{name}.{kind}", load)
+
+        def stored(kind: str, factors: Sequence[BlockFactor]) -> tuple[StoredFactor, ...]:
+            return tuple(
+                StoredFactor(f.size, f.dtype, groups(f"{kind}.{f.size}", f.read, f.size, f.dtype))
+                for f in factors
+            )
 
         return QuantisedTensor(
             TensorType(joined_shape(tensors), form.dtype),
@@ -103,7 +110,14 @@ class GgufCheckpoint(Checkpoint):
             Constant(f"{name}.values", functools.partial(integers, tensors, form, source.heads)),
             groups("scales", form.scales),
             groups("offsets", form.offsets) if form.offsets is not None else None,
+            stored("scales", form.scale_factors),
+            stored("offsets", form.offset_factors),
         )
+
+    def stored_type(self, name: str) -> str | None:
+        """ggml's name of the tensor's type; None for floating point."""
+        kinds = {tensor.type_name for tensor in self._parts(self._source(name))} - set(PLAIN)
+        return " and ".join(sorted(kinds)) or None
 
     def close(self) -> None:
         """Drop the mapped file."""

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mansard.dtypes import DType
 from mansard.ir.types import Constant, TensorType
+
+
+@dataclass(frozen=True)
+class StoredFactor:
+    """Numbers as the file has them, one for every ``size`` elements of K: (…, N, K / size) of ``dtype``."""
+
+    size: int
+    dtype: DType
+    constant: Constant
 
 
 @dataclass(frozen=True)
@@ -18,6 +28,9 @@ class QuantisedTensor:
     as a device stores them: i8 as an array of that shape; i4 and u4 as bytes of shape (…, N, K / 2), each of
     which holds the elements ``2 j`` (low half) and ``2 j + 1`` of a row. ``scales`` and ``offsets`` load f32
     arrays of shape (…, N, K / group). Each ``load`` makes a new array.
+
+    ``scale_factors`` and ``offset_factors`` are what the file has of these: numbers of fewer bits, whose
+    products they are.
     """
 
     type: TensorType
@@ -25,3 +38,5 @@ class QuantisedTensor:
     values: Constant
     scales: Constant
     offsets: Constant | None = None
+    scale_factors: tuple[StoredFactor, ...] = ()
+    offset_factors: tuple[StoredFactor, ...] = ()

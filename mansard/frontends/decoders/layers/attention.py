@@ -66,7 +66,7 @@ class Attention:
         output = f"{place}.{layer.output_name}"
         bias = writer.weight(f"{output}.bias", (hidden,)) if layer.output_bias else None
         return writer.linear(
-            merged, writer.weight(f"{output}.weight", (hidden, width)), bias, layer.output_name
+            merged, writer.matrix(f"{output}.weight", (hidden, width)), bias, layer.output_name
         )
 
     def _heads(self, x: Value, layer: AttentionLayer, place: str, which: str, heads: int) -> Value:
@@ -77,7 +77,7 @@ class Attention:
         width = heads * layer.head_dim
         name = f"{which}_proj"
         bias = writer.weight(f"{place}.{name}.bias", (width,)) if layer.bias else None
-        flat = writer.linear(x, writer.weight(f"{place}.{name}.weight", (width, hidden)), bias, name)
+        flat = writer.linear(x, writer.matrix(f"{place}.{name}.weight", (width, hidden)), bias, name)
         result = writer.builder.reshape(flat, (s.batch, s.length, heads, layer.head_dim))
         if which == "v":
             return result

@@ -43,7 +43,7 @@ class _ShortConvolution:
         columns = x.type.shape[1]
         assert isinstance(columns, int)
         bias = self.writer.weight(f"{self.place}.{name}.bias", (rows,)) if self.layer.bias else None
-        weight = self.writer.weight(f"{self.place}.{name}.weight", (rows, columns))
+        weight = self.writer.matrix(f"{self.place}.{name}.weight", (rows, columns))
         return self.writer.linear(x, weight, bias, name)
 
     def _columns(self, x: Value, parts: tuple[int, int], width: int, name: str) -> Value:

@@ -20,7 +20,7 @@ def feed_forward(writer: Writer, x: Value, layer: FeedForward, place: str) -> Va
 
     def project(value: Value, name: str, rows: int, columns: int) -> Value:
         bias = writer.weight(f"{place}.{name}.bias", (rows,)) if layer.bias else None
-        return writer.linear(value, writer.weight(f"{place}.{name}.weight", (rows, columns)), bias, name)
+        return writer.linear(value, writer.matrix(f"{place}.{name}.weight", (rows, columns)), bias, name)
 
     first, second, last = layer.names
     if second is None:

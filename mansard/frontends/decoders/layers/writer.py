@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import Union
+
+import numpy as np
+import numpy.typing as npt
 
 from mansard import dims
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError
 from mansard.frontends.decoders.checkpoint import Checkpoint
+from mansard.frontends.decoders.checkpoint.quantised import QuantisedTensor, StoredFactor
 from mansard.ir.graph import GraphBuilder
-from mansard.ir.scalar import Apply, Arg, Cast, Const, Scalar
-from mansard.ir.types import IndexMap, Linear, Location, Value
+from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight, element, product
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index, Scalar
+from mansard.ir.types import Constant, IndexMap, Linear, Location, TensorType, Value
+
+Matrix = Union[Value, QuantisedWeight]
+"""A weight (N, K), as floating point or as integers with scales."""
 
 
 class Writer:
     """Appends ops to a Graph. Activations are of type ``dtype``; sums and norms are in f32."""
 
-    def __init__(self, builder: GraphBuilder, checkpoint: Checkpoint, dtype: DType) -> None:
+    def __init__(
+        self, builder: GraphBuilder, checkpoint: Checkpoint, dtype: DType, *, unpack: bool = False
+    ) -> None:
+        """``unpack``: matrices that the checkpoint has as small integers become floating point."""
         self.builder, self.dtype = builder, dtype
-        self._checkpoint = checkpoint
+        self._checkpoint, self._unpack = checkpoint, unpack
         self._weights: dict[str, Value] = {}
+        self._quantised: dict[str, QuantisedWeight | None] = {}
 
     def at(self, place: str) -> None:
         """Ops from here on are located at a module of the model, such as ``model.layers.0.mlp``."""
@@ -32,15 +46,48 @@ class Writer:
         Raises ImportModelError for one that is missing or has another shape.
         """
         if name not in self._weights:
-            stored = self._checkpoint.tensor_type(name)
-            if stored.shape != tuple(shape):
-                raise ImportModelError(
-                    f"weight {name!r} of {self._checkpoint.path} has shape {stored.shape}; "
-                    f"its configuration says {tuple(shape)}"
-                )
+            stored = self._checked(name, shape)
             constant = self._checkpoint.constant(name)
             self._weights[name] = self.builder.constant(name, constant, stored.shape, stored.dtype)
         return self._weights[name]
+
+    def matrix(self, name: str, shape: Sequence[int]) -> Matrix:
+        """A weight (N, K) for `linear` and `rows_of`, as integers with scales where the checkpoint has it so;
+        raises as `weight` does."""
+        if name not in self._quantised:
+            self._checked(name, shape)
+            tensor = None if self._unpack else self._checkpoint.quantised(name)
+            self._quantised[name] = None if tensor is None else self._stored(name, tensor)
+        kept = self._quantised[name]
+        return self.weight(name, shape) if kept is None else kept
+
+    def _checked(self, name: str, shape: Sequence[int]) -> TensorType:
+        stored = self._checkpoint.tensor_type(name)
+        if stored.shape != tuple(shape):
+            raise ImportModelError(
+                f"weight {name!r} of {self._checkpoint.path} has shape {stored.shape}; "
+                f"its configuration says {tuple(shape)}"
+            )
+        return stored
+
+    def _stored(self, name: str, tensor: QuantisedTensor) -> QuantisedWeight:
+        """The constants of a quantised tensor."""
+        rows, depth = tensor.type.shape
+        assert isinstance(depth, int)
+
+        def factor(stored: StoredFactor) -> GroupFactor:
+            constant, shape = stored.constant, (rows, depth // stored.size)
+            return GroupFactor(
+                self.builder.constant(constant.key, constant, shape, stored.dtype), stored.size
+            )
+
+        values, dtype = tensor.values, tensor.type.dtype
+        codes = Constant(values.key, functools.partial(unpacked, values.load, dtype))
+        return QuantisedWeight(
+            self.builder.constant(values.key, codes, tensor.type.shape, dtype),
+            tuple(map(factor, tensor.scale_factors)),
+            offsets=tuple(map(factor, tensor.offset_factors)),
+        )
 
     def map(self, inputs: Sequence[Value], body: Callable[..., Scalar], name: str = "v") -> Value:
         """An element-wise op; shapes are broadcast as NumPy does. ``body`` gets an Arg for each input."""
@@ -67,19 +114,42 @@ class Writer:
         dtype = value.type.dtype
         return self.map([value], lambda x: mul(x, Const(factor, dtype)), "scaled")
 
-    def linear(self, x: Value, weight: Value, bias: Value | None = None, name: str = "linear") -> Value:
+    def rows_of(self, table: Matrix, tokens: Value) -> Value:
+        """The rows (…, K) of a matrix (N, K) that tokens (…) of type i64 name, in its type or ``dtype``."""
+        stored = table.codes if isinstance(table, QuantisedWeight) else table
+        rank = tokens.type.rank
+        row, k = Arg(0, DType.I64), Index(rank)
+        values: tuple[Value, ...] = (stored,)
+        body: Scalar = Gather(1, (row, k), stored.type.dtype)
+        if isinstance(table, QuantisedWeight):
+            values, body = element(table, row, k, 1)
+            body = cast(body, self.dtype)
+        maps = (IndexMap.identity(rank), *(None for _ in values))
+        shape = (*tokens.type.shape, stored.type.shape[1])
+        return self.builder.generic((tokens, *values), maps, shape, body, name="embedded")
+
+    def linear(self, x: Value, weight: Matrix, bias: Value | None = None, name: str = "linear") -> Value:
         """``x @ weight.T + bias`` for x (rows, K) and weight (N, K); sums are in f32, the result in
         ``dtype``."""
-        rows, depth = x.type.shape
-        columns = weight.type.shape[0]
-        body = mul(cast(Arg(0, x.type.dtype), DType.F32), cast(Arg(1, weight.type.dtype), DType.F32))
-        maps = (IndexMap.of_dims((0, 2)), IndexMap.of_dims((1, 2)))
-        sums = self.builder.generic(
-            (x, weight), maps, (rows, columns, depth), body, reduced=1, combiner="add", name=name
-        )
+        sums = self._product(x, weight, name)
         if bias is not None:
             sums = self.map([sums, bias], lambda a, b: add(a, cast(b, DType.F32)), name)
         return self.cast(sums, self.dtype)
+
+    def _product(self, x: Value, weight: Matrix, name: str) -> Value:
+        rows, depth = x.type.shape
+        if isinstance(weight, QuantisedWeight):
+            extents = (rows, weight.codes.type.shape[0])
+            out = self.builder.value(name, extents, DType.F32)
+            read = (x, IndexMap.of_dims((0, 2)), 1)
+            factor = cast(Arg(0, x.type.dtype), DType.F32)
+            return self.builder.append(product(weight, [read], factor, extents, Linear.dim(1), out))
+        columns = weight.type.shape[0]
+        body = mul(cast(Arg(0, x.type.dtype), DType.F32), cast(Arg(1, weight.type.dtype), DType.F32))
+        maps = (IndexMap.of_dims((0, 2)), IndexMap.of_dims((1, 2)))
+        return self.builder.generic(
+            (x, weight), maps, (rows, columns, depth), body, reduced=1, combiner="add", name=name
+        )
 
     @staticmethod
     def _broadcast(value: Value, rank: int) -> IndexMap:
@@ -105,3 +175,16 @@ def add(a: Scalar, b: Scalar) -> Scalar:
 def mul(a: Scalar, b: Scalar) -> Scalar:
     """``a * b``."""
     return Apply("mul", (a, b), a.dtype)
+
+
+def unpacked(load: Callable[[], npt.NDArray[np.generic]], dtype: DType) -> npt.NDArray[np.generic]:
+    """The integers of `QuantisedTensor.values`, one for each element."""
+    stored = load()
+    if dtype.bits >= 8:
+        return stored
+    packed = stored.view(np.uint8)
+    codes = np.empty((*packed.shape[:-1], 2 * packed.shape[-1]), np.uint8)
+    codes[..., 0::2], codes[..., 1::2] = packed & np.uint8(0xF), packed >> np.uint8(4)
+    if dtype.is_signed:
+        codes = (codes ^ np.uint8(8)) - np.uint8(8)  # the sign in all bits
+    return codes.view(dtype.numpy)
