@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz opdb onnx-conformance tflite-conformance tflite-models conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean stablehlo-conformance
+.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz opdb onnx-conformance tflite-conformance tflite-models lm-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean stablehlo-conformance
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -101,6 +101,9 @@ ray-example: $(STAMP) ## the example with Ray Serve on a local cluster, in an en
 
 stress-signals: $(STAMP) vulkan-packages ## signals every 0.4 ms on the CPU and on Vulkan, for an hour each (SECONDS)
 	MANSARD_SIGNAL_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/devices/test_signal_stress.py $(PYTEST_ARGS)
+
+lm-conformance: $(STAMP) vulkan-packages ## language models of every family, any prompt length, on each device and split; writes build/lm-conformance.json and docs/coverage.md
+	$(BIN)/python -m benchmarks.lm_conformance --markdown docs/coverage.md $(LM_ARGS)
 
 conformance: $(STAMP) vulkan-packages ## the conformance suite on every driver and device, in every variation
 	$(BIN)/python tools/conformance.py $(PYTEST_ARGS)

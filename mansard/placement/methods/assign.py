@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mansard.errors import PlacementError
 from mansard.placement.cost import transfer_seconds
 from mansard.placement.methods.units import Chain, Unit
 from mansard.targets.profile import DeviceProfile
@@ -93,6 +94,10 @@ class _Program:
         choices: list[list[int]] = []
         for role, wanted in enumerate(self.wanted):
             able = [d for d in self.devices if np.isfinite(unit.seconds[role, d])]
+            if not able:
+                raise PlacementError(
+                    "no device can have all dispatches that share a state: their pins name several"
+                )
             choices.append([wanted] if wanted is not None and wanted in able else able)
         return list(itertools.product(*choices))
 

@@ -8,7 +8,7 @@ next that does.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,17 +65,22 @@ def chain_of(
     least = MIN_PART * sum(r.bytes for r in residents)
     tying = [r for r in residents if r.is_state or r.bytes >= least]
     wide = [r for r in tying if r.span(sizes) > WIDE and len({n for u in r.users.values() for n in u}) > 1]
-    narrow = [r for r in tying if r not in wide]
+    role_of = {m: number for number, role in enumerate(roles) for m in role}
     union = _Union(sizes)
-    for resident in narrow:
-        union.join([(m, n) for m, numbers in resident.users.items() for n in numbers])
     for m, groups in enumerate(together):
         for group in groups:
             union.join([(m, n) for n in group])
+    states = [r for r in tying if r.is_state and r not in wide]
+    for resident in states:
+        union.join(_users(resident))
+    # A constant whose readers are pinned to several devices is held by each of them.
+    sets = _DeviceSets(union, problems, role_of)
+    apart = [r for r in tying if not r.is_state and r not in wide and not sets.join(_users(r))]
+    tying = [r for r in tying if r not in apart]
+    narrow = [r for r in tying if r not in wide]
     anchored = {(m, n) for r in tying for m, numbers in r.users.items() for n in numbers}
     anchored |= {(m, n) for m, groups in enumerate(together) for group in groups for n in group}
     members = _units(sizes, union, anchored)
-    role_of = {m: number for number, role in enumerate(roles) for m in role}
     first = [role[0] for role in roles]
     devices = len(problems[0].profiles)
     units, unit_of = [], {}
@@ -143,6 +148,40 @@ class _Union:
     def join(self, nodes: Sequence[tuple[int, int]]) -> None:
         for node in nodes[1:]:
             self.parent[self.root(node)] = self.root(nodes[0])
+
+
+def _users(resident: Resident) -> list[tuple[int, int]]:
+    return [(m, n) for m, numbers in resident.users.items() for n in numbers]
+
+
+class _DeviceSets:
+    """The devices that each joined set may be on, by role."""
+
+    def __init__(
+        self, union: _Union, problems: Sequence[PlacementProblem], role_of: Mapping[int, int]
+    ) -> None:
+        self.union = union
+        self.devices: dict[tuple[tuple[int, int], int], frozenset[int]] = {}
+        for m, n in union.parent:
+            place = union.root((m, n)), role_of[m]
+            allowed = frozenset(problems[m].allowed[n])
+            self.devices[place] = self.devices.get(place, allowed) & allowed
+        self.roles = sorted(set(role_of.values()))
+
+    def join(self, nodes: Sequence[tuple[int, int]]) -> bool:
+        """Join nodes; False, without doing so, where no device is left for a role."""
+        roots = {self.union.root(node) for node in nodes}
+        left = {}
+        for role in self.roles:
+            sets = [self.devices[root, role] for root in roots if (root, role) in self.devices]
+            if sets:
+                left[role] = frozenset.intersection(*sets)
+        if len(roots) > 1 and not all(left.values()):
+            return False
+        self.union.join(list(nodes))
+        for role, devices in left.items():
+            self.devices[self.union.root(nodes[0]), role] = devices
+        return True
 
 
 def _units(

@@ -1,0 +1,1 @@
+"""Language models of every family on every device against transformers."""
