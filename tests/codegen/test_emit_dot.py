@@ -84,6 +84,7 @@ def test_dot_sums_products_of_pairs_and_quads(target, a, b, lanes):
         ("cpu:neoverse-v1", U8, I8, "usdot"),
         ("cpu:cortex-a76", I8, I8, "sdot"),
         ("cpu:cortex-a76", U8, U8, "udot"),
+        ("cpu:cortex-a76", U8, I8, "sdot"),
         ("cpu:cortex-a76", BF16, BF16, "fmla"),
     ],
 )

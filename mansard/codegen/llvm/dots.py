@@ -95,6 +95,8 @@ def _instruction(f: FunctionEmitter, dot: _Dot) -> tuple[_Emit, tuple[int, ...]]
         return (_sdot if dot.a is DType.I8 else _udot), quad
     if arm and "i8mm" in features and kinds == (DType.U8, DType.I8):
         return _usdot, quad
+    if arm and "dotprod" in features and kinds == (DType.U8, DType.I8):
+        return _sdot_of_unsigned, quad
     if kinds == (DType.I8, DType.I8) and "avxvnniint8" in features:
         return _dpbssd, ymm
     if dot.b is DType.I8 and ("avx512vnni" in features or "avxvnni" in features):
@@ -147,6 +149,15 @@ def _bfdot(dot: _Dot, a: str, b: str, c: str) -> str:
 
 def _sdot(dot: _Dot, a: str, b: str, c: str) -> str:
     return _called(dot, "llvm.aarch64.neon.sdot.v4i32.v16i8", a, b, c)
+
+
+def _sdot_of_unsigned(dot: _Dot, a: str, b: str, c: str) -> str:
+    """a = (a ^ 0x80 as signed) + 128, where only factors of one kind have an instruction."""
+    moved = dot.f.temp(f"xor {dot.operand} {a}, {text.splat_literal('-128', 'i8', 4 * dot.lanes)}")
+    ones = text.splat_literal("1", "i8", 4 * dot.lanes)
+    sums = _sdot(dot, ones, b, "zeroinitializer")
+    high = dot.f.temp(f"shl {dot.result} {sums}, {text.splat_literal('7', 'i32', dot.lanes)}")
+    return dot.f.temp(f"add {dot.result} {_sdot(dot, moved, b, c)}, {high}")
 
 
 def _udot(dot: _Dot, a: str, b: str, c: str) -> str:

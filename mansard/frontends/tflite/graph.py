@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.emission.emitter import Emitter
@@ -12,6 +13,7 @@ from mansard.frontends.tflite.folding import fold
 from mansard.frontends.tflite.model import Operator, Subgraph, TensorInfo, TfliteModel
 from mansard.frontends.tflite.node import ContentNeededError, Node
 from mansard.frontends.tflite.table import Result, Rule, find_rule, refusal
+from mansard.frontends.tflite.unsigned import with_unsigned
 from mansard.frontends.tflite.variables import Variables
 from mansard.ir.types import Location, Value
 
@@ -25,7 +27,7 @@ class GraphImporter(Emitter):
 
     def __init__(self, model: TfliteModel) -> None:
         super().__init__(model.name)
-        self.model = model
+        self.model = replace(model, subgraphs=tuple(with_unsigned(s) for s in model.subgraphs))
         self.problems: list[UnsupportedOpError] = []
         self.origins: dict[Value, str] = {}
         """The inputs of the model."""

@@ -35,6 +35,8 @@ class Quantisation:
     scale: npt.NDArray[np.float32]
     zero: npt.NDArray[np.int64]
     axis: int
+    kind: str
+    """The element type that is stored."""
 
     @property
     def per_tensor(self) -> bool:
@@ -193,11 +195,11 @@ def _tensor(file: File, table: Table, buffers: Sequence[Table]) -> TensorInfo:
     stored = len(data) > 0 or (number > 0 and 0 in shape)
     if stored and dtype_of(kind) is not None:
         constant = constant_of(name, kind, shape, data, table.table("sparsity"))
-    quantisation = _quantisation(table.table("quantization"), name, shape)
+    quantisation = _quantisation(table.table("quantization"), name, shape, kind)
     return TensorInfo(name, kind, shape, signature, quantisation, table.flag("is_variable"), constant)
 
 
-def _quantisation(table: Table | None, name: str, shape: tuple[int, ...]) -> Quantisation | None:
+def _quantisation(table: Table | None, name: str, shape: tuple[int, ...], kind: str) -> Quantisation | None:
     if table is None:
         return None
     scale, zero = table.numbers("scale").astype(np.float32), table.numbers("zero_point").astype(np.int64)
@@ -216,7 +218,7 @@ def _quantisation(table: Table | None, name: str, shape: tuple[int, ...]) -> Qua
             f"the .tflite file is damaged: tensor {name!r} of {list(shape)} has {len(scale)} scales and "
             f"{len(zero)} zero points along dim {axis}, or numbers that are none"
         )
-    return Quantisation(scale, zero, axis)
+    return Quantisation(scale, zero, axis, kind)
 
 
 def _operator(

@@ -145,7 +145,7 @@ def stored_result(g: Emitter, node: Node, y: Tensor, number: int = 0) -> Tensor:
 
 def same_scale(a: Quantisation | None, b: Quantisation | None) -> bool:
     """Whether stored elements of two tensors stand for the same numbers."""
-    if a is None or b is None:
+    if a is None or b is None or a.kind != b.kind:
         return a is b
     return np.array_equal(a.scale, b.scale) and np.array_equal(a.zero, b.zero)
 

@@ -56,7 +56,7 @@ def separable(*, batch: int = 1) -> bytes:
     return w.bytes()
 
 
-def quantised(zero: int = 3) -> bytes:
+def quantised(zero: int = 3, *, inner: bool = True) -> bytes:
     """A convolution with scales for each filter, one of each channel, an addition and a head, in int8."""
     w = Writer()
     x = w.input((1, 8, 8, 3), "int8", scale=0.05, zero=zero)
@@ -79,7 +79,7 @@ def quantised(zero: int = 3) -> bytes:
     w.op("ADD", [y, z], [s])
     dense = w.constant(RNG.integers(-127, 128, (5, 64)).astype(np.int8), scale=0.01)
     w.op("FULLY_CONNECTED", [s, dense, bias(5)], [out])
-    w.outputs(y, z, s, out)
+    w.outputs(*((y, z, s, out) if inner else (out,)))
     return w.bytes()
 
 
@@ -101,6 +101,17 @@ def test_a_quantised_model_is_within_one_step_and_multiplies_bytes() -> None:
     text = str(import_tflite(model))
     assert text.count("xi32 = generic") == 3  # the products, summed in i32
     assert "f32 = generic" not in text  # nothing real is stored
+
+
+def test_activations_that_only_layers_see_are_unsigned_bytes() -> None:
+    model = quantised(inner=False)
+    graph = import_tflite(model)
+    stored = {str(v.type.dtype) for op in graph.ops for v in op.outputs if v.type.dtype.bits == 8}
+    assert stored == {"u8", "i8"}  # i8: the result
+    assert [str(v.type.dtype) for v in (*graph.inputs, *graph.outputs)] == ["i8", "i8"]
+    x = RNG.integers(-128, 128, (1, 8, 8, 3)).astype(np.int8)
+    (actual,), (expected,) = interpreted(model, x), litert(model, [x])
+    assert np.abs(actual.astype(np.int32) - expected.astype(np.int32)).max() <= 2  # of three layers
 
 
 def test_an_open_batch_is_a_dim_of_the_input_and_names_are_those_of_the_signature() -> None:

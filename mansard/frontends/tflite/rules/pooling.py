@@ -10,7 +10,7 @@ from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.emission.windows import Window, averaged, pooled
 from mansard.frontends.tflite.graph import GraphImporter
 from mansard.frontends.tflite.node import Node
-from mansard.frontends.tflite.real import activated, clamp_of, moved, same_scale
+from mansard.frontends.tflite.real import activated, clamp_of, moved
 from mansard.frontends.tflite.rules.geometry import strides_of, window_of
 from mansard.frontends.tflite.table import rule
 from mansard.ir.combiners import neutral
@@ -34,7 +34,7 @@ def max_pool(g: GraphImporter, node: Node) -> Tensor:
         return moved(g, node, y)
     if q is None:
         return g.map(lambda e: activated(e, node.activation), y)
-    low, high = clamp_of(node, q, x.dtype)
+    low, high = clamp_of(node, q, node.result().dtype)
     return g.map(lambda e: e.max(low).min(high), moved(g, node, y))
 
 
@@ -45,16 +45,18 @@ def average_pool(g: GraphImporter, node: Node) -> Tensor:
     if q is None:
         y = averaged(g, x, window, with_margin=False, first=1)
         return y if node.activation == "NONE" else g.map(lambda e: activated(e, node.activation), y)
-    if not same_scale(node.scaled(0), q):
-        raise node.fail("a result at another scale")
+    source = node.scaled(0)
+    if source is None:
+        raise node.fail("real numbers with a stored result")
     wide = g.cast(x, DType.I32)
     sums = pooled(g, wide, window, "add", 0, first=1)
-    low, high = clamp_of(node, q, x.dtype)
+    low, high = clamp_of(node, source, x.dtype)
     counts = [_counts(node, window, i, x.shape[1 + i]) for i in range(2)]
     body = g.body(sums.shape)
     total = g.read(body, sums, [Linear.dim(i) for i in range(4)])
     rows, columns = (g.read(body, g.literal(c), [Linear.dim(1 + i)]) for i, c in enumerate(counts))
-    return g.finish(body, _rounded(total, rows * columns).max(low).min(high).cast(x.dtype))
+    y = g.finish(body, _rounded(total, rows * columns).max(low).min(high).cast(x.dtype))
+    return moved(g, node, y)
 
 
 def _rounded(total: Num, count: Num) -> Num:
