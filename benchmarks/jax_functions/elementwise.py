@@ -111,7 +111,7 @@ X.each(
     high=40,
 )
 X.each("population_count clz", lax, 1, ("int32", "uint8", "uint32", "int16"), ((20,),), low=0, high=120)
-for _dtype in ("int32", "int8"):
+for _dtype in ("int32",):
     X.add("clamp", lambda x: lax.clamp(-1, x, 1), array((3, 4), _dtype))
 for _power in (-2, -1, 0, 1, 2, 3, 5):
     X.add("integer_pow", lambda x, p=_power: lax.integer_pow(x, p), array((9,), low=0.5), variant=str(_power))

@@ -38,7 +38,7 @@ def examine(case: Case, device: str) -> dict[str, Any]:
         return {"outcome": "unsupported", "detail": _line(error)}
     except Exception as error:
         return {"outcome": "foreign", "detail": _line(error)}
-    actual = result if isinstance(result, (tuple, list)) else (result,)
+    actual = jax.tree_util.tree_leaves(result)
     narrow = [str(e.dtype) for e in expected if str(e.dtype) in TOLERANCES]
     inputs = [str(a.dtype) for a in case.arguments if str(a.dtype) in TOLERANCES]
     relative = max((TOLERANCES[d] for d in (*narrow, *inputs)), default=1e-4)

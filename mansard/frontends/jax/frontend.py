@@ -23,7 +23,7 @@ class JaxFrontend(Frontend):
     name = "jax"
     reads = "JAX (a function with example inputs, jax.jit, jax.export.Exported or its .jax file)"
     requires = "mansard[jax]"
-    options = ("example_kwargs", "dims", "input_names")
+    options = ("kwargs", "dims", "input_names")
 
     def accepts(self, model: Any) -> bool:
         """A function, what `jax.jit` makes of one, or an exported one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mansard.arguments import names as checked_names
 from mansard.arguments import shown
 from mansard.dims import Dim
 from mansard.errors import ImportModelError
+from mansard.frontends.jax.interface import interface_of
 from mansard.frontends.jax.sizes import Sizes
 from mansard.frontends.stablehlo import attributes
 from mansard.frontends.stablehlo.importer import Input, argument_names, import_module, path_name
@@ -24,14 +26,14 @@ from mansard.ir.graph import Graph
 def import_jax(
     model: Any,
     example_inputs: Any = None,
-    example_kwargs: Mapping[str, Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     dims: Mapping[str, Dim | int] | None = None,
     input_names: Sequence[str] | None = None,
 ) -> Graph:
     """Import a function, a jitted one, a ``jax.stages.Lowered``, an ``Exported`` or its serialised file.
 
     A function is lowered for the example inputs: positional arguments (a sequence, or one of them) and
-    ``example_kwargs``, each an array, a ``jax.ShapeDtypeStruct``, a number, or a nest of them. Sizes that are
+    ``kwargs``, each an array, a ``jax.ShapeDtypeStruct``, a number, or a nest of them. Sizes that are
     symbolic (``jax.export.symbolic_shape``) become the Graph's dims; ``dims`` gives ranges or values for
     them, by name: ``{"b": Dim("b", 1, 64)}``. Arrays that the function closes over are weights. Inputs are
     called after its parameters, with the path in a nest (``x``, ``params.dense.w``), or ``input_names``;
@@ -40,10 +42,10 @@ def import_jax(
     Raises ImportModelError for a function that JAX cannot trace or an artifact that it cannot read, and
     UnsupportedOpError, naming all of them, for ops without a rule.
     """
-    if example_kwargs is not None and not isinstance(example_kwargs, Mapping):
-        raise ImportModelError(
-            f"example_kwargs={shown(example_kwargs)}: it takes a mapping by parameter name"
-        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ImportModelError(f"kwargs={shown(kwargs)}: it takes a mapping by parameter name")
+    if isinstance(example_inputs, Mapping):
+        example_inputs, kwargs = None, {**example_inputs, **(kwargs or {})}
     names = None
     if input_names is not None:
         names = list(checked_names("input_names", input_names, ImportModelError, "x"))
@@ -51,12 +53,13 @@ def import_jax(
     if isinstance(model, (str, Path)):
         model = _loaded(Path(model))
     if isinstance(model, export.Exported):
-        _no_examples(example_inputs, example_kwargs)
+        _no_examples(example_inputs, kwargs)
         return _exported(model, sizes, names)
     if isinstance(model, jax.stages.Lowered):
-        _no_examples(example_inputs, example_kwargs)
-        return _lowered(model, sizes, names)
-    return _lowered(_lower(model, _positional(example_inputs), dict(example_kwargs or {})), sizes, names)
+        _no_examples(example_inputs, kwargs)
+        return _lowered(model, None, sizes, names)
+    lowered = _lower(model, _positional(example_inputs), dict(kwargs or {}))
+    return _lowered(lowered, model, sizes, names)
 
 
 def _positional(example_inputs: Any) -> tuple[Any, ...]:
@@ -65,8 +68,8 @@ def _positional(example_inputs: Any) -> tuple[Any, ...]:
     return tuple(example_inputs) if isinstance(example_inputs, (list, tuple)) else (example_inputs,)
 
 
-def _no_examples(example_inputs: Any, example_kwargs: Any) -> None:
-    if example_inputs is not None or example_kwargs:
+def _no_examples(example_inputs: Any, kwargs: Any) -> None:
+    if example_inputs is not None or kwargs:
         raise ImportModelError(
             "an exported or lowered function states its shapes; it takes no example inputs"
         )
@@ -90,8 +93,8 @@ def _lower(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise ImportModelError(f"JAX cannot trace the function: {type(error).__name__}: {error}") from error
 
 
-def _lowered(lowered: Any, sizes: Sizes, names: list[str] | None) -> Graph:
-    """A lowered function, whose module JAX holds in memory."""
+def _lowered(lowered: Any, called: Any, sizes: Sizes, names: list[str] | None) -> Graph:
+    """A lowered function, whose module JAX holds in memory; ``called`` is the function, where it is known."""
     module = lowered.compiler_ir("stablehlo")
     avals = jax.tree_util.tree_leaves(lowered.in_avals)
     function = next(
@@ -110,11 +113,10 @@ def _lowered(lowered: Any, sizes: Sizes, names: list[str] | None) -> Graph:
     inputs = _inputs(avals, labels, taken, sizes)
     dims = [Input(name, size=sizes.resolve(name)) for name in symbols]
     sizes.check_used()
-    return import_module(
-        module,
-        [*dims, *inputs],
-        name=_name(attributes.stated(module.operation, "sym_name")),
+    graph = import_module(
+        module, [*dims, *inputs], name=_name(attributes.stated(module.operation, "sym_name"))
     )
+    return replace(graph, interface=interface_of(called, lowered.in_tree, lowered.out_tree))
 
 
 def _global_constants(function: Any, count: int) -> list[str]:
@@ -179,8 +181,5 @@ def _exported(exported: Any, sizes: Sizes, names: list[str] | None) -> Graph:
     structure = jax.tree_util.tree_unflatten(exported.in_tree, range(len(avals)))
     inputs = _inputs(avals, names or _labels(structure, arguments, kept), kept, sizes)
     sizes.check_used()
-    return import_module(
-        module,
-        inputs,
-        name=_name(str(exported.fun_name)),
-    )
+    graph = import_module(module, inputs, name=_name(str(exported.fun_name)))
+    return replace(graph, interface=interface_of(None, exported.in_tree, exported.out_tree))

@@ -33,7 +33,9 @@ def element_type(mlir_type: Any, op: str = "", location: str = "") -> DType:
 
 
 def tensor_shape(mlir_type: Any) -> tuple[int | None, ...]:
-    """The shape of a ranked tensor type, with None for dynamic sizes."""
+    """The shape of a ranked tensor type, with None for dynamic sizes; of a number, none."""
+    if not is_tensor(mlir_type):
+        return ()
     return tuple(
         None if mlir_type.is_dynamic_dim(i) else mlir_type.get_dim_size(i) for i in range(mlir_type.rank)
     )

@@ -25,7 +25,7 @@ from mansard.plan.constraints import ShapeConstraint
 MAX_CONTENT = 1 << 12
 """Elements of a constant that is looked into: small ones decide shapes, indices and the lengths of loops."""
 MAX_IOTA = 1 << 8
-_TERMINATORS = ("func.return", "return", "stablehlo.return")
+_TERMINATORS = ("func.return", "return", "stablehlo.return", "shape.assuming_yield")
 _CALLS = ("func.call", "call", "stablehlo.composite")
 
 

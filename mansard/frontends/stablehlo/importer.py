@@ -163,7 +163,8 @@ def _described(
     arguments = list(function.regions[0].blocks[0].arguments)
     if names and len(names) != len(arguments):
         raise ImportModelError(f"{len(names)} input names for {len(arguments)} inputs")
-    labels = names or argument_names(arguments)
+    stated = list(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else []
+    labels = names or argument_names(arguments, stated)
     for given, what in ((dims, "dims"), (constants, "constants")):
         unknown = set(given) - set(labels)
         if unknown:
@@ -179,8 +180,8 @@ def _described(
             data = np.asarray(constants[label]).astype(dtype.numpy, copy=False)
             described.append(Input(label, data.shape, dtype, Constant.of(data, label)))
             continue
-        stated = attributes.tensor_shape(argument.type)
-        shape = _shape(label, stated, dims.get(label, [None] * len(stated)))
+        sizes_stated = attributes.tensor_shape(argument.type)
+        shape = _shape(label, sizes_stated, dims.get(label, [None] * len(sizes_stated)))
         described.append(Input(label, shape, dtype))
     return described
 
@@ -201,12 +202,16 @@ def _shape(
     return tuple(shape)
 
 
-def argument_names(arguments: Sequence[Any]) -> list[str]:
-    """The names of a function's arguments, by their locations; ``arg0``, ``arg1`` … where there are none."""
+def argument_names(arguments: Sequence[Any], stated: Sequence[Any] = ()) -> list[str]:
+    """The names of a function's arguments, by their locations or ``stated`` attributes.
+
+    ``arg0``, ``arg1`` … where there are none.
+    """
     labels: list[str] = []
     for number, argument in enumerate(arguments):
         named = re.match(r'loc\("([^"]+)"\)', str(argument.location))
         label = identifier(named.group(1)) if named else ""
+        label = label or _index_path(str(stated[number]) if number < len(stated) else "")
         labels.append(label if label and label not in labels else f"arg{number}")
     return labels
 
@@ -218,10 +223,16 @@ def result_names(function: Any, count: int) -> list[str]:
     for number in range(count):
         stated = str(attributes_of[number]) if number < len(attributes_of) else ""
         path = re.search(r'jax\.result_info = "((?:[^"\\]|\\.)*)"', stated)
-        label = path_name(path.group(1).removeprefix("result")) if path else ""
+        label = path_name(path.group(1).removeprefix("result")) if path else _index_path(stated)
         label = label or ("output" if count == 1 else f"output_{number}")
         labels.append(label if label not in labels else f"{label}_{number}")
     return labels
+
+
+def _index_path(stated: str) -> str:
+    """The path that TensorFlow states for an argument or a result, as a name."""
+    path = re.search(r"tf_saved_model\.index_path = \[([^\]]*)\]", stated)
+    return ".".join(re.findall(r"[\w.]+", path.group(1))) if path else ""
 
 
 def path_name(path: str) -> str:

@@ -30,10 +30,23 @@ def params():
 def test_a_plain_function_is_lowered_for_its_example_inputs(params):
     x = np.random.default_rng(1).standard_normal((4, 3), f32)
     with mansard.compile(functools.partial(layer, params), (x,), devices="cpu") as model:
-        best, y = model(x)
-    np.testing.assert_allclose(y, layer(params, x)["y"], rtol=1e-5)
-    np.testing.assert_array_equal(best, np.argmax(x, -1))
-    assert best.dtype == np.int32
+        result = model(x)
+    np.testing.assert_allclose(result["y"], layer(params, x)["y"], rtol=1e-5)
+    np.testing.assert_array_equal(result["best"], np.argmax(x, -1))
+    assert result["best"].dtype == np.int32
+
+
+def test_a_compiled_function_is_called_as_the_function_is(params):
+    def scaled(params, x, *, by=2.0, parts=None):
+        return layer(params, x)["y"] * by, [x, parts["a"]]
+
+    x, parts = np.ones((4, 3), f32), {"a": np.zeros(2, f32)}
+    with mansard.compile(scaled, (params, x), kwargs={"parts": parts}, devices="cpu") as model:
+        y, rest = model(params, x=x, parts=parts)
+        assert isinstance(rest, list)
+        np.testing.assert_allclose(y, scaled(params, x, parts=parts)[0], rtol=1e-5)
+        with pytest.raises(mansard.InputError, match="default is compiled in"):
+            model(params, x, by=3.0, parts=parts)
 
 
 def test_inputs_and_outputs_are_called_after_their_paths(params):

@@ -7,7 +7,7 @@ import importlib
 
 FAMILIES = (
     "elementwise", "functions", "types", "shape", "slices", "reduction", "windows", "products", "convolution",
-    "indexing", "sorting", "control", "calls",
+    "indexing", "sorting", "control", "calls", "sizes",
 )  # fmt: skip
 
 
