@@ -110,6 +110,17 @@ class Frame:
                 value = total if other is root else self.ev.root(other)
                 self.ev.store(other.op.output, self.nest.store_address(other), value)
 
+    def results(self, root: Root, total: KValue) -> list[tuple[Root, KValue]]:
+        """What `store_results` stores, for `store_values`, which may follow later."""
+        self.ev.reduced[root.op] = total
+        stored = [other for other in self.nest.roots if other.stores]
+        return [(other, total if other is root else self.ev.root(other)) for other in stored]
+
+    def store_values(self, values: Sequence[tuple[Root, KValue]]) -> None:
+        """Store outputs at the bound loops."""
+        for root, value in values:
+            self.ev.store(root.op.output, self.nest.store_address(root), value)
+
     def pieces(self, vector: KValue, count: int) -> Iterator[tuple[int, KValue]]:
         """The first ``count`` lanes of a vector in power-of-two pieces, each with its first lane."""
         offset = 0

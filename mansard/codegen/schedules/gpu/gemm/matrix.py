@@ -20,8 +20,8 @@ multiplied.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 
 from mansard import dims
 from mansard.codegen.kernel import KValue, SharedMemory
@@ -329,6 +329,7 @@ class _MatrixProduct:
         strips = tile.subgroup_rows * tile.subgroup_columns
         _, first_strip = self._split(self.subgroup, strips)
         start = b.mul(first_strip, b.idx(self.shape.m * line))
+        stores: list[Callable[[], None]] = []
         for turn in range(-(-whole // per_turn)):
             at = b.add(place, b.idx(turn * per_turn))
             partial = (turn + 1) * per_turn > whole
@@ -336,7 +337,14 @@ class _MatrixProduct:
                 row, vector = self._split(at, row_vectors)
                 where = b.add(start, b.add(b.mul(row, b.idx(line)), vector))
                 total = self._sum(where, strips * self.shape.m * line)
-                self._finish(b.add(first_row, row), b.add(first_column, b.mul(vector, b.idx(LANES))), total)
+                column = b.add(first_column, b.mul(vector, b.idx(LANES)))
+                finished = self._finish(b.add(first_row, row), column, total)
+                if partial:
+                    finished()
+                else:
+                    stores.append(finished)
+        for store in stores:
+            store()
 
     def _sum(self, where: KValue, apart: int) -> KValue:
         """Four results, summed over the subgroups that computed parts of the depth."""
@@ -347,29 +355,57 @@ class _MatrixProduct:
             total = b.add(total, b.bitcast(part, self.shape.accumulator))
         return total
 
-    def _finish(self, row: KValue, column: KValue, total: KValue) -> None:
-        """The epilogue of four neighbours in a row, and their stores where in range."""
-        b, product, tile = self.b, self.product, self.tile
-        with self._bounds_guard(row, product.left, tile.rows):
-            if divides(self.nest.total(product.columns[-1]), LANES):
-                with self._bounds_guard(column, product.right, tile.columns):
-                    self._results(row, column, total)
-                return
-            for lane in range(LANES):
-                at = b.add(column, b.idx(lane))
-                with self._bounds_guard(at, product.right, tile.columns):
-                    self._results(row, at, b.extract(total, lane))
+    def _finish(self, row: KValue, column: KValue, total: KValue) -> Callable[[], None]:
+        """The epilogue of four neighbours in a row; what stores them where in range.
 
-    def _bounds_guard(self, at: KValue, factor: Factor, block: int) -> AbstractContextManager[None]:
-        if divides(factor.extent, block):
-            return nullcontext()
-        return self.b.if_(self.b.compare("lt", at, self.ev.dim(factor.extent)))
+        What the epilogues of a strip read is thus on its way before the first of them is stored.
+        """
+        product, lanes = self.product, total.type.lanes
+        if divides(self.nest.total(product.columns[-1]), LANES):
+            return self._results(row, column, total)
+        pieces = [
+            self._results(row, self.b.add(column, self.b.idx(lane)), self.b.extract(total, lane))
+            for lane in range(lanes)
+        ]
 
-    def _results(self, row: KValue, column: KValue, total: KValue) -> None:
-        ev, product = self.ev, self.product
-        with ev.scope():
-            self.frame.bind_flat(product.rows, row)
-            self.frame.bind_flat(product.columns, column)
-            if total.type.lanes > 1:
+        def store() -> None:
+            for piece in pieces:
+                piece()
+
+        return store
+
+    def _results(self, row: KValue, column: KValue, total: KValue) -> Callable[[], None]:
+        ev, product, lanes = self.ev, self.product, total.type.lanes
+        places = [
+            self._in_range(row, product.left, self.tile.rows, 1),
+            self._in_range(column, product.right, self.tile.columns, lanes),
+        ]
+
+        def bind() -> None:
+            self.frame.bind_flat(product.rows, places[0][0])
+            self.frame.bind_flat(product.columns, places[1][0])
+            if lanes > 1:
                 ev.vector, ev.multiple = (product.columns[-1][-1], LANES), LANES
-            self.frame.store_results(product.root, total)
+
+        with ev.scope():
+            bind()
+            values = self.frame.results(product.root, total)
+
+        def store() -> None:
+            with ExitStack() as guards:
+                for _, inside in places:
+                    if inside is not None:
+                        guards.enter_context(self.b.if_(inside))
+                guards.enter_context(ev.scope())
+                bind()
+                self.frame.store_values(values)
+
+        return store
+
+    def _in_range(self, at: KValue, factor: Factor, block: int, count: int) -> tuple[KValue, KValue | None]:
+        """A position in range, the given one if that is; and whether it is (None: always)."""
+        b, ev = self.b, self.ev
+        if divides(factor.extent, block):
+            return at, None
+        last = ev.dim(dims.add(factor.extent, -count))
+        return self.frame.minimum(at, last), b.compare("lt", at, ev.dim(factor.extent))
