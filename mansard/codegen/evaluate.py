@@ -343,13 +343,26 @@ class Evaluator(Positions):
         self, op: Generic, node: Gather, index: Sequence[Linear], done: Mapping[int, KValue]
     ) -> KValue:
         """A read at computed indices, each clamped into the operand unless it is known to be inside."""
-        b = self.b
-        value = op.inputs[node.operand]
-        buffer = self.nest.buffer(value)
-        affine = Affine(op.extents)
+        b, buffer = self.b, self.nest.buffer(op.inputs[node.operand])
+        inside, computed, step = self._gather_place(op, node, index, done)
+        memory = b.bindings[self.binding_of[buffer]]
+        if buffer.type.dtype.bits < 8:
+            return self._half_byte(memory, b.add(computed, self.lanes_of(inside)), buffer.type.dtype)
+        base, along = self.linear(inside)
+        if self.vector is not None and along == 1 and computed.type.lanes == 1:
+            # A row at a computed place: its elements lie side by side.
+            aligned = self.aligned(inside) and dims.exact_div(step, self.vector[1]) is not None
+            return self._widen(b.load(memory, b.add(computed, base), self.vector[1], aligned=aligned))
+        return self._widen(b.load(memory, b.add(computed, self.lanes_of(inside))))
+
+    def _gather_place(
+        self, op: Generic, node: Gather, index: Sequence[Linear], done: Mapping[int, KValue]
+    ) -> tuple[Linear, KValue, DimLike]:
+        """The affine and the computed part of the place that a gather reads, and a divisor of the latter."""
+        b, affine = self.b, Affine(op.extents)
         inside, computed = Linear(), b.idx(0)
-        step: DimLike = 0  # what the computed part is a multiple of
-        for scalar, extent in zip(node.indices, value.type.shape, strict=True):
+        step: DimLike = 0
+        for scalar, extent in zip(node.indices, op.inputs[node.operand].type.shape, strict=True):
             inside = inside.scaled(extent)
             computed = b.mul(computed, self.dim(extent))
             step = dims.mul(step, extent)
@@ -362,15 +375,18 @@ class Evaluator(Positions):
             position = done[id(scalar)]
             clamped = b.cast(b.binary("max", b.binary("min", position, high), low), b.index)
             computed, step = b.add(computed, clamped), 1
-        memory = b.bindings[self.binding_of[buffer]]
-        if buffer.type.dtype.bits < 8:
-            return self._half_byte(memory, b.add(computed, self.lanes_of(inside)), buffer.type.dtype)
-        base, along = self.linear(inside)
-        if self.vector is not None and along == 1 and computed.type.lanes == 1:
-            # A row at a computed place: its elements lie side by side.
-            aligned = self.aligned(inside) and dims.exact_div(step, self.vector[1]) is not None
-            return self._widen(b.load(memory, b.add(computed, base), self.vector[1], aligned=aligned))
-        return self._widen(b.load(memory, b.add(computed, self.lanes_of(inside))))
+        return inside, computed, step
+
+    def gathered(self, root: Root, node: Gather) -> KValue:
+        """The computed part of the place that a gather reads (`Nest.gather_place`), at the bound loops."""
+        affine, extents = Affine(root.op.extents), root.op.inputs[node.operand].type.shape
+        done: dict[int, KValue] = {}
+        for scalar, extent in zip(node.indices, extents, strict=True):
+            linear = affine.linear(scalar)
+            if linear is None or not within(linear, root.op.extents, extent):
+                for child in walk(scalar):
+                    done[id(child)] = self._node(root.op, child, root.index, done)
+        return self._gather_place(root.op, node, root.index, done)[1]
 
     def part(self, root: Root, node: Scalar) -> KValue:
         """One subtree of a root's body at the bound loops."""

@@ -7,7 +7,7 @@ the loops, because buffers are dense: reshapes cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mansard import dims
@@ -224,22 +224,46 @@ class Nest:
 
     def _gather_steps(self, op: Generic, node: Gather, index: Sequence[Linear]) -> Linear:
         """The place of a gather over the loops, with one for each loop that a computed index depends on."""
-        affine, total = Affine(op.extents), Linear()
-        for scalar, extent in zip(node.indices, op.inputs[node.operand].type.shape, strict=True):
+        total = Linear()
+        for extent, linear, used in self._gather_indices(op, node, index):
             total = total.scaled(extent)
-            linear = affine.linear(scalar)
-            if linear is not None and within(linear, op.extents, extent):
-                total = total.plus(linear.compose(index))
+            if linear is not None:
+                total = total.plus(linear)
                 continue
-            places: list[Linear] = []
-            for part in walk(scalar):
-                if isinstance(part, Arg):
-                    places.extend(self.operand_index(op, part.index, index))
-                elif isinstance(part, Index):
-                    places.append(index[part.dim])
-            for loop in sorted({loop for place in places for loop, _ in place.terms}):
+            for loop in sorted({loop for place in used for loop, _ in place.terms}):
                 total = total.plus(Linear.dim(loop))
         return total
+
+    def gather_place(self, op: Generic, node: Gather, index: Sequence[Linear]) -> tuple[Linear, list[Linear]]:
+        """The affine part of the place that a gather reads, without the indices that are computed; and the
+        positions from which those are."""
+        total, computed = Linear(), []
+        for extent, linear, used in self._gather_indices(op, node, index):
+            total = total.scaled(extent)
+            if linear is not None:
+                total = total.plus(linear)
+            else:
+                computed += used
+        return total, computed
+
+    def _gather_indices(
+        self, op: Generic, node: Gather, index: Sequence[Linear]
+    ) -> Iterator[tuple[DimLike, Linear | None, list[Linear]]]:
+        """For each axis: its extent, the index over the loops if that is affine and inside, and otherwise the
+        positions from which it is computed."""
+        affine = Affine(op.extents)
+        for scalar, extent in zip(node.indices, op.inputs[node.operand].type.shape, strict=True):
+            linear = affine.linear(scalar)
+            if linear is not None and within(linear, op.extents, extent):
+                yield extent, linear.compose(index), []
+                continue
+            used: list[Linear] = []
+            for part in walk(scalar):
+                if isinstance(part, Arg):
+                    used.extend(self.operand_index(op, part.index, index))
+                elif isinstance(part, Index):
+                    used.append(index[part.dim])
+            yield extent, None, used
 
     def _collect_value(
         self,

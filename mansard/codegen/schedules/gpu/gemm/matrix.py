@@ -111,7 +111,7 @@ def _gemm(nest: Nest, target: KernelTarget) -> _GemmShape | None:
     smallest, largest = target.subgroup
     if not target.matrices or smallest != largest:
         return None
-    product = analyse(nest)
+    product = analyse(nest, gathers=True)
     if product is None:
         return None
     sizes = (product.left.extent, product.right.extent, product.depth)

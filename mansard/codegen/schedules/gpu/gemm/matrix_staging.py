@@ -17,11 +17,11 @@ from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue, SharedMemory
 from mansard.codegen.loop_nest import Guard, Nest, Root
 from mansard.codegen.schedules.common.base import Frame, divides
-from mansard.codegen.schedules.gpu.gemm.product import LANES, Factor
+from mansard.codegen.schedules.gpu.gemm.product import LANES, Factor, gather_of
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.ops import Generic
-from mansard.ir.scalar import Arg, Cast, Scalar
+from mansard.ir.scalar import Arg, Cast, Gather, Scalar
 from mansard.ir.types import Linear, Value
 
 VECTOR_BITS = 128
@@ -51,6 +51,8 @@ class StagedOperand:
     address: Linear | None = None
     guards: tuple[Guard, ...] = ()
     """Guards outside which such a read yields zeros, for whole vectors."""
+    gather: Gather | None = None
+    """What gives the rest of the address, where a batch computes that."""
 
     @property
     def per_vector(self) -> int:
@@ -71,15 +73,20 @@ def operand(nest: Nest, root: Root, factor: Factor) -> StagedOperand | None:
     dtype = _operand_type(nest, root.op, factor.part, register_dtype(root.op.body.dtype))
     if dtype is None:
         return None
+    gather = gather_of(factor.part)
     read = _plain_read(nest, root, factor.part)
+    if gather is not None:
+        place, _ = nest.gather_place(root.op, gather, root.index)
+        read = nest.buffer(root.op.inputs[gather.operand]), place, ()
     if read is not None and read[0].type.dtype is dtype:
         value, address, guards = read
         per = VECTOR_BITS // dtype.bits
         for along, group in (("depth", factor.depth[-1]), ("side", factor.groups[-1])):
             varies = any(loop == group[-1] for at, _ in guards for loop, _ in at.terms)
             whole = _whole_vectors(nest, address, group[-1], per) and divides(nest.total(group), per)
-            if whole and not varies:
-                return StagedOperand(factor, dtype, along, per, value, address, guards)
+            placed = gather is None or divides(value.type.shape[-1], per)
+            if whole and placed and not varies:
+                return StagedOperand(factor, dtype, along, per, value, address, guards, gather)
     return StagedOperand(factor, dtype, factor.along, factor.lanes)
 
 
@@ -156,10 +163,14 @@ class MatrixStager:
         self.side, self.depth, self.threads = side, depth, threads
         self.places: list[MatrixTileAddress] = []
         self.line = operand.line(side, depth)
+        self.matrix: KValue | None = None
+        """Where the matrix of a batch begins, if that is computed."""
 
     def start(self, first: KValue, thread: KValue) -> None:
         """Prepare invocation ``thread`` for the tiles of the rows or columns from ``first`` on."""
         b, operand = self.frame.b, self.operand
+        if operand.gather is not None:
+            self.matrix = self.frame.ev.gathered(self.root, operand.gather)
         per, along_side = operand.per_vector, operand.along == "side"
         fast = (self.side if along_side else self.depth) // per
         count = (self.depth if along_side else self.side) * fast
@@ -225,7 +236,11 @@ class MatrixStager:
         assert self.operand.address is not None
         with self.frame.ev.scope():
             self._bind(side, depth)
-            return self.frame.ev.linear(self.operand.address)[0]
+            return self._linear(self.operand.address)
+
+    def _linear(self, address: Linear) -> KValue:
+        place = self.frame.ev.linear(address)[0]
+        return place if self.matrix is None else self.frame.b.add(self.matrix, place)
 
     def _guarded(self, side: Sequence[KValue], depth: KValue) -> tuple[KValue, KValue | None]:
         """An address, and whether its element is within the guards (None: always)."""
@@ -238,7 +253,7 @@ class MatrixStager:
                 place = ev.linear(at)[0]
                 for test in (b.compare("ge", place, b.idx(0)), b.compare("lt", place, ev.dim(extent))):
                     inside = test if inside is None else b.binary("and", inside, test)
-            return ev.linear(operand.address)[0], inside
+            return self._linear(operand.address), inside
 
     # Loading ----------------------------------------------------------------------------------
     def load(self, place: MatrixTileAddress, step: KValue, exact: bool) -> KValue:

@@ -18,7 +18,7 @@ from mansard.codegen.schedules.common.base import divides
 from mansard.codegen.schedules.common.contraction import Group
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.ir.scalar import Apply, Scalar
+from mansard.ir.scalar import Apply, Cast, Gather, Scalar
 from mansard.ir.types import Linear
 
 LANES = 4
@@ -54,9 +54,10 @@ class Product:
     depth: DimLike
 
 
-def analyse(nest: Nest) -> Product | None:
+def analyse(nest: Nest, *, gathers: bool = False) -> Product | None:
     """The matrix product that a nest computes; None if it is not one, or if one side is a single row. Both
-    factors must have data-independent addresses, and be computed in 32 bits.
+    factors must have data-independent addresses, and be computed in 32 bits. With ``gathers``, a factor may
+    be a matrix at a place that is computed for each batch.
     """
     if not contraction.applies(nest):
         return None
@@ -67,14 +68,23 @@ def analyse(nest: Nest) -> Product | None:
     if register_dtype(body.dtype) not in (DType.F32, DType.I32):
         return None
     factors = [nest.part_reads(root, arg) for arg in body.args]
-    if any(read.address is None for reads, _ in factors for read in reads):
-        return None
+    computed: list[Linear] = []
+    for i, (reads, uses) in enumerate(factors):
+        if any(read.address is None for read in reads):
+            gather = gather_of(body.args[i]) if gathers else None
+            if gather is None:
+                return None
+            place, used = nest.gather_place(root.op, gather, root.index)
+            factors[i] = [Read(nest.buffer(root.op.inputs[gather.operand]), place)], [*uses, *used]
+            computed += used
     positions = [_positions(reads, uses) for reads, uses in factors]
     walked = [{loop for p in group for loop, _ in p.terms} for group in positions]
     domain = [loop for loop in range(nest.domain) if not dims.is_one(nest.extents[loop])]
     sides = [[loop for loop in domain if loop in walked[i] - walked[1 - i]] for i in range(2)]
     depth = nest.total(root.inner)
     if not all(sides) or dims.is_one(depth):
+        return None
+    if {loop for at in computed for loop, _ in at.terms} & {*sides[0], *sides[1], *root.inner}:
         return None
     stores = [nest.store_address(r) for r in nest.roots if r.stores]
     innermost = {loop for loop, step in stores[0].terms if dims.is_one(step)}
@@ -90,6 +100,12 @@ def analyse(nest: Nest) -> Product | None:
         nest.collapsed(sides[second], after),
         depth,
     )
+
+
+def gather_of(part: Scalar) -> Gather | None:
+    """The gather that a factor is, but for a cast."""
+    node = part.arg if isinstance(part, Cast) else part
+    return node if isinstance(node, Gather) else None
 
 
 def _positions(reads: Sequence[Read], uses: Sequence[Linear]) -> list[Linear]:

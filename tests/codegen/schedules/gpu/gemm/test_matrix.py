@@ -18,7 +18,7 @@ from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap, Linear
 from mansard.ir.interpreter.graph import interpret
-from mansard.ir.scalar import Apply, Arg, Cast, Const
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
 from mansard.passes.fusion.fuse import fuse
 
 F16, BF16, I8, I32 = DType.F16, DType.BF16, DType.I8, DType.I32
@@ -164,6 +164,38 @@ def test_sizes_that_hardly_vary_have_one_tile():
     (dispatch,) = fuse(dynamic_product(6144, 4096, typical=2048)[0]).dispatches
     target = BACKEND.parse_target("vulkan:h200").with_one_subgroup_size()
     assert len(matrix._required(Nest(dispatch), target).by_size(target).tiles) == 1
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("columns", "depth"), [(40, 64), (24, 41)])
+def test_matrices_at_computed_places(columns, depth, transposed):
+    """Products of groups of rows, each with a matrix out of a stack; numbers out of range are clamped."""
+    groups, rows, count = 3, 33, 5
+    b = GraphBuilder()
+    x, chosen = b.input("x", (groups, rows, depth), BF16), b.input("chosen", (groups,), DType.I64)
+    stack = b.input("stack", (count, columns, depth) if transposed else (count, depth, columns), BF16)
+    place = (Index(2), Index(3)) if transposed else (Index(3), Index(2))
+    matrices = Gather(2, (Arg(1, DType.I64), *place), BF16)
+    body = Apply("mul", (Cast(Arg(0, BF16), F32), Cast(matrices, F32)), F32)
+    extents = (groups, rows, columns, depth)
+    y = b.generic(
+        [x, chosen, stack], [maps(0, 1, 3), maps(0), None], extents, body, reduced=1, combiner="add"
+    )
+    inputs = [random(BF16, groups, rows, depth), np.array([4, -1, 9]), random(BF16, *stack.type.shape)]
+    check(b.build([y]), inputs, SMALL)
+
+
+def test_a_matrix_for_each_row_is_no_product():
+    b = GraphBuilder()
+    x, chosen = b.input("x", (16, 32), F16), b.input("chosen", (16,), DType.I64)
+    stack = b.input("stack", (3, 24, 32), F16)
+    matrices = Gather(2, (Arg(1, DType.I64), Index(1), Index(2)), F16)
+    body = Apply("mul", (Cast(Arg(0, F16), F32), Cast(matrices, F32)), F32)
+    y = b.generic(
+        [x, chosen, stack], [maps(0, 2), maps(0), None], (16, 24, 32), body, reduced=1, combiner="add"
+    )
+    (dispatch,) = fuse(b.build([y])).dispatches
+    assert not matrix.applies(Nest(dispatch), TARGET)
 
 
 def test_a_padded_convolution_is_a_product():
