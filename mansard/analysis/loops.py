@@ -78,6 +78,8 @@ def delinearize(
         out = [Linear((), r) for r in rest]
     for loop, coefficient in flat.terms:
         place = _dim_of(coefficient, extents[loop], shape, steps)
+        if place is None and dims.is_one(extents[loop]):
+            continue  # the loop stands at 0
         if place is None:
             return None
         dim, factor = place

@@ -94,3 +94,9 @@ def test_an_index_that_runs_backwards_within_a_dim_has_a_plain_form():
     assert row == Linear.dim(0) and place == Linear(((1, -4), (2, 1)), 4)
     # All of a dim, last element first.
     assert delinearize(Linear(((0, 3), (1, -1)), 2), (2, 3), (2, 3)) == (Linear.dim(0), Linear.dim(1, -1, 2))
+
+
+def test_a_loop_of_one_iteration_fits_any_shape():
+    # A reduction to one element, read as a line of one.
+    assert delinearize(Linear.dim(2), (2, 2, 1), ()) == ()
+    assert delinearize(Linear(((0, 1), (1, 7))), (3, 1), (3,)) == (Linear.dim(0),)

@@ -10,6 +10,7 @@ from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap, Linear
 from mansard.ir.interpreter.graph import interpret
+from mansard.ir.parser import parse_graph
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index
 
 RNG = np.random.default_rng(5)
@@ -149,3 +150,16 @@ def test_few_of_many_with_ties(length, kept, descending, dtype):
     if dtype.is_float:
         values[2, ::7], values[2, 5], values[2, 3] = np.nan, np.inf, -np.inf
     check(graph, [values.astype(dtype.numpy)], "cpu")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+def test_a_whole_sum_is_read_along_a_dim_of_one(device):
+    graph = parse_graph(
+        "graph g\n"
+        "  input %x: 2x2x1xf32\n"
+        "  %sum: f32 = generic (| d0:2, d1:2, d2:1) add {%x[d0, d1, d2]}\n"
+        "  %line: 1x1x1xf32 = reshape %sum\n"
+        "  %y: 2x2x1xf32 = generic (d0:2, d1:2, d2:1) {%x[d0, d1, d2] + %line[0, 0, d2]}\n"
+        "  return %y\n"
+    )
+    check(graph, [random(2, 2, 1)], device)

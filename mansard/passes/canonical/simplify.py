@@ -16,6 +16,7 @@ have no elements reads nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from weakref import WeakSet
@@ -71,13 +72,14 @@ def _without_elements(op: Op) -> Sequence[Op]:
 
 
 def _without_empty_loops(op: Generic) -> Generic:
-    """A reduction over no elements as a constant. F8 has no infinity, from which its extremes start."""
+    """A reduction over no elements as a constant."""
     if op.combiner is None or op.combiner in ARG_COMBINERS or 0 not in op.extents[op.rank :]:
         return op
-    if op.body.dtype is DType.F8 and op.combiner in ("min", "max"):
-        return op
     dtype = op.body.dtype
-    body = Const(neutral(op.combiner, dtype), dtype)
+    value = neutral(op.combiner, dtype)
+    if dtype is DType.F8 and isinstance(value, float) and math.isinf(value):
+        value = math.nan  # what infinity is in f8
+    body = Const(value, dtype)
     return replace(op, inputs=(), maps=(), extents=op.extents[: op.rank], body=body, combiner=None)
 
 

@@ -18,6 +18,7 @@ from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import Generic, GraphBuilder, Linear
 from mansard.ir.interpreter.graph import interpret
+from mansard.ir.parser import parse_graph
 from mansard.ir.scalar import Apply, Cast, Const, DimValue, Index, Scalar, count_ops, walk
 from mansard.passes.canonical.scalar_rules import holds
 from mansard.passes.canonical.simplify import simplify
@@ -422,3 +423,14 @@ def test_random_bodies_keep_their_value(data):
         assert count_ops(after_op.body) <= count_ops(before_op.body) + 2
     for old, new in zip(interpret(graph, arrays), interpret(after, arrays), strict=True):
         np.testing.assert_allclose(new, old, rtol=1e-5)
+
+
+@pytest.mark.parametrize("combiner", ["min", "max"])
+def test_extremes_of_no_f8_are_no_numbers(combiner):
+    """F8 has no infinity: what a reduction of no elements gives is NaN, read from nowhere."""
+    graph = parse_graph(
+        f"graph g\n  input %x: 0xf8\n  %m: f8 = generic (| d0:0) {combiner} {{%x[d0]}}\n  return %m\n"
+    )
+    (op,) = simplify(graph).ops
+    assert op.inputs == () and op.combiner is None
+    assert np.isnan(interpret(simplify(graph), [np.zeros(0, DType.F8.numpy)])[0].astype(np.float32))
