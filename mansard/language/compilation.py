@@ -14,9 +14,13 @@ from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import CompileError, InputError
 from mansard.language.description import Description
+from mansard.language.experts import Counts, expert_count, place_experts, read_counts
 from mansard.runtime.calls.limits import checked_int
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from mansard.frontends.decoders.architecture import Architecture
     from mansard.frontends.decoders.checkpoint import Checkpoint
     from mansard.ir.graph import Graph
     from mansard.passes.products.quantisation import Quantisation
@@ -50,6 +54,8 @@ def compile_language_model(
     memory: Mapping[str, int | str] | None = None,
     method_devices: Mapping[str, str] | None = None,
     placement: PlacementOptions | None = None,
+    expert_device: str | None = None,
+    expert_counts: str | os.PathLike[str] | npt.ArrayLike | None = None,
     logprobs: bool = False,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
@@ -59,7 +65,8 @@ def compile_language_model(
     ``prefill_scored`` and ``decode_scored``, which give log-probabilities beside the token, and with
     ``proposals`` also with ``verify`` for up to so many.
 
-    ``memory``, ``method_devices`` and ``placement`` say how it is placed over several devices (`load_lm`).
+    ``memory``, ``method_devices``, ``placement`` and those of experts say how it is placed over several
+    devices (`load_lm`).
 
     Raises ImportModelError for a checkpoint that cannot be read or built, CompileError for limits that the
     architecture does not have, PlacementError for limits that no placement keeps.
@@ -93,6 +100,19 @@ def compile_language_model(
         unpack=quantisation is not None,
     )
 
+    targets = target_names(devices)
+    placing = _placement(placement, memory)
+    info: dict[str, str] = {}
+    if expert_device is not None:
+        architecture, placing, info = _experts_apart(
+            architecture,
+            build_decoder(checkpoint, architecture, dataclasses.replace(options, role="decode", length=1)),
+            placing,
+            targets,
+            expert_device,
+            None if expert_counts is None else read_counts(expert_counts, architecture),
+        )
+
     def graph(**changes: Any) -> Any:
         return build_decoder(checkpoint, architecture, dataclasses.replace(options, **changes))
 
@@ -113,8 +133,8 @@ def compile_language_model(
     compiled = compiler.compile_methods(
         graphs,
         compiler.CompileOptions(
-            targets=target_names(devices),
-            placement=_placement(placement, memory),
+            targets=targets,
+            placement=placing,
             quantisation=quantisation,
             cache=cache,
             progress=progress,
@@ -132,8 +152,60 @@ def compile_language_model(
         proposals,
         _stored_types(checkpoint, graphs[""]),
     )
-    plan = dataclasses.replace(compiled.plan, info={**compiled.plan.info, **description.to_info()})
+    plan = dataclasses.replace(compiled.plan, info={**compiled.plan.info, **description.to_info(), **info})
     return model_of(dataclasses.replace(compiled, plan=plan))
+
+
+def compile_routing(path: str | os.PathLike[str], devices: Sequence[str], context: int, chunk: int) -> Model:
+    """Compile a checkpoint to a model that gives the experts which tokens choose (the role ``routing`` of
+    `build_decoder`). Raises as `compile_language_model`, and CompileError for a model without experts."""
+    from mansard import compiler
+    from mansard.frontends.decoders.checkpoint import open_checkpoint
+    from mansard.frontends.decoders.decoder import DecoderOptions, build_decoder
+    from mansard.frontends.decoders.families import describe
+
+    checkpoint = open_checkpoint(path)
+    architecture = describe(checkpoint.config)
+    expert_count(architecture)
+    length = Dim("length", 1, chunk, typical=min(TYPICAL_PROMPT, chunk))
+    options = DecoderOptions(context, length, role="routing")
+    graph = build_decoder(checkpoint, architecture, options)
+    return model_of(compiler.compile_graph(graph, compiler.CompileOptions(targets=tuple(devices))))
+
+
+def routed_experts(path: str | os.PathLike[str]) -> int:
+    """Experts of each layer of a checkpoint. Raises as `compile_routing`."""
+    from mansard.frontends.decoders.checkpoint import open_checkpoint
+    from mansard.frontends.decoders.families import describe
+
+    return expert_count(describe(open_checkpoint(path).config))
+
+
+def _experts_apart(
+    architecture: Architecture,
+    graph: Graph,
+    placement: PlacementOptions,
+    targets: Sequence[str],
+    device: str,
+    counts: Counts | None,
+) -> tuple[Architecture, PlacementOptions, dict[str, str]]:
+    """The architecture with the experts apart that ``device`` has memory for, placement with these pinned
+    to it and the others to the last of the other devices, and an entry for the plan's info."""
+    from mansard.compiler.targets import resolve_targets
+
+    slots = {target.name: target.slot for target in resolve_targets(targets, placement)}
+    if device not in slots or len(slots) < 2:
+        raise InputError(
+            f"expert_device={device!r}: experts are divided between it and another device, and the devices "
+            f"are {', '.join(slots)}"
+        )
+    limit = dict(placement.memory).get(device, slots[device].memory)
+    if limit is None:
+        raise InputError(f"expert_device={device!r} needs a limit: memory={{{device!r}: '2GB'}}")
+    architecture, chosen = place_experts(architecture, graph, device, limit, counts)
+    other = [name for name in slots if name != device][-1]
+    pins = (("*.experts.apart", device), ("*.experts.others", other))
+    return architecture, dataclasses.replace(placement, pins=(*placement.pins, *pins)), chosen.to_info()
 
 
 def trained_positions(path: str | os.PathLike[str]) -> int:

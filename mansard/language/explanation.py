@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mansard.api.explanation import Explanation
 from mansard.api.model import Model
+from mansard.language.experts import ExpertPlacement
 from mansard.plan.plan import Decision, Plan
 
 _LAYER = re.compile(r"\blayers?\.(\d+)\.")
@@ -42,6 +43,8 @@ class LanguageModelExplanation(Explanation):
     """The device of each dispatch of a decode step, with what each device has of the model in ``parts``."""
 
     parts: tuple[DevicePart, ...] = ()
+    experts: ExpertPlacement | None = None
+    """Where experts are that are divided between devices."""
 
     def __str__(self) -> str:
         methods = list(self.parts[0].time) if self.parts else []
@@ -52,7 +55,8 @@ class LanguageModelExplanation(Explanation):
             cells.append((part.device, part.layer_ranges, *sizes, *shares))
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ["  ".join(t.ljust(w) for t, w in zip(row, widths, strict=True)).rstrip() for row in cells]
-        return "\n".join([*lines, "", "A decode step:", super().__str__()])
+        experts = [] if self.experts is None else [str(self.experts)]
+        return "\n".join([*lines, *experts, "", "A decode step:", super().__str__()])
 
 
 def explain(model: Model, methods: Sequence[str] = ("prefill", "decode")) -> LanguageModelExplanation:
@@ -76,7 +80,12 @@ def explain(model: Model, methods: Sequence[str] = ("prefill", "decode")) -> Lan
         parts.append(DevicePart(device, rounded, sum(mine.values()), states, time))
     decode = model.method("decode").explain()
     return LanguageModelExplanation(
-        decode.rows, decode.totals, decode.precision, decode.prediction, tuple(parts)
+        decode.rows,
+        decode.totals,
+        decode.precision,
+        decode.prediction,
+        tuple(parts),
+        ExpertPlacement.from_info(model.plan.info),
     )
 
 

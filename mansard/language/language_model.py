@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +21,9 @@ from mansard.api.model import Model
 from mansard.arguments import shown
 from mansard.errors import InputError
 from mansard.language.batch_engine import BatchEngine
+from mansard.language.compilation import compile_routing, routed_experts
 from mansard.language.description import Description
+from mansard.language.experts import Counts, ExpertPlacement, choice_counts
 from mansard.language.explanation import LanguageModelExplanation, explain
 from mansard.language.generation import Sampling, Settings, Token, TokenTexts
 from mansard.language.speculation.opening import open_speculation, window_length
@@ -72,6 +75,8 @@ class LanguageModel:
         self, model: Model, tokenizer: Tokenizer | None = None, draft: LanguageModel | str | None = None
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
+        self.checkpoint: Path | None = None
+        """What it was compiled from, if that was done by `load_lm`."""
         self.description = Description.from_info(model.plan.info)
         self.stats = GenerationStats()
         self._prefill, self._decode = model.method("prefill"), model.method("decode")
@@ -213,6 +218,34 @@ class LanguageModel:
     def explain(self) -> LanguageModelExplanation:
         """What each device has of the model, and why each dispatch of a decode step runs where it does."""
         return explain(self.model)
+
+    def expert_counts(self, prompt: str | Sequence[int]) -> Counts:
+        """How often the tokens of a text choose each expert, (layers with experts, experts), for ``load_lm(…,
+        expert_counts=…)``. Compiles and runs a model for it, on the devices of this one.
+
+        Raises InputError for an artifact, whose checkpoint is not known, CompileError without experts.
+        """
+        if self.checkpoint is None:
+            raise InputError("experts are counted by a model that was opened from its checkpoint")
+        ids = self._ids(prompt)
+        chunk = min(self.description.chunk, len(ids))
+        devices = [device.name for device in self.model.plan.devices]
+        choices: list[list[npt.NDArray[Any]]] = []
+        with compile_routing(self.checkpoint, devices, self.description.context, chunk) as routing:
+            for start in range(0, len(ids), chunk):
+                part = np.array([ids[start : start + chunk]], np.int64)
+                rows = routing(tokens=part, positions=np.array([start], np.int64))
+                choices.append(list(rows) if isinstance(rows, tuple) else [rows])
+        layers = [np.concatenate(rows) for rows in zip(*choices, strict=True)]
+        return choice_counts(layers, routed_experts(self.checkpoint))
+
+    def expert_hits(self, prompt: str | Sequence[int]) -> float:
+        """The share of a text's choices that are experts on ``expert_device``. Raises InputError for a model
+        whose experts are not divided, and as `expert_counts`."""
+        placement = ExpertPlacement.from_info(self.model.plan.info)
+        if placement is None:
+            raise InputError("the experts of this model are not divided (load_lm(…, expert_device=…))")
+        return placement.share(self.expert_counts(prompt))
 
     def memory(self) -> MemoryLedger:
         """The memory that the model holds, by use and device."""

@@ -18,6 +18,8 @@ from mansard.language.speculation.opening import LOOKUP
 from mansard.language.tokenizer import Tokenizer, find_tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from mansard.passes.products.quantisation import Quantisation
     from mansard.placement import PlacementOptions
 
@@ -35,6 +37,8 @@ def load_lm(
     memory: Mapping[str, int | str] | None = None,
     method_devices: Mapping[str, str] | None = None,
     placement: PlacementOptions | None = None,
+    expert_device: str | None = None,
+    expert_counts: str | os.PathLike[str] | npt.ArrayLike | None = None,
     tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
     logprobs: bool = False,
     draft: str | os.PathLike[str] | LanguageModel | None = None,
@@ -62,7 +66,10 @@ def load_lm(
     Over several devices layers are placed by predicted time (docs/language-models.md). ``memory`` limits
     what a device holds for the model, in bytes or as ``"1.5GB"``: ``{"vulkan": "1GB"}``. ``method_devices``
     says where a method runs, as far as that device is able to: ``{"prefill": "vulkan", "decode": "cpu"}``.
-    ``placement`` has the other options of `mansard.compile`.
+    ``placement`` has the other options of `mansard.compile`. ``expert_device`` has as many experts of each
+    layer as its memory holds, those that ``expert_counts`` says are chosen most (of
+    `LanguageModel.expert_counts`, or a file of `numpy.save`); another device computes the rest at the same
+    time.
 
     Raises ImportModelError for a checkpoint that cannot be read or whose architecture is not known,
     ArtifactError for a damaged artifact, OutOfMemoryError for weights or a cache that do not fit a device.
@@ -73,10 +80,10 @@ def load_lm(
     if draft is not None and sequences > 1:
         raise InputError("a draft is for a model of one sequence (sequences=1)")
     if not place.is_dir() and place.suffix != ".gguf":
-        if (memory, method_devices, placement) != (None, None, None):
+        if (memory, method_devices, placement, expert_device) != (None, None, None, None):
             raise InputError(
-                f"{path} is an artifact, which was placed when it was compiled: memory, method_devices and "
-                "placement are for checkpoints"
+                f"{path} is an artifact, which was placed when it was compiled: memory, method_devices, "
+                "placement and expert_device are for checkpoints"
             )
         return _with_draft(load(place, devices), _opened(tokenizer), draft, draft_devices or devices, cache)
     opened = find_tokenizer(place) if tokenizer is None else _opened(tokenizer)
@@ -93,11 +100,15 @@ def load_lm(
         memory=memory,
         method_devices=method_devices,
         placement=placement,
+        expert_device=expert_device,
+        expert_counts=expert_counts,
         logprobs=logprobs,
         cache=cache,
         progress=progress,
     )
-    return _with_draft(model, opened, draft, draft_devices or devices, cache)
+    lm = _with_draft(model, opened, draft, draft_devices or devices, cache)
+    lm.checkpoint = place
+    return lm
 
 
 def _with_draft(

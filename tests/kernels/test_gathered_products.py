@@ -10,7 +10,7 @@ from mansard.codegen.schedules.common.contraction import analyse
 from mansard.codegen.schedules.gpu.gemv.form import analyse as gemv_form
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap
-from mansard.ir.scalar import Apply, Arg, Cast, Gather, Index
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
 from mansard.passes.fusion.fuse import fuse
 
 COUNT, COLUMNS, DEPTH = 7, 40, 72
@@ -60,3 +60,30 @@ def test_gpus_read_chosen_matrices_as_products_of_one_row_do():
     (dispatch,) = fuse(graph(1, F32)[0]).dispatches
     form = gemv_form(Nest(dispatch))
     assert form is not None and form.along and form.large.value.name == "stack"
+
+
+@pytest.mark.parametrize("dtype", [F32, DType.BF16])
+@pytest.mark.parametrize(("rows", "major"), [(1, False), (1, True), (3, False)])
+def test_sums_that_a_condition_makes_zero(rows, major, dtype, device):
+    """As the products of experts of another part: their place is -1."""
+    b, chosen = GraphBuilder(), 4
+    x = b.input("x", (rows, DEPTH), dtype)
+    places = b.input("places", (rows, chosen), DType.I64)
+    shape = (COUNT, DEPTH, COLUMNS) if major else (COUNT, COLUMNS, DEPTH)
+    stack = b.input("stack", shape, dtype)
+    place, zero = Arg(1, DType.I64), Const(0, DType.I64)
+    inner = (Index(3), Index(2)) if major else (Index(2), Index(3))
+    matrix = Gather(2, (Apply("max", (place, zero), DType.I64), *inner), dtype)
+    product = Apply("mul", (wide(Arg(0, dtype)), wide(matrix)), F32)
+    here = Apply("ge", (place, zero), DType.BOOL)
+    body = Apply("select", (here, product, Const(0.0, F32)), F32)
+    maps = (IndexMap.of_dims((0, 3)), IndexMap.of_dims((0, 1)), None)
+    y = b.generic((x, places, stack), maps, (rows, chosen, COLUMNS, DEPTH), body, reduced=1, combiner="add")
+    stacked = RNG.standard_normal(shape, np.float32).astype(dtype.numpy)
+    stacked[0] = np.inf  # what a place of -1 would read
+    inputs = [
+        RNG.standard_normal((rows, DEPTH), np.float32).astype(dtype.numpy),
+        np.array([[1, -1, COUNT - 1, -1], [-1, -1, -1, -1], [2, 2, -1, 1]])[:rows],
+        stacked,
+    ]
+    check(b.build([y]), inputs, device)

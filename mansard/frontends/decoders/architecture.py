@@ -81,6 +81,9 @@ class Experts:
     router_name: str = "gate"
     shared: FeedForward | None = None
     shared_name: str = "shared_mlp"
+    apart: tuple[int, ...] = ()
+    """Experts whose weights are constants of their own, so that they can be on another device than the rest
+    (`mansard.frontends.decoders.layers.expert_parts`)."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from mansard.ir.graph import Graph, GraphBuilder
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.ir.types import IndexMap, Value
 
-Role = Literal["logits", "prefill", "decode", "verify"]
+Role = Literal["logits", "prefill", "decode", "verify", "routing"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,9 @@ def build_decoder(checkpoint: Checkpoint, architecture: Architecture, options: D
     ``accepted`` (1) i64: so many proposals are the choices before them, and ``choices[accepted]`` is the
     token behind those.
 
+    ``routing``: the inputs of ``logits``; outputs ``experts.N`` (S, chosen) i64, the experts that the new
+    tokens choose in each layer that has some.
+
     Keys and values of each attention are states, (sequences, context, heads * head_dim), and so are the last
     inputs of each convolution. New tokens behind ``last`` may be padding: the keys and values that they write
     are overwritten by the tokens that come to stand there, and no earlier position reads them; inputs of a
@@ -111,6 +114,9 @@ class _Decoder:
         x = self._embedded(tokens)
         for number, block in enumerate(self.architecture.blocks):
             x = self._block(x, block, attention, f"model.layers.{number}")
+        if options.role == "routing":
+            choices = self.writer.choices
+            return builder.build(choices, [f"experts.{number}" for number in range(len(choices))])
         if options.role == "logits" and options.all_logits:
             logits = self._logits(x)
             return builder.build(

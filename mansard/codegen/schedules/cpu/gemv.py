@@ -33,6 +33,7 @@ from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape
 from mansard.codegen.schedules.common.dot_products import LowPrecisionProduct, load_raw, low_precision_product
+from mansard.codegen.schedules.common.guarded_sums import guarded_sum
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
@@ -97,8 +98,12 @@ def schedule(nest: Nest, target: KernelTarget, name: str, shape: Shape) -> Sched
 
 class _Stream:
     def __init__(self, frame: Frame, root: Root, shape: Shape, parameters: GemvParameters) -> None:
-        self.frame, self.root, self.shape, self.parameters = frame, root, shape, parameters
+        self.frame, self.shape, self.parameters = frame, shape, parameters
         self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
+        outer = [loop for group in shape.rest for loop in group]
+        self.guarded = guarded_sum(frame.nest, root, outer)
+        self.stored = root
+        self.root = root = self.guarded.root if self.guarded is not None else root
         assert shape.column is not None
         self.column: Group = shape.column
         self.row_count: DimLike = self.nest.total(shape.row) if shape.row else 1
@@ -149,7 +154,7 @@ class _Stream:
         def store() -> None:
             place = self.b.sub(self.ev.loops[self.column[-1]], columns[0])
             lanes = self.ev.vector[1] if self.ev.vector is not None else 1
-            self.frame.store_results(self.root, self.b.load(sums, self.b.add(place, start), lanes))
+            self.frame.store_results(self.stored, self.b.load(sums, self.b.add(place, start), lanes))
 
         lanes = min(self.frame.target.lanes(DType.F32), self.parameters.piece)
         with self.ev.scope():
@@ -168,6 +173,8 @@ class _Stream:
         combiner = self.root.op.combiner
         assert combiner is not None
         size = ev.dim(self.nest.total(inner))
+        if self.guarded is not None:
+            size = self.guarded.bound(ev, size)
         step = parameters.lanes * parameters.unroll
         exact = divides(self.nest.total(inner), step)
         middle = size if exact else b.sub(size, b.binary("rem", size, b.idx(step)))

@@ -23,10 +23,12 @@ F32, I32, I64, BOOL = DType.F32, DType.I32, DType.I64, DType.BOOL
 class ExpertGroups:
     """The groups of ``chosen`` (rows, experts of a row) i64, with numbers below ``count``.
 
-    ``slots`` (pairs) i64 are the places of the pairs, below ``groups * size``.
+    ``slots`` (pairs) i64 are the places of the pairs, below ``groups * size``. With ``partial``, a number may
+    be -1, for an expert that is not among them; the pair's place is then -1.
     """
 
-    def __init__(self, writer: Writer, chosen: Value, count: int) -> None:
+    def __init__(self, writer: Writer, chosen: Value, count: int, *, partial: bool = False) -> None:
+        self.partial = partial
         self.writer, self.builder, self.count = writer, writer.builder, count
         self.rows, per_row = chosen.type.shape
         assert isinstance(per_row, int)
@@ -86,14 +88,18 @@ class ExpertGroups:
 
     def _slots(self, ends: Value, groups: Value, earlier: Value) -> Value:
         """The first place of a pair's expert, plus the number of that expert's pairs before it."""
-        expert = Arg(0, I64)
+        number, none = Arg(0, I64), Const(0, I64)
+        expert = Apply("max", (number, none), I64) if self.partial else number
         first = Apply("sub", (Gather(1, (expert,), I32), Gather(2, (expert,), I32)), I32)
-        place = add(mul(first, Const(self.size, I32)), Gather(3, (expert, Index(0)), I32))
+        place = cast(add(mul(first, Const(self.size, I32)), Gather(3, (expert, Index(0)), I32)), I64)
+        if self.partial:
+            here = Apply("ge", (number, none), BOOL)
+            place = Apply("select", (here, place, Const(-1, I64)), I64)
         return self.builder.generic(
             (self.chosen, ends, groups, earlier),
             (IndexMap.identity(1), None, None, None),
             (self.pairs,),
-            cast(place, I64),
+            place,
             name="slots",
         )
 

@@ -6,6 +6,7 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.frontends.decoders.architecture import Experts
 from mansard.frontends.decoders.layers.expert_groups import ExpertGroups
+from mansard.frontends.decoders.layers.expert_parts import ExpertParts
 from mansard.frontends.decoders.layers.feed_forward import feed_forward, gated_halves
 from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
@@ -40,9 +41,13 @@ class _Mixture:
         self.writer.at(self.place)
         layer, stack = self.layer, f"{self.place}.experts"
         chosen, weights = self._routed(x, hidden)
+        self.writer.choices.append(chosen)
+        by_row = isinstance(rows, int) and rows <= MAX_ROWS
+        if layer.apart:
+            return ExpertParts(self.writer, layer, self.place).write(x, chosen, weights, by_row)
         up = self.writer.weight(f"{stack}.gate_up_proj", (layer.count, 2 * layer.width, hidden))
         down = self.writer.weight(f"{stack}.down_proj", (layer.count, hidden, layer.width))
-        if isinstance(rows, int) and rows <= MAX_ROWS:
+        if by_row:
             return self._by_row(x, chosen, weights, up, down)
         groups = ExpertGroups(self.writer, chosen, layer.count)
         both = groups.product(groups.gathered(x), up, "gate_up")

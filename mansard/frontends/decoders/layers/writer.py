@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Union
 
@@ -35,6 +36,8 @@ class Writer:
         self._checkpoint, self._unpack = checkpoint, unpack
         self._weights: dict[str, Value] = {}
         self._quantised: dict[str, QuantisedWeight | None] = {}
+        self.choices: list[Value] = []
+        """The experts that rows choose, (rows, chosen) i64, of each layer that has some so far."""
 
     def at(self, place: str) -> None:
         """Ops from here on are located at a module of the model, such as ``model.layers.0.mlp``."""
@@ -60,6 +63,15 @@ class Writer:
             self._quantised[name] = None if tensor is None else self._stored(name, tensor)
         kept = self._quantised[name]
         return self.weight(name, shape) if kept is None else kept
+
+    def rows(self, name: str, shape: Sequence[int], rows: Sequence[int], part: str) -> Value:
+        """Rows of a weight's first dim as a constant of its own, which ``part`` names; raises as `weight`."""
+        constant, dtype = self._checkpoint.constant(name), self._checked(name, shape).dtype
+        numbers = np.array(rows, np.int64)
+        digest = hashlib.sha256(numbers.tobytes()).hexdigest()[:16]
+        key = f"{name}.{part}({len(numbers)} rows, {digest})"
+        chosen = Constant(key, lambda: constant.load()[numbers])
+        return self.builder.constant(f"{name}.{part}", chosen, (len(numbers), *shape[1:]), dtype)
 
     def _checked(self, name: str, shape: Sequence[int]) -> TensorType:
         stored = self._checkpoint.tensor_type(name)
@@ -88,6 +100,12 @@ class Writer:
             tuple(map(factor, tensor.scale_factors)),
             offsets=tuple(map(factor, tensor.offset_factors)),
         )
+
+    def table(self, name: str, numbers: Sequence[int]) -> Value:
+        """A constant i64 vector."""
+        data = np.array(numbers, np.int64)
+        key = f"{name}({hashlib.sha256(data.tobytes()).hexdigest()[:16]})"
+        return self.builder.constant(name, Constant.of(data, key), data.shape, DType.I64)
 
     def map(self, inputs: Sequence[Value], body: Callable[..., Scalar], name: str = "v") -> Value:
         """An element-wise op; shapes are broadcast as NumPy does. ``body`` gets an Arg for each input."""

@@ -27,6 +27,7 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, power_of_two_below
+from mansard.codegen.schedules.common.guarded_sums import guarded_sum
 from mansard.codegen.schedules.gpu.gemv.form import Form, analyse_root, chunk_of, rows_of
 from mansard.codegen.schedules.gpu.gemv.grouped import Chunk, GroupedSums, add_chunks
 from mansard.codegen.schedules.gpu.gemv.parts import Parts
@@ -130,6 +131,8 @@ def _forms(nest: Nest) -> list[Form] | None:
     for form in forms:
         if not form.along or form.root.op.combiner != "add" or form.root.op.body.dtype is not DType.F32:
             return None
+        if guarded_sum(nest, form.root, [loop for group in form.rest for loop in group]) is not None:
+            return None  # a sum of its own ends before it begins where it is zero
         if register_dtype(form.root.op.body.dtype) not in SUBGROUP_TYPES:
             return None
         if (form.column, form.rest, form.rows) != (first.column, first.rest, first.rows):

@@ -18,6 +18,7 @@ from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
 from mansard.codegen.schedules.common.contraction import Group
 from mansard.codegen.schedules.common.dot_products import LowPrecisionProduct, low_precision_product
+from mansard.codegen.schedules.common.guarded_sums import guarded_sum
 from mansard.codegen.schedules.gpu.elementwise.vector_loads import VectorLoads
 from mansard.codegen.schedules.gpu.gemv.form import (
     MAX_LOAD_BYTES,
@@ -69,7 +70,10 @@ class GemvKernel(abc.ABC):
 
     def __init__(self, frame: Frame, form: Form, tile: GemvTile) -> None:
         self.frame, self.form, self.tile = frame, form, tile
-        self.b, self.ev, self.nest, self.root = frame.b, frame.ev, frame.nest, form.root
+        self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
+        outer = [loop for group in form.rest for loop in group]
+        self.guarded = guarded_sum(frame.nest, form.root, outer)
+        self.root = self.guarded.root if self.guarded is not None else form.root
         self.rows = rows_of(frame.nest, form)
         self.chunk = chunk_of(frame.nest, form, tile.load) if form.along else tile.columns
         self.column_groups = tile.width // tile.split
@@ -229,7 +233,7 @@ class GemvKernel(abc.ABC):
         def store() -> None:
             self._bind_row(row)
             ev.bind(self.form.column, column)
-            self.frame.store_results(self.root, total)
+            self.frame.store_results(self.form.root, total)
 
         if self.exact:
             store()
@@ -259,6 +263,8 @@ class GemvKernel(abc.ABC):
             split, whole = self.share, unroll == 1
             stride = b.mul(split, b.idx(unroll))
             ahead = size if whole else b.sub(size, b.binary("rem", size, stride))
+        if self.guarded is not None:
+            ahead, size = (self.guarded.bound(self.ev, end) for end in (ahead, size))
         with b.for_(part, ahead, stride, inits=inits) as loop, self.ev.scope():
             places = [b.add(loop.index, b.mul(split, b.idx(u))) for u in range(unroll)]
             loop.yield_(*emit(places, loop.carried))
@@ -398,7 +404,10 @@ class OutputMajor(GemvKernel):
             first = self.frame.minimum(first, self.ev.dim(dims.add(self.extent, -columns)))
         inits = [reduce.start(b, self.root, lanes) for _ in range(self.rows * columns // lanes)]
         split = b.idx(self.tile.split)
-        with b.for_(part, self.ev.dim(blocks), split, inits=inits) as loop, self.ev.scope():
+        end = self.ev.dim(blocks)
+        if self.guarded is not None:
+            end = self.guarded.bound(self.ev, end)
+        with b.for_(part, end, split, inits=inits) as loop, self.ev.scope():
             self.vector_loads.begin()
             self.others.begin()
             self.frame.bind_flat(self.form.reduced, b.mul(loop.index, b.idx(self.block)))
