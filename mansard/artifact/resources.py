@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -111,6 +110,8 @@ class MemoryResources(Resources):
         Weights that have to be computed are computed on as many threads as there are CPUs.
         """
         whole = [spec for spec in wanted if not isinstance(self._loader(spec), JoinedLoad)]
+        from concurrent.futures import ThreadPoolExecutor  # takes time to import, and few models need it
+
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "mansard-weights") as pool:
             blocks = pool.map(self.load, whole)
             return [WeightBlock(data, {spec.entry: 0}) for spec, data in zip(whole, blocks, strict=True)]
