@@ -40,16 +40,16 @@ def randomised(model: Any) -> Any:
 
 
 def mobilenet_v1() -> Any:
-    return keras.applications.MobileNet(input_shape=(224, 224, 3), weights=None)
+    return keras.applications.MobileNet(input_shape=(224, 224, 3), weights=None, classifier_activation=None)
 
 
 def mobilenet_v2() -> Any:
-    return keras.applications.MobileNetV2(input_shape=(224, 224, 3), weights=None)
+    return keras.applications.MobileNetV2(input_shape=(224, 224, 3), weights=None, classifier_activation=None)
 
 
 def mobilenet_v3() -> Any:
     return keras.applications.MobileNetV3Small(
-        input_shape=(224, 224, 3), weights=None, include_preprocessing=False
+        input_shape=(224, 224, 3), weights=None, include_preprocessing=False, classifier_activation=None
     )
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,27 @@ def litert(model: bytes, inputs: Sequence[Array], *, reference: bool = True) -> 
     return run_interpreter(interpreter, inputs)
 
 
+def litert_apart(path: Path, inputs: Sequence[Array], *, reference: bool) -> list[Array] | None:
+    """`litert` in a process of its own; None where LiteRT ends it."""
+    with tempfile.TemporaryDirectory() as folder:
+        given, made = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
+        np.savez(given, *inputs)
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.tflite_ops.litert",
+            path,
+            given,
+            made,
+            str(int(reference)),
+        ]
+        subprocess.run(command, check=False, capture_output=True)
+        if not made.exists():
+            return None
+        with np.load(made) as arrays:
+            return [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
+
+
 def run_interpreter(interpreter: Interpreter, inputs: Sequence[Array]) -> list[Array]:
     """One call of an interpreter."""
     details = interpreter.get_input_details()
@@ -34,3 +59,10 @@ def run_interpreter(interpreter: Interpreter, inputs: Sequence[Array]) -> list[A
         interpreter.set_tensor(detail["index"], x)
     interpreter.invoke()
     return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+
+
+if __name__ == "__main__":
+    with np.load(sys.argv[2]) as arrays:
+        taken = [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
+    answers = litert(Path(sys.argv[1]).read_bytes(), taken, reference=bool(int(sys.argv[4])))
+    np.savez(sys.argv[3], *answers)

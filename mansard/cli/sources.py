@@ -92,11 +92,19 @@ def _from_mlir(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -
     return keywords
 
 
-def _from_stating(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
+def _from_onnx(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
     """``--dynamic`` gives ranges for the model's symbolic dims, by their names in the model."""
     if inputs:
         raise typer.BadParameter(f"{path} states its inputs; it takes no --input")
     return {"model": path, "dims": {dim.name: dim for axes in dynamic.values() for dim in axes.values()}}
+
+
+def _from_tflite(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
+    """``--dynamic`` gives ranges for sizes that the file leaves open, by input and axis."""
+    if inputs:
+        raise typer.BadParameter(f"{path} states its inputs; it takes no --input")
+    dims = {f"{name}_{axis}": dim for name, axes in dynamic.items() for axis, dim in axes.items()}
+    return {"model": path, "dims": dims}
 
 
 def _from_graph(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
@@ -107,8 +115,8 @@ def _from_graph(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) 
 
 _READERS: dict[str, Callable[[Path, Sequence[TensorArgument], Dynamic], Keywords]] = {
     ".pt2": _from_exported,
-    ".onnx": _from_stating,
-    ".tflite": _from_stating,
+    ".onnx": _from_onnx,
+    ".tflite": _from_tflite,
     ".jax": _from_stating,
     ".mlir": _from_mlir,
     ".mlirbc": _from_mlir,

@@ -101,6 +101,19 @@ def test_compile_onnx_with_a_range_for_a_dim(compiled: dict[str, Any], tmp_path:
     assert "it takes no --input" in " ".join(result.stderr.replace("│", " ").split())
 
 
+def test_compile_tflite_with_a_range_for_a_size_it_leaves_open(
+    compiled: dict[str, Any], tmp_path: Path
+) -> None:
+    source = tmp_path / "m.tflite"
+    source.write_bytes(b"")
+    result = invoke("compile", source, "-o", tmp_path / "m.mansard", "--dynamic", "image:0=batch:1..8")
+    assert result.exit_code == 0, result.stderr
+    assert compiled["model"] == source
+    assert compiled["dims"] == {"image_0": Dim("batch", 1, 8)}
+    result = invoke("compile", source, "-o", tmp_path / "m.mansard", "--input", "image=2xf32")
+    assert result.exit_code == 2
+
+
 def test_compile_refuses_dims_it_cannot_use(compiled: dict[str, Any], tmp_path: Path) -> None:
     for name, message in (("m.mlir", "--dynamic x needs --input x="), ("m.pt2", "states its inputs")):
         (tmp_path / name).write_text("")

@@ -54,7 +54,7 @@ def requantised(
 ) -> Num:
     """An f32 number times a factor, rounded, shifted by a zero point and limited (to ``clamp``)."""
     low, high = limits(dtype) if clamp is None else clamp
-    whole = (e * factor).unary("round")
+    whole = (e if isinstance(factor, float) and factor == 1 else e * factor).unary("round")
     shifted = whole + float(zero) if zero else whole
     return shifted.max(float(low)).min(float(high)).cast(dtype)
 

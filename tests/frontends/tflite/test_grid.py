@@ -27,9 +27,9 @@ def _interpreted(model: bytes, inputs: Sequence[Array]) -> Sequence[Array]:
 
 
 def test_every_case_of_the_grid_answers_as_litert() -> None:
-    """Every second case: the others differ in shapes and options."""
+    """Every third case: the others differ in shapes and options."""
     failed = {}
-    for name in list(cases())[::2]:
+    for name in list(cases())[::3]:
         outcome = examine(name, _interpreted)
         if outcome["outcome"] != "passed":
             failed[name] = outcome

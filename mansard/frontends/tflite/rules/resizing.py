@@ -13,7 +13,7 @@ from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.linalg.body import Body
 from mansard.frontends.tflite.graph import GraphImporter
 from mansard.frontends.tflite.node import Node
-from mansard.frontends.tflite.real import moved, real, stored
+from mansard.frontends.tflite.real import moved, parameters, requantised
 from mansard.frontends.tflite.table import rule
 
 F32 = DType.F32
@@ -60,20 +60,19 @@ def resize_bilinear(g: GraphImporter, node: Node) -> Tensor:
     (top, bottom, dy), (left, right, dx) = taps
 
     def pixel(row: Num, column: Num) -> Num:
-        here = [index(body.space, 0), row, column, index(body.space, 3)]
-        element = g.at(body, x, here)
-        return (
-            real(element, q) if q is not None else element.cast(F32) if element.dtype is not F32 else element
-        )
+        return g.at(body, x, [index(body.space, 0), row, column, index(body.space, 3)]).cast(F32)
 
     upper = pixel(top, left) * (1.0 - dx) + pixel(top, right) * dx
     lower = pixel(bottom, left) * (1.0 - dx) + pixel(bottom, right) * dx
     y = upper * (1.0 - dy) + lower * dy
-    target = node.result_scaled()
-    dtype = node.result().dtype
-    if target is not None:
-        y = stored(y, target, dtype)
-    return g.finish(body, y if y.dtype is dtype else y.cast(dtype))
+    target, dtype = node.result_scaled(), node.result().dtype
+    if q is None or target is None:
+        return g.finish(body, y.cast(dtype))
+    # Weights add up to 1: what is interpolated may be the stored numbers.
+    (scale, zero), (result_scale, shift) = parameters(q), parameters(target)
+    if scale == result_scale:
+        return g.finish(body, requantised(y, 1.0, shift - zero, dtype))
+    return g.finish(body, requantised(y - float(zero), scale / result_scale, shift, dtype))
 
 
 @rule("RESIZE_NEAREST_NEIGHBOR")
