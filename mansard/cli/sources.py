@@ -92,7 +92,7 @@ def _from_mlir(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -
     return keywords
 
 
-def _from_onnx(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
+def _from_stating(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) -> Keywords:
     """``--dynamic`` gives ranges for the model's symbolic dims, by their names in the model."""
     if inputs:
         raise typer.BadParameter(f"{path} states its inputs; it takes no --input")
@@ -115,7 +115,7 @@ def _from_graph(path: Path, inputs: Sequence[TensorArgument], dynamic: Dynamic) 
 
 _READERS: dict[str, Callable[[Path, Sequence[TensorArgument], Dynamic], Keywords]] = {
     ".pt2": _from_exported,
-    ".onnx": _from_onnx,
+    ".onnx": _from_stating,
     ".tflite": _from_tflite,
     ".jax": _from_stating,
     ".mlir": _from_mlir,
