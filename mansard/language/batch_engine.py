@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 
 from mansard.api.model import Model
 from mansard.errors import CallCancelledError, InputError, MansardError
+from mansard.language.decode_steps import DecodeSteps
 from mansard.language.engine_stats import EngineStats
 from mansard.language.generation import Sampling
-from mansard.language.methods import IDLE, Chosen, Methods
+from mansard.language.methods import Chosen, Methods
 from mansard.language.slots import Slot, common_prefix
 from mansard.language.stop_texts import checked_stop
 from mansard.language.text_request import TextRequest, Wanted
@@ -49,6 +50,7 @@ class BatchEngine:
         self._tokenizer = tokenizer
         self._waiting = WaitingRequests(max_waiting)
         self._slots = [Slot(n, self.description.rewinds) for n in range(self.description.sequences)]
+        self._steps = DecodeSteps(self.methods, self._slots, self.methods.runs_ahead())
         self._sequences = itertools.count(1)
         self._changed = threading.Condition()
         self._closed = False
@@ -141,6 +143,7 @@ class BatchEngine:
             self._admit()
             self._read_prompts()
             self._step()
+        self._steps.drop()
         error = CallCancelledError("the engine was closed")
         with self._changed:
             waiting = self._waiting.clear()
@@ -244,16 +247,16 @@ class BatchEngine:
 
     def _advance(self) -> None:
         began = time.perf_counter()
-        generating = [slot for slot in self._slots if slot.generating]
-        scored = any(slot.request is not None and slot.request.wanted.scored for slot in generating)
-        positions = [len(slot.cached) if slot.generating else slot.idle_position() for slot in self._slots]
-        settings = [slot.settings if slot.generating else IDLE for slot in self._slots]
-        priority = max(slot.request.wanted.priority for slot in generating if slot.request is not None)
-        chosen = self.methods.advance(positions, settings, scored, priority)
+        try:
+            results = self._steps.next()
+        except Exception:
+            self._steps.drop()  # the one behind it fails as well, and all requests end
+            raise
         self.stats.count_step(time.perf_counter() - began)
-        for slot in generating:
-            slot.cached.append(slot.last)
-            self._take(slot, chosen[slot.place])
+        for slot, request, chosen in results:
+            if slot.request is request:  # otherwise it has ended since the step was submitted
+                slot.cached.append(slot.last)
+                self._take(slot, chosen)
 
     def _take(self, slot: Slot, chosen: Chosen) -> None:
         """Deliver a token, and free the slot if it was the last."""
@@ -266,7 +269,7 @@ class BatchEngine:
         request.deliver(chosen if request.wanted.scored else (chosen[0], None))
         if slot.generated == request.wanted.count or request.ends_with(slot.last):
             request.deliver(None)
-            slot.release()
+            self._release(slot)
 
     def _guarded(self, slots: Sequence[Slot], work: Callable[[], None]) -> None:
         """Do work for the requests of some slots: its error ends those, and no others."""
@@ -283,4 +286,11 @@ class BatchEngine:
         for slot in slots:
             if slot.request is not None:
                 slot.request.deliver(error)
-                slot.release()
+                self._release(slot)
+
+    def _release(self, slot: Slot) -> None:
+        """Free a slot. A step in flight may feed its last text one token more, which only what a convolution
+        keeps does not bear."""
+        slot.release()
+        if not self.description.rewinds and self._steps.involves(slot):
+            slot.first_lost = True

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mansard.api.model import Model
 from mansard.errors import InputError
 from mansard.language.description import Description
 from mansard.language.generation import Sampling, Score, Settings
+from mansard.runtime.calls.pending_call import PendingCall
 
 Chosen = tuple[int, Score | None]
 """A token, and its score where the call was a scored one."""
@@ -87,12 +87,45 @@ class Methods:
         priority: int = 0,
     ) -> list[Chosen]:
         """Feed every sequence the token chosen for it last; the ones that follow."""
-        floats: npt.NDArray[np.float32] = np.concatenate([rows[0] for rows in settings])
-        draws: npt.NDArray[np.int64] = np.concatenate([rows[1] for rows in settings])
-        results = self._decode[scored](
-            positions=np.array(positions, np.int64), settings=floats, draws=draws, priority=priority
-        )
-        return _chosen(results, scored)
+        method, inputs = self._decode[scored], _step_inputs(positions, settings)
+        return _chosen(method(**inputs, priority=priority), scored)
+
+    def begin_step(
+        self, positions: Sequence[int], settings: Sequence[Settings], scored: bool, priority: int
+    ) -> PendingStep:
+        """Submit what `advance` does, behind what was submitted before."""
+        session = self._decode[scored].bind()
+        prepared = session.signature.prepare((), _step_inputs(positions, settings))
+        return PendingStep(session.begin(prepared, priority), scored)
+
+    def runs_ahead(self) -> bool:
+        """Whether a device has a queue of its own: steps are best submitted before the last one ends."""
+        slots = self._decode[False].bind().slots
+        return not all(slot.device.capabilities.late_binding for slot in slots)
+
+
+class PendingStep:
+    """A decode step that was submitted."""
+
+    def __init__(self, call: PendingCall, scored: bool) -> None:
+        self._call, self._scored = call, scored
+
+    def result(self) -> list[Chosen]:
+        """Wait for the tokens of all sequences."""
+        results = self._call.result()
+        return _chosen(tuple(results) if self._scored else results[0], self._scored)
+
+    def cancel(self) -> None:
+        """Do without the tokens."""
+        self._call.cancel()
+
+
+def _step_inputs(positions: Sequence[int], settings: Sequence[Settings]) -> dict[str, Any]:
+    return {
+        "positions": np.array(positions, np.int64),
+        "settings": np.concatenate([rows[0] for rows in settings]),
+        "draws": np.concatenate([rows[1] for rows in settings]),
+    }
 
 
 def _chosen(results: Any, scored: bool) -> list[Chosen]:

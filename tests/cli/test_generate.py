@@ -31,6 +31,10 @@ def test_text_is_generated_as_the_api_does(artifact):
     options = ("generate", artifact, "The quick", "-n", 12, "--device", "cpu", "--context", 48)
     told = invoke(*options)
     assert told.stdout == expected + "\n" and "tokens/s" in told.stderr
+    assert (
+        json_of(*options, "--stop", expected[5:8], "--stop", "~~")["text"]
+        == expected[: expected.index(expected[5:8])]
+    )
     data = json_of(*options)
     assert data["text"] == expected and len(data["tokens"]) == 12 and data["prompt_tokens"] > 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import threading
@@ -242,6 +243,52 @@ def test_a_prompt_that_begins_like_another_one_is_not_read_twice(device, cache, 
         engine._slots[0].forget()
         later = engine.submit(prompts[1], 12, settings[1])
         assert ids(later) == alone[1] and later.reused >= 40
+
+
+@pytest.mark.parametrize("variation", ["llama", "lfm2"])
+def test_steps_that_are_submitted_ahead_give_the_same_texts(variation, folder, tmp_path):
+    """As on GPUs, here on the CPU: texts end by a token that nobody foresees while the next step runs."""
+    if variation != "llama":
+        folder = write_lm(tmp_path, variation)
+    with load_lm(folder, devices="cpu", context=64, chunk=8, sequences=3) as lm:
+        engine = lm.engine()
+        prompts = [prompt_of(length) for length in (3, 20, 9, 1, 14, 30, 2, 5)]
+        whole = [ids(engine.submit(prompt, 25)) for prompt in prompts]
+        ends = (whole[0][4], whole[1][9], whole[4][2])
+        engine.description = dataclasses.replace(engine.description, end_tokens=ends)
+        expected = [ids(engine.submit(prompt, 25)) for prompt in prompts]
+        assert expected != whole
+        engine._steps.ahead = True
+        for _ in range(3):
+            requests = [engine.submit(prompt, 25) for prompt in prompts]
+            gone = engine.submit([9], 40, stop_at_end=False)
+            next(iter(gone))
+            assert [ids(request) for request in requests] == expected
+            gone.cancel()
+        longer = [prompt + answer for prompt, answer in zip(prompts, expected, strict=True)]
+        again = [ids(engine.submit(text[:40], 6)) for text in longer]
+        for slot in engine._slots:
+            slot.forget()
+        engine._steps.ahead = False
+        assert [ids(engine.submit(text[:40], 6)) for text in longer] == again
+
+
+def test_an_error_of_a_step_submitted_ahead_ends_those_that_took_part(engine, monkeypatch):
+    expected = [ids(engine.submit([n, 6], 20)) for n in (5, 7)]
+    engine._steps.ahead = True
+    begin = engine.methods.begin_step
+    calls = itertools.count()
+
+    def failing(*args):
+        if next(calls) == 3:
+            raise mansard.DeviceLostError("gone")
+        return begin(*args)
+
+    monkeypatch.setattr(engine.methods, "begin_step", failing)
+    with pytest.raises(mansard.DeviceLostError, match="gone"):
+        ids(engine.submit([5, 6], 20))
+    requests = [engine.submit([n, 6], 20) for n in (5, 7)]
+    assert [ids(request) for request in requests] == expected
 
 
 def test_a_long_prompt_does_not_hold_up_the_others(engine):

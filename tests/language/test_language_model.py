@@ -1,5 +1,6 @@
 """Generation on devices against transformers."""
 
+import asyncio
 import shutil
 from collections import Counter
 
@@ -118,6 +119,27 @@ def test_equal_seeds_give_equal_texts(on_cpu):
         return ids(on_cpu.generate(PROMPT, 10, temperature=1.0, seed=seed))
 
     assert draw(7) == draw(7) != draw(8)
+
+
+def test_tokens_come_to_coroutines(on_cpu):
+    expected = [token.id for token in on_cpu.generate([3, 4], 8)]
+
+    async def whole():
+        return [token.id async for token in on_cpu.generate_async([3, 4], 8)]
+
+    async def cancelled():
+        async def read():
+            async for _ in on_cpu.generate_async([5], 40):
+                pass
+
+        reader = asyncio.create_task(read())
+        await asyncio.sleep(0.01)
+        reader.cancel()
+        await asyncio.wait([reader])
+        return reader.cancelled()
+
+    assert asyncio.run(whole()) == expected and asyncio.run(cancelled())
+    assert [token.id for token in on_cpu.generate([3, 4], 8)] == expected
 
 
 def test_text_goes_in_and_comes_out(module, folder, tmp_path):

@@ -70,7 +70,7 @@ def test_nothing_is_begun_while_the_server_ends(another_server):
 def test_the_command_ends_in_order_on_sigterm(tmp_path):
     folder = write_served_model(tmp_path / "tiny", max_position_embeddings=512)
     command = [sys.executable, "-m", "mansard", "serve", str(folder), "--device", "cpu", "--port", "0"]
-    options = ["--sequences", "2", "--context", "512", "--no-logprobs", "--log-level", "warning"]
+    options = ["--sequences", "1", "--context", "512", "--no-logprobs", "--log-level", "warning"]
     environment = {**os.environ, "MANSARD_API_KEY": "secret"}
     with subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, env=environment, text=True

@@ -17,6 +17,7 @@ from mansard.cli.language.options import (
     ModelArgument,
     PenaltyOption,
     SeedOption,
+    StopOption,
     TemperatureOption,
     TokensOption,
     TopKOption,
@@ -41,6 +42,7 @@ def generate(
     min_p: MinPOption = 0.0,
     repetition_penalty: PenaltyOption = 1.0,
     seed: SeedOption = 0,
+    stop: StopOption = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="Put the prompt into the model's chat template, as a question.")
     ] = False,
@@ -83,6 +85,7 @@ def generate(
             min_p=min_p,
             repetition_penalty=repetition_penalty,
             seed=seed,
+            stop=stop or (),
         ):
             tokens.append(token.id)
             pieces.append(token.text)

@@ -40,6 +40,9 @@ MinPOption = Annotated[
 PenaltyOption = Annotated[
     float, typer.Option("--repetition-penalty", help="Above 1: tokens that occurred become less likely.")
 ]
+StopOption = Annotated[
+    list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text. Repeat.")
+]
 SeedOption = Annotated[int, typer.Option(help="Equal seeds give equal texts.")]
 ContextOption = Annotated[int | None, typer.Option(help="Positions of the cache of keys and values.")]
 CacheTypeOption = Annotated[
