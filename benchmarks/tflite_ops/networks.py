@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from ai_edge_litert import schema_py_generated as schema
 from flatbuffers import flexbuffers
 
 from benchmarks.tflite_ops.cases import Array, Grid
@@ -36,6 +37,13 @@ def enter(grid: Grid) -> None:
     for major in (True, False):
         grid.enter("UNIDIRECTIONAL_SEQUENCE_RNN", f"{major}", _rnn(major))
     grid.enter("RNN", "step", _rnn_step)
+    grid.enter("BIDIRECTIONAL_SEQUENCE_RNN", "merged", _rnn_both_ways)
+    grid.enter("LSTM", "full", _lstm_step)
+    grid.enter("LSTM", "basic", _lstm_basic)
+    grid.enter("BROADCAST_ARGS", "rows", _broadcast)
+    grid.enter("RANGE", "float", _range)
+    for block in (1, 2):
+        grid.enter("DENSIFY", f"{block}", _densified(block))
     for rank in (1, 2):
         grid.enter("SVDF", f"{rank}", _svdf(rank))
     for op in ("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"):
@@ -200,6 +208,105 @@ def _rnn_step(rng: np.random.Generator) -> tuple[bytes, list[Array]]:
     w.op("RNN", operands, [y], fused_activation_function=4)
     w.outputs(y)
     return w.bytes(), [_floats(rng, BATCH, WIDTH)]
+
+
+def _rnn_both_ways(rng: np.random.Generator) -> tuple[bytes, list[Array]]:
+    w = Writer()
+    operands = [w.input((BATCH, STEPS, WIDTH))]
+    for _ in range(2):
+        operands += [w.constant(_floats(rng, HIDDEN, WIDTH)), w.constant(_floats(rng, HIDDEN, HIDDEN))]
+        operands += [w.constant(_floats(rng, HIDDEN)), w.tensor((BATCH, HIDDEN), variable=True)]
+    y = w.tensor((BATCH, STEPS, 2 * HIDDEN))
+    options = {"time_major": False, "merge_outputs": True, "fused_activation_function": 4}
+    w.op("BIDIRECTIONAL_SEQUENCE_RNN", [*operands, -1, -1, -1], [y], **options)
+    w.outputs(y)
+    return w.bytes(), [_floats(rng, BATCH, STEPS, WIDTH)]
+
+
+def _lstm_step(rng: np.random.Generator) -> tuple[bytes, list[Array]]:
+    w = Writer()
+    operands = [w.input((BATCH, WIDTH))]
+    operands += [w.constant(_floats(rng, HIDDEN, WIDTH)) for _ in range(4)]
+    operands += [w.constant(_floats(rng, HIDDEN, HIDDEN)) for _ in range(4)]
+    operands += [-1] * 3 + [w.constant(_floats(rng, HIDDEN)) for _ in range(4)] + [-1] * 2
+    operands += [w.tensor((BATCH, HIDDEN), variable=True) for _ in range(2)]
+    y = w.tensor((BATCH, HIDDEN))
+    w.op("LSTM", operands, [y], fused_activation_function=4, kernel_type=0)
+    w.outputs(y)
+    return w.bytes(), [_floats(rng, BATCH, WIDTH)]
+
+
+def _lstm_basic(rng: np.random.Generator) -> tuple[bytes, list[Array]]:
+    w = Writer()
+    x, h = w.input((BATCH, WIDTH)), w.input((BATCH, HIDDEN))
+    weight, bias = w.constant(_floats(rng, 4 * HIDDEN, WIDTH + HIDDEN)), w.constant(_floats(rng, 4 * HIDDEN))
+    c = w.input((BATCH, HIDDEN))
+    shapes = ((BATCH, HIDDEN), (BATCH, HIDDEN), (BATCH, WIDTH + HIDDEN), (BATCH, 4 * HIDDEN))
+    results = [w.tensor(s) for s in shapes]
+    w.op("LSTM", [x, h, weight, bias, c], results, fused_activation_function=4, kernel_type=1)
+    w.outputs(*results[:2])
+    return w.bytes(), [_floats(rng, BATCH, n) for n in (WIDTH, HIDDEN, HIDDEN)]
+
+
+def _broadcast(rng: np.random.Generator) -> tuple[bytes, list[Array]]:
+    w = Writer()
+    x, like = w.input((3, 1)), w.input((2, 1, 4))
+    shapes = [w.tensor((n,), "int32") for n in (2, 3)]
+    common, y = w.tensor((3,), "int32"), w.tensor((2, 3, 4))
+    for tensor, to in zip((x, like), shapes, strict=True):
+        w.op("SHAPE", [tensor], [to], out_type=2)
+    w.op("BROADCAST_ARGS", shapes, [common])
+    w.op("BROADCAST_TO", [x, common], [y])
+    w.outputs(y)
+    return w.bytes(), [_floats(rng, 3, 1), _floats(rng, 2, 1, 4)]
+
+
+def _range(rng: np.random.Generator) -> tuple[bytes, list[Array]]:
+    w = Writer()
+    x, steps, y = w.input((5,)), w.tensor((5,)), w.tensor((5,))
+    limits = [w.constant(np.array(v, np.float32)) for v in (1.0, 3.4, 0.5)]
+    w.op("RANGE", limits, [steps])
+    w.op("ADD", [x, steps], [y])
+    w.outputs(y)
+    return w.bytes(), [_floats(rng, 5)]
+
+
+def _densified(block: int) -> Build:
+    """Rows of a matrix, of which a few (blocks of) elements are stored."""
+
+    def build(rng: np.random.Generator) -> tuple[bytes, list[Array]]:
+        w = Writer()
+        segments, places = np.array([0, 2, 2, 3, 5], np.int32), np.array([0, 2, 1, 0, 1], np.int32)
+        kept = _floats(rng, len(places) * block)
+        sparse, dense = w.constant(kept), w.tensor((4, 3 * block))
+        w.graph.tensors[sparse].shape = [4, 3 * block]
+        w.graph.tensors[sparse].sparsity = sparsity(segments, places, block)
+        x, y = w.input((4, 3 * block)), w.tensor((4, 3 * block))
+        w.op("DENSIFY", [sparse], [dense])
+        w.op("ADD", [x, dense], [y])
+        w.outputs(y)
+        return w.bytes(), [_floats(rng, 4, 3 * block)]
+
+    return build
+
+
+def sparsity(segments: Array, places: Array, block: int) -> Any:
+    """Compressed rows of a matrix of four rows, whose elements are blocks along the row."""
+    levels = [schema.DimensionMetadataT() for _ in range(2 if block == 1 else 3)]
+    levels[0].denseSize = len(segments) - 1
+    levels[1].format = schema.DimensionType.SPARSE_CSR
+    for field, numbers in (("arraySegments", segments), ("arrayIndices", places)):
+        vector = schema.Int32VectorT()
+        vector.values = list(numbers)
+        setattr(levels[1], field, vector)
+        setattr(levels[1], f"{field}Type", schema.SparseIndexVector.Int32Vector)
+    result = schema.SparsityParametersT()
+    result.traversalOrder = list(range(len(levels)))
+    if block > 1:
+        levels[2].denseSize = block
+        result.blockMap = [1]
+    result.dimMetadata = levels
+    return result
 
 
 def _svdf(rank: int) -> Build:

@@ -124,6 +124,7 @@ def _convolutions(grid: Grid) -> None:
                 )
     for padding in (0, 1):
         grid.enter("CONV_3D", f"{padding}", _volume(padding))
+        grid.enter("CONV_3D_TRANSPOSE", f"{padding}", _transposed_volume(padding))
 
 
 def _out(size: int, taps: int, stride: int, dilation: int, padding: int) -> int:
@@ -208,6 +209,21 @@ def _volume(padding: int) -> Any:
             stride_h=2,
             stride_w=1,
         )
+        w.outputs(y)
+        return w.bytes(), _values(w, rng)
+
+    return build
+
+
+def _transposed_volume(padding: int) -> Any:
+    def build(rng: np.random.Generator) -> tuple[bytes, list[Array]]:
+        w = Writer()
+        x = w.input((1, 2, 3, 2, 2))
+        sizes = [n * 2 if padding == 0 else (n - 1) * 2 + 3 for n in (2, 3, 2)]
+        kernel = w.constant(rng.standard_normal((3, 3, 3, 4, 2)).astype(np.float32))
+        y = w.tensor((1, *sizes, 4))
+        operands = [w.constant(np.array([1, *sizes, 4], np.int32)), kernel, x]
+        w.op("CONV_3D_TRANSPOSE", operands, [y], padding=padding, stride_d=2, stride_h=2, stride_w=2)
         w.outputs(y)
         return w.bytes(), _values(w, rng)
 

@@ -226,3 +226,68 @@ def test_the_state_of_a_recurrent_network_persists_as_in_litert() -> None:
         for _ in range(3):
             (expected,) = run_interpreter(interpreter, inputs)
             np.testing.assert_allclose(np.asarray(model(*inputs)), expected, rtol=case.rtol, atol=case.atol)
+
+
+def test_weights_may_lie_behind_the_flatbuffer_as_in_files_over_2_gb(tmp_path: Path) -> None:
+    weights = floats(3)
+
+    def packed(offset: int) -> bytes:
+        w = Writer()
+        x, y = w.input((3,)), w.tensor((3,))
+        constant = w.constant(weights)
+        buffer = w.buffers[w.graph.tensors[constant].buffer]
+        buffer.data, buffer.offset, buffer.size = None, offset, weights.nbytes
+        w.op("ADD", [x, constant], [y])
+        w.outputs(y)
+        return w.bytes()
+
+    start = -(-len(packed(1 << 40)) // 16) * 16
+    path = tmp_path / "large.tflite"
+    path.write_bytes(packed(start).ljust(start, b"\0") + weights.tobytes())
+    x = floats(3)
+    graph = import_tflite(path)
+    (actual,) = interpret(graph, {"x0": x})
+    np.testing.assert_allclose(actual, x + weights)
+    with pytest.raises(ImportModelError, match="is damaged"):
+        import_tflite(packed(1 << 40))
+
+
+def test_several_inputs_share_open_sizes_of_an_axis_unless_told_otherwise() -> None:
+    w = Writer()
+    a, b = (w.input((1, 4), signature=(-1, 4)) for _ in range(2))
+    c = w.input((1, 5), signature=(-1, 5))
+    y, z = w.tensor((1, 4), signature=(-1, 4)), w.tensor((1, 5), signature=(-1, 5))
+    w.op("ADD", [a, b], [y])
+    w.op("ABS", [c], [z])
+    w.outputs(y, z)
+    graph = import_tflite(w.bytes())
+    assert [str(v.type) for v in graph.inputs] == ["[x0_0]x4xf32", "[x0_0]x4xf32", "[x0_0]x5xf32"]
+    graph = import_tflite(w.bytes(), dims={"x1_0": 3, "x2_0": Dim("rest", 1, 9)})
+    assert [str(v.type) for v in graph.inputs] == ["3x4xf32", "3x4xf32", "[rest]x5xf32"]
+
+
+def test_an_operand_that_decides_a_shape_can_be_given() -> None:
+    w = Writer()
+    x, axes = w.input((2, 3)), w.input((1,), "int32", name="axes")
+    y = w.tensor((2,))
+    w.op("SUM", [x, axes], [y], keep_dims=False)
+    w.outputs(y)
+    with pytest.raises(UnsupportedOpError, match=r"constants=\{'axes': …\} fixes it"):
+        import_tflite(w.bytes())
+    numbers = floats(2, 3)
+    (actual,) = interpreted(w.bytes(), numbers, constants={"axes": [1]})
+    np.testing.assert_allclose(actual, numbers.sum(1), rtol=1e-5)
+
+
+def test_a_loop_whose_end_is_computed_is_refused() -> None:
+    w = Writer()
+    x, y = w.input((), "int32"), w.tensor((), "int32")
+    w.op("WHILE", [x], [y], cond_subgraph_index=1, body_subgraph_index=2)
+    w.outputs(y)
+    for op, other in (("LESS", 9), ("ADD", 1)):
+        w.begin()
+        i, result = w.input((), "int32"), w.tensor((), "bool" if op == "LESS" else "int32")
+        w.op(op, [i, w.constant(np.array(other, np.int32))], [result])
+        w.outputs(result)
+    with pytest.raises(UnsupportedOpError, match="number of iterations that is not known"):
+        import_tflite(w.bytes())

@@ -170,7 +170,7 @@ def zeros_like(g: GraphImporter, node: Node) -> Tensor:
     return g.full(node.tensor(0).shape, 0, node.result().dtype)
 
 
-@rule("IDENTITY", "DENSIFY")
+@rule("DENSIFY")
 def identity(g: GraphImporter, node: Node) -> Tensor:
     """The operand: sparse constants are dense already."""
     return moved(g, node, node.tensor(0))
