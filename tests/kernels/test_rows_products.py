@@ -55,6 +55,7 @@ def product_of(built, target):
     ("columns", "depth", "dtype", "target"),
     [
         (52, 160, DType.BF16, "cpu"),  # the last block has fewer columns, and the last vector of them as well
+        (272, 64, DType.BF16, "cpu"),  # enough column tiles for a workgroup to have all rows
         (64, 4160, DType.BF16, "cpu"),  # the sums of several chunks
         (32, 1040, F32, "cpu"),
         (32, 96, DType.F16, "cpu"),
@@ -68,7 +69,7 @@ def test_weights_in_rows(columns, depth, dtype, target):
     assert product_of(built, target) is not None
     weights, bias = array(dtype, columns, depth), array(DType.I32 if dtype.is_int else F32, columns)
     with compiled(built, target) as model:
-        for rows in (1, 2, 3, 4, 6, 7, 9, 13, 40):
+        for rows in (1, 2, 3, 4, 6, 7, 9, 13, 31, 32, 40):
             inputs = [array(dtype, rows, depth), weights, bias]
             compare(outputs(model, inputs), interpret(built, inputs), 1e-5, 1e-5)
 

@@ -17,7 +17,7 @@ from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape, analyse, fit_tile
-from mansard.codegen.schedules.cpu import gemm_rows, gemv
+from mansard.codegen.schedules.cpu import gemm_rows, gemm_rows_packed, gemv
 from mansard.dtypes import DType
 
 
@@ -50,6 +50,8 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
         return gemv.schedule(nest, target, name, shape)
     product = gemm_rows.find(nest, root, shape, target)
     if product is not None:
+        if gemm_rows_packed.applies(nest, product, target):
+            return gemm_rows_packed.schedule(nest, target, name, product)
         return gemm_rows.schedule(nest, target, name, product)
     frame = Frame(nest, target, name)
     return _Dot(frame, root, shape, default_tile(nest, shape, target)).run()

@@ -140,15 +140,19 @@ class Gemm:
         column, last = b.workgroup_id(1 if self.group else 2), b.idx(self.full)
         row_tiles = dims.ceildiv(self.rows, tile.rows)
         if self.full:
-            with b.if_(b.compare("lt", column, last)) if self.tail else nullcontext():
-                self.prepare(column, tile.columns)
-                with self._block(row_tiles) as row:
-                    self._tile(row, column, tile.columns)
+            with (
+                b.if_(b.compare("lt", column, last)) if self.tail else nullcontext(),
+                self.tiled(column, tile.columns),
+                self._block(row_tiles) as row,
+            ):
+                self._tile(row, column, tile.columns)
         if self.tail:
-            with b.if_(b.compare("eq", column, last)) if self.full else nullcontext():
-                self.prepare(last, self.tail, last=True)
-                with self._block(row_tiles) as row:
-                    self._tile(row, last, self.tail, last=True)
+            with (
+                b.if_(b.compare("eq", column, last)) if self.full else nullcontext(),
+                self.tiled(last, self.tail, last=True),
+                self._block(row_tiles) as row,
+            ):
+                self._tile(row, last, self.tail, last=True)
         columns, blocks = self.full + (self.tail > 0), dims.ceildiv(row_tiles, tile.block)
         grid = (self.group, columns, dims.ceildiv(blocks, self.group)) if self.group else None
         done = self.frame.finish(grid or (blocks, self.rest, columns))
@@ -165,8 +169,10 @@ class Gemm:
             return 0
         return max(1, GROUP_BYTES // (row_bytes * tile.rows * tile.block))
 
-    def prepare(self, column_tile: KValue, vectors: int, last: bool = False) -> None:
-        """Emit a workgroup's preparation of its tiles' columns: none, as weights are already packed."""
+    @contextmanager
+    def tiled(self, column_tile: KValue, vectors: int, last: bool = False) -> Iterator[None]:
+        """Around a workgroup's row tiles of a column tile: nothing, as weights are already packed."""
+        yield
 
     @contextmanager
     def _block(self, tiles: DimLike) -> Iterator[KValue]:

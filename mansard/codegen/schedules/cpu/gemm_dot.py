@@ -9,6 +9,7 @@ As `mansard.codegen.schedules.cpu.gemm`, with the weights' panels in contiguous 
 from __future__ import annotations
 
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel.ir import Memory
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.parameters import Parameters
@@ -51,10 +52,11 @@ def _other(product: LowPrecisionProduct, weights: Weights) -> DotFactor:
 
 def candidates(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) -> list[Parameters]:
     """Tiles to try, in order of predicted cost."""
-    return [tile.parameters() for tile in _tiles(nest, shape, weights, target)]
+    return [tile.parameters() for tile in ordered_tiles(nest, shape, weights, target)]
 
 
-def _tiles(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) -> list[RegisterTile]:
+def ordered_tiles(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) -> list[RegisterTile]:
+    """Tiles to try, in order of predicted cost."""
     rows = estimate(nest.total(shape.row)) if shape.row else 1
     panels = weights.panels
     candidates = tiles(rows, panels.columns[0], panels.depth // panels.group, target)
@@ -72,23 +74,28 @@ def schedule(
 ) -> Scheduled:
     """The kernel of a contraction that `find` accepts; ``parameters`` is one of `candidates`."""
     (root,) = (r for r in nest.roots if r.reduces)
-    tile = RegisterTile.of(parameters, target) if parameters else _tiles(nest, shape, weights, target)[0]
-    return _DotGemm(Frame(nest, target, name), root, shape, weights, tile).run()
+    tile = (
+        RegisterTile.of(parameters, target) if parameters else ordered_tiles(nest, shape, weights, target)[0]
+    )
+    return DotGemm(Frame(nest, target, name), root, shape, weights, tile).run()
 
 
-class _DotGemm(Gemm):
+class DotGemm(Gemm):
+    """The kernel of a low-precision product with packed weights under construction."""
+
     def __init__(self, frame: Frame, root: Root, shape: Shape, weights: Weights, tile: RegisterTile) -> None:
         super().__init__(frame, root, shape, weights, tile)
         product = low_precision_product(frame.nest, root)
         assert product is not None
         self.other = _other(product, weights)
         self.word = product.group
+        self.memory: Memory = self.b.bindings[self.ev.binding_of[weights.value]]
+        """Of the panels."""
 
     def combine(self, accumulator: KValue, place: KValue) -> KValue:
         """The sums of a vector of columns plus one group of reduced positions."""
         b, lanes = self.b, accumulator.type.lanes * self.word
         self.ev.vector = None
         word = load_raw(self.ev, self.other, self.word)
-        memory = b.bindings[self.ev.binding_of[self.weights.value]]
         repeated = b.shuffle(word, word, tuple(range(self.word)) * accumulator.type.lanes)
-        return b.dot(repeated, b.load(memory, place, lanes), accumulator)
+        return b.dot(repeated, b.load(self.memory, place, lanes), accumulator)

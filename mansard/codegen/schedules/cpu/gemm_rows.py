@@ -106,7 +106,14 @@ def _weights(nest: Nest, root: Root, row: Group, column: Group, inner: Group) ->
 def schedule(nest: Nest, target: KernelTarget, name: str, product: RowsProduct) -> Scheduled:
     """The kernel of a contraction that `find` accepts."""
     (root,) = (r for r in nest.roots if r.reduces)
-    return _RowsGemm(Frame(nest, target, name), root, product).run()
+    frame, block = Frame(nest, target, name), _block(product)
+    b = frame.b
+    first = b.mul(b.workgroup_id(0), b.idx(block))
+    last = b.add(first, b.idx(block))
+    if product.columns % block:
+        last = frame.minimum(last, b.idx(product.columns))
+    RowTiles(frame, root, product, block).emit(first, last)
+    return frame.finish((dims.ceildiv(product.columns, block), 1, 1))
 
 
 def _block(product: RowsProduct) -> int:
@@ -116,8 +123,10 @@ def _block(product: RowsProduct) -> int:
     return min(fair, fitting, product.columns)
 
 
-class _RowsGemm:
-    def __init__(self, frame: Frame, root: Root, product: RowsProduct) -> None:
+class RowTiles:
+    """Emits a product for all rows and up to ``block`` columns."""
+
+    def __init__(self, frame: Frame, root: Root, product: RowsProduct, block: int) -> None:
         self.frame, self.root, self.product = frame, root, product
         self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
         self.lanes = frame.target.lanes(DType.F32)
@@ -126,7 +135,7 @@ class _RowsGemm:
         most = (frame.target.vector_registers - COLUMNS - 2) // COLUMNS
         self.row_extent = self.nest.total(product.row)
         self.rows = min(most, estimate(self.row_extent))
-        self.block = _block(product)
+        self.block = block
         self.chunk = self._chunk()
         self.sum = DType.F32 if root.op.body.dtype is DType.F32 else DType.I32
         self.sums = self.b.shared(self.sum, self.rows * self.block)
@@ -139,19 +148,14 @@ class _RowsGemm:
         pieces = next(n for n in range(-(-vectors // most), vectors + 1) if vectors % n == 0)
         return product.depth // pieces
 
-    def run(self) -> Scheduled:
-        """Row tiles as tall as registers allow, then shorter ones for the rows that are left."""
-        b, product = self.b, self.product
-        self.first = b.mul(b.workgroup_id(0), b.idx(self.block))
-        last = b.add(self.first, b.idx(self.block))
-        if product.columns % self.block:
-            last = self.frame.minimum(last, b.idx(product.columns))
-        self.last = last
-        size, start = self.ev.dim(self.row_extent), b.idx(0)
+    def emit(self, first: KValue, last: KValue) -> None:
+        """The columns from ``first`` to ``last``, for row tiles as tall as registers allow, then shorter ones
+        for the rows that are left."""
+        self.first, self.last = first, last
+        size, start = self.ev.dim(self.row_extent), self.b.idx(0)
         heights = list(dict.fromkeys([self.rows, max(1, self.rows // 2), 1]))
         for height, shorter in zip(heights, [*heights[1:], 0], strict=True):
             start = self._tiles(start, size, height, shorter)
-        return self.frame.finish((dims.ceildiv(product.columns, self.block), 1, 1))
 
     def _tiles(self, start: KValue, size: KValue, height: int, shorter: int) -> KValue:
         """Tiles of ``height`` rows from ``start`` on, the last one moved back where more rows than

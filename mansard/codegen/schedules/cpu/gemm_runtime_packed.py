@@ -12,7 +12,8 @@ rows of the operand itself may be far apart and conflict in the caches.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from mansard.codegen.kernel import KValue
@@ -116,12 +117,14 @@ class _DenseGemm(Gemm):
         """All rows are one group: a workgroup's packed columns are used for as many rows as possible."""
         return 0
 
-    def prepare(self, column_tile: KValue, vectors: int, last: bool = False) -> None:
-        """Copy the columns of a tile to the scratch memory."""
+    @contextmanager
+    def tiled(self, column_tile: KValue, vectors: int, last: bool = False) -> Iterator[None]:
+        """Around a workgroup's row tiles of a column tile: its columns are copied to the scratch memory."""
         b = self.b
         columns = self.columns(b.mul(column_tile, b.idx(self.tile.columns)), vectors)
         with self.ev.scope():
             self._copy(0, columns, self.partial(vectors) if last else self.tile.lanes)
+        yield
 
     def _copy(self, level: int, columns: Sequence[KValue], partial: int) -> None:
         b, ev, lanes = self.b, self.ev, self.tile.lanes

@@ -1,0 +1,174 @@
+"""CPU schedule of products of bf16 with weights that lie in rows, for many rows: a workgroup packs the
+weights of its tiles.
+
+As `mansard.codegen.schedules.cpu.gemm_dot`, whose panels hold pairs of reduced positions column by column.
+Here weights stay in memory as products of few rows read them, and squares of pairs are transposed in
+registers on the way to contiguous memory on the workgroup's stack. The row tiles then prefetch the weights of
+the next column tile, an equal part each.
+
+    for column tile:                                    one workgroup
+        panel[c][k] = w[column + c, k:k+2]
+        for row tile: as in gemm_dot.py
+
+With few rows in a call, packing does not pay: the same kernel then goes on as `gemm_rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from mansard import dims
+from mansard.codegen.kernel import KernelBuilder, KValue
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
+from mansard.codegen.schedules.common.contraction import Shape
+from mansard.codegen.schedules.common.dot_products import DotFactor, load_raw
+from mansard.codegen.schedules.cpu.gemm import CHUNK, Ahead
+from mansard.codegen.schedules.cpu.gemm_dot import DotGemm, ordered_tiles
+from mansard.codegen.schedules.cpu.gemm_rows import RowsProduct, RowTiles
+from mansard.codegen.schedules.cpu.gemm_runtime_packed import SCRATCH_BYTES
+from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile
+from mansard.codegen.schedules.cpu.packed_weights import Weights
+from mansard.dtypes import DType
+from mansard.ir.panels import Panels
+
+MIN_ROWS = 32
+"""The fewest rows for which packing pays (on Zen 5 as fast as not to)."""
+MIN_WORKGROUPS = 16
+"""Column tiles with which a few cores are balanced; with fewer, the row tiles are shared out too."""
+LINE = 64
+FEATURES = frozenset({"avx512bf16", "bf16"})
+"""What a CPU has that multiplies pairs of bf16."""
+
+
+def applies(nest: Nest, product: RowsProduct, target: KernelTarget) -> bool:
+    """Whether this schedule takes a product that `gemm_rows.find` gives, and is faster with many rows."""
+    low = product.low_precision
+    if low is None or low.left.value.type.dtype is not DType.BF16 or FEATURES.isdisjoint(target.features):
+        return False
+    enough = dims.bounds(nest.total(product.row))[1] >= MIN_ROWS and product.columns >= WIDTH
+    return enough and bool(_tiles(nest, product, target))
+
+
+def _tiles(nest: Nest, product: RowsProduct, target: KernelTarget) -> list[RegisterTile]:
+    tiles = ordered_tiles(nest, _shape(product), _weights(nest, product), target)
+    return [t for t in tiles if t.columns * t.lanes * product.row_bytes <= SCRATCH_BYTES]
+
+
+def _shape(product: RowsProduct) -> Shape:
+    return Shape("outer", product.column, product.row, [], [product.inner])
+
+
+def _weights(nest: Nest, product: RowsProduct) -> Weights:
+    """The panels that workgroups make of their columns."""
+    panels = Panels((product.columns, product.depth), ((product.depth, 1),), WIDTH, 2)
+    return Weights(product.weights, nest.dispatch.inputs.index(product.weights), panels)
+
+
+def schedule(nest: Nest, target: KernelTarget, name: str, product: RowsProduct) -> Scheduled:
+    """The kernel of a product for which `applies` is True."""
+    (root,) = (r for r in nest.roots if r.reduces)
+    tile = _tiles(nest, product, target)[0]
+    row_tiles = -(-max(MIN_ROWS, estimate(nest.total(product.row))) // tile.rows)
+    column_tiles = -(-product.columns // (tile.columns * tile.lanes))
+    # At least as many rows as the others go on without panels: they are one workgroup's.
+    block = max(-(-MIN_ROWS // tile.rows), -(-row_tiles // -(-MIN_WORKGROUPS // column_tiles)))
+    whole = column_tiles >= MIN_WORKGROUPS
+    most = -(-dims.bounds(nest.total(product.row))[1] // tile.rows)
+    tile = replace(tile, block=most if whole else block)
+    return _PackedRows(Frame(nest, target, name), root, product, tile).run()
+
+
+class _PackedRows(DotGemm):
+    def __init__(self, frame: Frame, root: Root, product: RowsProduct, tile: RegisterTile) -> None:
+        super().__init__(frame, root, _shape(product), _weights(frame.nest, product), tile)
+        low = product.low_precision
+        assert low is not None
+        self.product = product
+        self.stored: DotFactor = low.left if low.left.value is product.weights else low.right
+        width = tile.columns * tile.lanes
+        self.scratch = self.memory = self.b.shared(DType.BF16, width * product.depth)
+        self.few = dims.bounds(self.rows)[0] < MIN_ROWS
+        """Whether calls may have so few rows that packing does not pay."""
+        self.unpacked = RowTiles(frame, root, product, width) if self.few else None
+
+    def run(self) -> Scheduled:
+        """The finished kernel, without packed inputs."""
+        return replace(super().run(), packed={})
+
+    def grouped(self) -> int:
+        """All rows are one group: packed columns are used for as many rows as possible."""
+        return 0
+
+    def panels(self, vector: KValue, vectors: int) -> list[KValue]:
+        """The addresses of a tile's vectors, which are consecutive in scratch memory."""
+        size = self.product.depth * self.tile.lanes
+        return [self.b.idx(c * size) for c in range(vectors)]
+
+    def _ahead(self, row_tile: KValue, vector: KValue, vectors: int) -> Ahead | None:
+        """A row tile's part of the next column tile's weights."""
+        b, depth = self.b, self.product.depth
+        line = LINE // self.product.weights.type.dtype.itemsize
+        row_tiles, chunks = estimate(dims.ceildiv(self.rows, self.tile.rows)), depth // CHUNK
+        lines = -(-vectors * self.tile.lanes * depth // (line * row_tiles * chunks))
+        following = b.mul(b.add(vector, b.idx(vectors)), b.idx(self.tile.lanes * depth))
+        start = b.add(following, b.mul(row_tile, b.idx(chunks * lines * line)))
+        return Ahead(start, lines, lines * line // CHUNK)
+
+    @contextmanager
+    def tiled(self, column_tile: KValue, vectors: int, last: bool = False) -> Iterator[None]:
+        """Around the row tiles of a column tile: packs its weights, or computes it without."""
+        b = self.b
+        if self.unpacked is None:
+            self._pack(column_tile, vectors, last)
+            yield
+            return
+        many = b.compare("ge", self.ev.dim(self.rows), b.idx(MIN_ROWS))
+        with b.if_(many), self.ev.scope():
+            self._pack(column_tile, vectors, last)
+            yield
+        first = b.mul(column_tile, b.idx(self.tile.columns * self.tile.lanes))
+        end = b.idx(self.extent) if last else b.add(first, b.idx(vectors * self.tile.lanes))
+        with b.if_(b.unary("not", many)), self.ev.scope():
+            self.unpacked.emit(first, end)
+
+    def _pack(self, column_tile: KValue, vectors: int, last: bool) -> None:
+        """Transpose the rows of a column tile to the scratch memory. Rows behind the last one are that."""
+        b, ev, lanes, word, depth = self.b, self.ev, self.tile.lanes, self.word, self.product.depth
+        first = b.mul(column_tile, b.idx(self.tile.columns * lanes))
+        partial = last and self.extent % lanes != 0
+        with (
+            b.for_(b.idx(0), b.idx(vectors)) as vector,
+            b.for_(b.idx(0), b.idx(depth), b.idx(lanes * word)) as loop,
+            ev.scope(),
+        ):
+            ev.bind(self.product.inner, loop.index)
+            start = b.add(first, b.mul(vector.index, b.idx(lanes)))
+            rows = []
+            for n in range(lanes):
+                row = b.add(start, b.idx(n))
+                ev.bind(self.column, self.frame.minimum(row, b.idx(self.extent - 1)) if partial else row)
+                rows.append(load_raw(ev, self.stored, lanes * word))
+            place = b.add(b.mul(vector.index, b.idx(depth * lanes)), b.mul(loop.index, b.idx(lanes)))
+            for n, column in enumerate(transpose_words(b, rows, word)):
+                b.store(self.scratch, b.add(place, b.idx(n * lanes * word)), column)
+
+
+def transpose_words(b: KernelBuilder, rows: Sequence[KValue], word: int) -> list[KValue]:
+    """The columns of a square matrix of words, of so many elements each, given as its rows."""
+    count, step = len(rows), 1
+    current = list(rows)
+    while step < count:
+        low = [lane if not lane & step else count + lane - step for lane in range(count)]
+        high = [lane + step if not lane & step else count + lane for lane in range(count)]
+        lanes = [[lane * word + i for lane in half for i in range(word)] for half in (low, high)]
+        following = list(current)
+        for i in range(count):
+            if not i & step:
+                pair = current[i], current[i + step]
+                following[i], following[i + step] = (b.shuffle(*pair, half) for half in lanes)
+        current, step = following, 2 * step
+    return current
