@@ -11,6 +11,7 @@ from mansard.api.loading import load
 from mansard.api.model import Model
 from mansard.arguments import shown
 from mansard.errors import InputError
+from mansard.language.cache_size import check_cache_size
 from mansard.language.compilation import CHUNK, PROPOSALS, compile_language_model, trained_positions
 from mansard.language.description import Description
 from mansard.language.language_model import LanguageModel
@@ -119,6 +120,7 @@ def _with_draft(
     cache: bool,
 ) -> LanguageModel:
     """The language model, with a draft that is opened for as many positions where it is not yet."""
+    check_cache_size(model.plan)
     if draft is None or draft == LOOKUP or isinstance(draft, LanguageModel):
         return LanguageModel(model, tokenizer, draft)
     try:

@@ -204,8 +204,30 @@ def test_wrong_input_is_one_clear_error(on_cpu, prompt, options, message):
         next(on_cpu.generate(prompt, **options))
 
 
+def test_a_cache_that_does_not_fit_is_refused(tmp_path):
+    write_decoder(tmp_path, "llama", max_position_embeddings=1 << 30, num_hidden_layers=1)
+    with pytest.raises(mansard.OutOfMemoryError, match=r"takes 1\d\d\.\d GB on cpu, which has .* smaller"):
+        load_lm(tmp_path, devices="cpu", context=1 << 30, chunk=8)
+
+
 def test_wrong_limits_and_paths(folder, module, tmp_path):
     with pytest.raises(mansard.CompileError, match="context=100: the model has 2 to 64 positions"):
         load_lm(folder, devices="cpu", context=100)
     with pytest.raises(mansard.InputError, match="does not exist: load_lm takes"):
         load_lm(tmp_path / "nothing")
+    with pytest.raises(mansard.ImportModelError, match=r"has no config.json, so it is not a Hugging Face"):
+        load_lm(tmp_path)
+    shutil.copytree(folder, tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(mansard.ImportModelError, match=r"is truncated: tensor .* ends at byte .*; download"):
+        load_lm(tmp_path / "cut")
+    shutil.copytree(folder, tmp_path / "other")
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "mamba"}')
+    with pytest.raises(
+        mansard.ImportModelError, match=r"type 'mamba' are not known; known: gemma, .*qwen3_moe"
+    ):
+        load_lm(tmp_path / "other")
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF")
+    with pytest.raises(mansard.ImportModelError, match="is truncated: its header goes beyond the 4 bytes"):
+        load_lm(tmp_path / "cut.gguf")
