@@ -1,4 +1,4 @@
-"""Checkpoints of Qwen3 shapes with random bf16 weights."""
+"""Checkpoints of Qwen3 shapes, with experts or without, and random bf16 weights."""
 
 from __future__ import annotations
 
@@ -29,6 +29,23 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any]) -> None:
     def gain(size: int) -> Array:
         return (1 + 0.1 * generator.standard_normal(size)).astype(ml_dtypes.bfloat16)
 
+    def network() -> dict[str, Array]:
+        return {
+            "mlp.gate_proj.weight": weight(inner, hidden),
+            "mlp.up_proj.weight": weight(inner, hidden),
+            "mlp.down_proj.weight": weight(hidden, inner),
+        }
+
+    def experts() -> dict[str, Array]:
+        """A router that prefers some experts, and their stacked weights."""
+        count, width = config["num_experts"], config["moe_intermediate_size"]
+        preference = np.exp(0.7 * generator.standard_normal((count, 1))).astype(ml_dtypes.bfloat16)
+        return {
+            "mlp.gate.weight": weight(count, hidden) * preference,
+            "mlp.experts.gate_up_proj": weight(count, 2 * width, hidden),
+            "mlp.experts.down_proj": weight(count, hidden, width),
+        }
+
     hidden, inner, head_dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     queries, keys = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
     shards: dict[str, dict[str, Array]] = {"model-ends": {"model.norm.weight": gain(hidden)}}
@@ -49,13 +66,12 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any]) -> None:
                 "self_attn.o_proj.weight": weight(hidden, queries),
                 "self_attn.q_norm.weight": gain(head_dim),
                 "self_attn.k_norm.weight": gain(head_dim),
-                "mlp.gate_proj.weight": weight(inner, hidden),
-                "mlp.up_proj.weight": weight(inner, hidden),
-                "mlp.down_proj.weight": weight(hidden, inner),
+                **(experts() if "num_experts" in config else network()),
             }.items()
         }
         save_file(tensors, folder / f"{name}.safetensors", {"format": "pt"})
         index.update(dict.fromkeys(tensors, f"{name}.safetensors"))
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
-    settings = {**config, "architectures": ["Qwen3ForCausalLM"], "dtype": "bfloat16"}
+    name = "Qwen3MoeForCausalLM" if "num_experts" in config else "Qwen3ForCausalLM"
+    settings = {**config, "architectures": [name], "dtype": "bfloat16"}
     (folder / "config.json").write_text(json.dumps(settings))
