@@ -244,8 +244,11 @@ def _pieces(op: Generic) -> tuple[int, int, int]:
     assert isinstance(extent, int)
     whole = [p for p in range(max(2, target // 8), min(2 * target, extent) + 1) if extent % p == 0]
     aligned = [p for p in whole if extent // p % 4 == 0] or (whole if extent < 4 * target else [])
-    if aligned:
-        pieces = min(aligned, key=lambda p: abs(p - target))
+    # Fewer than half of the pieces leave cores idle: rather some without aligned vectors.
+    near = [[p for p in several if 2 * p >= target] for several in (aligned, whole)]
+    chosen = near[0] or near[1] or aligned
+    if chosen:
+        pieces = min(chosen, key=lambda p: abs(p - target))
         return loop, pieces, extent // pieces
     pieces = min(target, extent)
     length = extent // pieces

@@ -78,7 +78,7 @@ class Rows:
         if within is None:
             width = workers(target, estimate(self.rows), vectors)
             alone = subgroup_size(target) == width
-            alone = alone and dims.bounds(self.rows)[0] >= PACK * target.compute_units
+            alone = alone and estimate(self.rows) >= PACK * target.compute_units
             packed = min(PACK, target.workgroup_invocations // width) if alone else 1
         self.packed = packed
         self.frame = Frame(nest, target, name, width * packed, within=within)
