@@ -81,7 +81,7 @@ class _Authorised:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._key is not None:
             given = Request(scope).headers.get("authorization", "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {self._key}".encode()):
+            if not hmac.compare_digest(given.encode("latin-1"), f"Bearer {self._key}".encode()):
                 raise ApiError(
                     401,
                     "this server needs a key: Authorization: Bearer KEY",

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
 
+from mansard.errors import InputError
 from mansard.language.language_model import LanguageModel
 from mansard.serving.application import create_app
 from mansard.serving.options import ServerOptions
 from mansard.serving.service import TextService
 
+_BACKLOG = 2048
+"""Connections that the system accepts before the server does."""
+_KEEP_ALIVE = 75
+"""Seconds for which an idle connection is kept: longer than clients do, so that none is closed just when its
+client sends a request."""
 _AFTER_DRAINING = 5
 """Seconds in which clients whose texts were ended get their errors."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens at an address, for `Server.run`. Raises InputError where that is not possible."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise InputError(f"cannot listen at {host} port {port}: {error.strerror or error}") from error
 
 
 class Server(uvicorn.Server):
@@ -42,6 +58,7 @@ class Server(uvicorn.Server):
                 log_level=log_level,
                 lifespan="on",
                 server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE,
                 timeout_graceful_shutdown=round(options.drain_seconds) + _AFTER_DRAINING,
             )
         )

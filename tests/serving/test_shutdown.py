@@ -12,7 +12,11 @@ import time
 import httpx2
 import openai
 import pytest
+from support.command_line import invoke
 from support.serving.running_server import write_served_model
+
+import mansard
+from mansard.serving.server import listen
 
 LONG = {"model": "tiny", "prompt": [9], "max_tokens": 60, "stream": True, "temperature": 0}
 
@@ -57,6 +61,12 @@ def test_texts_past_the_limit_end_with_an_error(another_server, monkeypatch):
             assert time.monotonic() - began < 5
 
 
+def test_idle_connections_are_kept_longer_than_clients_keep_them(server, client):
+    """A server that closes one just when its client sends a request gives that an error of the connection."""
+    pool = client._client._transport._pool
+    assert server.server.config.timeout_keep_alive >= 5 * pool._keepalive_expiry
+
+
 def test_nothing_is_begun_while_the_server_ends(another_server):
     with another_server() as other, httpx2.Client(base_url=other.url) as http:
         other.service.draining = True
@@ -67,8 +77,18 @@ def test_nothing_is_begun_while_the_server_ends(another_server):
         assert health.status_code == 503 and health.json()["status"] == "shutting down"
 
 
+def test_an_address_that_is_taken_is_one_line(tmp_path):
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        told = invoke("serve", tmp_path, "--port", port)
+        assert told.exit_code == 1
+        assert f"cannot listen at 127.0.0.1 port {port}: Address already in use" in told.stderr
+    with pytest.raises(mansard.InputError, match=r"cannot listen at nowhere\.invalid port 1"):
+        listen("nowhere.invalid", 1)
+
+
 def test_the_command_ends_in_order_on_sigterm(tmp_path):
-    folder = write_served_model(tmp_path / "tiny", max_position_embeddings=512)
+    folder = write_served_model(tmp_path / "tiny-0.6B", max_position_embeddings=512)
     command = [sys.executable, "-m", "mansard", "serve", str(folder), "--device", "cpu", "--port", "0"]
     options = ["--sequences", "1", "--context", "512", "--no-logprobs", "--log-level", "warning"]
     environment = {**os.environ, "MANSARD_API_KEY": "secret"}
@@ -79,7 +99,7 @@ def test_the_command_ends_in_order_on_sigterm(tmp_path):
             assert process.stdout is not None
             address = process.stdout.readline().split()[-1]
             with openai.OpenAI(base_url=address, api_key="secret", max_retries=0) as client:
-                wanted = {**LONG, "max_tokens": 300}
+                wanted = {**LONG, "model": "tiny-0.6B", "max_tokens": 300}
                 stream = iter(client.completions.create(**wanted, extra_body={"ignore_eos": True}))
                 next(stream)
                 process.send_signal(signal.SIGTERM)

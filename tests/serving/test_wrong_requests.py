@@ -181,14 +181,14 @@ def test_errors_of_a_device(http, server, monkeypatch):
 
 def test_a_full_queue_and_a_key(another_server):
     with (
-        another_server(api_key="secret", max_waiting=1) as other,
+        another_server(api_key="sécret", max_waiting=1) as other,
         httpx2.Client(base_url=other.url) as http,
     ):
         refused(http.post("/v1/completions", json=COMPLETION), 401, "invalid_api_key", "needs a key")
-        wrong = {"authorization": "Bearer s\u00e9cret".encode()}
+        wrong = {"authorization": "Bearer s\u00e9cret".encode("latin-1")}
         refused(http.get("/v1/models", headers=wrong), 401, "invalid_api_key", "needs a key")
         assert http.get("/health").json() == {"status": "ok"}
-        http.headers["authorization"] = "Bearer secret"
+        http.headers.update([(b"authorization", "Bearer sécret".encode())])
         several = http.post("/v1/completions", json={**COMPLETION, "prompt": ["a"] * 100})
         refused(several, 429, "queue_full", "1 requests wait already")
         assert int(several.headers["retry-after"]) >= 1

@@ -62,26 +62,33 @@ def serve(
     """Serve a language model over HTTP, with OpenAI's API."""
     try:
         from mansard.serving.options import ServerOptions
-        from mansard.serving.server import Server
+        from mansard.serving.server import Server, listen
     except ImportError as error:
         raise InputError(f"serving needs further packages: pip install 'mansard[serve]' ({error})") from error
     if log_level not in ("critical", "error", "warning", "info", "debug", "trace"):
         raise typer.BadParameter(f"{log_level!r} is no log level", param_hint="--log-level")
     options = ServerOptions(
-        name=served_name or Path(model).resolve().stem,
-        api_key=api_key,
+        name=served_name or model_name(model),
+        api_key=api_key or None,
         max_waiting=max_waiting,
         drain_seconds=drain_seconds,
     )
-    with opened(
+    socket = listen(host, port)  # before the model is compiled, which may take long
+    with socket, opened(
         model, device, context, cache_dtype,
         sequences=sequences, chunk=chunk, quantize=quantize, tokenizer=tokenizer, logprobs=logprobs,
     ) as lm:  # fmt: skip
-        server = Server(lm, options, host=host, port=port, log_level=log_level, ready=_tell)
+        server = Server(lm, options, log_level=log_level, ready=_tell)
         try:
-            server.run()
+            server.run([socket])
         finally:
             server.service.close()
+
+
+def model_name(path: Path) -> str:
+    """What a model is called in requests: its folder's name, or its file's without the suffix."""
+    path = path.resolve()
+    return path.name if path.is_dir() else path.name.removesuffix(".gguf").removesuffix(".mansard")
 
 
 def _tell(address: str) -> None:
