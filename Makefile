@@ -77,13 +77,18 @@ tflite-conformance: $(STAMP) vulkan-packages ## TFLite's operators on every devi
 
 TFLITE_MODELS ?= build/tflite-models
 tflite-models: $(STAMP) vulkan-packages ## networks of TensorFlow's converter, in an environment of its own, against LiteRT; writes docs/coverage.md
-	@test -x build/venv-tensorflow/bin/python || $(PYTHON) -m venv build/venv-tensorflow
+	@test -x build/venv-tensorflow/bin/python || $(or $(PYTHON),python3) -m venv build/venv-tensorflow
 	build/venv-tensorflow/bin/python -m pip install -q tensorflow-cpu==2.21.0
 	build/venv-tensorflow/bin/python benchmarks/tflite_models/make_models.py $(TFLITE_MODELS)
 	$(BIN)/python -m benchmarks.tflite_models $(TFLITE_MODELS) --devices $(DEVICES) --markdown docs/coverage.md $(TFLITE_ARGS)
 
 stablehlo-conformance: $(STAMP) vulkan-packages ## functions of jax.numpy and jax.lax on every device against JAX; writes build/stablehlo-conformance.json and docs/coverage.md
 	$(BIN)/python -m benchmarks.jax_functions --devices $(DEVICES) --markdown docs/coverage.md $(JAX_ARGS)
+
+tensorflow-test: ## models of TensorFlow and Keras against TensorFlow, in an environment of its own
+	@test -x build/venv-tensorflow/bin/python || $(or $(PYTHON),python3) -m venv build/venv-tensorflow
+	build/venv-tensorflow/bin/python -m pip install -q tensorflow-cpu==2.21.0 pytest==9.2.0 -e '.[compile]'
+	build/venv-tensorflow/bin/python -m pytest -W default tests/frontends/tensorflow $(PYTEST_ARGS)
 
 CALLS ?= 1000000
 soak: $(STAMP) vulkan-packages ## a million calls with faults, cancellations, deadlines and signals (CALLS)

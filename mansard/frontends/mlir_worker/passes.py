@@ -6,9 +6,12 @@ imports this module, which therefore imports neither NumPy nor torch itself.
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,21 +24,40 @@ _PORTABLE = b"StableHLO_v"
 
 
 def new_context() -> Any:
-    """An MLIR context with every dialect that a model may use registered."""
+    """An MLIR context with every dialect that a model may use registered.
+
+    Ops of others are parsed in their generic form, so that they can be named.
+    """
     try:
-        from torch_mlir import ir
-        from torch_mlir._mlir_libs import _stablehlo
-        from torch_mlir.dialects import torch as torch_dialect
+        with _symbols_of_its_own():
+            from torch_mlir import ir
+            from torch_mlir._mlir_libs import _stablehlo
+            from torch_mlir.dialects import torch as torch_dialect
     except ImportError as error:
         raise ImportModelError(
             "importing a model needs torch-mlir; install mansard with its compile extra: "
             "pip install 'mansard[compile]'"
         ) from error
     context = ir.Context()
+    context.allow_unregistered_dialects = True
     torch_dialect.register_dialect(context)
     _stablehlo.register_dialect(context)
     _stablehlo.register_stablehlo_passes()
     return context
+
+
+@contextlib.contextmanager
+def _symbols_of_its_own() -> Iterator[None]:
+    """Libraries loaded here prefer their own symbols to those of TensorFlow, which exports another LLVM's."""
+    if "tensorflow" not in sys.modules or not hasattr(os, "RTLD_DEEPBIND"):
+        yield
+        return
+    before = sys.getdlopenflags()
+    sys.setdlopenflags(before | os.RTLD_DEEPBIND)
+    try:
+        yield
+    finally:
+        sys.setdlopenflags(before)
 
 
 @dataclass(frozen=True)

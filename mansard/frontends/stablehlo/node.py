@@ -128,6 +128,6 @@ def location_text(location: Any) -> str:
     name = named.group(1) if named and not named.group(1).startswith("<") else ""
     if place is None:
         plain = re.search(r'"([^"]+)"', text)
-        return name or (plain.group(1) if plain else "")
+        return name or (plain.group(1).rstrip(":") if plain else "")
     where = f"{PurePath(place.group(1)).name}:{place.group(2)}"
     return f"{name} ({where})" if name else where

@@ -61,6 +61,9 @@ _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal, "GT": np.greater,
     "GE": np.greater_equal,
 }  # fmt: skip
+_EXTREMES: dict[str, Callable[[Array, Array], Array]] = {
+    "stablehlo.maximum": np.maximum, "stablehlo.minimum": np.minimum,
+}  # fmt: skip
 _LOGIC: dict[str, Callable[..., Array]] = {
     "stablehlo.and": np.logical_and, "stablehlo.or": np.logical_or, "stablehlo.xor": np.logical_xor,
     "stablehlo.not": np.logical_not,
@@ -89,6 +92,8 @@ def _evaluated(op: Any, operands: Sequence[Any]) -> Array:
         return np.asarray(attributes.dense(op.attributes["value"]))
     if op.name == "stablehlo.select":
         return np.asarray(np.where(operands[0], operands[1], operands[2]))
+    if op.name in _EXTREMES:
+        return np.asarray(_EXTREMES[op.name](*operands))
     if op.name in _LOGIC and all(x.dtype == np.bool_ for x in operands):
         return np.asarray(_LOGIC[op.name](*operands))
     if op.name == "stablehlo.compare":
@@ -117,14 +122,22 @@ def _samples(dtype: DType, *, nan: bool = True) -> Array:
 
 
 def extreme_of(block: Any) -> str | None:
-    """``argmax`` or ``argmin`` for a body that keeps the first extreme and its index, NaN before all."""
+    """``argmax`` or ``argmin`` for a body that keeps the first extreme and its index.
+
+    NaN counts as the extreme, also where the body leaves it open.
+    """
     arguments = list(block.arguments)
     if len(arguments) != 4:
         return None
     dtypes = [attributes.element_type(a.type) for a in arguments]
     if not dtypes[1].is_int:
         return None
-    samples = _samples(dtypes[0])
+    known = (_extreme_among(block, dtypes, _samples(dtypes[0], nan=nan)) for nan in (True, False))
+    return next((name for name in known if name is not None), None)
+
+
+def _extreme_among(block: Any, dtypes: Sequence[DType], samples: Array) -> str | None:
+    """The extreme that a body keeps of pairs of some numbers, whose indices are in order."""
     first, second = (x.ravel() for x in np.meshgrid(samples, samples, indexing="ij"))
     low = np.zeros(first.shape, dtypes[1].numpy)
     results = evaluate(block, [first, low, second, low + 1])

@@ -75,6 +75,23 @@ def extract(g: StableHloImporter, node: Node) -> Tensor:
     return g.dim_content([element], (), DType.I64)
 
 
+@rule("shape.const_shape")
+def constant_shape(g: StableHloImporter, node: Node) -> Tensor:
+    """Known sizes."""
+    return g.constant_tensor(node.attribute("shape"), "shape")
+
+
+@rule("tf.Reshape")
+def tensorflow_reshape(g: StableHloImporter, node: Node) -> Tensor:
+    """The same elements under another shape, of which one size may be -1: what the others leave."""
+    x, shape = node.tensor(0), node.dim_list(1)
+    known = dims.product(d for d in shape if d != -1)
+    rest = dims.exact_div(dims.product(x.shape), known)
+    if -1 in shape and rest is None:
+        raise node.fail(f"{list(x.shape)} as {shape}")
+    return g.reshape(x, [rest if d == -1 and rest is not None else d for d in shape])
+
+
 @rule("arith.constant", "shape.const_size")
 def constant(g: StableHloImporter, node: Node) -> Tensor:
     """A number or a tensor of numbers."""

@@ -1,0 +1,1 @@
+"""TensorFlow: SavedModels, Keras models and functions, exported as StableHLO by TensorFlow itself."""
