@@ -15,6 +15,11 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 Array = np.ndarray[Any, Any]
 
 
+def litert_as_usual(model: bytes, inputs: Sequence[Array]) -> list[Array]:
+    """LiteRT's results as it computes them by default: by XNNPACK where that has a kernel."""
+    return run_interpreter(Interpreter(model_content=model, num_threads=1), inputs)
+
+
 def litert(model: bytes, inputs: Sequence[Array], *, reference: bool = True) -> list[Array]:
     """LiteRT's results, by its reference kernels; inputs of other shapes resize the model."""
     kernels = OpResolverType.BUILTIN_REF if reference else OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
@@ -28,7 +33,7 @@ def litert(model: bytes, inputs: Sequence[Array], *, reference: bool = True) -> 
 
 
 def litert_apart(path: Path, inputs: Sequence[Array], *, reference: bool) -> list[Array] | None:
-    """`litert` in a process of its own; None where LiteRT ends it."""
+    """LiteRT's results by reference kernels or as usual, in a process of its own; None where that ends."""
     with tempfile.TemporaryDirectory() as folder:
         given, made = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
         np.savez(given, *inputs)
@@ -64,5 +69,6 @@ def run_interpreter(interpreter: Interpreter, inputs: Sequence[Array]) -> list[A
 if __name__ == "__main__":
     with np.load(sys.argv[2]) as arrays:
         taken = [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
-    answers = litert(Path(sys.argv[1]).read_bytes(), taken, reference=bool(int(sys.argv[4])))
+    content = Path(sys.argv[1]).read_bytes()
+    answers = litert(content, taken) if int(sys.argv[4]) else litert_as_usual(content, taken)
     np.savez(sys.argv[3], *answers)

@@ -15,6 +15,7 @@ from mansard.frontends.emission.expressions import Num, index, size
 from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.emission.windows import Window
 from mansard.frontends.tflite.node import Node
+from mansard.frontends.tflite.real import away_from_zero
 from mansard.ir.types import Linear
 
 _LARGEST = 127.0
@@ -44,22 +45,23 @@ def rounded_rows(g: Emitter, x: Tensor, rows: int, *, asymmetric: bool) -> Round
     axes = list(range(rows, x.rank))
     if not asymmetric:
         largest = g.reduce(x, axes, "max", function=lambda e: e.unary("abs"))
-        scale = g.map(lambda m: m * (1.0 / _LARGEST), largest)
+        scale = g.map(lambda m: m / _LARGEST, largest)
         wide = g.reshape(largest, (*largest.shape, *[1] * len(axes)))
 
         def code(e: Num, m: Num) -> Num:
             inverse = (m > 0.0).select(_LARGEST / m, 0.0)
-            return (e * inverse).unary("round").cast(DType.I8)
+            return away_from_zero(e * inverse).cast(DType.I8)
 
         return Rounded(g.map(code, x, wide), scale, None)
     low = g.map(lambda e: e.min(0.0), g.reduce(x, axes, "min"))
     high = g.map(lambda e: e.max(0.0), g.reduce(x, axes, "max"))
-    scale = g.map(lambda a, b: (a == b).select(1.0, (b - a) * (1.0 / (_HIGH - _LOW))), low, high)
+    scale = g.map(lambda a, b: (a == b).select(1.0, (b - a) / (_HIGH - _LOW)), low, high)
     zero = g.map(_zero_point, low, high, scale)
     wide_scale, wide_zero = (g.reshape(t, (*t.shape, *[1] * len(axes))) for t in (scale, zero))
 
     def shifted(e: Num, s: Num, z: Num) -> Num:
-        return (z.cast(DType.F32) + e * (1.0 / s)).unary("round").max(_LOW).min(_HIGH).cast(DType.I8)
+        code = away_from_zero(z.cast(DType.F32) + e * (1.0 / s))
+        return code.max(_LOW).min(_HIGH).cast(DType.I8)
 
     return Rounded(g.map(shifted, x, wide_scale, wide_zero), scale, zero)
 

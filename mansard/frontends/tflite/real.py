@@ -59,6 +59,11 @@ def requantised(
     return shifted.max(float(low)).min(float(high)).cast(dtype)
 
 
+def away_from_zero(e: Num) -> Num:
+    """A real number rounded to a whole one, halves away from 0."""
+    return (e + (e < 0.0).select(e.number(-0.5), 0.5)).unary("trunc")
+
+
 def activated(e: Num, activation: str) -> Num:
     """A fused activation of a real number, or of an unquantised integer."""
     if activation == "NONE":
