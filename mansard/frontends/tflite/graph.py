@@ -19,6 +19,8 @@ from mansard.ir.types import Location, Value
 
 _INLINE_INTEGERS, _INLINE_NUMBERS = 1024, 16
 _MAX_DEPTH = 64
+_MAX_OPERATORS = 1 << 17
+"""Operators of a model whose loops are unrolled."""
 _PARTWISE = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "SLICE", "STRIDED_SLICE")
 
 
@@ -34,6 +36,7 @@ class GraphImporter(Emitter):
         self.variables = Variables()
         self._constants: dict[tuple[int, int], Tensor] = {}
         self._depth = 0
+        self._imported = 0
 
     def run(self, number: int, inputs: Sequence[Entry]) -> list[Entry]:
         """The results of a subgraph for given operands."""
@@ -75,6 +78,9 @@ class GraphImporter(Emitter):
         return self._constants[key]
 
     def _operator(self, operator: Operator, subgraph: Subgraph, entries: dict[int, Entry]) -> None:
+        self._imported += 1
+        if self._imported > _MAX_OPERATORS:
+            raise ImportModelError(f"the model has more than {_MAX_OPERATORS} operators, loops unrolled")
         inputs = [None if i < 0 else self._entry(i, subgraph, entries) for i in operator.inputs]
         node = Node(operator, subgraph, inputs)
         found = find_rule(f"custom.{operator.op}" if operator.custom else operator.op)

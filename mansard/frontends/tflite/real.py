@@ -3,7 +3,8 @@
 Products are computed on the stored integers (`rules.convolution`, `rules.products`); everything else on
 ``scale * (stored - zero)`` in f32 inside one op, whose operands and result stay integers in memory. A result
 is rounded to even at the product of its scales, which is what LiteRT's XNNPACK kernels do; its reference
-kernels round a fixed-point multiplier of 31 bits away from zero. Both differ by one step at most.
+kernels round a fixed-point product of 31 bits, and once more when they shift it. Both differ by one step at
+most.
 """
 
 from __future__ import annotations

@@ -279,6 +279,24 @@ def test_an_operand_that_decides_a_shape_can_be_given() -> None:
     np.testing.assert_allclose(actual, numbers.sum(1), rtol=1e-5)
 
 
+def test_loops_in_loops_that_never_end_are_refused() -> None:
+    w = Writer()
+    x, y = w.input((2,)), w.tensor((2,))
+    w.op("WHILE", [x], [y], cond_subgraph_index=1, body_subgraph_index=2)
+    w.outputs(y)
+    w.begin()
+    w.input((2,))
+    w.outputs(w.constant(np.array(True)))
+    w.begin()
+    a, b = w.input((2,)), w.tensor((2,))
+    w.op("WHILE", [a], [b], cond_subgraph_index=1, body_subgraph_index=3)
+    w.outputs(b)
+    w.begin()
+    w.outputs(w.input((2,)))
+    with pytest.raises((UnsupportedOpError, ImportModelError), match="more than"):
+        import_tflite(w.bytes())
+
+
 def test_a_loop_whose_end_is_computed_is_refused() -> None:
     w = Writer()
     x, y = w.input((), "int32"), w.tensor((), "int32")
