@@ -157,9 +157,19 @@ class _Workgroup:
             changed = args[0].copy()
             changed[:, attrs["lane"]] = args[1][:, 0]
             return changed
+        if op == "unpack":
+            return self.unpacked(args[0], attrs["dtype"], attrs["first"], type_.lanes)
         if op == "shuffle":
             return np.concatenate(args[:2], 1)[:, list(attrs["lanes"])]
         raise AssertionError(f"the emulator does not know {op}")
+
+    def unpacked(self, words: Array, dtype: DType, first: int, count: int) -> Array:
+        """Integers of a few bits out of words."""
+        assert dtype.is_int and dtype.bits <= 8, f"the emulator does not unpack {dtype.value}"
+        place, start = np.divmod(np.arange(first, first + count) * dtype.bits, 32)
+        codes = (words[:, place].view(np.uint32) >> start.astype(np.uint32)) & ((1 << dtype.bits) - 1)
+        codes = codes.astype(np.int32)
+        return codes - (codes >> (dtype.bits - 1) << dtype.bits) if dtype.is_signed else codes
 
     # Memory ---------------------------------------------------------------------------------
     def load(self, inst: Inst, mask: Array) -> Array:

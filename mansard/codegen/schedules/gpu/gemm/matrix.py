@@ -117,7 +117,8 @@ def _gemm(nest: Nest, target: KernelTarget) -> _GemmShape | None:
     sizes = (product.left.extent, product.right.extent, product.depth)
     if min(estimate(size) for size in sizes) < MIN_EXTENT:
         return None
-    left, right = (operand(nest, product.root, f) for f in (product.left, product.right))
+    pair = product.left, product.right
+    left, right = (operand(nest, product.root, f, other) for f, other in (pair, pair[::-1]))
     if left is None or right is None or left.dtype is not right.dtype:
         return None
     shape = shape_for(left.dtype, target)

@@ -9,6 +9,7 @@ fused before the product, conversions, padding, odd sizes) is computed element b
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue, SharedMemory
 from mansard.codegen.loop_nest import Guard, Nest, Root
 from mansard.codegen.schedules.common.base import Frame, divides
+from mansard.codegen.schedules.common.dequantised import dequantised_product
 from mansard.codegen.schedules.gpu.gemm.product import LANES, Factor, gather_of
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -31,6 +33,8 @@ PAD = 1
 together are then in different banks."""
 WORDS = 4
 """32-bit words of a vector."""
+SCALE, ZERO = 2, 3
+"""Words of the scale and the zero beside integers; there are at most two words of these."""
 OPERANDS = {DType.F32: (DType.F16, DType.BF16), DType.I32: (DType.I8,)}
 """Types of factors by the type they are multiplied in."""
 
@@ -53,6 +57,10 @@ class StagedOperand:
     """Guards outside which such a read yields zeros, for whole vectors."""
     gather: Gather | None = None
     """What gives the rest of the address, where a batch computes that."""
+    scales: tuple[Scalar, ...] = ()
+    """Of a weight of small integers: factors that the vectors are multiplied with; they are then rounded."""
+    zero: Scalar | None = None
+    """What the integers are reduced by before that."""
 
     @property
     def per_vector(self) -> int:
@@ -68,11 +76,14 @@ class StagedOperand:
         return (side if self.along == "depth" else depth) * self.line(side, depth)
 
 
-def operand(nest: Nest, root: Root, factor: Factor) -> StagedOperand | None:
-    """The factor as an operand of cooperative matrices; None if its type is unsupported."""
-    dtype = _operand_type(nest, root.op, factor.part, register_dtype(root.op.body.dtype))
+def operand(nest: Nest, root: Root, factor: Factor, other: Factor) -> StagedOperand | None:
+    """The factor as an operand of cooperative matrices; None if its type is unsupported. A weight of small
+    integers has the type of the ``other`` factor, to which it is rounded."""
+    accumulator = register_dtype(root.op.body.dtype)
+    dtype = _operand_type(nest, root.op, factor.part, accumulator)
     if dtype is None:
-        return None
+        dtype = _operand_type(nest, root.op, other.part, accumulator)
+        return _dequantised(nest, root, factor, dtype) if dtype in OPERANDS[DType.F32] else None
     gather = gather_of(factor.part)
     read = _plain_read(nest, root, factor.part)
     if gather is not None:
@@ -88,6 +99,25 @@ def operand(nest: Nest, root: Root, factor: Factor) -> StagedOperand | None:
             if whole and placed and not varies:
                 return StagedOperand(factor, dtype, along, per, value, address, guards, gather)
     return StagedOperand(factor, dtype, factor.along, factor.lanes)
+
+
+def _dequantised(nest: Nest, root: Root, factor: Factor, dtype: DType) -> StagedOperand | None:
+    """A weight of integers with scales, whose whole vectors are each of one group; None for other factors."""
+    product = dequantised_product(nest, root)
+    if product is None or product.offset is not None:
+        return None
+    codes, inner, per = product.codes, product.reduced[-1], VECTOR_BITS // dtype.bits
+    scales = (*product.inner, *product.outer)
+    nodes = [*scales, *((product.zero,) if product.zero is not None else ())]
+    own = {read.value for read in nest.part_reads(root, factor.part)[0]}
+    used = {read.value for node in nodes for read in nest.part_reads(root, node)[0]}
+    if codes.value not in own or not used <= own or not scales:
+        return None
+    whole = _whole_vectors(nest, codes.address, inner[-1], per) and divides(nest.total(inner), per)
+    if not whole or factor.along != "depth":
+        return None
+    value, address = codes.value, codes.address
+    return StagedOperand(factor, dtype, "depth", per, value, address, scales=scales, zero=product.zero)
 
 
 def _operand_type(nest: Nest, op: Generic, node: Scalar, accumulator: DType) -> DType | None:
@@ -262,6 +292,8 @@ class MatrixStager:
         start = b.mul(step, b.idx(self.depth))
         if self.operand.address is None:
             return self._computed(place, start, exact)
+        if self.operand.scales:
+            return self._coded(place, start, exact)
         return self._moved(place, step, start, exact)
 
     def _moved(self, place: MatrixTileAddress, step: KValue, start: KValue, exact: bool) -> KValue:
@@ -285,6 +317,46 @@ class MatrixStager:
                 address = b.select(inside, address, b.idx(0))
         words = b.load_words(b.bindings[ev.binding_of[operand.value]], address, WORDS)
         return words if inside is None else b.select(inside, words, b.const(0, DType.I32, WORDS))
+
+    def _coded(self, place: MatrixTileAddress, start: KValue, exact: bool) -> KValue:
+        """Integers, their scale and their zero as four words: what `store` makes a vector of."""
+        b, ev, operand = self.frame.b, self.frame.ev, self.operand
+        assert operand.value is not None and operand.address is not None
+        depth, inside = b.add(start, place.depths[0]), None
+        if not exact:
+            inside = b.compare("lt", depth, ev.dim(self.total_depth))
+            depth = b.select(inside, depth, b.idx(0))
+        bits = operand.value.type.dtype.bits
+        with ev.scope():
+            self._bind(place.sides[0], depth)
+            address = self._linear(operand.address)
+            factors = [ev.part(self.root, node) for node in operand.scales]
+            zero = b.const(0.0, DType.F32) if operand.zero is None else ev.part(self.root, operand.zero)
+        if bits < 8:  # the buffer's elements are bytes
+            address = b.binary("shr", address, b.idx(1))
+        count = operand.per_vector * bits // 32
+        words = b.load_words(b.bindings[ev.binding_of[operand.value]], address, count)
+        scale = functools.reduce(b.mul, factors)
+        coded = b.const(0, DType.I32, WORDS)
+        for number in range(count):
+            coded = b.insert(coded, b.extract(words, number) if count > 1 else words, number)
+        coded = b.insert(coded, b.bitcast(scale, DType.I32), SCALE)
+        coded = b.insert(coded, b.bitcast(zero, DType.I32), ZERO)
+        return coded if inside is None else b.select(inside, coded, b.const(0, DType.I32, WORDS))
+
+    def _decoded(self, coded: KValue) -> KValue:
+        """The vector of what `_coded` gives."""
+        b, operand = self.frame.b, self.operand
+        assert operand.value is not None
+        scale, zero = (b.bitcast(b.extract(coded, at), DType.F32) for at in (SCALE, ZERO))
+        elements: list[KValue] = []
+        for first in range(0, operand.per_vector, LANES):
+            real = b.cast(b.unpack(coded, operand.value.type.dtype, first, LANES), DType.F32)
+            if operand.zero is not None:
+                real = b.sub(real, b.splat(zero, LANES))
+            real = b.mul(real, b.splat(scale, LANES))
+            elements += [b.extract(real, lane) for lane in range(LANES)]
+        return self._packed(elements)
 
     def _computed(self, place: MatrixTileAddress, start: KValue, exact: bool) -> KValue:
         frame, b, ev, operand = self.frame, self.frame.b, self.frame.ev, self.operand
@@ -327,6 +399,7 @@ class MatrixStager:
         b = self.frame.b
         for place, value in zip(self.places, values, strict=True):
             at = b.add(place.at, origin)
+            value = self._decoded(value) if self.operand.scales else value
             if place.inside is None:
                 b.store(memory, at, value)
                 continue

@@ -18,7 +18,10 @@ from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap, Linear
 from mansard.ir.interpreter.graph import interpret
+from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight
+from mansard.ir.quantised_weight import product as quantised
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
+from mansard.ir.types import TensorType, Value
 from mansard.passes.fusion.fuse import fuse
 
 F16, BF16, I8, I32 = DType.F16, DType.BF16, DType.I8, DType.I32
@@ -196,6 +199,40 @@ def test_a_matrix_for_each_row_is_no_product():
     )
     (dispatch,) = fuse(b.build([y])).dispatches
     assert not matrix.applies(Nest(dispatch), TARGET)
+
+
+@pytest.mark.parametrize("dtype", [DType.I4, DType.U4, I8])
+@pytest.mark.parametrize(("shape", "group"), [((40, 48, 64), 32), ((33, 20, 96), 16)])
+def test_weights_of_small_integers(shape, group, dtype):
+    m, n, k = shape
+    b = GraphBuilder()
+    x, codes = b.input("x", (m, k), BF16), b.input("codes", (n, k), dtype)
+    scales = GroupFactor(b.input("scales", (n, k // group), F16), group)
+    zeros = None if dtype.is_signed else GroupFactor(b.input("zeros", (n, k // group), DType.U8), group)
+    weight = QuantisedWeight(codes, (scales,), zeros)
+    out = Value("y", TensorType((m, n), F32))
+    operands = [(x, IndexMap.of_dims((0, 2)), 1)]
+    y = b.append(quantised(weight, operands, Cast(Arg(0, BF16), F32), (m, n), Linear.dim(1), out))
+    graph = b.build([y])
+    low = -(1 << dtype.bits - 1) if dtype.is_signed else 0
+    numbers = RNG.integers(low, low + (1 << dtype.bits), (n, k))
+    values = {
+        "x": random(BF16, m, k),
+        "codes": numbers.astype(dtype.numpy),
+        "scales": random(F16, n, k // group),
+    }
+    values["zeros"] = RNG.integers(0, 16, (n, k // group)).astype(np.uint8)
+    (expected,) = interpret(graph, [values[v.name] for v in graph.inputs])
+    if dtype.bits == 4:
+        nibbles = numbers.astype(np.uint8) & 15
+        values["codes"] = nibbles[:, ::2] | nibbles[:, 1::2] << 4
+    (dispatch,) = fuse(graph).dispatches
+    scheduled = matrix.schedule(Nest(dispatch), TARGET, "k", GemmMatrixTile(32, 32, 32, 1, 2).parameters())
+    BACKEND.compile_kernel(scheduled.kernel, TARGET)
+    actual = np.zeros((m, n), np.float32)
+    arrays = [*(values[v.name] for v in dispatch.inputs), actual]
+    run(scheduled.kernel, arrays, [dims.evaluate(p, {}) for p in scheduled.params], scheduled.grid, 32)
+    np.testing.assert_allclose(actual, expected, atol=2**-8 * np.abs(expected).max())
 
 
 def test_a_padded_convolution_is_a_product():
