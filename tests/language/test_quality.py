@@ -64,3 +64,10 @@ def test_a_quantised_language_model(exact, folder, device, activations):
         chosen = lm.logits([*IDS[:5], *tokens])[4:-1]
         lead = chosen.max(-1) - chosen[np.arange(6), tokens]
         assert (lead <= 1e-3 * np.abs(chosen).max()).all()
+
+
+def test_products_of_packed_weights_write_rows_of_a_cache(exact, folder):
+    how = mansard.quantize("int4", group_size=16, min_elements=1)
+    with load_lm(folder, devices="cpu", context=32, chunk=8, quantize=how) as lm:
+        assert compare(exact, lm, IDS).mean_error < 0.3 * lm.logits(IDS).std()
+        assert len(list(lm.generate(IDS[:5], 6))) == 6
