@@ -54,7 +54,7 @@ def applies(nest: Nest, product: RowsProduct, target: KernelTarget) -> bool:
 
 
 def _tiles(nest: Nest, product: RowsProduct, target: KernelTarget) -> list[RegisterTile]:
-    tiles = ordered_tiles(nest, _shape(product), _weights(nest, product), target)
+    tiles = ordered_tiles(nest, _shape(product), _weights(nest, product, target.lanes(DType.F32)), target)
     return [t for t in tiles if t.columns * t.lanes * product.row_bytes <= SCRATCH_BYTES]
 
 
@@ -62,9 +62,9 @@ def _shape(product: RowsProduct) -> Shape:
     return Shape("outer", product.column, product.row, [], [product.inner])
 
 
-def _weights(nest: Nest, product: RowsProduct) -> Weights:
-    """The panels that workgroups make of their columns."""
-    panels = Panels((product.columns, product.depth), ((product.depth, 1),), WIDTH, 2)
+def _weights(nest: Nest, product: RowsProduct, lanes: int) -> Weights:
+    """The panels that workgroups make of their columns, a vector wide."""
+    panels = Panels((product.columns, product.depth), ((product.depth, 1),), min(lanes, WIDTH), 2)
     return Weights(product.weights, nest.dispatch.inputs.index(product.weights), panels)
 
 
@@ -84,7 +84,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, product: RowsProduct) 
 
 class _PackedRows(DotGemm):
     def __init__(self, frame: Frame, root: Root, product: RowsProduct, tile: RegisterTile) -> None:
-        super().__init__(frame, root, _shape(product), _weights(frame.nest, product), tile)
+        super().__init__(frame, root, _shape(product), _weights(frame.nest, product, tile.lanes), tile)
         low = product.low_precision
         assert low is not None
         self.product = product

@@ -1,0 +1,37 @@
+"""Products with weights in rows under qemu-user, in tiles and packed on the way, against the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+from support.emulation.cpus import CPUS
+from support.emulation.emulator import Batch
+from support.graph_runner import compare
+
+from mansard.compiler import CompileOptions, compile_graph
+from mansard.dtypes import DType
+from mansard.ir.interpreter.graph import interpret
+from mansard.placement import PlacementOptions
+from tests.kernels.test_rows_products import array, graph
+
+pytestmark = pytest.mark.emulation
+CASES = ((52, 160, DType.BF16), (272, 64, DType.BF16), (32, 96, DType.F32))
+
+
+@pytest.mark.parametrize(
+    "cpu", [cpu for cpu in CPUS if cpu.name in ("neoverse-v1", "cortex-a76")], ids=lambda cpu: cpu.name
+)
+def test_weights_in_rows(cpu):
+    target, emulated = cpu.choice()
+    batch, wanted = Batch(cpu.arch, emulated), []
+    for columns, depth, dtype in CASES:
+        built = graph(columns, depth, dtype)
+        options = CompileOptions(targets=(target,), placement=PlacementOptions(fallback="error"), cache=False)
+        compiled = compile_graph(built, options)
+        model = batch.load(compiled)
+        weights, bias = array(dtype, columns, depth), array(DType.F32, columns)
+        for rows in (7, 40):
+            inputs = [array(dtype, rows, depth), weights, bias]
+            batch.call(compiled, model, inputs)
+            wanted.append(interpret(built, inputs))
+    for actual, expected in zip(batch.run(), wanted, strict=True):
+        compare(actual, expected, 1e-5, 1e-5)
