@@ -252,8 +252,6 @@ for _variant, _f in {
     "take wrap": lambda x, i, j: jnp.take(x, i + 5, 0, mode="wrap"),
     "take_along_axis": lambda x, i, j: jnp.take_along_axis(x, j[None], 1),
     "put_along_axis": lambda x, i, j: jnp.put_along_axis(x, j[None], 3.0, 1, inplace=False),
-    "choose": lambda x, i, j: jnp.choose(j % 2, [x[0, :4], x[1, :4]]),
-    "compress": lambda x, i, j: jnp.compress(np.array([True, False, True, False, False, True]), x, 0),
     "fill_diagonal": lambda x, i, j: jnp.fill_diagonal(x, 1.0, inplace=False),
     "place": lambda x, i, j: jnp.place(x, x > 0, jnp.array([1.0]), inplace=False),
     "put": lambda x, i, j: jnp.put(x, j, 2.0, inplace=False),

@@ -85,7 +85,7 @@ def _loaded(path: Path) -> Any:
 
 
 def _lower(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    source_info_util.register_exclusion(__file__)  # ops come from the user's lines, not from ours
+    source_info_util.register_exclusion(str(Path(__file__).parents[2]))  # ops come from lines of the user
     jitted = function if hasattr(function, "lower") else jax.jit(function)
     try:
         return jitted.lower(*args, **kwargs)
