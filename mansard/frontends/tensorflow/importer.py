@@ -17,6 +17,7 @@ from mansard.dims import Dim, DimLike
 from mansard.errors import ImportModelError
 from mansard.frontends.stablehlo.importer import import_stablehlo
 from mansard.frontends.tensorflow import export
+from mansard.frontends.tensorflow.compiled import import_compiled
 from mansard.ir.graph import Graph
 from mansard.plan.interface import Interface, Parameter, Structure
 
@@ -47,13 +48,20 @@ def import_tensorflow(
     """
     with tempfile.TemporaryDirectory(prefix="mansard-") as folder:
         order: list[str] = []
+        specs: list[Any] = []
         source = Path(model) if isinstance(model, (str, Path)) else Path(folder) / "model"
         if not isinstance(model, (str, Path)):
             order = _save(model, example_inputs, source)
+            specs = _specs(_tensorflow(), example_inputs)
         elif example_inputs is not None:
             raise ImportModelError("a saved TensorFlow model states its shapes; it takes no example inputs")
         output = Path(folder) / "model.mlirbc"
-        _export(source, signature, output)
+        try:
+            _export(source, signature, output)
+        except ImportModelError:
+            if not specs or any(size is None for spec in specs for size in spec.shape):
+                raise
+            return import_compiled(_tensorflow(), model, specs)
         graph = import_stablehlo(output, dims=dims, input_names=input_names)
     return replace(graph, interface=_interface(graph, order))
 
@@ -84,8 +92,7 @@ def _save(model: Any, example_inputs: Any, folder: Path) -> list[str]:
 
     TensorFlow is imported already, since the model is there.
     """
-    import tensorflow
-
+    tensorflow = _tensorflow()
     try:
         if hasattr(model, "export") and example_inputs is None:  # Keras
             model.export(str(folder), verbose=False)
@@ -108,6 +115,12 @@ def _save(model: Any, example_inputs: Any, folder: Path) -> list[str]:
         raise ImportModelError(
             f"TensorFlow cannot save the model: {type(error).__name__}: {reason}"
         ) from error
+
+
+def _tensorflow() -> Any:
+    import tensorflow
+
+    return tensorflow
 
 
 def _specs(tensorflow: Any, example_inputs: Any) -> list[Any]:

@@ -66,7 +66,7 @@ def _chosen(g: StableHloImporter, node: Node, flag: Tensor, a: Entry, b: Entry) 
     return g.map(lambda c, p, q: c.select(p, q), flag, x, y)
 
 
-@rule("stablehlo.optimization_barrier")
+@rule("stablehlo.optimization_barrier", "mhlo.copy")
 def barrier(g: StableHloImporter, node: Node) -> list[Entry]:
     """The operands."""
     return list(node.inputs)
