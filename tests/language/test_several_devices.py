@@ -111,6 +111,14 @@ def test_a_prompt_is_read_on_one_device_and_the_text_written_on_another(
         assert lm.stats.reused > len(PROMPT)
 
 
+def test_products_are_divided_between_devices(folder, expected):
+    with opened(folder, devices=BOTH, placement=mansard.PlacementOptions(split="all")) as lm:
+        for name in ("prefill", "decode"):
+            assert lm.model.method(name).plan.splits
+        assert generated(lm) == expected[0]
+        assert generated(lm, PROMPT[:5]) == expected[1]
+
+
 def test_limits_that_no_placement_keeps_are_one_error(folder):
     with pytest.raises(mansard.PlacementError, match=r"do not fit the devices.*cpu 0.02 MB"):
         opened(folder, devices=BOTH, memory={"cpu": "20kB", "vulkan": "20kB"})

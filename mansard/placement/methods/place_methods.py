@@ -74,6 +74,10 @@ class _JointPlacement:
         self.methods, self.slots, self.fuse, self.sketch_plan = methods, slots, fuse, sketch_plan
         self.options = dataclasses.replace(options, search_seconds=options.search_seconds / len(methods))
         self.residents, self.roles = residents, _roles(methods)
+        total = sum(resident.bytes for resident in residents)
+        limits = memory_limits(slots[methods[0].name], options)
+        self.short = any(limit.bytes < total for limit in limits)
+        """Whether a device cannot hold everything."""
         self.profiles = [slot.profile for slot in slots[methods[0].name]]
         self.names = [slot.name for slot in slots[methods[0].name]]
         self.calls = [methods[role[0]].use.calls for role in self.roles]
@@ -147,14 +151,18 @@ class _JointPlacement:
         """A method with the devices of what holds something given; the rest goes where that is, if it can."""
         method = self.methods[number]
         role = next(r for r, members in enumerate(self.roles) if number in members)
+        # Every device has a copy of the weights of a product that is divided: not where memory is short.
+        split = "off" if self.short else self.options.split
         fixed: dict[Dispatch, tuple[int, str]] = {}
         for unit, option in zip(chain.units, assignment.options, strict=True):
+            if split != "off" and not unit.states:
+                continue
             device = option[role]
             reason = self._reason(unit.seconds[role].tolist(), device, given)
             for n in unit.members.get(number, ()):
                 if n in unit.anchors.get(number, ()) or device in constraints.allowed[n]:
                     fixed[method.graph.dispatches[n]] = (device, reason)
-        options = dataclasses.replace(self.options, memory=(), split="off")
+        options = dataclasses.replace(self.options, memory=(), split=split)
         slots = [dataclasses.replace(slot, memory=None) for slot in self.slots[method.name]]
         return place_in_order(method.graph, slots, options, self.fuse, fixed)
 
