@@ -30,7 +30,7 @@ def backend(
     compiles again. Raises CompileError for unknown options, and for a graph whose result needs gradients.
     """
     chosen = dict(options or {})
-    known = inspect.signature(mansard.compile).parameters.keys() - _OWN
+    known = inspect.signature(mansard.compile).parameters.keys() - _NO_OPTIONS
     if unknown := sorted(chosen.keys() - known):
         raise CompileError(
             f"mansard.compile takes no option {unknown[0]!r}; it takes {', '.join(sorted(known))}"
@@ -44,7 +44,7 @@ def backend(
     return CompiledGraph(captured, chosen)
 
 
-_OWN = {"model", "example_inputs", "kwargs", "dynamic_shapes", "input_names", "frontend", "frontend_options",
+_NO_OPTIONS = {"model", "example_inputs", "kwargs", "dynamic_shapes", "input_names", "frontend", "frontend_options",
         "dims", "constants", "start", "skip", "dump"}  # fmt: skip
 """Parameters of `mansard.compile` that the backend gives, or that make no sense for it."""
 
