@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mansard.cli.bug_report import BugReport
 from mansard.cli.decisions import decided, totals
 from mansard.cli.explain import totals_table
 from mansard.cli.limits import LimitsOption
@@ -195,6 +197,14 @@ def compile_(
         bool,
         typer.Option("--with-weights", help="With --stop-after, write the weights beside the graph as well."),
     ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a zip archive for a bug report, also when compiling fails: the IR of each pass, "
+            "versions, devices and the error. No weights are in it.",
+        ),
+    ] = None,
     limits: LimitsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -208,7 +218,7 @@ def compile_(
         if weights is not None:
             if Path(model).suffix != ".mir":
                 raise typer.BadParameter("--weights is for a graph (.mir); other models bring their own")
-            source["weights"] = weights
+            source["frontend_options"] = {"weights": weights}
         named = device or (() if target else default_devices())
         keywords = {
             **source,
@@ -223,14 +233,16 @@ def compile_(
             "dump": _folder_dump(dump),
         }
         if stop_after is not None:
-            lower(out, keywords, stop_after, output, with_weights=with_weights)
+            with _reported(report, keywords):
+                lower(out, keywords, stop_after, output, with_weights=with_weights)
             return
         if output is None:
             raise typer.BadParameter("-o ARTIFACT is needed: the file to write")
         if with_weights:
             raise typer.BadParameter("--with-weights is for --stop-after; an artifact holds its weights")
         placement = _placement(objective, pin, min_share, fallback, memory, split, colocate)
-        _compile(out, keywords, placement, tune, output)
+        with _reported(report, keywords) as reported:
+            _compile(out, keywords, placement, tune, output, reported)
 
 
 def _quantisation(
@@ -277,17 +289,28 @@ def _placement(
 
 
 def _compile(
-    out: Output, keywords: Keywords, placement: PlacementOptions, tune: str | None, output: Path
+    out: Output,
+    keywords: Keywords,
+    placement: PlacementOptions,
+    tune: str | None,
+    output: Path,
+    reported: BugReport | None,
 ) -> None:
     import mansard
 
     begin = time.monotonic()
     with progress_bar() as progress:
+
+        def show(stage: str, done: int, total: int) -> None:
+            if reported is not None:
+                reported.progress(stage)
+            progress(stage, done, total)
+
         compiled = mansard.compile(
             **keywords,
             placement=placement,
             tune=None if tune is None else parse_duration(tune),
-            progress=progress,
+            progress=show,
         )
         compiled.save(output, progress=lambda done, total: progress("write", done, total))
     _report(out, compiled, output, time.monotonic() - begin)
@@ -314,6 +337,20 @@ def _report(out: Output, compiled: Model, output: Path, seconds: float) -> None:
             "devices": totals(decided(plan)),
         }
     )
+
+
+@contextlib.contextmanager
+def _reported(path: Path | None, keywords: Keywords) -> Iterator[BugReport | None]:
+    """A bug report of what happens inside, to the file ``path``; None without one. ``keywords`` is told to
+    dump into it, too."""
+    if path is None:
+        yield None
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise typer.BadParameter(f"--report {path}: it takes the name of a file in a folder that is there")
+    with BugReport(path, keywords) as report:
+        keywords["dump"] = report.dumping(keywords["dump"])
+        yield report
 
 
 def _folder_dump(folder: Path | None) -> Callable[[str, str], None] | None:

@@ -44,8 +44,10 @@ def backend(
     return CompiledGraph(captured, chosen)
 
 
-_NO_OPTIONS = {"model", "example_inputs", "kwargs", "dynamic_shapes", "input_names", "frontend", "frontend_options",
-        "dims", "constants", "start", "skip", "dump"}  # fmt: skip
+_NO_OPTIONS = {
+    "model", "example_inputs", "kwargs", "dynamic_shapes", "input_names", "frontend", "frontend_options",
+    "dims", "constants", "start", "skip", "dump",
+}  # fmt: skip
 """Parameters of `mansard.compile` that the backend gives, or that make no sense for it."""
 
 
