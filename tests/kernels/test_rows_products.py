@@ -58,6 +58,7 @@ def product_of(built, target):
         (272, 64, DType.BF16, "cpu"),  # enough column tiles for a workgroup to have all rows
         (64, 4160, DType.BF16, "cpu"),  # the sums of several chunks
         (32, 1040, F32, "cpu"),
+        (84, 96, F32, "cpu"),
         (32, 96, DType.F16, "cpu"),
         (20, 128, DType.I8, "cpu"),
         (36, 1056, DType.BF16, "cpu:x86-64-v3"),
@@ -77,3 +78,15 @@ def test_weights_in_rows(columns, depth, dtype, target):
 @pytest.mark.parametrize(("columns", "depth"), [(30, 128), (32, 32), (32, 130)])
 def test_odd_products_keep_the_general_schedule(columns, depth):
     assert product_of(graph(columns, depth, F32), "cpu") is None
+
+
+@pytest.mark.parametrize("dtype", [F32, DType.BF16])
+def test_rows_times_themselves(dtype):
+    b, rows = GraphBuilder(), 96
+    x = b.input("x", (rows, 128), dtype)
+    body = Apply("mul", (wide(0, dtype, F32), wide(1, dtype, F32)), F32)
+    maps = (IndexMap.of_dims((0, 2)), IndexMap.of_dims((1, 2)))
+    built = b.build([b.generic((x, x), maps, (rows, rows, 128), body, reduced=1, combiner="add")])
+    inputs = [array(dtype, rows, 128)]
+    with compiled(built, "cpu") as model:
+        compare(outputs(model, inputs), interpret(built, inputs), 1e-5, 1e-5)

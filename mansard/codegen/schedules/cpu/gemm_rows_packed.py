@@ -1,14 +1,14 @@
-"""CPU schedule of products of bf16 with weights that lie in rows, for many rows: a workgroup packs the
-weights of its tiles.
+"""CPU schedule of products with weights that lie in rows, for many rows: a workgroup packs the weights of its
+tiles.
 
-As `mansard.codegen.schedules.cpu.gemm_dot`, whose panels hold pairs of reduced positions column by column.
-Here weights stay in memory as products of few rows read them, and squares of pairs are transposed in
-registers on the way to contiguous memory on the workgroup's stack. The row tiles then prefetch the weights of
-the next column tile, an equal part each.
+As `mansard.codegen.schedules.cpu.gemm`, or with bf16 `gemm_dot`, whose panels hold pairs of reduced positions
+column by column. Here weights stay in memory as products of few rows read them, and squares of numbers (f32)
+or pairs are transposed in registers on the way to contiguous memory on the workgroup's stack. The row tiles
+then prefetch the weights of the next column tile, an equal part each.
 
     for column tile:                                    one workgroup
-        panel[c][k] = w[column + c, k:k+2]
-        for row tile: as in gemm_dot.py
+        panel[c][k] = w[column + c, k], or w[column + c, k:k+2]
+        for row tile: as in gemm.py, or gemm_dot.py
 
 With few rows in a call, packing does not pay: the same kernel then goes on as `gemm_rows`.
 """
@@ -26,11 +26,11 @@ from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
 from mansard.codegen.schedules.common.contraction import Shape
 from mansard.codegen.schedules.common.dot_products import DotFactor, load_raw
-from mansard.codegen.schedules.cpu.gemm import CHUNK, Ahead
+from mansard.codegen.schedules.cpu.gemm import CHUNK, Ahead, Gemm
 from mansard.codegen.schedules.cpu.gemm_dot import DotGemm, ordered_tiles
 from mansard.codegen.schedules.cpu.gemm_rows import RowsProduct, RowTiles
 from mansard.codegen.schedules.cpu.gemm_runtime_packed import SCRATCH_BYTES
-from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile
+from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile, tiles
 from mansard.codegen.schedules.cpu.packed_weights import Weights
 from mansard.dtypes import DType
 from mansard.ir.panels import Panels
@@ -39,32 +39,50 @@ MIN_ROWS = 32
 """The fewest rows for which packing pays (on Zen 5 as fast as not to)."""
 MIN_WORKGROUPS = 16
 """Column tiles with which a few cores are balanced; with fewer, the row tiles are shared out too."""
-LINE = 64
 FEATURES = frozenset({"avx512bf16", "bf16"})
 """What a CPU has that multiplies pairs of bf16."""
 
 
 def applies(nest: Nest, product: RowsProduct, target: KernelTarget) -> bool:
     """Whether this schedule takes a product that `gemm_rows.find` gives, and is faster with many rows."""
-    low = product.low_precision
-    if low is None or low.left.value.type.dtype is not DType.BF16 or FEATURES.isdisjoint(target.features):
+    if product.low_precision is not None and not _in_pairs(product, target):
+        return False
+    (root,) = (r for r in nest.roots if r.reduces)
+    if sum(read.value is product.weights for read in nest.reads(root)) > 1:  # packed values have one place
         return False
     enough = dims.bounds(nest.total(product.row))[1] >= MIN_ROWS and product.columns >= WIDTH
     return enough and bool(_tiles(nest, product, target))
 
 
+def _in_pairs(product: RowsProduct, target: KernelTarget) -> bool:
+    """Whether the CPU multiplies pairs of bf16, as which both factors are stored."""
+    low = product.low_precision
+    return (
+        low is not None
+        and low.left.value.type.dtype is DType.BF16
+        and not FEATURES.isdisjoint(target.features)
+    )
+
+
 def _tiles(nest: Nest, product: RowsProduct, target: KernelTarget) -> list[RegisterTile]:
-    tiles = ordered_tiles(nest, _shape(product), _weights(nest, product, target.lanes(DType.F32)), target)
-    return [t for t in tiles if t.columns * t.lanes * product.row_bytes <= SCRATCH_BYTES]
+    if _in_pairs(product, target):
+        weights = _weights(nest, product, target.lanes(DType.F32), 2)
+        candidates, size = ordered_tiles(nest, _shape(product), weights, target), 2
+    else:
+        rows = estimate(nest.total(product.row))
+        candidates, size = tiles(rows, product.columns, product.depth, target), 4
+        # With a vector of columns alone, every element of x would be widened for one product.
+        candidates = [tile for tile in candidates if tile.columns > 1]
+    return [t for t in candidates if t.columns * t.lanes * product.depth * size <= SCRATCH_BYTES]
 
 
 def _shape(product: RowsProduct) -> Shape:
     return Shape("outer", product.column, product.row, [], [product.inner])
 
 
-def _weights(nest: Nest, product: RowsProduct, lanes: int) -> Weights:
+def _weights(nest: Nest, product: RowsProduct, lanes: int, word: int) -> Weights:
     """The panels that workgroups make of their columns, a vector wide."""
-    panels = Panels((product.columns, product.depth), ((product.depth, 1),), min(lanes, WIDTH), 2)
+    panels = Panels((product.columns, product.depth), ((product.depth, 1),), min(lanes, WIDTH), word)
     return Weights(product.weights, nest.dispatch.inputs.index(product.weights), panels)
 
 
@@ -79,21 +97,28 @@ def schedule(nest: Nest, target: KernelTarget, name: str, product: RowsProduct) 
     whole = column_tiles >= MIN_WORKGROUPS
     most = -(-dims.bounds(nest.total(product.row))[1] // tile.rows)
     tile = replace(tile, block=most if whole else block)
-    return _PackedRows(Frame(nest, target, name), root, product, tile).run()
+    packed = _PackedPairs if _in_pairs(product, target) else _PackedRows
+    return packed(Frame(nest, target, name), root, product, tile).run()
 
 
-class _PackedRows(DotGemm):
+class _PackedRows(Gemm):
+    """A product whose weights are packed as f32."""
+
+    word = 1
+    """Elements of the weights that are multiplied together."""
+    stored = DType.F32
+
     def __init__(self, frame: Frame, root: Root, product: RowsProduct, tile: RegisterTile) -> None:
-        super().__init__(frame, root, _shape(product), _weights(frame.nest, product, tile.lanes), tile)
-        low = product.low_precision
-        assert low is not None
+        weights = _weights(frame.nest, product, tile.lanes, self.word)
+        super().__init__(frame, root, _shape(product), weights, tile)
         self.product = product
-        self.stored: DotFactor = low.left if low.left.value is product.weights else low.right
+        (self.read,) = (r for r in frame.nest.reads(root) if r.value is product.weights)
         width = tile.columns * tile.lanes
-        self.scratch = self.memory = self.b.shared(DType.BF16, width * product.depth)
-        self.few = dims.bounds(self.rows)[0] < MIN_ROWS
-        """Whether calls may have so few rows that packing does not pay."""
-        self.unpacked = RowTiles(frame, root, product, width) if self.few else None
+        self.scratch = self.b.shared(self.stored, width * product.depth)
+        self.ev.scratch = self.scratch
+        few = dims.bounds(self.rows)[0] < MIN_ROWS
+        self.unpacked = RowTiles(frame, root, product, width) if few else None
+        """What computes calls of so few rows that packing does not pay."""
 
     def run(self) -> Scheduled:
         """The finished kernel, without packed inputs."""
@@ -111,7 +136,7 @@ class _PackedRows(DotGemm):
     def _ahead(self, row_tile: KValue, vector: KValue, vectors: int) -> Ahead | None:
         """A row tile's part of the next column tile's weights."""
         b, depth = self.b, self.product.depth
-        line = LINE // self.product.weights.type.dtype.itemsize
+        line = self.weights.panels.width * self.weights.panels.group
         row_tiles, chunks = estimate(dims.ceildiv(self.rows, self.tile.rows)), depth // CHUNK
         lines = -(-vectors * self.tile.lanes * depth // (line * row_tiles * chunks))
         following = b.mul(b.add(vector, b.idx(vectors)), b.idx(self.tile.lanes * depth))
@@ -151,10 +176,34 @@ class _PackedRows(DotGemm):
             for n in range(lanes):
                 row = b.add(start, b.idx(n))
                 ev.bind(self.column, self.frame.minimum(row, b.idx(self.extent - 1)) if partial else row)
-                rows.append(load_raw(ev, self.stored, lanes * word))
+                rows.append(self._row())
             place = b.add(b.mul(vector.index, b.idx(depth * lanes)), b.mul(loop.index, b.idx(lanes)))
             for n, column in enumerate(transpose_words(b, rows, word)):
                 b.store(self.scratch, b.add(place, b.idx(n * lanes * word)), column)
+
+    def _row(self) -> KValue:
+        """A vector of words of the bound column, from the bound reduced position on."""
+        assert self.read.address is not None
+        self.ev.vector = (self.product.inner[-1], self.tile.lanes)
+        row = self.ev.load(self.read.value, self.read.address)
+        self.ev.vector = None
+        return row
+
+
+class _PackedPairs(_PackedRows, DotGemm):
+    """A product of bf16 whose weights are packed in pairs."""
+
+    word = 2
+    stored = DType.BF16
+
+    def __init__(self, frame: Frame, root: Root, product: RowsProduct, tile: RegisterTile) -> None:
+        super().__init__(frame, root, product, tile)
+        self.memory = self.scratch
+
+    def _row(self) -> KValue:
+        assert self.read.address is not None
+        factor = DotFactor(self.read.value, self.read.address)
+        return load_raw(self.ev, factor, self.tile.lanes * self.word)
 
 
 def transpose_words(b: KernelBuilder, rows: Sequence[KValue], word: int) -> list[KValue]:
