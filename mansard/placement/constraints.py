@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -206,6 +207,25 @@ def _constant_limits(
     total = sum(dims.representative(v.type.bytes) for v in constants)
     limits = [requested.get(slot.name, slot.memory) for slot in slots]
     return [None if limit is None or limit >= total else limit for limit in limits]
+
+
+def options_of_methods(graphs: Sequence[DispatchGraph], options: PlacementOptions) -> list[PlacementOptions]:
+    """The options for each of a model's methods: with the patterns that match a dispatch of it. Raises
+    PlacementError for a pattern that matches none of any method."""
+    if len(graphs) == 1:
+        return [options]
+    _check_pin_patterns([d for graph in graphs for d in graph.dispatches], options.pins)
+    for pattern in options.colocate:
+        if not any(_matches(d, pattern) for graph in graphs for d in graph.dispatches):
+            raise PlacementError(f"no dispatch matches {pattern!r}, which is to be co-located")
+    return [
+        dataclasses.replace(
+            options,
+            pins=tuple(p for p in options.pins if any(_matches(d, p[0]) for d in graph.dispatches)),
+            colocate=tuple(p for p in options.colocate if any(_matches(d, p) for d in graph.dispatches)),
+        )
+        for graph in graphs
+    ]
 
 
 def _check_pin_patterns(dispatches: Sequence[Dispatch], pins: Sequence[tuple[str, str]]) -> None:

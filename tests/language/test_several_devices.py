@@ -6,6 +6,7 @@ from support.decoders.checkpoints import write_decoder
 from support.vulkan_support import usable_device
 
 import mansard
+import mansard.placement
 from mansard.hal import registry
 from mansard.hal.registry import driver
 from mansard.language import load_lm
@@ -151,3 +152,19 @@ def test_an_artifact_is_placed_already(folder, tmp_path, expected):
         assert all(part.weights for part in lm.explain().parts)
     with pytest.raises(mansard.InputError, match="is an artifact, which was placed when it was compiled"):
         load_lm(tmp_path / "lm.mansard", memory={"cpu": "1GB"})
+
+
+def test_pins_are_those_of_the_methods_that_have_such_dispatches(folder, expected):
+    """The copy of a cache has no layers, and only methods that choose a token sample."""
+    pins = {"model.layers.0.*": "vulkan", "model.layers.1.*": "cpu", "sampling*": "cpu"}
+    placement = mansard.placement.PlacementOptions(pins=pins)
+    with load_lm(folder, context=48, chunk=8, sequences=3, devices=BOTH, placement=placement) as lm:
+        assert min(held(lm, "cpu")[1], held(lm, "vulkan")[1]) > 10_000
+        long = PROMPT + expected[0][:15]
+        requests = [lm.engine().submit(prompt, 5) for prompt in (long, long, PROMPT)]
+        first, second, third = ([token.id for token in request] for request in requests)
+        assert first == second == expected[0][15:] and third == expected[0][:5]
+        assert requests[1].reused == len(long) - 1
+    wrong = mansard.placement.PlacementOptions(pins={"model.layers.7.*": "cpu"})
+    with pytest.raises(mansard.PlacementError, match=r"no dispatch matches 'model\.layers\.7\.\*'"):
+        opened(folder, devices=BOTH, placement=wrong)

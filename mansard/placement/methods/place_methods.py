@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from mansard.errors import PlacementError
 from mansard.ir.dispatch import Dispatch
-from mansard.placement.constraints import Constraints, DeviceSlot, constraints_of
+from mansard.placement.constraints import Constraints, DeviceSlot, constraints_of, options_of_methods
 from mansard.placement.memory_limits import MAX_ROUNDS, MemoryLimit, limit_options, memory_limits
 from mansard.placement.methods.assign import Assignment, assign
 from mansard.placement.methods.method import Method, Resident, residents_of
@@ -43,7 +43,11 @@ def place_methods(
     first = slots[methods[0].name]
     limits = memory_limits(first, options)
     if not _is_joint(methods, first, limits, residents):
-        return [place_model(m.graph, slots[m.name], options, fuse, sketch_plan) for m in methods]
+        given = options_of_methods([m.graph for m in methods], options)
+        return [
+            place_model(m.graph, slots[m.name], o, fuse, sketch_plan)
+            for m, o in zip(methods, given, strict=True)
+        ]
     return _JointPlacement(methods, slots, options, fuse, sketch_plan, residents).run(limits)
 
 
@@ -73,6 +77,7 @@ class _JointPlacement:
     ) -> None:
         self.methods, self.slots, self.fuse, self.sketch_plan = methods, slots, fuse, sketch_plan
         self.options = dataclasses.replace(options, search_seconds=options.search_seconds / len(methods))
+        self.matching = options_of_methods([m.graph for m in methods], self.options)
         self.residents, self.roles = residents, _roles(methods)
         total = sum(resident.bytes for resident in residents)
         limits = memory_limits(slots[methods[0].name], options)
@@ -128,8 +133,8 @@ class _JointPlacement:
         total = sum(resident.bytes for resident in self.residents)
         # A device that cannot hold everything shares the model with devices that are there for that alone.
         short = [dataclasses.replace(n, constants=0) if n.bytes < total else n for n in limits]
-        options = limit_options(self.options, short)
-        for method in self.methods:
+        for method, matching in zip(self.methods, self.matching, strict=True):
+            options = limit_options(matching, short)
             slots = self.slots[method.name]
             of_method = constraints_of(method.graph, slots, options, {})
             problem = graph_workload(method.graph, of_method.colocated).problem(
@@ -162,7 +167,7 @@ class _JointPlacement:
             for n in unit.members.get(number, ()):
                 if n in unit.anchors.get(number, ()) or device in constraints.allowed[n]:
                     fixed[method.graph.dispatches[n]] = (device, reason)
-        options = dataclasses.replace(self.options, memory=(), split=split)
+        options = dataclasses.replace(self.matching[number], memory=(), split=split)
         slots = [dataclasses.replace(slot, memory=None) for slot in self.slots[method.name]]
         return place_in_order(method.graph, slots, options, self.fuse, fixed)
 
