@@ -1,9 +1,10 @@
 """Speculative against plain decoding of one language model, in turn in the same process.
 
-    python -m benchmarks.models.speculation [--layers 8] [--draft-layers 2] [--deep 0.1] [--tokens 96]
-        [--device cpu] [--draft-device cpu] [--dtype bf16] [--rounds 5] [--json FILE]
+    python -m benchmarks.models.speculation [--layers 8] [--draft-layers 2] [--vocabulary 32000]
+        [--deep 0.1] [--tokens 96] [--device cpu] [--draft-device cpu] [--dtype bf16] [--rounds 5]
+        [--json FILE]
 
-The model has the shape of Qwen3-0.6B with fewer layers and 32,000 tokens, and random weights; the draft is
+The model has the shape of Qwen3-0.6B with fewer layers and tokens, and random weights; the draft is
 its first layers. ``--deep`` scales what the layers behind those add, and so how often the two agree: the
 share is printed, and the text is checked to be the same with and without speculation. The times of a
 verification by rows are CPU time where ``--device`` is cpu, else elapsed time.
@@ -27,14 +28,15 @@ from safetensors.numpy import load_file, save_file
 from benchmarks.kernels.decode_gpu import MODELS
 from benchmarks.models.random_checkpoint import write_checkpoint
 
-VOCABULARY, CONTEXT = 32_000, 512
-PROMPT = 64
+CONTEXT, PROMPT = 512, 64
 REPEATS = 15
 
 
-def write_pair(folder: Path, layers: int, draft_layers: int, deep: float) -> tuple[Path, Path]:
+def write_pair(folder: Path, options: argparse.Namespace) -> tuple[Path, Path]:
     """The folders of a model, and of its first layers."""
-    config = {**MODELS["qwen3-0.6b"], "num_hidden_layers": layers, "vocab_size": VOCABULARY}
+    layers, draft_layers = options.layers, options.draft_layers
+    sizes = {"num_hidden_layers": layers, "vocab_size": options.vocabulary}
+    config = {**MODELS["qwen3-0.6b"], **sizes}
     target, draft = folder / "target", folder / "draft"
     target.mkdir()
     draft.mkdir()
@@ -44,7 +46,7 @@ def write_pair(folder: Path, layers: int, draft_layers: int, deep: float) -> tup
         tensors = load_file(path)
         for name in tensors:
             if name.endswith(("o_proj.weight", "down_proj.weight")):
-                scaled = tensors[name].astype(np.float32) * deep
+                scaled = tensors[name].astype(np.float32) * options.deep
                 tensors[name] = scaled.astype(ml_dtypes.bfloat16)
         save_file(tensors, path, {"format": "pt"})
     for path in target.iterdir():
@@ -63,7 +65,7 @@ def verification_costs(lm: Any, clock: Callable[[], float]) -> dict[str, float]:
     random = np.random.default_rng(0)
     calls: dict[str, Callable[[], object]] = {"decode": lambda: decode(**where)}
     for rows in range(1, lm.description.proposals + 2):
-        tokens = random.integers(0, VOCABULARY, (1, rows))
+        tokens = random.integers(0, lm.description.vocabulary, (1, rows))
         calls[f"verify {rows}"] = lambda tokens=tokens: verify(tokens=tokens, **where)
     least = dict.fromkeys(calls, float("inf"))
     for _ in range(REPEATS):
@@ -110,11 +112,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     clock = time.process_time if options.device == "cpu" else time.perf_counter
     random = np.random.default_rng(1)
-    prompt = random.integers(0, VOCABULARY, PROMPT).tolist()
-    repeated = random.integers(0, VOCABULARY, PROMPT // 4).tolist() * 4
+    prompt = random.integers(0, options.vocabulary, PROMPT).tolist()
+    repeated = random.integers(0, options.vocabulary, PROMPT // 4).tolist() * 4
     result: dict[str, Any] = {"options": {key: str(value) for key, value in vars(options).items()}}
     with tempfile.TemporaryDirectory() as name:
-        target, draft = write_pair(Path(name), options.layers, options.draft_layers, options.deep)
+        target, draft = write_pair(Path(name), options)
         given: dict[str, Any] = {"context": CONTEXT, "chunk": 128, "devices": options.device}
         if options.dtype in ("f32", "bf16"):
             given["dtype"] = options.dtype
@@ -135,6 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--draft-layers", type=int, default=2)
+    parser.add_argument("--vocabulary", type=int, default=32_000)
     parser.add_argument("--deep", type=float, default=0.1)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--device", default="cpu")
