@@ -21,8 +21,8 @@ from benchmarks.tflite_ops.litert import litert_apart
 from mansard.frontends.tflite.importer import import_tflite
 
 Array = np.ndarray[Any, Any]
-BATCH = 2
-"""The size of dims that a model leaves open."""
+BATCH, LARGEST = 2, 64
+"""The size of dims that a model leaves open, in the call and at most."""
 
 
 def inputs_of(path: Path) -> list[Array]:
@@ -47,7 +47,8 @@ def examine(path: Path, device: str) -> dict[str, Any]:
     if usual is None:
         raise RuntimeError("LiteRT cannot run the model")
     start = time.perf_counter()
-    with mansard.compile(path, devices=device, cache=False, fallback="error") as model:
+    dims = {name: mansard.Dim(name, 1, LARGEST) for name in import_tflite(path).dims()}
+    with mansard.compile(path, devices=device, cache=False, fallback="error", dims=dims) as model:
         seconds = time.perf_counter() - start
         result = model(*inputs)
         dispatches = len(model.plan.decisions)
