@@ -119,7 +119,7 @@ def test_pins_by_name_and_pattern():
         ("pins", (("contraction*", 1),), "pinned to 1, which is no device's name"),
         ("memory", ("gpu", 100), r"it takes \(device, bytes\) pairs"),
         ("memory", 5, r"it takes \(device, bytes\) pairs"),
-        ("memory", (("gpu", "2GB"),), "limit of '2GB' for 'gpu': it is a number of bytes"),
+        ("memory", (("gpu", "2 lots"),), "limit of '2 lots' for 'gpu': it is a number of bytes"),
         ("memory", (("gpu", -1),), "limit of -1 for 'gpu'"),
         ("colocate", "contraction*", "it takes a tuple of patterns"),
         ("colocate", (1,), "1 is no pattern"),
@@ -135,6 +135,10 @@ def test_pins_by_name_and_pattern():
 def test_options_that_make_no_sense(field, value, said):
     with pytest.raises(PlacementError, match=said):
         PlacementOptions(**{field: value})
+
+
+def test_memory_limits_may_have_units():
+    assert PlacementOptions(memory={"gpu": "2GB"}).memory == (("gpu", 2_000_000_000),)
 
 
 def test_mappings_and_lists_are_pairs():
