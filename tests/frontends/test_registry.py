@@ -111,9 +111,9 @@ def test_the_command_line_reads_files_of_another_frontend(tmp_path: Path) -> Non
 
     assert compiled("model.toy").stdout.startswith("dispatch ")
     refused = " ".join(compiled("model.other").stderr.replace("│", " ").split())
-    decoders = "decoder language models (Hugging Face folder, .gguf file)"
-    files = ".pt2, .onnx, .tflite, .jax, .mlir, .mlirbc, .mir, FILE.py:FUNCTION"
-    assert f"{files}, {decoders}, toy models (a .toy file)" in refused
+    assert ".pt2, .onnx, .tflite, .jax, .mlir, .mlirbc, .mir, FILE.py:FUNCTION, " in refused
+    assert "decoder language models (Hugging Face folder, .gguf file)" in refused
+    assert "toy models (a .toy file)" in refused
 
 
 def test_a_package_that_a_frontend_lacks_is_named_with_its_remedy(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_logits_are_close_and_the_cache_is_small(exact, folder, device, kind):
         )
 
 
+@pytest.mark.slow
 def test_caches_of_several_sequences_are_packed(folder):
     with load_lm(folder, devices="cpu", cache_dtype="int8", **SIZES) as one:
         expected = greedy(one)
@@ -72,6 +73,7 @@ def test_caches_of_several_sequences_are_packed(folder):
         assert [greedy(two), greedy(two)] == [expected, expected]
 
 
+@pytest.mark.slow
 def test_a_packed_cache_of_activations_in_bf16(tmp_path):
     write_decoder(tmp_path, "llama", dtype=torch.bfloat16, num_hidden_layers=1)
     with (

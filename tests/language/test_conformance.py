@@ -10,7 +10,14 @@ from mansard.language import load_lm
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("variation", ["qwen3_moe", "granitemoeshared", "gemma3_text"])
+@pytest.mark.parametrize(
+    "variation",
+    [
+        pytest.param("qwen3_moe", marks=pytest.mark.slow),
+        pytest.param("granitemoeshared", marks=pytest.mark.slow),
+        "gemma3_text",
+    ],
+)
 def test_layers_in_turn_on_both_devices_generate_what_transformers_does(variation, tmp_path):
     usable_device()
     module = write_decoder(tmp_path, variation, max_position_embeddings=224)

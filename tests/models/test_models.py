@@ -69,6 +69,7 @@ def test_models_match_pytorch(name, devices):
         assert min(counts.values()) >= sum(counts.values()) / 3 or len(devices) == 1
 
 
+@pytest.mark.slow  # tests/language has small models of every length
 @pytest.mark.parametrize("devices", DEVICES)
 def test_qwen3_with_one_artifact_for_every_length(devices, tmp_path):
     run_qwen3(devices, tmp_path, 10_000, (1, 2, 37, 128, 512) if devices == ("cpu",) else (1, 2, 37, 128))

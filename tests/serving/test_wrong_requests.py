@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import httpx2
 import pytest
@@ -196,11 +197,16 @@ def test_a_full_queue_and_a_key(another_server):
         other.wait_idle()
 
 
-def test_metrics(http):
+def test_metrics(http, server):
     assert http.get("/health").status_code == 200
+    late = http.post("/v1/completions", json={**COMPLETION, "max_tokens": 90, "deadline": 0.0001})
+    assert late.status_code == 504
+    server.wait_idle()
     before = values(http.get("/metrics").text)
     http.post("/v1/completions", json={**COMPLETION, "max_tokens": 7, "ignore_eos": True})
-    after = values(http.get("/metrics").text)
+    deadline = time.monotonic() + 10
+    while (after := values(http.get("/metrics").text))["mansard_requests_running"] > 0:
+        assert time.monotonic() < deadline  # a result is there before its request is counted out
 
     def grown(name):
         return after[name] - before.get(name, 0)

@@ -188,9 +188,13 @@ def test_an_interrupted_request_ends_its_worker() -> None:
     pid = _pid(workers._idle[0])
     try:
         main = threading.main_thread().ident
-        threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            workers.lower(ADD.encode(), [STALL], LIMITS)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                workers.lower(ADD.encode(), [STALL], LIMITS)
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert not _is_alive(pid)
         assert workers.lower(ADD.encode(), [PREPARE], LIMITS)
     finally:
