@@ -120,7 +120,8 @@ class DeviceInfo:
     api_version: str = ""
     driver_version: str = ""
     kind: str = ""
-    """cpu, discrete, integrated, virtual, software or simulated."""
+    """cpu, discrete, integrated, virtual, software, npu, emulated (by its vendor, on the host's cores) or
+    simulated."""
     heaps: tuple[MemoryHeap, ...] = ()
     features: Mapping[str, bool] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -144,8 +145,14 @@ class DeviceInfo:
 
     @property
     def on_host_cores(self) -> bool:
-        """Whether the device computes on the host's cores: a CPU, or a GPU in software."""
-        return self.kind in ("cpu", "software")
+        """Whether the device computes on the host's cores: a CPU, or a GPU or an NPU in software."""
+        return self.kind in ("cpu", "software", "emulated")
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether software stands in for hardware that is not there: no device that is used unasked, and its
+        times say nothing."""
+        return self.kind in ("simulated", "emulated")
 
     @property
     def supported(self) -> bool:

@@ -6,6 +6,7 @@ import functools
 import importlib
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from mansard.arguments import shown
@@ -14,8 +15,17 @@ from mansard.hal import discovery
 from mansard.hal.device import Device, DeviceInfo, Driver
 
 GROUP = "mansard.drivers"
-_KINDS = {"cpu": 0, "discrete": 1, "integrated": 1, "virtual": 1, "software": 1, "simulated": 3}
-"""The order in which devices are listed, by kind: the CPU, GPUs, other devices, and simulated ones."""
+_KINDS = {
+    "cpu": 0,
+    "discrete": 1,
+    "integrated": 1,
+    "virtual": 1,
+    "software": 1,
+    "npu": 2,
+    "emulated": 2,
+    "simulated": 3,
+}
+"""The order in which devices are listed, by kind: the CPU, GPUs, NPUs and others, and simulated ones."""
 
 
 @functools.cache
@@ -34,10 +44,13 @@ def drivers() -> dict[str, Driver]:
 
     Raises what `driver` raises.
     """
+    return {each.name: each for each in map(driver, _names()) if each is not None}
+
+
+def _names() -> list[str]:
     import importlib.metadata
 
-    names = dict.fromkeys(entry.name for entry in importlib.metadata.entry_points(group=GROUP))
-    return {each.name: each for each in map(driver, names) if each is not None}
+    return list(dict.fromkeys(entry.name for entry in importlib.metadata.entry_points(group=GROUP)))
 
 
 def _load(name: str, value: str) -> Driver:
@@ -52,10 +65,18 @@ def _load(name: str, value: str) -> Driver:
 
 
 def devices(name: str | None = None) -> list[DeviceInfo]:
-    """Every device of one driver or of all, unsupported ones with their reasons; simulated ones last."""
-    chosen = drivers().values() if name is None else filter(None, (driver(name),))
-    infos = [info for each in chosen for info in each.devices()]
+    """Every device of one driver or of all, unsupported ones with their reasons; simulated ones last. A
+    plug-in that cannot be imported is a device that cannot be used: it does not take the others away."""
+    infos = [info for each in (_names() if name is None else [name]) for info in _listed(each)]
     return sorted(infos, key=lambda i: (_KINDS.get(i.kind, 2), i.driver, i.index))
+
+
+def _listed(name: str) -> Sequence[DeviceInfo]:
+    try:
+        installed = driver(name)
+    except MansardError as error:
+        return (DeviceInfo(name, 0, f"plug-in {name}", name, (str(error),)),)
+    return installed.devices() if installed is not None else ()
 
 
 _open: dict[str, Device] = {}

@@ -71,8 +71,9 @@ class ThreadedBuffer(Buffer):
         self.close()
 
     def bytes(self, offset: int) -> Bytes:
-        """The device's view from ``offset`` to the end."""
+        """The device's view from ``offset`` to the end, which keeps the memory allocated."""
         raw = (ctypes.c_uint8 * (self.size - offset)).from_address(self.address + offset)
+        raw.__dict__["owner"] = self._owner
         return np.ctypeslib.as_array(raw)
 
 
@@ -134,12 +135,9 @@ class ThreadedDevice(Device):
         self._queues = {kind: Queue.pulled(f"{info.id} {kind.value}") for kind in kinds}
         self._threads = [
             threading.Thread(
-                target=serve,
-                args=(queue, self._run_submission),
-                name=f"mansard-{info.id}-{kind.value}",
-                daemon=True,
+                target=self.serve_queue, args=(kind,), name=f"mansard-{info.id}-{kind.value}", daemon=True
             )
-            for kind, queue in self._queues.items()
+            for kind in self._queues
         ]
         for thread in self._threads:
             thread.start()
@@ -269,6 +267,10 @@ class ThreadedDevice(Device):
             thread.join()
 
     # The threads ------------------------------------------------------------------------------
+    def serve_queue(self, kind: QueueKind) -> None:
+        """What the thread of a queue does: run its submissions until it is closed and empty."""
+        serve(self._queues[kind], self._run_submission)
+
     def _run_submission(self, submission: Submission) -> MansardError | None:
         commands = submission.commands
         assert isinstance(commands, ThreadedCommandBuffer)
@@ -294,17 +296,20 @@ class ThreadedDevice(Device):
         return None
 
     def _execute(self, command: Command, bindings: Mapping[int, Buffer]) -> bool:
-        buffers = [_resolve(ref, bindings) for ref, _ in _refs(command)]
-        views = [buffer.bytes(offset) for buffer, offset in buffers]
+        views = self._views(command, bindings)
         match command:
             case DispatchCommand():
                 self.run(command, views)
             case CopyCommand():
                 views[1][: command.size] = views[0][: command.size]
-                return len({buffer.kind for buffer, _ in buffers}) > 1
+                return len({_resolve(ref, bindings)[0].kind for ref in (command.source, command.target)}) > 1
             case FillCommand():
                 views[0][: command.size].view(np.uint32)[...] = command.pattern & 0xFFFFFFFF
         return False
+
+    def _views(self, command: Command, bindings: Mapping[int, Buffer]) -> list[Bytes]:
+        buffers = (_resolve(ref, bindings) for ref, _ in _refs(command))
+        return [buffer.bytes(offset) for buffer, offset in buffers]
 
 
 def _refs(command: Command) -> list[tuple[BufferRef, int]]:

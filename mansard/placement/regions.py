@@ -54,20 +54,22 @@ def merge_regions(
     graph: DispatchGraph, result: PlacementResult, slots: Sequence[DeviceSlot]
 ) -> tuple[DispatchGraph, PlacementResult]:
     """A placed graph with one dispatch for each region that is on its device, and the placement of that."""
-    merged = _placed_regions(graph, result, slots)
-    if not merged:
+    placed = _placed_regions(graph, result, slots)
+    if not placed:
         return graph, result
+    merged = {dispatch: members for dispatch, (_, members) in placed.items()}
+    notes = {dispatch: region.note for dispatch, (region, _) in placed.items()}
     merged_into = {dispatch: region for region, members in merged.items() for dispatch in members}
     dispatches = _in_order(graph, merged_into)
     changed = replace(graph, dispatches=tuple(dispatches))
-    return changed, _merged_result(graph, result, changed, merged, slots)
+    return changed, _merged_result(graph, result, changed, (merged, notes), slots)
 
 
 def _placed_regions(
     graph: DispatchGraph, result: PlacementResult, slots: Sequence[DeviceSlot]
-) -> dict[Dispatch, list[Dispatch]]:
+) -> dict[Dispatch, tuple[Region, list[Dispatch]]]:
     """The dispatches of regions on their devices, with those that they replace."""
-    merged: dict[Dispatch, list[Dispatch]] = {}
+    merged: dict[Dispatch, tuple[Region, list[Dispatch]]] = {}
     taken = {dispatch.name for dispatch in graph.dispatches}
     for number, slot in enumerate(slots):
         for region in slot.partition.regions if slot.partition is not None else ():
@@ -75,7 +77,7 @@ def _placed_regions(
             if members and all(result.device[d] == number for d in members):
                 assert slot.partition is not None
                 name = fresh_name(taken, "region")
-                merged[_region_dispatch(graph, region, slot.partition, name)] = members
+                merged[_region_dispatch(graph, region, slot.partition, name)] = region, members
     return merged
 
 
@@ -127,17 +129,19 @@ def _merged_result(
     graph: DispatchGraph,
     result: PlacementResult,
     changed: DispatchGraph,
-    merged: Mapping[Dispatch, Collection[Dispatch]],
+    regions: tuple[Mapping[Dispatch, Collection[Dispatch]], Mapping[Dispatch, str]],
     slots: Sequence[DeviceSlot],
 ) -> PlacementResult:
-    """The placement of the merged graph, with its run simulated anew."""
+    """The placement of the merged graph, with its run simulated anew. ``regions`` are the dispatches each
+    replaces, and what its backend says of it."""
+    merged, notes = regions
     # Dispatches may have lost their in-place mark, and are then others of the same name.
     old = {d.name: n for n, d in enumerate(graph.dispatches)}
     members = [[old[m.name] for m in merged.get(d, (d,))] for d in changed.dispatches]
     labels = [result.search_result.labels[numbers[0]] for numbers in members]
     problem = _merged_problem(changed, result.problem, members, labels)
     decisions = tuple(
-        _merged_decision(d, [result.decisions[n] for n in numbers], slots[label].name)
+        _merged_decision(d, [result.decisions[n] for n in numbers], slots[label].name, notes[d])
         if d.is_region
         else result.decisions[numbers[0]]
         for d, numbers, label in zip(changed.dispatches, members, labels, strict=True)
@@ -177,7 +181,7 @@ def _merged_problem(
     return replace(merged, times=totals(problem.times), loads=totals(problem.load_times))
 
 
-def _merged_decision(dispatch: Dispatch, decisions: Sequence[Decision], device: str) -> Decision:
+def _merged_decision(dispatch: Dispatch, decisions: Sequence[Decision], device: str, note: str) -> Decision:
     """The decision on a region: costs are those of its dispatches in all, a refusal of one is a refusal."""
     costs: dict[str, float | str] = {}
     for name in decisions[0].costs:
@@ -185,5 +189,5 @@ def _merged_decision(dispatch: Dispatch, decisions: Sequence[Decision], device: 
         refusals = [cost for cost in each if isinstance(cost, str)]
         total = sum(cost for cost in each if not isinstance(cost, str))
         costs[name] = refusals[0] if refusals else round(total, 6)
-    summary = f"region: {dispatch.summary}"
-    return decision_on(dispatch, summary, device, decisions[0].reason, costs, estimate_work(dispatch))
+    summary, reason = f"region: {dispatch.summary}", "; ".join(filter(None, (decisions[0].reason, note)))
+    return decision_on(dispatch, summary, device, reason, costs, estimate_work(dispatch))

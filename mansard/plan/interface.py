@@ -18,6 +18,11 @@ KINDS = ("tensor", "number", "constant", "tuple", "list", "dict", "record", "obj
 """What a `Structure` may be."""
 
 
+def class_name(cls: type) -> str:
+    """A class as `Structure.type` has it: ``module:qualified name``."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
 @dataclass(frozen=True)
 class Structure:
     """A value that holds tensors, or one of them.

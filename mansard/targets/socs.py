@@ -19,6 +19,7 @@ A file has a ``name`` and a table per device, called as the device slot of a mod
 * ``concurrency``: how many small dispatches of several calls it does in the time of one (default 1);
 * ``copy``: the fixed seconds of a copy over the link, and ``host_copies``: ``[[bytes,
   seconds], ...]`` of the host's own copies of inputs, where the device cannot use arrays (optional);
+* ``drivers``: names of drivers that the table is for, beside its own name (optional);
 * ``links``: by other table, or ``host``, ``{ link, handoff }`` of that way alone, with ``copy``, and ``host``
   with ``host_copies`` of outputs (optional).
 """
@@ -31,7 +32,7 @@ import itertools
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ _OPTIONAL = (
     "concurrency",
     "copy",
     "host_copies",
+    "drivers",
 )
 _COPIES = ("copy", "host_copies")
 
@@ -66,15 +68,20 @@ class Soc:
     name: str
     devices: Mapping[str, DeviceProfile]
     memory: Mapping[str, int]
+    drivers: Mapping[str, str] = field(default_factory=dict)
+    """Tables by the drivers that they list."""
 
     def device(self, slot: str, driver: str) -> str:
-        """The table for a device slot of a model: of its own name, else of its driver's.
+        """The table for a device slot of a model: of its own name, else of its driver's, else one that lists
+        the driver.
 
         Raises PlacementError naming the tables there are.
         """
         for name in (slot, driver):
             if name in self.devices:
                 return name
+        if driver in self.drivers:
+            return self.drivers[driver]
         raise PlacementError(
             f"{self.name} has no device {slot!r}: add a table [{driver}]; it has {', '.join(self.devices)}"
         )
@@ -114,13 +121,15 @@ def parse_soc(text: str, name: str) -> Soc:
     if not data:
         raise PlacementError(f"chip {title!r} has no device: add a table such as [cpu]")
     devices, limits = {}, {}
+    drivers: dict[str, str] = {}
     for device, raw in data.items():
         if not isinstance(raw, dict):
             raise PlacementError(f"chip {title!r}: {device!r} is not a table")
         devices[device] = _device(f"{device} of {title}", device, raw)
         if "memory" in raw:
             limits[device] = int(_number(f"{device} of {title}", "memory", raw["memory"]))
-    return Soc(title, devices, limits)
+        drivers |= dict.fromkeys(_texts(f"{device} of {title}", "drivers", raw.get("drivers", [])), device)
+    return Soc(title, devices, limits, drivers)
 
 
 def _device(where: str, name: str, raw: Mapping[str, Any]) -> DeviceProfile:
@@ -222,6 +231,12 @@ def _known(where: str, raw: Mapping[str, Any], keys: Iterable[str]) -> None:
 def _table(where: str, key: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise PlacementError(f"{where}: {key} is {value!r}, not a table")
+    return value
+
+
+def _texts(where: str, key: str, value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise PlacementError(f"{where}: {key} is {value!r}, not a list of texts")
     return value
 
 

@@ -44,6 +44,9 @@ def test_a_broken_plug_in_is_not_hidden(tmp_path, monkeypatch):
         registry.driver("broken")
     with pytest.raises(MansardError, match=r"driver plug-in 'foreign'.*not a mansard\.hal\.Driver"):
         registry.driver("foreign")
+    listed = {info.driver: info for info in registry.devices()}
+    assert "failed to load" in listed["broken"].reasons[0] and not listed["foreign"].supported
+    assert listed["cpu"].supported  # whoever does not name the plug-in does without it
 
 
 def test_one_driver_is_opened_without_the_others():

@@ -1,4 +1,4 @@
-"""The plug-in of examples/npu_plugin, installed beside Mansard and not into it."""
+"""The plug-ins of examples/, installed beside Mansard and not into it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,16 @@ class Installed:
         )
 
 
-@pytest.fixture(scope="session")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("plugin")
+def install(name: str, folder: Path) -> Installed:
+    """A plug-in of examples/ in a folder of its own."""
     # pip builds beside the sources, which stay as they are.
-    sources = shutil.copytree(ROOT / "examples" / "npu_plugin", folder / "npu_plugin")
+    sources = shutil.copytree(ROOT / "examples" / name, folder / name)
     site = folder / "site"
     install = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(site)]
     subprocess.run([sys.executable, "-m", *install, str(sources)], check=True)
     return Installed(sources, site)
+
+
+@pytest.fixture(scope="session")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return install("npu_plugin", tmp_path_factory.mktemp("plugin"))

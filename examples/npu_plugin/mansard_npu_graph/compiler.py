@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from mansard import dims
 from mansard.codegen.backend import Backend, CompiledDispatch
 from mansard.codegen.kernel_target import KernelTarget
@@ -11,13 +9,15 @@ from mansard.codegen.parameters import Parameters
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.hal.device import DeviceInfo
-from mansard.ir.dispatch import Dispatch, is_contraction
+from mansard.ir.dispatch import Dispatch
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic, Op, Reshape
-from mansard.ir.region import Partition, Region
+from mansard.ir.region import Partition
 from mansard.ir.scalar import Gather, walk
 from mansard.placement import estimate_work
+from mansard.regions.partition import Limits, partition
 from mansard.targets.profile import DeviceProfile, LinkProfile
+from mansard_npu_graph.device import DRIVER
 from mansard_npu_graph.program import FORMAT, write_program
 
 RATE, BANDWIDTH, LAUNCH = 1e12, 5e10, 2e-5
@@ -53,15 +53,10 @@ class GraphNpuBackend(Backend):
         raise CodegenError(f"the simulated graph NPU compiles regions, not dispatch {dispatch.name!r}")
 
     def partition(self, graph: Graph, target: KernelTarget) -> Partition:
-        """The largest regions of ops that it takes; those without a product are not worth a step."""
-        reasons = {op: reason for op in graph.ops if (reason := _refusal(op)) is not None}
-        regions = []
-        for ops in _convex_regions(graph, reasons.keys()):
-            if any(is_contraction(op) for op in ops):
-                regions.append(Region(frozenset(ops)))
-            else:
-                reasons |= dict.fromkeys(ops, "it takes regions with a product in them, and here is none")
-        return Partition(tuple(regions), reasons)
+        """The largest regions of ops that it takes; those without a product are not worth a step, and
+        those with more constants than there is memory are cut."""
+        refused = {op: reason for op in graph.ops if (reason := _refusal(op)) is not None}
+        return partition(graph, refused, Limits(constants=DRIVER.memory))
 
     def estimate_region(self, region: Graph, target: KernelTarget) -> float:
         """Its operations at full rate: inside a region nothing waits for memory."""
@@ -89,31 +84,6 @@ def _refusal(op: Op) -> str | None:
     if others:
         return f"it computes in f32, not {', '.join(sorted(d.value for d in others))}"
     return None
-
-
-def _convex_regions(graph: Graph, refused: Iterable[Op]) -> list[list[Op]]:
-    """The ops that are not refused in convex sets: those that have as many refused stretches behind them.
-
-    A path that leaves a set through a refused op comes back in a later set, and sets are connected.
-    """
-    outside, producers = set(refused), graph.producers()
-    level: dict[Op, int] = {}
-    joined: dict[Op, list[Op]] = {}
-    for op in graph.ops:
-        before = [producers[v] for v in op.inputs if v in producers]
-        if op in outside:
-            level[op] = max((level[p] + (p not in outside) for p in before), default=0)
-            continue
-        level[op] = max((level[p] for p in before), default=0)
-        joined[op] = [op]
-        for other in before:
-            if other not in outside and level[other] == level[op] and joined[other] is not joined[op]:
-                small, large = sorted((joined[other], joined[op]), key=len)
-                large += small
-                joined |= dict.fromkeys(small, large)
-    distinct = {id(ops): ops for ops in joined.values()}
-    regions = [[op for op in ops if not isinstance(op, Reshape)] for ops in distinct.values()]
-    return [sorted(ops, key=graph.ops.index) for ops in regions if ops]
 
 
 BACKEND = GraphNpuBackend()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from mansard.errors import DeviceUnavailableError, TargetMismatchError
+from mansard.errors import DeviceUnavailableError, InputError, TargetMismatchError
 from mansard.hal import Device, DeviceInfo, DispatchCommand, Driver, Executable, ExecutableSpec, MemoryHeap
 from mansard.hal.threaded import Bytes, ThreadedDevice
 from mansard_npu_graph.program import FORMAT, Program, read_program
@@ -49,9 +49,20 @@ class GraphNpuDriver(Driver):
 
     name = "gnpu"
 
+    def __init__(self) -> None:
+        self.memory = MEMORY
+
+    def configure(self, **settings: object) -> None:
+        """``memory``: its bytes, more than which no region has of constants either."""
+        memory = settings.pop("memory", self.memory)
+        super().configure(**settings)
+        if not isinstance(memory, int) or isinstance(memory, bool) or memory < 1:
+            raise InputError(f"memory of the simulated graph NPU: {memory!r} is no number of bytes")
+        self.memory = memory
+
     def devices(self) -> Sequence[DeviceInfo]:
         """The simulated NPU."""
-        heap = MemoryHeap(MEMORY, device_local=True, host_visible=False)
+        heap = MemoryHeap(self.memory, device_local=True, host_visible=False)
         name = "simulated graph NPU (a simulation)"
         return (DeviceInfo(self.name, 0, name, self.name, kind="simulated", heaps=(heap,)),)
 
@@ -59,7 +70,7 @@ class GraphNpuDriver(Driver):
         """A device of its own for every call."""
         if info.driver != self.name or info.index:
             raise DeviceUnavailableError(f"{info.id} is no simulated graph NPU")
-        return GraphNpuDevice(info, formats=(FORMAT,), memory=MEMORY, unified=False)
+        return GraphNpuDevice(info, formats=(FORMAT,), memory=self.memory, unified=False)
 
 
 DRIVER = GraphNpuDriver()

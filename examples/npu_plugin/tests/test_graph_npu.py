@@ -161,6 +161,12 @@ def test_a_region_costs_what_the_backend_says(use):
     assert fast.costs["gnpu"] == pytest.approx(0, abs=1e-6)
 
 
+def test_a_decision_has_what_the_backend_says_of_its_region(use):
+    use(describe_region=lambda region, target: f"{len(region.ops)} ops at 1 GHz")
+    (decision,) = compiled(two_layers()).plan.decisions
+    assert decision.reason.endswith("; 4 ops at 1 GHz")
+
+
 def test_the_prediction_is_of_the_regions_step():
     built = compiled(two_layers())
     prediction = built.plan.prediction

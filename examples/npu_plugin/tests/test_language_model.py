@@ -1,4 +1,4 @@
-"""A language model whose prompts are read on the NPU, as far as that has functions for it."""
+"""Language models whose prompts are read on an NPU, as far as that has functions for it, or memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 
 import ml_dtypes
 import numpy as np
+from mansard_npu_graph.device import DRIVER
 from safetensors.numpy import save_file
 
 import mansard
@@ -13,27 +14,28 @@ import mansard
 HIDDEN, INNER, VOCABULARY = 64, 128, 97
 
 
-def write_llama(folder):
-    """One layer with random bf16 weights."""
+def write_llama(folder, layers=1, dtype=ml_dtypes.bfloat16):
+    """Layers with random weights; returns their bytes."""
     rng = np.random.default_rng(0)
 
     def weight(*shape):
-        return (rng.standard_normal(shape) * 0.1).astype(ml_dtypes.bfloat16)
+        return (rng.standard_normal(shape) * 0.1).astype(dtype)
 
     tensors = {"model.embed_tokens.weight": weight(VOCABULARY, HIDDEN), "model.norm.weight": weight(HIDDEN)}
-    for name in ("input_layernorm", "post_attention_layernorm"):
-        tensors[f"model.layers.0.{name}.weight"] = weight(HIDDEN)
-    for name, rows in (("q_proj", HIDDEN), ("k_proj", 32), ("v_proj", 32), ("o_proj", HIDDEN)):
-        tensors[f"model.layers.0.self_attn.{name}.weight"] = weight(rows, HIDDEN)
-    for name, shape in (("gate", (INNER, HIDDEN)), ("up", (INNER, HIDDEN)), ("down", (HIDDEN, INNER))):
-        tensors[f"model.layers.0.mlp.{name}_proj.weight"] = weight(*shape)
+    for layer in range(layers):
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"model.layers.{layer}.{name}.weight"] = weight(HIDDEN)
+        for name, rows in (("q_proj", HIDDEN), ("k_proj", 32), ("v_proj", 32), ("o_proj", HIDDEN)):
+            tensors[f"model.layers.{layer}.self_attn.{name}.weight"] = weight(rows, HIDDEN)
+        for name, shape in (("gate", (INNER, HIDDEN)), ("up", (INNER, HIDDEN)), ("down", (HIDDEN, INNER))):
+            tensors[f"model.layers.{layer}.mlp.{name}_proj.weight"] = weight(*shape)
     tensors["lm_head.weight"] = weight(VOCABULARY, HIDDEN)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = {
         "model_type": "llama",
         "hidden_size": HIDDEN,
         "intermediate_size": INNER,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": layers,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "vocab_size": VOCABULARY,
@@ -44,6 +46,7 @@ def write_llama(folder):
         "tie_word_embeddings": False,
     }
     (folder / "config.json").write_text(json.dumps(config))
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def test_prompts_are_read_on_the_npu(tmp_path):
@@ -57,4 +60,25 @@ def test_prompts_are_read_on_the_npu(tmp_path):
             if options is placed:
                 assert lm.model.method("prefill").explain().totals["npu"] >= 4
                 assert lm.model.method("decode").explain().totals["npu"] == 0
+    assert tokens[0] == tokens[1]
+
+
+def test_an_npu_with_memory_for_a_quarter_of_the_weights_reads_prompts(tmp_path, monkeypatch):
+    """Two layers: regions of the prefill on the NPU, decoding on the CPU, with one cache."""
+    total = write_llama(tmp_path, layers=2, dtype=np.float32)
+    monkeypatch.setattr(DRIVER, "memory", total // 4)
+    prompt = np.random.default_rng(1).integers(0, VOCABULARY, 19).tolist()
+    placed = {"devices": ["gnpu", "cpu"], "method_devices": {"prefill": "gnpu", "decode": "cpu"}}
+    tokens = []
+    for options in ({"devices": "cpu"}, placed | {"fixed_chunk": True}):
+        with mansard.load_lm(tmp_path, context=48, chunk=8, dtype="f32", **options) as lm:
+            tokens.append([token.id for token in lm.generate(prompt, 12)])
+            if "fixed_chunk" not in options:
+                continue
+            prefill = lm.model.method("prefill").explain()
+            assert prefill.totals["gnpu"] >= 2 and lm.model.method("decode").explain().totals["gnpu"] == 0
+            held = sum(row.bytes for row in lm.memory() if row.device == "gnpu" and row.what == "code")
+            assert total / 8 < held < total / 4 + 8192 * prefill.totals["gnpu"]
+            states = [row for row in lm.memory() if row.what == "states"]
+            assert states and {row.device for row in states} == {"cpu"}
     assert tokens[0] == tokens[1]

@@ -49,7 +49,8 @@ def assign(
     wanted: Sequence[int | None],
 ) -> Assignment | None:
     """The best assignment within ``limits`` of bytes held, None where there is none; ``calls`` weigh the
-    roles, ``wanted`` are the devices they should use where these are able to."""
+    roles, ``wanted`` are the devices they should use where these are able to: for as many bytes as these have
+    memory for."""
     program = _Program(chain, profiles, limits, calls, wanted)
     best: Assignment | None = None
     for domains in program.domains():
@@ -73,6 +74,8 @@ class _Program:
         self.limited = [d for d in self.devices if limits[d] is not None]
         self.limits: Floats = np.array([limits[d] for d in self.limited], np.float64)
         self.buckets = max(2, round(_STATES ** (1 / max(1, len(self.limited)))))
+        finite = [np.where(np.isfinite(unit.seconds), unit.seconds, 0.0) for unit in chain.units]
+        self.longest = sum(float(times.max(axis=1) @ np.array(calls)) for times in finite) + 1.0
         self.options = [self._options(unit) for unit in chain.units]
         self.costs = [
             np.array([self._unit_seconds(unit, option) for option in options])
@@ -98,16 +101,27 @@ class _Program:
                 raise PlacementError(
                     "no device can have all dispatches that share a state: their pins name several"
                 )
-            choices.append([wanted] if wanted is not None and wanted in able else able)
+            forced = wanted is not None and wanted in able and wanted not in self.limited
+            choices.append([wanted] if wanted is not None and forced else able)
         return list(itertools.product(*choices))
 
     def _unit_seconds(self, unit: Unit, option: Option) -> float:
         """Of a unit in a use of the model, states handed over between the roles' devices."""
         seconds = sum(c * unit.seconds[role, option[role]] for role, c in enumerate(self.calls))
+        for role, wanted in enumerate(self.wanted):
+            if wanted is not None and option[role] != wanted and np.isfinite(unit.seconds[role, wanted]):
+                seconds += self._away(unit)
         for other in set(option[1:]) - {option[0]} if unit.states else ():
             source, target = self.profiles[option[0]], self.profiles[other]
             seconds += HANDED_OVER * transfer_seconds(unit.states, source, target)
         return float(seconds)
+
+    def _away(self, unit: Unit) -> float:
+        """Seconds that stand for a unit on another device than a role wants: more than any placement saves,
+        and more for more bytes."""
+        units = self.chain.units
+        total = sum(other.constants + other.states for other in units) or 1
+        return self.longest * (1 + len(units) * (unit.constants + unit.states) / total)
 
     def _unit_bytes(self, unit: Unit, option: Option) -> list[float]:
         """Bytes by limited device: all of a unit's devices hold what it holds."""

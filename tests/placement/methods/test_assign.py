@@ -108,3 +108,14 @@ def test_sixty_layers_are_placed_in_no_time_within_a_percent_of_the_best_divisio
     # 22 large units gain 0.1 a byte, the rest goes to small ones, which gain 0.08.
     least = 60 * 1.1 - 22 * 0.9 - 2 * 0.08
     assert result.seconds <= least * 1.01
+
+
+def test_a_wanted_device_takes_as_much_as_it_has_memory_for():
+    sizes = (5, 4, 3)
+    units = tuple(Unit({}, {}, np.array([[0.1, 9.0], [0.1, 9.0]]), size, 0) for size in sizes)
+    chain = Chain(units, np.zeros((3, 2)), ())
+    profiles = [profile("cpu", 0.01, 1e9, True), profile("npu", 0.01, 1e9, False)]
+    result = assign(chain, profiles, [None, 8], [1.0, 1.0], [1, 0])
+    assert [option[0] for option in result.options] == [1, 0, 1]
+    assert [option[1] for option in result.options] == [0, 0, 0]
+    assert result.held == (12, 8)

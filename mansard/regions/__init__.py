@@ -1,0 +1,1 @@
+"""What backends of devices that compile regions share: named ops, partitioning, writers of formats."""

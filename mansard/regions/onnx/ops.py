@@ -1,0 +1,157 @@
+"""A rule for each named op: its ONNX nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+from mansard.regions.named.builder import static
+from mansard.regions.named.ops import (
+    Broadcast,
+    Concat,
+    Conv,
+    Elementwise,
+    Gather,
+    MatMul,
+    NamedOp,
+    Pad,
+    Pool,
+    Recode,
+    Reduce,
+    Reshape,
+    Resize,
+    Slice,
+    Softmax,
+    Transpose,
+)
+from mansard.regions.onnx.elementwise import write_elementwise
+from mansard.regions.onnx.writer import OnnxWriter
+
+Rule = Callable[[OnnxWriter, Any, Sequence[str]], str]
+
+
+def write_op(w: OnnxWriter, op: NamedOp) -> None:
+    """The nodes of an op: operands dequantised, the result clamped and quantised where it has an encoding.
+
+    Raises CodegenError for what ONNX cannot say.
+    """
+    result = _RULES[type(op)](w, op, [w.real(value) for value in op.inputs])
+    if op.clamp is not None:
+        result = _clamped(w, op.clamp, result)
+    w.stored(result, op.output)
+
+
+def _clamped(w: OnnxWriter, clamp: tuple[float, float], result: str) -> str:
+    low, high = clamp
+    if (low, high) == (0.0, math.inf):
+        return w.node("Relu", result)
+    bounds = [w.constant(np.array(bound, np.float32)) if math.isfinite(bound) else "" for bound in clamp]
+    return w.node("Clip", result, *(bounds if bounds[1] else bounds[:1]))
+
+
+def _pads(pads: Sequence[tuple[int, int]]) -> list[int]:
+    return [before for before, _ in pads] + [behind for _, behind in pads]
+
+
+def _has_integer_factors(op: NamedOp) -> bool:
+    return op.output.type.dtype is DType.I32
+
+
+def _conv(w: OnnxWriter, op: Conv, operands: Sequence[str]) -> str:
+    return w.node(
+        "ConvInteger" if _has_integer_factors(op) else "Conv",
+        *operands,
+        kernel_shape=static(op.inputs[1].type.shape)[2:],
+        strides=op.strides,
+        dilations=op.dilations,
+        pads=_pads(op.pads),
+        group=op.groups,
+    )
+
+
+def _matmul(w: OnnxWriter, op: MatMul, operands: Sequence[str]) -> str:
+    if _has_integer_factors(op):
+        return w.node("MatMulInteger", *operands)
+    if len(operands) == 2:
+        return w.node("MatMul", *operands)
+    if op.inputs[0].type.rank == 2:
+        return w.node("Gemm", *operands)
+    return w.node("Add", w.node("MatMul", *operands[:2]), operands[2])
+
+
+def _pool(w: OnnxWriter, op: Pool, operands: Sequence[str]) -> str:
+    attributes: dict[str, Any] = {"kernel_shape": op.window, "strides": op.strides, "pads": _pads(op.pads)}
+    if op.kind == "max":
+        return w.node("MaxPool", *operands, **attributes, dilations=op.dilations)
+    if any(d != 1 for d in op.dilations):
+        raise CodegenError("ONNX has no dilated mean before opset 19")
+    return w.node("AveragePool", *operands, **attributes, count_include_pad=1)
+
+
+_REDUCTIONS = {"mean": "ReduceMean", "mul": "ReduceProd", "min": "ReduceMin", "max": "ReduceMax"}
+
+
+def _reduce(w: OnnxWriter, op: Reduce, operands: Sequence[str]) -> str:
+    (x,) = operands
+    if op.kind in ("argmin", "argmax"):
+        return w.node("ArgMin" if op.kind == "argmin" else "ArgMax", x, axis=op.axes[0], keepdims=1)
+    if op.kind == "add":
+        return w.node("ReduceSum", x, w.ints(op.axes), keepdims=1)
+    if op.kind in _REDUCTIONS:
+        return w.node(_REDUCTIONS[op.kind], x, axes=op.axes, keepdims=1)
+    if op.output.type.dtype is not DType.BOOL:
+        raise CodegenError(f"ONNX has no reduction {op.kind!r} of integers")
+    wide = w.node("Cast", x, to=6)  # INT32
+    kind = "ReduceMin" if op.kind == "and" else "ReduceMax"
+    return w.node("Cast", w.node(kind, wide, axes=op.axes, keepdims=1), to=9)  # BOOL
+
+
+def _slice(w: OnnxWriter, op: Slice, operands: Sequence[str]) -> str:
+    shape = static(op.output.type.shape)
+    ends = [
+        first + (size - 1) * step + 1 for first, size, step in zip(op.starts, shape, op.strides, strict=True)
+    ]
+    axes = range(len(shape))
+    return w.node("Slice", *operands, w.ints(op.starts), w.ints(ends), w.ints(axes), w.ints(op.strides))
+
+
+def _pad(w: OnnxWriter, op: Pad, operands: Sequence[str]) -> str:
+    encoded = op.inputs[0] in w.graph.encodings
+    dtype = np.dtype(np.float32) if encoded else op.output.type.dtype.numpy
+    return w.node("Pad", *operands, w.ints([*op.low, *op.high]), w.constant(np.array(op.value, dtype)))
+
+
+def _resize(w: OnnxWriter, op: Resize, operands: Sequence[str]) -> str:
+    nearest = "round_prefer_floor" if op.coordinates == "half_pixel" else "floor"
+    attributes = {"mode": op.mode, "coordinate_transformation_mode": op.coordinates}
+    if op.mode == "nearest":
+        attributes["nearest_mode"] = nearest
+    return w.node("Resize", *operands, "", "", w.ints(static(op.output.type.shape)), **attributes)
+
+
+def _shaped(kind: str) -> Rule:
+    return lambda w, op, operands: w.node(kind, *operands, w.ints(static(op.output.type.shape)))
+
+
+_RULES: Mapping[type[NamedOp], Rule] = {
+    Conv: _conv,
+    MatMul: _matmul,
+    Pool: _pool,
+    Reduce: _reduce,
+    Slice: _slice,
+    Pad: _pad,
+    Resize: _resize,
+    Elementwise: write_elementwise,
+    Reshape: _shaped("Reshape"),
+    Broadcast: _shaped("Expand"),
+    Recode: lambda w, op, operands: operands[0],
+    Softmax: lambda w, op, operands: w.node("Softmax", *operands, axis=op.axis),
+    Transpose: lambda w, op, operands: w.node("Transpose", *operands, perm=op.permutation),
+    Concat: lambda w, op, operands: w.node("Concat", *operands, axis=op.axis),
+    Gather: lambda w, op, operands: w.node("Gather", *operands, axis=op.axis),
+}

@@ -1,0 +1,12 @@
+"""Computing in memory as a plug-in: examples/crossbar passes its own tests and the conformance suite."""
+
+from pathlib import Path
+
+from plugins.conftest import install
+
+
+def test_the_simulated_crossbar_as_an_installed_plugin(tmp_path: Path) -> None:
+    plugin = install("crossbar", tmp_path)
+    done = plugin.run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(plugin.sources / "tests"))
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
