@@ -15,11 +15,14 @@ from collections.abc import Callable, Sequence
 
 from mansard.api.model import Model
 from mansard.errors import CallCancelledError, InputError, MansardError
-from mansard.language.decode_steps import DecodeSteps
+from mansard.language.caches.caches import Caches
+from mansard.language.caches.paged_caches import PagedCaches
+from mansard.language.caches.slot import Slot
+from mansard.language.caches.slot_caches import SlotCaches
+from mansard.language.decode_steps import DecodeSteps, Result
 from mansard.language.engine_stats import EngineStats
 from mansard.language.generation import Sampling
 from mansard.language.methods import Chosen, Methods
-from mansard.language.slots import Slot, common_prefix
 from mansard.language.stop_texts import checked_stop
 from mansard.language.text_request import TextRequest, Wanted
 from mansard.language.tokenizer import Tokenizer
@@ -28,17 +31,16 @@ from mansard.runtime.calls.limits import Deadline, checked_int
 
 MAX_WAITING = 1024
 """Requests that wait for a place by default; one more is refused."""
-LEAST_COPIED = 32
-"""Tokens that are copied from another slot rather than read again."""
 
 
 class BatchEngine:
     """Generates for up to ``sequences`` requests at a time, as the model was compiled for; others wait,
     those with the highest priority first. One thread runs the model; requests come from any thread.
 
-    A request takes the free cache whose text begins like its own for longest, or copies the beginning of
-    another one's, and reads the rest. An error
-    while one prompt is read ends that request; one in a decode step ends those that took part in it.
+    A request begins with what the caches hold of its text (`SlotCaches`, `PagedCaches`), and reads the rest.
+    Where pages run out, the request of the lowest priority that began last gives up its own, and is read
+    again later. An error while one prompt is read ends that request; one in a decode step ends those that
+    took part in it.
     """
 
     def __init__(
@@ -49,8 +51,11 @@ class BatchEngine:
         self.stats = EngineStats()
         self._tokenizer = tokenizer
         self._waiting = WaitingRequests(max_waiting)
-        self._slots = [Slot(n, self.description.rewinds) for n in range(self.description.sequences)]
-        self._steps = DecodeSteps(self.methods, self._slots, self.methods.runs_ahead())
+        self._slots = [Slot(n) for n in range(self.description.sequences)]
+        self._caches: Caches = (
+            PagedCaches(self.description) if self.description.pages else SlotCaches(self.methods, self._slots)
+        )
+        self._steps = DecodeSteps(self.methods, self._slots, self._caches, self.methods.runs_ahead())
         self._sequences = itertools.count(1)
         self._changed = threading.Condition()
         self._closed = False
@@ -76,8 +81,8 @@ class BatchEngine:
         earlier; after ``deadline`` seconds it ends with an error, complete or not.
 
         Raises InputError for a prompt that the context does not hold or with tokens outside the vocabulary,
-        and for options that the model does not have, QueueFullError when too many requests wait, MansardError
-        when the engine is closed.
+        for a text that all pages do not hold, and for options that the model does not have, QueueFullError
+        when too many requests wait, MansardError when the engine is closed.
         """
         prompt = [int(token) for token in ids]
         if not 0 < len(prompt) <= self.description.context:
@@ -90,9 +95,11 @@ class BatchEngine:
         stop = checked_stop(stop)
         if stop and self._tokenizer is None:
             raise InputError("stop texts need a tokenizer, which the model has none of")
+        count = min(count, self.description.context - len(prompt) + 1)
+        self._caches.check(len(prompt) + count)
         wanted = Wanted(
             tuple(prompt),
-            min(count, self.description.context - len(prompt) + 1),
+            count,
             sampling or Sampling(),
             stop_at_end,
             stop,
@@ -120,8 +127,13 @@ class BatchEngine:
 
     @property
     def positions_in_use(self) -> int:
-        """Positions of all caches that requests have filled so far."""
+        """Positions that the texts of requests have, those that several share counted for each."""
         return sum(len(slot.cached) for slot in self._slots if slot.request is not None)
+
+    @property
+    def positions(self) -> int:
+        """Positions of all caches."""
+        return self._caches.positions
 
     @property
     def running(self) -> bool:
@@ -174,12 +186,12 @@ class BatchEngine:
                 request = self._waiting.pop()
             if request is None:
                 return
-            ids, sampling = request.wanted.ids, request.wanted.sampling
-            penalised = sampling.repetition_penalty != 1.0
-            best = max(free, key=lambda slot: (slot.reusable(ids, penalised), -slot.used))
             number = next(self._sequences)
+            if self._caches.take(request, free, number) is None:
+                with self._changed:
+                    self._waiting.put_back(request)
+                return
             request.begin()
-            best.take(request, sampling.rows(number), best.reusable(ids, penalised), number)
 
     def _read_prompts(self) -> None:
         """Read pieces of prompts, until they have together as many tokens as one piece may have."""
@@ -196,49 +208,55 @@ class BatchEngine:
         request = slot.request
         assert request is not None
         wanted = request.wanted
-        if len(slot.cached) == request.reused:
-            self._copy_prefix(slot, request)
-        if slot.first_lost:
-            self._restore_first(slot, wanted.ids)
-        at_once = not self.description.rewinds or wanted.sampling.repetition_penalty != 1.0
+        self._caches.prepare(slot)
+        at_once = not self.description.rewinds or request.penalised
         while slot.reading and request.ending() is None:
             start = len(slot.cached)
-            part = wanted.ids[start : start + self.description.chunk]
-            whole = start + len(part) == len(wanted.ids)
+            part = slot.text[start : start + self.description.chunk]
+            whole = start + len(part) == len(slot.text)
+            if not self._reserve(slot, start + len(part)):
+                return
             began = time.perf_counter()
             chosen = self.methods.read(
-                slot.place, part, start, slot.settings, wanted.scored and whole, wanted.priority
+                slot.place,
+                part,
+                start,
+                slot.settings,
+                wanted.scored and whole,
+                wanted.priority,
+                self._caches.table([slot]),
             )
             self.stats.count_prompt(len(part), time.perf_counter() - began)
             slot.cached += part
+            self._caches.filled(slot)
             if whole:
                 self.stats.reused_tokens += request.reused
                 self._take(slot, chosen)
             if not at_once:
                 return
 
-    def _copy_prefix(self, slot: Slot, request: TextRequest) -> None:
-        """Begin with a copy of what another slot holds, in use or not, where that spares reading many
-        tokens."""
-        wanted = request.wanted
-        if not self.methods.copies or wanted.sampling.repetition_penalty != 1.0:
-            return
-        shared = {other: common_prefix(other.cached, wanted.ids[:-1]) for other in self._slots}
-        best = max(self._slots, key=lambda other: shared[other])
-        if shared[best] >= len(slot.cached) + LEAST_COPIED:
-            self.methods.copy(best.place, slot.place, shared[best])
-            slot.cached, slot.first_lost = list(wanted.ids[: shared[best]]), best.first_lost
-            request.reused = shared[best]
+    def _reserve(self, slot: Slot, positions: int) -> bool:
+        """Have memory for so many positions of a slot; False where its request had to give up its place. Of
+        those that use memory the one of the lowest priority gives way, of several the one that began last."""
+        while not self._caches.reserve(slot, positions):
+            self._deliver(self._steps.settle())
+            users = [each for each in self._slots if each.request is not None]
+            if slot not in users:
+                return False  # the step that ran was its last
+            last = min(users, key=lambda each: (_priority(each), -each.used))
+            self._preempt(last)
+            if last is slot:
+                return False
+        return True
 
-    def _restore_first(self, slot: Slot, ids: Sequence[int]) -> None:
-        """Make what a slot that was not in use holds complete again, or give it up where that cannot be."""
-        if self.description.rewinds:
-            self.methods.read(slot.place, ids[:1], 0, slot.settings)
-            slot.first_lost = False
-        else:
-            slot.forget()
-            if slot.request is not None:
-                slot.request.reused = 0
+    def _preempt(self, slot: Slot) -> None:
+        """Take a slot from its request, whose text is read again when there is memory for it."""
+        request = slot.request
+        assert request is not None
+        self.stats.preempted += 1
+        self._release(slot)
+        with self._changed:
+            self._waiting.put_back(request)
 
     def _step(self) -> None:
         """Advance every request by one token. Other slots compute one that nobody reads."""
@@ -246,6 +264,12 @@ class BatchEngine:
             self._guarded([slot for slot in self._slots if slot.request is not None], self._advance)
 
     def _advance(self) -> None:
+        ahead = 1 if self._steps.ahead else 0
+        for slot in sorted(self._slots, key=lambda slot: slot.used):
+            if slot.generating:
+                self._reserve(slot, len(slot.cached) + 1 + ahead)
+        if not any(slot.generating for slot in self._slots):
+            return
         began = time.perf_counter()
         try:
             results = self._steps.next()
@@ -253,9 +277,14 @@ class BatchEngine:
             self._steps.drop()  # the one behind it fails as well, and all requests end
             raise
         self.stats.count_step(time.perf_counter() - began)
+        self._deliver(results)
+
+    def _deliver(self, results: Sequence[Result]) -> None:
+        """Hand out the tokens of a step."""
         for slot, request, chosen in results:
             if slot.request is request:  # otherwise it has ended since the step was submitted
                 slot.cached.append(slot.last)
+                self._caches.filled(slot)
                 self._take(slot, chosen)
 
     def _take(self, slot: Slot, chosen: Chosen) -> None:
@@ -263,7 +292,8 @@ class BatchEngine:
         request = slot.request
         assert request is not None
         slot.last = chosen[0]
-        slot.generated += 1
+        request.tokens.append(slot.last)
+        slot.generated = len(request.tokens)
         self.stats.generated_tokens += 1
         request.times.count_token()
         request.deliver(chosen if request.wanted.scored else (chosen[0], None))
@@ -279,7 +309,7 @@ class BatchEngine:
             known = error if isinstance(error, MansardError) else MansardError(f"generation: {error}")
             self._fail(slots, known)
             for slot in slots:
-                slot.forget()
+                self._caches.forget(slot)
 
     def _fail(self, slots: Sequence[Slot], error: MansardError) -> None:
         """End the requests of some slots with an error."""
@@ -289,8 +319,12 @@ class BatchEngine:
                 self._release(slot)
 
     def _release(self, slot: Slot) -> None:
-        """Free a slot. A step in flight may feed its last text one token more, which only what a convolution
-        keeps does not bear."""
+        """Free a slot."""
         slot.release()
-        if not self.description.rewinds and self._steps.involves(slot):
-            slot.first_lost = True
+        self._caches.released(slot, self._steps.involves(slot))
+
+
+def _priority(slot: Slot) -> int:
+    """Of a slot's request."""
+    assert slot.request is not None
+    return slot.request.wanted.priority

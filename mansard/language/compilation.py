@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mansard.api.compilation import model_of, target_names
 from mansard.api.model import Model
+from mansard.arguments import boolean
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import CompileError, InputError
@@ -46,7 +47,9 @@ def compile_language_model(
     devices: str | Sequence[str] | None = None,
     context: int | None = None,
     chunk: int = CHUNK,
+    fixed_chunk: bool = False,
     sequences: int = 1,
+    cache_positions: int | None = None,
     proposals: int = 0,
     dtype: str | None = None,
     cache_dtype: str | None = None,
@@ -65,6 +68,10 @@ def compile_language_model(
     ``prefill_scored`` and ``decode_scored``, which give log-probabilities beside the token, and with
     ``proposals`` also with ``verify`` for up to so many.
 
+    With ``fixed_chunk`` prefills take exactly ``chunk`` tokens, of which the last may be padding, for devices
+    whose toolchains take fixed shapes. With ``cache_positions``, so many positions in pages are shared by all
+    sequences (`load_lm`).
+
     ``memory``, ``method_devices``, ``placement`` and those of experts say how it is placed over several
     devices (`load_lm`).
 
@@ -75,6 +82,7 @@ def compile_language_model(
     from mansard.frontends.decoders.checkpoint import open_checkpoint
     from mansard.frontends.decoders.decoder import DecoderOptions, build_decoder
     from mansard.frontends.decoders.families import describe
+    from mansard.frontends.decoders.layers.pages import PAGE
     from mansard.frontends.decoders.prefix_copy import build_prefix_copy, caches
     from mansard.passes.products.quantisation import checked_quantisation
 
@@ -90,7 +98,13 @@ def compile_language_model(
     if not 0 <= checked_int("proposals", proposals) < context:
         raise CompileError(f"proposals={proposals} are not 0 to {context - 1}, which the context holds")
     chunk = min(chunk, context)
+    pages = None if cache_positions is None else _page_count(cache_positions, sequences)
     length = Dim("length", 1, chunk, typical=min(TYPICAL_PROMPT, chunk))
+    piece = chunk if boolean("fixed_chunk", fixed_chunk, CompileError) else length
+    if fixed_chunk and pages is not None:
+        raise CompileError(
+            "fixed_chunk pads pieces of prompts, for which pages (cache_positions) have no room"
+        )
     options = DecoderOptions(
         context,
         length,
@@ -98,6 +112,7 @@ def compile_language_model(
         _element_type("dtype", dtype, FLOATS),
         _element_type("cache_dtype", cache_dtype, CACHE_TYPES),
         unpack=quantisation is not None,
+        pages=pages,
     )
 
     targets = target_names(devices)
@@ -118,16 +133,16 @@ def compile_language_model(
 
     graphs = {
         "": graph(role="logits", all_logits=True),
-        "prefill": graph(role="prefill"),
+        "prefill": graph(role="prefill", length=piece),
         "decode": graph(role="decode", length=1),
     }
     if logprobs:
-        graphs["prefill_scored"] = graph(role="prefill", scored=True)
+        graphs["prefill_scored"] = graph(role="prefill", length=piece, scored=True)
         graphs["decode_scored"] = graph(role="decode", length=1, scored=True)
     if proposals:
         window = Dim("window", 1, proposals + 1, typical=min(TYPICAL_WINDOW, proposals + 1))
         graphs["verify"] = graph(role="verify", length=window)
-    if sequences > 1 and architecture.rewinds:
+    if sequences > 1 and architecture.rewinds and pages is None:
         rows = Dim("rows", 1, context, typical=min(TYPICAL_PROMPT, context))
         graphs["copy_prefix"] = build_prefix_copy(caches(graphs["decode"], context), sequences, rows)
     compiled = compiler.compile_methods(
@@ -139,7 +154,7 @@ def compile_language_model(
             cache=cache,
             progress=progress,
         ),
-        _uses(graphs, method_devices or {}),
+        _uses(graphs, method_devices or {}, fixed=fixed_chunk),
     )
     description = Description(
         architecture.family,
@@ -150,6 +165,8 @@ def compile_language_model(
         _end_tokens(checkpoint.config),
         architecture.rewinds,
         proposals,
+        pages or 0,
+        PAGE if pages else 0,
         _stored_types(checkpoint, graphs[""]),
     )
     plan = dataclasses.replace(compiled.plan, info={**compiled.plan.info, **description.to_info(), **info})
@@ -229,8 +246,11 @@ def _placement(
     return dataclasses.replace(placement, memory=tuple(limits.items()))
 
 
-def _uses(graphs: Mapping[str, Any], devices: Mapping[str, str]) -> dict[str, MethodUse]:
-    """How often a typical text calls each method, and where it is to run."""
+def _uses(
+    graphs: Mapping[str, Any], devices: Mapping[str, str], *, fixed: bool = False
+) -> dict[str, MethodUse]:
+    """How often a typical text calls each method, and where it is to run. Where prefills are ``fixed``, the
+    plain call, which takes any length, runs where decoding does."""
     from mansard.placement.methods import MethodUse
 
     if unknown := set(devices) - {"prefill", "decode"}:
@@ -239,14 +259,29 @@ def _uses(graphs: Mapping[str, Any], devices: Mapping[str, str]) -> dict[str, Me
             "'decode'"
         )
     calls = {"prefill": 1.0, "decode": float(TYPICAL_ANSWER)}
+    alike = ("verify", "") if fixed else ("verify",)
     return {
         name: MethodUse(
             calls.get(name, 0.0),
             devices.get(name),
-            "decode" if name == "verify" or name.startswith("decode") else "prefill",
+            "decode" if name in alike or name.startswith("decode") else "prefill",
         )
         for name in graphs
     }
+
+
+def _page_count(positions: int, sequences: int) -> int:
+    """Pages for so many positions of all sequences, and the one that nobody reads."""
+    from mansard.frontends.decoders.layers.pages import PAGE
+
+    if checked_int("cache_positions", positions) < PAGE:
+        raise CompileError(f"cache_positions={positions}: a page has {PAGE} positions")
+    if sequences < 2:
+        raise CompileError(
+            "cache_positions are shared by several texts (sequences=…); the cache of one has as many as "
+            "context says"
+        )
+    return -(-positions // PAGE) + 1
 
 
 def _stored_types(checkpoint: Checkpoint, graph: Graph) -> dict[str, str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mansard.language.caches.caches import Caches
+from mansard.language.caches.slot import Slot
 from mansard.language.generation import Settings
-from mansard.language.methods import IDLE, Chosen, Methods, PendingStep
-from mansard.language.slots import Slot
+from mansard.language.methods import IDLE, Chosen, Methods, PendingStep, Table
 from mansard.language.text_request import TextRequest
 
 Result = tuple[Slot, TextRequest, Chosen]
@@ -31,8 +32,8 @@ class DecodeSteps:
     text's last position, which nobody reads.
     """
 
-    def __init__(self, methods: Methods, slots: Sequence[Slot], ahead: bool) -> None:
-        self._methods, self._slots, self.ahead = methods, slots, ahead
+    def __init__(self, methods: Methods, slots: Sequence[Slot], caches: Caches, ahead: bool) -> None:
+        self._methods, self._slots, self._caches, self.ahead = methods, slots, caches, ahead
         self._flight: _Flight | None = None
 
     def next(self) -> list[Result]:
@@ -50,6 +51,11 @@ class DecodeSteps:
         """Whether a step was submitted in which the slot takes part, and its result is not read."""
         return self._flight is not None and any(part is slot for part, _ in self._flight.parts)
 
+    def settle(self) -> list[Result]:
+        """The tokens of a step that was submitted, if there is one, without another one behind it."""
+        flight, self._flight = self._flight, None
+        return self._results(flight.parts, flight.step.result()) if flight is not None else []
+
     def drop(self) -> None:
         """Do without the result of a step that was submitted."""
         if self._flight is not None:
@@ -62,14 +68,16 @@ class DecodeSteps:
     def _parts(self) -> list[tuple[Slot, TextRequest]]:
         return [(slot, slot.request) for slot in self._slots if slot.generating and slot.request is not None]
 
-    def _inputs(self, offset: int) -> tuple[list[int], list[Settings], bool, int]:
+    def _inputs(self, offset: int) -> tuple[list[int], list[Settings], bool, int, Table | None]:
         """Of a step that comes ``offset`` steps after the tokens known so far."""
         wanted = [request.wanted for _, request in self._parts()]
         positions = [
-            len(slot.cached) + offset if slot.generating else slot.idle_position() for slot in self._slots
+            len(slot.cached) + offset if slot.generating else self._caches.idle_position(slot)
+            for slot in self._slots
         ]
         settings = [slot.settings if slot.generating else IDLE for slot in self._slots]
-        return positions, settings, any(w.scored for w in wanted), max(w.priority for w in wanted)
+        scored, priority = any(w.scored for w in wanted), max(w.priority for w in wanted)
+        return positions, settings, scored, priority, self._caches.step_table(self._slots)
 
     def _same_again(self, flight: _Flight) -> bool:
         """Whether the requests of a step that was submitted, and no others, need one after it."""

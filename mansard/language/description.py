@@ -15,10 +15,11 @@ _KEY = "language_model"
 
 @dataclass(frozen=True)
 class Description:
-    """A language model's limits: ``context`` positions of each of ``sequences`` sequences, up to ``chunk``
-    new tokens in a prefill, the tokens that end a text, whether a sequence can be continued from any of
-    its positions (``rewinds``) or from where it stands only, and how many proposed tokens the method
-    ``verify`` takes at most (0: there is none)."""
+    """A language model's limits: ``context`` positions of each of ``sequences`` sequences, which share
+    ``pages`` pages of ``page_positions`` each (0: every sequence has its own memory), up to ``chunk`` new
+    tokens in a prefill, the tokens that end a text, whether a sequence can be continued from any of its
+    positions (``rewinds``) or from where it stands only, and how many proposed tokens the method ``verify``
+    takes at most (0: there is none)."""
 
     family: str
     vocabulary: int
@@ -28,6 +29,8 @@ class Description:
     end_tokens: tuple[int, ...]
     rewinds: bool = True
     proposals: int = 0
+    pages: int = 0
+    page_positions: int = 0
     stored_types: Mapping[str, str] = field(default_factory=dict)
     """What became of weights that the checkpoint has as small integers, by their type in the file: how many
     are kept as they are stored, how many had to be unpacked."""

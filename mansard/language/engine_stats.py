@@ -8,7 +8,8 @@ from dataclasses import dataclass
 @dataclass
 class EngineStats:
     """Counts since the engine began: tokens of prompts that were read, and seconds that took; tokens of
-    prompts that a cache held already; tokens generated, decode steps, and their seconds."""
+    prompts that a cache held already; tokens generated, decode steps, and their seconds; requests that gave
+    up their pages to others, and were read again."""
 
     prompt_tokens: int = 0
     prompt_seconds: float = 0.0
@@ -16,6 +17,7 @@ class EngineStats:
     generated_tokens: int = 0
     steps: int = 0
     step_seconds: float = 0.0
+    preempted: int = 0
 
     def count_prompt(self, tokens: int, seconds: float) -> None:
         """A piece of a prompt was read."""

@@ -26,6 +26,7 @@ from mansard.language.description import Description
 from mansard.language.experts import Counts, ExpertPlacement, choice_counts
 from mansard.language.explanation import LanguageModelExplanation, explain
 from mansard.language.generation import Sampling, Settings, Token, TokenTexts
+from mansard.language.prompts import prompt_piece
 from mansard.language.speculation.opening import open_speculation, window_length
 from mansard.language.speculation.speculation import Target
 from mansard.language.speculation.stats import SpeculationStats
@@ -384,6 +385,7 @@ class LanguageModel:
         while start < len(ids):
             part = ids[start : start + self.description.chunk]
             inputs = self._inputs(part, start)
+            inputs["tokens"], inputs["last"] = prompt_piece(part, self._prefill.inputs)
             token = self._prefill(settings=settings[0], draws=settings[1], **inputs)
             chosen = int(token[0])
             self._cached += part

@@ -31,7 +31,9 @@ def load_lm(
     devices: str | Sequence[str] | None = None,
     context: int | None = None,
     chunk: int = CHUNK,
+    fixed_chunk: bool = False,
     sequences: int = 1,
+    cache_positions: int | None = None,
     dtype: str | None = None,
     cache_dtype: str | None = None,
     quantize: str | Quantisation | None = None,
@@ -52,12 +54,15 @@ def load_lm(
     compiled, or an artifact that `LanguageModel.save` wrote.
 
     ``devices`` are those of `mansard.compile`. The cache holds ``context`` positions (by default 4096, or
-    those the model was trained on if fewer); prompts are read in pieces of up to ``chunk`` tokens. Up to
-    ``sequences`` texts are generated at a time, each with a cache of its own. ``dtype``
-    and ``cache_dtype`` (f32, f16, bf16; the latter also int8, with a scale for each position and head) are
-    the types of activations and of the cache, by default that of the weights. ``tokenizer`` names a folder
-    or file with one; by default that of ``path`` is used, and a model without one works on token numbers.
-    ``logprobs`` compiles a model that gives the log-probabilities of tokens to those who ask for them.
+    those the model was trained on if fewer); prompts are read in pieces of up to ``chunk`` tokens, with
+    ``fixed_chunk`` in pieces of just so many (padded, for NPUs that take fixed shapes). Up to
+    ``sequences`` texts are generated at a time, each with a cache of its own; or all share
+    ``cache_positions`` positions, of which each takes pages of 128 as it grows, and texts that begin equally
+    have these pages in common (docs/language-models.md). ``dtype`` and ``cache_dtype`` (f32, f16, bf16; the
+    latter also int8, with a scale for each position and head) are the types of activations and of the cache,
+    by default that of the weights. ``tokenizer`` names a folder or file with one; by default that of
+    ``path`` is used, and a model without one works on token numbers. ``logprobs`` compiles a model that
+    gives the log-probabilities of tokens to those who ask for them.
 
     ``draft`` proposes tokens of which the model verifies up to ``proposals`` in one call
     (`LanguageModel.generate`): ``"ngram"`` (what followed the same words before), or a smaller model of the
@@ -93,7 +98,9 @@ def load_lm(
         devices=devices,
         context=context,
         chunk=chunk,
+        fixed_chunk=fixed_chunk,
         sequences=sequences,
+        cache_positions=cache_positions,
         proposals=0 if draft is None else proposals,
         dtype=dtype,
         cache_dtype=cache_dtype,

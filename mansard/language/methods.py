@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mansard.api.model import Model
 from mansard.errors import InputError
 from mansard.language.description import Description
 from mansard.language.generation import Sampling, Score, Settings
+from mansard.language.prompts import prompt_piece
 from mansard.runtime.calls.pending_call import PendingCall
 
+Table = npt.NDArray[np.int64]
+"""Which pages hold the positions of sequences, (sequences, pages of a context)."""
 Chosen = tuple[int, Score | None]
 """A token, and its score where the call was a scored one."""
 IDLE = Sampling().rows(0)
@@ -65,18 +69,23 @@ class Methods:
         settings: Settings,
         scored: bool = False,
         priority: int = 0,
+        table: Table | None = None,
     ) -> Chosen:
-        """Bring a piece of a prompt into the cache of a sequence; the token that would follow it. Calls of
-        other models on the same devices that have a higher ``priority`` go first."""
+        """Bring a piece of a prompt into the cache of a sequence, whose pages ``table`` (1, pages) has where
+        it is paged; the token that would follow it. Calls of other models on the same devices that have a
+        higher ``priority`` go first."""
+        tokens, last = prompt_piece(part, self._prefill[scored].inputs)
         inputs: dict[str, Any] = {
-            "tokens": np.array([part], np.int64),
+            "tokens": tokens,
             "positions": np.array([position], np.int64),
-            "last": np.array([len(part) - 1], np.int64),
+            "last": last,
             "settings": settings[0],
             "draws": settings[1],
         }
         if self.description.sequences > 1:
             inputs["slot"] = np.array([place], np.int64)
+        if table is not None:
+            inputs["pages"] = table
         return _chosen(self._prefill[scored](priority=priority, **inputs), scored)[0]
 
     def advance(
@@ -85,17 +94,23 @@ class Methods:
         settings: Sequence[Settings],
         scored: bool = False,
         priority: int = 0,
+        table: Table | None = None,
     ) -> list[Chosen]:
         """Feed every sequence the token chosen for it last; the ones that follow."""
-        method, inputs = self._decode[scored], _step_inputs(positions, settings)
+        method, inputs = self._decode[scored], _step_inputs(positions, settings, table)
         return _chosen(method(**inputs, priority=priority), scored)
 
     def begin_step(
-        self, positions: Sequence[int], settings: Sequence[Settings], scored: bool, priority: int
+        self,
+        positions: Sequence[int],
+        settings: Sequence[Settings],
+        scored: bool,
+        priority: int,
+        table: Table | None = None,
     ) -> PendingStep:
         """Submit what `advance` does, behind what was submitted before."""
         session = self._decode[scored].bind()
-        prepared = session.signature.prepare((), _step_inputs(positions, settings))
+        prepared = session.signature.prepare((), _step_inputs(positions, settings, table))
         return PendingStep(session.begin(prepared, priority), scored)
 
     def runs_ahead(self) -> bool:
@@ -120,12 +135,15 @@ class PendingStep:
         self._call.cancel()
 
 
-def _step_inputs(positions: Sequence[int], settings: Sequence[Settings]) -> dict[str, Any]:
-    return {
+def _step_inputs(
+    positions: Sequence[int], settings: Sequence[Settings], table: Table | None
+) -> dict[str, Any]:
+    inputs = {
         "positions": np.array(positions, np.int64),
         "settings": np.concatenate([rows[0] for rows in settings]),
         "draws": np.concatenate([rows[1] for rows in settings]),
     }
+    return inputs if table is None else {**inputs, "pages": table}
 
 
 def _chosen(results: Any, scored: bool) -> list[Chosen]:

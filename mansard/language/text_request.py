@@ -64,6 +64,8 @@ class TextRequest:
         """Tokens of the prompt that a cache held already."""
         self.generated = 0
         """Tokens that the reader has got."""
+        self.tokens: list[int] = []
+        """Tokens that were generated."""
         self.finish_reason: FinishReason | None = None
         """Why the text ended; None while it has not, and after an error."""
         self._results: Results[Delivered] = Results()
@@ -97,9 +99,19 @@ class TextRequest:
         finally:
             self.cancel()
 
+    @property
+    def text(self) -> tuple[int, ...]:
+        """The prompt and the tokens generated so far."""
+        return (*self.wanted.ids, *self.tokens)
+
+    @property
+    def penalised(self) -> bool:
+        """Whether the tokens that occurred count, so that the whole text has to be read."""
+        return self.wanted.sampling.repetition_penalty != 1.0
+
     def begin(self) -> None:
         """The request has got a place."""
-        self.times.begun = time.perf_counter()
+        self.times.begun = self.times.begun or time.perf_counter()
 
     def cancel(self) -> None:
         """Stop generating: the place is free for another request after the step that runs."""

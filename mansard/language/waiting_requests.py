@@ -17,6 +17,7 @@ class WaitingRequests:
         self.limit = limit
         self._heap: list[tuple[int, int, TextRequest]] = []
         self._numbers = itertools.count()
+        self._returned = itertools.count(1)
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -32,6 +33,10 @@ class WaitingRequests:
     def pop(self) -> TextRequest | None:
         """The request that is next."""
         return heapq.heappop(self._heap)[2] if self._heap else None
+
+    def put_back(self, request: TextRequest) -> None:
+        """Queue a request again that had its turn, before all others of its priority."""
+        heapq.heappush(self._heap, (-request.wanted.priority, -next(self._returned), request))
 
     def remove_ended(self) -> list[tuple[TextRequest, MansardError]]:
         """Take out requests that were cancelled or are past their deadline, with their errors."""

@@ -100,7 +100,7 @@ class _EngineCollector(Collector):
                 "Caches of the model: texts generated at a time.",
                 engine.description.sequences,
             ),
-            ("mansard_cache_positions", "Positions of each cache.", engine.description.context),
+            ("mansard_cache_positions", "Positions of all caches.", engine.positions),
             ("mansard_cache_positions_in_use", "Positions in use, of all caches.", engine.positions_in_use),
         ):
             yield GaugeMetricFamily(name, help_, value=number)
@@ -108,6 +108,11 @@ class _EngineCollector(Collector):
             ("mansard_prompt_tokens", "Tokens of prompts that were read.", stats.prompt_tokens),
             ("mansard_prompt_tokens_reused", "Tokens of prompts that a cache held.", stats.reused_tokens),
             ("mansard_generated_tokens", "Tokens generated.", stats.generated_tokens),
+            (
+                "mansard_preemptions",
+                "Texts that gave their pages to others and began again.",
+                stats.preempted,
+            ),
             ("mansard_prompt_seconds", "Time spent reading prompts.", stats.prompt_seconds),
             ("mansard_decode_steps", "Decode steps.", stats.steps),
             ("mansard_decode_seconds", "Time spent in decode steps.", stats.step_seconds),

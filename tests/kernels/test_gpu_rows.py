@@ -310,6 +310,15 @@ def test_rows_gathered_by_number(device, width):
 
 
 # Lines: sorting, top-k, running sums, scatters ------------------------------------------------------
+@pytest.mark.parametrize("dtype", [F32, DType.I64])
+def test_lines_in_order_next_to_others(device, dtype):
+    b = GraphBuilder()
+    graph = b.build(b.sort(b.input("x", (5, 700), dtype), 1, True))
+    data = np.full((5, 700), 3).astype(dtype.numpy)
+    data[1, 699], data[2, 0], data[3] = 4, 4, np.arange(700)
+    check(graph, [data], device)
+
+
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize(
     ("shape", "axis", "dtype"),
@@ -391,6 +400,18 @@ def test_scatters_apply_rows_in_order(device, combiner, width):
     graph = b.build([b.scatter(t, i, b.input("u", (70, width), F32), combiner)])
     numbers = RNG.integers(-2, 22, (70, 1))  # those outside are dropped
     check(graph, [random(20, width), numbers, random(70, width)], device)
+
+
+@pytest.mark.parametrize("combiner", [None, "min"])
+@pytest.mark.parametrize("width", [1, 3])
+def test_few_updates_of_short_rows_are_searched_by_every_element(device, combiner, width):
+    b, rows_ = GraphBuilder(), dims.symbol(Dim("rows", 1, 8, typical=4))
+    t, i = b.input("t", (2, 300, width), F32), b.input("i", (rows_, 2), DType.I64)
+    graph = b.build([b.scatter(t, i, b.input("u", (rows_, width), F32), combiner)])
+    numbers = np.array([[0, 7], [1, 299], [0, 7], [2, 1], [0, -1]])
+    with compiled(graph, device) as model:
+        inputs = [random(2, 300, width), numbers, random(5, width)]
+        compare(outputs(model, inputs), interpret(graph, inputs))
 
 
 @pytest.mark.parametrize("combiner", [None, "add"])

@@ -18,8 +18,8 @@ from support.vulkan_support import usable_device
 import mansard
 from mansard.language import load_lm
 from mansard.language.batch_engine import BatchEngine
+from mansard.language.caches.slot import common_prefix
 from mansard.language.generation import Sampling
-from mansard.language.slots import common_prefix
 
 RANDOM = np.random.default_rng(8)
 
@@ -229,10 +229,10 @@ def test_a_prompt_that_begins_like_another_one_is_not_read_twice(device, cache, 
         alone = []
         for prompt, sampling in zip(prompts, settings, strict=True):
             for slot in engine._slots:
-                slot.forget()
+                engine._caches.forget(slot)
             alone.append(ids(engine.submit(prompt, 12, sampling)))
         for slot in engine._slots:
-            slot.forget()
+            engine._caches.forget(slot)
         before = engine.stats.prompt_tokens
         requests = [engine.submit(*each) for each in zip(prompts, [12] * 3, settings, strict=True)]
         assert [ids(request) for request in requests] == alone
@@ -240,7 +240,7 @@ def test_a_prompt_that_begins_like_another_one_is_not_read_twice(device, cache, 
         assert engine.stats.prompt_tokens - before == 41 + 5 + 2
         # a copy of a slot whose first position was overwritten meanwhile
         ids(engine.submit([7], 4))
-        engine._slots[0].forget()
+        engine._caches.forget(engine._slots[0])
         later = engine.submit(prompts[1], 12, settings[1])
         assert ids(later) == alone[1] and later.reused >= 40
 
@@ -268,7 +268,7 @@ def test_steps_that_are_submitted_ahead_give_the_same_texts(variation, folder, t
         longer = [prompt + answer for prompt, answer in zip(prompts, expected, strict=True)]
         again = [ids(engine.submit(text[:40], 6)) for text in longer]
         for slot in engine._slots:
-            slot.forget()
+            engine._caches.forget(slot)
         engine._steps.ahead = False
         assert [ids(engine.submit(text[:40], 6)) for text in longer] == again
 

@@ -128,12 +128,14 @@ def test_tokens_come_to_coroutines(on_cpu):
         return [token.id async for token in on_cpu.generate_async([3, 4], 8)]
 
     async def cancelled():
+        begun = asyncio.Event()
+
         async def read():
             async for _ in on_cpu.generate_async([5], 40):
-                pass
+                begun.set()
 
         reader = asyncio.create_task(read())
-        await asyncio.sleep(0.01)
+        await begun.wait()
         reader.cancel()
         await asyncio.wait([reader])
         return reader.cancelled()
@@ -231,3 +233,15 @@ def test_wrong_limits_and_paths(folder, module, tmp_path):
     (tmp_path / "cut.gguf").write_bytes(b"GGUF")
     with pytest.raises(mansard.ImportModelError, match="is truncated: its header goes beyond the 4 bytes"):
         load_lm(tmp_path / "cut.gguf")
+
+
+def test_pieces_of_one_length_give_the_same_text(folder, on_cpu, greedy):
+    with load_lm(folder, devices="cpu", context=48, chunk=8, fixed_chunk=True, sequences=2) as fixed:
+        method = fixed.model.method("prefill")
+        assert next(spec.shape for spec in method.inputs if spec.name == "tokens") == (1, 8)
+        assert ids(fixed.generate(PROMPT, 20)) == greedy
+        # The last piece of a prompt that fills the context is padded beyond it.
+        long = (PROMPT * 3)[:45]
+        assert ids(fixed.generate(long, 3)) == ids(on_cpu.generate(long, 3))
+    with pytest.raises(mansard.CompileError, match="fixed_chunk pads"):
+        load_lm(folder, devices="cpu", chunk=8, fixed_chunk=True, sequences=2, cache_positions=256)

@@ -30,10 +30,16 @@ from mansard.codegen.llvm.module import emit
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance import messages
 from mansard.drivers.vulkan.submission import bridge
-from mansard.hal import core_abi, native
+from mansard.hal import core_abi, native, small_integers
 
-CORE, BRIDGE, VULKAN = (
-    ROOT / path for path in ("mansard/include/mansard_core.h", "src/vulkan/bridge.h", "src/vulkan/api.h")
+CORE, BRIDGE, VULKAN, INTEGERS = (
+    ROOT / path
+    for path in (
+        "mansard/include/mansard_core.h",
+        "src/vulkan/bridge.h",
+        "src/vulkan/api.h",
+        "src/weights/small_integers.h",
+    )
 )
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 VULKAN_STRUCTURES = {
@@ -114,6 +120,14 @@ def test_the_vulkan_bridge_as_python_knows_it() -> None:
     assert bridge_differences(header) == []
     declared = {*core_abi.SIGNATURES, *bridge.SIGNATURES, *messages.SIGNATURES, "mn_vk_message_callback"}
     assert {name for name in header.functions if name.startswith("mn_vk_")} <= declared
+
+
+def test_small_integers_as_python_knows_them() -> None:
+    header, mirrors = header_of(CORE, INTEGERS), structures(small_integers)
+    names = {name: number for name, number in constants(small_integers).items() if name != "BLOCK"}
+    assert wrong_constants(names, "MN_", header) == []
+    assert wrong_structures(mirrors, header) == []
+    assert wrong_functions(small_integers.SIGNATURES, header, mirrors) == []
 
 
 def test_the_vulkan_api_as_the_bridge_knows_it() -> None:

@@ -32,7 +32,7 @@ def another_server(server, served_lm):
         with running(served_lm, **options) as other:
             yield other
         for slot in server.engine._slots:  # the caches are the model's: these have been written to
-            slot.forget()
+            server.engine._caches.forget(slot)
 
     return started
 

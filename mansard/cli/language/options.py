@@ -51,6 +51,14 @@ CacheTypeOption = Annotated[
 SequencesOption = Annotated[
     int, typer.Option("--sequences", min=1, help="Texts generated at a time, each with a cache of its own.")
 ]
+CachePositionsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--cache-positions",
+        min=1,
+        help="Positions that all texts share in pages of 128. Default: each text has as many as --context.",
+    ),
+]
 ChunkOption = Annotated[
     int | None,
     typer.Option("--chunk", min=1, help="Tokens of a prompt that are read at a time. Default: 512."),

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mansard.cli.language.options import (
+    CachePositionsOption,
     CacheTypeOption,
     ChunkOption,
     ContextOption,
@@ -28,6 +29,7 @@ def serve(
     device: DeviceOption = None,
     sequences: SequencesOption = 8,
     context: ContextOption = None,
+    cache_positions: CachePositionsOption = None,
     chunk: ChunkOption = None,
     quantize: QuantizeOption = None,
     cache_dtype: CacheTypeOption = None,
@@ -76,7 +78,8 @@ def serve(
     socket = listen(host, port)  # before the model is compiled, which may take long
     with socket, opened(
         model, device, context, cache_dtype,
-        sequences=sequences, chunk=chunk, quantize=quantize, tokenizer=tokenizer, logprobs=logprobs,
+        sequences=sequences, cache_positions=cache_positions, chunk=chunk, quantize=quantize,
+        tokenizer=tokenizer, logprobs=logprobs,
     ) as lm:  # fmt: skip
         server = Server(lm, options, log_level=log_level, ready=_tell)
         try:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mansard.errors import InputError
 from mansard.language.generation import Settings
+from mansard.language.prompts import prompt_piece
 from mansard.language.speculation.opened_model import OpenedModel
 from mansard.language.speculation.trace import CallTrace
 from mansard.runtime.calls.pending_call import PendingCall
@@ -125,12 +126,8 @@ class DraftModel:
         call = None
         for first in range(start, len(text), self._chunk):
             part = text[first : first + self._chunk]
-            call = self._begin(
-                self._prefill,
-                tokens=np.array([part], np.int64),
-                positions=np.array([first]),
-                last=np.array([len(part) - 1]),
-            )
+            tokens, last = prompt_piece(part, self._prefill.plan.inputs)
+            call = self._begin(self._prefill, tokens=tokens, positions=np.array([first]), last=last)
         assert call is not None
         self._calls.append(call)
 

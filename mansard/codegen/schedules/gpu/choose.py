@@ -38,7 +38,7 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
     if not packed and depthwise.applies(nest, target):
         return depthwise.schedule
     if gemv.applies(nest):
-        return gemv.schedule
+        return matrix.schedule if matrix.streams(nest, target) else gemv.schedule
     if matrix.applies(nest, target):
         return matrix.schedule
     if tiled.applies(nest, target):

@@ -10,6 +10,7 @@ workgroup::
 
 from __future__ import annotations
 
+from mansard import dims
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.parameters import Parameters
@@ -18,6 +19,7 @@ from mansard.codegen.schedules.gpu import choose
 from mansard.codegen.schedules.gpu.elementwise import map as maps
 from mansard.codegen.schedules.gpu.reduction import rows
 from mansard.codegen.schedules.gpu.reduction.cooperative_group import subgroup_size
+from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch
 
 WIDTH = 128
@@ -30,7 +32,7 @@ def applies(dispatch: Dispatch, target: KernelTarget) -> bool:
 
 
 def _applies(nest: Nest, target: KernelTarget) -> bool:
-    if not isinstance(nest.total(range(nest.domain)), int) or any(v.type.dtype.bits < 8 for v in nest.inputs):
+    if any(v.type.dtype.bits < 8 for v in nest.inputs):
         return False
     return choose.choose(nest, target) in (maps.schedule, rows.schedule)
 
@@ -41,18 +43,18 @@ def schedule(dispatch: Dispatch, target: KernelTarget, name: str) -> Scheduled:
     nests = [Nest(part, buffers) for part in dispatch.parts]
     width = power_of_two_below(min(WIDTH, target.workgroup_invocations))
     frame = Frame(nests[0], target, name, width, kernel=dispatch)
-    b, first = frame.b, 0
+    b = frame.b
+    first: DimLike = 0
     workgroup = b.workgroup_id(0)
     for nest in nests:
         part = _part(nest, target, frame, width)
-        count = part.blocks
-        assert isinstance(count, int)
-        inside = b.compare("lt", workgroup, b.idx(first + count))
-        if first:
-            inside = b.binary("and", inside, b.compare("ge", workgroup, b.idx(first)))
+        start, end = frame.ev.dim(first), dims.add(first, part.blocks)
+        inside = b.compare("lt", workgroup, frame.ev.dim(end))
+        if first != 0:
+            inside = b.binary("and", inside, b.compare("ge", workgroup, start))
         with b.if_(inside):
-            part.block(b.sub(workgroup, b.idx(first)))
-        first += count
+            part.block(b.sub(workgroup, start))
+        first = end
     return frame.finish((first, 1, 1))
 
 

@@ -9,6 +9,7 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.frontends.decoders.architecture import AttentionLayer
 from mansard.frontends.decoders.layers.norm import NormSettings
+from mansard.frontends.decoders.layers.pages import PAGE, page_of
 from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
 from mansard.frontends.decoders.rotary import Rotary
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index, Scalar
@@ -22,7 +23,8 @@ class Sequence:
     hold ``capacity`` positions of ``slots`` sequences; ``slot`` (B) says which these are, None: all, in
     order. ``last`` (1) is the index of the last new token that is not padding; None: all are tokens. With
     ``proposals``, only the end of the call knows ``last``: layers whose states cannot go back append to
-    ``kept`` what updates them then."""
+    ``kept`` what updates them then. With a ``table`` (B, ceil(capacity / PAGE)) the caches are ``pages``
+    pages that all sequences share, and it says which of them are whose."""
 
     batch: int
     length: DimLike
@@ -34,6 +36,13 @@ class Sequence:
     last: Value | None = None
     proposals: bool = False
     kept: list[Callable[[Value], None]] = field(default_factory=list)
+    table: Value | None = None
+    pages: int | None = None
+
+    @property
+    def cache_shape(self) -> tuple[int, int]:
+        """The first two dims of the caches: whose or which, and positions."""
+        return (self.slots, self.capacity) if self.pages is None else (self.pages, PAGE)
 
 
 class Attention:
@@ -186,39 +195,50 @@ class Attention:
         return scales, self.writer.map([x, scales], code, "codes")
 
     def _written(self, x: Value, name: str) -> Value:
-        """The state (slots, C, heads, D) of a name, with the new rows ``x`` (B, S, heads, D) in it."""
+        """The state (*cache_shape, heads, D) of a name, with the new rows ``x`` (B, S, heads, D) in it."""
         builder, s = self.writer.builder, self.sequence
         heads, depth = x.type.shape[2:]
         assert isinstance(heads, int) and isinstance(depth, int)
-        state = builder.state(name, (s.slots, s.capacity, heads * depth), x.type.dtype)
+        state = builder.state(name, (*s.cache_shape, heads * depth), x.type.dtype)
         rows = builder.reshape(x, (s.rows.type.shape[0], heads * depth))
         updated = builder.scatter(state, s.rows, rows)
         builder.update_state(state, updated)
-        return builder.reshape(updated, (s.slots, s.capacity, heads, depth))
+        return builder.reshape(updated, (*s.cache_shape, heads, depth))
 
     def _unpacked(self, parts: list[Value], element: Callable[..., Scalar]) -> Value:
         """(B, heads, C, D) in the type of the activations: ``element`` of the elements of ``parts``, which
-        are (slots, C, heads, D) or (slots, C, heads, 1)."""
+        are (*cache_shape, heads, D) or (*cache_shape, heads, 1)."""
         s = self.sequence
         heads, depth = parts[0].type.shape[2:]
-        shape = (s.batch, heads, s.capacity, depth)
         inputs = [*parts]
         maps: list[IndexMap | None] = []
-        elements: list[Scalar] = []
-        for number, part in enumerate(parts):
-            single = part.type.shape[3] == 1 and depth != 1
-            if s.slot is None:
-                maps.append(IndexMap.of_dims((0, 2, 1, None if single else 3)))
-                elements.append(Arg(number, part.type.dtype))
-            else:
+        if s.slot is None and s.table is None:
+            read = [IndexMap.of_dims((0, 2, 1, None if self._single(p, depth) else 3)) for p in parts]
+            maps.extend(read)
+            elements: list[Scalar] = [Arg(number, part.type.dtype) for number, part in enumerate(parts)]
+        else:
+            maps.extend([None] * len(parts))
+            if s.table is not None:
+                where = page_of(len(parts), Index(0), Index(2))
+                inputs.append(s.table)
                 maps.append(None)
-                slot, last = Arg(len(parts), DType.I64), Const(0, DType.I64) if single else Index(3)
-                elements.append(Gather(number, (slot, Index(2), Index(1), last), part.type.dtype))
-        if s.slot is not None:
-            inputs.append(s.slot)
-            maps.append(IndexMap.of_dims((0,)))
+            else:
+                assert s.slot is not None
+                where = (Arg(len(parts), DType.I64), Index(2))
+                inputs.append(s.slot)
+                maps.append(IndexMap.of_dims((0,)))
+            elements = []
+            for number, part in enumerate(parts):
+                last = Const(0, DType.I64) if self._single(part, depth) else Index(3)
+                elements.append(Gather(number, (*where, Index(1), last), part.type.dtype))
         body = cast(element(*elements), self.writer.dtype)
+        shape = (s.batch, heads, s.capacity, depth)
         return self.writer.builder.generic(inputs, maps, shape, body, name="cached")
+
+    @staticmethod
+    def _single(part: Value, depth: DimLike) -> bool:
+        """Whether a part has one element for each head."""
+        return part.type.shape[3] == 1 and depth != 1
 
     def _permuted(self, x: Value, name: str) -> Value:
         """(B, S, heads, D) as (B, heads, S, D), and back."""

@@ -18,7 +18,9 @@ class GemmMatrixTile:
     """``rows`` x ``columns`` results of a workgroup of ``subgroup_rows`` x ``subgroup_columns`` subgroups.
 
     The depth is processed in steps of ``depth``. ``split`` subgroups each compute a part of every step for
-    the same results, and add their sums at the end. Tiles are ordered in bands of ``band`` row tiles.
+    the same results, and add their sums at the end. Tiles are ordered in bands of ``band`` row tiles. With
+    ``ahead``, these subgroups stage steps of their own instead, of which so many are on their way at a time
+    (`streamed`), and where a product has no more than ``few`` rows, that many.
     """
 
     rows: int
@@ -28,30 +30,47 @@ class GemmMatrixTile:
     subgroup_columns: int
     split: int = 1
     band: int = 8
+    ahead: int = 0
+    few: int = 0
 
     @property
     def subgroups(self) -> int:
         """Subgroups of a workgroup."""
         return self.subgroup_rows * self.subgroup_columns * self.split
 
+    @property
+    def staged_rows(self) -> int:
+        """Rows that are staged: ``rows``, or those that a product of fewer has."""
+        return self.few or self.rows
+
     def stage_vectors(self, left: StagedOperand, right: StagedOperand) -> int:
         """Vectors of shared memory for one step of both factors."""
-        return left.vectors(self.rows, self.depth) + right.vectors(self.columns, self.depth)
+        return left.vectors(self.staged_rows, self.depth) + right.vectors(self.columns, self.depth)
 
     def result_line(self) -> int:
         """The stride of a subgroup's rows of results in shared memory, in vectors."""
         return self.columns // self.subgroup_columns * 32 // VECTOR_BITS + RESULT_PAD
 
-    def shared_vectors(self, left: StagedOperand, right: StagedOperand, shape: MatrixShape) -> int:
-        """Vectors of shared memory of a workgroup: staged steps, or a strip of each subgroup's results."""
-        strips = self.subgroups * shape.m * self.result_line()
-        return max(self.stage_vectors(left, right), strips)
+    def shared_vectors(
+        self, left: StagedOperand, right: StagedOperand, shape: MatrixShape, *others: StagedOperand
+    ) -> int:
+        """Vectors of shared memory of a workgroup: staged steps, or a strip of each subgroup's results;
+        ``others`` are right factors of products of the same kernel."""
+        strips = (1 + len(others)) * self.subgroups * shape.m * self.result_line()
+        stages = self.subgroups if self.ahead else 1
+        more = sum(other.vectors(self.columns, self.depth) for other in others)
+        return max(stages * (self.stage_vectors(left, right) + more), strips)
 
     def fits(
-        self, left: StagedOperand, right: StagedOperand, shape: MatrixShape, target: KernelTarget
+        self,
+        left: StagedOperand,
+        right: StagedOperand,
+        shape: MatrixShape,
+        target: KernelTarget,
+        *others: StagedOperand,
     ) -> bool:
         """Whether the target's limits of workgroup size and memory suffice."""
-        shared = self.shared_vectors(left, right, shape) * VECTOR_BITS // 8
+        shared = self.shared_vectors(left, right, shape, *others) * VECTOR_BITS // 8
         invocations = self.subgroups * target.subgroup[0]
         return invocations <= target.workgroup_invocations and shared <= target.shared_memory_bytes
 
@@ -65,7 +84,7 @@ class GemmMatrixTile:
         return cls(*(parameters[name] for name in _NAMES))
 
 
-_NAMES = ("rows", "columns", "depth", "subgroup_rows", "subgroup_columns", "split", "band")
+_NAMES = ("rows", "columns", "depth", "subgroup_rows", "subgroup_columns", "split", "band", "ahead", "few")
 
 _BLOCKS = (
     (128, 128, 2, 2), (128, 64, 2, 1), (64, 128, 1, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2),

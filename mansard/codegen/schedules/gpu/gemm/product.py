@@ -62,6 +62,11 @@ def analyse(nest: Nest, *, gathers: bool = False) -> Product | None:
     if not contraction.applies(nest):
         return None
     (root,) = (r for r in nest.roots if r.reduces)
+    return analyse_root(nest, root, gathers=gathers)
+
+
+def analyse_root(nest: Nest, root: Root, *, gathers: bool = False) -> Product | None:
+    """`analyse` for one of the reductions of a nest."""
     body = root.op.body
     if root.op.combiner != "add" or not isinstance(body, Apply) or body.op != "mul":
         return None

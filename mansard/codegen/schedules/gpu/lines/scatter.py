@@ -4,7 +4,7 @@ Updates are applied in order, and later ones win, so the writer of a row must kn
 
 * For a new tensor, a workgroup writes a few rows of the target: it scans the indices once for the last update
   of each, and writes that or the old row. If updates are combined, it writes one row, with all of its updates
-  in order.
+  in order. Of rows of a few elements, each invocation writes an element, if the updates are few.
 * In place, a workgroup has one update, and skips it if another one is responsible for its row: the last one,
   or, if updates are combined, the first, which then applies all of them in order. An update of a few elements
   has an invocation instead of a workgroup.
@@ -32,16 +32,14 @@ from mansard.ir.types import Value
 BLOCK = 16
 """Rows of a new tensor per workgroup."""
 MIN_SIDE = 8
-"""Shorter rows are processed by one invocation per element of a row."""
+"""Rows of fewer elements are too short for a workgroup."""
+FEW_UPDATES = 64
+"""The most updates that every element of a new tensor of short rows searches."""
 
 
 def applies(dispatch: Dispatch, op: Scatter) -> bool:
-    """Whether rows are long enough for a workgroup, or there is one for each invocation."""
-    if dispatch.in_place:
-        return True
-    keys = op.inputs[1].type.shape[1]
-    assert isinstance(keys, int)
-    return estimate(dims.product(op.inputs[0].type.shape[keys:])) >= MIN_SIDE
+    """Whether rows are long enough for a workgroup, or there is work for every invocation."""
+    return bool(dispatch.in_place) or not _is_short(op) or estimate(op.inputs[1].type.shape[0]) <= FEW_UPDATES
 
 
 def schedule(
@@ -52,7 +50,7 @@ def schedule(
     assert isinstance(keys, int)
     work = max(estimate(dims.product(op.inputs[0].type.shape[keys:])), estimate(op.inputs[1].type.shape[0]))
     width = min(power_of_two_below(target.workgroup_invocations), max(32, power_of_two_below(work)))
-    if dispatch.in_place and _is_short(op):
+    if _is_short(op):
         width = 0
     return _Rows(Lines(dispatch, target, name, width), op, base).run()
 
@@ -75,12 +73,14 @@ class _Rows:
         self.inner = dims.product(self.shape[keys:])
         self.vector_width = next((w for w in (4, 2) if divides(self.inner, w)), 1)
         self.group = CooperativeGroup(self.b, lines.target, lines.width)
-        self.single = self.target in lines.in_place and _is_short(op)
-        """Whether each invocation has an update of its own."""
+        self.single = _is_short(op)
+        """Whether each invocation has an update of its own, or an element of a new tensor."""
 
     def run(self) -> Scheduled:
         if self.single:
-            return self.lines.run(self.rows, self._update)
+            if self.target in self.lines.in_place:
+                return self.lines.run(self.rows, self._update)
+            return self.lines.run(dims.product(self.shape), self._element)
         if self.target in self.lines.in_place:
             return self.lines.run_workgroups(self.rows, self._update)
         total = dims.product(self.shape[: self.keys])
@@ -190,16 +190,20 @@ class _Rows:
         total = b.binary(self.op.combiner, lines.load(self.op.output, address), update)
         lines.store(self.op.output, address, total)
 
+    def _element(self, number: KValue) -> None:
+        """An element of a new tensor, from the old one and every update of its row in order."""
+        size = self.lines.dim(self.inner)
+        self._fold(self.b.binary("div", number, size), self.b.binary("rem", number, size))
+
     def _fold(self, row: KValue, column: KValue, first: KValue | None = None) -> None:
         """An element with every update of its row from ``first`` on, in order."""
-        b, lines = self.b, self.lines
-        assert self.op.combiner is not None
+        b, lines, combiner = self.b, self.lines, self.op.combiner
         old = self.op.output if self.target in lines.in_place else self.target
         start = lines.load(old, self._address(row, column))
         with b.for_(first or b.idx(0), lines.dim(self.rows), inits=[start]) as loop:
             flat, inside = self._target_row(loop.index)
             update = lines.load(self.updates, self._address(loop.index, column))
-            after = b.binary(self.op.combiner, loop.carried[0], update)
+            after = update if combiner is None else b.binary(combiner, loop.carried[0], update)
             mine = b.binary("and", inside, b.compare("eq", flat, row))
             loop.yield_(b.select(mine, after, loop.carried[0]))
         lines.store(self.op.output, self._address(row, column), loop.results[0])

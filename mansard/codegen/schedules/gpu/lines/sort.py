@@ -2,14 +2,17 @@
 
 An element of up to 32 bits and its index become one 64-bit key with the order of the pair, as does a 64-bit
 integer whose index is not requested. Others are sorted as pairs of value and index. Indices break ties, so
-the order is total and the sort stable; padding up to a power of two sorts last. Algorithm: K. E. Batcher,
+the order is total and the sort stable; padding up to a power of two sorts last. Lines that are in order, as
+those of equal values are, skip the network. Algorithm: K. E. Batcher,
 "Sorting networks and their applications" (1968), as one loop over merge sizes and one over distances.
 """
 
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from mansard import dims
 from mansard.codegen.evaluate import register_dtype
@@ -65,6 +68,9 @@ class _Network(abc.ABC):
         shape = op.inputs[0].type.shape
         self.length, self.inner = shape[op.axis], dims.product(shape[op.axis + 1 :])
         self.kept = op.outputs[0].type.shape[op.axis]
+        used = size * (max(4, self.dtype.itemsize) + DType.I32.itemsize)
+        self.flag = self.b.shared(DType.I32, 1) if used < lines.target.shared_memory_bytes else None
+        """Whether a line is out of order, where there is room for that."""
 
     def run(self) -> Scheduled:
         """The kernel."""
@@ -97,7 +103,8 @@ class _Network(abc.ABC):
             inside = b.compare("lt", loop.index, length)
             self.take(loop.index, load(b.binary("min", loop.index, last)), inside)
         b.barrier()
-        self._sort(lane)
+        with b.if_(self._any(self._descents(lane))) if self.flag is not None else nullcontext():
+            self._sort(lane)
         values, order = self.op.outputs
         start = line_base(lines, number, self.inner, self.kept)
         with b.for_(lane, lines.dim(self.kept), b.idx(width)) as loop:
@@ -105,6 +112,30 @@ class _Network(abc.ABC):
             value, place = self.extract(loop.index, load)
             lines.store(values, to, value)
             lines.store(order, to, place)
+
+    @abc.abstractmethod
+    def precedes_next(self, at: KValue) -> KValue:
+        """Whether the element after a position sorts before the one there."""
+
+    def _descents(self, lane: KValue) -> KValue:
+        """Whether an invocation's elements are in order with the ones after them."""
+        b, last = self.b, self.b.idx(self.size - 2)
+        none = b.const(False, DType.BOOL)
+        places = (b.add(lane, b.idx(k)) for k in range(0, self.size - 1, self.lines.width))
+        found = [self.precedes_next(b.binary("min", at, last)) for at in places]
+        return functools.reduce(lambda x, y: b.binary("or", x, y), found, none)
+
+    def _any(self, mine: KValue) -> KValue:
+        """Whether a condition holds for some invocation of the workgroup."""
+        b = self.b
+        assert self.flag is not None
+        with b.if_(b.compare("eq", b.local_id(0), b.idx(0))):
+            b.store(self.flag, b.idx(0), b.const(0, DType.I32))
+        b.barrier()
+        with b.if_(mine):
+            b.atomic(self.flag, b.idx(0), b.const(1, DType.I32), "max")
+        b.barrier()
+        return b.compare("ne", b.load(self.flag, b.idx(0)), b.const(0, DType.I32))
 
     def _sort(self, lane: KValue) -> None:
         b, stages = self.b, self.size.bit_length() - 1
@@ -155,6 +186,10 @@ class _Keys(_Network):
         ordered = b.select(negative, b.binary("xor", bits, greatest), bits)
         return b.select(b.compare("ne", value, value), greatest, ordered)
 
+    def precedes_next(self, at: KValue) -> KValue:
+        b = self.b
+        return b.compare("gt", b.load(self.keys, at), b.load(self.keys, b.add(at, b.idx(1))))
+
     def exchange(self, pairs: Sequence[Pair]) -> None:
         b = self.b
         pairs_loaded = [(b.load(self.keys, left), b.load(self.keys, right)) for left, right, _ in pairs]
@@ -184,6 +219,11 @@ class _Elements(_Network):
         # Padding is recognised by its index, whatever its value.
         self.b.store(self.values, at, value)
         self.b.store(self.places, at, self.b.cast(at, DType.I32))
+
+    def precedes_next(self, at: KValue) -> KValue:
+        b, after = self.b, self.b.add(at, self.b.idx(1))
+        x, i, y, j = (b.load(memory, k) for k in (after, at) for memory in (self.values, self.places))
+        return self._before(x, i, y, j)
 
     def exchange(self, pairs: Sequence[Pair]) -> None:
         b = self.b

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from support.graphs import F32, maps
 from support.kernel_emulator import run
+from support.matrix_units.products import TARGET, check, product, random
 
 from mansard import dims
 from mansard.codegen.kernel_target import CHOOSES_SUBGROUPS
 from mansard.codegen.loop_nest import Nest
-from mansard.codegen.schedules.gpu.gemm import matrix
+from mansard.codegen.schedules.gpu.gemm import matrix, matrix_product
 from mansard.codegen.schedules.gpu.gemm.matrix_tile import GemmMatrixTile
 from mansard.codegen.schedules.gpu.gemm.tiles_by_size import TilesBySize
 from mansard.dims import Dim
@@ -25,47 +26,8 @@ from mansard.ir.types import TensorType, Value
 from mansard.passes.fusion.fuse import fuse
 
 F16, BF16, I8, I32 = DType.F16, DType.BF16, DType.I8, DType.I32
-TARGET = BACKEND.parse_target(
-    "vulkan:1.3+float16+int8+cooperative_matrix+bfloat16_matrix+matrix_16x16x16_f16_f32+matrix_16x16x16_bf16_f32"
-    "+matrix_16x16x32_i8_i32+workgroup=256+shared=49152+subgroup=32"
-)
 RNG = np.random.default_rng(5)
 SMALL = GemmMatrixTile(32, 32, 32, 1, 1)
-
-
-def random(dtype, *shape):
-    return RNG.standard_normal(shape).astype(dtype.numpy)
-
-
-def product(b, x, w, *, transposed=False, out=F32):
-    """x (M, K) times w (K, N) or (N, K), in f32."""
-    (m, k), n = x.type.shape, w.type.shape[0 if transposed else 1]
-    body = Apply("mul", (Cast(Arg(0, x.type.dtype), F32), Cast(Arg(1, w.type.dtype), F32)), F32)
-    second = maps(1, 2) if transposed else maps(2, 1)
-    y = b.generic([x, w], [maps(0, 2), second], (m, n, k), body, reduced=1, combiner="add")
-    if out is F32:
-        return y
-    return b.generic([y], [maps(0, 1)], (m, n), Cast(Arg(0, F32), out))
-
-
-def check(graph, inputs, tile=None, values=None, tolerance=1e-5):
-    """The one dispatch of a graph on the emulator against the interpreter."""
-    (dispatch,) = fuse(graph).dispatches
-    nest = Nest(dispatch)
-    assert matrix.applies(nest, TARGET)
-    scheduled = matrix.schedule(nest, TARGET, "k", tile.parameters() if tile else None)
-    BACKEND.compile_kernel(scheduled.kernel, TARGET)
-    names = {v.name: i for v, i in zip(graph.inputs, inputs, strict=True)}
-    values = values or {}
-    outputs = [np.zeros(v.type.concrete(values), v.type.dtype.numpy) for v in dispatch.outputs]
-    arrays = [*(names[v.name] for v in dispatch.inputs), *outputs]
-    params = [dims.evaluate(p, values) for p in scheduled.params]
-    run(scheduled.kernel, arrays, params, tuple(dims.evaluate(g, values) for g in scheduled.grid), 32)
-    for a, b in zip(outputs, interpret(graph, inputs), strict=True):
-        scale = np.abs(b.astype(np.float64)).max()
-        np.testing.assert_allclose(
-            a.astype(np.float64), b.astype(np.float64), atol=tolerance * scale, rtol=tolerance
-        )
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -144,7 +106,7 @@ def dynamic_product(n, k, typical=128):
 def test_calls_of_many_rows_have_a_tile_of_their_own(monkeypatch, rows):
     graph, symbol = dynamic_product(72, 64)
     large = GemmMatrixTile(64, 32, 64, 1, 1)
-    monkeypatch.setattr(matrix, "tiles_by_size", lambda *_: TilesBySize(SMALL, large, symbol, 40))
+    monkeypatch.setattr(matrix_product, "tiles_by_size", lambda *_: TilesBySize(SMALL, large, symbol, 40))
     check(graph, [random(BF16, rows, 64), random(BF16, 72, 64)], values={"s": rows})
 
 

@@ -1,4 +1,4 @@
-"""The caches of a batch engine: who uses them, and what they hold that others can begin with."""
+"""One place of a batch engine: the request that has it, and what its cache holds."""
 
 from __future__ import annotations
 
@@ -12,20 +12,26 @@ from mansard.language.text_request import TextRequest
 
 @dataclass(eq=False)
 class Slot:
-    """One sequence of the cache.
+    """One of the texts that a decode step advances; ``place`` is its number.
 
-    ``cached`` are the tokens whose keys and values it holds. A slot that is not in use takes part in decode
-    steps all the same, at position 0, where attention is cheapest: that overwrites the keys and values of the
-    first token only (``first_lost``), which are computed anew when the others are used again.
+    ``cached`` are the tokens whose keys and values the cache holds. Slots that are not in use take part in
+    decode steps all the same, and compute tokens that nobody reads.
     """
 
     place: int
-    rewinds: bool
     cached: list[int] = field(default_factory=list)
+    pages: list[int] = field(default_factory=list)
+    """The pages that hold these tokens, in order, where the cache is paged."""
+    contents: list[int] = field(default_factory=list)
+    """The numbers of what the full ones of these pages hold."""
     first_lost: bool = False
+    """Whether a decode step has overwritten the keys and values of the first token."""
     request: TextRequest | None = None
+    text: tuple[int, ...] = ()
+    """The request's prompt; with the tokens generated so far, if it had to give up a place before."""
     settings: Settings = IDLE
     generated: int = 0
+    """Tokens of the request that are there; 0 while its text is being read."""
     last: int = 0
     """The token chosen last, which the next decode step reads."""
     used: int = 0
@@ -33,7 +39,7 @@ class Slot:
 
     @property
     def reading(self) -> bool:
-        """Whether the prompt of the slot's request is not yet in the cache as a whole."""
+        """Whether the request's text is not yet in the cache as a whole."""
         return self.request is not None and self.generated == 0
 
     @property
@@ -41,40 +47,16 @@ class Slot:
         """Whether the slot's request takes part in decode steps."""
         return self.generated > 0
 
-    def reusable(self, ids: Sequence[int], penalised: bool) -> int:
-        """How many tokens of a prompt need not be read again. The last one is, for its logits; all are where
-        the tokens that occurred have to be noted for a penalty."""
-        if penalised:
-            return 0
-        shared = common_prefix(self.cached, ids[:-1])
-        if not self.rewinds:
-            return shared if shared == len(self.cached) and not self.first_lost else 0
-        return shared if shared > 1 or not self.first_lost else 0
-
     def take(self, request: TextRequest, settings: Settings, shared: int, used: int) -> None:
         """Begin a request, ``shared`` of whose tokens are used as they are."""
         self.request, self.settings, self.generated, self.used = request, settings, 0, used
+        self.text = (*request.wanted.ids, *request.tokens)
         del self.cached[shared:]
-        if not shared:
-            self.first_lost = False
         request.reused = shared
 
     def release(self) -> None:
-        """The request is over."""
-        self.request, self.settings, self.generated = None, IDLE, 0
-
-    def forget(self) -> None:
-        """What the cache holds is not certain."""
-        self.cached.clear()
-        self.first_lost = False
-
-    def idle_position(self) -> int:
-        """Where a decode step that is not for this slot may write: behind the part of a prompt that has been
-        read, or over the first token."""
-        if self.request is not None and self.rewinds:
-            return len(self.cached)
-        self.first_lost = self.first_lost or bool(self.cached)
-        return 0
+        """The request is over, or waits again."""
+        self.request, self.settings, self.generated, self.text = None, IDLE, 0, ()
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

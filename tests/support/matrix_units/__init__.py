@@ -1,0 +1,1 @@
+"""Kernels for matrix units, which run in an emulator here."""
